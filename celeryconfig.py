@@ -1,0 +1,65 @@
+"""All of a worker's configuration: broker, backend, queues, routes, beat schedule. DESIGN: `docs/architecture.md`."""
+
+from datetime import timedelta
+
+from kombu import Exchange, Queue
+
+from pipeline.settings import get_settings
+
+_settings = get_settings()
+
+broker_url = _settings.broker_url
+result_backend = _settings.broker_url
+imports = ("tasks.canvas", "tasks.maintenance", "tasks.presence")
+
+task_queues = tuple(Queue(name, Exchange(name), routing_key=name) for name in ("control", "cpu", "vision"))
+task_default_queue = "control"
+task_create_missing_queues = False
+"""A queue that no worker knows would hold its messages for ever: better an error where the message is sent."""
+task_routes = {"documents.split": {"queue": "cpu"}, "documents.lane": {"queue": "cpu"}}
+"""Lanes name their queue themselves; everything else is short and goes to `control`."""
+
+accept_content = ["json"]
+task_serializer = "json"
+result_serializer = "json"
+enable_utc = True
+timezone = "UTC"
+
+task_acks_late = True
+task_reject_on_worker_lost = True
+"""Bounded by the attempts on the rows: a message that comes again first gives back what it held."""
+task_track_started = False
+worker_prefetch_multiplier = 1
+worker_cancel_long_running_tasks_on_connection_loss = True
+worker_soft_shutdown_timeout = 5.0
+worker_hijack_root_logger = False
+worker_proc_alive_timeout = 60.0
+broker_connection_retry_on_startup = True
+broker_connection_max_retries = None
+result_backend_always_retry = True
+result_expires = timedelta(hours=1)
+"""Nobody reads results: the rows have them. Only chords count theirs."""
+result_chord_expires = timedelta(days=7)
+result_chord_retry_interval = 1.0
+
+# Longer than the longest task: a shorter one would deliver messages a second time while they are worked on.
+_visibility = {"visibility_timeout": 7200}
+broker_transport_options = {
+    **_visibility,
+    # Looked at every second, all of it: the default restores lost messages only after 100 s and more.
+    "unacked_restore_interval": 5,
+    "unacked_restore_throttle": 1,
+    "socket_keepalive": True,
+    "health_check_interval": 10,
+}
+result_backend_transport_options = {**_visibility, "result_chord_ordered": True}
+task_time_limit = 3600
+
+worker_max_memory_per_child = 1_500_000
+"""kB: a process that OCR or a hostile page blew up is replaced after its task."""
+
+beat_schedule = {
+    "sweep": {"task": "maintenance.sweep", "schedule": _settings.sweep_interval_s, "options": {"expires": 30}},
+    "clean-up": {"task": "maintenance.clean_up", "schedule": timedelta(hours=1), "options": {"expires": 3600}},
+}
+beat_schedule_filename = str(_settings.data_dir / "beat-schedule")

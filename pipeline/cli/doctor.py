@@ -1,0 +1,138 @@
+"""What `penstock doctor` looks at."""
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from redis import RedisError
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+
+from pipeline.engine.errors import PenstockError
+from pipeline.engine.presence import Presence
+from pipeline.providers import registry
+from pipeline.settings import Settings, config_path
+from pipeline.standalone import redis_server
+from pipeline.standalone.supervisor import read_info
+from pipeline.storage.context import Context
+from pipeline.storage.schema import HEAD, current
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+LOW_DISK_BYTES = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    result: str
+    found: str
+    advice: str = ""
+
+
+def checks(settings: Settings) -> list[Check]:
+    """Everything, in the order in which one would mend it. A check that breaks is a failed check."""
+    found: list[Check] = []
+    looks: list[Callable[[Settings], Iterator[Check]]] = [_versions, _folder, _database, _redis, _workers, _providers]
+    for look in looks:
+        try:
+            found.extend(look(settings))
+        except (PenstockError, OSError, SQLAlchemyError, RedisError) as error:
+            found.append(Check(look.__name__.strip("_"), FAIL, str(error).splitlines()[0]))
+    return found
+
+
+def _versions(settings: Settings) -> Iterator[Check]:
+    enough = sys.version_info >= (3, 11)
+    yield Check("python", OK if enough else FAIL, platform.python_version(), "" if enough else "use Python 3.11 or newer")
+    versions = []
+    for package in ("penstock", "celery", "kombu", "redis", "sqlalchemy", "pypdfium2", "rapidocr"):
+        try:
+            versions.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            yield Check(package, FAIL, "not installed", "pip install -e . (or `make setup`)")
+    yield Check("packages", OK, ", ".join(versions))
+    config = config_path()
+    yield Check("settings", OK, f"{config} {'read' if config.exists() else '(none)'}, default provider {settings.provider}")
+
+
+def _folder(settings: Settings) -> Iterator[Check]:
+    folder = settings.data_dir
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    writable = os.access(folder, os.W_OK | os.X_OK)
+    yield Check("data folder", OK if writable else FAIL, str(folder), "" if writable else "set PENSTOCK_DATA_DIR")
+    free = shutil.disk_usage(folder).free
+    low = free < LOW_DISK_BYTES
+    yield Check("disk", WARN if low else OK, f"{free / 1e9:.1f} GB free", "free some space" if low else "")
+
+
+def _database(settings: Settings) -> Iterator[Check]:
+    db = Context(settings).db
+    shown = db.url.render_as_string(hide_password=True)
+    try:
+        with db.engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+        at = current(db)
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
+        yield Check("database", FAIL, f"{shown}: {reason}", "start it, or check PENSTOCK_DATABASE_URL")
+        return
+    finally:
+        db.dispose()
+    yield Check("database", OK, shown)
+    if at == HEAD:
+        yield Check("schema", OK, HEAD)
+    else:
+        result = WARN if settings.embedded_database else FAIL
+        yield Check("schema", result, at or "none yet", "run `penstock migrate`")
+
+
+def _redis(settings: Settings) -> Iterator[Check]:
+    if settings.embedded_redis:
+        yield Check("redis-server", OK, redis_server.find_server())
+        if not redis_server.is_up(settings):
+            yield Check("redis", OK, "not running; commands start it", "`penstock up` keeps it running")
+            return
+    try:
+        client = Context(settings).redis
+        info = client.info("server")
+        policy = client.config_get("maxmemory-policy").get("maxmemory-policy")
+        durable = client.config_get("appendonly").get("appendonly") == "yes"
+    except RedisError as error:
+        yield Check("redis", FAIL, str(error), "start it, or check PENSTOCK_REDIS_URL")
+        return
+    yield Check("redis", OK, f"version {info['redis_version']}")
+    if policy != "noeviction":
+        yield Check("redis memory", WARN, f"maxmemory-policy {policy}", "set noeviction: eviction loses messages")
+    if not durable:
+        yield Check("redis durability", WARN, "appendonly no", "set appendonly yes: a restart then loses no messages")
+
+
+def _workers(settings: Settings) -> Iterator[Check]:
+    context = Context(settings)
+    if not context.online:
+        yield Check("workers", OK, "none; commands start them")
+        return
+    alive = sorted(Presence(context.redis).alive())
+    info = read_info(settings)
+    stack = f"; stack by process {info.pid} ({info.mode})" if info else ""
+    advice = "" if alive else "start them: `penstock up`, or `penstock worker -Q …`"
+    yield Check("workers", OK if alive else WARN, f"{len(alive)} alive{stack}", advice)
+
+
+def _providers(settings: Settings) -> Iterator[Check]:
+    ocr = all(find_spec(name) for name in ("rapidocr", "onnxruntime"))
+    yield Check("provider local", OK if ocr else FAIL, "text layer and OCR" if ocr else "no OCR",
+                "" if ocr else "pip install rapidocr onnxruntime")
+    for name in sorted(settings.providers):
+        try:
+            found = registry.probe(settings, name)
+            yield Check(f"provider {name}", OK, found)
+        except PenstockError as error:
+            yield Check(f"provider {name}", FAIL, str(error), "check its base_url, api_key and model")

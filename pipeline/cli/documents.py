@@ -1,0 +1,253 @@
+"""`penstock documents …`: looking at documents, and what can be asked of them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from tasks.documents import Document
+
+app = typer.Typer(
+    help="List and look at documents; cancel, pause, resume, retry, merge again, delete.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+Id = Annotated[str, typer.Argument(metavar="ID", help="The document's id, or the beginning of it.")]
+Json = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
+Provider = Annotated[str, typer.Option(help="Another provider for the pages concerned.")]
+Model = Annotated[str, typer.Option(help="Another model for the pages concerned.")]
+
+
+def _find(prefix: str) -> str:
+    from pipeline.documents.queries import resolve
+    from pipeline.settings import get_settings
+    from pipeline.standalone.stack import migrate_embedded
+    from pipeline.storage.context import get_context
+
+    migrate_embedded(get_settings())
+    return resolve(get_context(), prefix)
+
+
+def _tell(document: "Document", done: str) -> None:
+    """Say what was done; where nothing runs that could go on with it, say how to start it."""
+    from pipeline.cli.output import err, state
+    from pipeline.storage.context import get_context
+
+    err.print(f"{document.id} {document.filename}: {done}. Now {state(document.status.name)}", soft_wrap=True)
+    if not document.settled and not get_context().online:
+        err.print("Nothing is running here: `penstock up` goes on with it.")
+
+
+@app.command("list")
+def list_(
+    status: Annotated[str, typer.Option(help="Only those in this state, such as FAILED.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=100_000)] = 50,
+    as_json: Json = False,
+) -> None:
+    """List documents, the newest first."""
+    from pipeline.cli.output import ago, err, one_line, out, print_json, state, table
+    from pipeline.documents.views import as_json as plain
+    from pipeline.settings import get_settings
+    from pipeline.standalone.stack import migrate_embedded
+    from tasks.documents import DocumentStatus, UserError, list_documents
+
+    migrate_embedded(get_settings())
+    if status and status.upper() not in DocumentStatus.__members__:
+        raise UserError(f"there is no state {status}: choose from {', '.join(DocumentStatus.__members__)}")
+    found = list_documents(status=DocumentStatus[status.upper()] if status else None, limit=limit)
+    if as_json:
+        print_json([plain(document) for document in found])
+        return
+    if not found:
+        err.print("No documents. `penstock convert FILE` makes one.")
+        return
+    rows = table("ID", "FILE", "STATE", "PAGES>", "PROGRESS>", "PROVIDER", "CHANGED")
+    for document in found:
+        pages = f"{document.completed_count}/{document.pages}" if document.pages else ""
+        rows.add_row(
+            document.id, one_line(document.filename, 40), state(document.status.name), pages,
+            f"{document.progress} %", document.provider, ago(document.updated_at),
+        )  # fmt: skip
+    out.print(rows)
+
+
+@app.command()
+def show(document_id: Id, as_json: Json = False) -> None:
+    """Show everything about a document."""
+    from rich.markup import escape
+
+    from pipeline.cli.output import out, print_json, state, table
+    from pipeline.documents.views import as_json as plain
+    from tasks.documents import status
+
+    document = status(_find(document_id))
+    if as_json:
+        print_json(plain(document))
+        return
+    rows = table("", "")
+    for name, value in plain(document).items():
+        if value not in (None, ""):
+            rows.add_row(name.replace("_", " "), state(value) if name == "status" else escape(str(value)))
+    out.print(rows)
+
+
+@app.command()
+def pages(
+    document_id: Id,
+    failed: Annotated[bool, typer.Option("--failed", help="Only failed pages, with the reasons.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List a document's pages: state, attempts, error, length of the text."""
+    from pipeline.cli.output import one_line, out, print_json, table
+    from pipeline.documents.views import as_json as plain
+    from tasks.documents import PageStatus
+    from tasks.documents import pages as find
+
+    found = find(_find(document_id), status=PageStatus.FAILED if failed else None)
+    if as_json:
+        print_json([plain(page) for page in found])
+        return
+    rows = table("PAGE>", "IN FILE>", "STATE", "ATTEMPTS>", "CHARACTERS>", "PROVIDER", "ERROR")
+    for page in found:
+        rows.add_row(
+            str(page.page), str(page.page_source), page.status.name, str(page.attempts), str(len(page.content)),
+            f"{page.provider} {page.model}".strip(), one_line(page.error, 300),
+        )  # fmt: skip
+    out.print(rows)
+
+
+@app.command()
+def attempts(
+    document_id: Id,
+    page: Annotated[int | None, typer.Argument(help="One page; default: all.")] = None,
+    text: Annotated[bool, typer.Option("--text", help="Show the texts as well.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List every attempt of a document's pages: model, tokens, time, how it ended."""
+    from pipeline.cli.output import one_line, out, print_json, table
+    from pipeline.documents.views import as_json as plain
+    from tasks.documents import attempts as find
+
+    found = find(_find(document_id), page)
+    if as_json:
+        print_json([plain(attempt) for attempt in found])
+        return
+    rows = table("ATTEMPT>", "PAGE>", "ENDED", "MODEL", "TOKENS IN>", "OUT>", "MS>", "ERROR")
+    for attempt in found:
+        ended = attempt.status + (" (cache)" if attempt.cached else "") + ("" if attempt.effective else " (discarded)")
+        rows.add_row(
+            str(attempt.id), str(attempt.page), ended, f"{attempt.provider} {attempt.model}",
+            str(attempt.input_tokens), str(attempt.output_tokens), str(attempt.latency_ms), one_line(attempt.error),
+        )  # fmt: skip
+        if text:
+            rows.add_row("", "", one_line(attempt.text, 400))
+    out.print(rows)
+
+
+@app.command()
+def text(document_id: Id) -> None:
+    """Print a document's Markdown."""
+    from tasks.documents import status
+
+    typer.echo(status(_find(document_id)).read_text(), nl=False)
+
+
+@app.command()
+def cancel(document_id: Id) -> None:
+    """Stop a document for good. Results of pages under way are discarded."""
+    from tasks.documents import cancel as act
+
+    _tell(act(_find(document_id)), "cancelled")
+
+
+@app.command()
+def pause(document_id: Id) -> None:
+    """Let pages under way end, and begin no others until `resume`."""
+    from tasks.documents import pause as act
+
+    _tell(act(_find(document_id)), "paused")
+
+
+@app.command()
+def resume(document_id: Id) -> None:
+    """Go on with a paused document."""
+    from tasks.documents import resume as act
+
+    _tell(act(_find(document_id)), "resumed")
+
+
+@app.command()
+def retry(
+    document_id: Id,
+    failed: Annotated[bool, typer.Option("--failed", help="Only the failed pages; default: everything.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ask the provider again even where the cache knows.")] = False,
+    provider: Provider = "",
+    model: Model = "",
+) -> None:
+    """Convert a document again, or its failed pages."""
+    from tasks.documents import retry as again
+    from tasks.documents import retry_failed
+
+    found = _find(document_id)
+    if failed:
+        _tell(retry_failed(found, provider=provider, model=model), "failed pages will be converted again")
+    else:
+        _tell(again(found, provider=provider, model=model, fresh=fresh), "will be converted again")
+
+
+@app.command("retry-page")
+def retry_page(document_id: Id, page: int, provider: Provider = "", model: Model = "") -> None:
+    """Convert one page again. Its old text stays until the new one is there."""
+    from tasks.documents import retry_page as act
+
+    _tell(act(_find(document_id), page, provider=provider, model=model), f"page {page} will be converted again")
+
+
+@app.command()
+def promote(document_id: Id, page: int, attempt: int) -> None:
+    """Make the text of an older attempt the page's text (see `attempts`)."""
+    from tasks.documents import promote as act
+
+    _tell(act(_find(document_id), page, attempt), f"page {page} has the text of attempt {attempt}")
+
+
+@app.command()
+def remerge(
+    document_id: Id,
+    allow_partial: Annotated[bool, typer.Option("--allow-partial", help="Mark gaps where pages failed.")] = False,
+) -> None:
+    """Write a document's Markdown again from its pages."""
+    from tasks.documents import remerge as act
+
+    _tell(act(_find(document_id), allow_partial=allow_partial), "will be merged again")
+
+
+@app.command()
+def delete(
+    document_ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Ids, or beginnings of them.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete documents with their pages, attempts and stored files. Files you wrote elsewhere stay."""
+    from pipeline.cli.output import err
+    from tasks.documents import delete as act
+    from tasks.documents import status
+
+    found = [status(_find(prefix)) for prefix in document_ids]
+    if not yes:
+        typer.confirm(f"Delete {', '.join(document.filename for document in found)}?", abort=True, err=True)
+    for document in found:
+        act(document.id)
+        err.print(f"{document.id} {document.filename}: deleted", soft_wrap=True)
+
+
+@app.command()
+def export(document_id: Id, output: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
+    """Write a document's Markdown to a file, with its manifest beside it."""
+    from pipeline.documents.files import manifest_path, write_text
+    from tasks.documents import status
+
+    document = status(_find(document_id))
+    write_text(output, document.read_text())
+    if document.manifest_path and document.manifest_path.exists():
+        write_text(manifest_path(output), document.manifest_path.read_text(encoding="utf-8"))

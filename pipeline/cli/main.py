@@ -1,0 +1,64 @@
+"""The commands, and how an error reaches the person at the terminal."""
+
+import sys
+
+import typer
+
+from pipeline.cli import convert, documents, operate
+from pipeline.engine.errors import PenstockError
+
+app = typer.Typer(
+    name="penstock",
+    help="Turn piles of documents into Markdown with AI models: nothing lost, nothing paid twice.\n\n"
+    "Start with: [bold]penstock convert report.pdf[/bold]",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("convert")(convert.convert)
+app.command("up")(operate.up)
+app.command("status")(operate.status)
+app.command("doctor")(operate.doctor)
+app.command("migrate")(operate.migrate)
+app.add_typer(documents.app, name="documents")
+_passed_on = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+app.command("worker", context_settings=_passed_on)(operate.worker)
+app.command("beat", context_settings=_passed_on)(operate.beat)
+app.command("flower", context_settings=_passed_on)(operate.flower)
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted."""
+    try:
+        app()
+    except PenstockError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        sys.exit(130)
+    except Exception as error:
+        if not (sentence := _explained(error)):
+            raise
+        _fail(sentence)
+
+
+def _fail(sentence: str) -> None:
+    sys.stderr.write(f"penstock: {sentence}\n")
+    sys.exit(1)
+
+
+def _explained(error: Exception) -> str:
+    """A sentence for errors that come from the surroundings; empty for those that are defects."""
+    from pydantic import ValidationError
+    from redis import RedisError
+    from sqlalchemy.exc import DBAPIError
+
+    if isinstance(error, ValidationError):
+        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors(include_input=False)]
+        return "a setting is wrong (see docs/settings.md): " + "; ".join(lines)
+    if isinstance(error, DBAPIError):
+        return f"the database is not usable: {str(error.orig).strip().splitlines()[0]}. Try `penstock doctor`."
+    if isinstance(error, RedisError):
+        return f"Redis is not usable: {error}. Try `penstock doctor`."
+    return ""

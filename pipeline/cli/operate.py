@@ -1,0 +1,169 @@
+"""Running Penstock: `up`, `status`, `doctor`, `migrate`, and Celery's own programs."""
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pipeline.settings import Settings
+
+Json = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
+
+
+def up() -> None:
+    """Run the whole stack in the foreground: Redis (unless PENSTOCK_REDIS_URL names one), workers and beat.
+
+    Children that die are started again. Ctrl-C ends it in order: what runs is finished or given back.
+    """
+    from pipeline.cli.output import err
+    from pipeline.engine.logs import configure
+    from pipeline.settings import get_settings
+    from pipeline.standalone.locks import supervisor_lock
+    from pipeline.standalone.supervisor import Supervisor, read_info
+
+    settings = get_settings()
+    configure(settings.log_level, as_json=settings.log_json)
+    with supervisor_lock(settings) as lock:
+        waited = False
+        while not lock.acquire():
+            info = read_info(settings)
+            if info is not None and info.mode == "up":
+                err.print(f"penstock: already up for {settings.data_dir} (process {info.pid})")
+                raise typer.Exit(1)
+            if not waited and info is not None:
+                err.print("A command has started a stack here; waiting until it is done …")
+                waited = True
+            time.sleep(0.1)
+
+        def ready() -> None:
+            err.print(f"Penstock is up. Data: {settings.data_dir}. Ctrl-C ends it.", soft_wrap=True)
+
+        Supervisor(settings, "up", output=None).run(unused=lambda: False, ready=ready)
+    err.print("Penstock has stopped.")
+
+
+def status(as_json: Json = False) -> None:
+    """Show what there is and how it goes: documents by state, pages a minute, failures, queues, workers."""
+    from pipeline.cli.output import print_json
+    from pipeline.settings import get_settings
+    from pipeline.standalone.stack import migrate_embedded
+
+    settings = get_settings()
+    migrate_embedded(settings)
+    facts = _facts(settings)
+    if as_json:
+        print_json(facts)
+    else:
+        _show(facts)
+
+
+def _facts(settings: "Settings") -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from redis import RedisError
+
+    from celeryconfig import task_queues
+    from pipeline.engine.metrics import queue_depths
+    from pipeline.engine.presence import Presence
+    from pipeline.storage.context import get_context
+    from tasks.documents import figures
+
+    context = get_context()
+    found = figures()
+    queues: dict[str, int] | None = None
+    workers: list[str] = []
+    if context.online:
+        try:
+            queues = queue_depths(context.redis, [queue.name for queue in task_queues])
+            workers = sorted(Presence(context.redis).alive())
+        except RedisError:
+            queues = None
+    return {
+        "documents": found.documents,
+        "pages": found.pages,
+        "last_hour": asdict(found.last_hour) | {"failure_rate": round(found.last_hour.failure_rate, 4)},
+        "queues": queues,
+        "workers": workers,
+        "data_dir": str(settings.data_dir),
+    }
+
+
+def _show(facts: dict[str, Any]) -> None:
+    from pipeline.cli.output import out, state, table
+
+    rows = table("", "")
+    rows.add_row("documents", "  ".join(f"{state(name)} {n}" for name, n in facts["documents"].items()) or "none")
+    rows.add_row("pages", "  ".join(f"{name} {n}" for name, n in facts["pages"].items()) or "none")
+    hour = facts["last_hour"]
+    rows.add_row("last hour", f"{hour['finished']} attempts, {hour['per_minute']} pages/min, "
+                 f"{hour['mean_ms']:.0f} ms a page, {hour['failure_rate']:.1%} failed")
+    queues = facts["queues"]
+    waiting = "Redis is down" if queues is None else "  ".join(f"{name} {n}" for name, n in queues.items())
+    rows.add_row("waiting", waiting)
+    rows.add_row("workers", "\n".join(facts["workers"]) or "none running: `penstock up` starts them")
+    rows.add_row("data", facts["data_dir"])
+    out.print(rows)
+
+
+def doctor(as_json: Json = False) -> None:
+    """Check database, Redis, providers and versions, and say how to mend what is wrong. Exit code 1 if anything is."""
+    from pipeline.cli.doctor import FAIL, checks
+    from pipeline.cli.output import out, print_json, table
+    from pipeline.settings import get_settings
+
+    found = checks(get_settings())
+    if as_json:
+        print_json([check.__dict__ for check in found])
+    else:
+        from rich.markup import escape
+
+        rows = table("", "CHECK", "FOUND", "WHAT TO DO")
+        marks = {"ok": "[green]ok[/green]", "warn": "[yellow]warn[/yellow]", "fail": "[red]FAIL[/red]"}
+        for check in found:
+            rows.add_row(marks[check.result], check.name, escape(check.found), escape(check.advice))
+        out.print(rows)
+    if any(check.result == FAIL for check in found):
+        raise typer.Exit(1)
+
+
+def migrate() -> None:
+    """Bring the database that PENSTOCK_DATABASE_URL names (or the embedded one) to this version's schema."""
+    from pipeline.cli.output import err
+    from pipeline.storage import schema
+    from pipeline.storage.context import get_context
+
+    changed = schema.migrate(get_context().db)
+    err.print(f"The database is at {schema.HEAD}." if changed else f"Nothing to do: the database is at {schema.HEAD}.")
+
+
+def worker(context: typer.Context) -> None:
+    """Run a Celery worker: `penstock worker -Q cpu` is `celery -A tasks worker -Q cpu`."""
+    if not any(argument.startswith(("-Q", "--queues")) or argument in {"-h", "--help"} for argument in context.args):
+        from pipeline.engine.errors import UserError
+
+        # Without -Q a reconnect can consume queues that were never meant for this worker.
+        raise UserError("say which queues: `penstock worker -Q cpu`, `-Q vision -P threads -c 32` or `-Q control`")
+    _celery("worker", context.args)
+
+
+def beat(context: typer.Context) -> None:
+    """Run Celery beat, which sweeps up after dead workers: `celery -A tasks beat`."""
+    _celery("beat", context.args)
+
+
+def flower(context: typer.Context) -> None:
+    """Run the Flower dashboard: `celery -A tasks flower`. Start the workers with -E to see their tasks there."""
+    _celery("flower", context.args)
+
+
+def _celery(program: str, arguments: list[str]) -> None:
+    from pipeline.settings import get_settings
+    from pipeline.standalone.stack import migrate_embedded
+
+    if "--help" not in arguments and program != "flower":
+        migrate_embedded(get_settings())
+    # In our place: signals and exit codes are Celery's own.
+    os.execv(sys.executable, [sys.executable, "-m", "celery", "-A", "tasks", program, *arguments])  # noqa: S606

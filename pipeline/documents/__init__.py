@@ -1,0 +1,1 @@
+"""Documents: split → convert → merge. Source 001."""

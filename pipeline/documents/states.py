@@ -1,0 +1,169 @@
+"""The documents flow as data: states, events, legal transitions. Source 001, sections 2.1, 2.2, 5.4 and 6."""
+
+from enum import IntEnum, StrEnum
+
+from pipeline.engine.states import Machine
+
+
+class DocumentStatus(IntEnum):
+    """State of a document, with the source's codes. PAUSED is section 11, Q4."""
+
+    FAILED = 0
+    PENDING = 1
+    SPLITTING = 2
+    PROCESSING = 3
+    READY_TO_MERGE = 4
+    MERGING = 5
+    COMPLETED = 6
+    CANCELLED = 7
+    PARTIAL_FAILED = 8
+    PAUSED = 9
+
+
+class PageStatus(IntEnum):
+    """State of a page, with the source's codes."""
+
+    FAILED = -1
+    PENDING = 0
+    PROCESSING = 1
+    COMPLETED = 2
+    RETRYING = 3
+
+
+class DocumentEvent(StrEnum):
+    """What can happen to a document."""
+
+    CLAIM_SPLIT = "claim_split"
+    SPLIT_DONE = "split_done"
+    PAGES_DONE = "pages_done"
+    PAGES_DONE_PARTIAL = "pages_done_partial"
+    CLAIM_MERGE = "claim_merge"
+    MERGED = "merged"
+    MERGED_PARTIAL = "merged_partial"
+    FAIL = "fail"
+    GIVE_BACK = "give_back"
+    """The claim was released or lost: the stage begins anew."""
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    RESUME_SPLIT = "resume_split"
+    RESUME_PAGES = "resume_pages"
+    RESUME_MERGE = "resume_merge"
+    RESUME_PARTIAL = "resume_partial"
+    RETRY = "retry"
+    RETRY_PAGES = "retry_pages"
+    REMERGE = "remerge"
+
+
+class PageEvent(StrEnum):
+    """What can happen to a page."""
+
+    CLAIM = "claim"
+    DONE = "done"
+    FAIL = "fail"
+    WAIT = "wait"
+    """A transient error: again, when the row is due."""
+    GIVE_BACK = "give_back"
+    RETRY = "retry"
+    PROMOTE = "promote"
+    """An older attempt becomes the page's text."""
+
+
+_D, _E = DocumentStatus, DocumentEvent
+
+DOCUMENT = Machine(
+    "document",
+    {
+        (_D.PENDING, _E.CLAIM_SPLIT): _D.SPLITTING,
+        (_D.SPLITTING, _E.SPLIT_DONE): _D.PROCESSING,
+        (_D.SPLITTING, _E.FAIL): _D.FAILED,
+        (_D.SPLITTING, _E.GIVE_BACK): _D.PENDING,
+        (_D.PROCESSING, _E.PAGES_DONE): _D.READY_TO_MERGE,
+        (_D.PROCESSING, _E.PAGES_DONE_PARTIAL): _D.PARTIAL_FAILED,
+        (_D.READY_TO_MERGE, _E.CLAIM_MERGE): _D.MERGING,
+        (_D.MERGING, _E.MERGED): _D.COMPLETED,
+        (_D.MERGING, _E.MERGED_PARTIAL): _D.PARTIAL_FAILED,
+        (_D.MERGING, _E.FAIL): _D.FAILED,
+        (_D.MERGING, _E.GIVE_BACK): _D.READY_TO_MERGE,
+        # What a user may ask for. A document whose merge failed keeps its pages: they were paid for.
+        **{(state, _E.CANCEL): _D.CANCELLED for state in _D},
+        **{
+            (state, _E.PAUSE): _D.PAUSED
+            for state in (_D.PENDING, _D.SPLITTING, _D.PROCESSING, _D.READY_TO_MERGE, _D.MERGING)
+        },
+        (_D.PAUSED, _E.RESUME_SPLIT): _D.PENDING,
+        (_D.PAUSED, _E.RESUME_PAGES): _D.PROCESSING,
+        (_D.PAUSED, _E.RESUME_MERGE): _D.READY_TO_MERGE,
+        (_D.PAUSED, _E.RESUME_PARTIAL): _D.PARTIAL_FAILED,
+        **{
+            (state, _E.RETRY): _D.PENDING for state in (_D.FAILED, _D.PARTIAL_FAILED, _D.CANCELLED, _D.COMPLETED)
+        },
+        **{
+            (state, _E.RETRY_PAGES): _D.PROCESSING
+            for state in (_D.COMPLETED, _D.PARTIAL_FAILED, _D.FAILED, _D.CANCELLED, _D.PROCESSING, _D.READY_TO_MERGE)
+        },
+        **{
+            (state, _E.REMERGE): _D.READY_TO_MERGE
+            for state in (_D.COMPLETED, _D.PARTIAL_FAILED, _D.FAILED, _D.CANCELLED)
+        },
+    },
+)
+
+_P, _Q = PageStatus, PageEvent
+
+PAGE = Machine(
+    "page",
+    {
+        (_P.PENDING, _Q.CLAIM): _P.PROCESSING,
+        (_P.RETRYING, _Q.CLAIM): _P.PROCESSING,
+        (_P.PROCESSING, _Q.DONE): _P.COMPLETED,
+        (_P.PROCESSING, _Q.FAIL): _P.FAILED,
+        (_P.PROCESSING, _Q.WAIT): _P.PENDING,
+        (_P.PROCESSING, _Q.GIVE_BACK): _P.PENDING,
+        (_P.COMPLETED, _Q.RETRY): _P.RETRYING,
+        (_P.FAILED, _Q.RETRY): _P.RETRYING,
+        (_P.COMPLETED, _Q.PROMOTE): _P.COMPLETED,
+        (_P.FAILED, _Q.PROMOTE): _P.COMPLETED,
+    },
+)
+
+AT_REST = frozenset({_D.COMPLETED, _D.FAILED, _D.PARTIAL_FAILED, _D.CANCELLED})
+"""States in which nothing more happens by itself."""
+
+
+def settled_event(pages: int, completed: int, failed: int, *, allow_partial: bool) -> DocumentEvent | None:
+    """The event of a PROCESSING document with these counts; None while pages are outstanding.
+
+    With `allow_partial`, gaps do not keep what there is from being merged; nothing at all is never merged.
+    """
+    if completed + failed < pages:
+        return None
+    if failed == 0 or (allow_partial and completed > 0):
+        return DocumentEvent.PAGES_DONE
+    return DocumentEvent.PAGES_DONE_PARTIAL
+
+
+def resume_event(pages: int, completed: int, failed: int, *, allow_partial: bool) -> DocumentEvent:
+    """Where a PAUSED document goes on: derived from what is still to do, so that nothing need be remembered."""
+    if pages == 0:
+        return DocumentEvent.RESUME_SPLIT
+    settled = settled_event(pages, completed, failed, allow_partial=allow_partial)
+    if settled is None:
+        return DocumentEvent.RESUME_PAGES
+    return DocumentEvent.RESUME_MERGE if settled is DocumentEvent.PAGES_DONE else DocumentEvent.RESUME_PARTIAL
+
+
+def progress(status: DocumentStatus, pages: int, completed: int, before: int) -> int:
+    """Percent done, 0 to 100. Splitting ends at 5, conversion runs from 5 to 95. Source 001, section 5.4."""
+    match status:
+        case DocumentStatus.PENDING:
+            return 0
+        case DocumentStatus.SPLITTING:
+            return 5
+        case DocumentStatus.PROCESSING:
+            return 5 + (completed * 90) // max(pages, 1)
+        case DocumentStatus.READY_TO_MERGE | DocumentStatus.MERGING:
+            return 95
+        case DocumentStatus.COMPLETED:
+            return 100
+        case _:
+            return before

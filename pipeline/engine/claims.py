@@ -1,0 +1,108 @@
+"""Fenced claims: a worker takes a unit by one compare-and-set, and commits its result by another that names the claim."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import ColumnElement, String, Table, and_, or_, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from pipeline.engine.states import Event, Machine, State
+from pipeline.engine.tables import UtcDateTime
+
+
+class ClaimColumns:
+    """Columns of a table whose rows can be claimed."""
+
+    worker_id: Mapped[str | None] = mapped_column(String(200), index=True)
+    """Who works on the row now: `hostname:pid:nonce`, so that a restarted worker is not taken for its predecessor."""
+    claim_id: Mapped[str | None] = mapped_column(String(32))
+    """The fence: a result that names another claim is discarded."""
+    request_id: Mapped[str | None] = mapped_column(String(64), index=True)
+    """The delivery that holds the claim; when its message comes again, it first gives back what it held."""
+    lease_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    attempts: Mapped[int] = mapped_column(default=0)
+    """Claims since the last time a user asked for the row; released ones do not count."""
+    next_run_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """Not claimable before; None: at once."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who claims: a worker, on behalf of one delivery of a message."""
+
+    worker_id: str
+    request_id: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to commit a result for what was claimed with it, until `expires_at`."""
+
+    owner: Owner
+    expires_at: datetime
+    id: str = field(default_factory=lambda: uuid4().hex)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        return {
+            "worker_id": self.owner.worker_id,
+            "request_id": self.owner.request_id,
+            "claim_id": self.id,
+            "lease_until": self.expires_at,
+        }
+
+
+FREE: dict[str, Any] = {"worker_id": None, "request_id": None, "claim_id": None, "lease_until": None}
+"""Column values of a row that nobody holds."""
+
+
+def take(
+    session: Session,
+    table: Table,
+    machine: Machine[State, Event],
+    event: Event,
+    *where: ColumnElement[bool],
+    claim: Claim,
+    order_by: ColumnElement[Any],
+    limit: int,
+    now: datetime,
+    **values: Any,
+) -> list[Any]:
+    """Claim up to `limit` rows that may take `event` and are due; the rows, in no particular order.
+
+    Two callers never get the same row: the inner SELECT skips rows that another transaction has locked
+    (PostgreSQL), or the whole transaction holds the write lock (SQLite).
+    """
+    due = (
+        select(table.c.id)
+        .where(table.c.status.in_(list(machine.sources(event))), is_due(table, now), *where)
+        .order_by(order_by)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    return machine.move_returning(
+        session, table, event, table.c.id.in_(due.scalar_subquery()),
+        attempts=table.c.attempts + 1, next_run_at=None, **claim.columns, **values,
+    )  # fmt: skip
+
+
+def is_due(table: Table, now: datetime) -> ColumnElement[bool]:
+    """The row need not wait any longer."""
+    return or_(table.c.next_run_at.is_(None), table.c.next_run_at <= now)
+
+
+def held_by(table: Table, claim: Claim) -> ColumnElement[bool]:
+    """The fence: the row is still held under this very claim."""
+    return table.c.claim_id == claim.id
+
+
+def lost(table: Table, now: datetime, absent: set[str]) -> ColumnElement[bool]:
+    """The row is claimed, but its lease ran out or its worker is gone."""
+    return and_(table.c.claim_id.is_not(None), or_(table.c.lease_until < now, table.c.worker_id.in_(absent)))
+
+
+def new_claim(owner: Owner, now: datetime, lease_s: float) -> Claim:
+    """A claim for `owner` that holds for `lease_s` seconds."""
+    return Claim(owner, now + timedelta(seconds=lease_s))

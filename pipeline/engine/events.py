@@ -1,0 +1,36 @@
+"""State changes as a capped Redis Stream that can be replayed from an id. A convenience: the database is the truth."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import structlog
+from redis import Redis, RedisError
+
+log = structlog.get_logger(__name__)
+
+STREAM = "penstock:events"
+MAX_EVENTS = 10_000
+
+
+def publish(redis: "Redis", flow: str, event: str, **fields: str | int) -> None:
+    """Append one event. Lost without harm while Redis is away."""
+    try:
+        redis.xadd(STREAM, {"flow": flow, "event": event, **fields}, maxlen=MAX_EVENTS, approximate=True)
+    except RedisError as error:
+        log.warning("event.lost", flow=flow, event_name=event, error=type(error).__name__)
+
+
+def last_id(redis: "Redis") -> str:
+    """The id of the newest event, to read on from."""
+    newest = cast("list[tuple[str, Any]]", redis.xrevrange(STREAM, count=1))
+    return newest[0][0] if newest else "0-0"
+
+
+def read(redis: "Redis", after: str, block_s: float) -> Iterator[tuple[str, dict[str, str]]]:
+    """Events after the id `after`, oldest first; waits up to `block_s` seconds for the first one."""
+    reply = cast("Any", redis.xread({STREAM: after}, count=1000, block=max(1, int(block_s * 1000))))
+    streams = reply.items() if isinstance(reply, dict) else (reply or [])
+    for _, entries in streams:
+        # RESP3 wraps each batch of entries in one more list.
+        for entry in entries if not entries or isinstance(entries[0], tuple) else entries[0]:
+            yield entry[0], entry[1]

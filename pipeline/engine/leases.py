@@ -1,0 +1,42 @@
+"""Leases in Redis: a scope has so many, each ends by itself. Server time only, so that clocks need not agree."""
+
+from functools import lru_cache
+from importlib.resources import files
+from typing import cast
+
+from redis import Redis
+
+
+@lru_cache
+def script(name: str) -> str:
+    """The text of `lua/{name}.lua`: one atomic act."""
+    return (files("pipeline.engine") / "lua" / f"{name}.lua").read_text()
+
+
+class Leases:
+    """The leases of one scope, `limit` at most."""
+
+    def __init__(self, redis: "Redis", scope: str, limit: int = 1_000_000) -> None:
+        self._redis = redis
+        # The braces keep a scope's keys together on a cluster.
+        self._key = f"penstock:leases:{{{scope}}}"
+        self._limit = limit
+
+    def acquire(self, holder: str, ttl_s: float) -> bool:
+        """Take a lease, or renew the one that `holder` has; False if all are taken."""
+        acquire = self._redis.register_script(script("lease_acquire"))
+        return bool(acquire(keys=[self._key], args=[holder, int(ttl_s * 1000), self._limit]))
+
+    def release(self, *holders: str) -> None:
+        """End leases; harmless if they already expired."""
+        if holders:
+            self._redis.zrem(self._key, *holders)
+
+    def clear(self) -> None:
+        """End all leases of the scope."""
+        self._redis.delete(self._key)
+
+    def holders(self) -> set[str]:
+        """Who holds a lease now."""
+        found = self._redis.register_script(script("lease_holders"))(keys=[self._key])
+        return set(cast("list[str]", found))

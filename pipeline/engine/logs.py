@@ -1,0 +1,59 @@
+"""Logs are events with fields; one line each, for people or as JSON. Secrets never get in."""
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+
+_SECRET = ("key", "secret", "password", "token", "authorization")
+_NOT_SECRET = ("_tokens", "_key_hash")
+
+
+def configure(level: str, *, as_json: bool) -> None:
+    """Send structlog and the standard library's logging through one handler on standard error."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _redact,
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback, pad_event_to=24
+    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info if as_json else _keep,
+                renderer,
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # A line for every message received and done would bury the ones that name documents and pages.
+    for chatty in ("celery.worker.strategy", "celery.app.trace", "httpx", "httpcore", "openai", "PIL"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _keep(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    return event
+
+
+def _redact(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for field in event:
+        name = field.lower()
+        if any(word in name for word in _SECRET) and not name.endswith(_NOT_SECRET):
+            event[field] = "***"
+    return event

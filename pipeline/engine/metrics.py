@@ -1,0 +1,57 @@
+"""Figures read from where the truth is: rows by state, throughput, failures, queue depths."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from redis import Redis
+from sqlalchemy import ColumnElement, Integer, Table, func, select
+from sqlalchemy import cast as cast_to
+from sqlalchemy.orm import Session
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Attempts that ended since a moment. Source 001, section 10.2."""
+
+    finished: int
+    failed: int
+    per_minute: float
+    mean_ms: float
+
+    @property
+    def failure_rate(self) -> float:
+        """Failed attempts of all attempts, 0 to 1."""
+        return self.failed / self.finished if self.finished else 0.0
+
+
+def count_by(session: Session, column: ColumnElement[Any]) -> dict[Any, int]:
+    """How many rows have which value."""
+    return dict(cast("Iterable[tuple[Any, int]]", session.execute(select(column, func.count()).group_by(column))))
+
+
+def throughput(session: Session, attempts: Table, since: datetime, now: datetime) -> Throughput:
+    """Figures of an attempts ledger (columns `created_at`, `latency_ms`, `status`) from `since` to `now`.
+
+    The rate is over the time in which there was work, not over an idle hour before it.
+    """
+    ok = attempts.c.status == "completed"
+    row = session.execute(
+        select(
+            func.count(), func.sum(cast_to(ok, Integer)), func.avg(attempts.c.latency_ms).filter(ok),
+            func.min(attempts.c.created_at),
+        ).where(attempts.c.created_at >= since)
+    ).one()  # fmt: skip
+    finished, good, mean, first = row[0], int(row[1] or 0), float(row[2] or 0), row[3]
+    minutes = max((now - first).total_seconds() / 60, 1 / 60) if first else 1.0
+    return Throughput(finished, finished - good, round(good / minutes, 1), round(mean, 1))
+
+
+def queue_depths(redis: "Redis", queues: Iterable[str]) -> dict[str, int]:
+    """Messages that wait in each queue; those under way are not counted."""
+    names = list(queues)
+    with redis.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.llen(name)
+        return dict(zip(names, cast("list[int]", pipe.execute()), strict=True))

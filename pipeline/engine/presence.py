@@ -1,0 +1,44 @@
+"""Which workers are alive. A worker renews a lease; whoever is missed twice in a row is gone."""
+
+from collections.abc import Iterable
+
+from redis import Redis
+
+from pipeline.engine.leases import Leases
+
+_MISSED_KEY = "penstock:presence:missed"
+_MISSED_TTL_S = 60
+
+
+class Presence:
+    """The workers of the fleet, by `worker_id`."""
+
+    def __init__(self, redis: "Redis") -> None:
+        self._redis = redis
+        self._leases = Leases(redis, "presence")
+
+    def renew(self, worker_id: str, ttl_s: float) -> None:
+        """Say that this worker is alive for the next `ttl_s` seconds."""
+        self._leases.acquire(worker_id, ttl_s)
+
+    def leave(self, worker_id: str) -> None:
+        """Say that this worker ends."""
+        self._leases.release(worker_id)
+
+    def alive(self) -> set[str]:
+        return self._leases.holders()
+
+    def missed_twice(self, workers: Iterable[str]) -> set[str]:
+        """Those of `workers` that are absent now and were absent at the last call.
+
+        Twice, since Redis may just have been emptied: a living worker is back before the next call.
+        """
+        absent = set(workers) - self.alive()
+        before = {str(name) for name in self._redis.smembers(_MISSED_KEY)}
+        with self._redis.pipeline() as pipe:
+            pipe.delete(_MISSED_KEY)
+            if absent:
+                pipe.sadd(_MISSED_KEY, *absent)
+                pipe.expire(_MISSED_KEY, _MISSED_TTL_S)
+            pipe.execute()
+        return absent & before

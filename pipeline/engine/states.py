@@ -1,0 +1,98 @@
+"""State machines as data, and the one function that writes a status column."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Any, Generic, TypeVar, cast
+
+from sqlalchemy import ColumnElement, CursorResult, Table, bindparam, case, or_, update
+from sqlalchemy.orm import Session
+
+from pipeline.engine.errors import UserError
+
+State = TypeVar("State", bound=IntEnum)
+Event = TypeVar("Event", bound=StrEnum)
+
+
+class IllegalTransition(UserError):
+    """The table has no such transition. Raised before anything is written."""
+
+
+class StaleClaim(RuntimeError):
+    """A row that was read as ours in this transaction was not ours when written: the caller did not lock its scope."""
+
+
+@dataclass(frozen=True)
+class Machine(Generic[State, Event]):
+    """Which event leads from which state to which; whatever is not listed does not exist."""
+
+    name: str
+    legal: Mapping[tuple[State, Event], State]
+
+    def target(self, state: State, event: Event) -> State:
+        """The state after `event`. Raises `IllegalTransition`."""
+        try:
+            return self.legal[state, event]
+        except KeyError:
+            raise IllegalTransition(
+                f"a {self.name} that is {state.name} cannot {event.value.replace('_', ' ')}", code="illegal_state"
+            ) from None
+
+    def sources(self, event: Event) -> dict[State, State]:
+        """Every state that `event` leads away from, with where it leads."""
+        found = {before: after for (before, name), after in self.legal.items() if name == event}
+        if not found:
+            raise IllegalTransition(f"{self.name}: no transition is called {event.value}", code="illegal_state")
+        return found
+
+    def _change(self, table: Table, event: Event) -> tuple[ColumnElement[bool], ColumnElement[Any] | State]:
+        moves = self.sources(event)
+        targets = set(moves.values())
+        new: ColumnElement[Any] | State = targets.pop()
+        if targets:
+            new = case(*((table.c.status == before, after) for before, after in moves.items()))
+        # Not IN: its parameters cannot be used with executemany.
+        return or_(*(table.c.status == before for before in moves)), new
+
+    def move(
+        self, session: Session, table: Table, event: Event, *where: ColumnElement[bool], **values: Any
+    ) -> int:
+        """Move every row that matches `where` and may take `event`; the number of rows moved.
+
+        One UPDATE that compares and sets: of two callers, one wins and the other is told 0.
+        """
+        may, new = self._change(table, event)
+        statement = update(table).where(may, *where).values(status=new, **values)
+        return cast("CursorResult[Any]", session.execute(statement)).rowcount
+
+    def move_returning(
+        self, session: Session, table: Table, event: Event, *where: ColumnElement[bool], **values: Any
+    ) -> list[Any]:
+        """Like `move`, but gives the rows as they are afterwards, in no particular order."""
+        may, new = self._change(table, event)
+        statement = update(table).where(may, *where).values(status=new, **values).returning(*table.c)
+        return list(session.execute(statement))
+
+    def move_each(
+        self, session: Session, table: Table, event: Event, rows: Sequence[Mapping[str, Any]], **values: Any
+    ) -> None:
+        """Move many rows, each with values of its own: mappings with `id`, `claim_id` and the columns to set.
+
+        The caller has locked the rows' scope and knows that it holds each claim; raises `StaleClaim` otherwise.
+        """
+        if not rows:
+            return
+        may, new = self._change(table, event)
+        columns = [name for name in rows[0] if name not in {"id", "claim_id"}]
+        statement = (
+            update(table)
+            .where(may, table.c.id == bindparam("key_id"), table.c.claim_id == bindparam("key_claim"))
+            .values(status=new, **values, **{name: bindparam(f"new_{name}") for name in columns})
+        )
+        keyed = [
+            {"key_id": row["id"], "key_claim": row["claim_id"], **{f"new_{name}": row[name] for name in columns}}
+            for row in rows
+        ]
+        moved = cast("CursorResult[Any]", session.connection().execute(statement, keyed)).rowcount
+        if moved != len(rows):
+            raise StaleClaim(f"{self.name}: {len(rows) - moved} of {len(rows)} claims were taken away")

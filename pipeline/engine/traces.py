@@ -1,0 +1,40 @@
+"""A row for every call to an AI service: what for, which model, how long, how many tokens, how it ended."""
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, Index, Integer, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from pipeline.engine.tables import Base, UtcDateTime
+
+PREVIEW_CHARS = 500
+
+
+class AiCall(Base):
+    """One call to an AI service. Previews are cut; images and keys never get here."""
+
+    __tablename__ = "ai_calls"
+    __table_args__ = (Index("ix_ai_calls_unit", "flow", "scope_id", "unit"), Index("ix_ai_calls_created_at", "created_at"))
+
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    flow: Mapped[str] = mapped_column(String(40))
+    scope_id: Mapped[str] = mapped_column(String(64))
+    unit: Mapped[str] = mapped_column(String(64))
+    capability: Mapped[str] = mapped_column(String(20))
+    """`vision`, `text` or `embeddings`."""
+    operation: Mapped[str] = mapped_column(String(60))
+    provider: Mapped[str] = mapped_column(String(60))
+    model: Mapped[str] = mapped_column(String(120))
+    status: Mapped[str] = mapped_column(String(20))
+    """`ok`, or the kind of the error."""
+    error: Mapped[str | None] = mapped_column(Text)
+    latency_ms: Mapped[int] = mapped_column(default=0)
+    input_tokens: Mapped[int] = mapped_column(default=0)
+    output_tokens: Mapped[int] = mapped_column(default=0)
+    preview: Mapped[str] = mapped_column(Text, default="")
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+def preview(text: str) -> str:
+    """The beginning of a text, for people who look at traces."""
+    return text if len(text) <= PREVIEW_CHARS else text[: PREVIEW_CHARS - 1] + "…"

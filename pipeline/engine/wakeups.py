@@ -1,0 +1,16 @@
+"""One wake-up message a flow: the earliest due row gets it, the others are found by the sweeper."""
+
+from redis import Redis
+
+from pipeline.engine.leases import script
+
+MAX_DELAY_S = 60.0
+"""Longer waits are left to the sweeper: messages with a far ETA fill a worker's memory."""
+
+
+def plan_wakeup(redis: "Redis", flow: str, delay_s: float) -> bool:
+    """Whether the caller should send a wake-up for `flow` in `delay_s` seconds: none under way comes as early."""
+    if delay_s > MAX_DELAY_S:
+        return False
+    plan = redis.register_script(script("wakeup"))
+    return bool(plan(keys=[f"penstock:wakeup:{{{flow}}}"], args=[max(0, int(delay_s * 1000))]))

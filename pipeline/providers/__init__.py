@@ -1,0 +1,1 @@
+"""AI capabilities behind small Protocols. The only place that imports AI SDKs."""

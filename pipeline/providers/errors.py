@@ -1,0 +1,277 @@
+"""What went wrong with a call to a provider, as a `UnitError` that a decision can be made from.
+
+What the reply says in structured form (error codes, Google's details, headers) decides before any words do: "quota
+exceeded" also stands in the 429 of a limit per minute, which passes by itself.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import openai
+from pydantic import SecretStr
+
+from pipeline.engine.errors import ErrorKind, UnitError
+
+MAX_MESSAGE = 500
+"""Characters of an error's message; longer ones are cut."""
+
+MAX_WAIT_S = 7 * 24 * 3600.0
+"""The longest wait that is believed; no provider's window is longer."""
+
+_ACCOUNT_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance"}
+_REFUSED_CODES = {"content_filter", "content_policy_violation", "responsibleaipolicyviolation"}
+_LENGTH_CODES = {"context_length_exceeded", "string_above_max_length"}
+_KEY_CODES = {"invalid_api_key", "api_key_invalid", "api_key_expired"}
+_DAILY_WORDS = re.compile(r"\bper[ -]day\b|\bdaily\b|\b[RT]PD\b", re.IGNORECASE)
+
+_BY_STATUS = {
+    400: (ErrorKind.PERMANENT, "bad_request"),
+    401: (ErrorKind.PERMANENT, "auth"),
+    402: (ErrorKind.QUOTA, "quota_account"),
+    403: (ErrorKind.PERMANENT, "forbidden"),
+    404: (ErrorKind.PERMANENT, "not_found"),
+    405: (ErrorKind.PERMANENT, "not_found"),
+    408: (ErrorKind.TRANSIENT, "timeout"),
+    409: (ErrorKind.TRANSIENT, "busy"),
+    413: (ErrorKind.PERMANENT, "too_large"),
+    422: (ErrorKind.PERMANENT, "bad_request"),
+    425: (ErrorKind.TRANSIENT, "busy"),
+    429: (ErrorKind.RATE_LIMITED, "rate_limited"),
+}
+
+_WORDS = {
+    "auth": "refused the key ({status}): check {env}API_KEY",
+    "forbidden": "does not allow this call ({status}): check what the key and the account may use, model '{model}' too",
+    "not_found": "knows no model '{model}' or no such address ({status}): check {env}MODEL and {env}BASE_URL",
+    "redirect": "answered with a redirect ({status}), which is not followed: check {env}BASE_URL",
+    "bad_request": "cannot take this request ({status})",
+    "too_large": "finds the request too large ({status}): lower {env}IMAGE_DPI, or send less text",
+    "refused": "refused to answer about this content ({status})",
+    "timeout": "gave up waiting ({status})",
+    "busy": "could not take the call just now ({status})",
+    "server_error": "failed ({status})",
+    "rate_limited": "takes no more calls for now ({status})",
+    "quota_day": "has used up the day's allowance ({status})",
+    "quota_account": "has used up the account's allowance ({status}): add credit or raise the account's limit",
+}
+
+_SETTING_OF = {"temperature": "TEMPERATURE", "max_tokens": "MAX_TOKENS", "max_completion_tokens": "MAX_TOKENS"}
+
+_KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|gsk|key)[-_][-\w*.…]{6,}|\bAIza[-\w*]{8,}|\bBearer\s+\S+", re.IGNORECASE)
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
+_TRY_AGAIN = re.compile(r"(?:try again|retry) in ((?:\d+(?:\.\d+)?(?:ms|[dhms]))+)", re.IGNORECASE)
+_DATA_LIKE = re.compile(r"data:[\w.+-]+/[\w.+-]+;base64,[A-Za-z0-9+/=]*|[A-Za-z0-9+/=_-]{80,}")
+
+
+@dataclass(frozen=True)
+class ErrorFacts:
+    """What the body of an error says. `codes`: error codes, types and reasons, in lower case."""
+
+    message: str = ""
+    codes: frozenset[str] = frozenset()
+    param: str = ""
+    quota_ids: tuple[str, ...] = ()
+    retry_delay_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a message has to know about the call that failed. `timeout_s`: the limit it had."""
+
+    provider: str
+    model: str
+    timeout_s: float
+    secret: SecretStr
+
+    @property
+    def env(self) -> str:
+        """How the names of this provider's environment variables begin."""
+        return f"PENSTOCK_PROVIDERS__{self.provider.upper()}__"
+
+
+def unit_error(
+    target: Target, message: str, *, kind: ErrorKind, code: str, retry_after_s: float | None = None
+) -> UnitError:
+    """An error of `target`; its message holds no key and no image, and at most `MAX_MESSAGE` characters."""
+    text = clean(f"provider '{target.provider}' {message}", target.secret)
+    return UnitError(text, kind=kind, code=code, retry_after_s=retry_after_s)
+
+
+def from_exception(error: Exception, target: Target, now: datetime) -> UnitError:
+    """What the SDK raised, or the `TimeoutError` of a call that reached its limit. `now`: with a time zone."""
+    if isinstance(error, TimeoutError | openai.APITimeoutError):
+        message = f"did not finish within {target.timeout_s:g} s (raise {target.env}TIMEOUT_S if it needs longer)"
+        return unit_error(target, message, kind=ErrorKind.TRANSIENT, code="timeout")
+    if isinstance(error, openai.APIStatusError):
+        return from_reply(error.status_code, error.response.headers, error.response.content, target, now)
+    cause = error.__cause__ or error
+    reason = f"{type(cause).__name__}: {cause}".removesuffix(": ")
+    message = f"could not be reached ({reason}): check the network and {target.env}BASE_URL"
+    return unit_error(target, message, kind=ErrorKind.TRANSIENT, code="connection")
+
+
+def from_reply(status: int, headers: Mapping[str, str], body: bytes, target: Target, now: datetime) -> UnitError:
+    """A reply with an error status. Header names must compare without regard to case, or be in lower case."""
+    facts = read_error(body)
+    kind, code = classify(status, facts)
+    wait_s = None
+    if kind is not ErrorKind.PERMANENT:
+        wait_s = retry_after_s(headers, facts, now, limited=code in {"rate_limited", "quota_day"})
+    message = _WORDS[code].format(status=status, env=target.env, model=target.model)
+    # What is said of a key may hold parts of it.
+    said = clean(facts.message, target.secret)[:300] if code != "auth" else ""
+    detail = f": {said}" if said else ""
+    if setting := _SETTING_OF.get(facts.param):
+        detail += f" (see {target.env}{setting})"
+    return unit_error(target, message + detail, kind=kind, code=code, retry_after_s=wait_s)
+
+
+def classify(status: int, facts: ErrorFacts) -> tuple[ErrorKind, str]:
+    """What kind of error a reply is, and its stable word."""
+    if status >= 500:
+        return ErrorKind.TRANSIENT, "server_error"
+    if facts.codes & _ACCOUNT_CODES:
+        return ErrorKind.QUOTA, "quota_account"
+    if status == 429 or (status == 403 and facts.quota_ids):
+        return _limit(facts)
+    if status == 400:
+        return ErrorKind.PERMANENT, _bad_request(facts)
+    if status < 400:
+        return ErrorKind.PERMANENT, "redirect"
+    return _BY_STATUS.get(status, (ErrorKind.PERMANENT, "bad_request"))
+
+
+def _limit(facts: ErrorFacts) -> tuple[ErrorKind, str]:
+    if facts.quota_ids:
+        daily = any("perday" in quota_id.casefold() for quota_id in facts.quota_ids)
+    else:
+        daily = bool(_DAILY_WORDS.search(facts.message)) and "per minute" not in facts.message.casefold()
+    return (ErrorKind.QUOTA, "quota_day") if daily else (ErrorKind.RATE_LIMITED, "rate_limited")
+
+
+def _bad_request(facts: ErrorFacts) -> str:
+    for codes, word in ((_KEY_CODES, "auth"), (_REFUSED_CODES, "refused"), (_LENGTH_CODES, "too_large")):
+        if facts.codes & codes:
+            return word
+    return "bad_request"
+
+
+def clean(text: str, secret: SecretStr) -> str:
+    """`text` on one line without the key, anything that looks like a key, or encoded data, cut to `MAX_MESSAGE`."""
+    key = secret.get_secret_value().strip()
+    if key:
+        text = text.replace(key, "***")
+    text = _DATA_LIKE.sub("[data]", _KEY_LIKE.sub("***", text))
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
+
+
+def read_error(body: bytes) -> ErrorFacts:
+    """The facts in an error's body: OpenAI's, Google's, and the plain forms other servers use; none are required."""
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError):
+        return ErrorFacts()
+    data = data[0] if isinstance(data, list) and data else data
+    error = data.get("error", data) if isinstance(data, dict) else data
+    if not isinstance(error, dict):
+        return ErrorFacts(message=error if isinstance(error, str) else "")
+    details = [d for d in _items(error.get("details")) if isinstance(d, dict)]
+    named = [error.get("code"), error.get("type"), error.get("status"), *(d.get("reason") for d in details)]
+    return ErrorFacts(
+        message=str(error.get("message") or error.get("detail") or ""),
+        codes=frozenset(name.casefold() for name in named if isinstance(name, str)),
+        param=param if isinstance(param := error.get("param"), str) else "",
+        quota_ids=tuple(_quota_ids(details)),
+        retry_delay_s=next((s for d in details if (s := duration_s(d.get("retryDelay"))) is not None), None),
+    )
+
+
+def _items(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _quota_ids(details: list[dict[str, object]]) -> Iterator[str]:
+    for detail in details:
+        for violation in _items(detail.get("violations")):
+            if isinstance(violation, dict) and isinstance(quota_id := violation.get("quotaId"), str):
+                yield quota_id
+
+
+def retry_after_s(headers: Mapping[str, str], facts: ErrorFacts, now: datetime, *, limited: bool) -> float | None:
+    """Seconds the server asks to wait, at most `MAX_WAIT_S`; None where it does not say.
+
+    `limited`: the call met a limit. Only then do the reset times count, which come with every reply.
+    """
+    daily = any("perday" in quota_id.casefold() for quota_id in facts.quota_ids)
+    waits = [_milliseconds(headers.get("retry-after-ms")), _seconds_or_date(headers.get("retry-after"), now)]
+    if not daily:
+        # Google names seconds even where the day's allowance is gone.
+        waits.append(facts.retry_delay_s)
+    if limited and not daily:
+        said = _TRY_AGAIN.search(facts.message)
+        waits += [_reset_s(headers, now), duration_s(said[1]) if said else None]
+    known = [wait for wait in waits if wait is not None and math.isfinite(wait)]
+    return min(max(known[0], 0.0), MAX_WAIT_S) if known else None
+
+
+def duration_s(value: object) -> float | None:
+    """Seconds in "34s", "6m0s", "1h2m3.5s", "120ms" or a plain number; None for anything else."""
+    if not isinstance(value, str) or not (value := value.strip()):
+        return None
+    if (number := _number(value)) is not None:
+        return number
+    match = _DURATION.fullmatch(value)
+    if not match:
+        return None
+    days, hours, minutes, seconds, milliseconds = (float(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds + milliseconds / 1000
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        return float(value) if value else None
+    except ValueError:
+        return None
+
+
+def _milliseconds(value: str | None) -> float | None:
+    number = _number(value)
+    return None if number is None else number / 1000
+
+
+def _seconds_or_date(value: str | None, now: datetime) -> float | None:
+    if not value:
+        return None
+    if (number := _number(value)) is not None:
+        return number
+    try:
+        date = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return ((date if date.tzinfo else date.replace(tzinfo=UTC)) - now).total_seconds()
+
+
+def _reset_s(headers: Mapping[str, str], now: datetime) -> float | None:
+    """When every allowance that is used up is there again; where none says so, when all are."""
+    resets = {
+        name.lower().removeprefix("x-ratelimit-reset"): _reset(value, now)
+        for name, value in headers.items()
+        if name.lower().startswith("x-ratelimit-reset")
+    }
+    known = {what: wait for what, wait in resets.items() if wait is not None}
+    spent = [wait for what, wait in known.items() if headers.get(f"x-ratelimit-remaining{what}") == "0"]
+    return max(spent or known.values(), default=None)
+
+
+def _reset(value: str, now: datetime) -> float | None:
+    wait_s = duration_s(value)
+    if wait_s is None or wait_s < 1e9:
+        return wait_s
+    # A moment, in seconds or milliseconds since 1970.
+    return (wait_s / 1000 if wait_s > 1e12 else wait_s) - now.timestamp()

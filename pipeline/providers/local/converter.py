@@ -1,0 +1,166 @@
+"""Pages to Markdown without any service: the text layer where it can be trusted, text recognition elsewhere."""
+
+import hashlib
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.providers.local import images, layout, ocr, pdfium, pictures, text_layer
+from pipeline.providers.local.filetype import detect_file
+from pipeline.providers.local.layout import Line
+from pipeline.providers.local.text_layer import TextLayer
+from pipeline.providers.protocols import Answer, PageReader, PageRef
+from pipeline.settings import LOCAL, Settings
+
+_REMEMBERED_PICTURES = 32
+
+OCR_DPI = 200
+"""Resolution at which pages are rendered for text recognition; `ocr.MAX_PIXELS` lowers it for large pages."""
+
+
+class LocalConverter:
+    """Converts on this machine, for nothing. Cheap to make; holds no file and no engine."""
+
+    name = LOCAL
+    model = LOCAL
+    needs_images = False
+    paid = False
+
+    def __init__(self, settings: Settings) -> None:
+        cores = os.cpu_count() or 1
+        self._threads = max(1, cores // settings.documents.converter_count)
+        self._max_pixels = min(settings.documents.max_pixels, ocr.MAX_PIXELS)
+
+    @contextmanager
+    def open(self, source: Path) -> Iterator[PageReader]:
+        """A reader over a PDF, PNG, JPEG, WebP or TIFF file, told apart by content.
+
+        Raises `UnitError`, permanent, with code `missing`, `unreadable`, `unsupported`, `encrypted`,
+        `no_pages` or `corrupt`.
+        """
+        if _type_of(source) == "pdf":
+            with pdfium.open_document(source) as document:
+                yield _PdfReader(document, self._max_pixels, self._threads)
+        else:
+            yield _PictureReader(self._max_pixels, self._threads)
+
+    def cache_key(self, page: PageRef) -> tuple[str, str]:
+        """(key, prompt hash), hex. The key changes with the file's size or time of change, not with its content alone:
+        reading a file to save a conversion that costs nothing would cost more than the conversion."""
+        facts = [LOCAL, str(page.number)]
+        for path in filter(None, (page.source, page.image)):
+            status = path.stat()
+            facts += [str(path.resolve()), str(status.st_size), str(status.st_mtime_ns)]
+        return _digest("\n".join(facts)), _digest("")
+
+
+class _View(NamedTuple):
+    """A picture of a page or a part of it; `left` and `top` place it on the page, `scale` is page units per pixel."""
+
+    picture: Image.Image
+    left: float
+    top: float
+    scale: float
+
+    def lines(self, threads: int) -> list[Line]:
+        """The text in the picture, in its pixels."""
+        return [] if images.is_blank(self.picture) else ocr.recognise(self.picture, threads)
+
+    def placed(self, line: Line) -> Line:
+        """A line in pixels of the picture as one on the page."""
+        left, top, right, bottom, size = (value * self.scale for value in line[1:])
+        return Line(line.text, self.left + left, self.top + top, self.left + right, self.top + bottom, size)
+
+
+class _PdfReader:
+    """Pages of one open PDF."""
+
+    def __init__(self, document: pdfium.Document, max_pixels: int, threads: int) -> None:
+        self._document = document
+        self._max_pixels = max_pixels
+        self._threads = threads
+        self._seen: OrderedDict[bytes, list[Line]] = OrderedDict()
+
+    def convert(self, page: PageRef) -> Answer:
+        started = time.monotonic()
+        layer, views = self._look(page)
+        return _answer(layout.to_markdown(self._lines(layer, views)), started)
+
+    def _look(self, page: PageRef) -> tuple[TextLayer, list[_View]]:
+        """The page's text layer, and pictures of what is not in it. PDFium is free again afterwards."""
+        with self._document.page(page.number) as opened:
+            layer = text_layer.read(opened)
+            width, height = opened.size
+            if layer.usable:
+                boxes = pictures.worth_reading(opened, layer.lines)
+            else:
+                boxes = [] if opened.is_bare else [(0.0, 0.0, width, height)]
+            if not layer.usable and page.image is not None:
+                whole = images.load_picture(page.image, 1, self._max_pixels)
+                return layer, [_View(whole, 0.0, 0.0, width / whole.width)]
+            return layer, [self._render(opened, box) for box in boxes]
+
+    def _render(self, page: pdfium.Page, box: pdfium.Box) -> _View:
+        picture = page.render(OCR_DPI, self._max_pixels, box)
+        return _View(picture, box[0], box[1], (box[2] - box[0]) / picture.width)
+
+    def _lines(self, layer: TextLayer, views: Sequence[_View]) -> list[Line]:
+        seen = [line for view in views for line in self._read(view)]
+        if layer.usable:
+            return layer.lines + pictures.new_lines(seen, layer.lines)
+        return seen or layer.lines  # A poor text layer is better than nothing.
+
+    def _read(self, view: _View) -> list[Line]:
+        """The text in the view, placed on the page. Logos and headers come on every page: they are recognised once."""
+        key = hashlib.blake2b(view.picture.tobytes(), digest_size=16).digest()
+        if key not in self._seen:
+            self._seen[key] = view.lines(self._threads)
+        self._seen.move_to_end(key)
+        if len(self._seen) > _REMEMBERED_PICTURES:
+            self._seen.popitem(last=False)
+        return [view.placed(line) for line in self._seen[key]]
+
+
+class _PictureReader:
+    """Pages of one picture file: its only one, or the frames of a TIFF."""
+
+    def __init__(self, max_pixels: int, threads: int) -> None:
+        self._max_pixels = max_pixels
+        self._threads = threads
+
+    def convert(self, page: PageRef) -> Answer:
+        started = time.monotonic()
+        path, number = (page.image, 1) if page.image else (page.source, page.number)
+        picture = images.load_picture(path, number, self._max_pixels)
+        return _answer(layout.to_markdown(_View(picture, 0.0, 0.0, 1.0).lines(self._threads)), started)
+
+
+def _type_of(source: Path) -> str:
+    try:
+        found = detect_file(source)
+    except FileNotFoundError as error:
+        raise UnitError(f"{source} does not exist.", kind=ErrorKind.PERMANENT, code="missing") from error
+    except OSError as error:
+        raise UnitError(
+            f"{source.name} cannot be read: {error}", kind=ErrorKind.PERMANENT, code="unreadable"
+        ) from error
+    if found is None:
+        raise UnitError(
+            f"{source.name} is no PDF, PNG, JPEG, WebP or TIFF file.", kind=ErrorKind.PERMANENT, code="unsupported"
+        )
+    return found
+
+
+def _answer(text: str, started: float) -> Answer:
+    return Answer(text=text, model=LOCAL, latency_ms=round((time.monotonic() - started) * 1000))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,230 @@
+"""PDFium, made safe: one process-wide lock, everything closed, errors as facts.
+
+PDFium is not thread-safe, not even across documents: threads that use it at once crash the process. Every call into it
+goes through this module's lock, and nothing that is handed out keeps working after its `with` block.
+"""
+
+import math
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pypdfium2 as pdfium
+import pypdfium2.raw as pdfium_c
+from PIL import Image
+
+from pipeline.engine.errors import ErrorKind, UnitError
+
+MAX_SIDE_PX = 16_000
+"""Longest side of a rendered page; JPEG and WebP end at some more, and so do the services that look at pictures."""
+
+Box = tuple[float, float, float, float]
+
+_POINTS_PER_INCH = 72
+_UNREADABLE = "{} cannot be read; check its permissions."
+_ERR_FILE = 2
+_ERR_FORMAT = 3
+_ERR_PASSWORD = 4
+_DRAWN_ANNOTATIONS = frozenset({pdfium_c.FPDF_ANNOT_FREETEXT, pdfium_c.FPDF_ANNOT_STAMP, pdfium_c.FPDF_ANNOT_WIDGET})
+
+
+class _Lock:
+    """A re-entrant lock that a forked child finds free, whoever held it in the parent."""
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+_LOCK = _Lock()
+
+
+def bounded_scale(width_pt: float, height_pt: float, dpi: float, max_pixels: int) -> float:
+    """Pixels per point for a page of this size: `dpi`, or less where the picture would have too many pixels."""
+    scale = dpi / _POINTS_PER_INCH
+    longest_px = min(MAX_SIDE_PX, max_pixels)
+    across, down = math.ceil(width_pt * scale), math.ceil(height_pt * scale)
+    if across * down <= max_pixels and max(across, down) <= longest_px:
+        return scale
+    # Sides are rounded up to whole pixels. What fits with a whole pixel more on each side fits after rounding:
+    # (width * scale + 1) * (height * scale + 1) = max_pixels
+    area, sides = width_pt * height_pt, width_pt + height_pt
+    fits = (math.sqrt(sides**2 + 4 * area * (max_pixels - 1)) - sides) / (2 * area)
+    return min(scale, fits, (longest_px - 1) / max(width_pt, height_pt))
+
+
+class Page:
+    """One open page. `raw` is its PDFium handle, to be used only while the page is open: the lock is held until then.
+
+    Boxes are (left, top, right, bottom) in points from the top left corner of the page as it is displayed.
+    """
+
+    def __init__(self, number: int, raw: Any) -> None:
+        self.number = number
+        self.raw = raw
+        self._rotation = int(raw.get_rotation())
+        self._bounds: Box = raw.get_bbox()  # left, bottom, right, top of what is displayed
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height in points, as displayed (rotation applied)."""
+        width, height = self.raw.get_size()
+        return float(width), float(height)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether the page holds nothing that could be seen: no objects and no annotations."""
+        return bool(pdfium_c.FPDFPage_CountObjects(self.raw) <= 0 and pdfium_c.FPDFPage_GetAnnotCount(self.raw) <= 0)
+
+    def displayed(self, left: float, bottom: float, right: float, top: float) -> Box:
+        """The box of what PDFium places in the coordinates of the unturned page, which grow upwards."""
+        x0, y0, x1, y1 = self._bounds
+        if self._rotation == 0:
+            return (left - x0, y1 - top, right - x0, y1 - bottom)
+        if self._rotation == 90:
+            return (bottom - y0, left - x0, top - y0, right - x0)
+        if self._rotation == 180:
+            return (x1 - right, bottom - y0, x1 - left, top - y0)
+        return (y1 - top, x1 - right, y1 - bottom, x1 - left)
+
+    @contextmanager
+    def text_page(self) -> Iterator[Any]:
+        """The raw handle of the page's text layer."""
+        text = self.raw.get_textpage()
+        try:
+            yield text.raw
+        finally:
+            text.close()
+
+    def render(self, dpi: float, max_pixels: int, box: Box | None = None) -> Image.Image:
+        """An RGB picture on white of the page, or of `box`, at `dpi` or less to have at most `max_pixels` pixels."""
+        page_width, page_height = self.size
+        left, top, right, bottom = box or (0.0, 0.0, page_width, page_height)
+        scale = bounded_scale(right - left, bottom - top, dpi, max_pixels)
+        cut_off = (left, page_height - bottom, page_width - right, top)
+        # Four bytes a pixel render faster than three.
+        bitmap = self.raw.render(
+            scale=scale, crop=cut_off, rev_byteorder=True, prefer_bgrx=True, limit_image_cache=True
+        )
+        try:
+            picture: Image.Image = bitmap.to_pil()
+            # It may share the bitmap's memory, which ends here.
+            return picture.copy() if picture.mode == "RGB" else picture.convert("RGB")
+        finally:
+            bitmap.close()
+
+
+class Document:
+    """An open PDF; made by `open_document`."""
+
+    def __init__(self, raw: Any, path: Path) -> None:
+        self._raw = raw
+        self._path = path
+
+    @property
+    def pages(self) -> int:
+        """How many pages there are."""
+        with _LOCK:
+            return len(self._raw)
+
+    def page_size(self, number: int) -> tuple[float, float]:
+        """Width and height in points of page `number` (from 1), as displayed, without loading the page."""
+        with _LOCK, _pdfium_errors(self._path, number):
+            width, height = self._raw.get_page_size(number - 1)
+            return float(width), float(height)
+
+    @contextmanager
+    def page(self, number: int) -> Iterator[Page]:
+        """Page `number` (from 1). Other threads wait for PDFium until the block ends. Raises `UnitError`."""
+        with _LOCK, _pdfium_errors(self._path, number):
+            if not 1 <= number <= len(self._raw):
+                raise UnitError(
+                    f"{self._path.name} has no page {number}; it has {len(self._raw)}.",
+                    kind=ErrorKind.PERMANENT,
+                    code="no_page",
+                )
+            raw = _with_annotations_drawn(self._raw, number - 1)
+            try:
+                yield Page(number, raw)
+            finally:
+                raw.close()
+
+
+@contextmanager
+def open_document(path: Path) -> Iterator[Document]:
+    """The PDF at `path`, whatever its suffix, closed afterwards.
+
+    Raises `UnitError` (permanent) with code `encrypted` (a password is needed to open it; files that only restrict
+    copying or printing open), `corrupt` (damaged or no PDF), `no_pages`, `missing` or `unreadable`.
+    """
+    with _LOCK, _pdfium_errors(path):
+        if not os.access(path, os.R_OK) and path.exists():
+            raise UnitError(_UNREADABLE.format(path.name), kind=ErrorKind.PERMANENT, code="unreadable")
+        # A PDF without pages fails with no error of its own but the last one of another file. This sets "no file",
+        # which a file that is there and readable never gets.
+        pdfium_c.FPDF_LoadDocument(b"", None)
+        raw = pdfium.PdfDocument(path)
+    try:
+        yield Document(raw, path)
+    finally:
+        with _LOCK:
+            raw.close()
+
+
+def _with_annotations_drawn(document: Any, index: int) -> Any:
+    """The page with filled form fields and typed notes made part of it, in memory: text layer and picture have them."""
+    page = document[index]
+    if not _has_drawn_annotations(page):
+        return page
+    flattened = pdfium_c.FPDFPage_Flatten(page, pdfium_c.FLAT_NORMALDISPLAY) == pdfium_c.FLATTEN_SUCCESS
+    if not flattened:
+        return page
+    page.close()  # What was flattened is seen only by a page loaded afterwards.
+    return document[index]
+
+
+def _has_drawn_annotations(page: Any) -> bool:
+    for index in range(pdfium_c.FPDFPage_GetAnnotCount(page)):
+        annotation = pdfium_c.FPDFPage_GetAnnot(page, index)
+        if not annotation:
+            continue
+        subtype = pdfium_c.FPDFAnnot_GetSubtype(annotation)
+        pdfium_c.FPDFPage_CloseAnnot(annotation)
+        if subtype in _DRAWN_ANNOTATIONS:
+            return True
+    return False
+
+
+@contextmanager
+def _pdfium_errors(path: Path, number: int | None = None) -> Iterator[None]:
+    """Turns what PDFium raises into `UnitError` with a message for people."""
+    try:
+        yield
+    except pdfium.PdfiumError as error:
+        raise _as_unit_error(error, path, number) from error
+    except FileNotFoundError as error:
+        raise UnitError(f"{path} does not exist.", kind=ErrorKind.PERMANENT, code="missing") from error
+
+
+def _as_unit_error(error: pdfium.PdfiumError, path: Path, number: int | None) -> UnitError:
+    facts = {
+        _ERR_FILE: ("no_pages", f"{path.name} has no pages, or its list of them is damaged; export it again."),
+        _ERR_FORMAT: ("corrupt", f"{path.name} is damaged or not a PDF; export or download it again."),
+        _ERR_PASSWORD: ("encrypted", f"{path.name} needs a password; save a copy without one and use that."),
+    }
+    code, message = facts.get(error.err_code, ("corrupt", f"{path.name} cannot be opened as a PDF: {error}"))
+    if number is not None:
+        code, message = "corrupt", f"Page {number} of {path.name} is damaged: {error}"
+    return UnitError(message, kind=ErrorKind.PERMANENT, code=code)

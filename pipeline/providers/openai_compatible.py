@@ -1,0 +1,369 @@
+"""Vision, Text and Embeddings of any service that speaks the OpenAI API.
+
+All calls of a process run on one event loop in a thread of its own. Socket time-outs start anew with every byte that
+comes, so a server which trickles could hold a thread for ever; cancelling a coroutine ends a call as a whole, from the
+look-up of the name to the last byte, at a fixed moment.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol, TypeVar
+
+import httpx2
+import openai
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.providers.errors import Target, from_exception, from_reply, unit_error
+from pipeline.providers.protocols import Answer, Usage, Vectors
+from pipeline.settings import ProviderProfile
+
+MAX_REPLY_BYTES = 32 * 2**20
+"""A reply that is longer is not read to its end."""
+
+MEDIA_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
+"""Pictures that `describe` takes."""
+
+_PUBLIC_SERVICE = ProviderProfile().base_url
+_HUGE = sys.float_info.max
+_NO_KEY = "none"
+_NAME_LOOKUPS = 32  # at once; asyncio's own few would let one slow name server hold up all calls
+
+T = TypeVar("T")
+
+
+class _HasContent(Protocol):
+    @property
+    def content(self) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class _Reply:
+    """A reply's JSON object and how long it took."""
+
+    data: dict[str, Any]
+    latency_ms: int
+
+
+class OpenAICompatible:
+    """One model of one provider, as Vision, Text and Embeddings.
+
+    Safe to share between threads, and across a fork: a connection belongs to the process that opened it. Every call
+    ends within the profile's `timeout_s`. Nothing is tried again here: a failed call is one `UnitError`.
+    """
+
+    def __init__(
+        self, name: str, profile: ProviderProfile, model: str = "", *, max_reply_bytes: int = MAX_REPLY_BYTES
+    ) -> None:
+        self.name = name
+        self.model = model or profile.model
+        self.profile = profile
+        self._target = Target(name, self.model, profile.timeout_s, profile.api_key)
+        self._limit = _SizeLimit(max_reply_bytes, self._target)
+        self._client: tuple[asyncio.AbstractEventLoop, openai.AsyncOpenAI] | None = None
+
+    def describe(self, image: bytes, media_type: str, prompt: str) -> Answer:
+        """Answer `prompt` about `image`, of one of `MEDIA_TYPES`. Raises `UnitError`."""
+        if media_type not in MEDIA_TYPES or not image:
+            raise self._error("takes PNG, JPEG and WebP pictures only", code="bad_image")
+        url = f"data:{media_type};base64,{base64.b64encode(image).decode('ascii')}"
+        content = [{"type": "text", "text": prompt}, {"type": "image_url", "image_url": {"url": url}}]
+        return self._chat([{"role": "user", "content": content}])
+
+    def complete(self, prompt: str, *, system: str = "", json_schema: dict[str, object] | None = None) -> Answer:
+        """Answer `prompt`. Raises `UnitError`.
+
+        With `json_schema` the service is told to hold strictly to it (all properties required, none additional);
+        services that ignore this exist, so whoever reads the answer still checks it.
+        """
+        messages: list[dict[str, object]] = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": prompt})
+        if json_schema is None:
+            return self._chat(messages)
+        schema = {"name": "answer", "strict": True, "schema": json_schema}
+        return self._chat(messages, response_format={"type": "json_schema", "json_schema": schema})
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """One vector for each text, in one call; no call for no texts. Raises `UnitError`."""
+        if any(not text.strip() for text in texts):
+            raise self._error("was given an empty text to embed", code="empty_input")
+        if not texts:
+            return Vectors([], self.model)
+        inputs = list(texts)
+        reply = self._call(
+            lambda client: client.embeddings.with_raw_response.create(
+                model=self.model, input=inputs, encoding_format="float"
+            )
+        )
+        try:
+            vectors = _vectors(reply.data, len(inputs))
+        except ValueError as error:
+            raise self._error(f"gave {error}", kind=ErrorKind.TRANSIENT, code="bad_reply") from None
+        return Vectors(vectors, self._model_of(reply), _usage(reply.data), reply.latency_ms)
+
+    def close(self) -> None:
+        """Close this process's connections; calls that are under way fail, later ones open new connections."""
+        if self._client and self._client[0] is _calls.loop:
+            _run(self._close())
+
+    def _chat(self, messages: list[dict[str, object]], **extra: object) -> Answer:
+        body = {token_limit_field(self.profile): self.profile.max_tokens, **extra}
+        reply = self._call(
+            lambda client: client.chat.completions.with_raw_response.create(
+                model=self.model,
+                messages=messages,  # type: ignore[arg-type] # plain dicts of the shapes the API documents
+                temperature=self.profile.temperature,
+                extra_body=body,
+            )
+        )
+        choices = reply.data.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(choice, dict):
+            raise self._error("gave no answer", kind=ErrorKind.TRANSIENT, code="empty_reply")
+        text, truncated = self._read(choice)
+        return Answer(text, self._model_of(reply), _usage(reply.data), reply.latency_ms, truncated)
+
+    def _read(self, choice: dict[str, Any]) -> tuple[str, bool]:
+        """(text, truncated) of a choice."""
+        message = choice.get("message")
+        message = message if isinstance(message, dict) else {}
+        reason = str(choice.get("finish_reason") or "")
+        if message.get("refusal") or reason.startswith("content_filter"):
+            why = message.get("refusal") or "its content filter stopped the answer"
+            raise self._error(f"refused to answer: {why}", code="refused")
+        truncated = reason == "length"
+        text = _text(message.get("content"))
+        if text is None and not truncated:
+            raise self._error("gave an answer without content", kind=ErrorKind.TRANSIENT, code="empty_reply")
+        return text or "", truncated
+
+    def _call(self, send: Callable[[openai.AsyncOpenAI], Awaitable[_HasContent]]) -> _Reply:
+        self._check_configured()
+        started = time.monotonic()
+        try:
+            body = _run(self._exchange(send))
+        except (openai.OpenAIError, TimeoutError) as error:
+            # Not chained: the SDK's errors hold the request, with the key and the picture.
+            raise from_exception(error, self._target, datetime.now(UTC)) from None
+        except UnicodeEncodeError:
+            raise self._error("cannot be sent text with lone surrogates", code="bad_request") from None
+        return _Reply(self._parse(body), round((time.monotonic() - started) * 1000))
+
+    async def _exchange(self, send: Callable[[openai.AsyncOpenAI], Awaitable[_HasContent]]) -> bytes:
+        async with asyncio.timeout(self.profile.timeout_s):
+            return (await send(self._connected())).content
+
+    def _parse(self, body: bytes) -> dict[str, Any]:
+        try:
+            data = json.loads(body)
+        except (ValueError, RecursionError):
+            data = None
+        if not isinstance(data, dict):
+            message = f"gave a reply that is no JSON object: check {self._target.env}BASE_URL if this goes on"
+            raise self._error(message, kind=ErrorKind.TRANSIENT, code="bad_reply")
+        error = data.get("error")
+        if error and not data.get("choices") and not data.get("data"):
+            # Routers report the error of a service behind them with status 200.
+            status = error.get("code") if isinstance(error, dict) else None
+            status = status if isinstance(status, int) and 400 <= status <= 599 else 502
+            raise from_reply(status, {}, body, self._target, datetime.now(UTC))
+        return data
+
+    def _connected(self) -> openai.AsyncOpenAI:
+        """The client of this process; called on the loop's thread alone, so that no lock is needed."""
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._client[0] is not loop:
+            client = _new_client(self.profile, self._key, self._limit)
+            self._client = (loop, client)
+            weakref.finalize(self, _drop, loop, client).atexit = False
+        return self._client[1]
+
+    async def _close(self) -> None:
+        if self._client:
+            await self._client[1].close()
+            self._client = None
+
+    @property
+    def _key(self) -> str:
+        return self.profile.api_key.get_secret_value().strip()
+
+    def _model_of(self, reply: _Reply) -> str:
+        model = reply.data.get("model")
+        return model if isinstance(model, str) and model else self.model
+
+    def _check_configured(self) -> None:
+        if not self.model:
+            raise self._error(f"has no model: set {self._target.env}MODEL", code="no_model")
+        if not self._key and self.profile.base_url == _PUBLIC_SERVICE:
+            raise self._error(f"needs a key: set {self._target.env}API_KEY", code="auth")
+        if not (self._key.isascii() and self._key.isprintable()):
+            raise self._error(
+                f"cannot use this key, it holds odd characters: check {self._target.env}API_KEY", code="auth"
+            )
+
+    def _error(self, message: str, *, kind: ErrorKind = ErrorKind.PERMANENT, code: str) -> UnitError:
+        return unit_error(self._target, message, kind=kind, code=code)
+
+
+def token_limit_field(profile: ProviderProfile) -> str:
+    """What the limit of an answer's tokens is called: the public service's newer models take the new name only."""
+    return "max_completion_tokens" if profile.base_url == _PUBLIC_SERVICE else "max_tokens"
+
+
+def _new_client(profile: ProviderProfile, key: str, limit: "_SizeLimit") -> openai.AsyncOpenAI:
+    """A client that opens no connection yet. It knows nothing of its provider, so that dropping that closes it."""
+
+    async def finish_headers(request: httpx2.Request) -> None:
+        for header in ("OpenAI-Organization", "OpenAI-Project"):
+            request.headers.pop(header, None)
+        if key:
+            request.headers["Authorization"] = f"Bearer {key}"
+        elif request.headers.get("Authorization") == f"Bearer {_NO_KEY}":
+            del request.headers["Authorization"]
+
+    http_client = httpx2.AsyncClient(
+        timeout=profile.timeout_s,
+        follow_redirects=False,
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+        headers={"Accept-Encoding": "identity"},  # a few compressed bytes must not become gigabytes
+        event_hooks={"request": [finish_headers], "response": [limit.apply]},
+    )
+    return openai.AsyncOpenAI(
+        api_key=key or _NO_KEY,
+        # Given, if empty, so that the SDK does not take what other programs' environment variables say.
+        organization="",
+        project="",
+        base_url=profile.base_url,
+        timeout=profile.timeout_s,
+        max_retries=0,
+        http_client=http_client,
+    )
+
+
+@dataclass(frozen=True)
+class _SizeLimit:
+    """Ends a reply that is longer than `max_bytes` with an error of `target`."""
+
+    max_bytes: int
+    target: Target
+
+    async def apply(self, response: httpx2.Response) -> None:
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _LimitedStream(response.stream, self)
+
+    def error(self) -> UnitError:
+        message = f"sent a reply of more than {self.max_bytes} bytes"
+        return unit_error(self.target, message, kind=ErrorKind.PERMANENT, code="too_large")
+
+
+class _LimitedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, limit: _SizeLimit) -> None:
+        self._stream = stream
+        self._limit = limit
+        self._seen = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            self._seen += len(chunk)
+            if self._seen > self._limit.max_bytes:
+                raise self._limit.error()
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _text(content: object) -> str | None:
+    """The text of a message's content, which is a string or a list of parts; None where there is none."""
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        texts = [text for text in parts if isinstance(text, str)]
+        return "".join(texts) if texts else None
+    return content if isinstance(content, str) else None
+
+
+def _usage(data: dict[str, Any]) -> Usage:
+    usage = data.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    tokens = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
+    return Usage(*(n if isinstance(n, int) and n > 0 else 0 for n in tokens))
+
+
+def _vectors(data: dict[str, Any], count: int) -> list[list[float]]:
+    """The vectors in the order of the inputs. Raises `ValueError` that says what is wrong with them."""
+    items = data.get("data")
+    if not isinstance(items, list) or len(items) != count:
+        raise ValueError(f"other than {count} vectors")
+    placed: dict[int, list[float]] = {}
+    for position, item in enumerate(items):
+        fields = item if isinstance(item, dict) else {}
+        index = fields.get("index", position)
+        placed[index if isinstance(index, int) else -1] = _vector(fields.get("embedding"))
+    if placed.keys() != set(range(count)):
+        raise ValueError("vectors with a wrong index")
+    if len({len(vector) for vector in placed.values()}) != 1:
+        raise ValueError("vectors of different lengths")
+    return [placed[index] for index in range(count)]
+
+
+def _vector(values: object) -> list[float]:
+    if not isinstance(values, list) or not values:
+        raise ValueError("an empty vector")
+    if not all(isinstance(value, int | float) and -_HUGE <= value <= _HUGE for value in values):
+        raise ValueError("a vector with numbers that are not finite")
+    return [float(value) for value in values]
+
+
+class _Calls:
+    """The event loop of this process; its thread starts with the first call."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+
+    def running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self.loop is None:
+                loop = asyncio.new_event_loop()
+                loop.set_default_executor(ThreadPoolExecutor(_NAME_LOOKUPS, "provider-names"))
+                threading.Thread(target=loop.run_forever, name="provider-calls", daemon=True).start()
+                self.loop = loop
+            return self.loop
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The coroutine's result; interrupting the waiting thread ends the coroutine."""
+    future = asyncio.run_coroutine_threadsafe(coroutine, _calls.running_loop())
+    try:
+        return future.result()
+    finally:
+        future.cancel()
+
+
+def _drop(loop: asyncio.AbstractEventLoop, client: openai.AsyncOpenAI) -> None:
+    """Close the client of a provider that nobody holds any more."""
+    if loop is _calls.loop:
+        asyncio.run_coroutine_threadsafe(client.close(), loop)
+    else:
+        _inherited.append(client)
+
+
+def _start_anew() -> None:
+    """In a forked child the loop's thread does not exist, and the lock may be held by one that does not either."""
+    global _calls  # noqa: PLW0603 (a process has one, and a fork makes a process)
+    _inherited.append(_calls)
+    _calls = _Calls()
+
+
+_calls = _Calls()
+_inherited: list[object] = []  # a parent's loop and connections: kept, since closing them would disturb it
+os.register_at_fork(after_in_child=_start_anew)

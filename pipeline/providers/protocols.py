@@ -1,0 +1,97 @@
+"""What a flow may ask of a provider. Vision and local conversion both turn one page into Markdown."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens that a call was charged for; 0 where the provider does not say."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Text that a model gave. `truncated`: it stopped at its token limit, not at its own end."""
+
+    text: str
+    model: str
+    usage: Usage = field(default_factory=Usage)
+    latency_ms: int = 0
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """One float vector for each input, in the order of the inputs."""
+
+    vectors: list[list[float]]
+    model: str
+    usage: Usage = field(default_factory=Usage)
+    latency_ms: int = 0
+
+
+@dataclass(frozen=True)
+class PageRef:
+    """One page to convert. `number` is its 1-based place in `source`; `image` is its picture where one was rendered."""
+
+    source: Path
+    number: int
+    image: Path | None = None
+
+
+class Vision(Protocol):
+    """Looks at a picture and answers a prompt."""
+
+    name: str
+    model: str
+
+    def describe(self, image: bytes, media_type: str, prompt: str) -> Answer:
+        """Answer `prompt` about `image` (encoded PNG, JPEG or WebP). Raises `UnitError`."""
+
+
+class Text(Protocol):
+    """Answers a text prompt."""
+
+    name: str
+    model: str
+
+    def complete(self, prompt: str, *, system: str = "", json_schema: dict[str, object] | None = None) -> Answer:
+        """Answer `prompt`; with `json_schema`, as JSON of that shape. Raises `UnitError`."""
+
+
+class Embeddings(Protocol):
+    """Turns texts into vectors."""
+
+    name: str
+    model: str
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """One vector for each text. Raises `UnitError`; refuses empty texts and vectors that are not finite."""
+
+
+class PageReader(Protocol):
+    """Pages of one source file, opened once and read many times; made by `PageConverter.open`."""
+
+    def convert(self, page: PageRef) -> Answer:
+        """Markdown of one page; an empty page gives an empty text. Raises `UnitError`."""
+
+
+class PageConverter(Protocol):
+    """Turns pages into Markdown. `needs_images`: pages must be rendered before; `paid`: worth a cache."""
+
+    name: str
+    model: str
+    needs_images: bool
+    paid: bool
+
+    def open(self, source: Path) -> AbstractContextManager[PageReader]:
+        """A reader over `source`; use it in the thread that opened it. Raises `UnitError` when it cannot be read."""
+
+    def cache_key(self, page: PageRef) -> tuple[str, str]:
+        """(key, prompt hash), hex: the key names page content, provider, model, prompt and settings."""

@@ -1,0 +1,178 @@
+"""All settings, and the only reader of the environment.
+
+Every field can be set by an environment variable with the prefix ``PENSTOCK_`` (nested fields joined by ``__``, as in
+``PENSTOCK_PROVIDERS__OPENAI__API_KEY``) or in the TOML file that ``PENSTOCK_CONFIG`` names (default: ``penstock.toml``
+in the data folder). The environment wins.
+"""
+
+import hashlib
+import os
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from platformdirs import user_data_path
+from pydantic import BaseModel, Field, SecretStr, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+MAX_SOCKET_PATH = 100
+"""Bytes; the system's limit for a unix socket is about 104."""
+LOCAL = "local"
+"""The provider that needs no service: text layer, layout and OCR on this machine."""
+
+
+class ProviderProfile(BaseModel):
+    """One named AI service that speaks the OpenAI API."""
+
+    kind: Literal["openai_compatible"] = "openai_compatible"
+    base_url: str = "https://api.openai.com/v1"
+    api_key: SecretStr = SecretStr("")
+    model: str = ""
+    timeout_s: float = Field(default=120, gt=0, le=3600)
+    """Hard limit of one call, from connect to the last byte. Source 001, section 9: pageTimeout, 2 min."""
+    concurrency: int = Field(default=8, ge=1, le=1024)
+    """Calls of one document that may be under way at once."""
+    max_tokens: int = Field(default=8192, ge=1)
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    image_dpi: int = Field(default=150, ge=36, le=600)
+
+    @field_validator("base_url")
+    @classmethod
+    def _http_only(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError("must be an http:// or https:// URL")
+        return value.rstrip("/")
+
+
+class DocumentSettings(BaseModel):
+    """Limits and timings of the documents flow. Source 001, section 9 gives the names in brackets."""
+
+    converter_count: int = Field(default_factory=lambda: max(2, os.cpu_count() or 2), ge=1, le=256)
+    """Processes that convert pages on this machine, and lanes of a locally converted document [converterCount: 3;
+    here one for each core, since a local page is pure computation]."""
+    lease_s: float = Field(default=300, gt=0)
+    """How long a claim holds without its worker being missed [taskTimeout: 5 min]."""
+    page_timeout_s: float = Field(default=120, gt=0)
+    """How long one page may take [pageTimeout: 2 min]."""
+    quantum_s: float = Field(default=1.0, ge=0, le=60)
+    """How long a lane goes on with one document before others have their turn."""
+    backoff_s: list[float] = Field(default=[5.0, 15.0, 60.0], max_length=20)
+    """Waits before the second, third … attempt after a transient error; jitter of up to a fifth is added. A page has
+    one attempt more than there are waits, then it fails for good."""
+    max_upload_mb: int = Field(default=500, ge=1)
+    max_pages: int = Field(default=20_000, ge=1)
+    max_pixels: int = Field(default=25_000_000, ge=10_000)
+    """Pixels of one page image; larger pages are rendered at a lower resolution."""
+    max_page_points: float = Field(default=14_400, gt=0)
+    """Longest side of a page in points (1/72 inch); PDF's own limit. Longer ones are refused."""
+    stale_temp_s: float = Field(default=24 * 3600, gt=0)
+    """Age at which a temp folder without a running document is removed (source 001, section 7.1)."""
+    cache: bool = True
+    """Take over what an identical page, model, prompt and settings gave before, without a call."""
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. See `penstock doctor` for what is in force."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="PENSTOCK_", env_nested_delimiter="__", extra="ignore", nested_model_default_partial_update=True
+    )
+
+    data_dir: Path = Field(default_factory=lambda: user_data_path("penstock"))
+    database_url: str = ""
+    """SQLAlchemy URL. Empty: an SQLite file in the data folder."""
+    redis_url: str = ""
+    """Empty: a private redis-server on a unix socket in the data folder."""
+    provider: str = LOCAL
+    """The provider that converts pages where none is named."""
+    providers: dict[str, ProviderProfile] = Field(default_factory=dict)
+    documents: DocumentSettings = Field(default_factory=DocumentSettings)
+    sweep_interval_s: float = Field(default=5, gt=0)
+    """[healthCheckInterval: 1 min; here 5 s, so that a killed worker's pages move again within 30 s]."""
+    presence_interval_s: float = Field(default=3, gt=0)
+    presence_ttl_s: float = Field(default=15, gt=0)
+    ai_concurrency: int = Field(default=32, ge=1, le=1024)
+    """Threads of the worker that calls AI services."""
+    stack_linger_s: float = Field(default=3, ge=0)
+    """How long an embedded stack that a command started stays up for the next command."""
+    log_level: str = "INFO"
+    log_json: bool = False
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().resolve()
+
+    @property
+    def embedded_database(self) -> bool:
+        return not self.database_url
+
+    @property
+    def embedded_redis(self) -> bool:
+        return not self.redis_url
+
+    @property
+    def effective_database_url(self) -> str:
+        return self.database_url or f"sqlite:///{self.data_dir / 'penstock.db'}"
+
+    @property
+    def redis_socket(self) -> Path:
+        """Where the embedded Redis listens: in the data folder, or in a private folder if that path is too long."""
+        path = self.data_dir / "redis.sock"
+        if len(str(path).encode()) <= MAX_SOCKET_PATH:
+            return path
+        digest = hashlib.sha256(str(self.data_dir).encode()).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}-{digest}" / "redis.sock"
+
+    @property
+    def effective_redis_url(self) -> str:
+        return self.redis_url or f"unix://{self.redis_socket}?db=0"
+
+    @property
+    def broker_url(self) -> str:
+        """What Celery uses as broker and as result backend."""
+        return self.redis_url or f"redis+socket://{self.redis_socket}?virtual_host=0"
+
+    @property
+    def upload_dir(self) -> Path:
+        return self.data_dir / "uploads"
+
+    @property
+    def temp_dir(self) -> Path:
+        return self.data_dir / "temp"
+
+    @property
+    def output_dir(self) -> Path:
+        return self.data_dir / "output"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config_path())
+
+
+def config_path() -> Path:
+    """The TOML file that settings are read from; it need not exist."""
+    named = os.environ.get("PENSTOCK_CONFIG")
+    data_dir = os.environ.get("PENSTOCK_DATA_DIR")
+    return Path(named) if named else (Path(data_dir) if data_dir else user_data_path("penstock")) / "penstock.toml"
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    """The settings of this process, read once. Tests call `get_settings.cache_clear()`."""
+    return Settings()

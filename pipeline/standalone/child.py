@@ -1,0 +1,29 @@
+"""Entry of a supervised Celery process: `python -m pipeline.standalone.child worker …`. Ends when its supervisor does."""
+
+import os
+import signal
+import sys
+import threading
+
+
+def end_with_supervisor() -> None:
+    """Ask ourselves to stop when the supervisor is gone: its end of our standard input closes, however it dies."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="supervisor-watch", daemon=True).start()
+
+
+def main(arguments: list[str]) -> None:
+    """Run `celery -A tasks` with these arguments."""
+    end_with_supervisor()
+    from tasks.app import app  # noqa: PLC0415  # after the watch: the import takes a second
+
+    app.start(argv=arguments)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

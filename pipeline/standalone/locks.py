@@ -1,0 +1,56 @@
+"""File locks that the kernel gives back when a process dies: who supervises a data folder, and who uses its stack."""
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+from pipeline.settings import Settings
+
+
+class FileLock:
+    """A lock on a file. Held until `release` or until the process ends, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Not inherited by child processes: they would keep the lock after us.
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def acquire(self, *, shared: bool = False, wait: bool = False) -> bool:
+        """Take the lock; False if others hold it and `wait` is off."""
+        mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+        try:
+            fcntl.flock(self._descriptor, mode)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def __enter__(self) -> "FileLock":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def supervisor_lock(settings: Settings) -> FileLock:
+    """Held by the one supervisor of a data folder."""
+    return FileLock(settings.data_dir / "supervisor.lock")
+
+
+def users_lock(settings: Settings) -> FileLock:
+    """Held shared by each command that uses the stack, and exclusively by a supervisor that ends for want of them."""
+    return FileLock(settings.data_dir / "users.lock")
+
+
+def is_supervised(settings: Settings) -> bool:
+    """Whether a supervisor runs for this data folder."""
+    with supervisor_lock(settings) as lock:
+        return not lock.acquire(shared=True)

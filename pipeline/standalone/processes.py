@@ -1,0 +1,113 @@
+"""The supervisor's children: what runs, started again when it dies, ended in an orderly way."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import structlog
+
+from pipeline.settings import Settings
+
+log = structlog.get_logger(__name__)
+LONGEST_BACKOFF_S = 30.0
+STEADY_AFTER_S = 20.0
+"""A child that ran this long is started again at once when it dies."""
+
+
+@dataclass
+class Child:
+    """One program to keep running."""
+
+    name: str
+    command: Callable[[], Sequence[str]]
+    output: IO[bytes] | None
+    process: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    backoff_s: float = 0.0
+    not_before: float = field(default=0.0)
+
+    def start(self, now: float) -> None:
+        # A session of its own: Ctrl-C in the terminal reaches the supervisor only, which ends its children in order.
+        self.process = subprocess.Popen(  # noqa: S603  # a fixed program with fixed arguments
+            list(self.command()), stdin=subprocess.PIPE, stdout=self.output, stderr=self.output, start_new_session=True
+        )
+        self.started_at = now
+
+    def tend(self, now: float) -> None:
+        """Start the child if it is down; more and more slowly if it keeps dying young."""
+        if self.process is not None:
+            code = self.process.poll()
+            if code is None:
+                return
+            steady = now - self.started_at > STEADY_AFTER_S
+            self.backoff_s = 0.0 if steady else min(max(self.backoff_s * 2, 0.25), LONGEST_BACKOFF_S)
+            self.not_before = now + self.backoff_s
+            log.warning("child.died", child=self.name, exit=code, again_in_s=self.backoff_s)
+            self.kill_session()
+            self.close()
+        if now >= self.not_before:
+            self.start(now)
+
+    def signal(self, number: int) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def kill_session(self) -> None:
+        """Kill what a dead child left behind, such as the processes of its pool."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Forget a process that has ended."""
+        if self.process is not None and self.process.stdin:
+            self.process.stdin.close()
+        self.process = None
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+
+def celery_children(settings: Settings, output: IO[bytes] | None) -> list[Child]:
+    """Workers by role, and beat."""
+    cpu = ["worker", "-Q", "cpu", "-P", "prefork", "-c", str(settings.documents.converter_count), "-n", "cpu@%h"]
+    control = ["worker", "-Q", "control", "-P", "threads", "-c", "4", "-n", "control@%h"]
+    vision = ["worker", "-Q", "vision", "-P", "threads", "-c", str(settings.ai_concurrency), "-n", "ai@%h"]
+    beat = ["beat", "--pidfile="]
+    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+    roles = {"worker-cpu": cpu + quiet, "worker-control": control + quiet, "beat": beat}
+    if settings.providers:
+        roles["worker-ai"] = vision + quiet
+    return [Child(name, lambda arguments=arguments: _celery(arguments), output) for name, arguments in roles.items()]  # type: ignore[misc]
+
+
+def _celery(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "pipeline.standalone.child", *arguments]
+
+
+def end(children: Sequence[Child], grace_s: float) -> None:
+    """End children: ask (they finish what runs), then insist (they give it back), then kill."""
+    for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGQUIT, 3.0), (signal.SIGKILL, 5.0)):
+        for child in children:
+            child.signal(number)
+        deadline = time.monotonic() + patience_s
+        while any(child.running for child in children) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if not any(child.running for child in children):
+            break
+    for child in children:
+        child.kill_session()
+        child.close()
+
+
+def log_file(settings: Settings) -> Path:
+    """Where the children's output goes when they have no terminal."""
+    return settings.data_dir / "penstock.log"

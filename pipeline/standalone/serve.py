@@ -1,0 +1,28 @@
+"""Entry of a supervisor on demand: `python -m pipeline.standalone.serve`. Ends when no command uses the stack."""
+
+import sys
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.logs import configure
+from pipeline.settings import get_settings
+from pipeline.standalone.locks import supervisor_lock
+from pipeline.standalone.supervisor import Idleness, Supervisor
+
+
+def main() -> int:
+    """Serve the data folder, unless someone does already."""
+    settings = get_settings()
+    configure(settings.log_level, as_json=settings.log_json)
+    with supervisor_lock(settings) as lock:
+        if not lock.acquire():
+            return 0
+        try:
+            Supervisor(settings, "on-demand", output=None).run(unused=Idleness(settings))
+        except UserError as error:
+            sys.stderr.write(f"{error}\n")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Using the stack of a data folder from a command: started when there is none, shared when there is."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.engine.errors import UserError
+from pipeline.settings import Settings
+from pipeline.standalone import redis_server
+from pipeline.standalone.locks import is_supervised, users_lock
+from pipeline.standalone.processes import log_file
+from pipeline.standalone.supervisor import read_info
+from pipeline.storage.context import Context
+from pipeline.storage.schema import HEAD, current, migrate
+
+START_S = 60.0
+_LOG_TAIL_BYTES = 2000
+
+
+class Stack:
+    """A command's hold on the stack."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def ensure(self) -> None:
+        """See to it that the stack is up. Raises `UserError`, with the end of the log, if it cannot be started."""
+        if not self._settings.embedded_redis:
+            migrate_embedded(self._settings)
+            return
+        deadline = time.monotonic() + START_S
+        while not self._is_ready():
+            if not is_supervised(self._settings):
+                self._start_server()
+            if time.monotonic() > deadline:
+                raise UserError(f"the stack did not start within {START_S:.0f} s; see {log_file(self._settings)}")
+            time.sleep(0.02)
+
+    def _is_ready(self) -> bool:
+        return (
+            read_info(self._settings) is not None
+            and is_supervised(self._settings)
+            and redis_server.is_up(self._settings)
+        )
+
+    def _start_server(self) -> None:
+        if self._server is not None:
+            code = self._server.poll()
+            if code is None:
+                return
+            if code != 0:
+                raise UserError(f"the stack did not start:\n{_tail(log_file(self._settings))}", code="stack_down")
+        with log_file(self._settings).open("ab") as log:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "pipeline.standalone.serve"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+
+@contextmanager
+def using_stack(settings: Settings) -> Iterator[Stack]:
+    """Hold on to the stack: it stays up as long as somebody does. With a Redis of the user's own, nothing is started."""
+    stack = Stack(settings)
+    if not settings.embedded_redis:
+        stack.ensure()
+        yield stack
+        return
+    with users_lock(settings) as users:
+        users.acquire(shared=True, wait=True)
+        stack.ensure()
+        yield stack
+
+
+def migrate_embedded(settings: Settings) -> None:
+    """Bring an embedded database up to date; say what to do about another one that is not."""
+    db = Context(settings).db
+    try:
+        if settings.embedded_database:
+            migrate(db)
+        elif current(db) != HEAD:
+            raise UserError(
+                "the database's schema is not the one of this version: run `penstock migrate`", code="schema"
+            )
+    finally:
+        db.dispose()
+
+
+def _tail(path: Path) -> str:
+    try:
+        return path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
+    except OSError:
+        return ""

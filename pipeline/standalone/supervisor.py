@@ -1,0 +1,131 @@
+"""The supervisor of a data folder: brings up the stack, keeps it up, takes it down."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import structlog
+
+from pipeline.documents import recovery
+from pipeline.engine.errors import UserError
+from pipeline.settings import Settings
+from pipeline.standalone import redis_server
+from pipeline.standalone.locks import FileLock, users_lock
+from pipeline.standalone.processes import Child, celery_children, end
+from pipeline.storage.context import Context
+from pipeline.storage.schema import migrate
+
+log = structlog.get_logger(__name__)
+REDIS_START_S = 30.0
+GRACE_S = 10.0
+"""How long workers may finish what they are at when the stack is taken down."""
+_TICK_S = 0.1
+
+
+@dataclass(frozen=True)
+class StackInfo:
+    """Who supervises a data folder."""
+
+    pid: int
+    mode: str
+
+
+def info_path(settings: Settings) -> Path:
+    return settings.data_dir / "stack.json"
+
+
+def read_info(settings: Settings) -> StackInfo | None:
+    """What the running supervisor says of itself; None before it is ready."""
+    try:
+        return StackInfo(**json.loads(info_path(settings).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+class Supervisor:
+    """Runs the stack of one data folder. The caller holds the folder's supervisor lock."""
+
+    def __init__(self, settings: Settings, mode: str, output: IO[bytes] | None) -> None:
+        self._settings = settings
+        self._mode = mode
+        self._redis = Child("redis", lambda: redis_server.command(settings), output) if settings.embedded_redis else None
+        self._children = celery_children(settings, output)
+        self._stop = False
+
+    def run(self, unused: Callable[[], bool], ready: Callable[[], None] = lambda: None) -> None:
+        """Keep the stack up until a signal comes or `unused` says so. Returns when everything has ended."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        try:
+            self._begin()
+            ready()
+            while not self._stop and not unused():
+                now = time.monotonic()
+                for child in self._children:
+                    child.tend(now)
+                self._tend_redis(now)
+                time.sleep(_TICK_S)
+        finally:
+            self._end()
+
+    def _on_signal(self, number: int, frame: Any) -> None:  # noqa: ARG002
+        self._stop = True
+
+    def _begin(self) -> None:
+        for folder in (self._settings.upload_dir, self._settings.temp_dir, self._settings.output_dir):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        deadline = time.monotonic() + REDIS_START_S
+        self._tend_redis(time.monotonic())
+        migrate(Context(self._settings).db)
+        for child in self._children:
+            child.start(time.monotonic())
+        while self._redis is not None and not redis_server.is_up(self._settings):
+            if time.monotonic() > deadline or self._stop:
+                raise UserError("the embedded Redis did not start; see the log", code="redis_down")
+            self._tend_redis(time.monotonic())
+            time.sleep(0.02)
+        info_path(self._settings).write_text(json.dumps({"pid": os.getpid(), "mode": self._mode}))
+
+    def _tend_redis(self, now: float) -> None:
+        # One that an earlier supervisor left when it was killed is taken over: it holds this folder's data.
+        if self._redis is not None and (self._redis.process is not None or not redis_server.is_up(self._settings)):
+            self._redis.tend(now)
+
+    def _end(self) -> None:
+        end(self._children, GRACE_S)
+        with suppress(Exception):
+            # Nobody is left who could hold a claim; what had to be killed gives back here.
+            context = Context(self._settings)
+            if self._settings.embedded_database:
+                recovery.release_worker(context, recovery.workers(context))
+        if self._redis is not None:
+            redis_server.shut_down(self._settings)
+            end([self._redis], 5.0)
+        info_path(self._settings).unlink(missing_ok=True)
+
+
+class Idleness:
+    """Notices when no command has used the stack for `linger_s` seconds, and then keeps new ones waiting."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._lock: FileLock = users_lock(settings)
+        self._linger_s = settings.stack_linger_s
+        self._since: float | None = None
+
+    def __call__(self) -> bool:
+        """True once: from then on the lock is held, so that a new command waits until the stack is down."""
+        if not self._lock.acquire():
+            self._since = None
+            return False
+        now = time.monotonic()
+        self._since = self._since or now
+        if now - self._since >= self._linger_s:
+            return True
+        self._lock.release()
+        return False

@@ -1,0 +1,59 @@
+"""What a process works with: settings, database, Redis. Made on first use, anew after a fork."""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+
+from redis import Redis
+
+from pipeline.engine.connection import connect
+from pipeline.settings import Settings, get_settings
+from pipeline.storage.database import Database
+
+
+@dataclass(frozen=True)
+class Context:
+    """Settings and the connections made from them."""
+
+    settings: Settings
+
+    @cached_property
+    def db(self) -> Database:
+        return Database(self.settings.effective_database_url, pool_size=self.settings.ai_concurrency)
+
+    @property
+    def online(self) -> bool:
+        """False if the embedded Redis is down: nothing runs that could be told, and the next stack finds the rows."""
+        return not self.settings.embedded_redis or self.settings.redis_socket.exists()
+
+    @cached_property
+    def redis(self) -> "Redis":
+        return connect(self.settings.effective_redis_url)
+
+
+_lock = Lock()
+_contexts: dict[int, Context] = {}
+
+
+def get_context() -> Context:
+    """The context of this process."""
+    pid = os.getpid()
+    context = _contexts.get(pid)
+    if context is None:
+        with _lock:
+            context = _contexts.setdefault(pid, Context(get_settings()))
+    return context
+
+
+def forget_context() -> None:
+    """Begin anew, after a fork or when settings changed. What a parent process holds stays open there."""
+    global _lock  # noqa: PLW0603  # a lock that was held at the fork would never be released
+    _lock = Lock()
+    own = _contexts.pop(os.getpid(), None)
+    if own is not None and "db" in vars(own):
+        own.db.dispose()
+    for inherited in _contexts.values():
+        if "db" in vars(inherited):
+            inherited.db.dispose(close=False)
+    _contexts.clear()

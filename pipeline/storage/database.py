@@ -1,0 +1,118 @@
+"""One database, SQLite or PostgreSQL, with the same promises: short transactions, and rides over a restart."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.orm import Session, sessionmaker
+
+log = structlog.get_logger(__name__)
+Result = TypeVar("Result")
+
+BUSY_TIMEOUT_S = 30
+RIDE_OVER_S = 60.0
+"""How long `run` tries again while the database is away: longer than a restart takes."""
+# PostgreSQL: serialization failure, deadlock, and the classes of lost connections and of a server shutting down.
+_PASSING = ("40001", "40P01", "08", "57P", "55P03")
+
+
+class Database:
+    """Transactions on one database. Make it after a fork: connections do not survive one."""
+
+    def __init__(self, url: str, pool_size: int = 10) -> None:
+        self.url = make_url(url)
+        if self.url.drivername in {"postgresql", "postgres"}:
+            self.url = self.url.set(drivername="postgresql+psycopg")
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self.engine = self._sqlite() if self.is_sqlite else self._server(pool_size)
+        self._session = sessionmaker(self.engine, expire_on_commit=False)
+
+    def _sqlite(self) -> Engine:
+        if self.url.database:
+            Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        engine = create_engine(self.url, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False})
+        event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+
+    def _server(self, pool_size: int) -> Engine:
+        return create_engine(
+            self.url, pool_size=pool_size, max_overflow=pool_size, pool_pre_ping=True, pool_recycle=1800,
+            connect_args={"connect_timeout": 10},
+        )  # fmt: skip
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """A transaction that may write; commits at the end, rolls back on an exception."""
+        with self._session.begin() as session:
+            yield session
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A transaction that only reads: on SQLite it neither waits for a writer nor stops one."""
+        with self._session() as session:
+            session.connection(execution_options={"read_only": True})
+            yield session
+
+    def run(self, work: Callable[[Session], Result], *, patience_s: float = RIDE_OVER_S) -> Result:
+        """`work` in a transaction, tried again for up to `patience_s` while the database is busy or away.
+
+        `work` must be safe to repeat: every write in it compares with what it read or names its claim.
+        """
+        deadline = time.monotonic() + patience_s
+        wait_s = 0.05
+        while True:
+            try:
+                with self.transaction() as session:
+                    return work(session)
+            except DBAPIError as error:
+                if not is_passing(error) or time.monotonic() + wait_s > deadline:
+                    raise
+                log.warning("database.retry", error=type(error.orig).__name__, wait_s=round(wait_s, 2))
+            time.sleep(wait_s * (0.5 + random.random()))  # noqa: S311  # spreads load, guards nothing
+            wait_s = min(wait_s * 2, 2.0)
+
+    def dispose(self, *, close: bool = True) -> None:
+        """Drop all connections; `close=False` in a forked child, whose parent still uses them."""
+        self.engine.dispose(close=close)
+
+
+def is_passing(error: DBAPIError) -> bool:
+    """Whether the same transaction may succeed in a moment: a lock, a lost connection, a restart."""
+    if error.connection_invalidated or isinstance(error, InterfaceError):
+        return True
+    state = getattr(error.orig, "sqlstate", None)
+    if state:
+        return str(state).startswith(_PASSING)
+    if not isinstance(error, OperationalError):
+        return False
+    # psycopg gives no SQLSTATE where there was no server to give one; SQLite never has any.
+    text = str(error.orig).lower()
+    return any(sign in text for sign in ("locked", "busy", "connection", "server closed", "terminat"))
+
+
+def _configure_sqlite(connection: Any, _record: Any) -> None:
+    # Autocommit: SQLAlchemy's own BEGIN is sent by _begin_sqlite, as IMMEDIATE.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "foreign_keys=ON",
+        f"busy_timeout={BUSY_TIMEOUT_S * 1000}",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Any) -> None:
+    # IMMEDIATE: a transaction that upgrades from reading to writing can fail at once with "database is locked".
+    read_only = connection.get_execution_options().get("read_only")
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")

@@ -1,0 +1,63 @@
+"""Bringing a database to the current schema."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+
+from pipeline.storage.database import Database
+
+HEAD = "0001"
+"""The newest migration. Kept here so that an up-to-date database costs no import of Alembic; a test compares them."""
+_ADVISORY_LOCK = 7_361_001
+
+
+def current(db: Database) -> str | None:
+    """The migration that the database is at; None if it has no schema yet."""
+    with db.engine.connect() as connection:
+        if not inspect(connection).has_table("alembic_version"):
+            return None
+        version: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+        return version
+
+
+def migrate(db: Database) -> bool:
+    """Bring the schema to `HEAD`; whether anything had to be done. Safe to call from many processes at once."""
+    if current(db) == HEAD:
+        return False
+    with _one_at_a_time(db):
+        if current(db) == HEAD:
+            return False
+        with db.engine.connect() as connection:
+            upgrade(connection)
+            connection.commit()
+    return True
+
+
+def upgrade(connection: Connection) -> None:
+    """Run the migrations on an open connection."""
+    # Imported late: it costs a third of a second, and a database is migrated once.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+@contextmanager
+def _one_at_a_time(db: Database) -> Iterator[None]:
+    if db.is_sqlite:
+        with Path(f"{db.url.database}.migrate.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        return
+    with db.engine.connect() as connection:
+        connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _ADVISORY_LOCK})
+        try:
+            yield
+        finally:
+            connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _ADVISORY_LOCK})

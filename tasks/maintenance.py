@@ -1,0 +1,45 @@
+"""Beat's tasks: the sweeper, and cleaning up. Two beats do no harm: each tick is taken by one of them."""
+
+from uuid import uuid4
+
+import structlog
+
+from pipeline.documents import recovery, submission
+from pipeline.engine.leases import Leases
+from pipeline.engine.presence import Presence
+from pipeline.storage.context import Context, get_context
+from tasks.app import app
+from tasks.canvas import launch
+
+log = structlog.get_logger(__name__)
+
+
+@app.task(name="maintenance.sweep", ignore_result=True)
+def sweep() -> int:
+    """Give back what dead workers held and launch what nothing moves; how many documents were launched."""
+    context = get_context()
+    if not _take_tick(context, "sweep", context.settings.sweep_interval_s):
+        return 0
+    absent = Presence(context.redis).missed_twice(recovery.workers(context))
+    freed = recovery.free_lost(context, absent)
+    documents = sorted(freed | set(recovery.unmoved(context)) | set(recovery.due_pages(context)))
+    for document_id in documents:
+        launch(document_id)
+    if documents:
+        log.info("sweep.launched", documents=len(documents), absent_workers=sorted(absent))
+    return len(documents)
+
+
+@app.task(name="maintenance.clean_up", ignore_result=True)
+def clean_up() -> int:
+    """Remove files that belong to nothing; how many."""
+    context = get_context()
+    removed = submission.remove_orphans(context) if _take_tick(context, "clean-up", 60) else 0
+    if removed:
+        log.info("clean_up.removed", files=removed)
+    return removed
+
+
+def _take_tick(context: Context, name: str, interval_s: float) -> bool:
+    """Whether this tick is ours: nobody took one in the last 80 % of the interval."""
+    return Leases(context.redis, f"tick:{name}", limit=1).acquire(uuid4().hex, interval_s * 0.8)

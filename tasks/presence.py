@@ -1,0 +1,67 @@
+"""A worker's identity, and the thread that says every few seconds that it is alive."""
+
+import atexit
+import os
+import threading
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from celery.signals import worker_init
+from redis import RedisError
+from sqlalchemy.exc import SQLAlchemyError
+
+from pipeline.documents import recovery
+from pipeline.engine.connection import connect
+from pipeline.engine.presence import Presence
+from pipeline.settings import get_settings
+from pipeline.storage.context import get_context
+
+log = structlog.get_logger(__name__)
+
+
+class Identity:
+    """Who this worker is: `hostname:pid:nonce`, one for all processes and threads of its pool.
+
+    Presence is renewed by a thread and a client of its own: the consumer's timer stands still while the broker
+    connection is being restored, and a worker that lives must not be taken for dead just then.
+    """
+
+    def __init__(self) -> None:
+        self.worker_id = f"none:{os.getpid()}:{uuid4().hex[:6]}"
+        self._stopped = threading.Event()
+
+    def begin(self, hostname: str) -> None:
+        """Called in the worker's main process, before its pool forks."""
+        self.worker_id = f"{hostname}:{os.getpid()}:{uuid4().hex[:6]}"
+        threading.Thread(target=self._renew, name="presence", daemon=True).start()
+        atexit.register(self._end, os.getpid())
+
+    def _end(self, pid: int) -> None:
+        # At exit the pool has ended, after a warm shutdown as after a cold one: what it still held goes back now.
+        if os.getpid() != pid:
+            return
+        self._stopped.set()
+        try:
+            recovery.release_worker(get_context(), [self.worker_id])
+        except SQLAlchemyError as error:
+            log.warning("worker.claims_left", worker=self.worker_id, error=type(error).__name__)
+        with suppress(RedisError):
+            Presence(get_context().redis).leave(self.worker_id)
+
+    def _renew(self) -> None:
+        settings = get_settings()
+        presence = Presence(connect(settings.effective_redis_url))
+        while not self._stopped.is_set():
+            with suppress(RedisError):
+                presence.renew(self.worker_id, settings.presence_ttl_s)
+            self._stopped.wait(settings.presence_interval_s)
+
+
+identity = Identity()
+
+
+@worker_init.connect
+def _begin(sender: Any, **_: Any) -> None:
+    identity.begin(str(sender.hostname))

@@ -1,0 +1,19 @@
+"""Real files that tests read where they are at hand: see the corpus's own README."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+CORPUS = Path(os.environ.get("PENSTOCK_CORPUS") or Path(__file__).resolve().parents[3] / "shared" / "corpus")
+
+
+def corpus_file(name: str) -> Path:
+    """The corpus file `name`, such as `documents/password.pdf`; skips the test where there is none, fails it in CI."""
+    path = CORPUS / name
+    if path.is_file():
+        return path
+    reason = f"{path} is absent; set PENSTOCK_CORPUS to the folder with the test corpus"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)

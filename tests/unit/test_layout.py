@@ -1,0 +1,170 @@
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.providers.local.layout import (
+    SOFT_HYPHEN,
+    Line,
+    find_gutter,
+    join_lines,
+    reading_order,
+    rows,
+    to_markdown,
+)
+
+COORDINATE = st.floats(allow_nan=True, allow_infinity=True) | st.floats(min_value=-50, max_value=900)
+SIZE = st.floats(min_value=-1, max_value=80) | st.floats()
+PLACE = st.floats(min_value=0, max_value=700)
+WORD = st.text(alphabet="abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=12)
+
+
+WORDS = st.lists(WORD, min_size=1, max_size=8).map(" ".join)
+
+
+@st.composite
+def lines(draw, text=WORDS, coordinate=COORDINATE):
+    left, top, right, bottom = (draw(coordinate) for _ in range(4))
+    return Line(draw(text), left, top, right, bottom, draw(SIZE))
+
+
+def line(text, left, top, right=None, size=10.0):
+    return Line(text, left, top, left + 0.5 * size * len(text) if right is None else right, top + size, size)
+
+
+def column(texts, left, top=100, right=None, pitch=12):
+    return [line(text, left, top + index * pitch, right) for index, text in enumerate(texts)]
+
+
+@given(st.lists(lines(), max_size=30))
+def test_no_word_is_lost_or_made_up_wherever_lines_are(found):
+    words = Counter(word for item in found for word in item.text.split())
+    assert Counter(to_markdown(found).split()) == words
+
+
+@given(st.lists(lines(text=st.text(max_size=30), coordinate=PLACE), max_size=20))
+def test_any_characters_survive_apart_from_spaces_and_hyphens(found):
+    def content(text):
+        return Counter("".join(text.replace(SOFT_HYPHEN, "").replace("-", "").replace("\u2010", "").split()))
+
+    assert content(to_markdown(found)) == sum((content(item.text) for item in found), Counter())
+
+
+@given(st.lists(lines(coordinate=PLACE), max_size=40))
+def test_reading_order_and_rows_keep_every_line(found):
+    assert Counter(item for block in reading_order(found) for item in block) == Counter(found)
+    assert Counter(cell for row in rows(found) for cell in row.cells) == Counter(found)
+
+
+@given(st.lists(st.text(), max_size=10))
+def test_joining_lines_never_fails(texts):
+    assert "\n" not in join_lines(texts)
+
+
+def test_two_columns_are_read_one_after_the_other_below_their_title():
+    left = column([f"left column line number {n} is here" for n in range(8)], 50, right=280)
+    right = column([f"right column line number {n} is here" for n in range(8)], 320, right=550)
+    title = line("A title across both of the columns", 100, 70, 500, size=12)
+    interleaved = [title, *(item for pair in zip(left, right, strict=True) for item in pair)]
+
+    text = to_markdown(interleaved)
+
+    assert text.index("A title") < text.index("left column line number 0")
+    assert text.index("left column line number 7") < text.index("right column line number 0")
+
+
+def test_three_columns_are_read_one_after_the_other():
+    columns = [
+        column([f"{name} column line {n} of it" for n in range(9)], left, right=left + 150)
+        for name, left in (("first", 40), ("second", 220), ("third", 400))
+    ]
+    text = to_markdown([item for row in zip(*columns, strict=True) for item in row])
+    starts = [text.index(f"{name} column line {n}") for name in ("first", "second", "third") for n in (0, 8)]
+    assert starts == sorted(starts)
+
+
+def test_cells_of_a_table_are_read_row_by_row():
+    cells = [line(f"{word}{n}", left, 100 + 12 * n) for n in range(8) for word, left in (("item", 50), ("price", 350))]
+    assert find_gutter(cells) is None
+    assert to_markdown(cells).splitlines()[:2] == ["item0 price0", "item1 price1"]
+
+
+def test_text_beside_a_table_is_read_before_or_after_it_not_in_between():
+    prose = column([f"running text of line {n} goes on" for n in range(12)], 50, right=300, pitch=17)
+    table = [line(f"{word}{n}", left, 100 + 11 * n) for n in range(16) for word, left in (("a", 350), ("b", 450))]
+    text = to_markdown(prose + table)
+    assert text.index("running text of line 11") < text.index("a0 b0")
+
+
+def test_text_up_a_margin_does_not_cut_through_the_lines_beside_it():
+    body = column([f"the body has a line with number {n}" for n in range(20)], 60, right=400)
+    stamp = Line("arXiv:2410.10779v1", 20, 150, 32, 330, 12)
+    assert to_markdown([*body[:5], stamp, *body[5:]]).endswith("\n\narXiv:2410.10779v1")
+
+
+def test_lines_of_a_paragraph_are_joined_and_paragraphs_are_apart():
+    first = column(["This paragraph has two full lines which", "end in a short one."], 50)
+    second = column(["Another follows after a gap and is as", "long as the first."], 50, top=150)
+    assert to_markdown(first + second) == (
+        "This paragraph has two full lines which end in a short one.\n\n"
+        "Another follows after a gap and is as long as the first."
+    )
+
+
+def test_an_indented_line_starts_a_paragraph():
+    found = [line(f"flush line number {n} of the text goes on", 50, 100 + 12 * n, 400) for n in range(6)]
+    found[3] = line("Indented line starts a new one which goes", 70, 136, 400)
+    assert to_markdown(found).split("\n\n")[1].startswith("Indented")
+
+
+def test_a_hanging_indent_starts_a_paragraph_where_it_ends():
+    found = []
+    for entry in range(3):
+        found.append(line(f"Author {entry} and others wrote this long title", 50, 100 + 36 * entry, 400))
+        found += [line("which goes on over further lines of text", 62, 112 + 36 * entry + 12 * n, 400) for n in (0, 1)]
+    assert [part[:8] for part in to_markdown(found).split("\n\n")] == ["Author 0", "Author 1", "Author 2"]
+
+
+def test_items_of_a_list_are_apart():
+    assert to_markdown(column(["1. first thing to do", "2. second thing to do"], 50)).count("\n\n") == 1
+
+
+def test_a_larger_heading_is_apart_from_its_text():
+    assert to_markdown([line("Heading", 50, 80, size=16), line("and its text", 50, 100)]) == "Heading\n\nand its text"
+
+
+def test_a_superscript_stays_in_its_line():
+    found = [line("practice", 50, 100, 90), line("2", 90, 97, 94, size=6), line(", indicating", 94, 100, 150)]
+    assert to_markdown(found) == "practice 2, indicating"
+
+
+def test_hyphenated_words_are_joined():
+    assert join_lines(["a signifi-", "cant gain"]) == "a significant gain"
+    assert join_lines([f"a signifi{SOFT_HYPHEN}", "cant gain"]) == "a significant gain"
+
+
+def test_hyphens_that_belong_to_the_text_stay():
+    assert join_lines(["state-of-the-", "art"]) == "state-of-the-art"
+    assert join_lines([f"Lucene{SOFT_HYPHEN}", "BM25"]) == "Lucene-BM25"
+    assert join_lines([f"9%{SOFT_HYPHEN}", "19%"]) == "9%-19%"
+    assert join_lines(["this -", "that"]) == "this - that"
+    assert join_lines([f"the last line ends{SOFT_HYPHEN}"]) == "the last line ends-"
+
+
+def test_chinese_lines_are_joined_without_spaces_and_korean_ones_with():
+    assert join_lines(["这是第一行，", "这是第二行。"]) == "这是第一行，这是第二行。"
+    assert join_lines(["무이자할부", "다이어트"]) == "무이자할부 다이어트"
+    assert join_lines(["中文", "then English"]) == "中文 then English"
+
+
+def test_a_paragraph_goes_on_in_the_next_column():
+    left = column(
+        [f"left column line number {n} is here" for n in range(6)] + ["and the left column breaks off in"], 50
+    )
+    right = column(["the middle of a sentence."] + [f"Right column line {n} is here." for n in range(6)], 320)
+    assert "breaks off in the middle of a sentence." in to_markdown(left + right)
+
+
+def test_nothing_gives_nothing():
+    assert to_markdown([]) == ""
+    assert to_markdown([line("  ", 0, 0)]) == ""

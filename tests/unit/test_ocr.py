@@ -1,0 +1,121 @@
+import logging
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.providers.local import ocr
+from pipeline.providers.local.converter import LocalConverter
+from pipeline.providers.local.layout import to_markdown
+from pipeline.providers.protocols import PageRef
+from pipeline.settings import Settings
+from tests.support.corpus import corpus_file
+from tests.support.samples import picture_of, scanned_pdf
+
+
+class Box(list):
+    def tolist(self):
+        return list(self)
+
+
+def answering(monkeypatch, answer):
+    """Puts an engine in place that gives, or raises, `answer`; gives the list of pictures that it was shown."""
+    seen = []
+
+    def engine(image):
+        seen.append(image)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(ocr._SHARED, "engine", engine)
+    return seen
+
+
+def test_words_in_a_picture_are_recognised():
+    lines = ocr.recognise(picture_of(["Hello wonderful world", "Invoice 2024-117"]), threads=2)
+    assert to_markdown(lines).replace("\n\n", " ") == "Hello wonderful world Invoice 2024-117"
+    assert 30 < lines[0].left < 60
+    assert 20 < lines[0].size < 45
+
+
+def test_blank_picture_has_no_lines():
+    assert ocr.recognise(Image.new("RGB", (400, 300), "white"), threads=2) == []
+
+
+def test_scanned_page_is_read(tmp_path, capfd):
+    path = scanned_pdf(tmp_path / "scan.pdf", ["Minutes of the meeting", "held on Monday"])
+    with LocalConverter(Settings()).open(path) as reader:
+        text = reader.convert(PageRef(path, 1)).text
+    assert "Minutes of the meeting" in text
+    assert "held on Monday" in text
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_engine_is_made_once_and_is_quiet():
+    ocr.recognise(picture_of(["one"]), threads=1)
+    first = ocr._SHARED.engine
+    ocr.recognise(picture_of(["two"]), threads=2)
+    assert ocr._SHARED.engine is first
+    assert not first.use_cls
+    assert not logging.getLogger("RapidOCR").isEnabledFor(logging.WARNING)
+
+
+def test_real_scan_is_read():
+    path = corpus_file("documents/MEDRPT-2024-PAT-3847_medical_report_scan.pdf")
+    with LocalConverter(Settings()).open(path) as reader:
+        text = reader.convert(PageRef(path, 1)).text
+    assert "SEATTLE GENERAL HOSPITAL" in text
+    assert "MEDRPT-2024-PAT-3847" in text
+
+
+def test_no_texts_is_no_error(monkeypatch):
+    answering(monkeypatch, SimpleNamespace(txts=None, boxes=None))
+    assert ocr.recognise(Image.new("RGB", (40, 40)), threads=1) == []
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("onnx"), MemoryError(), AssertionError(), OSError()])
+def test_whatever_the_engine_raises_is_a_unit_error(monkeypatch, error):
+    answering(monkeypatch, error)
+    with pytest.raises(UnitError) as caught:
+        ocr.recognise(Image.new("RGB", (40, 40)), threads=1)
+    assert (caught.value.kind, caught.value.code) == (ErrorKind.TRANSIENT, "ocr_failed")
+
+
+def test_missing_engine_is_a_permanent_error(monkeypatch):
+    monkeypatch.setattr(ocr._SHARED, "engine", None)
+    monkeypatch.setitem(__import__("sys").modules, "rapidocr", None)
+    with pytest.raises(UnitError) as caught:
+        ocr.recognise(Image.new("RGB", (40, 40)), threads=1)
+    assert (caught.value.kind, caught.value.code) == (ErrorKind.PERMANENT, "ocr_unavailable")
+
+
+def test_boxes_are_in_pixels_of_the_picture_that_was_given(monkeypatch):
+    corners = Box([[10, 20], [110, 20], [110, 40], [10, 40]])
+    seen = answering(monkeypatch, SimpleNamespace(txts=("half", " "), boxes=(corners, corners)))
+    (line,) = ocr.recognise(Image.new("RGB", (8000, 1000)), threads=1)
+    factor = 8000 / seen[0].width
+    assert (line.left, line.top, line.right, line.bottom) == tuple(
+        pytest.approx(value * factor) for value in (10, 20, 110, 40)
+    )
+
+
+@pytest.mark.parametrize("size", [(60_000, 20), (20, 60_000), (9000, 9000), (1, 1), (300, 200)])
+def test_the_engine_sees_pictures_of_bounded_size_and_shape(monkeypatch, size):
+    seen = answering(monkeypatch, SimpleNamespace(txts=None, boxes=None))
+    ocr.recognise(Image.new("RGB", size), threads=1)
+    assert max(seen[0].size) <= 4000
+    assert max(seen[0].size) <= 7 * min(seen[0].size)
+    assert seen[0].width * seen[0].height <= ocr.MAX_PIXELS
+
+
+def test_leaning_text_keeps_its_height():
+    line = ocr.as_line(ocr.Found("leaning", [[0, 0], [400, 40], [400, 70], [0, 30]]))
+    assert (line.top, line.bottom) == (20, 50)
+    assert line.size == pytest.approx(22.5)
+
+
+def test_text_up_the_page_keeps_its_width_as_size():
+    line = ocr.as_line(ocr.Found("upwards", [[0, 200], [0, 0], [20, 0], [20, 200]]))
+    assert (line.top, line.bottom, line.size) == (0, 200, 15)

@@ -1,0 +1,312 @@
+import json
+import multiprocessing
+import os
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.providers.openai_compatible import OpenAICompatible, token_limit_field
+from pipeline.providers.protocols import Usage
+from pipeline.settings import ProviderProfile
+from tests.support.provider_server import Fault, ProviderServer, default_markdown, default_vector
+
+PNG = b"\x89PNG\r\n\x1a\n picture"
+KEY = "sk-test-0123456789abcdef"
+
+
+@pytest.fixture
+def server() -> Iterator[ProviderServer]:
+    with ProviderServer(api_key=KEY) as server:
+        yield server
+
+
+def provider_at(base_url: str, **profile: Any) -> OpenAICompatible:
+    values: dict[str, Any] = {
+        "base_url": base_url,
+        "api_key": SecretStr(KEY),
+        "model": "m-1",
+        "timeout_s": 20,
+    } | profile
+    return OpenAICompatible("x", ProviderProfile(**values))
+
+
+@pytest.fixture
+def provider(server: ProviderServer) -> Iterator[OpenAICompatible]:
+    provider = provider_at(server.base_url)
+    yield provider
+    provider.close()
+
+
+def failure_of(provider: OpenAICompatible) -> UnitError:
+    with pytest.raises(UnitError) as caught:
+        provider.describe(PNG, "image/png", "Convert")
+    return caught.value
+
+
+def word_of(provider: OpenAICompatible) -> tuple[ErrorKind, str]:
+    error = failure_of(provider)
+    return error.kind, error.code
+
+
+def embed_error(server: ProviderServer, provider: OpenAICompatible, data: Any, texts: list[str]) -> UnitError:
+    server.push(Fault(status=200, body=data))
+    with pytest.raises(UnitError) as caught:
+        provider.embed(texts)
+    return caught.value
+
+
+def test_a_picture_and_its_prompt_reach_the_model_and_the_answer_comes_back(
+    server: ProviderServer, provider: OpenAICompatible
+) -> None:
+    answer = provider.describe(PNG, "image/png", "Convert this")
+    assert answer.text == default_markdown(PNG)
+    assert (answer.model, answer.truncated) == ("m-1", False)
+    assert answer.usage == Usage(input_tokens=803, output_tokens=len(answer.text) // 4)
+    assert answer.latency_ms >= 0
+    assert server.records[0].prompt == "Convert this"
+
+
+def test_settings_of_the_profile_and_an_own_model_are_sent(server: ProviderServer) -> None:
+    profile = ProviderProfile(
+        base_url=server.base_url, api_key=SecretStr(KEY), max_tokens=77, temperature=0.5, model="a"
+    )
+    OpenAICompatible("x", profile, "b").complete("Hi", system="Be brief")
+    body = server.records[0].body
+    assert (body["model"], body["max_tokens"], body["temperature"]) == ("b", 77, 0.5)
+    assert [message["role"] for message in body["messages"]] == ["system", "user"]
+
+
+def test_the_public_service_is_sent_the_newer_name_of_the_token_limit() -> None:
+    assert token_limit_field(ProviderProfile()) == "max_completion_tokens"
+    assert token_limit_field(ProviderProfile(base_url="http://127.0.0.1/v1")) == "max_tokens"
+
+
+def test_a_json_schema_is_asked_for_strictly(server: ProviderServer, provider: OpenAICompatible) -> None:
+    schema: dict[str, object] = {"type": "object", "properties": {"echo": {"type": "string"}}}
+    assert json.loads(provider.complete("Hi", json_schema=schema).text)["echo"]
+    wanted = server.records[0].body["response_format"]
+    assert wanted["type"] == "json_schema"
+    assert wanted["json_schema"]["schema"] == schema
+    assert wanted["json_schema"]["strict"] is True
+
+
+def test_an_answer_cut_off_at_its_token_limit_says_so(server: ProviderServer, provider: OpenAICompatible) -> None:
+    server.push(Fault(kind="truncated", text="half a pa"))
+    answer = provider.describe(PNG, "image/png", "Convert")
+    assert (answer.text, answer.truncated) == ("half a pa", True)
+
+
+def test_an_empty_text_is_an_answer(server: ProviderServer, provider: OpenAICompatible) -> None:
+    server.push(Fault(status=200, body={"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]}))
+    assert provider.describe(PNG, "image/png", "Convert").text == ""
+
+
+def test_content_in_parts_is_joined(server: ProviderServer, provider: OpenAICompatible) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    server.push(Fault(status=200, body={"choices": [{"message": {"content": parts}}]}))
+    assert provider.complete("Hi").text == "ab"
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "code"),
+    [
+        (Fault(kind="empty_choices"), ErrorKind.TRANSIENT, "empty_reply"),
+        (Fault(kind="no_content"), ErrorKind.TRANSIENT, "empty_reply"),
+        (Fault(kind="refusal"), ErrorKind.PERMANENT, "refused"),
+        (Fault(kind="content_filter"), ErrorKind.PERMANENT, "refused"),
+        (Fault(kind="malformed"), ErrorKind.TRANSIENT, "bad_reply"),
+        (Fault(kind="html"), ErrorKind.TRANSIENT, "bad_reply"),
+        (Fault(kind="close"), ErrorKind.TRANSIENT, "connection"),
+        (Fault(status=200, body="[" * 100_000), ErrorKind.TRANSIENT, "bad_reply"),
+        (Fault(status=200, body={"choices": "none"}), ErrorKind.TRANSIENT, "empty_reply"),
+        (Fault(status=200, body={"choices": [{"message": "none"}]}), ErrorKind.TRANSIENT, "empty_reply"),
+        (Fault(status=200, body={"error": {"code": 429, "message": "busy"}}), ErrorKind.RATE_LIMITED, "rate_limited"),
+        (Fault(status=200, body={"error": "odd"}), ErrorKind.TRANSIENT, "server_error"),
+        (Fault(status=307, headers={"Location": "/v1/elsewhere"}), ErrorKind.PERMANENT, "redirect"),
+        (Fault(status=500), ErrorKind.TRANSIENT, "server_error"),
+        (Fault(status=503, body="<html>"), ErrorKind.TRANSIENT, "server_error"),
+        (Fault(status=404), ErrorKind.PERMANENT, "not_found"),
+        (Fault(status=429), ErrorKind.RATE_LIMITED, "rate_limited"),
+    ],
+)
+def test_each_fault_is_one_call_and_one_error_of_its_kind(
+    server: ProviderServer, provider: OpenAICompatible, fault: Fault, kind: ErrorKind, code: str
+) -> None:
+    server.push(fault)
+    assert word_of(provider) == (kind, code)
+    assert len(server.records) == 1
+
+
+def test_the_servers_wait_is_passed_on(server: ProviderServer, provider: OpenAICompatible) -> None:
+    server.push(Fault(status=429, headers={"Retry-After": "17"}))
+    assert failure_of(provider).retry_after_s == 17
+
+
+@pytest.mark.parametrize("kind", ["hang", "trickle", "trickle_headers"])
+def test_a_call_ends_at_its_limit_however_the_server_holds_it(server: ProviderServer, kind: Any) -> None:
+    server.push(Fault(kind=kind))
+    provider = provider_at(server.base_url, timeout_s=0.5)
+    assert word_of(provider) == (ErrorKind.TRANSIENT, "timeout")
+    assert server.wait_for(lambda: server.stats()["under_way"] == 0), "the connection was left open"
+    assert provider.describe(PNG, "image/png", "Convert").text, "the next call suffers"
+
+
+def test_a_call_to_a_server_that_never_reads_ends_at_its_limit() -> None:
+    # The picture is larger than the sockets' buffers.
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        provider = provider_at(f"http://127.0.0.1:{deaf.getsockname()[1]}/v1", timeout_s=0.5)
+        with pytest.raises(UnitError) as caught:
+            provider.describe(PNG * 1_000_000, "image/png", "Convert")
+    assert caught.value.code == "timeout"
+
+
+def test_a_reply_over_the_size_limit_is_refused(server: ProviderServer) -> None:
+    profile = ProviderProfile(base_url=server.base_url, api_key=SecretStr(KEY), model="m", timeout_s=20)
+    provider = OpenAICompatible("x", profile, max_reply_bytes=1000)
+    for status in (200, 500):
+        server.push(Fault(status=status, body="x" * 5000))
+        assert word_of(provider) == (ErrorKind.PERMANENT, "too_large")
+
+
+def test_a_server_that_is_not_there_is_a_connection_error(server: ProviderServer, provider: OpenAICompatible) -> None:
+    server.stop()
+    error = failure_of(provider)
+    assert (error.kind, error.code) == (ErrorKind.TRANSIENT, "connection")
+    assert "PENSTOCK_PROVIDERS__X__BASE_URL" in str(error)
+
+
+def test_a_connection_that_was_closed_while_idle_is_replaced(
+    server: ProviderServer, provider: OpenAICompatible
+) -> None:
+    provider.complete("one")
+    provider.close()
+    assert provider.complete("two").text
+
+
+def test_a_wrong_key_is_an_error_of_the_key_that_does_not_show_it(server: ProviderServer) -> None:
+    error = failure_of(provider_at(server.base_url, api_key=SecretStr("sk-wrong-987654321")))
+    assert (error.kind, error.code) == (ErrorKind.PERMANENT, "auth")
+    assert "PENSTOCK_PROVIDERS__X__API_KEY" in str(error)
+    assert "sk-wrong" not in str(error)
+
+
+def test_an_error_carries_neither_the_request_nor_the_key(server: ProviderServer, provider: OpenAICompatible) -> None:
+    server.push(Fault(status=400, body={"error": {"message": f"key {KEY} data:image/png;base64,{'QUJD' * 50}"}}))
+    error = failure_of(provider)
+    assert error.__suppress_context__
+    assert KEY not in str(error)
+    assert "QUJD" not in str(error)
+
+
+def test_a_key_with_blanks_around_it_works_and_odd_ones_are_named(server: ProviderServer) -> None:
+    assert provider_at(server.base_url, api_key=SecretStr(f" {KEY}\n")).complete("Hi").text
+    error = failure_of(provider_at(server.base_url, api_key=SecretStr("sk-a\nsk-b")))
+    assert error.code == "auth"
+    assert "sk-a" not in str(error)
+
+
+def test_without_a_key_no_authorization_is_sent_and_no_other_program_s(
+    server: ProviderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    assert failure_of(provider_at(server.base_url, api_key=SecretStr(""))).code == "auth"
+    server.script.api_key = ""
+    assert provider_at(server.base_url, api_key=SecretStr("")).complete("Hi").text
+
+
+def test_a_missing_model_or_key_is_named_without_a_call(server: ProviderServer) -> None:
+    no_model = failure_of(provider_at(server.base_url, model=""))
+    assert (no_model.kind, no_model.code) == (ErrorKind.PERMANENT, "no_model")
+    assert "PENSTOCK_PROVIDERS__X__MODEL" in str(no_model)
+    no_key = failure_of(provider_at(ProviderProfile().base_url, api_key=SecretStr("")))
+    assert (no_key.kind, no_key.code) == (ErrorKind.PERMANENT, "auth")
+    assert server.records == []
+
+
+def test_what_cannot_be_sent_is_a_permanent_error(provider: OpenAICompatible) -> None:
+    for call in (
+        lambda: provider.describe(b"", "image/png", "Convert"),
+        lambda: provider.describe(PNG, "image/tiff", "Convert"),
+        lambda: provider.complete("lone \ud800 surrogate"),
+        lambda: provider.embed(["fine", " \n"]),
+    ):
+        with pytest.raises(UnitError) as caught:
+            call()
+        assert caught.value.kind is ErrorKind.PERMANENT
+
+
+def test_vectors_come_in_the_order_of_the_texts(server: ProviderServer, provider: OpenAICompatible) -> None:
+    vectors = provider.embed(["a", "b", "c"])
+    assert vectors.vectors == [default_vector(text) for text in "abc"]
+    assert (vectors.model, vectors.usage.input_tokens) == ("m-1", 3)
+    data = [{"index": 1, "embedding": [2]}, {"index": 0, "embedding": [1.5]}]
+    server.push(Fault(status=200, body={"data": data}))
+    assert provider.embed(["a", "b"]).vectors == [[1.5], [2.0]]
+
+
+def test_no_texts_need_no_call(server: ProviderServer, provider: OpenAICompatible) -> None:
+    assert provider.embed([]).vectors == []
+    assert server.records == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [{"index": 0, "embedding": [1.0]}],
+        [{"index": 0, "embedding": [1.0]}, {"index": 0, "embedding": [1.0]}],
+        [{"index": 0, "embedding": [1.0]}, {"index": 5, "embedding": [1.0]}],
+        [{"index": 0, "embedding": [1.0]}, {"index": [], "embedding": [1.0]}],
+        [{"index": 0, "embedding": [1.0]}, {"index": 1, "embedding": []}],
+        [{"index": 0, "embedding": [1.0]}, {"index": 1, "embedding": [1.0, 2.0]}],
+        [{"index": 0, "embedding": [1.0]}, {"index": 1, "embedding": ["1"]}],
+        [{"index": 0, "embedding": [1.0]}, {"index": 1, "embedding": [float("nan")]}],
+        [{"index": 0, "embedding": [1.0]}, {"index": 1, "embedding": [float("-inf")]}],
+        [{"index": 0, "embedding": [1.0]}, {"index": 1, "embedding": [10**400]}],
+        [{"index": 0, "embedding": [1.0]}, 7],
+        "none",
+    ],
+)
+def test_vectors_that_do_not_fit_the_texts_are_refused(
+    server: ProviderServer, provider: OpenAICompatible, data: Any
+) -> None:
+    error = embed_error(server, provider, {"data": data}, ["a", "b"])
+    assert (error.kind, error.code) == (ErrorKind.TRANSIENT, "bad_reply")
+
+
+def test_sixty_four_threads_call_at_once_through_one_provider(
+    server: ProviderServer, provider: OpenAICompatible
+) -> None:
+    server.script.latency_s = 60
+    with ThreadPoolExecutor(64) as pool:
+        calls = [pool.submit(failure_of, provider) for _ in range(64)]
+        assert server.wait_for(lambda: server.max_concurrent == 64, timeout_s=15)
+        server.stop()
+        assert {call.result().code for call in calls} == {"connection"}
+
+
+def test_each_thread_gets_the_answer_to_its_own_call(provider: OpenAICompatible) -> None:
+    pictures = [PNG + bytes([number]) for number in range(64)]
+    with ThreadPoolExecutor(64) as pool:
+        texts = list(pool.map(lambda picture: provider.describe(picture, "image/png", "Convert").text, pictures))
+    assert texts == [default_markdown(picture) for picture in pictures]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_calls_on_its_own_connections_and_the_parent_goes_on(
+    server: ProviderServer, provider: OpenAICompatible
+) -> None:
+    provider.complete("before the fork")
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: sender.send(provider.complete("in the child").text))
+    child.start()
+    assert receiver.poll(30)
+    assert receiver.recv() == provider.complete("in the child").text
+    child.join()
+    assert child.exitcode == 0
