@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from kombu import Exchange, Queue
+from kombu.entity import Exchange, Queue
 
 from pipeline.settings import get_settings
 

@@ -14,6 +14,7 @@ from pipeline.documents import launching, merging, queries, recovery, splitting
 from pipeline.documents.converting import PageWork
 from pipeline.documents.launching import Stage
 from pipeline.documents.routing import CPU, quantum_s
+from pipeline.documents.service import UnknownDocument
 from pipeline.engine import events
 from pipeline.engine.claims import Owner
 from pipeline.engine.lanes import run_lane
@@ -142,10 +143,9 @@ def announce(document_id: str) -> None:
         return
     try:
         view = queries.document(context, document_id)
-    except queries.UnknownDocument:
+    except UnknownDocument:
         return
     events.publish(
         context.redis, FLOW, "document", document=document_id, status=view.status.name, progress=view.progress,
         pages=view.pages, completed=view.completed_count, failed=view.failed_count,
     )  # fmt: skip
-

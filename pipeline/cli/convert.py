@@ -41,10 +41,13 @@ class Job:
 def convert(
     inputs: Annotated[list[Path], typer.Argument(metavar="FILES…", help="PDF, PNG, JPEG, WebP, TIFF; or folders.")],
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="File, folder (for several inputs), or - for standard output. "
-                     "Default: NAME.md in the current folder."),
-    ] = None,
+        str,
+        typer.Option(
+            "-o",
+            "--output",
+            help="File, folder (for several inputs), or - for standard output. Default: NAME.md in the current folder.",
+        ),
+    ] = "",
     pages: Annotated[str, typer.Option(help="Pages to convert, like 1-5,7. Default: all.")] = "",
     provider: Annotated[str, typer.Option(help="A configured provider, or 'local' (no service).")] = "",
     model: Annotated[str, typer.Option(help="A model of the provider. Default: the provider's own.")] = "",
@@ -52,7 +55,9 @@ def convert(
         bool, typer.Option("--allow-partial", help="Write what there is when pages fail, gaps marked (exit code 3).")
     ] = False,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output files.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Convert anew, even if the same was converted before.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Convert anew, even if the same was converted before.")
+    ] = False,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Pay again for pages that are known.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON on standard output.")] = False,
 ) -> None:
@@ -116,8 +121,10 @@ def _run(jobs: list[Job], options: "Options", stack: "Stack") -> None:
                     if document.settled:
                         _finish(job, document)
         except KeyboardInterrupt:
-            progress.note("Interrupted. Nothing is lost: run the same command again to go on, or "
-                          "`penstock documents list` to see what there is.")
+            progress.note(
+                "Interrupted. Nothing is lost: run the same command again to go on, or "
+                "`penstock documents list` to see what there is."
+            )
             raise
 
 
@@ -165,10 +172,14 @@ def _problem(job: Job) -> str:
     document = job.document
     match document.status.name:
         case "PARTIAL_FAILED":
-            how = f"`penstock documents pages {document.id} --failed` says why; " \
-                  f"`penstock documents retry {document.id} --failed` tries again"
+            how = (
+                f"`penstock documents pages {document.id} --failed` says why; "
+                f"`penstock documents retry {document.id} --failed` tries again"
+            )
             kept = "" if document.merged_path else ", or use --allow-partial to write what there is"
-            return escape(f"{job.target.source}: {document.failed_count} of {document.pages} pages failed. {how}{kept}.")
+            return escape(
+                f"{job.target.source}: {document.failed_count} of {document.pages} pages failed. {how}{kept}."
+            )
         case "FAILED":
             return escape(f"{job.target.source}: {document.error}")
         case "CANCELLED":

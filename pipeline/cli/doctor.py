@@ -50,7 +50,9 @@ def checks(settings: Settings) -> list[Check]:
 
 def _versions(settings: Settings) -> Iterator[Check]:
     enough = sys.version_info >= (3, 11)
-    yield Check("python", OK if enough else FAIL, platform.python_version(), "" if enough else "use Python 3.11 or newer")
+    yield Check(
+        "python", OK if enough else FAIL, platform.python_version(), "" if enough else "use Python 3.11 or newer"
+    )
     versions = []
     for package in ("penstock", "celery", "kombu", "redis", "sqlalchemy", "pypdfium2", "rapidocr"):
         try:
@@ -59,7 +61,9 @@ def _versions(settings: Settings) -> Iterator[Check]:
             yield Check(package, FAIL, "not installed", "pip install -e . (or `make setup`)")
     yield Check("packages", OK, ", ".join(versions))
     config = config_path()
-    yield Check("settings", OK, f"{config} {'read' if config.exists() else '(none)'}, default provider {settings.provider}")
+    yield Check(
+        "settings", OK, f"{config} {'read' if config.exists() else '(none)'}, default provider {settings.provider}"
+    )
 
 
 def _folder(settings: Settings) -> Iterator[Check]:
@@ -128,8 +132,12 @@ def _workers(settings: Settings) -> Iterator[Check]:
 
 def _providers(settings: Settings) -> Iterator[Check]:
     ocr = all(find_spec(name) for name in ("rapidocr", "onnxruntime"))
-    yield Check("provider local", OK if ocr else FAIL, "text layer and OCR" if ocr else "no OCR",
-                "" if ocr else "pip install rapidocr onnxruntime")
+    yield Check(
+        "provider local",
+        OK if ocr else FAIL,
+        "text layer and OCR" if ocr else "no OCR",
+        "" if ocr else "pip install rapidocr onnxruntime",
+    )
     for name in sorted(settings.providers):
         try:
             found = registry.probe(settings, name)

@@ -6,6 +6,7 @@ import typer
 
 from pipeline.cli import convert, documents, operate
 from pipeline.engine.errors import PenstockError
+from pipeline.engine.logs import configure
 
 app = typer.Typer(
     name="penstock",
@@ -30,6 +31,7 @@ app.command("flower", context_settings=_passed_on)(operate.flower)
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted."""
+    configure("WARNING", as_json=False)
     try:
         app()
     except PenstockError as error:

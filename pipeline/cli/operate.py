@@ -98,8 +98,11 @@ def _show(facts: dict[str, Any]) -> None:
     rows.add_row("documents", "  ".join(f"{state(name)} {n}" for name, n in facts["documents"].items()) or "none")
     rows.add_row("pages", "  ".join(f"{name} {n}" for name, n in facts["pages"].items()) or "none")
     hour = facts["last_hour"]
-    rows.add_row("last hour", f"{hour['finished']} attempts, {hour['per_minute']} pages/min, "
-                 f"{hour['mean_ms']:.0f} ms a page, {hour['failure_rate']:.1%} failed")
+    rows.add_row(
+        "last hour",
+        f"{hour['finished']} attempts, {hour['per_minute']} pages/min, "
+        f"{hour['mean_ms']:.0f} ms a page, {hour['failure_rate']:.1%} failed",
+    )
     queues = facts["queues"]
     waiting = "Redis is down" if queues is None else "  ".join(f"{name} {n}" for name, n in queues.items())
     rows.add_row("waiting", waiting)

@@ -30,7 +30,7 @@ def table(*columns: str, **options: Any) -> Table:
     made = Table(box=None, header_style="bold", pad_edge=False, **options)
     for column in columns:
         name, _, justify = column.partition(">")
-        made.add_column(name.strip(), justify="right" if justify or column.endswith(">") else "left", overflow="fold")
+        made.add_column(name, justify="right" if justify else "left", overflow="fold", no_wrap=name == "ID")
     return made
 
 

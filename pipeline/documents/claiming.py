@@ -20,9 +20,7 @@ MAX_STAGE_ATTEMPTS = 4
 """Times that a stage may kill its worker before the document fails."""
 
 
-def claim_stage(
-    context: Context, document_id: str, event: DocumentEvent, owner: Owner
-) -> tuple[Any, Claim] | None:
+def claim_stage(context: Context, document_id: str, event: DocumentEvent, owner: Owner) -> tuple[Any, Claim] | None:
     """Claim the document for a stage: its row and the claim; None if it does not wait for that stage.
 
     A message that comes again first gives back what its earlier delivery held.
@@ -50,7 +48,7 @@ def fail_stage(context: Context, document_id: str, claim: Claim, error: Exceptio
         log.warning("document.failed", document=document_id, error=message)
     else:
         message = f"unexpected {type(error).__name__}: {message_of(error)}"
-        log.exception("document.failed", document=document_id, exc_info=error)
+        log.error("document.failed", document=document_id, exc_info=error)
     now = datetime.now(UTC)
     context.db.run(
         lambda session: DOCUMENT.move(

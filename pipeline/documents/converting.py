@@ -24,6 +24,7 @@ from pipeline.engine.lanes import Batch
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.retry import Policy
 from pipeline.providers import registry
+from pipeline.providers.local.filetype import FileType
 from pipeline.providers.protocols import Answer, PageConverter, PageReader, PageRef
 from pipeline.storage.context import Context
 
@@ -50,7 +51,7 @@ class PageWork:
         self._converters: dict[tuple[str, str], PageConverter] = {}
         self._readers: dict[tuple[str, str], PageReader] = {}
         self._source: Path | None = None
-        self._type = ""
+        self._type: FileType = "pdf"
         self.last: Exchange | None = None
         """What the latest transaction did."""
         self.retry_in_s: float | None = None
@@ -179,9 +180,7 @@ class PageWork:
         folder = files.temp_folder(settings, unit.document_id)
         folder.mkdir(parents=True, exist_ok=True)
         dpi = settings.providers[unit.provider].image_dpi
-        pictures = render_pages(
-            source, self._type, [unit.page_source], folder, dpi, settings.documents.max_pixels
-        )
+        pictures = render_pages(source, self._type, [unit.page_source], folder, dpi, settings.documents.max_pixels)
         return next(iter(pictures))[1]
 
     def _cached(self, key: str) -> Answer | None:

@@ -70,7 +70,9 @@ def incoming(settings: Settings, source: Path) -> Iterator[Path]:
 def storage_error(error: OSError, path: Path) -> UserError:
     """An error of the file system as one that says what to do."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return UserError(f"no space left on the disk while writing for {path}: free some and try again", code="disk_full")
+        return UserError(
+            f"no space left on the disk while writing for {path}: free some and try again", code="disk_full"
+        )
     if isinstance(error, PermissionError):
         return UserError(f"no permission: {error.filename or path}", code="permission")
     return UserError(f"{path}: {error.strerror or error}", code="io_error")

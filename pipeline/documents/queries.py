@@ -34,7 +34,9 @@ def document(context: Context, document_id: str) -> DocumentView:
 def resolve(context: Context, prefix: str) -> str:
     """The id that begins with `prefix`, as people abbreviate it. Raises `UserError` if none or several do."""
     with context.db.read() as session:
-        found = session.execute(select(DOCUMENTS.c.id).where(DOCUMENTS.c.id.startswith(prefix, autoescape=True)).limit(3))
+        found = session.execute(
+            select(DOCUMENTS.c.id).where(DOCUMENTS.c.id.startswith(prefix, autoescape=True)).limit(3)
+        )
         ids = list(found.scalars())
     if prefix in ids:
         return prefix

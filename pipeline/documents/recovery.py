@@ -70,7 +70,9 @@ def release_worker(context: Context, worker_ids: Iterable[str]) -> None:
         claiming.give_back(session, now, DOCUMENTS.c.worker_id.in_(ids), counts=False)
         # Documents first, in one order, as everywhere: no two transactions wait for each other.
         mine = select(PAGES.c.document_id).distinct().where(held, PAGES.c.claim_id.is_not(None))
-        session.execute(select(DOCUMENTS.c.id).where(DOCUMENTS.c.id.in_(mine)).order_by(DOCUMENTS.c.id).with_for_update())
+        session.execute(
+            select(DOCUMENTS.c.id).where(DOCUMENTS.c.id.in_(mine)).order_by(DOCUMENTS.c.id).with_for_update()
+        )
         back = {**FREE, "attempts": PAGES.c.attempts - 1, "updated_at": now}
         PAGE.move(session, PAGES, PageEvent.GIVE_BACK, held, PAGES.c.claim_id.is_not(None), **back)
 
@@ -131,7 +133,8 @@ def due_pages(context: Context) -> list[str]:
     """Documents with pages whose wait is over: what a wake-up launches."""
     now = datetime.now(UTC)
     query = (
-        select(PAGES.c.document_id).distinct()
+        select(PAGES.c.document_id)
+        .distinct()
         .join(DOCUMENTS, DOCUMENTS.c.id == PAGES.c.document_id)
         .where(
             DOCUMENTS.c.status == DocumentStatus.PROCESSING,

@@ -194,9 +194,10 @@ def revive(context: Context, document_id: str, *, allow_partial: bool = False) -
 
     def work(session: Session) -> DocumentView:
         document = _get(session, document_id)
-        merged = document.merged_path is not None and files.output_path(
-            context.settings, document_id, document.filename
-        ).exists()
+        merged = (
+            document.merged_path is not None
+            and files.output_path(context.settings, document_id, document.filename).exists()
+        )
         partial = allow_partial or document.allow_partial
         if document.status not in AT_REST or (document.status == DocumentStatus.COMPLETED and merged):
             return document_view(document)
@@ -227,12 +228,13 @@ def remove(context: Context, document_id: str) -> None:
 def _retry_pages(session: Session, document: Any, which: Any, **columns: Any) -> None:
     """Make matching pages RETRYING, uncount them, and let the document process them."""
     if not document.pages:
-        raise UserError(f"document {document.id} has no pages yet: use `penstock documents retry`", code="illegal_state")
+        raise UserError(
+            f"document {document.id} has no pages yet: use `penstock documents retry`", code="illegal_state"
+        )
     document_columns = {key: columns.pop(key) for key in ("allow_partial",) if key in columns}
     mine = and_(PAGES.c.document_id == document.id, which)
-    counted = dict(
-        session.execute(select(PAGES.c.status, func.count()).where(mine).group_by(PAGES.c.status)).tuples().all()
-    )
+    states = session.execute(select(PAGES.c.status, func.count()).where(mine).group_by(PAGES.c.status))
+    counted: dict[int, int] = dict(states.tuples().all())
     PAGE.move(
         session, PAGES, PageEvent.RETRY, mine, **columns, attempts=0, next_run_at=None, error=None, updated_at=_now()
     )
@@ -287,9 +289,7 @@ def _get(session: Session, document_id: str) -> Any:
 
 
 def _page(session: Session, document_id: str, page: int) -> Any:
-    row = session.execute(
-        select(PAGES).where(PAGES.c.document_id == document_id, PAGES.c.page == page)
-    ).one_or_none()
+    row = session.execute(select(PAGES).where(PAGES.c.document_id == document_id, PAGES.c.page == page)).one_or_none()
     if row is None:
         raise UserError(f"document {document_id} has no page {page}", code="unknown_page")
     return row

@@ -48,5 +48,7 @@ def _page_entry(page: PageView, attempts: Sequence[AttemptView]) -> dict[str, An
     entry = as_json(page)
     del entry["content"], entry["worker_id"], entry["next_run_at"]
     entry["characters"] = len(page.content)
-    entry["attempts"] = [{k: v for k, v in as_json(attempt).items() if k not in {"text", "page"}} for attempt in attempts]
+    entry["attempts"] = [
+        {k: v for k, v in as_json(attempt).items() if k not in {"text", "page"}} for attempt in attempts
+    ]
     return entry

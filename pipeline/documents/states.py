@@ -94,9 +94,7 @@ DOCUMENT = Machine(
         (_D.PAUSED, _E.RESUME_PAGES): _D.PROCESSING,
         (_D.PAUSED, _E.RESUME_MERGE): _D.READY_TO_MERGE,
         (_D.PAUSED, _E.RESUME_PARTIAL): _D.PARTIAL_FAILED,
-        **{
-            (state, _E.RETRY): _D.PENDING for state in (_D.FAILED, _D.PARTIAL_FAILED, _D.CANCELLED, _D.COMPLETED)
-        },
+        **{(state, _E.RETRY): _D.PENDING for state in (_D.FAILED, _D.PARTIAL_FAILED, _D.CANCELLED, _D.COMPLETED)},
         **{
             (state, _E.RETRY_PAGES): _D.PROCESSING
             for state in (_D.COMPLETED, _D.PARTIAL_FAILED, _D.FAILED, _D.CANCELLED, _D.PROCESSING, _D.READY_TO_MERGE)

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from pipeline.documents import files, service
 from pipeline.documents.models import DOCUMENTS
 from pipeline.documents.sources import SourceInfo, inspect, parse_page_range, safe_filename
-from pipeline.documents.states import DocumentStatus
+from pipeline.documents.states import AT_REST, DocumentStatus
 from pipeline.documents.views import DocumentView, document_view
 from pipeline.providers import registry
 from pipeline.storage.context import Context
@@ -129,12 +129,14 @@ def remove_orphans(context: Context) -> int:
     settings = context.settings
     before = time.time() - settings.documents.stale_temp_s
     with context.db.read() as session:
-        known = {row.id: DocumentStatus(row.status) for row in session.execute(select(DOCUMENTS.c.id, DOCUMENTS.c.status))}
+        known = {
+            row.id: DocumentStatus(row.status) for row in session.execute(select(DOCUMENTS.c.id, DOCUMENTS.c.status))
+        }
     removed = 0
     for folder in (settings.upload_dir, settings.output_dir, settings.temp_dir):
         for entry in folder.iterdir() if folder.is_dir() else ():
             status = known.get(entry.name)
-            wanted = status is not None and (folder != settings.temp_dir or status not in service.AT_REST)
+            wanted = status is not None and (folder != settings.temp_dir or status not in AT_REST)
             with suppress(FileNotFoundError):
                 if not wanted and entry.stat().st_mtime < before:
                     files.remove(entry)

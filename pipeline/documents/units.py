@@ -18,8 +18,8 @@ from pipeline.documents.states import DOCUMENT, PAGE, DocumentStatus, PageEvent,
 from pipeline.engine import claims
 from pipeline.engine.claims import FREE, Claim
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.engine.traces import AiCall, preview
 from pipeline.engine.retry import Decision, Drop, GiveUp, Policy, Release, RetryAt, decide
+from pipeline.engine.traces import AiCall, preview
 from pipeline.providers.protocols import Answer
 
 RELAUNCH_AFTER_S = 10
@@ -126,9 +126,7 @@ def _unit(row: Any, claim: Claim) -> PageUnit:
     )  # fmt: skip
 
 
-def settle(
-    session: Session, document: Any, outcomes: Sequence[Outcome], policy: Policy, now: datetime
-) -> float | None:
+def settle(session: Session, document: Any, outcomes: Sequence[Outcome], policy: Policy, now: datetime) -> float | None:
     """Write outcomes whose claim still holds, count them, and move the document when they were the last.
 
     Returns the shortest wait in seconds that a page was given, if any. Results whose claim was taken away
@@ -224,7 +222,7 @@ def record_attempts(session: Session, outcomes: Sequence[Outcome], held: set[int
         connection.execute(insert(AiCall), calls)
 
 
-def _attempt(outcome: Outcome, effective: bool, now: datetime) -> dict[str, Any]:  # noqa: FBT001
+def _attempt(outcome: Outcome, effective: bool, now: datetime) -> dict[str, Any]:
     unit, answer, error = outcome.unit, outcome.answer, outcome.error
     # A truncated answer is an error, but its text was paid for.
     partial = answer or getattr(error, "answer", None)
@@ -266,9 +264,7 @@ def free_lost(
         return []
     spent = PAGES.c.attempts >= policy.max_attempts
     error = f"{reason} (after {policy.max_attempts} attempts)"
-    failed = PAGE.move(
-        session, PAGES, PageEvent.FAIL, mine, spent, **_SPENT, error=error, updated_at=now
-    )
+    failed = PAGE.move(session, PAGES, PageEvent.FAIL, mine, spent, **_SPENT, error=error, updated_at=now)
     PAGE.move(session, PAGES, PageEvent.GIVE_BACK, mine, **FREE, next_run_at=None, error=reason, updated_at=now)
     count(session, document, 0, failed, now)
     return [request for request in requests if request]

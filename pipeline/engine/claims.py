@@ -1,4 +1,4 @@
-"""Fenced claims: a worker takes a unit by one compare-and-set, and commits its result by another that names the claim."""
+"""Fenced claims: a worker takes a unit by one compare-and-set, and commits by another that names the claim."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

@@ -15,7 +15,7 @@ MAX_EVENTS = 10_000
 def publish(redis: "Redis", flow: str, event: str, **fields: str | int) -> None:
     """Append one event. Lost without harm while Redis is away."""
     try:
-        redis.xadd(STREAM, {"flow": flow, "event": event, **fields}, maxlen=MAX_EVENTS, approximate=True)
+        redis.xadd(STREAM, cast("Any", {"flow": flow, "event": event, **fields}), maxlen=MAX_EVENTS, approximate=True)
     except RedisError as error:
         log.warning("event.lost", flow=flow, event_name=event, error=type(error).__name__)
 

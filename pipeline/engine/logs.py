@@ -25,8 +25,12 @@ def configure(level: str, *, as_json: bool) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback, pad_event_to=24
+    renderer: Any = (
+        structlog.processors.JSONRenderer()
+        if as_json
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback, pad_event_to=24
+        )
     )
     handler = logging.StreamHandler()
     handler.setFormatter(
@@ -43,7 +47,16 @@ def configure(level: str, *, as_json: bool) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     # A line for every message received and done would bury the ones that name documents and pages.
-    for chatty in ("celery.worker.strategy", "celery.app.trace", "httpx", "httpcore", "openai", "PIL"):
+    for chatty in (
+        "celery.worker.strategy",
+        "celery.app.trace",
+        "httpx",
+        "httpcore",
+        "openai",
+        "PIL",
+        "alembic",
+        "celery.beat",
+    ):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 

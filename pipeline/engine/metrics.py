@@ -28,7 +28,8 @@ class Throughput:
 
 def count_by(session: Session, column: ColumnElement[Any]) -> dict[Any, int]:
     """How many rows have which value."""
-    return dict(cast("Iterable[tuple[Any, int]]", session.execute(select(column, func.count()).group_by(column))))
+    counted = session.execute(select(column, func.count()).group_by(column))
+    return dict(counted.tuples().all())
 
 
 def throughput(session: Session, attempts: Table, since: datetime, now: datetime) -> Throughput:

@@ -54,9 +54,7 @@ class Machine(Generic[State, Event]):
         # Not IN: its parameters cannot be used with executemany.
         return or_(*(table.c.status == before for before in moves)), new
 
-    def move(
-        self, session: Session, table: Table, event: Event, *where: ColumnElement[bool], **values: Any
-    ) -> int:
+    def move(self, session: Session, table: Table, event: Event, *where: ColumnElement[bool], **values: Any) -> int:
         """Move every row that matches `where` and may take `event`; the number of rows moved.
 
         One UPDATE that compares and sets: of two callers, one wins and the other is told 0.

@@ -14,7 +14,10 @@ class AiCall(Base):
     """One call to an AI service. Previews are cut; images and keys never get here."""
 
     __tablename__ = "ai_calls"
-    __table_args__ = (Index("ix_ai_calls_unit", "flow", "scope_id", "unit"), Index("ix_ai_calls_created_at", "created_at"))
+    __table_args__ = (
+        Index("ix_ai_calls_unit", "flow", "scope_id", "unit"),
+        Index("ix_ai_calls_created_at", "created_at"),
+    )
 
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
     flow: Mapped[str] = mapped_column(String(40))

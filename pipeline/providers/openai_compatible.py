@@ -110,6 +110,14 @@ class OpenAICompatible:
             raise self._error(f"gave {error}", kind=ErrorKind.TRANSIENT, code="bad_reply") from None
         return Vectors(vectors, self._model_of(reply), _usage(reply.data), reply.latency_ms)
 
+    def probe(self) -> str:
+        """Ask for the list of models, which costs nothing: what there is, for people. Raises `UnitError`."""
+        reply = self._call(lambda client: client.models.with_raw_response.list())
+        listed = reply.data.get("data")
+        models = [str(item.get("id")) for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+        known = "is listed" if self.model in models else f"is not among the {len(models)} models listed"
+        return f"reached in {reply.latency_ms} ms; model {self.model} {known}"
+
     def close(self) -> None:
         """Close this process's connections; calls that are under way fail, later ones open new connections."""
         if self._client and self._client[0] is _calls.loop:

@@ -45,6 +45,12 @@ def embeddings(settings: Settings, provider: str, model: str = "") -> Embeddings
     return _service(settings, provider, model)
 
 
+def probe(settings: Settings, provider: str) -> str:
+    """Ask the provider for its models: what it says, for people. Raises `PenstockError` if it cannot be used."""
+    check(settings, provider)
+    return _service(settings, provider, "").probe()
+
+
 def check(settings: Settings, provider: str, model: str = "") -> None:
     """Raise `UserError` (`unknown_provider`, `unknown_model`, `no_model`) now, rather than on every page later."""
     if provider == LOCAL:

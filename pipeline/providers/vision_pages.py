@@ -39,7 +39,7 @@ _MEDIA_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp"}
 _WRAPPER = re.compile(r"```[ \t]*(?:markdown|md)", re.IGNORECASE)
 
 
-class TruncatedAnswer(UnitError):  # noqa: N818 (an answer first of all, and it has one)
+class TruncatedAnswer(UnitError):
     """The answer stops at the token limit, so that the page's text is incomplete. `answer`: what came until then."""
 
     kind = ErrorKind.PERMANENT

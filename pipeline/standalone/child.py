@@ -1,4 +1,4 @@
-"""Entry of a supervised Celery process: `python -m pipeline.standalone.child worker …`. Ends when its supervisor does."""
+"""Entry of a supervised Celery process: `python -m pipeline.standalone.child worker …`. Ends with its supervisor."""
 
 import os
 import signal

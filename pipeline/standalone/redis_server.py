@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from redis import Redis, RedisError
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from pipeline.engine.errors import UserError
 from pipeline.settings import Settings
@@ -65,7 +67,8 @@ def is_up(settings: Settings) -> bool:
 
 def shut_down(settings: Settings) -> None:
     """End the embedded Redis, its data saved; harmless if it is down."""
-    client = Redis(unix_socket_path=str(settings.redis_socket), socket_timeout=5)
+    # Without retries: the answer to SHUTDOWN is a closed connection, and a second one would hit a successor.
+    client = Redis(unix_socket_path=str(settings.redis_socket), socket_timeout=5, retry=Retry(NoBackoff(), 0))
     try:
         client.shutdown(nosave=True)  # the append-only file has it all
     except RedisError:

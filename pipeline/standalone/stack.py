@@ -63,7 +63,7 @@ class Stack:
 
 @contextmanager
 def using_stack(settings: Settings) -> Iterator[Stack]:
-    """Hold on to the stack: it stays up as long as somebody does. With a Redis of the user's own, nothing is started."""
+    """Hold on to the stack: it stays up as long as somebody does. With a Redis of the user's, nothing is started."""
     stack = Stack(settings)
     if not settings.embedded_redis:
         stack.ensure()

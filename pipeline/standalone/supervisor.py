@@ -54,7 +54,9 @@ class Supervisor:
     def __init__(self, settings: Settings, mode: str, output: IO[bytes] | None) -> None:
         self._settings = settings
         self._mode = mode
-        self._redis = Child("redis", lambda: redis_server.command(settings), output) if settings.embedded_redis else None
+        self._redis = (
+            Child("redis", lambda: redis_server.command(settings), output) if settings.embedded_redis else None
+        )
         self._children = celery_children(settings, output)
         self._stop = False
 
@@ -104,10 +106,13 @@ class Supervisor:
             context = Context(self._settings)
             if self._settings.embedded_database:
                 recovery.release_worker(context, recovery.workers(context))
-        if self._redis is not None:
-            redis_server.shut_down(self._settings)
-            end([self._redis], 5.0)
-        info_path(self._settings).unlink(missing_ok=True)
+        if self._redis is not None and self._redis.running:
+            end([self._redis], 5.0)  # SIGTERM: it saves what it has
+        elif self._redis is not None:
+            redis_server.shut_down(self._settings)  # one that was taken over
+        info = read_info(self._settings)
+        if info is not None and info.pid == os.getpid():
+            info_path(self._settings).unlink(missing_ok=True)
 
 
 class Idleness:

@@ -139,7 +139,6 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f("ix_pages_worker_id"), ["worker_id"], unique=False)
 
 
-
 def downgrade() -> None:
     with op.batch_alter_table("pages", schema=None) as batch_op:
         batch_op.drop_index(batch_op.f("ix_pages_worker_id"))
