@@ -26,7 +26,9 @@ class Target:
 
 
 def plan(inputs: Sequence[Path], output: str) -> list[Target]:
-    """A target for each file that `inputs` name; `output` is a file, a folder, `-`, or empty. Raises `UserError` for what cannot be read or written."""
+    """A target for each file that `inputs` name; `output` is a file, a folder, `-`, or empty.
+
+    Raises `UserError` for what cannot be read or written."""
     sources = [(source, _below(source, given)) for given in inputs for source in discover([given])]
     sources = list(dict(sources).items())  # the same file named twice is converted once
     if output == STDOUT:
