@@ -30,7 +30,9 @@ task_reject_on_worker_lost = True
 """Bounded by the attempts on the rows: a message that comes again first gives back what it held."""
 task_track_started = False
 worker_prefetch_multiplier = 1
-worker_cancel_long_running_tasks_on_connection_loss = True
+worker_cancel_long_running_tasks_on_connection_loss = False
+"""What runs goes on while the broker is away: its result is committed to the database, fenced by its claim, so that a
+second delivery finds nothing to do. Cancelling would throw away calls that are paid for."""
 worker_soft_shutdown_timeout = 5.0
 worker_hijack_root_logger = False
 worker_proc_alive_timeout = 60.0

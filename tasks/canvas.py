@@ -9,6 +9,7 @@ import structlog
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Signature, chain, chord, group
 from kombu.exceptions import OperationalError
+from redis import RedisError
 
 from pipeline.documents import launching, merging, queries, recovery, splitting
 from pipeline.documents.converting import PageWork
@@ -127,8 +128,12 @@ def wake() -> None:
 
 def wake_in(context: Context, wait_s: float | None) -> None:
     """See to it that the flow is woken in `wait_s` seconds."""
-    if wait_s is not None and plan_wakeup(context.redis, FLOW, wait_s):
-        wake.apply_async(countdown=max(0.0, wait_s) + 0.05)
+    try:
+        if wait_s is not None and plan_wakeup(context.redis, FLOW, wait_s):
+            wake.apply_async(countdown=max(0.0, wait_s) + 0.05)
+    except (RedisError, OperationalError) as error:
+        # The sweeper finds what is due.
+        log.warning("wakeup.postponed", error=type(error).__name__)
 
 
 def owner(task: Any, hop: int = 0) -> Owner:

@@ -7,6 +7,7 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from pipeline.documents import files
 from pipeline.documents.models import DOCUMENTS
 from pipeline.documents.states import DOCUMENT, DocumentEvent, DocumentStatus, progress
 from pipeline.documents.units import message_of
@@ -50,12 +51,14 @@ def fail_stage(context: Context, document_id: str, claim: Claim, error: Exceptio
         message = f"unexpected {type(error).__name__}: {message_of(error)}"
         log.error("document.failed", document=document_id, exc_info=error)
     now = datetime.now(UTC)
-    context.db.run(
+    moved = context.db.run(
         lambda session: DOCUMENT.move(
             session, DOCUMENTS, DocumentEvent.FAIL, DOCUMENTS.c.id == document_id, held_by(DOCUMENTS, claim),
             **FREE, error=message, finished_at=now, updated_at=now,
         )
     )  # fmt: skip
+    if moved:
+        files.remove_temp(context.settings, document_id)
 
 
 def give_back(session: Session, now: datetime, *which: Any, counts: bool = True) -> list[str]:

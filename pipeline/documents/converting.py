@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from pipeline.documents import files, units
 from pipeline.documents.models import ATTEMPTS, DOCUMENTS, PAGES
 from pipeline.documents.sources import render_pages
+from pipeline.documents.states import AT_REST
 from pipeline.documents.units import Exchange, Outcome, PageUnit
 from pipeline.engine.claims import Owner, new_claim
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
@@ -105,6 +106,9 @@ class PageWork:
 
     def _note(self, done: Exchange, outcomes: Sequence[Outcome]) -> None:
         self.last = done
+        if done.document.status in AT_REST:
+            # PARTIAL_FAILED, or cancelled meanwhile: pictures are made again for pages that are retried.
+            files.remove_temp(self._context.settings, self._document_id)
         if done.retry_in_s is not None:
             self.retry_in_s = min(done.retry_in_s, self.retry_in_s or done.retry_in_s)
         for outcome in outcomes:

@@ -200,7 +200,8 @@ def revive(context: Context, document_id: str, *, allow_partial: bool = False) -
         )
         partial = allow_partial or document.allow_partial
         if document.status not in AT_REST or (document.status == DocumentStatus.COMPLETED and merged):
-            return document_view(document)
+            session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(allow_partial=partial))
+            return _view(session, document_id)
         if document.pages == 0:
             _move(session, document, DocumentEvent.RETRY, attempts=0, error=None, finished_at=None)
         elif document.completed_count == document.pages:
