@@ -87,9 +87,10 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = Field(default_factory=lambda: user_data_path("penstock"))
-    database_url: str = ""
+    # Both may hold a password: they are in no dump.
+    database_url: str = Field(default="", repr=False, exclude=True)
     """SQLAlchemy URL. Empty: an SQLite file in the data folder."""
-    redis_url: str = ""
+    redis_url: str = Field(default="", repr=False, exclude=True)
     """Empty: a private redis-server on a unix socket in the data folder."""
     provider: str = LOCAL
     """The provider that converts pages where none is named."""

@@ -20,7 +20,9 @@ def sweep() -> int:
     context = get_context()
     if not _take_tick(context, "sweep", context.settings.sweep_interval_s):
         return 0
-    absent = Presence(context.redis).missed_twice(recovery.workers(context))
+    # Three intervals, so that a late tick does not begin the count anew.
+    within_s = max(60, 3 * context.settings.sweep_interval_s)
+    absent = Presence(context.redis).missed_twice(recovery.workers(context), within_s)
     freed = recovery.free_lost(context, absent)
     documents = sorted(freed | set(recovery.unmoved(context)) | set(recovery.due_pages(context)))
     for document_id in documents:

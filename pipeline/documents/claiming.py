@@ -32,7 +32,8 @@ def claim_stage(context: Context, document_id: str, event: DocumentEvent, owner:
         mine = DOCUMENTS.c.id == document_id
         give_back(session, now, mine, DOCUMENTS.c.request_id == owner.request_id)
         claim = new_claim(owner, now, context.settings.documents.lease_s)
-        started = {"started_at": now} if event is DocumentEvent.CLAIM_SPLIT else {}
+        splitting = progress(DocumentStatus.SPLITTING, 0, 0, 0)
+        started = {"started_at": now, "progress": splitting} if event is DocumentEvent.CLAIM_SPLIT else {}
         rows = claims.take(
             session, DOCUMENTS, DOCUMENT, event, mine,
             claim=claim, order_by=DOCUMENTS.c.created_at, limit=1, now=now, updated_at=now, **started,

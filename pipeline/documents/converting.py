@@ -87,16 +87,17 @@ class PageWork:
 
         self._context.db.run(work)
 
-    def exchange(self, outcomes: Sequence[Outcome], want: int) -> Batch[PageUnit]:
-        """Commit and claim in one transaction."""
+    def exchange(self, outcomes: Sequence[Outcome], want: int, unbegun: Sequence[PageUnit] = ()) -> Batch[PageUnit]:
+        """Commit, give back and claim in one transaction."""
         settings = self._context.settings.documents
 
         def work(session: Session) -> Exchange | None:
             now = datetime.now(UTC)
             claim = new_claim(self._owner, now, settings.lease_s)
             return units.exchange(
-                session, self._document_id, self._queue, outcomes, want, claim, policy=policy(self._context), now=now
-            )
+                session, self._document_id, self._queue, outcomes, want, claim,
+                policy=policy(self._context), now=now, unbegun=unbegun,
+            )  # fmt: skip
 
         done = self._context.db.run(work)
         if done is None:

@@ -80,7 +80,7 @@ def lanes(context: Context, document_id: str) -> list[Lanes]:
         .group_by(PAGES.c.provider)
     )
     with context.db.read() as session:
-        counts = session.execute(query).tuples().all()
+        counts = session.execute(query).all()
     wanted: dict[str, int] = {}
     limits: dict[str, int] = {}
     for provider, pages in counts:

@@ -235,7 +235,7 @@ def _retry_pages(session: Session, document: Any, which: Any, **columns: Any) ->
     document_columns = {key: columns.pop(key) for key in ("allow_partial",) if key in columns}
     mine = and_(PAGES.c.document_id == document.id, which)
     states = session.execute(select(PAGES.c.status, func.count()).where(mine).group_by(PAGES.c.status))
-    counted: dict[int, int] = dict(states.tuples().all())
+    counted: dict[int, int] = dict(states.all())
     PAGE.move(
         session, PAGES, PageEvent.RETRY, mine, **columns, attempts=0, next_run_at=None, error=None, updated_at=_now()
     )

@@ -4,6 +4,7 @@ Every transaction that touches pages locks their document first, so that claims,
 commands on one document come one after another; that is also why exactly one transaction sees the last page settled.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,6 +26,9 @@ from pipeline.providers.protocols import Answer
 RELAUNCH_AFTER_S = 10
 """How long the sweeper leaves a document alone after something moved it."""
 MAX_ERROR_CHARS = 2000
+MAX_MODEL_CHARS = 120
+# NUL, which PostgreSQL refuses, and halves of surrogate pairs, which no encoding has. Models do write them.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -76,12 +80,13 @@ def lock(session: Session, document_id: str) -> Any | None:
 
 def exchange(
     session: Session, document_id: str, queue: str, outcomes: Sequence[Outcome], want: int, claim: Claim,
-    *, policy: Policy, now: datetime,
+    *, policy: Policy, now: datetime, unbegun: Sequence[PageUnit] = (),
 ) -> Exchange | None:  # fmt: skip
-    """Commit `outcomes` and claim up to `want` pages for `queue`. None if the document is gone."""
+    """Commit `outcomes`, give back `unbegun` and claim up to `want` pages for `queue`. None if the document is gone."""
     document = lock(session, document_id)
     if document is None:
         return None
+    _give_back(session, unbegun, now)
     retry_in_s = settle(session, document, outcomes, policy, now) if outcomes else None
     if outcomes:
         document = lock(session, document_id)
@@ -93,6 +98,14 @@ def exchange(
         return Exchange(units, more=bool(units), document=document, retry_in_s=retry_in_s)
     more = bool(claimable(session, document_id, now, on_queue(queue)))
     return Exchange([], more=more, document=document, retry_in_s=retry_in_s)
+
+
+def _give_back(session: Session, unbegun: Sequence[PageUnit], now: datetime) -> None:
+    """Free pages that were claimed but never begun: no attempt is counted."""
+    if unbegun:
+        fences = {unit.claim.id for unit in unbegun}
+        which = (PAGES.c.id.in_([unit.id for unit in unbegun]), PAGES.c.claim_id.in_(fences))
+        PAGE.move(session, PAGES, PageEvent.GIVE_BACK, *which, **_FIXED[PageEvent.GIVE_BACK], updated_at=now)
 
 
 def claimable(session: Session, document_id: str, now: datetime, *where: ColumnElement[bool]) -> int:
@@ -169,7 +182,7 @@ _FIXED: dict[PageEvent, dict[str, Any]] = {
 
 def _decided(outcome: Outcome, policy: Policy, now: datetime) -> tuple[PageEvent, dict[str, Any]]:
     if outcome.answer is not None:
-        return PageEvent.DONE, {"content": outcome.answer.text}
+        return PageEvent.DONE, {"content": storable(outcome.answer.text)}
     assert outcome.error is not None
     error = message_of(outcome.error)
     decision: Decision = decide(outcome.error, outcome.unit.attempt, now, policy)
@@ -187,20 +200,27 @@ def _decided(outcome: Outcome, policy: Policy, now: datetime) -> tuple[PageEvent
 
 def message_of(error: Exception) -> str:
     """An error as it is stored: one text, cut."""
-    return (str(error) or type(error).__name__)[:MAX_ERROR_CHARS]
+    return storable(str(error) or type(error).__name__)[:MAX_ERROR_CHARS]
+
+
+def storable(text: str) -> str:
+    """The text with a replacement character for each one that a database or a file refuses."""
+    return _UNSTORABLE.sub("\ufffd", text)
 
 
 def count(session: Session, document: Any, done: int, failed: int, now: datetime) -> None:
     """Add to the document's counters and, when no page is outstanding, move it on."""
     completed, failures = document.completed_count + done, document.failed_count + failed
-    event = None
-    if document.status == DocumentStatus.PROCESSING:
+    event, before = None, DocumentStatus(document.status)
+    if before is DocumentStatus.PROCESSING:
         event = settled_event(document.pages, completed, failures, allow_partial=document.allow_partial)
-    status = DOCUMENT.target(DocumentStatus(document.status), event) if event else DocumentStatus(document.status)
+    status = DOCUMENT.target(before, event) if event else before
+    # PARTIAL_FAILED keeps the figure it was reached with, and these pages are part of it.
+    reached = progress(before, document.pages, completed, document.progress)
     values = {
         "completed_count": completed,
         "failed_count": failures,
-        "progress": progress(status, document.pages, completed, document.progress),
+        "progress": progress(status, document.pages, completed, reached),
         "launches": 0,
         "launch_due_at": now + timedelta(seconds=RELAUNCH_AFTER_S),
         "updated_at": now,
@@ -226,12 +246,13 @@ def _attempt(outcome: Outcome, effective: bool, now: datetime) -> dict[str, Any]
     unit, answer, error = outcome.unit, outcome.answer, outcome.error
     # A truncated answer is an error, but its text was paid for.
     partial = answer or getattr(error, "answer", None)
+    model = (partial.model if partial else "") or outcome.model or unit.model
     return {
         "document_id": unit.document_id, "page": unit.page, "page_source": unit.page_source,
-        "provider": unit.provider, "model": (partial.model if partial else "") or outcome.model or unit.model,
+        "provider": unit.provider, "model": storable(model)[:MAX_MODEL_CHARS],
         "prompt_hash": outcome.prompt_hash, "cache_key": outcome.cache_key, "cached": outcome.cached,
         "status": "completed" if answer else str(error.kind if error else ""), "effective": effective,
-        "error": message_of(error) if error else None, "text": partial.text if partial else "",
+        "error": message_of(error) if error else None, "text": storable(partial.text) if partial else "",
         "input_tokens": partial.usage.input_tokens if partial else 0,
         "output_tokens": partial.usage.output_tokens if partial else 0,
         "latency_ms": outcome.latency_ms, "worker_id": unit.claim.owner.worker_id, "created_at": now,
@@ -240,13 +261,14 @@ def _attempt(outcome: Outcome, effective: bool, now: datetime) -> dict[str, Any]
 
 def _call(outcome: Outcome, now: datetime) -> dict[str, Any]:
     unit, answer, error = outcome.unit, outcome.answer, outcome.error
+    model = answer.model if answer else outcome.model
     return {
         "flow": "documents", "scope_id": unit.document_id, "unit": str(unit.page), "capability": "vision",
-        "operation": "page_to_markdown", "provider": unit.provider, "model": answer.model if answer else outcome.model,
+        "operation": "page_to_markdown", "provider": unit.provider, "model": storable(model)[:MAX_MODEL_CHARS],
         "status": "ok" if answer else str(error.kind if error else ""), "error": message_of(error) if error else None,
         "latency_ms": outcome.latency_ms, "input_tokens": answer.usage.input_tokens if answer else 0,
         "output_tokens": answer.usage.output_tokens if answer else 0,
-        "preview": preview(answer.text) if answer else "", "created_at": now,
+        "preview": preview(storable(answer.text)) if answer else "", "created_at": now,
     }  # fmt: skip
 
 

@@ -75,15 +75,17 @@ def take(
     Two callers never get the same row: the inner SELECT skips rows that another transaction has locked
     (PostgreSQL), or the whole transaction holds the write lock (SQLite).
     """
+    # A CTE, not a subquery: PostgreSQL may run a subquery once for each row, and each run gives `limit` further rows.
     due = (
         select(table.c.id)
         .where(table.c.status.in_(list(machine.sources(event))), is_due(table, now), *where)
         .order_by(order_by)
         .limit(limit)
         .with_for_update(skip_locked=True)
+        .cte("due")
     )
     return machine.move_returning(
-        session, table, event, table.c.id.in_(due.scalar_subquery()),
+        session, table, event, table.c.id.in_(select(due.c.id)),
         attempts=table.c.attempts + 1, next_run_at=None, **claim.columns, **values,
     )  # fmt: skip
 

@@ -24,8 +24,8 @@ class Batch(Generic[Unit]):
 class LaneWork(Protocol[Unit, Outcome]):
     """What a flow does in a lane. All rows of one lane belong to one scope."""
 
-    def exchange(self, outcomes: Sequence[Outcome], want: int) -> Batch[Unit]:
-        """In one transaction: commit `outcomes`, claim up to `want` units."""
+    def exchange(self, outcomes: Sequence[Outcome], want: int, unbegun: Sequence[Unit] = ()) -> Batch[Unit]:
+        """In one transaction: commit `outcomes`, give back units that were never begun, claim up to `want` units."""
 
     def perform(self, unit: Unit) -> Outcome:
         """Do one unit. Never raises: an error is an outcome."""
@@ -40,7 +40,7 @@ class Hop:
 
     more: bool
     batch: int
-    """Units that were last claimed at once: where the next hop starts."""
+    """Units to claim at once, by what the last ones cost: where the next hop starts."""
 
 
 def run_lane(
@@ -48,28 +48,29 @@ def run_lane(
 ) -> Hop:
     """One hop of a lane: work through the scope for about `quantum_s` seconds, then say whether there is more.
 
-    With a quantum of 0, one unit. Otherwise the number of units claimed at once grows as long as they are cheap,
-    so that a transaction is shared by as many units as fit the quantum.
+    With a quantum of 0, one unit. Otherwise the number of units claimed at once doubles as long as they would take
+    less than a tenth of the quantum, so that cheap ones share their transactions. No unit is begun after the
+    quantum: what was claimed beside units that turned out slow is given back.
     """
     started = clock()
     claimed = work.exchange([], min(batch, MAX_BATCH) if quantum_s else 1)
     while claimed.units:
         begun = clock()
-        outcomes = [work.perform(unit) for unit in claimed.units]
-        ended = clock()
-        batch = _next_batch(len(outcomes), ended - begun, quantum_s)
+        outcomes = []
+        for unit in claimed.units:
+            outcomes.append(work.perform(unit))
+            ended = clock()
+            if ended - started >= quantum_s:
+                break
+        per_unit_s = (ended - begun) / len(outcomes)
+        batch = min(batch * 2, max(1, _fitting(quantum_s / 10, per_unit_s)))
         left_s = quantum_s - (ended - started)
         if left_s <= 0 or (ended - started >= MIN_SLICE_S and work.others_wait()):
-            return Hop(work.exchange(outcomes, 0).more, batch)
-        per_unit_s = (ended - begun) / len(outcomes)
-        fitting = int(left_s / per_unit_s) if per_unit_s else MAX_BATCH
-        claimed = work.exchange(outcomes, max(1, min(batch, fitting)))
+            return Hop(work.exchange(outcomes, 0, claimed.units[len(outcomes) :]).more, batch)
+        claimed = work.exchange(outcomes, max(1, min(batch, _fitting(left_s, per_unit_s))))
     return Hop(more=False, batch=batch)
 
 
-def _next_batch(done: int, took_s: float, quantum_s: float) -> int:
-    """Twice as many as were just done, unless they would take more than a tenth of the quantum."""
-    slice_s = quantum_s / 10
-    if took_s <= slice_s / 2:
-        return min(done * 2, MAX_BATCH)
-    return max(1, min(done, int(done * slice_s / took_s)))
+def _fitting(time_s: float, per_unit_s: float) -> int:
+    """How many units at this cost fit the time, within the limit of a batch."""
+    return int(min(MAX_BATCH, time_s / per_unit_s)) if per_unit_s else MAX_BATCH

@@ -50,7 +50,7 @@ def configure(level: str, *, as_json: bool) -> None:
     for chatty in (
         "celery.worker.strategy",
         "celery.app.trace",
-        "httpx",
+        "httpx2",
         "httpcore",
         "openai",
         "PIL",
@@ -65,8 +65,18 @@ def _keep(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableM
 
 
 def _redact(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    for field in event:
-        name = field.lower()
-        if any(word in name for word in _SECRET) and not name.endswith(_NOT_SECRET):
-            event[field] = "***"
+    for field, value in event.items():
+        event[field] = "***" if _is_secret(field) else _redacted(value)
     return event
+
+
+def _redacted(value: Any) -> Any:
+    """A copy of nested mappings and lists without secrets; everything else as it is."""
+    if isinstance(value, dict):
+        return {name: "***" if _is_secret(str(name)) else _redacted(inner) for name, inner in value.items()}
+    return [_redacted(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _is_secret(field: str) -> bool:
+    name = field.lower()
+    return any(word in name for word in _SECRET) and not name.endswith(_NOT_SECRET)

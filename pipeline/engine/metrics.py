@@ -29,7 +29,7 @@ class Throughput:
 def count_by(session: Session, column: ColumnElement[Any]) -> dict[Any, int]:
     """How many rows have which value."""
     counted = session.execute(select(column, func.count()).group_by(column))
-    return dict(counted.tuples().all())
+    return dict(counted.all())
 
 
 def throughput(session: Session, attempts: Table, since: datetime, now: datetime) -> Throughput:

@@ -7,7 +7,6 @@ from redis import Redis
 from pipeline.engine.leases import Leases
 
 _MISSED_KEY = "penstock:presence:missed"
-_MISSED_TTL_S = 60
 
 
 class Presence:
@@ -28,8 +27,8 @@ class Presence:
     def alive(self) -> set[str]:
         return self._leases.holders()
 
-    def missed_twice(self, workers: Iterable[str]) -> set[str]:
-        """Those of `workers` that are absent now and were absent at the last call.
+    def missed_twice(self, workers: Iterable[str], within_s: float = 60) -> set[str]:
+        """Those of `workers` that are absent now and were absent at the last call, if that was in the last `within_s`.
 
         Twice, since Redis may just have been emptied: a living worker is back before the next call.
         """
@@ -39,6 +38,6 @@ class Presence:
             pipe.delete(_MISSED_KEY)
             if absent:
                 pipe.sadd(_MISSED_KEY, *absent)
-                pipe.expire(_MISSED_KEY, _MISSED_TTL_S)
+                pipe.pexpire(_MISSED_KEY, int(within_s * 1000))
             pipe.execute()
         return absent & before

@@ -26,12 +26,15 @@ class Stack:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._server: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
 
     def ensure(self) -> None:
         """See to it that the stack is up. Raises `UserError`, with the end of the log, if it cannot be started."""
         if not self._settings.embedded_redis:
             migrate_embedded(self._settings)
             return
+        if self._server is not None and self._server.poll() is not None:
+            self._server = None  # it served and was killed: that is no reason not to start another one
         deadline = time.monotonic() + START_S
         while not self._is_ready():
             if not is_supervised(self._settings):
@@ -53,8 +56,10 @@ class Stack:
             if code is None:
                 return
             if code != 0:
-                raise UserError(f"the stack did not start:\n{_tail(log_file(self._settings))}", code="stack_down")
+                said = _tail(log_file(self._settings), self._log_start)
+                raise UserError(f"the stack did not start:\n{said}", code="stack_down")
         with log_file(self._settings).open("ab") as log:
+            self._log_start = log.tell()
             self._server = subprocess.Popen(
                 [sys.executable, "-m", "pipeline.standalone.serve"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
@@ -89,8 +94,9 @@ def migrate_embedded(settings: Settings) -> None:
         db.dispose()
 
 
-def _tail(path: Path) -> str:
+def _tail(path: Path, start: int) -> str:
+    """The end of what was written to the log since it had `start` bytes."""
     try:
-        return path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        return path.read_bytes()[start:][-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
     except OSError:
         return ""

@@ -16,7 +16,8 @@ _ADVISORY_LOCK = 7_361_001
 
 def current(db: Database) -> str | None:
     """The migration that the database is at; None if it has no schema yet."""
-    with db.engine.connect() as connection:
+    with db.read() as session:
+        connection = session.connection()
         if not inspect(connection).has_table("alembic_version"):
             return None
         version: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()

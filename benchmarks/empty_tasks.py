@@ -1,0 +1,37 @@
+"""A Celery application with Penstock's own lanes over pages that cost nothing, and a plain chord to compare with.
+
+`celery -A benchmarks.empty_tasks worker`: `documents.lane` is production's own task; only the conversion of a page is
+replaced, in this process alone, by one that returns at once.
+"""
+
+from pipeline.documents.converting import PageWork
+from pipeline.documents.units import Outcome, PageUnit
+from pipeline.providers.protocols import Answer
+from pipeline.settings import LOCAL
+from pipeline.storage.context import get_context
+from tasks import canvas
+from tasks.app import app
+
+_NOTHING = Answer(text="", model=LOCAL)
+
+
+class EmptyWork(PageWork):
+    """Claims and settles pages; converts none."""
+
+    def perform(self, unit: PageUnit) -> Outcome:
+        return Outcome(unit, _NOTHING, model=LOCAL)
+
+
+canvas.PageWork = EmptyWork  # type: ignore[misc]
+
+
+@app.task(name="benchmark.unit")
+def unit(number: int) -> int:
+    """A unit of a plain chord: one message, no state."""
+    return number
+
+
+@app.task(name="benchmark.done", ignore_result=True)
+def done(token: str) -> None:
+    """The body of a chord: all units have ended."""
+    get_context().redis.rpush(f"benchmark:{token}", 1)

@@ -1,0 +1,95 @@
+"""What is paid for messages when a document of 2,000 pages is launched, beside a plain chord of 2,000 messages."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+from uuid import uuid4
+
+from benchmarks.report import Report, spread
+from benchmarks.support import BenchmarkError, embedded_redis, progress
+from benchmarks.units import split_document
+from benchmarks.vision import PROVIDER, use_provider
+from pipeline.settings import get_settings
+from pipeline.storage.context import get_context
+from pipeline.storage.schema import migrate
+
+WIDTH = 8
+
+
+def measure(*, quick: bool) -> Report:
+    """publish_2000_s. No worker runs: messages stay where they were sent."""
+    pages = 500 if quick else 2000
+    use_provider("http://127.0.0.1:9", WIDTH)  # never called
+    with embedded_redis():
+        migrate(get_context().db)
+        _publish(split_document(1, PROVIDER))  # connections are made, modules are loaded
+        insert_s: list[float] = []
+        progress(f"{pages} pages: split")
+        begun = time.monotonic()
+        document_id = _noting_insert(insert_s, lambda: split_document(pages, PROVIDER))
+        split_s = time.monotonic() - begun
+        progress("publishing")
+        taken = [_publish(document_id) for _ in range(5)]
+        plain_s = _plain_chord_s(pages)
+    report = Report()
+    report.figure("publish_2000_s", median(launch_s + convert_s for launch_s, convert_s in taken))
+    report.fact("launch", spread([launch_s for launch_s, _ in taken], "s", 3))
+    report.fact(f"convert, {WIDTH} lanes", spread([convert_s for _, convert_s in taken], "s", 3))
+    report.fact(f"a plain chord of {pages} messages", f"{plain_s:.2f} s")
+    report.fact(f"inserting {pages} page rows", f"{insert_s[0]:.3f} s")
+    report.fact("submit and split in all, pictures made", f"{split_s:.2f} s")
+    return report
+
+
+def _noting_insert(taken: list[float], work: Callable[[], str]) -> str:
+    """`work`, with the time noted that its page rows take."""
+    from pipeline.documents import splitting
+
+    commit = splitting._commit
+
+    def timed(*args: Any) -> None:
+        begun = time.monotonic()
+        commit(*args)
+        taken.append(time.monotonic() - begun)
+
+    splitting._commit = timed
+    try:
+        return work()
+    finally:
+        splitting._commit = commit
+
+
+def _publish(document_id: str) -> tuple[float, float]:
+    """Seconds of `launch`, and of the task `documents.convert`, which sends the lanes, as a worker runs it."""
+    from celery.app.trace import trace_task
+
+    from pipeline.engine.metrics import queue_depths
+    from tasks.app import app
+    from tasks.canvas import convert, launch, merge
+
+    redis = get_context().redis
+    redis.delete("vision", "control")
+    begun = time.monotonic()
+    launch(document_id)
+    launched = time.monotonic()
+    follows = merge.si(document_id)
+    follows.freeze()
+    request = {"chain": [dict(follows)], "is_eager": False, "delivery_info": {"routing_key": "control"}}
+    trace_task(convert, uuid4().hex, (document_id,), {}, request=request, app=app)
+    ended = time.monotonic()
+    sent = queue_depths(redis, ["control", "vision"])
+    wanted = min(WIDTH, get_settings().providers[PROVIDER].concurrency)
+    if sent["control"] != 1 or not 1 <= sent["vision"] <= wanted:
+        raise BenchmarkError(f"messages that were sent: {sent}")
+    return launched - begun, ended - launched
+
+
+def _plain_chord_s(messages: int) -> float:
+    from celery import chord, group
+
+    from benchmarks.empty_tasks import done, unit
+
+    begun = time.monotonic()
+    chord(group(unit.si(n).set(queue="vision") for n in range(messages)), done.si("plain")).apply_async()
+    return time.monotonic() - begun

@@ -1,0 +1,183 @@
+"""What the parts share: processes of their own, waiting with a deadline, sample files."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+
+from pipeline.engine.presence import Presence
+from pipeline.settings import get_settings
+from pipeline.standalone import redis_server
+from pipeline.standalone.supervisor import read_info
+from pipeline.storage.context import get_context
+from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines
+
+ROOT = Path(__file__).resolve().parents[1]
+CORPUS = Path(os.environ.get("PENSTOCK_CORPUS") or ROOT.parent / "shared" / "corpus")
+BIG_DOCUMENT = CORPUS / "documents" / "DA-619p.pdf"
+QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+START_S = 60.0
+END_S = 20.0
+
+
+class BenchmarkError(RuntimeError):
+    """A part could not be measured."""
+
+
+def progress(text: str) -> None:
+    """Say on standard error what is going on."""
+    sys.stderr.write(f"  … {text}\n")
+    sys.stderr.flush()
+
+
+def wait_until(what: str, condition: Callable[[], bool], timeout_s: float, *, every_s: float = 0.02) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise BenchmarkError(f"{what} has not come about within {timeout_s:g} s")
+        time.sleep(every_s)
+
+
+@contextmanager
+def process(
+    command: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None, end: int = signal.SIGTERM
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A program that runs as long as the `with` block, its output in `log`; asked to end with the signal `end`."""
+    with log.open("ab") as output:
+        running = subprocess.Popen(
+            list(command), cwd=ROOT, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
+            stdout=output, stderr=output,
+        )  # fmt: skip
+    try:
+        yield running
+    finally:
+        stop(running, end)
+
+
+def stop(running: "subprocess.Popen[bytes]", number: int = signal.SIGTERM) -> None:
+    """End a program and what it started: ask, then kill."""
+    family = [running.pid, *(child.pid for child in _children(running.pid))]
+    if running.poll() is None:
+        running.send_signal(number)
+    try:
+        running.wait(END_S)
+    except subprocess.TimeoutExpired:
+        running.kill()
+        running.wait()
+    for pid in family[1:]:
+        _kill(pid, str(get_settings().data_dir))
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def users_of(folder: Path | str) -> list[psutil.Process]:
+    """Processes of ours: they know `folder`, which nobody else does."""
+    return [found for found in psutil.process_iter() if found.pid != os.getpid() and _uses(found, str(folder))]
+
+
+def _uses(found: psutil.Process, folder: str) -> bool:
+    try:
+        # redis-server has overwritten its environment, but works in its folder.
+        places = [found.environ().get("PENSTOCK_DATA_DIR", ""), found.cwd()]
+    except (psutil.Error, OSError):
+        return False
+    return any(place == folder or place.startswith(f"{folder}/") for place in places)
+
+
+def _kill(pid: int, folder: str) -> None:
+    # By what it is, not by its number alone: numbers are used again.
+    if psutil.pid_exists(pid):
+        found = psutil.Process(pid)
+        if _uses(found, folder):
+            found.kill()
+
+
+def end_all(folder: Path) -> int:
+    """Kill whatever still uses `folder`; how many processes that were."""
+    found = users_of(folder)
+    for stray in found:
+        _kill(stray.pid, str(folder))
+    return len(found)
+
+
+@contextmanager
+def embedded_redis() -> Iterator[None]:
+    """The embedded Redis, and nothing else."""
+    settings = get_settings()
+    with process(redis_server.command(settings), settings.data_dir / "redis.log"):
+        wait_until("Redis", lambda: redis_server.is_up(settings), START_S)
+        yield
+
+
+@contextmanager
+def stack(env: Mapping[str, str] | None = None) -> Iterator[int]:
+    """`penstock up`, ready to work; its process id."""
+    settings = get_settings()
+    log = settings.data_dir / "up.log"
+    with process([*penstock(), "up"], log, env=env, end=signal.SIGINT) as running:
+        expected = 3 if settings.providers else 2
+
+        def ready() -> bool:
+            if running.poll() is not None:
+                raise BenchmarkError(f"penstock up ended:\n{tail(log)}")
+            return read_info(settings) is not None and len(Presence(get_context().redis).alive()) >= expected
+
+        wait_until("the stack", ready, START_S)
+        yield running.pid
+
+
+def penstock() -> list[str]:
+    """The command `penstock` of this environment."""
+    script = Path(sys.executable).with_name("penstock")
+    return [str(script)] if script.exists() else [sys.executable, "-c", "from pipeline.cli import main; main()"]
+
+
+def celery_worker(app: str, *arguments: str) -> list[str]:
+    """How to start a worker of one's own."""
+    return [sys.executable, "-m", "celery", "-A", app, "worker", *arguments, *QUIET]
+
+
+def tail(path: Path, characters: int = 2000) -> str:
+    return path.read_text(errors="replace")[-characters:] if path.exists() else ""
+
+
+def new_folder(name: str) -> Path:
+    folder = get_settings().data_dir / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def text_document(name: str, pages: int) -> Path:
+    """A PDF with a text layer that nobody has seen before."""
+    lines = [f"{uuid4().hex} is line {number} of this page, which has a text layer." for number in range(30)]
+    path = new_folder("samples") / f"{name}.pdf"
+    path.write_bytes(pdf_bytes([Sheet(shown_lines([f"Page {number}", *lines])) for number in range(1, pages + 1)]))
+    return path
+
+
+def tiny_pages(name: str, pages: int) -> Path:
+    """A PDF with small pages that are quickly rendered, each unlike any other: else the cache would know it."""
+    mark = uuid4().hex[:8]
+    texts = [shown(f"{mark} {number}", 4, 30, 14) for number in range(1, pages + 1)]
+    path = new_folder("samples") / f"{name}.pdf"
+    path.write_bytes(pdf_bytes([Sheet(text, box="0 0 140 80") for text in texts]))
+    return path
+
+
+def big_document() -> Path:
+    """DA-619p.pdf. Raises `BenchmarkError` where the corpus is not at hand."""
+    if not BIG_DOCUMENT.is_file():
+        raise BenchmarkError(f"{BIG_DOCUMENT} is absent: set PENSTOCK_CORPUS to the folder with the corpus")
+    return BIG_DOCUMENT

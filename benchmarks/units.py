@@ -1,0 +1,121 @@
+"""What Penstock's own machinery costs: empty units through claims and lanes, beside a plain Celery chord."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any, cast
+from uuid import uuid4
+
+from benchmarks.report import Report, spread
+from benchmarks.support import (
+    BenchmarkError,
+    celery_worker,
+    embedded_redis,
+    process,
+    progress,
+    tail,
+    tiny_pages,
+)
+from pipeline.engine.claims import Owner
+from pipeline.settings import LOCAL, get_settings
+from pipeline.storage.context import get_context
+from pipeline.storage.schema import migrate
+
+PROCESSES = 2
+QUEUE = "cpu"
+TIMEOUT_S = 60
+
+
+def measure(*, quick: bool) -> Report:
+    """units_vs_chord_quantum and units_vs_chord_single."""
+    units, rounds = (500, 2) if quick else (2000, 3)
+    chord: list[float] = []
+    quantum: list[float] = []
+    single: list[float] = []
+    with embedded_redis():
+        migrate(get_context().db)
+        with worker(quantum_s=1):
+            for number in range(rounds):
+                progress(f"{units} empty units, round {number + 1}: a plain chord, lanes with a quantum of 1 s")
+                chord.append(units / chord_s(units))
+                quantum.append(units / lanes_s(units))
+        with worker(quantum_s=0):
+            for number in range(rounds - 1):
+                progress(f"{units} empty units, round {number + 1}: lanes with one unit a message")
+                single.append(units / lanes_s(units))
+    report = Report()
+    report.figure("units_vs_chord_quantum", median(quantum) / median(chord))
+    report.figure("units_vs_chord_single", median(single) / median(chord))
+    report.fact("plain chord", spread(chord, "units/s", 0))
+    report.fact("lanes, quantum of 1 s", spread(quantum, "units/s", 0))
+    report.fact("lanes, one unit a message", spread(single, "units/s", 0))
+    return report
+
+
+@contextmanager
+def worker(quantum_s: float) -> Iterator[int]:
+    """A prefork worker, warm; its process id."""
+    command = celery_worker(
+        "benchmarks.empty_tasks", "-Q", QUEUE, "-P", "prefork", "-c", str(PROCESSES), "-n", "empty@%h"
+    )
+    log = get_settings().data_dir / f"worker-{quantum_s:g}.log"
+    with process(command, log, env={"PENSTOCK_DOCUMENTS__QUANTUM_S": str(quantum_s)}) as running:
+        try:
+            chord_s(50)
+            lanes_s(50)
+            yield running.pid
+        except BenchmarkError as error:
+            raise BenchmarkError(f"{error}; the worker's log ends with:\n{tail(log)}") from error
+
+
+def chord_s(units: int) -> float:
+    """Seconds of a plain chord with one message a unit: from sending it until its body runs."""
+    from celery import group
+
+    from benchmarks.empty_tasks import unit
+
+    return _timed(group(unit.si(number).set(queue=QUEUE) for number in range(units)))
+
+
+def lanes_s(units: int) -> float:
+    """Seconds of a document's lanes, in which its pages are claimed and settled: likewise."""
+    from celery import group
+
+    from pipeline.documents import launching
+    from tasks.canvas import lane_signature
+    from tasks.documents import status
+
+    context = get_context()
+    document_id = split_document(units)
+    wanted = launching.lanes(context, document_id)[0].wanted
+    took_s = _timed(group(lane_signature(context.settings, document_id, QUEUE) for _ in range(wanted)))
+    done = status(document_id)
+    if done.completed_count != units or done.status.name != "READY_TO_MERGE":
+        raise BenchmarkError(f"{done.completed_count} of {units} pages are done, the document is {done.status.name}")
+    return took_s
+
+
+def _timed(header: Any) -> float:
+    from celery import chord
+
+    from benchmarks.empty_tasks import done
+
+    token = uuid4().hex
+    begun = time.monotonic()
+    chord(header, done.si(token).set(queue=QUEUE)).apply_async()
+    if get_context().redis.blpop([f"benchmark:{token}"], timeout=TIMEOUT_S) is None:
+        raise BenchmarkError(f"a chord has not ended within {TIMEOUT_S} s")
+    return time.monotonic() - begun
+
+
+def split_document(pages: int, provider: str = LOCAL) -> str:
+    """The id of a document whose pages wait to be converted; nothing is sent."""
+    from pipeline.documents import splitting, submission
+
+    context = get_context()
+    options = submission.Options(fresh=True, provider=provider)
+    document = submission.submit(context, tiny_pages(f"{pages}-pages", pages), options)
+    if not splitting.split(context, document.id, Owner("benchmark", uuid4().hex)):
+        raise BenchmarkError("the document could not be split")
+    return cast("str", document.id)

@@ -1,0 +1,72 @@
+"""Pool processes that die while they convert pages on this machine."""
+
+from pathlib import Path
+
+import pypdfium2 as pdfium
+import pytest
+
+from pipeline.documents import queries
+from pipeline.documents.states import DocumentStatus, PageStatus
+from pipeline.documents.submission import Options
+from pipeline.settings import LOCAL
+from tasks import documents
+from tests.faults.flow import SQLITE, Flow, settings
+from tests.support.corpus import corpus_file
+from tests.support.samples import scanned_pdf, text_pdf
+from tests.support.stack import FLEET, Stack
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.faults
+DEADLY = 3
+
+
+def test_pool_process_killed_in_a_long_document_costs_no_page(stack: Stack, flow: Flow) -> None:
+    stack.start("cpu-1", "control-1", "beat-1")
+    document_id = documents.submit(corpus_file("documents/DA-619p.pdf"), Options(provider=LOCAL)).id
+    wait_until(lambda: flow.document(document_id).completed_count > 50, 60, "50 pages are done")
+    stack["cpu-1"].kill_pool()
+    assert flow.document(document_id).completed_count < 600
+    flow.wait_for_status(document_id)
+    flow.assert_exactly_once(document_id)
+
+
+def _document_with_scan(folder: Path) -> Path:
+    """Seven pages, of which number 3 is a picture: its OCR takes long enough to be seen at work."""
+    texts = text_pdf(folder / "texts.pdf", [[f"Page {number} has a text layer."] for number in range(1, 7)])
+    scan = scanned_pdf(folder / "scan.pdf", ["A scanned page", "that takes a while"])
+    path = folder / "deadly.pdf"
+    with pdfium.PdfDocument(texts) as document, pdfium.PdfDocument(scan) as page:
+        document.import_pages(page, index=DEADLY - 1)
+        document.save(path)
+    return path
+
+
+def _kill_whoever_converts(stack: Stack, flow: Flow, document_id: str, page: int) -> None:
+    """SIGKILL the process that has the page, once for each claim, until the page is settled."""
+    killed: set[int] = set()
+
+    def strike() -> bool:
+        row = queries.pages(flow.context, document_id)[page - 1]
+        if row.status is PageStatus.PROCESSING and row.attempts not in killed:
+            assert row.worker_id
+            stack[stack.holder(row.worker_id)].kill_pool()
+            killed.add(row.attempts)
+        return row.status in {PageStatus.FAILED, PageStatus.COMPLETED}
+
+    wait_until(lambda: flow.pages(document_id), 30, "the document is split")
+    wait_until(strike, 80, f"page {page} is settled", last=lambda: flow.pages(document_id)[page - 1])
+
+
+@SQLITE
+@settings(DOCUMENTS__BACKOFF_S="[0.1,0.2]")
+def test_page_that_kills_its_process_every_time_fails_alone(stack: Stack, flow: Flow) -> None:
+    # One process a worker: the claim tells which one has the page.
+    stack.start("single-1", "single-2", "control-1", "beat-1")
+    document_id = documents.submit(_document_with_scan(flow.folder), Options(provider=LOCAL)).id
+    _kill_whoever_converts(stack, flow, document_id, DEADLY)
+    flow.wait_for_status(document_id, DocumentStatus.PARTIAL_FAILED)
+    pages = flow.pages(document_id)
+    assert {page.page for page in pages if page.status is not PageStatus.COMPLETED} == {DEADLY}
+    assert pages[DEADLY - 1].attempts == 3
+    assert "lost" in (pages[DEADLY - 1].error or "")
+    assert "after 3 attempts" in (pages[DEADLY - 1].error or "")

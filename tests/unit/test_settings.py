@@ -1,0 +1,196 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from pipeline.settings import (
+    LOCAL,
+    MAX_SOCKET_PATH,
+    DocumentSettings,
+    ProviderProfile,
+    Settings,
+    config_path,
+    get_settings,
+)
+
+SECRET = "sk-Zq9-very-secret-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PENSTOCK_DATA_DIR", str(tmp_path))
+
+
+def write_config(tmp_path: Path, text: str) -> None:
+    (tmp_path / "penstock.toml").write_text(text, encoding="utf-8")
+
+
+def refused(**_: object) -> str:
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    return str(caught.value)
+
+
+def test_nothing_needs_to_be_set(tmp_path: Path) -> None:
+    settings = Settings()
+    assert settings.provider == LOCAL
+    assert settings.providers == {}
+    assert settings.embedded_database
+    assert settings.embedded_redis
+    assert settings.effective_database_url == f"sqlite:///{tmp_path}/penstock.db"
+    assert settings.effective_redis_url == f"unix://{tmp_path}/redis.sock?db=0"
+    assert settings.broker_url == f"redis+socket://{tmp_path}/redis.sock?virtual_host=0"
+
+
+def test_defaults_are_the_source_s_where_it_names_them() -> None:
+    documents = Settings().documents
+    assert documents.lease_s == 5 * 60
+    assert documents.page_timeout_s == 2 * 60
+    assert documents.stale_temp_s == 24 * 60 * 60
+    assert ProviderProfile().timeout_s == 2 * 60
+
+
+def test_a_claim_outlasts_the_longest_page() -> None:
+    documents = DocumentSettings()
+    assert documents.lease_s > documents.page_timeout_s + documents.quantum_s + 30
+
+
+def test_files_lie_in_the_three_folders_of_section_9_2(tmp_path: Path) -> None:
+    settings = Settings()
+    folders = (settings.upload_dir, settings.temp_dir, settings.output_dir)
+    assert folders == (tmp_path / "uploads", tmp_path / "temp", tmp_path / "output")
+
+
+def test_urls_replace_the_embedded_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_DATABASE_URL", "postgresql://db/penstock")
+    monkeypatch.setenv("PENSTOCK_REDIS_URL", "redis://cache:6379/3")
+    settings = Settings()
+    assert not settings.embedded_database
+    assert not settings.embedded_redis
+    assert settings.effective_database_url == "postgresql://db/penstock"
+    assert (settings.effective_redis_url, settings.broker_url) == ("redis://cache:6379/3", "redis://cache:6379/3")
+
+
+def test_providers_come_from_nested_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__OPENAI__API_KEY", SECRET)
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__OPENAI__MODEL", "gpt-x")
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__QWEN__BASE_URL", "https://dashscope.example/v1/")
+    monkeypatch.setenv("PENSTOCK_PROVIDER", "openai")
+    settings = Settings()
+    assert settings.provider == "openai"
+    assert settings.providers["openai"].api_key.get_secret_value() == SECRET
+    assert settings.providers["openai"].model == "gpt-x"
+    assert settings.providers["qwen"].base_url == "https://dashscope.example/v1"
+
+
+def test_the_file_in_the_data_folder_is_read(tmp_path: Path) -> None:
+    write_config(
+        tmp_path,
+        'provider = "qwen"\n[documents]\nlease_s = 400\nbackoff_s = [1.0]\n'
+        '[providers.qwen]\nbase_url = "http://127.0.0.1:1/v1"\nmodel = "qwen-vl"\n',
+    )
+    settings = Settings()
+    assert settings.provider == "qwen"
+    assert settings.documents.backoff_s == [1.0]
+    assert settings.providers["qwen"].model == "qwen-vl"
+    assert settings.documents.page_timeout_s == DocumentSettings().page_timeout_s
+
+
+def test_another_file_can_be_named_and_need_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "other.toml"
+    monkeypatch.setenv("PENSTOCK_CONFIG", str(other))
+    assert config_path() == other
+    assert Settings().log_level == "INFO"
+    other.write_text('log_level = "DEBUG"\n')
+    assert Settings().log_level == "DEBUG"
+
+
+def test_the_environment_wins_over_the_file_field_by_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_config(
+        tmp_path, '[documents]\nlease_s = 400\nquantum_s = 2\n[providers.qwen]\nmodel = "from-file"\nconcurrency = 3\n'
+    )
+    monkeypatch.setenv("PENSTOCK_DOCUMENTS__LEASE_S", "500")
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__QWEN__MODEL", "from-environment")
+    settings = Settings()
+    assert (settings.documents.lease_s, settings.documents.quantum_s) == (500, 2)
+    assert settings.providers["qwen"].model == "from-environment"
+    assert settings.providers["qwen"].concurrency == 3
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "field"),
+    [
+        ("PENSTOCK_DOCUMENTS__LEASE_S", "0", "documents.lease_s"),
+        ("PENSTOCK_DOCUMENTS__LEASE_S", "soon", "documents.lease_s"),
+        ("PENSTOCK_DOCUMENTS__CONVERTER_COUNT", "0", "documents.converter_count"),
+        ("PENSTOCK_PROVIDERS__OPENAI__TIMEOUT_S", "-1", "providers.openai.timeout_s"),
+        ("PENSTOCK_PROVIDERS__OPENAI__BASE_URL", "ftp://example.org", "providers.openai.base_url"),
+        ("PENSTOCK_PROVIDERS__OPENAI__BASE_URL", "file:///etc/passwd", "providers.openai.base_url"),
+        ("PENSTOCK_SWEEP_INTERVAL_S", "0", "sweep_interval_s"),
+        ("PENSTOCK_AI_CONCURRENCY", "5000", "ai_concurrency"),
+        ("PENSTOCK_LOG_JSON", "perhaps", "log_json"),
+    ],
+)
+def test_an_error_names_the_field(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, field: str) -> None:
+    monkeypatch.setenv(variable, value)
+    assert field in refused().splitlines()
+
+
+def test_an_error_in_the_file_names_the_field(tmp_path: Path) -> None:
+    write_config(tmp_path, "[documents]\nmax_pages = 0\n")
+    assert "documents.max_pages" in refused().splitlines()
+
+
+def test_no_secret_is_in_what_settings_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__OPENAI__API_KEY", SECRET)
+    monkeypatch.setenv("PENSTOCK_DATABASE_URL", f"postgresql://user:{SECRET}@db/penstock")
+    monkeypatch.setenv("PENSTOCK_REDIS_URL", f"redis://:{SECRET}@cache:6379/0")
+    settings = Settings()
+    shown = [repr(settings), str(settings), repr(settings.model_dump()), settings.model_dump_json()]
+    assert not [text for text in shown if SECRET in text]
+
+
+def test_no_secret_is_in_the_error_about_another_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__OPENAI__API_KEY", SECRET)
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__OPENAI__TIMEOUT_S", "-1")
+    assert SECRET not in refused()
+
+
+def test_a_profile_made_in_code_keeps_its_key_to_itself() -> None:
+    profile = ProviderProfile(api_key=SecretStr(SECRET))
+    assert SECRET not in repr(profile) + profile.model_dump_json()
+
+
+def test_the_data_folder_is_absolute_and_may_begin_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_DATA_DIR", "~/penstock data/../penstock")
+    assert Settings().data_dir == Path.home().resolve() / "penstock"
+
+
+def test_a_socket_in_a_deep_folder_lies_where_the_system_allows_one(tmp_path: Path) -> None:
+    deep = Settings(data_dir=tmp_path / ("d" * 120))
+    other = Settings(data_dir=tmp_path / ("e" * 120))
+    assert len(str(deep.redis_socket).encode()) <= MAX_SOCKET_PATH
+    assert deep.redis_socket != other.redis_socket
+    assert deep.redis_socket == Settings(data_dir=deep.data_dir).redis_socket
+
+
+def test_a_process_reads_its_settings_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    get_settings.cache_clear()
+    before = get_settings()
+    monkeypatch.setenv("PENSTOCK_LOG_LEVEL", "DEBUG")
+    assert get_settings() is before
+    get_settings.cache_clear()
+    assert get_settings().log_level == "DEBUG"
+    get_settings.cache_clear()
+
+
+def test_settings_are_read_without_anything_heavy() -> None:
+    heavy = "{'celery', 'sqlalchemy', 'redis', 'openai'}"
+    program = f"import sys, pipeline.settings; print(*{heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
