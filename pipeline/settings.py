@@ -28,6 +28,10 @@ LOCAL = "local"
 """The provider that needs no service: text layer, layout and OCR on this machine."""
 
 
+class ConfigFileError(ValueError):
+    """The TOML file with settings cannot be read. The message says where it is and what is wrong with it."""
+
+
 class ProviderProfile(BaseModel):
     """One named AI service that speaks the OpenAI API."""
 
@@ -112,6 +116,13 @@ class Settings(BaseSettings):
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().resolve()
 
+    @field_validator("redis_url")
+    @classmethod
+    def _redis_scheme(cls, value: str) -> str:
+        if value and urlsplit(value).scheme not in {"redis", "rediss", "unix"}:
+            raise ValueError("must begin with redis://, rediss:// or unix://")
+        return value
+
     @property
     def embedded_database(self) -> bool:
         return not self.database_url
@@ -126,9 +137,9 @@ class Settings(BaseSettings):
 
     @property
     def redis_socket(self) -> Path:
-        """Where the embedded Redis listens: in the data folder, or in a private folder if that path is too long."""
+        """Where the embedded Redis listens: in the data folder, or in a private folder if no URL can hold that path."""
         path = self.data_dir / "redis.sock"
-        if len(str(path).encode()) <= MAX_SOCKET_PATH:
+        if len(str(path).encode()) <= MAX_SOCKET_PATH and not set("%?#") & set(str(path)):
             return path
         digest = hashlib.sha256(str(self.data_dir).encode()).hexdigest()[:12]
         return Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}-{digest}" / "redis.sock"
@@ -140,7 +151,11 @@ class Settings(BaseSettings):
     @property
     def broker_url(self) -> str:
         """What Celery uses as broker and as result backend."""
-        return self.redis_url or f"redis+socket://{self.redis_socket}?virtual_host=0"
+        url = self.effective_redis_url
+        if not url.startswith("unix://"):
+            return url
+        # Celery's words for what redis-py calls `unix://…?db=`.
+        return "redis+socket" + url.removeprefix("unix").replace("?db=", "?virtual_host=")
 
     @property
     def upload_dir(self) -> Path:
@@ -163,7 +178,11 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # the signature is given
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config_path())
+        try:
+            file_settings = TomlConfigSettingsSource(settings_cls, toml_file=config_path())
+        except (OSError, ValueError) as error:  # no permission, not UTF-8, not TOML
+            raise ConfigFileError(f"{config_path()} cannot be read: {error}") from error
+        return init_settings, env_settings, file_settings
 
 
 def config_path() -> Path:

@@ -4,10 +4,12 @@ Messages carry ids only and are nudges: each task looks at the row and does what
 """
 
 from typing import Any
+from uuid import uuid4
 
 import structlog
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Signature, chain, chord, group
+from celery.result import denied_join_result
 from kombu.exceptions import OperationalError
 from redis import RedisError
 
@@ -41,7 +43,9 @@ def launch(document_id: str) -> None:
     stage = launching.plan(get_context(), document_id)
     if stage is not None:
         try:
-            canvas(document_id, stage).apply_async()
+            # Denied: else the client subscribes to a result that nobody reads, and tries for 20 s if Redis is away.
+            with denied_join_result():
+                canvas(document_id, stage).apply_async()
         except OperationalError as error:
             log.warning("launch.postponed", document=document_id, error=type(error).__name__)
 
@@ -74,7 +78,7 @@ def convert(self: Any, document_id: str) -> None:
 
 
 @app.task(bind=True, name="documents.lane")
-def lane(self: Any, document_id: str, queue: str, hop: int = 0, batch: int = 1) -> None:
+def lane(self: Any, document_id: str, queue: str, hop: str = "", batch: int = 1) -> None:
     """One hop of one lane: convert pages for a while, then queue up again if there are more."""
     context = get_context()
     limit = launching.limit_of(context, document_id, queue)
@@ -88,11 +92,11 @@ def lane(self: Any, document_id: str, queue: str, hop: int = 0, batch: int = 1) 
     wake_in(context, work.retry_in_s)
     if result.more:
         leases.acquire(self.request.id, WAITING_LANE_TTL_S)
-        raise self.replace(lane_signature(context.settings, document_id, queue, hop + 1, result.batch))
+        raise self.replace(lane_signature(context.settings, document_id, queue, uuid4().hex[:8], result.batch))
     leases.release(self.request.id)
 
 
-def lane_signature(settings: Settings, document_id: str, queue: str, hop: int = 0, batch: int = 1) -> Signature:
+def lane_signature(settings: Settings, document_id: str, queue: str, hop: str = "", batch: int = 1) -> Signature:
     """One ticket for a lane."""
     signature = lane.si(document_id, queue, hop, batch).set(queue=queue)
     if queue == CPU:
@@ -136,8 +140,12 @@ def wake_in(context: Context, wait_s: float | None) -> None:
         log.warning("wakeup.postponed", error=type(error).__name__)
 
 
-def owner(task: Any, hop: int = 0) -> Owner:
-    """Who claims: this worker, for this delivery. The hop tells a lane's messages apart, which share one id."""
+def owner(task: Any, hop: str = "") -> Owner:
+    """Who claims: this worker, for this delivery. The hop tells a lane's messages apart, which share one id.
+
+    It is drawn anew for each message, not counted: where a message was delivered twice, both deliveries go on as lanes,
+    and neither must take the other's work for that of a dead predecessor.
+    """
     return Owner(identity.worker_id, f"{task.request.id}:{hop}")
 
 

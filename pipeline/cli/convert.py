@@ -1,6 +1,7 @@
 """`penstock convert`: files in, Markdown out."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from pipeline.cli.progress import Progress
     from pipeline.cli.targets import Target
     from pipeline.standalone.stack import Stack
     from tasks.documents import Document, Options
@@ -24,22 +26,38 @@ class Job:
     error: str = ""
     kept: bool = False
     written: Path | None = None
+    text: str = ""
+    """What goes to standard output, once nothing else is on the screen."""
     started: float = field(default_factory=time.monotonic)
     took_s: float = 0.0
+
+    @property
+    def status(self) -> str:
+        """The document's state, or why there is none."""
+        if self.kept:
+            return "KEPT"
+        return self.document.status.name if self.document else "REFUSED"
 
     @property
     def exit_code(self) -> int:
         """0 done, 1 failed, 3 partial."""
         if self.document is None or self.error:
-            return DONE if self.kept else FAILED
-        if self.document.status.name == "COMPLETED":
+            return FAILED
+        if self.status == "COMPLETED":
             return DONE
-        partial = self.document.status.name == "PARTIAL_FAILED" and self.document.completed_count
-        return PARTIAL if partial else FAILED
+        return PARTIAL if self.status == "PARTIAL_FAILED" and self.document.completed_count else FAILED
+
+
+def _named(text: str) -> Path:
+    if not text:
+        raise typer.BadParameter("a file name is empty")  # "$FILE" of a script; as a path it would be this folder
+    return Path(text)
 
 
 def convert(
-    inputs: Annotated[list[Path], typer.Argument(metavar="FILES…", help="PDF, PNG, JPEG, WebP, TIFF; or folders.")],
+    inputs: Annotated[
+        list[Path], typer.Argument(metavar="FILES", parser=_named, help="PDF, PNG, JPEG, WebP, TIFF; or folders.")
+    ],
     output: Annotated[
         str,
         typer.Option(
@@ -63,18 +81,27 @@ def convert(
 ) -> None:
     """Convert files to Markdown.
 
-    Runs on the embedded stack (started for this command unless [bold]penstock up[/bold] runs), or on the servers
-    that PENSTOCK_DATABASE_URL and PENSTOCK_REDIS_URL name. Interrupted work goes on when you run the command again.
+    [bold]penstock convert report.pdf[/bold]                       writes report.md here
+    [bold]penstock convert scans/ photo.jpg -o texts/[/bold]       all inputs below scans/
+    [bold]penstock convert report.pdf --pages 1-3 -o - | less[/bold]
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial.
+    Beside each result stands a manifest, report.manifest.json, with what each page came from.
+
+    Work runs on the stack of [bold]penstock up[/bold], or on one started for this command.
+    PENSTOCK_DATABASE_URL and PENSTOCK_REDIS_URL name servers to use instead.
+    Interrupted work goes on when you run the command again.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted.
     """
     from pipeline.cli.output import err
-    from pipeline.cli.targets import plan
+    from pipeline.cli.targets import STDOUT, plan
+    from pipeline.engine.errors import UserError
     from pipeline.providers import registry
     from pipeline.settings import get_settings
-    from pipeline.standalone.stack import using_stack
 
     settings = get_settings()
+    if as_json and output == STDOUT:
+        raise UserError("--json and -o - both write to standard output: choose one", code="usage")
     registry.check(settings, provider or settings.provider, model)
     jobs = [Job(target) for target in plan(inputs, output)]
     for job in jobs:
@@ -85,47 +112,83 @@ def convert(
         from tasks.documents import Options
 
         options = Options(pages, provider, model, allow_partial, use_cache=not no_cache, fresh=fresh)
-        with using_stack(settings) as stack:
-            _run(open_jobs, options, stack)
-    elif not as_json:
-        err.print(f"penstock: {jobs[0].error}" if len(jobs) == 1 else "penstock: all results exist: use --force")
-    _report(jobs, as_json=as_json)
+        _convert(open_jobs, options)
+    if as_json:
+        from pipeline.cli.output import print_json
+
+        print_json({"documents": [_as_json(job) for job in jobs]})
+    else:
+        for sentence in _report(jobs):
+            err.print(sentence, soft_wrap=True)
+        typer.echo("".join(job.text for job in jobs), nl=False)
     codes = {job.exit_code for job in open_jobs} or {FAILED}
     raise typer.Exit(FAILED if FAILED in codes else max(codes))
 
 
-def _run(jobs: list[Job], options: "Options", stack: "Stack") -> None:
-    from pipeline.cli.progress import Progress
-    from pipeline.engine.errors import UserError
-    from tasks.documents import submit, watch
+def _convert(jobs: list[Job], options: "Options") -> None:
+    from contextlib import ExitStack
 
-    with Progress(total=len(jobs)) as progress:
-        for job in jobs:
-            job.started = time.monotonic()
+    from pipeline.cli.output import err
+    from pipeline.cli.progress import Progress
+    from pipeline.settings import get_settings
+    from pipeline.standalone.stack import using_stack
+
+    with ExitStack() as held:
+        with err.status("Starting …"):
+            stack = held.enter_context(using_stack(get_settings()))
+        with Progress(total=len(jobs)) as progress:
             try:
-                job.document = submit(job.target.source, options)
-            except UserError as error:
-                job.error = str(error)
-                progress.failed(job.target.source.name, job.error)
-            else:
-                progress.show(job.target.source.name, job.document)
-        waiting: dict[str, list[Job]] = {}
-        for job in jobs:
-            if job.document is not None:
-                waiting.setdefault(job.document.id, []).append(job)
+                _submit(jobs, options, progress)
+                _watch(jobs, stack, progress)
+            except KeyboardInterrupt:
+                progress.note(_interrupted(options))
+                raise
+
+
+def _interrupted(options: "Options") -> str:
+    again = "`penstock up` goes on with it" if options.fresh else "run the same command again to go on"
+    return f"Interrupted. Nothing is lost: {again}. `penstock documents` lists, cancels and deletes what there is."
+
+
+def _submit(jobs: list[Job], options: "Options", progress: "Progress") -> None:
+    from pipeline.engine.errors import UserError
+    from tasks.documents import submit
+
+    for job in jobs:
+        job.started = time.monotonic()
         try:
-            for document in watch(list(waiting), idle=stack.ensure):
-                for job in waiting[document.id]:
-                    job.document = document
-                    progress.show(job.target.source.name, document)
-                    if document.settled:
-                        _finish(job, document)
-        except KeyboardInterrupt:
-            progress.note(
-                "Interrupted. Nothing is lost: run the same command again to go on, or "
-                "`penstock documents list` to see what there is."
-            )
-            raise
+            job.document = submit(job.target.source, options)
+        except UserError as error:
+            job.error = str(error)
+            progress.done(_line(job) if len(jobs) > 1 else "")
+        else:
+            progress.show(job.target.source.name, job.document)
+
+
+def _watch(jobs: list[Job], stack: "Stack", progress: "Progress") -> None:
+    """Show how the documents stand, and write each result as soon as there is one."""
+    from tasks.documents import watch
+
+    waiting: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.document is not None:
+            waiting.setdefault(job.document.id, []).append(job)
+    told = False
+
+    def idle() -> None:
+        nonlocal told
+        stack.ensure()
+        if not told and not stack.has_workers():
+            told = True
+            progress.note("No worker is running: start some with `penstock worker`, or `penstock up`. Waiting …")
+
+    for document in watch(list(waiting), idle=idle):
+        for job in waiting[document.id]:
+            job.document = document
+            progress.show(job.target.source.name, document)
+            if document.settled:
+                _finish(job, document)
+                progress.done(_line(job) if job.written or len(jobs) > 1 else "", document)
 
 
 def _finish(job: Job, document: "Document") -> None:
@@ -133,12 +196,12 @@ def _finish(job: Job, document: "Document") -> None:
     from pipeline.documents.files import manifest_path, storage_error, write_text
 
     job.took_s = time.monotonic() - job.started
-    if document.merged_path is None or document.status.name not in {"COMPLETED", "PARTIAL_FAILED"}:
+    if document.merged_path is None or job.status not in {"COMPLETED", "PARTIAL_FAILED"}:
         return
     try:
         text = document.read_text()
         if job.target.path is None:
-            typer.echo(text, nl=False)
+            job.text = text
             return
         write_text(job.target.path, text)
         assert document.manifest_path is not None
@@ -148,28 +211,45 @@ def _finish(job: Job, document: "Document") -> None:
         job.error = str(storage_error(error, job.target.path or Path("standard output")))
 
 
-def _report(jobs: list[Job], *, as_json: bool) -> None:
-    from pipeline.cli.output import err, print_json
-
-    if as_json:
-        print_json({"documents": [_as_json(job) for job in jobs]})
-        return
-    for job in jobs:
-        if job.written:
-            err.print(f"{job.target.source} → [bold]{job.written}[/bold]", soft_wrap=True)
-        sentence = _problem(job)
-        if sentence and not job.kept:
-            err.print(f"[red]penstock:[/red] {sentence}", markup=True, soft_wrap=True)
-        elif job.kept and len(jobs) > 1:
-            err.print(f"[dim]{job.target.path} exists: kept[/dim]", soft_wrap=True)
-
-
-def _problem(job: Job) -> str:
+def _line(job: Job) -> str:
+    """How a job ended, as one line."""
     from rich.markup import escape
 
-    if job.error or job.document is None:
-        return escape(job.error)
+    from pipeline.cli.output import count, state
+
+    pages = f" [dim]({count(job.document.pages, 'page')})[/dim]" if job.document and job.document.pages else ""
+    source = escape(str(job.target.source))
+    if job.written and job.status == "COMPLETED":
+        return f"{source} → [bold]{escape(str(job.written))}[/bold]{pages}"
+    where = f" → [bold]{escape(str(job.written))}[/bold]" if job.written else ""
+    return f"{source}{where}: {state(job.status)}{pages}"
+
+
+def _report(jobs: list[Job]) -> Iterable[str]:
+    """What remains to be said when all is done: what went wrong and what to do about it."""
+    from rich.markup import escape
+
+    from pipeline.cli.output import count
+
+    several = len(jobs) > 1
+    for job in jobs:
+        sentence = "" if job.kept and several else job.error or _advice(job)
+        if sentence:
+            where = "" if job.kept or str(job.target.source) in sentence else f"{job.target.source}: "
+            yield f"[red]penstock:[/red] {escape(where + sentence)}"
+    if several:
+        written = sum(job.written is not None for job in jobs)
+        kept = sum(job.kept for job in jobs)
+        failed = sum(job.exit_code != DONE for job in jobs if not job.kept)
+        parts = [f"{written:,} written"] + ([f"[red]{failed:,} with problems[/red]"] if failed else [])
+        parts += [f"{kept:,} kept, whose results exist (--force replaces them)"] if kept else []
+        yield f"{count(len(jobs), 'file')}: {', '.join(parts)}."
+
+
+def _advice(job: Job) -> str:
+    """What to do about a document that is not COMPLETED; empty if it is."""
     document = job.document
+    assert document is not None
     match document.status.name:
         case "PARTIAL_FAILED":
             how = (
@@ -177,26 +257,26 @@ def _problem(job: Job) -> str:
                 f"`penstock documents retry {document.id} --failed` tries again"
             )
             kept = "" if document.merged_path else ", or use --allow-partial to write what there is"
-            return escape(
-                f"{job.target.source}: {document.failed_count} of {document.pages} pages failed. {how}{kept}."
-            )
+            return f"{document.failed_count:,} of {document.pages:,} pages failed. {how}{kept}."
         case "FAILED":
-            return escape(f"{job.target.source}: {document.error}")
+            return document.error or "failed"
         case "CANCELLED":
-            return escape(f"{job.target.source}: cancelled")
+            return f"cancelled; `penstock documents retry {document.id}` begins anew"
         case "PAUSED":
-            return escape(f"{job.target.source}: paused; `penstock documents resume {document.id}` goes on")
+            return f"paused; `penstock documents resume {document.id}` goes on"
     return ""
 
 
 def _as_json(job: Job) -> dict[str, Any]:
     document = job.document
-    entry: dict[str, Any] = {"input": str(job.target.source), "output": str(job.written) if job.written else None}
-    entry |= {"id": None, "status": "KEPT" if job.kept else "REFUSED", "error": job.error or None}
-    if document is not None:
-        entry |= {
-            "id": document.id, "status": document.status.name, "pages": document.pages,
-            "completed": document.completed_count, "failed": document.failed_count,
-            "error": job.error or document.error, "seconds": round(job.took_s, 3),
-        }  # fmt: skip
-    return entry
+    return {
+        "input": str(job.target.source),
+        "output": str(job.written) if job.written else None,
+        "id": document.id if document else None,
+        "status": job.status,
+        "pages": document.pages if document else None,
+        "completed": document.completed_count if document else None,
+        "failed": document.failed_count if document else None,
+        "error": job.error or (document.error if document else None),
+        "seconds": round(job.took_s, 3),
+    }

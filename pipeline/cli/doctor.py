@@ -3,7 +3,9 @@
 import os
 import platform
 import shutil
+import stat
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -11,7 +13,7 @@ from importlib.util import find_spec
 
 from redis import RedisError
 from sqlalchemy import text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from pipeline.engine.errors import PenstockError
 from pipeline.engine.presence import Presence
@@ -24,6 +26,7 @@ from pipeline.storage.schema import HEAD, current
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 LOW_DISK_BYTES = 1_000_000_000
+_REDIS_ADVICE = "start it, or check PENSTOCK_REDIS_URL"
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,15 @@ class Check:
 def checks(settings: Settings) -> list[Check]:
     """Everything, in the order in which one would mend it. A check that breaks is a failed check."""
     found: list[Check] = []
-    looks: list[Callable[[Settings], Iterator[Check]]] = [_versions, _folder, _database, _redis, _workers, _providers]
+    looks: list[Callable[[Settings], Iterator[Check]]] = [
+        _versions,
+        _settings,
+        _folder,
+        _database,
+        _redis,
+        _workers,
+        _providers,
+    ]
     for look in looks:
         try:
             found.extend(look(settings))
@@ -48,7 +59,7 @@ def checks(settings: Settings) -> list[Check]:
     return found
 
 
-def _versions(settings: Settings) -> Iterator[Check]:
+def _versions(_: Settings) -> Iterator[Check]:
     enough = sys.version_info >= (3, 11)
     yield Check(
         "python", OK if enough else FAIL, platform.python_version(), "" if enough else "use Python 3.11 or newer"
@@ -60,10 +71,24 @@ def _versions(settings: Settings) -> Iterator[Check]:
         except PackageNotFoundError:
             yield Check(package, FAIL, "not installed", "pip install -e . (or `make setup`)")
     yield Check("packages", OK, ", ".join(versions))
+
+
+def _settings(settings: Settings) -> Iterator[Check]:
     config = config_path()
-    yield Check(
-        "settings", OK, f"{config} {'read' if config.exists() else '(none)'}, default provider {settings.provider}"
-    )
+    yield Check("settings", OK, f"{config} {'read' if config.is_file() else '(none)'}")
+    known = Settings.model_fields.keys() | {"config"}
+    in_file = tomllib.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    in_environment = [name for name in os.environ if name.startswith("PENSTOCK_")]
+    unknown = [f"{name} in {config.name}" for name in in_file if name not in known]
+    unknown += [name for name in in_environment if name[9:].partition("__")[0].lower() not in known]
+    if unknown:
+        yield Check("settings", WARN, f"unknown: {', '.join(unknown)}", "check how they are spelt; they have no effect")
+    try:
+        registry.check(settings, settings.provider)
+    except PenstockError as error:
+        yield Check("default provider", FAIL, str(error))
+    else:
+        yield Check("default provider", OK, settings.provider)
 
 
 def _folder(settings: Settings) -> Iterator[Check]:
@@ -71,13 +96,19 @@ def _folder(settings: Settings) -> Iterator[Check]:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     writable = os.access(folder, os.W_OK | os.X_OK)
     yield Check("data folder", OK if writable else FAIL, str(folder), "" if writable else "set PENSTOCK_DATA_DIR")
+    if stat.S_IMODE(folder.stat().st_mode) & stat.S_IWOTH:
+        yield Check("data folder", WARN, "everybody can write to it", f"chmod 700 {folder}")
     free = shutil.disk_usage(folder).free
     low = free < LOW_DISK_BYTES
     yield Check("disk", WARN if low else OK, f"{free / 1e9:.1f} GB free", "free some space" if low else "")
 
 
 def _database(settings: Settings) -> Iterator[Check]:
-    db = Context(settings).db
+    try:
+        db = Context(settings).db
+    except ArgumentError as error:
+        yield Check("database", FAIL, str(error), "check PENSTOCK_DATABASE_URL: postgresql://user:password@host/name")
+        return
     shown = db.url.render_as_string(hide_password=True)
     try:
         with db.engine.connect() as connection:
@@ -92,9 +123,10 @@ def _database(settings: Settings) -> Iterator[Check]:
     yield Check("database", OK, shown)
     if at == HEAD:
         yield Check("schema", OK, HEAD)
+    elif settings.embedded_database:
+        yield Check("schema", OK, f"{at or 'none yet'}; commands bring it up to date")
     else:
-        result = WARN if settings.embedded_database else FAIL
-        yield Check("schema", result, at or "none yet", "run `penstock migrate`")
+        yield Check("schema", FAIL, at or "none yet", "run `penstock migrate`")
 
 
 def _redis(settings: Settings) -> Iterator[Check]:
@@ -109,7 +141,8 @@ def _redis(settings: Settings) -> Iterator[Check]:
         policy = client.config_get("maxmemory-policy").get("maxmemory-policy")
         durable = client.config_get("appendonly").get("appendonly") == "yes"
     except RedisError as error:
-        yield Check("redis", FAIL, str(error), "start it, or check PENSTOCK_REDIS_URL")
+        advice = "end that process: the next command starts another" if settings.embedded_redis else _REDIS_ADVICE
+        yield Check("redis", FAIL, str(error), advice)
         return
     yield Check("redis", OK, f"version {info['redis_version']}")
     if policy != "noeviction":
@@ -123,7 +156,10 @@ def _workers(settings: Settings) -> Iterator[Check]:
     if not context.online:
         yield Check("workers", OK, "none; commands start them")
         return
-    alive = sorted(Presence(context.redis).alive())
+    try:
+        alive = sorted(Presence(context.redis).alive())
+    except RedisError:
+        return  # that Redis is not usable was said above
     info = read_info(settings)
     stack = f"; stack by process {info.pid} ({info.mode})" if info else ""
     advice = "" if alive else "start them: `penstock up`, or `penstock worker -Q …`"
@@ -141,6 +177,7 @@ def _providers(settings: Settings) -> Iterator[Check]:
     for name in sorted(settings.providers):
         try:
             found = registry.probe(settings, name)
-            yield Check(f"provider {name}", OK, found)
+            listed = "is not among" not in found  # some services list only a part of what they have
+            yield Check(f"provider {name}", OK if listed else WARN, found, "" if listed else "check its model")
         except PenstockError as error:
             yield Check(f"provider {name}", FAIL, str(error), "check its base_url, api_key and model")

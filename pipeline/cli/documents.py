@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from tasks.documents import Document
+    from tasks.documents import AttemptView, Document
 
 app = typer.Typer(
     help="List and look at documents; cancel, pause, resume, retry, merge again, delete.",
@@ -31,10 +31,11 @@ def _find(prefix: str) -> str:
 
 def _tell(document: "Document", done: str) -> None:
     """Say what was done; where nothing runs that could go on with it, say how to start it."""
-    from pipeline.cli.output import err, state
+    from pipeline.cli.output import err, one_line, state
     from pipeline.storage.context import get_context
 
-    err.print(f"{document.id} {document.filename}: {done}. Now {state(document.status.name)}", soft_wrap=True)
+    name = one_line(document.filename)
+    err.print(f"{document.id} {name}: {done}. Now {state(document.status.name)}", soft_wrap=True)
     if not document.settled and not get_context().online:
         err.print("Nothing is running here: `penstock up` goes on with it.")
 
@@ -46,7 +47,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List documents, the newest first."""
-    from pipeline.cli.output import ago, err, one_line, out, print_json, state, table
+    from pipeline.cli.output import Table, ago, err, one_line, print_json, state
     from pipeline.documents.views import as_json as plain
     from pipeline.settings import get_settings
     from pipeline.standalone.stack import migrate_embedded
@@ -54,30 +55,29 @@ def list_(
 
     migrate_embedded(get_settings())
     if status and status.upper() not in DocumentStatus.__members__:
-        raise UserError(f"there is no state {status}: choose from {', '.join(DocumentStatus.__members__)}")
+        known = ", ".join(DocumentStatus.__members__)
+        raise UserError(f"there is no state '{status}'; there are {known}", code="usage")
     found = list_documents(status=DocumentStatus[status.upper()] if status else None, limit=limit)
     if as_json:
         print_json([plain(document) for document in found])
         return
     if not found:
-        err.print("No documents. `penstock convert FILE` makes one.")
+        err.print("No document is in this state." if status else "No documents. `penstock convert FILE` makes one.")
         return
-    rows = table("ID", "FILE", "STATE", "PAGES>", "PROGRESS>", "PROVIDER", "CHANGED")
+    rows = Table("ID", "FILE~", "STATE", "PAGES>", "PROGRESS>?", "PROVIDER?", "CHANGED?")
     for document in found:
         pages = f"{document.completed_count}/{document.pages}" if document.pages else ""
-        rows.add_row(
-            document.id, one_line(document.filename, 40), state(document.status.name), pages,
-            f"{document.progress} %", document.provider, ago(document.updated_at),
+        rows.add(
+            document.id, one_line(document.filename), state(document.status.name), pages,
+            f"{document.progress} %", one_line(document.provider), ago(document.updated_at),
         )  # fmt: skip
-    out.print(rows)
+    rows.print()
 
 
 @app.command()
 def show(document_id: Id, as_json: Json = False) -> None:
     """Show everything about a document."""
-    from rich.markup import escape
-
-    from pipeline.cli.output import out, print_json, state, table
+    from pipeline.cli.output import one_line, print_json, print_pairs, state
     from pipeline.documents.views import as_json as plain
     from tasks.documents import status
 
@@ -85,11 +85,14 @@ def show(document_id: Id, as_json: Json = False) -> None:
     if as_json:
         print_json(plain(document))
         return
-    rows = table("", "")
-    for name, value in plain(document).items():
-        if value not in (None, ""):
-            rows.add_row(name.replace("_", " "), state(value) if name == "status" else escape(str(value)))
-    out.print(rows)
+    shown = {name: value for name, value in plain(document).items() if value not in (None, "")}
+    shown |= {name: value[:19].replace("T", " ") + " UTC" for name, value in shown.items() if name.endswith("_at")}
+    print_pairs(
+        [
+            (name.replace("_", " "), state(value) if name == "status" else one_line(str(value)))
+            for name, value in shown.items()
+        ]
+    )
 
 
 @app.command()
@@ -99,7 +102,7 @@ def pages(
     as_json: Json = False,
 ) -> None:
     """List a document's pages: state, attempts, error, length of the text."""
-    from pipeline.cli.output import one_line, out, print_json, table
+    from pipeline.cli.output import Table, err, one_line, print_json, state
     from pipeline.documents.views import as_json as plain
     from tasks.documents import PageStatus
     from tasks.documents import pages as find
@@ -108,24 +111,27 @@ def pages(
     if as_json:
         print_json([plain(page) for page in found])
         return
-    rows = table("PAGE>", "IN FILE>", "STATE", "ATTEMPTS>", "CHARACTERS>", "PROVIDER", "ERROR")
+    if not found:
+        err.print("No page has failed." if failed else "There are no pages yet.")
+        return
+    rows = Table("PAGE>", "IN FILE>?", "STATE", "ATTEMPTS>?", "CHARACTERS>?", "PROVIDER?", "ERROR")
     for page in found:
-        rows.add_row(
-            str(page.page), str(page.page_source), page.status.name, str(page.attempts), str(len(page.content)),
-            f"{page.provider} {page.model}".strip(), one_line(page.error, 300),
+        rows.add(
+            str(page.page), str(page.page_source), state(page.status.name), str(page.attempts), str(len(page.content)),
+            one_line(f"{page.provider} {page.model}"), one_line(page.error),
         )  # fmt: skip
-    out.print(rows)
+    rows.print()
 
 
 @app.command()
 def attempts(
     document_id: Id,
     page: Annotated[int | None, typer.Argument(help="One page; default: all.")] = None,
-    text: Annotated[bool, typer.Option("--text", help="Show the texts as well.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Show the texts instead.")] = False,
     as_json: Json = False,
 ) -> None:
     """List every attempt of a document's pages: model, tokens, time, how it ended."""
-    from pipeline.cli.output import one_line, out, print_json, table
+    from pipeline.cli.output import Table, err, one_line, print_json
     from pipeline.documents.views import as_json as plain
     from tasks.documents import attempts as find
 
@@ -133,16 +139,27 @@ def attempts(
     if as_json:
         print_json([plain(attempt) for attempt in found])
         return
-    rows = table("ATTEMPT>", "PAGE>", "ENDED", "MODEL", "TOKENS IN>", "OUT>", "MS>", "ERROR")
-    for attempt in found:
-        ended = attempt.status + (" (cache)" if attempt.cached else "") + ("" if attempt.effective else " (discarded)")
-        rows.add_row(
-            str(attempt.id), str(attempt.page), ended, f"{attempt.provider} {attempt.model}",
-            str(attempt.input_tokens), str(attempt.output_tokens), str(attempt.latency_ms), one_line(attempt.error),
-        )  # fmt: skip
-        if text:
-            rows.add_row("", "", one_line(attempt.text, 400))
-    out.print(rows)
+    if not found:
+        err.print("There are no attempts" + (f" of page {page}." if page else "."))
+    if text:
+        for attempt in found:
+            typer.echo(f"<!-- attempt {attempt.id}, page {attempt.page}: {attempt.status} -->\n\n{attempt.text}\n")
+    elif found:
+        rows = Table("ATTEMPT>", "PAGE>", "ENDED", "MODEL?", "TOKENS IN>?", "OUT>?", "MS>?", "ERROR")
+        for attempt in found:
+            rows.add(
+                str(attempt.id), str(attempt.page), _ended(attempt), one_line(_model(attempt)),
+                str(attempt.input_tokens), str(attempt.output_tokens), str(attempt.latency_ms), one_line(attempt.error),
+            )  # fmt: skip
+        rows.print()
+
+
+def _ended(attempt: "AttemptView") -> str:
+    return attempt.status + (" (cache)" if attempt.cached else "") + ("" if attempt.effective else " (discarded)")
+
+
+def _model(attempt: "AttemptView") -> str:
+    return attempt.provider if attempt.model in {"", attempt.provider} else f"{attempt.provider} {attempt.model}"
 
 
 @app.command()
@@ -225,29 +242,41 @@ def remerge(
 
 @app.command()
 def delete(
-    document_ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Ids, or beginnings of them.")],
+    document_ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids, or beginnings of them.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete documents with their pages, attempts and stored files. Files you wrote elsewhere stay."""
-    from pipeline.cli.output import err
+    from pipeline.cli.output import err, one_line
     from tasks.documents import delete as act
     from tasks.documents import status
 
-    found = [status(_find(prefix)) for prefix in document_ids]
+    found = [status(found) for found in dict.fromkeys(_find(prefix) for prefix in document_ids)]
     if not yes:
         typer.confirm(f"Delete {', '.join(document.filename for document in found)}?", abort=True, err=True)
     for document in found:
         act(document.id)
-        err.print(f"{document.id} {document.filename}: deleted", soft_wrap=True)
+        err.print(f"{document.id} {one_line(document.filename)}: deleted", soft_wrap=True)
 
 
 @app.command()
-def export(document_id: Id, output: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
+def export(
+    document_id: Id,
+    output: Annotated[Path, typer.Argument(help="The file to write, or a folder for NAME.md.")],
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace the file if it exists.")] = False,
+) -> None:
     """Write a document's Markdown to a file, with its manifest beside it."""
-    from pipeline.documents.files import manifest_path, write_text
-    from tasks.documents import status
+    from pipeline.cli.output import err, one_line
+    from pipeline.documents.files import manifest_path, stem, storage_error, write_text
+    from tasks.documents import UserError, status
 
     document = status(_find(document_id))
-    write_text(output, document.read_text())
-    if document.manifest_path and document.manifest_path.exists():
-        write_text(manifest_path(output), document.manifest_path.read_text(encoding="utf-8"))
+    target = output / f"{stem(document.filename)}.md" if output.is_dir() else output
+    if target.exists() and not force:
+        raise UserError(f"{target} exists and is kept: use --force to replace it", code="exists")
+    try:
+        write_text(target, document.read_text())
+        if document.manifest_path and document.manifest_path.exists():
+            write_text(manifest_path(target), document.manifest_path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise storage_error(error, target) from error
+    err.print(f"{document.id} {one_line(document.filename)} → [bold]{one_line(str(target))}[/bold]", soft_wrap=True)

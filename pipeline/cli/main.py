@@ -1,12 +1,15 @@
 """The commands, and how an error reaches the person at the terminal."""
 
 import sys
+from typing import Any
 
 import typer
 
 from pipeline.cli import convert, documents, operate
 from pipeline.engine.errors import PenstockError
 from pipeline.engine.logs import configure
+
+FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
 app = typer.Typer(
     name="penstock",
@@ -35,32 +38,47 @@ def main() -> None:
     try:
         app()
     except PenstockError as error:
-        _fail(str(error))
+        _fail(str(error), WRONG_USAGE if getattr(error, "code", "") == "usage" else FAILED)
     except KeyboardInterrupt:
         sys.stderr.write("\n")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         if not (sentence := _explained(error)):
             raise
-        _fail(sentence)
+        _fail(sentence, FAILED)
 
 
-def _fail(sentence: str) -> None:
+def _fail(sentence: str, code: int) -> None:
     sys.stderr.write(f"penstock: {sentence}\n")
-    sys.exit(1)
+    sys.exit(code)
 
 
 def _explained(error: Exception) -> str:
     """A sentence for errors that come from the surroundings; empty for those that are defects."""
     from pydantic import ValidationError
     from redis import RedisError
-    from sqlalchemy.exc import DBAPIError
+    from sqlalchemy.exc import ArgumentError, DBAPIError
 
-    if isinstance(error, ValidationError):
-        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors(include_input=False)]
-        return "a setting is wrong (see docs/settings.md): " + "; ".join(lines)
-    if isinstance(error, DBAPIError):
-        return f"the database is not usable: {str(error.orig).strip().splitlines()[0]}. Try `penstock doctor`."
-    if isinstance(error, RedisError):
-        return f"Redis is not usable: {error}. Try `penstock doctor`."
-    return ""
+    from pipeline.settings import ConfigFileError
+
+    match error:
+        case ValidationError():
+            sentence = "a setting is wrong: " + "; ".join(map(_setting, error.errors(include_input=False)))
+        case ConfigFileError():
+            sentence = str(error)
+        case ArgumentError():
+            sentence = f"PENSTOCK_DATABASE_URL is no database URL (postgresql://user:password@host/name): {error}"
+        case DBAPIError():
+            sentence = f"the database is not usable: {str(error.orig).strip().splitlines()[0]}. Try `penstock doctor`."
+        case RedisError():
+            sentence = f"Redis is not usable: {str(error).rstrip('.')}. Try `penstock doctor`."
+        case OSError(filename=str(path), strerror=reason):
+            sentence = f"{path}: {reason}. PENSTOCK_DATA_DIR names the folder that holds Penstock's data."
+        case _:
+            sentence = ""
+    return sentence
+
+
+def _setting(problem: Any) -> str:
+    path = [str(part) for part in problem["loc"]]
+    return f"{'.'.join(path)} (PENSTOCK_{'__'.join(path).upper()}): {problem['msg'].removeprefix('Value error, ')}"

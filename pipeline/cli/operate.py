@@ -18,7 +18,10 @@ def up() -> None:
 
     Children that die are started again. Ctrl-C ends it in order: what runs is finished or given back.
     """
+    from rich.markup import escape
+
     from pipeline.cli.output import err
+    from pipeline.engine.errors import UserError
     from pipeline.engine.logs import configure
     from pipeline.settings import get_settings
     from pipeline.standalone.locks import supervisor_lock
@@ -31,17 +34,19 @@ def up() -> None:
         while not lock.acquire():
             info = read_info(settings)
             if info is not None and info.mode == "up":
-                err.print(f"penstock: already up for {settings.data_dir} (process {info.pid})")
-                raise typer.Exit(1)
+                raise UserError(f"already up for {settings.data_dir} (process {info.pid})", code="up")
             if not waited and info is not None:
                 err.print("A command has started a stack here; waiting until it is done …")
                 waited = True
             time.sleep(0.1)
 
         def ready() -> None:
-            err.print(f"Penstock is up. Data: {settings.data_dir}. Ctrl-C ends it.", soft_wrap=True)
+            err.print(f"Penstock is up. Data: {escape(str(settings.data_dir))}. Ctrl-C ends it.", soft_wrap=True)
 
-        Supervisor(settings, "up", output=None).run(unused=lambda: False, ready=ready)
+        def ending() -> None:
+            err.print("Stopping: pages under way are finished or given back. Ctrl-C again: at once.", soft_wrap=True)
+
+        Supervisor(settings, "up", output=None).run(unused=lambda: False, ready=ready, ending=ending)
     err.print("Penstock has stopped.")
 
 
@@ -50,6 +55,7 @@ def status(as_json: Json = False) -> None:
     from pipeline.cli.output import print_json
     from pipeline.settings import get_settings
     from pipeline.standalone.stack import migrate_embedded
+    from pipeline.storage.context import get_context
 
     settings = get_settings()
     migrate_embedded(settings)
@@ -57,7 +63,7 @@ def status(as_json: Json = False) -> None:
     if as_json:
         print_json(facts)
     else:
-        _show(facts)
+        _show(facts, online=get_context().online)
 
 
 def _facts(settings: "Settings") -> dict[str, Any]:
@@ -91,30 +97,37 @@ def _facts(settings: "Settings") -> dict[str, Any]:
     }
 
 
-def _show(facts: dict[str, Any]) -> None:
-    from pipeline.cli.output import out, state, table
+def _show(facts: dict[str, Any], *, online: bool) -> None:
+    from rich.markup import escape
 
-    rows = table("", "")
-    rows.add_row("documents", "  ".join(f"{state(name)} {n}" for name, n in facts["documents"].items()) or "none")
-    rows.add_row("pages", "  ".join(f"{name} {n}" for name, n in facts["pages"].items()) or "none")
-    hour = facts["last_hour"]
-    rows.add_row(
-        "last hour",
-        f"{hour['finished']} attempts, {hour['per_minute']} pages/min, "
-        f"{hour['mean_ms']:.0f} ms a page, {hour['failure_rate']:.1%} failed",
+    from pipeline.cli.output import print_pairs, state
+
+    hour, queues = facts["last_hour"], facts["queues"]
+    waiting = "  ".join(f"{name} {n}" for name, n in (queues or {}).items())
+    idle = "none; `penstock up` starts them, `penstock convert` for as long as it needs them"
+    print_pairs(
+        [
+            ("documents", "  ".join(f"{state(name)} {n:,}" for name, n in facts["documents"].items()) or "none"),
+            ("pages", "  ".join(f"{name} {n:,}" for name, n in facts["pages"].items()) or "none"),
+            ("last hour", _throughput(hour) if hour["finished"] else "no attempts"),
+            ("queues", "Redis is not reachable" if online and queues is None else waiting or "not running"),
+            ("workers", "\n".join(facts["workers"]) or idle),
+            ("data", escape(facts["data_dir"])),
+        ]
     )
-    queues = facts["queues"]
-    waiting = "Redis is down" if queues is None else "  ".join(f"{name} {n}" for name, n in queues.items())
-    rows.add_row("waiting", waiting)
-    rows.add_row("workers", "\n".join(facts["workers"]) or "none running: `penstock up` starts them")
-    rows.add_row("data", facts["data_dir"])
-    out.print(rows)
+
+
+def _throughput(hour: dict[str, Any]) -> str:
+    return (
+        f"{hour['finished']:,} attempts, {hour['per_minute']:,} pages/min, {hour['mean_ms']:,.0f} ms a page, "
+        f"{hour['failure_rate']:.1%} failed"
+    )
 
 
 def doctor(as_json: Json = False) -> None:
     """Check database, Redis, providers and versions, and say how to mend what is wrong. Exit code 1 if anything is."""
     from pipeline.cli.doctor import FAIL, checks
-    from pipeline.cli.output import out, print_json, table
+    from pipeline.cli.output import out, print_json
     from pipeline.settings import get_settings
 
     found = checks(get_settings())
@@ -123,11 +136,12 @@ def doctor(as_json: Json = False) -> None:
     else:
         from rich.markup import escape
 
-        rows = table("", "CHECK", "FOUND", "WHAT TO DO")
-        marks = {"ok": "[green]ok[/green]", "warn": "[yellow]warn[/yellow]", "fail": "[red]FAIL[/red]"}
+        marks = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "fail": "[red]FAIL[/red]"}
+        width = max(len(check.name) for check in found)
         for check in found:
-            rows.add_row(marks[check.result], check.name, escape(check.found), escape(check.advice))
-        out.print(rows)
+            out.print(f"{marks[check.result]}  {check.name:<{width}}  {escape(check.found)}", soft_wrap=True)
+            if check.advice:
+                out.print(f"      {'':<{width}}  → {escape(check.advice)}", soft_wrap=True)
     if any(check.result == FAIL for check in found):
         raise typer.Exit(1)
 
@@ -148,7 +162,9 @@ def worker(context: typer.Context) -> None:
         from pipeline.engine.errors import UserError
 
         # Without -Q a reconnect can consume queues that were never meant for this worker.
-        raise UserError("say which queues: `penstock worker -Q cpu`, `-Q vision -P threads -c 32` or `-Q control`")
+        raise UserError(
+            "say which queues: `penstock worker -Q cpu`, `-Q vision -P threads -c 32` or `-Q control`", code="usage"
+        )
     _celery("worker", context.args)
 
 
@@ -163,10 +179,19 @@ def flower(context: typer.Context) -> None:
 
 
 def _celery(program: str, arguments: list[str]) -> None:
+    from pipeline.engine.errors import UserError
     from pipeline.settings import get_settings
     from pipeline.standalone.stack import migrate_embedded
+    from pipeline.storage.context import get_context
 
-    if "--help" not in arguments and program != "flower":
-        migrate_embedded(get_settings())
+    arguments = ["--help" if argument == "-h" else argument for argument in arguments]
+    if "--help" not in arguments:
+        if not get_context().online:
+            raise UserError(
+                "no Redis runs here: `penstock up` starts one, with workers and beat; PENSTOCK_REDIS_URL names another",
+                code="offline",
+            )
+        if program != "flower":
+            migrate_embedded(get_settings())
     # In our place: signals and exit codes are Celery's own.
     os.execv(sys.executable, [sys.executable, "-m", "celery", "-A", "tasks", program, *arguments])  # noqa: S606

@@ -1,31 +1,34 @@
-"""A bar for each file on a terminal; a line for each file elsewhere."""
+"""What `penstock convert` shows while it works: bars on a terminal, a line for each file that is done elsewhere."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich import progress as bars
 
-from pipeline.cli.output import err, one_line, state
+from pipeline.cli.output import count, err, one_line, state
 
 if TYPE_CHECKING:
     from tasks.documents import Document
 
 MAX_BARS = 12
-"""More would scroll: further files are counted in the bar for all of them."""
+"""More would scroll. Files that are done make room for others."""
+_WIDE = 80
+"""Columns of a terminal from which on there is room for bars and times."""
 
 
 class Progress:
-    """What `penstock convert` shows while it works, on standard error."""
+    """Bars on standard error, while this context lasts. Without a terminal there are only the lines."""
 
     def __init__(self, total: int) -> None:
-        self._live = err.is_terminal
-        self._bars = bars.Progress(
-            bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn(),
-            bars.TextColumn("{task.fields[state]}"), bars.TimeElapsedColumn(), console=err, disable=not self._live,
-        )  # fmt: skip
-        self._tasks: dict[str, bars.TaskID] = {}
-        self._settled: set[str] = set()
-        self._all = self._bars.add_task("all files", total=total, state="") if total > 1 else None
+        self._many = total > 1
+        self._max_bars = min(MAX_BARS, max(1, err.height - 3))
+        self._name_width, bar_width = _widths(err.width)
+        self._bars = bars.Progress(*_columns(bar_width), console=err, disable=not err.is_terminal)
+        self._shown: dict[str, bars.TaskID] = {}
+        self._gone: set[str] = set()
+        self._all = self._bars.add_task("all files", total=total, pages="", state="") if self._many else None
+        self._total = total
+        self._done = 0
 
     def __enter__(self) -> "Progress":
         self._bars.start()
@@ -38,29 +41,55 @@ class Progress:
 
     def show(self, name: str, document: "Document") -> None:
         """Show how a document stands."""
-        if document.settled and document.id not in self._settled:
-            self._settled.add(document.id)
-            self._count(one_line(name, 40), document.status.name, document.pages)
-        if document.id not in self._tasks:
-            if len(self._tasks) >= MAX_BARS:
+        if document.id in self._gone:
+            return
+        if document.id not in self._shown:
+            if len(self._shown) >= self._max_bars:
                 return
-            self._tasks[document.id] = self._bars.add_task(one_line(name, 40), total=None, state="")
+            self._shown[document.id] = self._bars.add_task(
+                one_line(name, self._name_width), total=None, pages="", state=""
+            )
         self._bars.update(
-            self._tasks[document.id], total=document.pages or None,
+            self._shown[document.id], total=document.pages or None, pages=_pages(document),
             completed=document.completed_count + document.failed_count, state=state(document.status.name),
         )  # fmt: skip
 
-    def failed(self, name: str, reason: str) -> None:
-        """Show that a file was refused."""
-        self._count(one_line(name, 40), "REFUSED", 0)
-        if self._live and self._all is not None:
-            self._bars.console.print(f"[red]{one_line(name, 40)}[/red]: {one_line(reason, 300)}")
+    def done(self, line: str, document: "Document | None" = None) -> None:
+        """A file is done: say `line` (markup). Among several its bar makes room for the next."""
+        self._done += 1
+        if self._all is not None:
+            self._bars.update(self._all, completed=self._done, pages=f"{self._done:,}/{count(self._total, 'file')}")
+        if self._many and document is not None:
+            self._gone.add(document.id)
+            if document.id in self._shown:
+                self._bars.remove_task(self._shown.pop(document.id))
+        if line:
+            self.note(line)
 
     def note(self, sentence: str) -> None:
-        self._bars.console.print(sentence)
+        """Say something above the bars."""
+        self._bars.console.print(sentence, soft_wrap=True)
 
-    def _count(self, name: str, status: str, pages: int) -> None:
-        if self._all is not None:
-            self._bars.advance(self._all)
-        if not self._live:
-            err.print(f"{name}: {status}" + (f", {pages} pages" if pages else ""), soft_wrap=True)
+
+def _widths(width: int) -> tuple[int, int]:
+    """Of the names and of the bars; 0: no bars."""
+    if width < _WIDE:
+        return max(10, width - 32), 0
+    room = width - 42
+    name = min(40, room * 2 // 3)
+    return name, min(40, room - name)
+
+
+def _columns(bar_width: int) -> list[bars.ProgressColumn]:
+    name, pages = bars.TextColumn("{task.description}"), bars.TextColumn("{task.fields[pages]}", justify="right")
+    stands = bars.TextColumn("{task.fields[state]}")
+    if not bar_width:
+        return [name, pages, stands]
+    return [name, bars.BarColumn(bar_width), pages, stands, bars.TimeElapsedColumn()]
+
+
+def _pages(document: "Document") -> str:
+    if not document.pages:
+        return ""
+    failed = f", [red]{document.failed_count:,} failed[/red]" if document.failed_count else ""
+    return f"{document.completed_count:,}/{count(document.pages, 'page')}{failed}"

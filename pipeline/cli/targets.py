@@ -29,18 +29,21 @@ def plan(inputs: Sequence[Path], output: str) -> list[Target]:
     """A target for each file that `inputs` name; `output` is a file, a folder, `-`, or empty.
 
     Raises `UserError` for what cannot be read or written."""
-    sources = [(source, _below(source, given)) for given in inputs for source in discover([given])]
-    sources = list(dict(sources).items())  # the same file named twice is converted once
+    found: dict[Path, Path] = {}
+    for given in inputs:
+        for source in discover([given]):
+            found.setdefault(source, _below(source, given))  # the same file named twice is converted once
+    sources = list(found.items())
     if output == STDOUT:
         if len(sources) != 1:
-            raise UserError(f"-o - takes one file, not {len(sources)}: name a folder with -o", code="output")
+            raise UserError(f"-o - takes one file, not {len(sources)}: name a folder with -o", code="usage")
         return [Target(sources[0][0], None)]
     folder = Path(output)
     if output and len(sources) == 1 and not folder.is_dir() and not output.endswith(os.sep):
         _check_writable(folder.parent)
         return [Target(sources[0][0], folder)]
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file, but {len(sources)} results need a folder", code="output")
+        raise UserError(f"{folder} is a file, but {len(sources)} results need a folder", code="usage")
     _check_writable(folder)
     return _distinct(folder, sources)
 
@@ -51,13 +54,13 @@ def _below(source: Path, given: Path) -> Path:
 
 
 def _distinct(folder: Path, sources: Sequence[tuple[Path, Path]]) -> list[Target]:
-    taken: set[Path] = set()
+    taken: set[str] = set()  # in one case: a.md and A.md are one file on many systems
     targets = []
     for source, below in sources:
         # a.pdf and a.png, or two folders' report.pdf: a, a-2, a-3 …
         names = (f"{stem(source.name)}{f'-{n}' if n > 1 else ''}.md" for n in count(1))
-        path = next(candidate for name in names if (candidate := folder / below / name) not in taken)
-        taken.add(path)
+        path = next(candidate for name in names if str(candidate := folder / below / name).casefold() not in taken)
+        taken.add(str(path).casefold())
         targets.append(Target(source, path))
     return targets
 

@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 from redis import RedisError
 from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from pipeline.documents import files, units
@@ -129,7 +129,7 @@ class PageWork:
             answer, error = None, failure
         except PenstockError as failure:
             answer, error = None, UnitError(str(failure), kind=ErrorKind.PERMANENT)
-        except (OSError, MemoryError) as failure:
+        except (OSError, MemoryError, OperationalError) as failure:
             answer, error = None, UnitError(f"{type(failure).__name__}: {failure}")
         except Exception as failure:
             log.exception("page.unexpected_error", document=unit.document_id, page=unit.page)

@@ -56,9 +56,9 @@ def incoming(settings: Settings, source: Path) -> Iterator[Path]:
 
     Everything is decided on the copy: the original may change under our hands.
     """
-    settings.upload_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     copy = settings.upload_dir / f"incoming-{uuid4().hex}"
     try:
+        settings.upload_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         shutil.copyfile(source, copy)
         yield copy
     except OSError as error:

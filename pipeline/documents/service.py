@@ -46,12 +46,13 @@ class Choice:
     provider: str = ""
     model: str = ""
 
-    def columns(self, settings: Settings) -> dict[str, str]:
-        """Columns of the pages it applies to. Raises `UserError` for an unknown provider."""
-        if self.provider:
-            registry.check(settings, self.provider, self.model)
-            return {"provider": self.provider, "model": self.model}
-        return {"model": self.model} if self.model else {}
+    def columns(self, settings: Settings, *current: str) -> dict[str, str]:
+        """Columns of the pages it applies to, whose providers are `current`. Raises `UserError` if it cannot work."""
+        if not (self.provider or self.model):
+            return {}
+        for provider in [self.provider] if self.provider else current:
+            registry.check(settings, provider, self.model)
+        return {"provider": self.provider, "model": self.model} if self.provider else {"model": self.model}
 
 
 def cancel(context: Context, document_id: str) -> DocumentView:
@@ -92,7 +93,8 @@ def resume(context: Context, document_id: str) -> DocumentView:
         event = resume_event(
             document.pages, document.completed_count, document.failed_count, allow_partial=document.allow_partial
         )
-        _move(session, document, event, attempts=0)
+        ended = {"finished_at": _now()} if event is DocumentEvent.RESUME_PARTIAL else {}
+        _move(session, document, event, attempts=0, **ended)
         return _view(session, document_id)
 
     return context.db.run(work)
@@ -103,10 +105,13 @@ def retry(context: Context, document_id: str, choice: Choice = Choice(), *, fres
 
     `fresh`: ask the provider again even for pages that the cache knows.
     """
-    columns = choice.columns(context.settings)
 
     def work(session: Session) -> DocumentView:
         document = _get(session, document_id)
+        columns = choice.columns(context.settings, document.provider)
+        if columns:
+            provider = columns.get("provider", document.provider)
+            columns["model_name"] = registry.model_name(context.settings, provider, choice.model)
         _move(
             session, document, DocumentEvent.RETRY, **columns, pages=0, completed_count=0, failed_count=0, attempts=0,
             error=None, merged_path=None, finished_at=None, use_cache=document.use_cache and not fresh,
@@ -119,11 +124,11 @@ def retry(context: Context, document_id: str, choice: Choice = Choice(), *, fres
 
 def retry_page(context: Context, document_id: str, page: int, choice: Choice = Choice()) -> DocumentView:
     """Convert one COMPLETED or FAILED page again, asking the provider anew. Its text stays until there is a new one."""
-    columns = choice.columns(context.settings)
 
     def work(session: Session) -> DocumentView:
         document = _get(session, document_id)
         row = _page(session, document_id, page)
+        columns = choice.columns(context.settings, row.provider)
         PAGE.target(PageStatus(row.status), PageEvent.RETRY)
         _retry_pages(session, document, PAGES.c.id == row.id, **columns, use_cache=False)
         return _view(session, document_id)
@@ -133,13 +138,16 @@ def retry_page(context: Context, document_id: str, page: int, choice: Choice = C
 
 def retry_failed(context: Context, document_id: str, choice: Choice = Choice()) -> DocumentView:
     """Convert all FAILED pages again."""
-    columns = choice.columns(context.settings)
 
     def work(session: Session) -> DocumentView:
         document = _get(session, document_id)
         if not document.failed_count:
             raise UserError(f"document {document_id} has no failed page", code="nothing_to_do")
-        _retry_pages(session, document, PAGES.c.status == PageStatus.FAILED, **columns)
+        failed = PAGES.c.status == PageStatus.FAILED
+        providers = session.execute(
+            select(PAGES.c.provider).where(PAGES.c.document_id == document_id, failed).distinct()
+        )
+        _retry_pages(session, document, failed, **choice.columns(context.settings, *providers.scalars()))
         return _view(session, document_id)
 
     return context.db.run(work)
@@ -203,7 +211,9 @@ def revive(context: Context, document_id: str, *, allow_partial: bool = False) -
             session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(allow_partial=partial))
             return _view(session, document_id)
         if document.pages == 0:
-            _move(session, document, DocumentEvent.RETRY, attempts=0, error=None, finished_at=None)
+            _move(
+                session, document, DocumentEvent.RETRY, allow_partial=partial, attempts=0, error=None, finished_at=None
+            )
         elif document.completed_count == document.pages:
             _remerge(session, document, allow_partial=partial)
         else:

@@ -61,11 +61,10 @@ def _row(
     context: Context, path: Path, info: SourceInfo, numbers: list[int], provider: str, options: Options
 ) -> dict[str, Any]:
     now = datetime.now(UTC)
-    profile = context.settings.providers.get(provider)
-    model = options.model or (profile.model if profile else provider)
     return {
         "filename": safe_filename(path.name), "type": info.type, "page_range": _normal(numbers, info.pages),
-        "provider": provider, "model": options.model, "model_name": model, "size_bytes": info.size_bytes,
+        "provider": provider, "model": options.model, "size_bytes": info.size_bytes,
+        "model_name": registry.model_name(context.settings, provider, options.model),
         "allow_partial": options.allow_partial, "use_cache": options.use_cache and context.settings.documents.cache,
         "status": DocumentStatus.PENDING, "created_at": now, "updated_at": now,
     }  # fmt: skip
@@ -74,9 +73,9 @@ def _row(
 def _store(context: Context, copy: Path, key: str, row: dict[str, Any]) -> DocumentView:
     document_id = uuid4().hex[:16]
     place = files.source_path(context.settings, document_id, row["type"])
-    place.parent.mkdir(parents=True, mode=0o700)
-    copy.replace(place)  # the file first, the row after: no row ever points at nothing
     try:
+        place.parent.mkdir(parents=True, mode=0o700)
+        copy.replace(place)  # the file first, the row after: no row ever points at nothing
         with context.db.transaction() as session:
             session.execute(insert(DOCUMENTS).values(id=document_id, submission_key=key, **row))
             stored = session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id == document_id)).one()

@@ -22,11 +22,11 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.retry import Decision, Drop, GiveUp, Policy, Release, RetryAt, decide
 from pipeline.engine.traces import AiCall, preview
 from pipeline.providers.protocols import Answer
+from pipeline.providers.registry import MAX_MODEL_CHARS
 
 RELAUNCH_AFTER_S = 10
 """How long the sweeper leaves a document alone after something moved it."""
 MAX_ERROR_CHARS = 2000
-MAX_MODEL_CHARS = 120
 # NUL, which PostgreSQL refuses, and halves of surrogate pairs, which no encoding has. Models do write them.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MAX_MODEL_CHARS = 120
+"""What tables keep of a model's name."""
+
 _made: dict[tuple[object, ...], object] = {}
 
 
@@ -51,8 +54,17 @@ def probe(settings: Settings, provider: str) -> str:
     return _service(settings, provider, "").probe()
 
 
+def model_name(settings: Settings, provider: str, model: str = "") -> str:
+    """What people know the provider's model by, or `model` if that replaces it."""
+    profile = settings.providers.get(provider)
+    return model or (profile.model if profile else provider)
+
+
 def check(settings: Settings, provider: str, model: str = "") -> None:
     """Raise `UserError` (`unknown_provider`, `unknown_model`, `no_model`) now, rather than on every page later."""
+    if len(model) > MAX_MODEL_CHARS or not model.isprintable():
+        message = f"{model[:MAX_MODEL_CHARS]!r} is no model: a name has at most {MAX_MODEL_CHARS} printable characters"
+        raise UserError(message, code="unknown_model")
     if provider == LOCAL:
         if model not in {"", LOCAL}:
             raise UserError(f"provider '{LOCAL}' has no model '{model}': leave the model out", code="unknown_model")

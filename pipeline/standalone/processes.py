@@ -93,13 +93,18 @@ def _celery(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "pipeline.standalone.child", *arguments]
 
 
-def end(children: Sequence[Child], grace_s: float) -> None:
-    """End children: ask (they finish what runs), then insist (they give it back), then kill."""
+def end(children: Sequence[Child], grace_s: float, in_a_hurry: Callable[[], bool] = lambda: False) -> None:
+    """End children: ask (they finish what runs), then insist (they give it back), then kill.
+
+    `in_a_hurry`: whether to cut the first wait short.
+    """
     for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGQUIT, 3.0), (signal.SIGKILL, 5.0)):
         for child in children:
             child.signal(number)
         deadline = time.monotonic() + patience_s
         while any(child.running for child in children) and time.monotonic() < deadline:
+            if number == signal.SIGTERM and in_a_hurry():
+                break
             time.sleep(0.02)
         if not any(child.running for child in children):
             break

@@ -12,6 +12,7 @@ from redis.retry import Retry
 
 from pipeline.engine.errors import UserError
 from pipeline.settings import Settings
+from pipeline.standalone.processes import log_file
 
 
 def find_server() -> str:
@@ -36,16 +37,19 @@ def command(settings: Settings) -> list[str]:
     """How to start it: durable (AOF), never evicting, reachable by this user only."""
     folder = settings.data_dir / "redis"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _private_folder(settings.redis_socket.parent)
+    if settings.redis_socket.parent != settings.data_dir:
+        _private_folder(settings.redis_socket.parent)
     return [
         find_server(), "--port", "0", "--unixsocket", str(settings.redis_socket), "--unixsocketperm", "700",
         "--dir", str(folder), "--appendonly", "yes", "--appendfsync", "everysec", "--save", "",
         "--maxmemory-policy", "noeviction", "--daemonize", "no", "--loglevel", "warning",
+        "--logfile", str(log_file(settings)),  # its lines tell a person at a terminal nothing
         "--aof-use-rdb-preamble", "yes", "--aof-load-truncated", "yes",
     ]  # fmt: skip
 
 
 def _private_folder(folder: Path) -> None:
+    """Make a folder that a stranger could have made before us, for its name can be guessed."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.stat()
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:

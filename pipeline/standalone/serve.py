@@ -2,6 +2,8 @@
 
 import sys
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure
 from pipeline.settings import get_settings
@@ -18,7 +20,7 @@ def main() -> int:
             return 0
         try:
             Supervisor(settings, "on-demand", output=None).run(unused=Idleness(settings))
-        except UserError as error:
+        except (UserError, SQLAlchemyError, OSError) as error:
             sys.stderr.write(f"{error}\n")
             return 1
     return 0

@@ -7,13 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from redis import Redis, RedisError
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
 from pipeline.engine.errors import UserError
+from pipeline.engine.presence import Presence
 from pipeline.settings import Settings
 from pipeline.standalone import redis_server
 from pipeline.standalone.locks import is_supervised, users_lock
 from pipeline.standalone.processes import log_file
 from pipeline.standalone.supervisor import read_info
-from pipeline.storage.context import Context
+from pipeline.storage.context import Context, get_context
 from pipeline.storage.schema import HEAD, current, migrate
 
 START_S = 60.0
@@ -31,7 +36,6 @@ class Stack:
     def ensure(self) -> None:
         """See to it that the stack is up. Raises `UserError`, with the end of the log, if it cannot be started."""
         if not self._settings.embedded_redis:
-            migrate_embedded(self._settings)
             return
         if self._server is not None and self._server.poll() is not None:
             self._server = None  # it served and was killed: that is no reason not to start another one
@@ -42,6 +46,15 @@ class Stack:
             if time.monotonic() > deadline:
                 raise UserError(f"the stack did not start within {START_S:.0f} s; see {log_file(self._settings)}")
             time.sleep(0.02)
+
+    def has_workers(self) -> bool:
+        """Whether someone works; workers of an embedded stack are its supervisor's business."""
+        if self._settings.embedded_redis:
+            return True
+        try:
+            return bool(Presence(get_context().redis).alive())
+        except RedisError:
+            return True  # nobody knows
 
     def _is_ready(self) -> bool:
         return (
@@ -71,9 +84,12 @@ def using_stack(settings: Settings) -> Iterator[Stack]:
     """Hold on to the stack: it stays up as long as somebody does. With a Redis of the user's, nothing is started."""
     stack = Stack(settings)
     if not settings.embedded_redis:
-        stack.ensure()
+        migrate_embedded(settings)
+        _reach_redis(settings)
         yield stack
         return
+    if not settings.embedded_database:
+        _reach_database(settings)
     with users_lock(settings) as users:
         users.acquire(shared=True, wait=True)
         stack.ensure()
@@ -90,6 +106,24 @@ def migrate_embedded(settings: Settings) -> None:
             raise UserError(
                 "the database's schema is not the one of this version: run `penstock migrate`", code="schema"
             )
+    finally:
+        db.dispose()
+
+
+def _reach_redis(settings: Settings) -> None:
+    """Raise `RedisError` now, rather than wait for ever."""
+    client = Redis.from_url(settings.effective_redis_url, socket_connect_timeout=5, retry=Retry(NoBackoff(), 0))
+    try:
+        client.ping()
+    finally:
+        client.close()
+
+
+def _reach_database(settings: Settings) -> None:
+    """Raise `DBAPIError` here, where it reaches the user, rather than in the supervisor's log."""
+    db = Context(settings).db
+    try:
+        current(db)
     finally:
         db.dispose()
 

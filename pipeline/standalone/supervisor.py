@@ -17,7 +17,7 @@ from pipeline.engine.errors import UserError
 from pipeline.settings import Settings
 from pipeline.standalone import redis_server
 from pipeline.standalone.locks import FileLock, users_lock
-from pipeline.standalone.processes import Child, celery_children, end
+from pipeline.standalone.processes import Child, celery_children, end, log_file
 from pipeline.storage.context import Context
 from pipeline.storage.schema import migrate
 
@@ -58,26 +58,36 @@ class Supervisor:
             Child("redis", lambda: redis_server.command(settings), output) if settings.embedded_redis else None
         )
         self._children = celery_children(settings, output)
-        self._stop = False
+        self._signals = 0
 
-    def run(self, unused: Callable[[], bool], ready: Callable[[], None] = lambda: None) -> None:
-        """Keep the stack up until a signal comes or `unused` says so. Returns when everything has ended."""
+    def run(
+        self,
+        unused: Callable[[], bool],
+        ready: Callable[[], None] = lambda: None,
+        ending: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Keep the stack up until a signal comes or `unused` says so. Returns when everything has ended.
+
+        `ready` is called when it is up, `ending` when it begins to end. A second signal makes it end at once.
+        """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         try:
             self._begin()
-            ready()
-            while not self._stop and not unused():
+            if not self._signals:
+                ready()
+            while not self._signals and not unused():
                 now = time.monotonic()
                 for child in self._children:
                     child.tend(now)
                 self._tend_redis(now)
                 time.sleep(_TICK_S)
+            ending()
         finally:
             self._end()
 
     def _on_signal(self, number: int, frame: Any) -> None:  # noqa: ARG002
-        self._stop = True
+        self._signals += 1
 
     def _begin(self) -> None:
         for folder in (self._settings.upload_dir, self._settings.temp_dir, self._settings.output_dir):
@@ -87,9 +97,9 @@ class Supervisor:
         migrate(Context(self._settings).db)
         for child in self._children:
             child.start(time.monotonic())
-        while self._redis is not None and not redis_server.is_up(self._settings):
-            if time.monotonic() > deadline or self._stop:
-                raise UserError("the embedded Redis did not start; see the log", code="redis_down")
+        while self._redis is not None and not redis_server.is_up(self._settings) and not self._signals:
+            if time.monotonic() > deadline:
+                raise UserError(f"the embedded Redis did not start; see {log_file(self._settings)}", code="redis_down")
             self._tend_redis(time.monotonic())
             time.sleep(0.02)
         info_path(self._settings).write_text(json.dumps({"pid": os.getpid(), "mode": self._mode}))
@@ -100,7 +110,7 @@ class Supervisor:
             self._redis.tend(now)
 
     def _end(self) -> None:
-        end(self._children, GRACE_S)
+        end(self._children, GRACE_S, in_a_hurry=lambda: self._signals > 1)
         with suppress(Exception):
             # Nobody is left who could hold a claim; what had to be killed gives back here.
             context = Context(self._settings)

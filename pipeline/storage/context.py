@@ -1,8 +1,10 @@
 """What a process works with: settings, database, Redis. Made on first use, anew after a fork."""
 
 import os
+import socket
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from threading import Lock
 
 from redis import Redis
@@ -25,11 +27,22 @@ class Context:
     @property
     def online(self) -> bool:
         """False if the embedded Redis is down: nothing runs that could be told, and the next stack finds the rows."""
-        return not self.settings.embedded_redis or self.settings.redis_socket.exists()
+        return not self.settings.embedded_redis or _listens(self.settings.redis_socket)
 
     @cached_property
     def redis(self) -> "Redis":
         return connect(self.settings.effective_redis_url)
+
+
+def _listens(path: Path) -> bool:
+    # That the socket exists says nothing: one that was killed leaves it behind, and clients try for seconds.
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1)
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 _lock = Lock()

@@ -23,6 +23,18 @@ RIDE_OVER_S = 60.0
 _PASSING = ("40001", "40P01", "08", "57P", "55P03")
 
 
+class _Reading(Session):
+    """A session that tries each statement again while the database is away: reading twice does no harm."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        def attempt() -> Any:
+            if not self.in_transaction():
+                self.connection(execution_options={"read_only": True})
+            return super(_Reading, self).execute(*args, **kwargs)
+
+        return _riding_over(attempt, RIDE_OVER_S, before_next=self.rollback)
+
+
 class Database:
     """Transactions on one database. Make it after a fork: connections do not survive one."""
 
@@ -33,6 +45,7 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = self._sqlite() if self.is_sqlite else self._server(pool_size)
         self._session = sessionmaker(self.engine, expire_on_commit=False)
+        self._reading = sessionmaker(self.engine, class_=_Reading, expire_on_commit=False)
 
     def _sqlite(self) -> Engine:
         if self.url.database:
@@ -56,9 +69,11 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A transaction that only reads: on SQLite it neither waits for a writer nor stops one."""
-        with self._session() as session:
-            session.connection(execution_options={"read_only": True})
+        """A transaction that only reads: on SQLite it neither waits for a writer nor stops one.
+
+        Each statement is tried again for up to `RIDE_OVER_S` while the database is busy or away.
+        """
+        with self._reading() as session:
             yield session
 
     def run(self, work: Callable[[Session], Result], *, patience_s: float = RIDE_OVER_S) -> Result:
@@ -66,22 +81,33 @@ class Database:
 
         `work` must be safe to repeat: every write in it compares with what it read or names its claim.
         """
-        deadline = time.monotonic() + patience_s
-        wait_s = 0.05
-        while True:
-            try:
-                with self.transaction() as session:
-                    return work(session)
-            except DBAPIError as error:
-                if not is_passing(error) or time.monotonic() + wait_s > deadline:
-                    raise
-                log.warning("database.retry", error=type(error.orig).__name__, wait_s=round(wait_s, 2))
-            time.sleep(wait_s * (0.5 + random.random()))  # noqa: S311  # spreads load, guards nothing
-            wait_s = min(wait_s * 2, 2.0)
+
+        def attempt() -> Result:
+            with self.transaction() as session:
+                return work(session)
+
+        return _riding_over(attempt, patience_s)
 
     def dispose(self, *, close: bool = True) -> None:
         """Drop all connections; `close=False` in a forked child, whose parent still uses them."""
         self.engine.dispose(close=close)
+
+
+def _riding_over(
+    attempt: Callable[[], Result], patience_s: float, before_next: Callable[[], object] = lambda: None
+) -> Result:
+    deadline = time.monotonic() + patience_s
+    wait_s = 0.05
+    while True:
+        try:
+            return attempt()
+        except DBAPIError as error:
+            if not is_passing(error) or time.monotonic() + wait_s > deadline:
+                raise
+            log.warning("database.retry", error=type(error.orig).__name__, wait_s=round(wait_s, 2))
+        before_next()
+        time.sleep(wait_s * (0.5 + random.random()))  # noqa: S311  # spreads load, guards nothing
+        wait_s = min(wait_s * 2, 2.0)
 
 
 def is_passing(error: DBAPIError) -> bool:

@@ -1,0 +1,359 @@
+"""Any order of a user's commands and of workers' deeds, delays and deaths on one document."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from sqlalchemy import text
+
+from pipeline.documents import claiming, files, launching, merging, recovery, service, splitting
+from pipeline.documents.claiming import MAX_STAGE_ATTEMPTS
+from pipeline.documents.routing import CPU, VISION
+from pipeline.documents.service import Choice
+from pipeline.documents.splitting import ClaimLost
+from pipeline.documents.states import AT_REST, DOCUMENT, PAGE, DocumentEvent, DocumentStatus, PageStatus, progress
+from pipeline.documents.units import Outcome, PageUnit
+from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.errors import ErrorKind, UserError
+from pipeline.storage.context import Context
+from tests.support.documents import Worker, attempts, bad, document, good, insert_document, pages
+
+D, P = DocumentStatus, PageStatus
+WORKERS = ("w1", "w2", "w3")
+MAX_ATTEMPTS = 3
+STEPS = 40
+
+AUDIT = "CREATE TABLE audit (kind TEXT, document TEXT, page INTEGER, before INTEGER, after INTEGER)"
+NOTE = "INSERT INTO audit VALUES ('{table}', NEW.{key}, {page}, OLD.status, NEW.status);"
+TRIGGERS = {
+    "sqlite": [
+        "CREATE TRIGGER audit_{table} AFTER UPDATE OF status ON {table} WHEN OLD.status <> NEW.status BEGIN %s END"
+    ],
+    "postgresql": [
+        "CREATE FUNCTION audit_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN %s RETURN NULL; END $$",
+        "CREATE TRIGGER audit_{table} AFTER UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION audit_{table}()",
+    ],
+}
+LEGAL_CHANGES = {
+    "documents": {(before, after) for (before, _), after in DOCUMENT.legal.items()},
+    "pages": {(before, after) for (before, _), after in PAGE.legal.items()},
+}
+
+outcomes = st.sampled_from(
+    ["good", "good", "good", ErrorKind.PERMANENT, ErrorKind.TRANSIENT, ErrorKind.RATE_LIMITED, ErrorKind.CANCELLED]
+)
+workers = st.sampled_from(WORKERS)
+queues = st.sampled_from([CPU, CPU, VISION])
+choices = st.sampled_from([Choice(), Choice(), Choice("openai"), Choice("local")])
+shifts = st.sampled_from([0, 0, 1000, -1000])
+"""Seconds by which a claiming worker's clock differs: pages that wait become due, or the lease is over at once."""
+late = st.sampled_from([0, 0, 0, 1, 2])
+"""How many stages ago the one that is finished now was claimed."""
+
+
+class DocumentMachine(RuleBasedStateMachine):
+    """One document; what is claimed is remembered for ever, so that it can be committed late and twice."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self.context = context
+        self.id = insert_document(context, D.PENDING, [])
+        self.stages: list[tuple[Any, Claim]] = []
+        self.units: list[PageUnit] = []
+        self.texts = 0
+        self.contents: dict[int, str] = {}
+        self.seen, self.failed = D.PENDING, 0
+
+    @initialize(page_count=st.integers(0, 4), allow_partial=st.booleans())
+    def begin(self, page_count: int, allow_partial: bool) -> None:
+        service.revive(self.context, self.id, allow_partial=allow_partial)
+        if page_count:
+            self.claim_next_stage("w1")
+            self.commit_stage(*self.stages[-1], page_count, fails=False)
+
+    # What a user may do.
+
+    def command(self, act: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        before = self.everything()
+        try:
+            act(self.context, self.id, *arguments, **options)
+        except UserError as error:
+            note(f"refused: {error}")
+            assert self.everything() == before, "a command that was refused changed something"
+
+    @rule(command=st.sampled_from(["cancel", "pause", "resume", "retry", "retry_failed", "remerge", "revive"]))
+    def ask_for(self, command: str) -> None:
+        self.command(getattr(service, command))
+        assert command != "cancel" or self.status is D.CANCELLED
+
+    @precondition(lambda self: self.seen is D.PAUSED)
+    @rule()
+    def resume(self) -> None:
+        self.command(service.resume)
+        assert self.status is not D.PAUSED
+
+    @precondition(lambda self: self.seen in AT_REST)
+    @rule(choice=choices, fresh=st.booleans())
+    def retry(self, choice: Choice, fresh: bool) -> None:
+        self.command(service.retry, choice, fresh=fresh)
+
+    @precondition(lambda self: self.contents)
+    @rule(page=st.integers(1, 4), choice=choices)
+    def retry_page(self, page: int, choice: Choice) -> None:
+        self.command(service.retry_page, page, choice)
+
+    @precondition(lambda self: self.failed)
+    @rule(choice=choices)
+    def retry_failed(self, choice: Choice) -> None:
+        self.command(service.retry_failed, choice)
+
+    @precondition(lambda self: self.seen in AT_REST)
+    @rule(allow_partial=st.booleans(), how=st.sampled_from([service.remerge, service.revive]))
+    def merge_again(self, allow_partial: bool, how: Callable[..., Any]) -> None:
+        self.command(how, allow_partial=allow_partial)
+
+    @precondition(lambda self: self.contents and self.seen in AT_REST)
+    @rule(data=st.data())
+    def promote(self, data: st.DataObject) -> None:
+        tried = data.draw(st.sampled_from(attempts(self.context, self.id)))
+        self.command(service.promote, tried.page, tried.id)
+
+    # What workers may do, be it late, twice or never.
+
+    def by_itself(self, act: Callable[[], Any]) -> Any:
+        """Do what no user asked for: it must not change a CANCELLED document."""
+        before = self.everything()
+        result = act()
+        if before[0].status == D.CANCELLED:
+            assert (self.status, self.everything()[1]) == (D.CANCELLED, before[1])
+        return result
+
+    @rule(worker=workers, event=st.sampled_from([DocumentEvent.CLAIM_SPLIT, DocumentEvent.CLAIM_MERGE]))
+    def claim_stage(self, worker: str, event: DocumentEvent) -> None:
+        owner = Owner(worker, f"{worker}-stage:0")
+        claimed = self.by_itself(lambda: claiming.claim_stage(self.context, self.id, event, owner))
+        if claimed:
+            self.stages.append(claimed)
+
+    @precondition(lambda self: self.seen in {D.PENDING, D.READY_TO_MERGE})
+    @rule(worker=workers)
+    def claim_next_stage(self, worker: str) -> None:
+        split = self.status is D.PENDING
+        self.claim_stage(worker, DocumentEvent.CLAIM_SPLIT if split else DocumentEvent.CLAIM_MERGE)
+
+    @precondition(lambda self: self.stages)
+    @rule(back=late, page_count=st.integers(1, 4), fails=st.sampled_from([False, False, False, True]))
+    def finish_stage(self, back: int, page_count: int, fails: bool) -> None:
+        row, claim = self.stages[-1 - min(back, len(self.stages) - 1)]
+        holds = document(self.context, self.id).claim_id == claim.id
+        try:
+            self.by_itself(lambda: self.commit_stage(row, claim, page_count, fails))
+        except ClaimLost:
+            assert not holds
+        else:
+            assert holds or fails
+
+    def commit_stage(self, row: Any, claim: Claim, page_count: int, fails: bool) -> None:
+        if fails:
+            claiming.fail_stage(self.context, self.id, claim, UserError("it failed"))
+        elif row.status == D.MERGING:
+            merging._merge(self.context, row, claim)
+        else:
+            images = [(number, None) for number in range(1, page_count + 1)]
+            self.context.db.run(lambda session: splitting._commit(session, row, claim, images))
+
+    @precondition(lambda self: self.seen in {D.PROCESSING, D.PAUSED})
+    @rule(worker=workers, queue=queues, want=st.integers(1, 3), later_s=shifts)
+    def claim_pages(self, worker: str, queue: str, want: int, later_s: float) -> None:
+        lane = Worker(self.context, self.id, worker, queue)
+        self.units += self.by_itself(lambda: lane.claim(want, later_s))
+
+    @precondition(lambda self: self.units)
+    @rule(data=st.data(), worker=workers, want=st.integers(0, 2))
+    def finish_pages(self, data: st.DataObject, worker: str, want: int) -> None:
+        """Commit what was claimed together, or a part of it."""
+        claim = data.draw(st.sampled_from(self.units[-6:])).claim
+        together = [unit for unit in self.units if unit.claim == claim]
+        units = data.draw(st.lists(st.sampled_from(together), min_size=1, unique=True))
+        results = [self.outcome(unit, data.draw(outcomes)) for unit in units]
+        held = {(row.id, row.claim_id) for row in self.everything()[1]}
+        expected = sum(
+            (result.unit.id, result.unit.claim.id) in held and result.answer is not None for result in results
+        )
+        before = self.completions()
+        done = self.by_itself(lambda: Worker(self.context, self.id, worker).exchange(results, want))
+        assert (self.completions() - before).total() == expected
+        self.units += done.units if done else []
+
+    def outcome(self, unit: PageUnit, kind: ErrorKind | str) -> Outcome:
+        self.texts += 1
+        return good(unit, f"text {self.texts}") if kind == "good" else bad(unit, ErrorKind(kind))
+
+    @precondition(lambda self: self.seen is D.PROCESSING)
+    @rule(worker=workers, queue=queues)
+    def work_on(self, worker: str, queue: str) -> None:
+        lane = Worker(self.context, self.id, worker, queue)
+        lane.finish(*(self.outcome(unit, "good") for unit in lane.claim(2, 1000)))
+
+    @precondition(lambda self: self.units)
+    @rule(data=st.data())
+    def give_back_unbegun(self, data: st.DataObject) -> None:
+        unit = data.draw(st.sampled_from(self.units[-6:]))
+        self.by_itself(lambda: Worker(self.context, self.id, "w1").exchange(unbegun=[unit]))
+
+    @rule(lost=st.sets(workers))
+    def sweep(self, lost: set[str]) -> None:
+        """Workers died, leases ended; what waits is launched."""
+
+        def act() -> None:
+            recovery.free_lost(self.context, lost)
+            if self.id in recovery.unmoved(self.context):
+                launching.plan(self.context, self.id)
+
+        self.by_itself(act)
+
+    @rule(worker=workers)
+    def end_worker(self, worker: str) -> None:
+        self.by_itself(lambda: recovery.release_worker(self.context, [worker]))
+
+    # What must hold at any time.
+
+    @invariant()
+    def keeps_its_promises(self) -> None:
+        row, page_rows = self.everything()
+        self.seen, self.failed = D(row.status), row.failed_count
+        states = Counter(P(page.status) for page in page_rows)
+        self.check_figures(row, len(page_rows), states)
+        self.check_claims(row, page_rows)
+        if row.status == D.COMPLETED:
+            assert states[P.COMPLETED] == row.pages > 0
+            assert files.output_path(self.context.settings, self.id, row.filename).read_text().startswith("<!-- Page 1")
+        if row.status == D.PROCESSING:
+            assert row.completed_count + row.failed_count < row.pages, "nothing will ever move it on"
+        self.check_texts(page_rows)
+        self.check_audit()
+
+    def check_figures(self, row: Any, page_count: int, states: Counter[PageStatus]) -> None:
+        assert (row.pages, row.completed_count, row.failed_count) == (page_count, states[P.COMPLETED], states[P.FAILED])
+        assert row.progress == progress(D(row.status), row.pages, row.completed_count, row.progress)
+        assert (row.finished_at is not None) == (D(row.status) in AT_REST)
+
+    def check_claims(self, row: Any, page_rows: Sequence[Any]) -> None:
+        claimed = [page for page in page_rows if page.claim_id]
+        assert claimed == [page for page in page_rows if page.status == P.PROCESSING]
+        assert not claimed or row.status in {D.PROCESSING, D.PAUSED}
+        assert (row.claim_id is not None) == (row.status in {D.SPLITTING, D.MERGING})
+        assert 0 <= row.attempts <= MAX_STAGE_ATTEMPTS
+        for page in page_rows:
+            assert 0 <= page.attempts <= MAX_ATTEMPTS
+            assert page.attempts < MAX_ATTEMPTS or page.status not in {P.PENDING, P.RETRYING}
+
+    def check_texts(self, page_rows: Sequence[Any]) -> None:
+        known = {(tried.page, tried.text) for tried in attempts(self.context, self.id)}
+        for page in page_rows:
+            assert not page.content or (page.page, page.content) in known
+            assert page.content or not self.contents.get(page.id), "a text was lost"
+            assert page.content or page.status != P.COMPLETED
+        self.contents = {page.id: page.content for page in page_rows if page.content}
+
+    def check_audit(self) -> None:
+        for kind, before, after in self.audit("SELECT DISTINCT kind, before, after FROM audit"):
+            assert (before, after) in LEGAL_CHANGES[kind], f"{kind}: {before} → {after}"
+        effective = Counter(
+            tried.page for tried in attempts(self.context, self.id) if tried.effective and tried.status == "completed"
+        )
+        assert self.completions() == effective
+
+    # Helpers.
+
+    def everything(self) -> tuple[Any, list[Any]]:
+        return document(self.context, self.id), pages(self.context, self.id)
+
+    @property
+    def status(self) -> DocumentStatus:
+        return D(document(self.context, self.id).status)
+
+    def audit(self, query: str) -> list[Any]:
+        with self.context.db.read() as session:
+            return list(session.execute(text(query), {"id": self.id}))
+
+    def completions(self) -> Counter[int]:
+        """How often each page became COMPLETED by work."""
+        query = (
+            "SELECT page, count(*) FROM audit"
+            " WHERE kind = 'pages' AND document = :id AND before = 1 AND after = 2 GROUP BY page"
+        )
+        return Counter(dict(self.audit(query)))  # type: ignore[arg-type]
+
+    def teardown(self) -> None:
+        """Whatever happened: from here on, with workers that live, it comes to its end."""
+        if self.status is D.PAUSED:
+            service.resume(self.context, self.id)
+        recovery.free_lost(self.context, set(WORKERS))
+        for _ in range(20):
+            stage = launching.plan(self.context, self.id)
+            if stage is None:
+                break
+            self.run_stage(stage)
+        row, page_rows = self.everything()
+        assert D(row.status) in AT_REST
+        assert D(row.status) is not D.PARTIAL_FAILED or row.completed_count < len(page_rows)
+        self.keeps_its_promises()
+        service.remove(self.context, self.id)
+        assert Worker(self.context, self.id).exchange([good(unit) for unit in self.units[:1]]) is None
+
+    def run_stage(self, stage: launching.Stage) -> None:
+        if stage is launching.Stage.CONVERT:
+            for lane in (Worker(self.context, self.id, "w1", queue) for queue in (CPU, VISION)):
+                while units := lane.claim(2, later_s=10_000):
+                    lane.finish(*(self.outcome(unit, "good") for unit in units))
+            return
+        event = DocumentEvent.CLAIM_SPLIT if stage is launching.Stage.SPLIT else DocumentEvent.CLAIM_MERGE
+        claimed = claiming.claim_stage(self.context, self.id, event, Owner("w1", "last:0"))
+        assert claimed is not None
+        self.commit_stage(*claimed, 2, fails=False)
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {
+        "PENSTOCK_PROVIDERS__OPENAI__BASE_URL": "http://127.0.0.1:9/v1",
+        "PENSTOCK_PROVIDERS__OPENAI__MODEL": "m-1",
+        "PENSTOCK_DOCUMENTS__BACKOFF_S": "[5.0, 15.0]",
+    }
+
+
+@pytest.fixture
+def audited(context: Context) -> Context:
+    """A context whose database notes every change of a state, whoever makes it."""
+    kind = "sqlite" if context.db.is_sqlite else "postgresql"
+    columns = [("documents", "id", "0"), ("pages", "document_id", "NEW.page")]
+    with context.db.transaction() as session:
+        session.connection().exec_driver_sql(AUDIT)
+        for table, key, page in columns:
+            for statement in TRIGGERS[kind]:
+                whole = statement.replace("%s", NOTE).format(table=table, key=key, page=page)
+                session.connection().exec_driver_sql(whole)
+    return context
+
+
+def test_a_document_keeps_its_promises_whatever_happens_in_whatever_order(audited: Context) -> None:
+    bounds = settings(
+        max_examples=100 if audited.db.is_sqlite else 15,
+        stateful_step_count=STEPS,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+    )
+    run_state_machine_as_test(lambda: DocumentMachine(audited), settings=bounds)

@@ -1,0 +1,177 @@
+"""What docker-compose.yml, the Dockerfile and .env.example promise: checked without Docker."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from tests.unit.test_docs import ROOT, unknown_variables
+
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OWN = {name: service for name, service in SERVICES.items() if service["image"] == "penstock"}
+WORKERS = {name: service for name, service in OWN.items() if service["command"][0] == "worker"}
+
+
+def option(service: dict[str, Any], name: str) -> str:
+    """The value that follows the option `name` in a service's command."""
+    command = service["command"]
+    return str(command[command.index(name) + 1])
+
+
+def seconds(duration: str) -> int:
+    match = re.fullmatch(r"(?:(\d+)m)?(?:(\d+)s)?", duration)
+    assert match, duration
+    return int(match[1] or 0) * 60 + int(match[2] or 0)
+
+
+def default_of(value: str) -> str:
+    """What `${NAME:-default}` is where NAME is not set."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value)
+
+
+def test_the_compose_file_is_valid() -> None:
+    schema = json.loads((ROOT / "tests" / "data" / "compose-spec.json").read_text(encoding="utf-8"))
+    errors = [f"{list(error.path)}: {error.message}" for error in Draft202012Validator(schema).iter_errors(COMPOSE)]
+    assert not errors
+
+
+def test_each_queue_has_its_workers_and_each_worker_a_queue_that_exists() -> None:
+    from celeryconfig import task_queues
+
+    consumed = [queue for service in WORKERS.values() for queue in option(service, "-Q").split(",")]
+    assert set(consumed) == {queue.name for queue in task_queues}
+
+
+def test_queues_have_the_pool_that_their_work_needs() -> None:
+    pools = {option(service, "-Q"): option(service, "-P") for service in WORKERS.values()}
+    assert pools == {"cpu": "prefork", "vision": "threads", "control": "threads"}
+
+
+def test_flower_sees_every_worker_s_tasks() -> None:
+    assert all("-E" in service["command"] for service in WORKERS.values())
+
+
+def test_commands_are_commands_of_the_entry_point() -> None:
+    from pipeline.cli.main import app
+
+    entry_point = re.search(
+        r'^ENTRYPOINT \["(\w+)"\]$', (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert entry_point
+    assert f'\n{entry_point[1]} = "' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
+    assert {service["command"][0] for service in OWN.values()} <= known
+
+
+def test_nothing_is_published_beyond_this_host() -> None:
+    ports = [str(port) for service in SERVICES.values() for port in service.get("ports", [])]
+    assert ports == ["127.0.0.1:5555:5555"]
+    assert not [name for name, service in SERVICES.items() if "network_mode" in service]
+
+
+def test_services_that_others_wait_for_say_when_they_are_ready() -> None:
+    for service in SERVICES.values():
+        for name, how in service.get("depends_on", {}).items():
+            if how["condition"] == "service_healthy":
+                assert SERVICES[name]["healthcheck"]["test"], name
+            else:
+                assert (name, how["condition"]) == ("migrate", "service_completed_successfully")
+    assert {"redis", "postgres"} <= {name for name, service in SERVICES.items() if "healthcheck" in service}
+
+
+def test_workers_and_beat_start_on_a_migrated_database() -> None:
+    for service in (*WORKERS.values(), SERVICES["beat"]):
+        assert set(service["depends_on"]) == {"redis", "postgres", "migrate"}
+
+
+def test_all_that_runs_is_restarted_and_limited() -> None:
+    assert {
+        name: service["restart"] for name, service in SERVICES.items() if service["restart"] != "unless-stopped"
+    } == {
+        "migrate": "on-failure",
+        "cli": "no",
+    }
+    for name, service in SERVICES.items():
+        if service["restart"] == "unless-stopped":
+            assert service["deploy"]["resources"]["limits"]["memory"], name
+
+
+def test_stopping_a_worker_leaves_time_for_the_longest_page() -> None:
+    from pipeline.settings import DocumentSettings, ProviderProfile
+
+    documents = DocumentSettings()
+    longest_s = max(documents.page_timeout_s + documents.quantum_s + 30, ProviderProfile().timeout_s)
+    assert all(seconds(service["stop_grace_period"]) > longest_s for service in WORKERS.values())
+
+
+def test_all_share_data_and_settings() -> None:
+    for name, service in OWN.items():
+        if name != "flower":
+            assert service["volumes"] == ["data:/data"], name
+            assert service["environment"] == SERVICES["worker-cpu"]["environment"], name
+    assert set(COMPOSE["volumes"]) == {"data", "postgres", "redis"}
+
+
+def test_redis_keeps_what_it_is_given() -> None:
+    command = " ".join(SERVICES["redis"]["command"])
+    assert "--appendonly yes" in command
+    assert "--maxmemory-policy noeviction" in command
+
+
+def test_a_lane_finds_a_process() -> None:
+    lanes = default_of(SERVICES["worker-cpu"]["environment"]["PENSTOCK_DOCUMENTS__CONVERTER_COUNT"])
+    assert default_of(option(SERVICES["worker-cpu"], "-c")) == lanes
+
+
+def test_secrets_come_from_outside() -> None:
+    for service in SERVICES.values():
+        for name, value in service.get("environment", {}).items():
+            if re.search("PASSWORD|KEY|AUTH|SECRET|TOKEN", name):
+                assert re.fullmatch(r"\$\{\w+:\?.*\}", value), name
+    assert "penstock:${POSTGRES_PASSWORD:?" in SERVICES["worker-cpu"]["environment"]["PENSTOCK_DATABASE_URL"]
+    filled = re.findall(r"^#?(\w*(?:PASSWORD|KEY|AUTH)\w*)=(.+)$", example(), re.MULTILINE)
+    assert not filled
+
+
+def example() -> str:
+    return (ROOT / ".env.example").read_text(encoding="utf-8")
+
+
+def test_env_example_names_all_that_the_compose_file_asks_for() -> None:
+    asked = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text(encoding="utf-8")))
+    assert asked <= set(re.findall(r"^#?(\w+)=", example(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", ["docker-compose.yml", ".env.example", "Dockerfile", "Makefile"])
+def test_files_name_only_settings_that_exist(name: str) -> None:
+    assert not unknown_variables((ROOT / name).read_text(encoding="utf-8"))
+
+
+def test_the_image_is_built_from_what_is_there() -> None:
+    copied = [
+        source
+        for line in re.findall(
+            r"^COPY (?!--from)(.+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE
+        )
+        for source in line.split()[:-1]
+    ]
+    kept = set(re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE))
+    assert copied
+    assert [source for source in copied if not (ROOT / source).exists()] == []
+    assert set(copied) == kept, "the image's sources and .dockerignore disagree"
+
+
+def test_the_image_does_not_run_as_root() -> None:
+    users = re.findall(r"^USER (.+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert users
+    assert users[-1] not in {"root", "0"}
+
+
+def test_constraints_are_names_and_versions_only() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+", line)] == []
+    assert len(lines) == len({line.partition("==")[0].casefold() for line in lines})

@@ -1,0 +1,119 @@
+"""The documentation says what the code does: names and defaults of settings, and the states' diagrams."""
+
+import json
+import re
+from collections.abc import Iterator
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from pipeline.documents.states import DOCUMENT, PAGE, DocumentStatus, PageStatus
+from pipeline.engine.states import Machine
+from pipeline.settings import ProviderProfile, Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS_PAGE = ROOT / "docs" / "settings.md"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+CONFIG = "PENSTOCK_CONFIG"
+"""The one variable that is read before there are settings."""
+CORPUS = "PENSTOCK_CORPUS"
+"""Where tests and benchmarks find their corpus: no business of the program's."""
+
+_ROW = re.compile(r"^\| `(PENSTOCK_[^`]+)` \| (.+?) \| (.+) \|$", re.MULTILINE)
+_DIAGRAM = re.compile(r"```mermaid\nstateDiagram-v2\n(.*?)```", re.DOTALL)
+_TRANSITION = re.compile(r"^\s*(\w+) --> (\w+): (\w+)$", re.MULTILINE)
+_INITIAL = re.compile(r"^\s*\[\*\] --> (\w+)$", re.MULTILINE)
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+
+
+def fields(model: type[BaseModel], prefix: str = "PENSTOCK_") -> Iterator[tuple[str, FieldInfo]]:
+    """(variable, field) of every setting, `<NAME>` standing for a provider's name."""
+    for name, field in model.model_fields.items():
+        variable = prefix + name.upper()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from fields(field.annotation, f"{variable}__")
+            continue
+        yield variable, field
+        if field.annotation == dict[str, ProviderProfile]:
+            yield from fields(ProviderProfile, f"{variable}__<NAME>__")
+
+
+def unknown_variables(text: str) -> set[str]:
+    """The `PENSTOCK_…` names in `text` that are no setting."""
+    known = "|".join(re.escape(name).replace("<NAME>", "(?:[A-Z0-9]+|<NAME>)") for name, _ in fields(Settings))
+    return {
+        name
+        for name in re.findall(r"PENSTOCK_[A-Z0-9<>_]*[A-Z0-9>]", text)
+        if name not in {CONFIG, CORPUS} and not re.fullmatch(known, name)
+    }
+
+
+def documented() -> dict[str, str]:
+    """Each variable in the tables of docs/settings.md, with its default as it stands there."""
+    rows = _ROW.findall(SETTINGS_PAGE.read_text(encoding="utf-8"))
+    assert len(rows) == len({row[0] for row in rows}), "a setting is documented twice"
+    return {name: default.strip("`") for name, default, _ in rows}
+
+
+def shown(default: Any) -> str:
+    if isinstance(default, SecretStr):
+        default = default.get_secret_value()
+    return "empty" if default == "" else default if isinstance(default, str) else json.dumps(default)
+
+
+def test_every_setting_is_documented_and_every_documented_one_exists() -> None:
+    assert set(documented()) == {name for name, _ in fields(Settings)} | {CONFIG}
+
+
+def test_documented_defaults_are_the_ones_in_force() -> None:
+    page = documented()
+    fixed = {name: field.default for name, field in fields(Settings) if field.default is not PydanticUndefined}
+    assert {name: page[name] for name in fixed} == {name: shown(default) for name, default in fixed.items()}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_name_only_settings_that_exist(page: Path) -> None:
+    assert not unknown_variables(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    targets = _LINK.findall(page.read_text(encoding="utf-8"))
+    assert not [target for target in targets if not (page.parent / target).exists()]
+
+
+def test_a_name_that_is_no_setting_is_noticed() -> None:
+    text = "PENSTOCK_NONSENSE, PENSTOCK_PROVIDERS__MINE__API_KEY, PENSTOCK_PROVIDERS__MINE__KEY, PENSTOCK_DATA_DIR."
+    assert unknown_variables(text) == {"PENSTOCK_NONSENSE", "PENSTOCK_PROVIDERS__MINE__KEY"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "initial"),
+    [(DOCUMENT, DocumentStatus.PENDING), (PAGE, PageStatus.PENDING)],
+    ids=["document", "page"],
+)
+def test_the_state_diagrams_have_exactly_the_machine_s_transitions(
+    machine: Machine[IntEnum, StrEnum], initial: IntEnum
+) -> None:
+    diagrams = _DIAGRAM.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+    own = "".join(diagram for diagram in diagrams if f"%% {machine.name}\n" in diagram)
+    drawn = _TRANSITION.findall(own)
+    assert len(drawn) == len(set(drawn)), "a transition is drawn twice"
+    assert set(drawn) == {(before.name, after.name, event.value) for (before, event), after in machine.legal.items()}
+    assert own.count("-->") == len(drawn) + 1
+    assert _INITIAL.findall(own) == [initial.name]
+
+
+@pytest.mark.parametrize(
+    ("heading", "states"), [("State of a document", DocumentStatus), ("State of a page", PageStatus)]
+)
+def test_the_state_tables_have_every_state_with_its_code(heading: str, states: type[IntEnum]) -> None:
+    text = (ROOT / "docs" / "documents.md").read_text(encoding="utf-8")
+    section = text.partition(f"### {heading}\n")[2].partition("\n##")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (-?\d+) \|", section, re.MULTILINE))
+    assert {name: int(code) for name, code in rows.items()} == {state.name: state.value for state in states}
