@@ -30,6 +30,7 @@ from pipeline.providers.protocols import Answer, PageConverter, PageReader, Page
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
+LEASE_MARGIN_S = 60
 
 
 def policy(context: Context) -> Policy:
@@ -89,11 +90,10 @@ class PageWork:
 
     def exchange(self, outcomes: Sequence[Outcome], want: int, unbegun: Sequence[PageUnit] = ()) -> Batch[PageUnit]:
         """Commit, give back and claim in one transaction."""
-        settings = self._context.settings.documents
 
         def work(session: Session) -> Exchange | None:
             now = datetime.now(UTC)
-            claim = new_claim(self._owner, now, settings.lease_s)
+            claim = new_claim(self._owner, now, self._lease_s)
             return units.exchange(
                 session, self._document_id, self._queue, outcomes, want, claim,
                 policy=policy(self._context), now=now, unbegun=unbegun,
@@ -104,6 +104,14 @@ class PageWork:
             return Batch([], more=False)
         self._note(done, outcomes)
         return Batch(done.units, more=done.more)
+
+    @property
+    def _lease_s(self) -> float:
+        """Longer than the longest call: a lease that ran out under a call would have the page paid for twice."""
+        timeouts_s = [profile.timeout_s for profile in self._context.settings.providers.values()]
+        return max(
+            [self._context.settings.documents.lease_s, *(timeout_s + LEASE_MARGIN_S for timeout_s in timeouts_s)]
+        )
 
     def _note(self, done: Exchange, outcomes: Sequence[Outcome]) -> None:
         self.last = done
