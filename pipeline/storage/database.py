@@ -27,12 +27,7 @@ class _Reading(Session):
     """A session that tries each statement again while the database is away: reading twice does no harm."""
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        def attempt() -> Any:
-            if not self.in_transaction():
-                self.connection(execution_options={"read_only": True})
-            return super(_Reading, self).execute(*args, **kwargs)
-
-        return _riding_over(attempt, RIDE_OVER_S, before_next=self.rollback)
+        return _riding_over(lambda: super(_Reading, self).execute(*args, **kwargs), RIDE_OVER_S, self.rollback)
 
 
 class Database:
@@ -45,7 +40,8 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = self._sqlite() if self.is_sqlite else self._server(pool_size)
         self._session = sessionmaker(self.engine, expire_on_commit=False)
-        self._reading = sessionmaker(self.engine, class_=_Reading, expire_on_commit=False)
+        read_only = self.engine.execution_options(read_only=True)
+        self._reading = sessionmaker(read_only, class_=_Reading, expire_on_commit=False)
 
     def _sqlite(self) -> Engine:
         if self.url.database:
