@@ -35,6 +35,7 @@ worker_cancel_long_running_tasks_on_connection_loss = False
 second delivery finds nothing to do. Cancelling would throw away calls that are paid for."""
 worker_soft_shutdown_timeout = 5.0
 worker_hijack_root_logger = False
+worker_consumer = "tasks.consumer:Consumer"
 worker_proc_alive_timeout = 60.0
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None

@@ -50,7 +50,10 @@ def main() -> int:
     """Exit codes: 0 all was measured, whether or not it meets its aim; 1 something could not be measured."""
     arguments = _arguments()
     if arguments.part:
-        code = _inside(arguments.part, quick=arguments.quick)
+        try:
+            code = _inside(arguments.part, quick=arguments.quick)
+        except _Ended:
+            code = 1
         sys.stdout.flush()
         os._exit(code)  # at once: results that Celery still holds would ask a Redis that has ended
     begun = time.monotonic()
@@ -147,8 +150,12 @@ def _inside(name: str, *, quick: bool) -> int:
     return 0
 
 
+class _Ended(BaseException):
+    """The part was told to stop."""
+
+
 def _end(_number: int, _frame: object) -> NoReturn:
-    raise SystemExit(1)
+    raise _Ended
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ class EmptyWork(PageWork):
         return Outcome(unit, _NOTHING, model=LOCAL)
 
 
-canvas.PageWork = EmptyWork  # type: ignore[misc]
+canvas.PageWork = EmptyWork  # type: ignore[attr-defined]
 
 
 @app.task(name="benchmark.unit")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from statistics import median
@@ -141,11 +142,15 @@ def cold(*, quick: bool) -> Report:
         progress(f"cold, {number + 1}")
         folder = new_folder(f"cold-{number}")
         taken.append(_command_s(text_document(f"cold-{number}", 1), folder))
-        wait_until("the end of the stack", lambda folder=folder: not users_of(folder), 60, every_s=0.2)
+        wait_until("the end of the stack", partial(_unused, folder), 60, every_s=0.2)
     report = Report()
     report.figure("cold_convert_s", median(taken))
     report.fact("all", spread(taken, "s"))
     return report
+
+
+def _unused(folder: Path) -> bool:
+    return not users_of(folder)
 
 
 def warm(*, quick: bool) -> Report:

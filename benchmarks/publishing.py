@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 from uuid import uuid4
 
 from benchmarks.report import Report, spread
@@ -53,11 +54,8 @@ def _noting_insert(taken: list[float], work: Callable[[], str]) -> str:
         commit(*args)
         taken.append(time.monotonic() - begun)
 
-    splitting._commit = timed
-    try:
+    with patch.object(splitting, "_commit", timed):
         return work()
-    finally:
-        splitting._commit = commit
 
 
 def _publish(document_id: str) -> tuple[float, float]:

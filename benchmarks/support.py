@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psutil
@@ -61,7 +62,7 @@ def process(
         stop(running, end)
 
 
-def stop(running: "subprocess.Popen[bytes]", number: int = signal.SIGTERM) -> None:
+def stop(running: "subprocess.Popen[Any]", number: int = signal.SIGTERM) -> None:
     """End a program and what it started: ask, then kill."""
     family = [running.pid, *(child.pid for child in _children(running.pid))]
     if running.poll() is None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from statistics import median
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 from benchmarks.report import Report, spread
@@ -118,4 +118,4 @@ def split_document(pages: int, provider: str = LOCAL) -> str:
     document = submission.submit(context, tiny_pages(f"{pages}-pages", pages), options)
     if not splitting.split(context, document.id, Owner("benchmark", uuid4().hex)):
         raise BenchmarkError("the document could not be split")
-    return cast("str", document.id)
+    return document.id

@@ -167,20 +167,22 @@ def _submit(jobs: list[Job], options: "Options", progress: "Progress") -> None:
 
 def _watch(jobs: list[Job], stack: "Stack", progress: "Progress") -> None:
     """Show how the documents stand, and write each result as soon as there is one."""
+    from rich.markup import escape
+
     from tasks.documents import watch
 
     waiting: dict[str, list[Job]] = {}
     for job in jobs:
         if job.document is not None:
             waiting.setdefault(job.document.id, []).append(job)
-    told = False
+    told = {""}
 
     def idle() -> None:
-        nonlocal told
+        trouble = stack.trouble()
+        if trouble not in told:
+            told.add(trouble)
+            progress.note(escape(f"{trouble} Waiting …"))
         stack.ensure()
-        if not told and not stack.has_workers():
-            told = True
-            progress.note("No worker is running: start some with `penstock worker`, or `penstock up`. Waiting …")
 
     for document in watch(list(waiting), idle=idle):
         for job in waiting[document.id]:

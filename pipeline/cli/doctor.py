@@ -42,20 +42,20 @@ class Check:
 def checks(settings: Settings) -> list[Check]:
     """Everything, in the order in which one would mend it. A check that breaks is a failed check."""
     found: list[Check] = []
-    looks: list[Callable[[Settings], Iterator[Check]]] = [
-        _versions,
-        _settings,
-        _folder,
-        _database,
-        _redis,
-        _workers,
-        _providers,
-    ]
-    for look in looks:
+    looks: dict[str, tuple[Callable[[Settings], Iterator[Check]], str]] = {
+        "packages": (_versions, ""),
+        "settings": (_settings, ""),
+        "data folder": (_folder, "set PENSTOCK_DATA_DIR to a folder that you may write to"),
+        "database": (_database, "check PENSTOCK_DATABASE_URL"),
+        "redis": (_redis, _REDIS_ADVICE),
+        "workers": (_workers, ""),
+        "providers": (_providers, ""),
+    }
+    for name, (look, advice) in looks.items():
         try:
             found.extend(look(settings))
         except (PenstockError, OSError, SQLAlchemyError, RedisError) as error:
-            found.append(Check(look.__name__.strip("_"), FAIL, str(error).splitlines()[0]))
+            found.append(Check(name, FAIL, str(error).splitlines()[0], advice))
     return found
 
 

@@ -64,7 +64,7 @@ def list_(
     if not found:
         err.print("No document is in this state." if status else "No documents. `penstock convert FILE` makes one.")
         return
-    rows = Table("ID", "FILE~", "STATE", "PAGES>", "PROGRESS>?", "PROVIDER?", "CHANGED?")
+    rows = Table("ID", "FILE~", "STATE", "PAGES>", "PROGRESS>?", "PROVIDER?", "CHANGED")
     for document in found:
         pages = f"{document.completed_count}/{document.pages}" if document.pages else ""
         rows.add(

@@ -73,7 +73,7 @@ class Table:
                 del widths[index]
         for index in gives:
             widths[index] += max(0, min(natural[index] - widths[index], room - _line_width(widths)))
-        return {**widths, last: natural[last]}
+        return {**widths, last: natural[last]} if last in widths else widths
 
 
 def _line_width(widths: dict[int, int]) -> int:

@@ -26,9 +26,10 @@ class Progress:
         self._bars = bars.Progress(*_columns(bar_width), console=err, disable=not err.is_terminal)
         self._shown: dict[str, bars.TaskID] = {}
         self._gone: set[str] = set()
-        self._all = self._bars.add_task("all files", total=total, pages="", state="") if self._many else None
         self._total = total
         self._done = 0
+        self._all = self._bars.add_task("all files", total=total, pages="", state="") if self._many else None
+        self._count()
 
     def __enter__(self) -> "Progress":
         self._bars.start()
@@ -57,14 +58,17 @@ class Progress:
     def done(self, line: str, document: "Document | None" = None) -> None:
         """A file is done: say `line` (markup). Among several its bar makes room for the next."""
         self._done += 1
-        if self._all is not None:
-            self._bars.update(self._all, completed=self._done, pages=f"{self._done:,}/{count(self._total, 'file')}")
+        self._count()
         if self._many and document is not None:
             self._gone.add(document.id)
             if document.id in self._shown:
                 self._bars.remove_task(self._shown.pop(document.id))
         if line:
             self.note(line)
+
+    def _count(self) -> None:
+        if self._all is not None:
+            self._bars.update(self._all, completed=self._done, pages=f"{self._done:,}/{count(self._total, 'file')}")
 
     def note(self, sentence: str) -> None:
         """Say something above the bars."""

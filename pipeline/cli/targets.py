@@ -29,11 +29,12 @@ def plan(inputs: Sequence[Path], output: str) -> list[Target]:
     """A target for each file that `inputs` name; `output` is a file, a folder, `-`, or empty.
 
     Raises `UserError` for what cannot be read or written."""
-    found: dict[Path, Path] = {}
+    found: dict[Path, tuple[Path, Path]] = {}
     for given in inputs:
         for source in discover([given]):
-            found.setdefault(source, _below(source, given))  # the same file named twice is converted once
-    sources = list(found.items())
+            # The same file named twice is converted once.
+            found.setdefault(Path(os.path.abspath(source)), (source, _below(source, given)))  # noqa: PTH100  # drops ..
+    sources = list(found.values())
     if output == STDOUT:
         if len(sources) != 1:
             raise UserError(f"-o - takes one file, not {len(sources)}: name a folder with -o", code="usage")

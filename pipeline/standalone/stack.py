@@ -1,5 +1,6 @@
 """Using the stack of a data folder from a command: started when there is none, shared when there is."""
 
+import shutil
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from pipeline.storage.context import Context, get_context
 from pipeline.storage.schema import HEAD, current, migrate
 
 START_S = 60.0
+FULL_DISK_BYTES = 1_000_000
 _LOG_TAIL_BYTES = 2000
 
 
@@ -44,17 +46,21 @@ class Stack:
             if not is_supervised(self._settings):
                 self._start_server()
             if time.monotonic() > deadline:
-                raise UserError(f"the stack did not start within {START_S:.0f} s; see {log_file(self._settings)}")
+                why = self.trouble() or f"See {log_file(self._settings)}"
+                raise UserError(f"the stack did not start within {START_S:.0f} s. {why}", code="stack_down")
             time.sleep(0.02)
 
-    def has_workers(self) -> bool:
-        """Whether someone works; workers of an embedded stack are its supervisor's business."""
+    def trouble(self) -> str:
+        """What keeps work from going on, as a sentence for the user; empty if nothing is known."""
+        if shutil.disk_usage(self._settings.data_dir).free < FULL_DISK_BYTES:
+            return f"The disk that holds {self._settings.data_dir} is full: free some space."
         if self._settings.embedded_redis:
-            return True
+            return ""  # its workers are the supervisor's business
         try:
-            return bool(Presence(get_context().redis).alive())
+            alive = Presence(get_context().redis).alive()
         except RedisError:
-            return True  # nobody knows
+            return "Redis cannot be reached."
+        return "" if alive else "No worker is running: start some with `penstock worker`, or `penstock up`."
 
     def _is_ready(self) -> bool:
         return (
@@ -69,7 +75,7 @@ class Stack:
             if code is None:
                 return
             if code != 0:
-                said = _tail(log_file(self._settings), self._log_start)
+                said = self.trouble() or _tail(log_file(self._settings), self._log_start)
                 raise UserError(f"the stack did not start:\n{said}", code="stack_down")
         with log_file(self._settings).open("ab") as log:
             self._log_start = log.tell()

@@ -9,6 +9,7 @@ from pipeline.documents.service import UnknownDocument
 from pipeline.documents.states import DocumentStatus, PageStatus
 from tasks import documents
 from tests.faults.flow import Flow
+from tests.support.provider_server import Fault
 from tests.support.stack import FLEET, Stack
 from tests.support.waiting import wait_until
 
@@ -81,10 +82,12 @@ def test_retried_page_keeps_its_text_until_the_new_one_is_there(midway: str, flo
     flow.wait_for_status(midway)
     before = flow.pages(midway)[0].content
     calls = len(flow.provider.records)
+    flow.provider.push(Fault(status=200, text="# Another text", latency_s=2))
     documents.retry_page(midway, 1)
     flow.wait_for_calls(calls + 1)
     assert flow.pages(midway)[0].content == before
     flow.wait_for_status(midway)
+    assert flow.pages(midway)[0].content == "# Another text"
     assert len(flow.provider.records) == calls + 1
     attempts = Counter(attempt.page for attempt in queries.attempts(flow.context, midway))
     assert attempts.pop(1) == 2

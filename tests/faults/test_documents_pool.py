@@ -10,7 +10,7 @@ from pipeline.documents.states import DocumentStatus, PageStatus
 from pipeline.documents.submission import Options
 from pipeline.settings import LOCAL
 from tasks import documents
-from tests.faults.flow import SQLITE, Flow, settings
+from tests.faults.flow import POSTGRESQL, SQLITE, Flow, settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import scanned_pdf, text_pdf
 from tests.support.stack import FLEET, Stack
@@ -25,9 +25,26 @@ def test_pool_process_killed_in_a_long_document_costs_no_page(stack: Stack, flow
     document_id = documents.submit(corpus_file("documents/DA-619p.pdf"), Options(provider=LOCAL)).id
     wait_until(lambda: flow.document(document_id).completed_count > 50, 60, "50 pages are done")
     stack["cpu-1"].kill_pool()
-    assert flow.document(document_id).completed_count < 600
+    lost = flow.held(document_id)
+    assert lost
     flow.wait_for_status(document_id)
     flow.assert_exactly_once(document_id)
+    # One attempt for the page that was lost, or two where it was claimed again before `lost` was read.
+    assert all(page.attempts <= 2 for page in flow.pages(document_id))
+
+
+@POSTGRESQL
+def test_worker_killed_while_it_splits_leaves_that_to_another(stack: Stack, flow: Flow) -> None:
+    stack.start(*FLEET, "cpu-2")
+    document_id = documents.submit(corpus_file("documents/DA-619p.pdf")).id
+    pictures = flow.context.settings.temp_dir / document_id
+    wait_until(lambda: pictures.is_dir() and len(list(pictures.iterdir())) > 20, 30, "the first pages are rendered")
+    worker_id = flow.document(document_id).worker_id
+    assert worker_id
+    stack[stack.holder(worker_id)].kill()
+    flow.wait_for_status(document_id, DocumentStatus.PROCESSING)
+    documents.cancel(document_id)
+    assert [page.page_source for page in flow.pages(document_id)] == list(range(1, 620))
 
 
 def _document_with_scan(folder: Path) -> Path:

@@ -2,10 +2,12 @@
 
 import pytest
 
-from tests.faults.flow import POSTGRESQL, SQLITE, Flow
+from tasks.canvas import wake
+from tests.faults.flow import POSTGRESQL, Flow
 from tests.support.postgres import Postgres, ShutdownMode
 from tests.support.redis_server import RedisServer
 from tests.support.stack import FLEET, Stack
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
@@ -19,10 +21,34 @@ def midway(stack: Stack, flow: Flow) -> str:
     return document_id
 
 
-def _finish(flow: Flow, document_id: str, images: dict[str, int], under_way: set[int]) -> None:
+def _finish(flow: Flow, document_id: str, images: dict[str, int], under_way: set[int] = frozenset()) -> None:
     flow.wait_for_status(document_id)
     flow.assert_exactly_once(document_id)
     flow.assert_paid_once(images, again=under_way)
+
+
+def test_workers_outlive_an_outage_of_redis(midway: str, stack: Stack, flow: Flow, redis_server: RedisServer) -> None:
+    images = flow.images(midway)
+    # A worker that holds one message and waits for the next is the one that kombu 5.7 cannot disconnect.
+    wake.apply_async(countdown=20)
+    wait_until(lambda: "documents.wake" in str(flow.context.redis.hvals("unacked")), 10, "a worker holds the message")
+    redis_server.kill()
+    workers = [stack[name] for name in ("cpu-1", "control-1", "ai-1")]
+    wait_until(lambda: all(worker.says("Cannot connect") for worker in workers), 30, "every worker has noticed")
+    wait_until(lambda: not flow.held(midway), 30, "what was under way is committed, without Redis")
+    redis_server.start()
+    _finish(flow, midway, images)
+    assert all(running.alive for running in stack.running)
+
+
+@POSTGRESQL
+def test_redis_killed_and_restarted_without_its_data(midway: str, flow: Flow, redis_server: RedisServer) -> None:
+    images = flow.images(midway)
+    redis_server.kill()
+    redis_server.lose_data()
+    under_way = flow.held(midway)
+    redis_server.start()
+    _finish(flow, midway, images, under_way)
 
 
 def test_redis_killed_and_restarted_with_its_data(midway: str, flow: Flow, redis_server: RedisServer) -> None:
@@ -33,26 +59,29 @@ def test_redis_killed_and_restarted_with_its_data(midway: str, flow: Flow, redis
     _finish(flow, midway, images, under_way)
 
 
-@SQLITE
-def test_redis_killed_and_restarted_without_its_data(midway: str, flow: Flow, redis_server: RedisServer) -> None:
-    images = flow.images(midway)
-    redis_server.kill()
-    redis_server.lose_data()
-    under_way = flow.held(midway)
-    redis_server.start()
-    _finish(flow, midway, images, under_way)
-
-
 def test_redis_emptied(midway: str, flow: Flow, redis_server: RedisServer) -> None:
     images = flow.images(midway)
     redis_server.flush()
-    _finish(flow, midway, images, flow.held(midway))
+    _finish(flow, midway, images)
 
 
 @POSTGRESQL
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 def test_postgresql_restarted(midway: str, flow: Flow, postgres: Postgres, mode: ShutdownMode) -> None:
     images = flow.images(midway)
-    under_way = flow.held(midway)
     postgres.restart(mode)
-    _finish(flow, midway, images, under_way)
+    _finish(flow, midway, images)
+
+
+@POSTGRESQL
+def test_postgresql_restarted_again_and_again_while_pages_come_fast(
+    stack: Stack, flow: Flow, postgres: Postgres
+) -> None:
+    flow.provider.script.latency_s = 0
+    stack.start(*FLEET, "ai-2")
+    document_id = flow.submit(240)
+    for calls, mode in ((20, "fast"), (80, "immediate"), (140, "fast")):
+        flow.wait_for_calls(calls)
+        images = flow.images(document_id)
+        postgres.restart(mode)
+    _finish(flow, document_id, images)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.faults.flow import POSTGRESQL, Flow, settings
+from tests.faults.flow import POSTGRESQL, SQLITE, Flow, settings
 from tests.support.stack import FLEET, Stack
 from tests.support.waiting import wait_until
 
@@ -53,6 +53,7 @@ def test_document_survives_the_death_of_every_process_at_once(stack: Stack, flow
     flow.assert_paid_once(images, again=lost)
 
 
+@SQLITE
 def test_beat_that_was_killed_recovers_a_lost_worker_when_it_is_back(stack: Stack, flow: Flow) -> None:
     stack.start(*FLEET, "ai-2")
     document_id, images = _begin(flow, "ai-1", "ai-2")
@@ -66,6 +67,7 @@ def test_beat_that_was_killed_recovers_a_lost_worker_when_it_is_back(stack: Stac
     flow.assert_paid_once(images, again=lost)
 
 
+@POSTGRESQL
 def test_two_fleets_share_a_document_and_do_each_page_once(stack: Stack, flow: Flow) -> None:
     stack.start(*FLEET, "cpu-2", "control-2", "ai-2", "beat-2")
     document_id, images = _begin(flow, "ai-1", "ai-2")

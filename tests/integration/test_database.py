@@ -140,6 +140,13 @@ def test_run_outlasts_a_writer_who_holds_the_lock_beyond_the_busy_timeout(
     assert value(db) == 2
 
 
+def end_connection(db: Database, session: Session) -> None:
+    """The server ends the session's connection."""
+    own = session.execute(text("SELECT pg_backend_pid()")).scalar()
+    with closing(psycopg.connect(host=db.url.query["host"], dbname=db.url.database, user="postgres")) as other:
+        other.execute("SELECT pg_terminate_backend(%s)", [own])
+
+
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_run_survives_a_connection_that_the_server_ends(db: Database) -> None:
     tries = []
@@ -148,13 +155,18 @@ def test_run_survives_a_connection_that_the_server_ends(db: Database) -> None:
         add_one(session)
         tries.append(1)
         if len(tries) == 1:
-            own = session.execute(text("SELECT pg_backend_pid()")).scalar()
-            with closing(psycopg.connect(host=db.url.query["host"], dbname=db.url.database, user="postgres")) as other:
-                other.execute("SELECT pg_terminate_backend(%s)", [own])
+            end_connection(db, session)
         session.execute(text("SELECT 1"))
 
     db.run(work)
     assert (len(tries), value(db)) == (2, 1)
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_reading_survives_a_connection_that_the_server_ends(db: Database) -> None:
+    with db.read() as session:
+        end_connection(db, session)
+        assert session.execute(text("SELECT value FROM figures")).scalar() == 0
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

@@ -62,8 +62,13 @@ class Running:
             with suppress(psutil.NoSuchProcess):
                 child.kill()
 
-    def log_text(self) -> str:
-        return self.log.read_text(errors="replace")
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def says(self, text: str) -> int:
+        """How often its log has `text`."""
+        return self.log.read_text(errors="replace").count(text)
 
 
 class Stack:
@@ -86,7 +91,7 @@ class Stack:
         """Start processes; they are ready some seconds later. A name whose process was killed can be used again."""
         for name in names:
             if name in self._running:
-                assert self._running[name].process.poll() is not None, f"{name} runs already"
+                assert not self._running[name].alive, f"{name} runs already"
                 self._ended.append(self._running[name])
             self._running[name] = self._started(name)
 
@@ -108,6 +113,11 @@ class Stack:
 
     def __getitem__(self, name: str) -> Running:
         return self._running[name]
+
+    @property
+    def running(self) -> list[Running]:
+        """Every process that was started and not replaced."""
+        return list(self._running.values())
 
     def holder(self, worker_id: str) -> str:
         """The name of the process that calls itself `worker_id` in a claim (`node@host:pid:nonce`)."""
@@ -131,8 +141,6 @@ class Stack:
             running.kill_group()
         # Captured by pytest, and shown if the test failed.
         sys.stdout.write(self.tails())
-        if os.environ.get("KEEP_LOGS"):
-            import shutil; shutil.rmtree("/tmp/keep", ignore_errors=True); shutil.copytree(self._folder, "/tmp/keep")
 
 
 def _tail(path: Path) -> str:

@@ -1,0 +1,67 @@
+"""One running stack for most tests, and stacks of their own for those that end or kill theirs."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import Cli, environment, provider_settings
+from tests.support.provider_server import ProviderServer, Script
+
+DEAD_PORT = 1
+"""Nobody listens there."""
+
+
+def _short_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="ps-", dir="/tmp")).resolve()
+
+
+@pytest.fixture(scope="session")
+def provider_server() -> Iterator[ProviderServer]:
+    """The AI service that all stacks know as `ai`."""
+    with ProviderServer(api_key="secret-key", models=["vision-1", "vision-2"]) as server:
+        yield server
+
+
+@pytest.fixture
+def provider(provider_server: ProviderServer) -> ProviderServer:
+    """The AI service, well-behaved and with no call on record."""
+    provider_server.script = Script(api_key="secret-key", models=["vision-1", "vision-2"])
+    provider_server.configure({"reset": True})
+    return provider_server
+
+
+@pytest.fixture(scope="session")
+def shared_stack(provider_server: ProviderServer) -> Iterator[Cli]:
+    """`penstock up`, running for all tests that only use it."""
+    folder = _short_folder()
+    settings = provider_settings(provider_server.base_url)
+    settings |= provider_settings(f"http://127.0.0.1:{DEAD_PORT}/v1", "down")
+    cli = Cli(folder, folder, environment(folder, **settings))
+    up = cli.start("up")
+    try:
+        up.wait_for("Penstock is up")
+        yield cli
+        up.interrupt()
+        assert up.wait() == 0, up.output
+    finally:
+        cli.kill_everything()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def cli(shared_stack: Cli, tmp_path: Path) -> Cli:
+    """Commands on the running stack, in an empty current folder."""
+    return shared_stack.at(tmp_path)
+
+
+@pytest.fixture
+def alone(provider: ProviderServer, tmp_path: Path) -> Iterator[Cli]:
+    """Commands on an empty data folder where nothing runs, in an empty current folder."""
+    folder = _short_folder()
+    cli = Cli(folder, tmp_path, environment(folder, **provider_settings(provider.base_url)))
+    yield cli
+    cli.kill_everything()
+    shutil.rmtree(folder, ignore_errors=True)

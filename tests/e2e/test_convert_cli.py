@@ -1,0 +1,208 @@
+"""`penstock convert` on good input: what it writes, where, what it says, and that it never pays twice."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import Cli, new_pdf, plain
+from tests.support.provider_server import Fault, ProviderServer
+from tests.support.samples import picture_of
+
+
+def test_result_and_manifest_are_written_to_the_current_folder(cli: Cli) -> None:
+    new_pdf(cli.cwd / "report.pdf", pages=2)
+    result = cli.run("convert", "report.pdf")
+    assert (result.code, result.out) == (0, "")
+    assert result.err == "report.pdf → report.md (2 pages)\n"
+    assert "This is page 2" in (cli.cwd / "report.md").read_text()
+    assert sorted(path.name for path in cli.cwd.iterdir()) == ["report.manifest.json", "report.md", "report.pdf"]
+
+
+def test_existing_result_is_kept_unless_forced(cli: Cli) -> None:
+    new_pdf(cli.cwd / "report.pdf")
+    (cli.cwd / "report.md").write_text("mine")
+    kept = cli.run("convert", "report.pdf")
+    assert (kept.code, (cli.cwd / "report.md").read_text()) == (1, "mine")
+    assert "report.md exists and is kept: use --force to replace it" in kept.err
+    assert cli.run("convert", "report.pdf", "--force").code == 0
+    assert "This is page 1" in (cli.cwd / "report.md").read_text()
+
+
+def test_dash_sends_the_text_and_nothing_else_to_standard_output(cli: Cli) -> None:
+    new_pdf(cli.cwd / "report.pdf", pages=3)
+    result = cli.run("convert", "report.pdf", "-o", "-", "--pages", "3")
+    assert (result.code, result.err) == (0, "")
+    assert "This is page 3" in result.out
+    assert "This is page 1" not in result.out
+    assert [path.name for path in cli.cwd.iterdir()] == ["report.pdf"]
+
+
+@pytest.mark.parametrize(
+    ("output", "written"),
+    [("a/b/text.md", "a/b/text.md"), ("folder/", "folder/report.md"), ("there", "there/report.md")],
+)
+def test_output_names_a_file_or_a_folder(cli: Cli, output: str, written: str) -> None:
+    (cli.cwd / "there").mkdir()
+    new_pdf(cli.cwd / "report.pdf")
+    assert cli.run("convert", "report.pdf", "-o", output).code == 0
+    assert (cli.cwd / written).is_file()
+
+
+def test_folders_are_converted_with_all_that_is_below_them(cli: Cli) -> None:
+    scans = cli.cwd / "scans"
+    (scans / "deep" / "er").mkdir(parents=True)
+    (scans / ".hidden").mkdir()
+    first = new_pdf(scans / "a.pdf")
+    shutil.copy(first, scans / "deep" / "er" / "same.pdf")
+    shutil.copy(first, scans / ".hidden" / "no.pdf")
+    picture_of(["Words in a picture"]).save(scans / "a.png")
+    (scans / "notes.txt").write_text("no input")
+    result = cli.run("convert", "scans", first, "-o", "texts")
+    texts = cli.cwd / "texts"
+    assert result.code == 0
+    assert sorted(str(path.relative_to(texts)) for path in texts.rglob("*.md")) == ["a-2.md", "a.md", "deep/er/same.md"]
+    assert result.err.splitlines()[-1] == "3 files: 3 written."
+    assert result.err.count(" → ") == 3, "one line a file, also for files with the same content"
+
+    picture_of(["A new picture"]).save(scans / "new.png")
+    (texts / "a.md").write_text("mine")
+    again = cli.run("convert", "scans", "-o", "texts")
+    assert again.code == 0
+    assert again.err.splitlines()[-1] == "4 files: 1 written, 3 kept, whose results exist (--force replaces them)."
+    assert (texts / "a.md").read_text() == "mine"
+
+
+HOSTILE_NAMES = [
+    "with spaces.pdf", "-rf.pdf", "文件 ünï.pdf", "new\nline.pdf", "[bold]not markup[/bold].pdf".replace("/", "\\"),
+    "$(id) `id` 'quoted\".pdf", "é" * 125 + ".pdf", "escape\x1b[31m.pdf", "no-suffix", ".pdf",
+    os.fsdecode(b"latin-\xe9.pdf"),
+]  # fmt: skip
+
+
+def test_every_file_name_that_a_system_allows_can_be_converted(cli: Cli) -> None:
+    inputs = cli.cwd / "in"
+    inputs.mkdir()
+    for name in HOSTILE_NAMES:
+        new_pdf(inputs / name)
+    (inputs / "link.pdf").symlink_to(inputs / HOSTILE_NAMES[0])
+    here = cli.at(inputs)
+    result = here.run("convert", "--json", "-o", "../out", "--", *HOSTILE_NAMES, "link.pdf")
+    assert result.code == 0, result.err
+    outputs = [document["output"] for document in result.documents()]
+    assert len(set(outputs)) == len(HOSTILE_NAMES) + 1
+    assert all("This is page 1" in (inputs / output).read_text() for output in outputs)
+    assert "\x1b" not in result.err
+    assert "\x1b" not in here.run("documents", "list").out
+
+
+def test_same_file_is_paid_for_once(cli: Cli, provider: ProviderServer) -> None:
+    new_pdf(cli.cwd / "report.pdf", pages=3)
+    assert cli.run("convert", "report.pdf", "--provider", "ai").code == 0
+    assert cli.run("convert", "report.pdf", "--provider", "ai", "-o", "again.md").code == 0
+    assert cli.run("convert", "report.pdf", "--provider", "ai", "-o", "fresh.md", "--fresh").code == 0
+    assert len(provider.records) == 3, "a fresh document takes its pages from the cache"
+    assert cli.run("convert", "report.pdf", "--provider", "ai", "-o", "paid.md", "--fresh", "--no-cache").code == 0
+    assert len(provider.records) == 6
+    assert cli.run("convert", "report.pdf", "--provider", "ai", "--model", "vision-2", "-o", "other.md").code == 0
+    assert len(provider.records) == 9
+    texts = {(cli.cwd / f"{name}.md").read_text() for name in ("report", "again", "fresh", "paid", "other")}
+    assert len(texts) == 1
+
+
+def test_partial_result_is_told_apart_and_completed_by_the_same_command(cli: Cli, provider: ProviderServer) -> None:
+    new_pdf(cli.cwd / "report.pdf", pages=4)
+    convert = ["convert", "report.pdf", "--provider", "ai"]
+    provider.push(Fault(status=400), Fault(status=400))
+    failed = cli.run(*convert)
+    assert failed.code == 3
+    assert "2 of 4 pages failed" in failed.err
+    assert "--allow-partial" in failed.err
+    assert not (cli.cwd / "report.md").exists()
+
+    provider.push(Fault(status=400))
+    partial = cli.run(*convert, "--allow-partial")
+    assert partial.code == 3
+    assert "1 of 4 pages failed" in partial.err
+    assert "report.md: PARTIAL_FAILED" in partial.err
+    assert (cli.cwd / "report.md").exists()
+
+    assert cli.run(*convert, "--force").code == 0
+    assert len(provider.records) == 7, "the first four, and one for each failed page that was tried again"
+
+
+def test_json_reports_every_input_in_the_same_shape(cli: Cli) -> None:
+    new_pdf(cli.cwd / "good.pdf", pages=2)
+    new_pdf(cli.cwd / "kept.pdf")
+    (cli.cwd / "kept.md").write_text("mine")
+    (cli.cwd / "bad.pdf").write_text("no PDF")
+    result = cli.run("convert", "--json", "good.pdf", "kept.pdf", "bad.pdf")
+    assert result.code == 1
+    documents = {document["input"]: document for document in result.documents()}
+    assert {name: document["status"] for name, document in documents.items()} == {
+        "good.pdf": "COMPLETED", "kept.pdf": "KEPT", "bad.pdf": "REFUSED",
+    }  # fmt: skip
+    assert len({frozenset(document) for document in documents.values()}) == 1
+    good = documents["good.pdf"]
+    assert (good["output"], good["pages"], good["completed"], good["failed"]) == ("good.md", 2, 2, 0)
+    assert documents["bad.pdf"]["id"] is None
+    assert "no supported type" in documents["bad.pdf"]["error"]
+
+
+def test_without_a_terminal_all_output_is_plain(cli: Cli) -> None:
+    new_pdf(cli.cwd / "report.pdf")
+    assert cli.run("convert", "report.pdf").code == 0
+    for command in (["convert", "-f", "report.pdf"], ["documents", "list"], ["status"], ["doctor"], ["--help"]):
+        result = cli.run(*command)
+        assert "\x1b" not in result.out + result.err
+        assert "\r" not in result.out + result.err
+
+
+def test_terminal_shows_how_far_each_file_is(cli: Cli, provider: ProviderServer) -> None:
+    for name in ("one.pdf", "two.pdf"):
+        new_pdf(cli.cwd / name, pages=2)
+    provider.configure({"latency_s": 0.5})
+    code, written = cli.terminal("convert", "--provider", "ai", "one.pdf", "two.pdf")
+    assert code == 0
+    shown = plain(written)
+    assert "0/2 files" in shown
+    assert "/2 pages PROCESSING" in shown
+    assert "━" in shown
+    assert "one.pdf → one.md (2 pages)" in shown
+    assert shown.rstrip().endswith("2 files: 2 written.")
+
+
+@pytest.mark.parametrize("columns", [40, 60])
+def test_narrow_terminal_cuts_no_column_that_matters(cli: Cli, columns: int) -> None:
+    new_pdf(cli.cwd / "a-name-that-is-far-too-long-for-this-terminal.pdf")
+    code, written = cli.terminal("convert", "a-name-that-is-far-too-long-for-this-terminal.pdf", columns=columns)
+    assert code == 0
+    assert "COMPLETED" in plain(written)
+    code, written = cli.terminal("documents", "list", "--limit", "1", columns=columns)
+    header, row = plain(written).splitlines()
+    assert row.split()[0] in cli.run("documents", "list").out
+    assert "COMPLETED" in row
+    assert len(header) <= max(columns, len("0123456789abcdef  a-name-that…  COMPLETED  PAGES  59 min ago"))
+
+
+def test_no_color_is_respected(cli: Cli) -> None:
+    new_pdf(cli.cwd / "report.pdf")
+    _, coloured = cli.terminal("convert", "report.pdf")
+    assert "\x1b[32m" in coloured
+    _, written = cli.using(NO_COLOR="1").terminal("convert", "-f", "report.pdf")
+    assert "\x1b[32m" not in written
+
+
+def test_closed_pipe_is_no_error_worth_a_traceback(cli: Cli) -> None:
+    new_pdf(cli.cwd / "report.pdf", pages=3)
+    assert cli.run("convert", "report.pdf").code == 0
+    result = cli.execute(
+        ["bash", "-c", "penstock convert -o - report.pdf | head -c 5; penstock documents list | head -0"]
+    )
+    assert "Traceback" not in result.err
+
+
+def test_help_shows_how_to_begin(cli: Cli, tmp_path: Path) -> None:
+    assert "penstock convert report.pdf" in cli.run("--help").out
+    assert "penstock convert scans/" in cli.run("convert", "--help").out

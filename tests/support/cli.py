@@ -1,0 +1,194 @@
+"""The command line as people and scripts use it: real processes on a data folder, with or without a terminal."""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import psutil
+
+from tests.support.samples import text_pdf
+from tests.support.waiting import wait_until
+
+PENSTOCK = str(Path(sys.executable).with_name("penstock"))
+RUN_S = 90
+"""For one command, on a machine that is busy with something else."""
+FAST = {
+    "PENSTOCK_STACK_LINGER_S": "0.2",
+    "PENSTOCK_SWEEP_INTERVAL_S": "1",
+    "PENSTOCK_PRESENCE_INTERVAL_S": "0.5",
+    "PENSTOCK_PRESENCE_TTL_S": "3",
+    "PENSTOCK_DOCUMENTS__BACKOFF_S": "[0.2]",
+    "PENSTOCK_DOCUMENTS__CONVERTER_COUNT": "2",
+}
+"""Settings that shorten what tests would wait for."""
+_TERMINAL_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def documents(self) -> list[dict[str, Any]]:
+        """What `convert --json` reported."""
+        return list(self.json()["documents"])
+
+
+@dataclass(frozen=True)
+class Cli:
+    """Commands on one data folder, run in one current folder."""
+
+    data_dir: Path
+    cwd: Path
+    env: dict[str, str]
+
+    def at(self, cwd: Path) -> Self:
+        """The same data folder from another current folder."""
+        return replace(self, cwd=cwd)
+
+    def using(self, **env: str | None) -> Self:
+        """With further environment variables; None: without that one."""
+        merged = {**self.env, **env}
+        return replace(self, env={name: value for name, value in merged.items() if value is not None})
+
+    def run(self, *arguments: str | Path, timeout_s: float = RUN_S, stdin: str = "") -> Result:
+        """Run `penstock` and wait for its end."""
+        return self.execute([PENSTOCK, *map(str, arguments)], timeout_s=timeout_s, stdin=stdin)
+
+    def python(self, script: str, *arguments: str | Path) -> Result:
+        """Run a user's Python program."""
+        return self.execute([sys.executable, "-c", script, *map(str, arguments)])
+
+    def execute(self, command: list[str], *, timeout_s: float = RUN_S, stdin: str = "") -> Result:
+        done = subprocess.run(
+            command, env=self.env, cwd=self.cwd, input=stdin.encode(), capture_output=True, check=False,
+            timeout=timeout_s,
+        )  # fmt: skip
+        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def start(self, *arguments: str | Path) -> "Running":
+        """Start `penstock` and go on."""
+        output = self.cwd / f"output-{uuid4().hex[:8]}.log"
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                [PENSTOCK, *map(str, arguments)],
+                env=self.env, cwd=self.cwd, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+            )  # fmt: skip
+        return Running(process, output)
+
+    def terminal(self, *arguments: str | Path, columns: int = 100, rows: int = 40) -> tuple[int, str]:
+        """Run `penstock` in a terminal of this size: its exit code and all that it wrote there."""
+        ours, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        process = subprocess.Popen(
+            [PENSTOCK, *map(str, arguments)],
+            env={**self.env, "TERM": "xterm-256color"}, cwd=self.cwd, stdin=theirs, stdout=theirs, stderr=theirs,
+            start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+        written = b""
+        with suppress(OSError), os.fdopen(ours, "rb", 0) as terminal:  # the last reader gets EIO
+            while chunk := terminal.read(65536):
+                written += chunk
+        return process.wait(RUN_S), written.decode()
+
+    @property
+    def supervisor(self) -> dict[str, Any] | None:
+        """Process and mode of the stack's supervisor, once the stack is up."""
+        try:
+            return dict(json.loads((self.data_dir / "stack.json").read_text()))
+        except (OSError, ValueError):
+            return None
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes that work on this data folder, Redis first."""
+        found = [process for process in psutil.process_iter() if self._is_ours(process)]
+        return sorted(found, key=lambda process: not is_redis(process))
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        with suppress(psutil.Error, OSError):
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            if is_redis(process):  # it writes its title over its environment
+                return str(self.data_dir) in " ".join(process.cmdline())
+            return process.environ().get("PENSTOCK_DATA_DIR") == str(self.data_dir)
+        return False
+
+    def wait_until_gone(self, deadline_s: float = 40) -> None:
+        """Wait until nothing works on this data folder any more."""
+        wait_until(lambda: not self.processes(), deadline_s, "everything has ended", last=self.processes)
+
+    def kill_everything(self) -> None:
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+@dataclass(frozen=True)
+class Running:
+    """A command under way."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait_for(self, words: str, deadline_s: float = 60) -> None:
+        """Wait until it has written `words`."""
+        wait_until(lambda: words in self.output, deadline_s, f"{words!r} was written", last=lambda: self.output)
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+
+    def wait(self, timeout_s: float = RUN_S) -> int:
+        """Its exit code, once it has ended."""
+        return self.process.wait(timeout_s)
+
+
+def is_redis(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return "redis-server" in " ".join(process.cmdline())
+    return False
+
+
+def environment(data_dir: Path, **further: str) -> dict[str, str]:
+    """Of a user with this data folder and no other settings."""
+    personal = ("PENSTOCK_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(personal)}
+    return {**inherited, **FAST, "PENSTOCK_DATA_DIR": str(data_dir), **further}
+
+
+def provider_settings(base_url: str, name: str = "ai") -> dict[str, str]:
+    """Variables that make the provider at `base_url` known as `name`."""
+    prefix = f"PENSTOCK_PROVIDERS__{name.upper()}__"
+    return {f"{prefix}BASE_URL": base_url, f"{prefix}API_KEY": "secret-key", f"{prefix}MODEL": "vision-1"}
+
+
+def new_pdf(path: Path, pages: int = 1) -> Path:
+    """A PDF with a text layer that nobody has converted before; page N has a line `page N`."""
+    return text_pdf(path, [[f"Report {uuid4().hex}", f"This is page {number}"] for number in range(1, pages + 1)])
+
+
+def plain(written: str) -> str:
+    """What a terminal showed, without its control codes."""
+    return _TERMINAL_CODE.sub("", written)
