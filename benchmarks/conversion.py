@@ -47,7 +47,7 @@ def measure(*, quick: bool) -> Report:
         run(source)
         bare_s(pool)
         # In turn, so that whatever else the machine does slows down both.
-        for number in range(3 if quick else 7):
+        for number in range(3 if quick else 5):
             progress(f"619 pages, round {number + 1}")
             bare.append(bare_s(pool))
             runs.append(run(source))

@@ -66,7 +66,7 @@ def _ms(begun: datetime, ended: datetime) -> float:
 def small(*, quick: bool) -> Report:
     """small_document_ratio."""
     big = big_document()
-    times = 3 if quick else 9
+    times = 3 if quick else 7
     with stack():
         small_s("warm-up")
         progress("3 pages alone")

@@ -167,8 +167,7 @@ def _submit(jobs: list[Job], options: "Options", progress: "Progress") -> None:
 
 def _watch(jobs: list[Job], stack: "Stack", progress: "Progress") -> None:
     """Show how the documents stand, and write each result as soon as there is one."""
-    from rich.markup import escape
-
+    from pipeline.cli.output import one_line
     from tasks.documents import watch
 
     waiting: dict[str, list[Job]] = {}
@@ -181,7 +180,7 @@ def _watch(jobs: list[Job], stack: "Stack", progress: "Progress") -> None:
         trouble = stack.trouble()
         if trouble not in told:
             told.add(trouble)
-            progress.note(escape(f"{trouble} Waiting …"))
+            progress.note(one_line(f"{trouble} Waiting …"))
         stack.ensure()
 
     for document in watch(list(waiting), idle=idle):
@@ -215,30 +214,24 @@ def _finish(job: Job, document: "Document") -> None:
 
 def _line(job: Job) -> str:
     """How a job ended, as one line."""
-    from rich.markup import escape
-
-    from pipeline.cli.output import count, state
+    from pipeline.cli.output import count, one_line, state
 
     pages = f" [dim]({count(job.document.pages, 'page')})[/dim]" if job.document and job.document.pages else ""
-    source = escape(str(job.target.source))
-    if job.written and job.status == "COMPLETED":
-        return f"{source} → [bold]{escape(str(job.written))}[/bold]{pages}"
-    where = f" → [bold]{escape(str(job.written))}[/bold]" if job.written else ""
-    return f"{source}{where}: {state(job.status)}{pages}"
+    written = f" → [bold]{one_line(str(job.written))}[/bold]" if job.written else ""
+    ended = f": {state(job.status)}" if not (job.written and job.status == "COMPLETED") else ""
+    return f"{one_line(str(job.target.source))}{written}{ended}{pages}"
 
 
 def _report(jobs: list[Job]) -> Iterable[str]:
     """What remains to be said when all is done: what went wrong and what to do about it."""
-    from rich.markup import escape
-
-    from pipeline.cli.output import count
+    from pipeline.cli.output import count, one_line
 
     several = len(jobs) > 1
     for job in jobs:
         sentence = "" if job.kept and several else job.error or _advice(job)
         if sentence:
             where = "" if job.kept or str(job.target.source) in sentence else f"{job.target.source}: "
-            yield f"[red]penstock:[/red] {escape(where + sentence)}"
+            yield f"[red]penstock:[/red] {one_line(where + sentence)}"
     if several:
         written = sum(job.written is not None for job in jobs)
         kept = sum(job.kept for job in jobs)

@@ -49,7 +49,9 @@ def main() -> None:
 
 
 def _fail(sentence: str, code: int) -> None:
-    sys.stderr.write(f"penstock: {sentence}\n")
+    from pipeline.cli.output import printable
+
+    sys.stderr.write(f"penstock: {printable(sentence)}\n")
     sys.exit(code)
 
 

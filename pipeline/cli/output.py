@@ -34,7 +34,9 @@ _LEAST_WIDTH = 12
 
 def print_json(value: Any) -> None:
     """JSON on standard output, for programs."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+    # What no UTF-8 can hold, such as a file name in another encoding, becomes a JSON escape.
+    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode())
 
 
 class Table:
@@ -116,7 +118,12 @@ def ago(moment: datetime | None) -> str:
     return f"{seconds} s ago"
 
 
+def printable(text: str) -> str:
+    """A text without anything that a terminal would take for a command."""
+    return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
 def one_line(text: str | None, width: int | None = None) -> str:
-    """A text as one line, cut at `width` characters, and safe from being read as markup."""
-    flat = " ".join((text or "").split())
+    """A text as one line, cut at `width` characters, printable, and safe from being read as markup."""
+    flat = printable(" ".join((text or "").split()))
     return escape(flat if width is None or len(flat) <= width else flat[: width - 1] + "…")

@@ -93,8 +93,10 @@ def test_every_file_name_that_a_system_allows_can_be_converted(cli: Cli) -> None
     outputs = [document["output"] for document in result.documents()]
     assert len(set(outputs)) == len(HOSTILE_NAMES) + 1
     assert all("This is page 1" in (inputs / output).read_text() for output in outputs)
-    assert "\x1b" not in result.err
-    assert "\x1b" not in here.run("documents", "list").out
+    assert {document["input"] for document in result.documents()} == {*HOSTILE_NAMES, "link.pdf"}
+    shown = here.run("documents", "list").out
+    assert "\x1b" not in result.err + shown
+    assert "new line.pdf" in shown
 
 
 def test_same_file_is_paid_for_once(cli: Cli, provider: ProviderServer) -> None:

@@ -8,7 +8,7 @@ from pipeline.documents import files, queries
 from pipeline.documents.service import UnknownDocument
 from pipeline.documents.states import DocumentStatus, PageStatus
 from tasks import documents
-from tests.faults.flow import Flow
+from tests.faults.flow import SQLITE, Flow
 from tests.support.provider_server import Fault
 from tests.support.stack import FLEET, Stack
 from tests.support.waiting import wait_until
@@ -78,6 +78,7 @@ def test_delete_leaves_nothing_and_hurts_no_worker(midway: str, flow: Flow) -> N
     flow.assert_exactly_once(other)
 
 
+@SQLITE
 def test_retried_page_keeps_its_text_until_the_new_one_is_there(midway: str, flow: Flow) -> None:
     flow.wait_for_status(midway)
     before = flow.pages(midway)[0].content

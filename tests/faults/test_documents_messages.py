@@ -6,13 +6,14 @@ import pytest
 
 from pipeline.documents.launching import lane_leases
 from pipeline.documents.routing import VISION
-from tests.faults.flow import SQLITE, Flow
+from tests.faults.flow import POSTGRESQL, SQLITE, Flow
 from tests.support.stack import FLEET, Stack
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
 
+@POSTGRESQL
 def test_documents_that_nobody_launched_are_found_by_two_sweepers(stack: Stack, flow: Flow) -> None:
     ids = [flow.submit_without_launch(4, f"{number}.pdf") for number in range(3)]
     stack.start(*FLEET, "beat-2")
@@ -51,6 +52,7 @@ def test_lanes_that_wait_are_delivered_twice(stack: Stack, flow: Flow) -> None:
     flow.assert_paid_once(images)
 
 
+@POSTGRESQL
 def test_lanes_at_work_are_delivered_again(stack: Stack, flow: Flow) -> None:
     # As after a lost connection to the broker. Enough workers for both deliveries of a lane to run at once.
     stack.start(*FLEET, "ai-2", "ai-3")

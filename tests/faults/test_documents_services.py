@@ -3,13 +3,14 @@
 import pytest
 
 from tasks.canvas import wake
-from tests.faults.flow import POSTGRESQL, Flow
-from tests.support.postgres import Postgres, ShutdownMode
+from tests.faults.flow import POSTGRESQL, SQLITE, Flow, settings
+from tests.support.postgres import Postgres
 from tests.support.redis_server import RedisServer
 from tests.support.stack import FLEET, Stack
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.faults
+# Sweeps far enough apart for living workers to be back before they are missed twice.
+pytestmark = [pytest.mark.faults, settings(SWEEP_INTERVAL_S="2")]
 
 
 @pytest.fixture
@@ -51,6 +52,7 @@ def test_redis_killed_and_restarted_without_its_data(midway: str, flow: Flow, re
     _finish(flow, midway, images, under_way)
 
 
+@SQLITE
 def test_redis_killed_and_restarted_with_its_data(midway: str, flow: Flow, redis_server: RedisServer) -> None:
     images = flow.images(midway)
     redis_server.kill()
@@ -66,10 +68,11 @@ def test_redis_emptied(midway: str, flow: Flow, redis_server: RedisServer) -> No
 
 
 @POSTGRESQL
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_postgresql_restarted(midway: str, flow: Flow, postgres: Postgres, mode: ShutdownMode) -> None:
+def test_postgresql_restarted(midway: str, flow: Flow, postgres: Postgres) -> None:
     images = flow.images(midway)
-    postgres.restart(mode)
+    postgres.restart("fast")
+    flow.wait_for_calls(12)
+    postgres.restart("immediate")
     _finish(flow, midway, images)
 
 

@@ -15,6 +15,8 @@ from typing import Self
 
 import psutil
 
+from tests.support.waiting import wait_until
+
 ROOT = Path(__file__).resolve().parents[2]
 ROLES = {
     "cpu": ["worker", "-Q", "cpu", "-P", "prefork", "-c", "2"],
@@ -23,7 +25,7 @@ ROLES = {
     "ai": ["worker", "-Q", "vision", "-P", "threads", "-c", "4"],
     "beat": ["beat", "--pidfile="],
 }
-"""Arguments of `celery -A tasks`. `single` is a `cpu` worker with one pool process, so that a claim names the process."""
+"""Arguments of `celery -A tasks`. `single`: a `cpu` worker with one pool process, so that a claim names the process."""
 FLEET = ("cpu-1", "control-1", "ai-1", "beat-1")
 _TAIL_BYTES = 6000
 _STOP_S = 30
@@ -40,31 +42,37 @@ class Running:
     def pid(self) -> int:
         return self.process.pid
 
+    @property
+    def alive(self) -> bool:
+        return not self._has_ended(os.WNOHANG)
+
+    def _has_ended(self, options: int = 0) -> bool:
+        """Without reaping it: a number that stays taken cannot come to name someone else's processes."""
+        if self.process.returncode is not None:
+            return True
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | options) is not None
+
     def kill(self) -> None:
         """SIGKILL the main process alone, as the system's OOM killer would."""
-        self.process.kill()
-        self.process.wait()
+        os.kill(self.pid, signal.SIGKILL)
+        self._has_ended()
 
     def kill_group(self) -> None:
         """SIGKILL it with all that it started, also after it has ended itself."""
-        with suppress(ProcessLookupError):
+        if self.process.returncode is None:
             os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait()
+            self.process.wait()
 
     def stop(self) -> None:
         """Ask it to end after what it is at, and wait until it has."""
-        self.process.terminate()
-        self.process.wait(_STOP_S)
+        os.kill(self.pid, signal.SIGTERM)
+        wait_until(lambda: not self.alive, _STOP_S, f"process {self.pid} has ended")
 
     def kill_pool(self) -> None:
         """SIGKILL the processes of a prefork pool; the main process lives on and starts others."""
         for child in psutil.Process(self.pid).children():
             with suppress(psutil.NoSuchProcess):
                 child.kill()
-
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
 
     def says(self, text: str) -> int:
         """How often its log has `text`."""

@@ -1,0 +1,210 @@
+"""`penstock up` and stacks that commands start: who starts, shares, ends and takes over what."""
+
+import json
+import os
+import signal
+import sqlite3
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.cli import Cli, Running, is_redis, new_pdf
+from tests.support.provider_server import ProviderServer
+from tests.support.waiting import wait_until
+
+PAGES = 40
+
+
+@pytest.fixture
+def slow(provider: ProviderServer) -> ProviderServer:
+    """A provider that takes long enough to be interrupted."""
+    provider.configure({"latency_s": 0.4})
+    return provider
+
+
+def start_up(cli: Cli) -> Running:
+    up = cli.start("up")
+    up.wait_for("Penstock is up")
+    return up
+
+
+def start_convert(cli: Cli, provider: ProviderServer, *arguments: str, pages: int = PAGES) -> Running:
+    """A `convert` in the middle of its pages."""
+    source = cli.cwd / "report.pdf"
+    if not source.exists():
+        new_pdf(source, pages)
+    before = len(provider.records)
+    convert = cli.start("convert", "report.pdf", "--provider", "ai", *arguments)
+    assert provider.wait_for_calls(before + 12, 60), convert.output
+    return convert
+
+
+def claims(cli: Cli) -> int:
+    """Rows that somebody holds."""
+    with sqlite3.connect(cli.data_dir / "penstock.db") as database:
+        counts = [
+            database.execute(f"SELECT count(*) FROM {table} WHERE claim_id IS NOT NULL OR worker_id IS NOT NULL")
+            for table in ("documents", "pages")
+        ]
+        held = sum(count.fetchone()[0] for count in counts)
+    database.close()
+    return int(held)
+
+
+def supervisor_of(cli: Cli) -> psutil.Process:
+    found = wait_until(lambda: cli.supervisor, 60, "the stack is up")
+    return psutil.Process(found["pid"])
+
+
+def redis_servers(cli: Cli) -> list[int]:
+    return [process.pid for process in cli.processes() if is_redis(process)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_ends_in_order_and_gives_back_every_claim(alone: Cli, slow: ProviderServer, number: signal.Signals) -> None:
+    up = start_up(alone)
+    new_pdf(alone.cwd / "report.pdf", PAGES)
+    submit = "import sys; from tasks.documents import submit; submit(sys.argv[1], provider='ai')"
+    assert alone.python(submit, "report.pdf").code == 0
+    assert slow.wait_for_calls(10, 60), up.output
+    up.process.send_signal(number)
+    assert up.wait() == 0, up.output
+    assert "Penstock has stopped." in up.output
+    alone.wait_until_gone()
+    assert claims(alone) == 0
+    assert alone.run("convert", "report.pdf", "--provider", "ai").code == 0
+    assert len(slow.records) == PAGES, "pages that were under way were finished, none was asked for again"
+
+
+def test_second_ctrl_c_does_not_wait_for_slow_pages(alone: Cli, provider: ProviderServer) -> None:
+    provider.configure({"latency_s": 60})
+    up = start_up(alone)
+    new_pdf(alone.cwd / "report.pdf", 2)
+    submit = "import sys; from tasks.documents import submit; submit(sys.argv[1], provider='ai')"
+    assert alone.python(submit, "report.pdf").code == 0
+    assert provider.wait_for_calls(2, 60), up.output
+    up.interrupt()
+    up.wait_for("Ctrl-C again: at once")
+    up.interrupt()
+    assert up.wait(30) == 0
+    alone.wait_until_gone()
+    assert claims(alone) == 0
+
+
+def test_interrupted_convert_goes_on_where_it_was(alone: Cli, slow: ProviderServer) -> None:
+    convert = start_convert(alone, slow)
+    convert.interrupt()
+    assert convert.wait() == 130
+    assert "run the same command again to go on" in convert.output
+    assert "Traceback" not in convert.output
+    alone.wait_until_gone()
+    assert claims(alone) == 0
+    assert not (alone.cwd / "report.md").exists()
+    assert alone.run("convert", "report.pdf", "--provider", "ai").code == 0
+    assert len(slow.records) == PAGES
+
+
+def test_killed_supervisor_is_replaced_while_convert_waits(alone: Cli, slow: ProviderServer) -> None:
+    convert = start_convert(alone, slow)
+    killed = supervisor_of(alone)
+    children = [child for child in killed.children(recursive=True) if not is_redis(child)]
+    redis = redis_servers(alone)
+    killed.kill()
+    _, alive = psutil.wait_procs(children, timeout=40)
+    assert not alive, "children end by themselves"
+    assert convert.wait() == 0, convert.output
+    assert len(slow.records) <= PAGES + 8, "at most what was under way was asked for again"
+    assert redis_servers(alone) in ([], redis), "the orphaned Redis was taken over"
+    alone.wait_until_gone()
+
+
+def test_next_command_recovers_from_a_killed_stack(alone: Cli, slow: ProviderServer) -> None:
+    convert = start_convert(alone, slow)
+    supervisor = supervisor_of(alone)
+    for process in [supervisor, *supervisor.children(recursive=True)]:
+        process.kill()
+    convert.process.kill()
+    convert.wait()
+    alone.wait_until_gone()
+    assert claims(alone) > 0
+    assert alone.run("convert", "report.pdf", "--provider", "ai").code == 0
+    assert len(slow.records) <= PAGES + 8
+    alone.wait_until_gone()
+    assert claims(alone) == 0
+
+
+def test_commands_at_the_same_time_share_one_stack(alone: Cli, slow: ProviderServer) -> None:
+    first = start_convert(alone, slow, "-o", "one.md")
+    supervisor = supervisor_of(alone)
+    second = alone.start("convert", "report.pdf", "--provider", "ai", "-o", "two.md")
+    second_report = new_pdf(alone.cwd / "other.pdf", 3)
+    third = alone.run("convert", second_report)
+    assert (first.wait(), second.wait(), third.code) == (0, 0, 0)
+    assert (alone.cwd / "one.md").read_text() == (alone.cwd / "two.md").read_text()
+    assert len(slow.records) == PAGES
+    psutil.wait_procs([supervisor], timeout=40)
+    alone.wait_until_gone()
+
+
+def test_two_cold_starts_at_once_bring_up_one_stack(alone: Cli) -> None:
+    for name in ("one.pdf", "two.pdf", "three.pdf"):
+        new_pdf(alone.cwd / name)
+    commands = [alone.start("convert", name) for name in ("one.pdf", "two.pdf", "three.pdf")]
+    supervisor_of(alone)
+    assert len(redis_servers(alone)) == 1
+    assert [command.wait() for command in commands] == [0, 0, 0]
+
+
+def test_up_and_the_stacks_of_commands_do_not_get_in_each_others_way(alone: Cli, slow: ProviderServer) -> None:
+    convert = start_convert(alone, slow)
+    up = alone.start("up")
+    up.wait_for("waiting until it is done")
+    assert convert.wait() == 0, convert.output
+    up.wait_for("Penstock is up")
+    info = alone.supervisor
+    assert info == {"pid": up.process.pid, "mode": "up"}
+
+    twice = alone.run("up")
+    assert twice.code == 1
+    assert f"already up for {alone.data_dir} (process {up.process.pid})" in twice.err
+
+    new_pdf(alone.cwd / "other.pdf")
+    assert alone.run("convert", "other.pdf").code == 0
+    assert alone.supervisor == info, "the command used the stack and left it up"
+    status = alone.run("status", "--json").json()
+    assert status["documents"] == {"COMPLETED": 2}
+    assert {worker.partition("@")[0] for worker in status["workers"]} == {"cpu", "ai", "control"}
+    up.interrupt()
+    assert up.wait() == 0
+
+
+def test_killed_child_is_started_again(alone: Cli) -> None:
+    up = start_up(alone)
+    victim = next(child for child in psutil.Process(up.process.pid).children() if "cpu@%h" in child.cmdline())
+    redis = psutil.Process(redis_servers(alone)[0])
+    victim.kill()
+    redis.kill()
+    up.wait_for("child=worker-cpu")
+    up.wait_for("child=redis")
+    new_pdf(alone.cwd / "report.pdf")
+    assert alone.run("convert", "report.pdf").code == 0
+    up.interrupt()
+    assert up.wait() == 0
+
+
+def test_data_folder_may_have_any_name_and_length(provider: ProviderServer, alone: Cli) -> None:
+    folder = alone.data_dir / ("very long # 100% ü " * 6)
+    far = alone.using(PENSTOCK_DATA_DIR=str(folder))
+    new_pdf(alone.cwd / "report.pdf")
+    result = far.run("convert", "report.pdf")
+    assert result.code == 0, result.err
+    socket = Path(json.loads(far.python(_PRINT_SOCKET).out))
+    assert folder not in socket.parents
+    assert socket.parent.stat().st_mode & 0o077 == 0, "nobody else gets at the socket"
+    assert socket.parent.stat().st_uid == os.getuid()
+    wait_until(lambda: not socket.exists(), 40, "the stack has ended")
+    socket.parent.rmdir()
+
+
+_PRINT_SOCKET = "import json; from pipeline.settings import Settings; print(json.dumps(str(Settings().redis_socket)))"
