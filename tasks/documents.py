@@ -22,6 +22,7 @@ from pipeline.documents.submission import Options
 from pipeline.documents.views import AttemptView, DocumentView, Figures, PageView
 from pipeline.engine import events
 from pipeline.engine.errors import UserError
+from pipeline.engine.logs import configure_as_library
 from pipeline.storage.context import get_context
 from tasks.canvas import FLOW, announce, launch
 
@@ -30,6 +31,8 @@ __all__ = [
     "UnknownDocument", "UserError", "attempts", "cancel", "delete", "figures", "list_documents", "pages", "pause",
     "promote", "remerge", "resume", "retry", "retry_failed", "retry_page", "status", "submit", "watch",
 ]  # fmt: skip
+
+configure_as_library()
 
 _LOOK_AGAIN_S = 1.0
 """The longest time between two looks at the row while waiting; events only make it shorter."""

@@ -60,6 +60,23 @@ def configure(level: str, *, as_json: bool) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
+def configure_as_library() -> None:
+    """Hand events to the standard library's logging, for the program that imports us to show or not.
+
+    Nothing where logging is configured already. Without this, structlog would print on the program's standard output.
+    """
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[
+                structlog.stdlib.filter_by_level,
+                _redact,
+                structlog.processors.KeyValueRenderer(key_order=["event"]),
+            ],
+            wrapper_class=structlog.stdlib.BoundLogger,
+            logger_factory=structlog.stdlib.LoggerFactory(),
+        )
+
+
 def _keep(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     return event
 

@@ -35,9 +35,13 @@ def provider(provider_server: ProviderServer) -> ProviderServer:
 
 @pytest.fixture(scope="session")
 def shared_stack(provider_server: ProviderServer) -> Iterator[Cli]:
-    """`penstock up`, running for all tests that only use it."""
+    """`penstock up`, running for all tests that only use it.
+
+    Its providers: `ai`; `single`, the same with one call at a time; `down`, where nobody listens.
+    """
     folder = _short_folder()
     settings = provider_settings(provider_server.base_url)
+    settings |= provider_settings(provider_server.base_url, "single") | {"PENSTOCK_PROVIDERS__SINGLE__CONCURRENCY": "1"}
     settings |= provider_settings(f"http://127.0.0.1:{DEAD_PORT}/v1", "down")
     cli = Cli(folder, folder, environment(folder, **settings))
     up = cli.start("up")

@@ -1,14 +1,15 @@
 """`penstock up` and stacks that commands start: who starts, shares, ends and takes over what."""
 
-import json
 import os
 import signal
-import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from pipeline.settings import Settings
 from tests.support.cli import Cli, Running, is_redis, new_pdf
 from tests.support.provider_server import ProviderServer
 from tests.support.waiting import wait_until
@@ -40,18 +41,6 @@ def start_convert(cli: Cli, provider: ProviderServer, *arguments: str, pages: in
     return convert
 
 
-def claims(cli: Cli) -> int:
-    """Rows that somebody holds."""
-    with sqlite3.connect(cli.data_dir / "penstock.db") as database:
-        counts = [
-            database.execute(f"SELECT count(*) FROM {table} WHERE claim_id IS NOT NULL OR worker_id IS NOT NULL")
-            for table in ("documents", "pages")
-        ]
-        held = sum(count.fetchone()[0] for count in counts)
-    database.close()
-    return int(held)
-
-
 def supervisor_of(cli: Cli) -> psutil.Process:
     found = wait_until(lambda: cli.supervisor, 60, "the stack is up")
     return psutil.Process(found["pid"])
@@ -72,7 +61,7 @@ def test_up_ends_in_order_and_gives_back_every_claim(alone: Cli, slow: ProviderS
     assert up.wait() == 0, up.output
     assert "Penstock has stopped." in up.output
     alone.wait_until_gone()
-    assert claims(alone) == 0
+    assert alone.claims() == 0
     assert alone.run("convert", "report.pdf", "--provider", "ai").code == 0
     assert len(slow.records) == PAGES, "pages that were under way were finished, none was asked for again"
 
@@ -89,7 +78,7 @@ def test_second_ctrl_c_does_not_wait_for_slow_pages(alone: Cli, provider: Provid
     up.interrupt()
     assert up.wait(30) == 0
     alone.wait_until_gone()
-    assert claims(alone) == 0
+    assert alone.claims() == 0
 
 
 def test_interrupted_convert_goes_on_where_it_was(alone: Cli, slow: ProviderServer) -> None:
@@ -99,7 +88,7 @@ def test_interrupted_convert_goes_on_where_it_was(alone: Cli, slow: ProviderServ
     assert "run the same command again to go on" in convert.output
     assert "Traceback" not in convert.output
     alone.wait_until_gone()
-    assert claims(alone) == 0
+    assert alone.claims() == 0
     assert not (alone.cwd / "report.md").exists()
     assert alone.run("convert", "report.pdf", "--provider", "ai").code == 0
     assert len(slow.records) == PAGES
@@ -127,19 +116,18 @@ def test_next_command_recovers_from_a_killed_stack(alone: Cli, slow: ProviderSer
     convert.process.kill()
     convert.wait()
     alone.wait_until_gone()
-    assert claims(alone) > 0
+    assert alone.claims() > 0
     assert alone.run("convert", "report.pdf", "--provider", "ai").code == 0
     assert len(slow.records) <= PAGES + 8
     alone.wait_until_gone()
-    assert claims(alone) == 0
+    assert alone.claims() == 0
 
 
 def test_commands_at_the_same_time_share_one_stack(alone: Cli, slow: ProviderServer) -> None:
     first = start_convert(alone, slow, "-o", "one.md")
     supervisor = supervisor_of(alone)
     second = alone.start("convert", "report.pdf", "--provider", "ai", "-o", "two.md")
-    second_report = new_pdf(alone.cwd / "other.pdf", 3)
-    third = alone.run("convert", second_report)
+    third = alone.run("convert", new_pdf(alone.cwd / "other.pdf", 3))
     assert (first.wait(), second.wait(), third.code) == (0, 0, 0)
     assert (alone.cwd / "one.md").read_text() == (alone.cwd / "two.md").read_text()
     assert len(slow.records) == PAGES
@@ -193,18 +181,22 @@ def test_killed_child_is_started_again(alone: Cli) -> None:
     assert up.wait() == 0
 
 
-def test_data_folder_may_have_any_name_and_length(provider: ProviderServer, alone: Cli) -> None:
-    folder = alone.data_dir / ("very long # 100% ü " * 6)
-    far = alone.using(PENSTOCK_DATA_DIR=str(folder))
-    new_pdf(alone.cwd / "report.pdf")
+@pytest.fixture
+def far(alone: Cli) -> Iterator[Cli]:
+    """Commands on a data folder whose path no URL and no socket address can hold."""
+    cli = alone.using(PENSTOCK_DATA_DIR=str(alone.data_dir / ("very long # 100% ü " * 6)))
+    cli = replace(cli, data_dir=Path(cli.env["PENSTOCK_DATA_DIR"]))
+    yield cli
+    cli.kill_everything()
+
+
+def test_data_folder_may_have_any_name_and_length(far: Cli) -> None:
+    new_pdf(far.cwd / "report.pdf")
     result = far.run("convert", "report.pdf")
     assert result.code == 0, result.err
-    socket = Path(json.loads(far.python(_PRINT_SOCKET).out))
-    assert folder not in socket.parents
+    socket = Settings(data_dir=far.data_dir).redis_socket
+    assert far.data_dir not in socket.parents
     assert socket.parent.stat().st_mode & 0o077 == 0, "nobody else gets at the socket"
     assert socket.parent.stat().st_uid == os.getuid()
-    wait_until(lambda: not socket.exists(), 40, "the stack has ended")
+    far.wait_until_gone()
     socket.parent.rmdir()
-
-
-_PRINT_SOCKET = "import json; from pipeline.settings import Settings; print(json.dumps(str(Settings().redis_socket)))"

@@ -165,11 +165,13 @@ class DocumentMachine(RuleBasedStateMachine):
             assert holds or fails
 
     @precondition(lambda self: self.seen in CLAIMED_STAGES)
-    @rule(worker=workers)
-    def overtake_stage(self, worker: str) -> None:
-        """Whoever has it is taken for dead, and another one begins anew."""
+    @rule(worker=workers, page_count=st.integers(0, 3))
+    def overtake_stage(self, worker: str, page_count: int) -> None:
+        """Whoever has it is taken for dead, another one begins anew, and then the first may come back."""
         self.sweep(set(WORKERS))
         self.do_next_stage(worker, 0)
+        if page_count:
+            self.finish_stage(1, page_count, fails=False)
 
     def commit_stage(self, row: Any, claim: Claim, page_count: int, fails: bool) -> None:
         if fails:

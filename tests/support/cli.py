@@ -5,11 +5,12 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
 import termios
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +18,8 @@ from uuid import uuid4
 
 import psutil
 
+from pipeline.documents.states import DocumentStatus
+from pipeline.settings import Settings
 from tests.support.samples import text_pdf
 from tests.support.waiting import wait_until
 
@@ -122,12 +125,29 @@ class Cli:
         found = [process for process in psutil.process_iter() if self._is_ours(process)]
         return sorted(found, key=lambda process: not is_redis(process))
 
+    def status(self, document_id: str) -> str:
+        """The state of a document."""
+        with closing(sqlite3.connect(self.data_dir / "penstock.db")) as database:
+            row = database.execute("SELECT status FROM documents WHERE id = ?", [document_id]).fetchone()
+        return DocumentStatus(row[0]).name
+
+    def newest(self) -> str:
+        """The id of the newest document."""
+        with closing(sqlite3.connect(self.data_dir / "penstock.db")) as database:
+            return str(database.execute("SELECT id FROM documents ORDER BY created_at DESC").fetchone()[0])
+
+    def claims(self) -> int:
+        """Rows that somebody holds."""
+        held = "SELECT count(*) FROM {} WHERE claim_id IS NOT NULL OR worker_id IS NOT NULL"
+        with closing(sqlite3.connect(self.data_dir / "penstock.db")) as database:
+            return sum(database.execute(held.format(table)).fetchone()[0] for table in ("documents", "pages"))
+
     def _is_ours(self, process: psutil.Process) -> bool:
         with suppress(psutil.Error, OSError):
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False
             if is_redis(process):  # it writes its title over its environment
-                return str(self.data_dir) in " ".join(process.cmdline())
+                return str(Settings(data_dir=self.data_dir).redis_socket) in " ".join(process.cmdline())
             return process.environ().get("PENSTOCK_DATA_DIR") == str(self.data_dir)
         return False
 

@@ -1,0 +1,191 @@
+"""`penstock documents …`: looking at documents and acting on them, with good and with bad ids."""
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.support.cli import Cli, Running, new_pdf
+from tests.support.provider_server import Fault, ProviderServer
+from tests.support.waiting import wait_until
+
+
+def convert(cli: Cli, *arguments: str, pages: int = 2, code: int = 0) -> str:
+    """Convert a new file; its document's id."""
+    source = new_pdf(cli.cwd / f"{uuid4().hex[:6]}.pdf", pages)
+    result = cli.run("convert", "--json", source, *arguments)
+    assert result.code == code, result.err
+    return str(result.documents()[0]["id"])
+
+
+def wait_for(cli: Cli, document_id: str, wanted: str) -> None:
+    wait_until(lambda: cli.status(document_id) == wanted, 60, wanted, last=lambda: cli.status(document_id))
+
+
+def start_convert(cli: Cli, provider: ProviderServer) -> tuple[Running, str]:
+    """A `convert` of 30 pages, one call at a time, and its document's id."""
+    provider.configure({"latency_s": 0.7})
+    new_pdf(cli.cwd / "report.pdf", pages=30)
+    running = cli.start("convert", "report.pdf", "--provider", "single")
+    assert provider.wait_for_calls(2, 60)
+    return running, cli.newest()
+
+
+def test_document_can_be_looked_at_from_all_sides(cli: Cli) -> None:
+    document = convert(cli)
+    row = next(row for row in cli.run("documents", "list").out.splitlines() if row.startswith(document))
+    assert row.split()[2:7] == ["COMPLETED", "2/2", "100", "%", "local"]
+    assert document in [found["id"] for found in cli.run("documents", "list", "--json", "--limit", "5").json()]
+    assert document not in cli.run("documents", "list", "--status", "failed").out
+
+    shown = cli.run("documents", "show", document[:9])
+    assert (shown.code, shown.out.splitlines()[0].split()) == (0, ["id", document])
+    pages = cli.run("documents", "pages", document)
+    assert [line.split()[:3] for line in pages.out.splitlines()[1:]] == [
+        ["1", "1", "COMPLETED"],
+        ["2", "2", "COMPLETED"],
+    ]
+    assert "No page has failed." in cli.run("documents", "pages", document, "--failed").err
+    assert [page["page"] for page in cli.run("documents", "pages", document, "--json").json()] == [1, 2]
+    attempts = cli.run("documents", "attempts", document, "2", "--json").json()
+    assert [(attempt["page"], attempt["status"]) for attempt in attempts] == [(2, "completed")]
+    assert "This is page 2" in cli.run("documents", "attempts", document, "2", "--text").out
+    assert "completed" in cli.run("documents", "attempts", document).out
+    assert "This is page 1" in cli.run("documents", "text", document).out
+
+
+def test_export_follows_the_rules_of_convert(cli: Cli, tmp_path: Path) -> None:
+    document = convert(cli, "-o", "other-place.md")
+    assert cli.run("documents", "export", document, "text.md").code == 0
+    assert (tmp_path / "text.md").read_text() == (tmp_path / "other-place.md").read_text()
+    assert (tmp_path / "text.manifest.json").is_file()
+    (tmp_path / "text.md").write_text("mine")
+    kept = cli.run("documents", "export", document, "text.md")
+    assert (kept.code, (tmp_path / "text.md").read_text()) == (1, "mine")
+    assert "use --force" in kept.err
+    assert cli.run("documents", "export", document, "text.md", "--force").code == 0
+    (tmp_path / "folder").mkdir()
+    assert cli.run("documents", "export", document, "folder").code == 0
+    assert len(list((tmp_path / "folder").glob("*.md"))) == 1
+    assert cli.run("documents", "export", document, "/proc/no/such/place.md").err.startswith("penstock: /proc/no")
+
+
+def test_paused_document_goes_on_when_it_is_resumed(cli: Cli, provider: ProviderServer) -> None:
+    running, document = start_convert(cli, provider)
+    paused = cli.run("documents", "pause", document)
+    assert "paused. Now PAUSED" in paused.err
+    assert running.wait() == 1
+    assert f"`penstock documents resume {document}` goes on" in running.output
+    assert cli.run("documents", "pause", document).code == 0, "harmless"
+    provider.configure({"latency_s": 0})
+    assert cli.run("documents", "resume", document).code == 0
+    wait_for(cli, document, "COMPLETED")
+    assert len(provider.records) == 30
+    assert "is not paused: it is COMPLETED" in cli.run("documents", "resume", document).err
+
+
+def test_cancelled_document_stops_and_can_begin_anew(cli: Cli, provider: ProviderServer) -> None:
+    running, document = start_convert(cli, provider)
+    assert cli.run("documents", "cancel", document).code == 0
+    assert running.wait() == 1
+    assert "cancelled" in running.output
+    assert not (cli.cwd / "report.md").exists()
+    assert provider.wait_for(lambda: not provider._under_way)
+    assert len(provider.records) < 30
+    provider.configure({"latency_s": 0})
+    assert cli.run("documents", "retry", document).code == 0
+    wait_for(cli, document, "COMPLETED")
+
+
+def test_failed_pages_can_be_tried_again_with_another_model(cli: Cli, provider: ProviderServer) -> None:
+    provider.push(Fault(status=400), Fault(status=400))
+    document = convert(cli, "--provider", "ai", pages=4, code=3)
+    pages = cli.run("documents", "pages", document, "--failed", "--json").json()
+    assert len(pages) == 2
+    assert all("400" in page["error"] or "Scripted" in page["error"] for page in pages)
+    assert "FAILED" in cli.run("documents", "pages", document, "--failed").out
+
+    merged = cli.run("documents", "remerge", document)
+    assert (merged.code, "merge with --allow-partial" in merged.err) == (1, True)
+    assert cli.run("documents", "remerge", document, "--allow-partial").code == 0
+    wait_until(lambda: cli.run("documents", "text", document).code == 0, 60, "there is a text with gaps")
+
+    again = cli.run("documents", "retry", document, "--failed", "--model", "vision-2")
+    assert "failed pages will be converted again" in again.err
+    wait_for(cli, document, "COMPLETED")
+    assert sorted(record.model for record in provider.records) == ["vision-1"] * 4 + ["vision-2"] * 2
+
+
+def test_page_can_be_converted_again_and_an_older_text_taken_back(cli: Cli, provider: ProviderServer) -> None:
+    document = convert(cli, "--provider", "ai", pages=2)
+    provider.push(Fault(status=200, text="# Second thoughts"))
+    assert cli.run("documents", "retry-page", document, "2").code == 0
+    wait_for(cli, document, "COMPLETED")
+    wait_until(lambda: "Second thoughts" in cli.run("documents", "text", document).out, 60, "the new text is merged")
+    first = cli.run("documents", "attempts", document, "2", "--json").json()[0]
+    assert cli.run("documents", "promote", document, "2", str(first["id"])).code == 0
+    wait_until(lambda: "Second thoughts" not in cli.run("documents", "text", document).out, 60, "the old text is back")
+
+
+def test_delete_asks_first_and_removes_everything(cli: Cli) -> None:
+    document = convert(cli)
+    asked = cli.run("documents", "delete", document, stdin="n\n")
+    assert (asked.code, cli.status(document)) == (1, "COMPLETED")
+    assert "[y/N]" in asked.err
+    assert cli.run("documents", "delete", document, document[:8], "--yes").code == 0
+    assert cli.run("documents", "show", document).code == 1
+    left = [path for path in cli.data_dir.rglob("*") if document in str(path)]
+    assert not left
+    assert list(cli.cwd.glob("*.md")), "files that the user wrote elsewhere stay"
+
+
+BAD = "0000000000000000"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["show", BAD], ["retry", BAD], ["delete", BAD, "--yes"], ["text", "%"], ["export", BAD, "x.md"],
+    ],
+)  # fmt: skip
+def test_unknown_id_is_said_to_be_unknown(cli: Cli, command: list[str]) -> None:
+    result = cli.run("documents", *command)
+    assert (result.code, result.out) == (1, "")
+    assert result.err == f"penstock: there is no document {command[1]}; see `penstock documents list`\n"
+
+
+def test_what_cannot_be_done_is_refused_with_a_reason(cli: Cli) -> None:
+    document = convert(cli)
+    refused = {
+        ("retry", document, "--failed"): "has no failed page",
+        ("retry-page", document, "99"): "has no page 99",
+        ("promote", document, "1", "999999"): "has no attempt 999999 with a text",
+        ("retry", document, "--provider", "nobody"): "there is no provider 'nobody'",
+        ("pause", document): "a document that is COMPLETED cannot pause",
+    }
+    for command, reason in refused.items():
+        result = cli.run("documents", *command)
+        assert (result.code, reason in result.err) == (1, True), result.err
+    assert cli.status(document) == "COMPLETED"
+
+
+def test_wrong_usage_exits_with_2(cli: Cli) -> None:
+    for command in (
+        ["show"],
+        ["nonsense"],
+        ["list", "--status", "WRONG"],
+        ["list", "--limit", "0"],
+        ["retry-page", "x"],
+    ):
+        assert cli.run("documents", *command).code == 2, command
+
+
+def test_commands_need_no_running_stack(alone: Cli) -> None:
+    assert "No documents." in alone.run("documents", "list").err
+    document = convert(alone)
+    alone.wait_until_gone()
+    assert alone.run("documents", "text", document).code == 0
+    again = alone.run("documents", "retry", document)
+    assert "Nothing is running here: `penstock up` goes on with it." in again.err
+    assert alone.run("status", "--json").json()["documents"] == {"PENDING": 1}
+    assert alone.run("documents", "cancel", document).code == 0

@@ -1,0 +1,164 @@
+"""Penstock from Python, as its users write it: programs of their own beside a running stack."""
+
+import json
+from typing import Any
+
+from tests.support.cli import Cli, new_pdf
+from tests.support.provider_server import Fault, ProviderServer
+
+
+def program(cli: Cli, body: str) -> Any:
+    """Run a program in which `show(value)` gives its result; that value."""
+    head = "import json, sys\nfrom pathlib import Path\nshow = lambda value: print(json.dumps(value, default=str))\n"
+    result = cli.python(head + body)
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+def test_submit_and_wait_gives_the_text(cli: Cli) -> None:
+    new_pdf(cli.cwd / "report.pdf", pages=3)
+    found = program(
+        cli,
+        """
+from tasks.documents import submit
+document = submit("report.pdf", page_range="2-3")
+waited = document.wait(timeout_s=60)
+show([document.id, waited.id, waited.status.name, waited.pages, waited.read_text(), str(waited.manifest_path)])
+""",
+    )
+    assert found[0] == found[1]
+    assert found[2:4] == ["COMPLETED", 2]
+    assert "This is page 3" in found[4]
+    assert found[5].endswith("report.manifest.json")
+
+
+def test_same_submission_gives_the_same_document_unless_fresh(cli: Cli) -> None:
+    new_pdf(cli.cwd / "report.pdf")
+    first, second, fresh = program(
+        cli,
+        """
+from tasks.documents import Options, submit
+ids = [submit(Path("report.pdf")).id, submit("report.pdf", Options()).id, submit("report.pdf", fresh=True).id]
+show(ids)
+""",
+    )
+    assert first == second != fresh
+
+
+def test_watch_shows_every_document_until_all_have_settled(cli: Cli, provider: ProviderServer) -> None:
+    provider.configure({"latency_s": 0.2})
+    for name in ("one.pdf", "two.pdf"):
+        new_pdf(cli.cwd / name, pages=10)
+    seen = program(
+        cli,
+        """
+from tasks.documents import submit, watch
+documents = [submit(name, provider="ai") for name in ("one.pdf", "two.pdf")]
+show([[d.filename, d.status.name, d.completed_count] for d in watch([d.id for d in documents], timeout_s=100)])
+""",
+    )
+    for name in ("one.pdf", "two.pdf"):
+        counts = [count for filename, _, count in seen if filename == name]
+        assert counts == sorted(counts)
+        assert len(counts) >= 3, "it was shown on its way, not only at its end"
+        assert [status for filename, status, _ in seen if filename == name][-1] == "COMPLETED"
+
+
+def test_waiting_gives_up_in_time_and_the_work_goes_on(cli: Cli, provider: ProviderServer) -> None:
+    provider.configure({"latency_s": 1})
+    new_pdf(cli.cwd / "report.pdf", pages=2)
+    found = program(
+        cli,
+        """
+import time
+from tasks.documents import status, submit
+document = submit("report.pdf", provider="ai")
+began = time.monotonic()
+try:
+    document.wait(timeout_s=0.3)
+except TimeoutError as error:
+    gave_up = str(error)
+took_s = time.monotonic() - began
+show([gave_up, took_s, status(document.id).at_rest, document.wait(timeout_s=60).status.name])
+""",
+    )
+    assert "have not settled after 0.3 s" in found[0]
+    assert 0.25 < found[1] < 5
+    assert found[2:] == [False, "COMPLETED"]
+
+
+def test_failed_pages_are_listed_and_retried(cli: Cli, provider: ProviderServer) -> None:
+    new_pdf(cli.cwd / "report.pdf", pages=3)
+    provider.push(Fault(status=400))
+    found = program(
+        cli,
+        """
+from tasks.documents import PageStatus, attempts, pages, retry_failed, submit
+document = submit("report.pdf", provider="ai").wait(timeout_s=60)
+failed = pages(document.id, status=PageStatus.FAILED)
+done = retry_failed(document.id, model="vision-2").wait(timeout_s=60)
+ledger = [attempt.status for attempt in attempts(document.id, failed[0].page)]
+show([document.status.name, len(failed), bool(failed[0].error), done.status.name, ledger])
+""",
+    )
+    assert found[:4] == ["PARTIAL_FAILED", 1, True, "COMPLETED"]
+    assert found[4][-1] == "completed"
+    assert len(found[4]) == 2
+
+
+def test_document_can_be_paused_resumed_cancelled_and_deleted(cli: Cli, provider: ProviderServer) -> None:
+    provider.configure({"latency_s": 0.2})
+    new_pdf(cli.cwd / "report.pdf", pages=30)
+    found = program(
+        cli,
+        """
+from tasks.documents import UnknownDocument, cancel, delete, list_documents, pause, resume, status, submit
+document = submit("report.pdf", provider="ai")
+states = [pause(document.id).wait(timeout_s=60).status.name]
+states.append(cancel(resume(document.id).id).wait(timeout_s=60).status.name)
+listed = document.id in [found.id for found in list_documents(limit=10)]
+delete(document.id)
+try:
+    status(document.id)
+except UnknownDocument as error:
+    gone = str(error)
+show([states, listed, gone])
+""",
+    )
+    assert found[0] == ["PAUSED", "CANCELLED"]
+    assert found[1] is True
+    assert "there is no document" in found[2]
+
+
+def test_errors_say_what_is_wrong_and_leave_nothing_behind(cli: Cli) -> None:
+    (cli.cwd / "bad.pdf").write_text("no PDF")
+    new_pdf(cli.cwd / "good.pdf")
+    before = sorted((cli.data_dir / "uploads").iterdir())
+    found = program(
+        cli,
+        """
+from tasks.documents import Options, UserError, status, submit
+calls = [
+    lambda: submit("missing.pdf"), lambda: submit("bad.pdf"), lambda: submit("."), lambda: status("nobody"),
+    lambda: submit("good.pdf", page_range="9"), lambda: submit("good.pdf", provider="nobody"),
+]
+codes = []
+for call in calls:
+    try:
+        call()
+    except UserError as error:
+        codes.append(error.code)
+show(codes)
+""",
+    )
+    assert found == ["missing", "unsupported", "directory", "unknown_document", "page_range", "unknown_provider"]
+    assert sorted((cli.data_dir / "uploads").iterdir()) == before
+
+
+def test_submitting_needs_no_running_stack(alone: Cli) -> None:
+    new_pdf(alone.cwd / "report.pdf")
+    assert alone.run("migrate").code == 0
+    submitted = program(alone, 'from tasks.documents import submit\nshow(submit("report.pdf").status.name)')
+    assert submitted == "PENDING"
+    assert alone.run("convert", "report.pdf").code == 0
+    assert alone.run("status", "--json").json()["documents"] == {"COMPLETED": 1}
