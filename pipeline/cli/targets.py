@@ -40,11 +40,13 @@ def plan(inputs: Sequence[Path], output: str) -> list[Target]:
             raise UserError(f"-o - takes one file, not {len(sources)}: name a folder with -o", code="usage")
         return [Target(sources[0][0], None)]
     folder = Path(output)
-    if output and len(sources) == 1 and not folder.is_dir() and not output.endswith(os.sep):
+    # Of a folder's files the result is a folder, also if it holds but one.
+    to_file = len(sources) == 1 and not any(given.is_dir() for given in inputs)
+    if output and to_file and not folder.is_dir() and not output.endswith(os.sep):
         _check_writable(folder.parent)
         return [Target(sources[0][0], folder)]
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file, but {len(sources)} results need a folder", code="usage")
+        raise UserError(f"{folder} is a file; what is converted here needs a folder", code="usage")
     _check_writable(folder)
     return _distinct(folder, sources)
 

@@ -256,4 +256,6 @@ def safe_filename(name: str) -> str:
         stem, suffix = f"{stem}.{suffix}", ""
     ending = f".{suffix}" if suffix else ""
     kept = stem.strip(" .").encode()[: MAX_NAME_BYTES - len(ending.encode())].decode(errors="ignore").strip(" .")
-    return f"{kept or 'file'}{ending}"
+    safe = f"{kept or 'file'}{ending}"
+    # What was cut off may have left another suffix behind.
+    return safe if safe == name else safe_filename(safe)

@@ -1,7 +1,7 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.engine.lanes import MAX_BATCH, MIN_SLICE_S, Batch, Hop, run_lane
@@ -157,6 +157,7 @@ def test_it_yields_when_others_come_while_it_works() -> None:
 costs = st.one_of(st.just(0.0), st.floats(min_value=0, max_value=100), st.sampled_from([1e-6, 0.001, 0.01, 0.1, 1.0]))
 
 
+@settings(deadline=None)
 @given(
     st.lists(costs, max_size=300),
     st.sampled_from([0.0, 0.001, 0.1, 1.0, 60.0]),

@@ -1,0 +1,229 @@
+"""What people get wrong: each time one sentence that says what to do, the right exit code, and never a traceback."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.support.cli import Cli, Result, new_pdf
+from tests.support.corpus import corpus_file
+from tests.support.provider_server import ProviderServer
+from tests.support.samples import encrypted_pdf, picture_of, sized_pdf
+
+DEAD_REDIS = "redis://127.0.0.1:1/0"
+DEAD_DATABASE = "postgresql://user:pass-word@127.0.0.1:1/none"
+
+
+def assert_explained(result: Result, *words: str, code: int = 1) -> None:
+    said = result.out + result.err
+    assert result.code == code, said
+    assert "Traceback" not in said
+    for word in words:
+        assert word in said, said
+
+
+def make_bad_files(folder: Path) -> dict[str, str]:
+    """Files that are refused, and a word of the reason."""
+    picture = picture_of(["Some words"])
+    picture.save(folder / "whole.png")
+    (folder / "cut.png").write_bytes((folder / "whole.png").read_bytes()[:2000])
+    picture.save(folder / "whole.jpg")
+    (folder / "cut.jpg").write_bytes((folder / "whole.jpg").read_bytes()[:4000])
+    picture.save(folder / "picture.bmp")
+    Image.new("1", (12_000, 12_000)).save(folder / "large.png")
+    sized_pdf(folder / "too-wide.pdf", "0 0 612 792", "0 0 14401 100")
+    encrypted_pdf(folder / "locked.pdf")
+    (folder / "empty.pdf").touch()
+    (folder / "text.pdf").write_text("%PDF-1.4 and nothing more")
+    os.mkfifo(folder / "pipe.pdf")
+    return {
+        "cut.png": "damaged or cut off", "cut.jpg": "damaged or cut off", "picture.bmp": "no supported type",
+        "large.png": "too many pixels", "too-wide.pdf": "Page 2 of too-wide.pdf measures 14401",
+        "locked.pdf": "password", "empty.pdf": "is empty", "text.pdf": "damaged", "pipe.pdf": "no ordinary file",
+    }  # fmt: skip
+
+
+def test_each_bad_file_is_refused_with_its_reason_and_the_good_ones_are_converted(cli: Cli) -> None:
+    refused = make_bad_files(cli.cwd)
+    picture_of(["WebP"]).save(cli.cwd / "good.webp")
+    picture_of(["Frame one"]).save(
+        cli.cwd / "good.tiff", save_all=True, append_images=[picture_of(["Frame two"]), picture_of(["Frame three"])]
+    )
+    sized_pdf(cli.cwd / "huge-but-legal.pdf", "0 0 14400 14400")
+    good = {"good.webp": 1, "good.tiff": 3, "huge-but-legal.pdf": 1}
+    result = cli.run("convert", "--json", *refused, *good)
+    assert_explained(result)
+    documents = {document["input"]: document for document in result.documents()}
+    for name, reason in refused.items():
+        assert documents[name]["status"] == "REFUSED"
+        assert reason in documents[name]["error"]
+    for name, pages in good.items():
+        assert (documents[name]["status"], documents[name]["pages"]) == ("COMPLETED", pages)
+    assert "Frame three" in (cli.cwd / "good.md").with_stem("good-2").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("failing-encrypted", "password"), ("failing-invalid", "no supported type"), ("password", "password"),
+        ("failing-missing-pages", "damaged"), ("failing-missing-root", "damaged"),
+    ],
+)  # fmt: skip
+def test_broken_corpus_file_is_refused(cli: Cli, name: str, reason: str) -> None:
+    result = cli.run("convert", corpus_file(f"documents/{name}.pdf"))
+    assert_explained(result, reason, f"penstock: {corpus_file(f'documents/{name}.pdf')}")
+    assert not list(cli.cwd.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("pages", "reason"),
+    [("2-9", "outside the document"), ("abc", "no page or range"), ("3-1", "the wrong way round"), ("0", "outside")],
+)
+def test_wrong_page_range_is_explained(cli: Cli, pages: str, reason: str) -> None:
+    new_pdf(cli.cwd / "report.pdf", pages=3)
+    assert_explained(cli.run("convert", "report.pdf", "--pages", pages), reason, "has pages 1 to 3")
+
+
+def test_wrong_paths_are_refused_before_any_work(cli: Cli, provider: ProviderServer) -> None:
+    new_pdf(cli.cwd / "good.pdf")
+    (cli.cwd / "nothing").mkdir()
+    refused = {
+        ("missing.pdf", "good.pdf"): "missing.pdf does not exist",
+        ("nothing", "good.pdf"): "nothing has no inputs",
+        ("good.pdf", "-o", "good.pdf/x.md"): "cannot write to",
+    }
+    for arguments, reason in refused.items():
+        assert_explained(cli.run("convert", "--provider", "ai", *arguments), reason)
+    assert not provider.records
+
+
+def test_wrong_usage_exits_with_2(cli: Cli) -> None:
+    for name in ("one.pdf", "two.pdf"):
+        new_pdf(cli.cwd / name)
+    (cli.cwd / "file").touch()
+    wrong = {
+        ("convert",): "Missing argument",
+        ("convert", ""): "a file name is empty",
+        ("convert", "--nonsense", "one.pdf"): "No such option",
+        ("convert", "one.pdf", "two.pdf", "-o", "-"): "takes one file, not 2",
+        ("convert", "one.pdf", "two.pdf", "-o", "file"): "needs a folder",
+        ("convert", "one.pdf", "--json", "-o", "-"): "choose one",
+        ("worker",): "penstock worker -Q cpu",
+        ("nonsense",): "No such command",
+    }
+    for arguments, reason in wrong.items():
+        assert_explained(cli.run(*arguments), reason, code=2)
+
+
+def test_providers_that_cannot_work_are_told_apart(cli: Cli, provider: ProviderServer) -> None:
+    new_pdf(cli.cwd / "report.pdf")
+    convert = ["convert", "report.pdf", "--provider"]
+    assert_explained(cli.run(*convert, "nobody"), "no provider 'nobody'", "PENSTOCK_PROVIDERS__NOBODY__BASE_URL")
+
+    provider.configure({"api_key": "another-key"})
+    assert_explained(cli.run(*convert, "ai"), "1 of 1 pages failed", "says why")
+    said = cli.run("documents", "pages", cli.newest(), "--failed").out
+    assert "PENSTOCK_PROVIDERS__AI__API_KEY" in said
+    assert "secret-key" not in said
+
+    provider.configure({"api_key": "secret-key"})
+    assert_explained(cli.run(*convert, "ai", "--model", "vision-9"), "1 of 1 pages failed")
+    assert "vision-9" in cli.run("documents", "pages", cli.newest(), "--failed").out
+
+    assert_explained(cli.run(*convert, "down"), "1 of 1 pages failed")
+    assert "could not be reached" in cli.run("documents", "pages", cli.newest(), "--failed").out
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 kB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", str(folder)]
+    if os.getuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_full_disk_loses_no_result(cli: Cli, small_disk: Path) -> None:
+    new_pdf(cli.cwd / "report.pdf")
+    (small_disk / "filler").write_bytes(b"x" * 65_536)
+    target = small_disk / "report.md"
+    full = cli.run("convert", "report.pdf", "-o", target)
+    assert_explained(full, "no space left on the disk", "free some and try again")
+    assert [path.name for path in small_disk.iterdir()] == ["filler"], "nothing half-written"
+    (small_disk / "filler").unlink()
+    assert cli.run("convert", "report.pdf", "-o", target).code == 0
+    assert "This is page 1" in target.read_text()
+
+
+def test_full_disk_under_the_data_folder_is_explained(alone: Cli, small_disk: Path) -> None:
+    (small_disk / "filler").write_bytes(b"x" * 65_536)
+    new_pdf(alone.cwd / "report.pdf")
+    assert_explained(alone.using(PENSTOCK_DATA_DIR=str(small_disk)).run("convert", "report.pdf"), "full")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("PENSTOCK_STACK_LINGER_S", "-1", "PENSTOCK_STACK_LINGER_S"),
+        ("PENSTOCK_DOCUMENTS__MAX_PAGES", "many", "PENSTOCK_DOCUMENTS__MAX_PAGES"),
+        ("PENSTOCK_REDIS_URL", "localhost", "PENSTOCK_REDIS_URL"),
+        ("PENSTOCK_DATABASE_URL", "nonsense", "PENSTOCK_DATABASE_URL is no database URL"),
+        ("PENSTOCK_PROVIDER", "nobody", "there is no provider 'nobody'"),
+        ("PENSTOCK_REDIS_URL", DEAD_REDIS, "Redis is not usable"),
+        ("PENSTOCK_DATABASE_URL", DEAD_DATABASE, "the database is not usable"),
+        ("PENSTOCK_DATA_DIR", "/dev/null", "PENSTOCK_DATA_DIR names the folder"),
+    ],
+)
+def test_wrong_setting_is_named(alone: Cli, variable: str, value: str, reason: str) -> None:
+    new_pdf(alone.cwd / "report.pdf")
+    result = alone.using(**{variable: value}).run("convert", "report.pdf")
+    assert_explained(result, reason)
+    assert "pass-word" not in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", [b"[providers", b"\xff\xfe", b'[documents]\nmax_pages = "many"\n'])
+def test_broken_settings_file_is_named(alone: Cli, content: bytes) -> None:
+    (alone.data_dir / "penstock.toml").write_bytes(content)
+    assert_explained(alone.run("status"), "max_pages" if b"max_pages" in content else f"{alone.data_dir}/penstock.toml")
+
+
+def checked(result: Result) -> dict[str, dict[str, str]]:
+    return {check["name"]: check for check in result.json()}
+
+
+def test_doctor_finds_a_healthy_installation_healthy(cli: Cli) -> None:
+    working = cli.using(PENSTOCK_PROVIDERS__DOWN__BASE_URL=cli.env["PENSTOCK_PROVIDERS__AI__BASE_URL"])
+    result = working.run("doctor")
+    assert result.code == 0, result.out
+    assert "FAIL" not in result.out
+    assert "version" in checked(working.run("doctor", "--json"))["redis"]["found"]
+
+
+def test_doctor_names_what_is_broken_and_how_to_mend_it(cli: Cli) -> None:
+    broken = cli.using(PENSTOCK_REDIS_URL=DEAD_REDIS, PENSTOCK_DATABASE_URL=DEAD_DATABASE, PENSTOCK_PROVDER="typo")
+    result = broken.run("doctor", "--json")
+    assert result.code == 1
+    found = checked(result)
+    assert {name for name, check in found.items() if check["result"] == "fail"} == {
+        "database",
+        "redis",
+        "provider down",
+    }
+    assert "PENSTOCK_DATABASE_URL" in found["database"]["advice"]
+    assert "PENSTOCK_REDIS_URL" in found["redis"]["advice"]
+    assert "base_url" in found["provider down"]["advice"]
+    assert "PENSTOCK_PROVDER" in found["settings"]["found"]
+    assert "pass-word" not in result.out
+
+
+def test_workers_and_beat_say_that_nothing_runs(alone: Cli) -> None:
+    for arguments in (["worker", "-Q", "cpu"], ["beat"], ["flower"]):
+        assert_explained(alone.run(*arguments), "`penstock up` starts one", "PENSTOCK_REDIS_URL")
+    assert "-Q, --queues" in alone.run("worker", "--help").out

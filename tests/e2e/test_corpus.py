@@ -1,0 +1,52 @@
+"""Every PDF of the corpus, converted by the command line without any service."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import Cli
+from tests.support.corpus import corpus_file
+
+KEYWORDS = "documents/zerox-keywords.json"
+REFUSED = {"failing-encrypted", "failing-invalid", "failing-missing-pages", "failing-missing-root", "password"}
+PAGES = {"DA-619p": 619, "REPAIR-2022-INV-001_multipage": 3, "multi-column-2p": 2, "zerox-0013": 3}
+LEAST_SHARE_OF_KEYWORDS = 0.7
+
+
+@pytest.fixture(scope="module")
+def converted(shared_stack: Cli, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
+    """What `convert` reported of each PDF, by its name without `.pdf`."""
+    folder = corpus_file(KEYWORDS).parent
+    cli = shared_stack.at(tmp_path_factory.mktemp("corpus"))
+    result = cli.run("convert", "--json", "-o", cli.cwd / "out", folder, timeout_s=170)
+    assert result.code == 1, "some are broken"
+    return {Path(document["input"]).stem: document for document in result.documents()}
+
+
+def words(text: str) -> str:
+    """A text as keywords are compared: letters and digits alone, without markup, case and spaces."""
+    return re.sub(r"[\W_]+", "", text.casefold())
+
+
+def test_every_sound_pdf_is_completed_and_every_broken_one_refused(converted: dict[str, dict[str, object]]) -> None:
+    refused = {name for name, document in converted.items() if document["status"] == "REFUSED"}
+    assert refused == REFUSED
+    assert {converted[name]["status"] for name in converted.keys() - REFUSED} == {"COMPLETED"}
+    assert {name: converted[name]["pages"] for name in PAGES} == PAGES
+
+
+def test_every_result_has_text(converted: dict[str, dict[str, object]]) -> None:
+    for name in converted.keys() - REFUSED:
+        assert len(words(Path(str(converted[name]["output"])).read_text())) > 100, name
+
+
+def test_most_expected_keywords_are_found(converted: dict[str, dict[str, object]]) -> None:
+    shares = {}
+    for expected in json.loads(corpus_file(KEYWORDS).read_text()):
+        name = Path(expected["file"]).stem
+        text = words(Path(str(converted[name]["output"])).read_text())
+        keywords = [words(keyword) for page in expected["expectedKeywords"] for keyword in page]
+        shares[name] = sum(keyword in text for keyword in keywords) / len(keywords)
+    assert min(shares.values()) >= LEAST_SHARE_OF_KEYWORDS, shares

@@ -1,0 +1,123 @@
+"""Where results go, decided from names alone."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli.targets import plan
+from pipeline.engine.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def make(*names: str) -> list[Path]:
+    """Files, with the folders they are in."""
+    for path in map(Path, names):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    return [Path(name) for name in names]
+
+
+def paths(output: str, *inputs: str) -> list[str]:
+    return [str(target.path) for target in plan([Path(name) for name in inputs], output)]
+
+
+def refusal(output: str, *inputs: str) -> str:
+    with pytest.raises(UserError) as caught:
+        plan([Path(name) for name in inputs], output)
+    return caught.value.code
+
+
+def test_default_is_the_name_in_the_current_folder() -> None:
+    make("in/report.pdf", "scan.of.page.PNG")
+    assert paths("", "in/report.pdf") == ["report.md"]
+    assert paths("", "scan.of.page.PNG", "in/report.pdf") == ["scan.of.page.md", "report.md"]
+
+
+def test_output_is_a_file_unless_it_looks_like_a_folder() -> None:
+    make("a.pdf", "there/x")
+    assert paths("new/name.txt", "a.pdf") == ["new/name.txt"]
+    assert paths("new/", "a.pdf") == ["new/a.md"]
+    assert paths("there", "a.pdf") == ["there/a.md"]
+
+
+def test_several_results_go_to_a_folder() -> None:
+    make("a.pdf", "b.png", "file")
+    assert paths("new", "a.pdf", "b.png") == ["new/a.md", "new/b.md"]
+    assert refusal("file", "a.pdf", "b.png") == "usage"
+
+
+def test_standard_output_takes_one_result() -> None:
+    make("a.pdf", "b.pdf")
+    target = plan([Path("a.pdf")], "-")[0]
+    assert (target.path, target.exists) == (None, False)
+    assert refusal("-", "a.pdf", "b.pdf") == "usage"
+
+
+def test_folders_keep_their_shape() -> None:
+    make("in/z.pdf", "in/sub/deep/z.pdf", "in/.hidden/h.pdf", "in/notes.txt", "other/z.pdf")
+    assert paths("out", "in") == ["out/sub/deep/z.md", "out/z.md"]
+    assert paths("out", "in", "other") == ["out/sub/deep/z.md", "out/z.md", "out/z-2.md"]
+    assert paths("", "in/sub") == ["deep/z.md"]
+    assert paths("out", "in/sub") == ["out/deep/z.md"], "a folder, also for a single file in it"
+
+
+def test_same_names_are_numbered_and_never_collide() -> None:
+    make("a.pdf", "a.png", "a-2.pdf", "x/a.tiff", "A.PDF")
+    results = paths("out", "a.pdf", "a.png", "a-2.pdf", "x/a.tiff", "A.PDF")
+    assert results == ["out/a.md", "out/a-2.md", "out/a-2-2.md", "out/a-3.md", "out/A-4.md"]
+    assert len({result.casefold() for result in results}) == 5, "also where case does not tell files apart"
+
+
+def test_same_file_is_converted_once_to_where_its_first_name_says(here: Path) -> None:
+    make("in/sub/a.pdf", "b.pdf")
+    assert paths("out", "in", "in/sub/a.pdf", str(here / "in" / "sub" / "a.pdf")) == ["out/sub/a.md"]
+    assert paths("out", "in/sub/a.pdf", "in") == ["out/a.md"]
+    assert paths("out", "b.pdf", "./b.pdf", "in/../b.pdf") == ["out/b.md"]
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [
+        ("-rf.pdf", "-rf.md"), (".pdf", "file.md"), ("no suffix", "no suffix.md"), ("文件.pdf", "文件.md"),
+        ("a\nb.pdf", "a b.md"), ('q"<>|?*:.pdf', "q_______.md"), ("é" * 125 + ".pdf", "é" * 98 + ".md"),
+    ],
+)  # fmt: skip
+def test_every_name_gives_a_name_that_every_system_takes(name: str, result: str) -> None:
+    make(name)
+    assert paths("", name) == [result]
+
+
+def test_link_is_an_input_under_its_own_name() -> None:
+    make("real.pdf")
+    Path("link.pdf").symlink_to("real.pdf")
+    assert paths("", "link.pdf", "real.pdf") == ["link.md", "real.md"]
+
+
+def test_existing_results_are_known() -> None:
+    make("a.pdf", "b.pdf", "a.md")
+    assert [target.exists for target in plan([Path("a.pdf"), Path("b.pdf")], "")] == [True, False]
+
+
+def test_missing_and_empty_inputs_are_refused() -> None:
+    make("a.pdf")
+    Path("empty").mkdir()
+    Path("dangling.pdf").symlink_to("nowhere")
+    assert refusal("", "missing.pdf", "a.pdf") == "missing"
+    assert refusal("", "dangling.pdf") == "missing"
+    assert refusal("", "empty") == "no_inputs"
+
+
+def test_place_that_cannot_be_written_is_refused() -> None:
+    make("a.pdf", "file")
+    assert refusal("file/x.md", "a.pdf") == "output"
+    assert refusal("file/sub/", "a.pdf") == "output"
+    if os.getuid() != 0:
+        Path("shut").mkdir(mode=0o500)
+        assert refusal("shut/x.md", "a.pdf") == "output"
