@@ -10,6 +10,8 @@ from pipeline.settings import get_settings
 from pipeline.storage.context import forget_context
 
 app = Celery("penstock")
+# By the URL's scheme, so that the URL itself stays an ordinary one.
+app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "tasks.results:ChordCounter")
 app.config_from_object("celeryconfig")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from pipeline.settings import get_settings
 from pipeline.storage.context import Context, forget_context, get_context
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
+    # A busy machine is no reason to fail: examples are counted, not timed.
+    hypothesis_settings.register_profile("patient", deadline=None)
+    hypothesis_settings.load_profile("patient")
     # An end by `kill` or `timeout` is an orderly one: fixtures stop the processes that they started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 

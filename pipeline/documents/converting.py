@@ -54,6 +54,7 @@ class PageWork:
         self._readers: dict[tuple[str, str], PageReader] = {}
         self._source: Path | None = None
         self._type: FileType = "pdf"
+        self._first: Any = None
         self.last: Exchange | None = None
         """What the latest transaction did."""
         self.retry_in_s: float | None = None
@@ -88,6 +89,14 @@ class PageWork:
 
         self._context.db.run(work)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether this hop changed the document's state or its percentage."""
+        if self.last is None:
+            return False
+        now, before = self.last.document, self._first
+        return bool((now.status, now.progress) != (before.status, before.progress))
+
     def exchange(self, outcomes: Sequence[Outcome], want: int, unbegun: Sequence[PageUnit] = ()) -> Batch[PageUnit]:
         """Commit, give back and claim in one transaction."""
 
@@ -114,6 +123,7 @@ class PageWork:
         )
 
     def _note(self, done: Exchange, outcomes: Sequence[Outcome]) -> None:
+        self._first = self._first or done.document
         self.last = done
         if done.document.status in AT_REST:
             # PARTIAL_FAILED, or cancelled meanwhile: pictures are made again for pages that are retried.

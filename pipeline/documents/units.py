@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, and_, insert, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.documents.models import ATTEMPTS, DOCUMENTS, PAGES
@@ -96,7 +96,7 @@ def exchange(
     if want:
         units = _claim(session, document_id, queue, want, claim, now)
         return Exchange(units, more=bool(units), document=document, retry_in_s=retry_in_s)
-    more = bool(claimable(session, document_id, now, on_queue(queue)))
+    more = claimable(session, document_id, now, on_queue(queue))
     return Exchange([], more=more, document=document, retry_in_s=retry_in_s)
 
 
@@ -108,13 +108,13 @@ def _give_back(session: Session, unbegun: Sequence[PageUnit], now: datetime) -> 
         PAGE.move(session, PAGES, PageEvent.GIVE_BACK, *which, **_FIXED[PageEvent.GIVE_BACK], updated_at=now)
 
 
-def claimable(session: Session, document_id: str, now: datetime, *where: ColumnElement[bool]) -> int:
-    """How many pages of the document wait to be claimed and are due."""
-    query = select(func.count()).where(
+def claimable(session: Session, document_id: str, now: datetime, *where: ColumnElement[bool]) -> bool:
+    """Whether a page of the document waits to be claimed and is due."""
+    query = select(PAGES.c.id).where(
         PAGES.c.document_id == document_id, PAGES.c.status.in_(list(PAGE.sources(PageEvent.CLAIM))),
         claims.is_due(PAGES, now), *where,
-    )  # fmt: skip
-    return session.execute(query).scalar_one()
+    ).limit(1)  # fmt: skip
+    return session.execute(query).first() is not None
 
 
 def _claim(session: Session, document_id: str, queue: str, want: int, claim: Claim, now: datetime) -> list[PageUnit]:

@@ -65,16 +65,20 @@ def test_each_bad_file_is_refused_with_its_reason_and_the_good_ones_are_converte
     assert "Frame three" in (cli.cwd / "good.md").with_stem("good-2").read_text()
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("failing-encrypted", "password"), ("failing-invalid", "no supported type"), ("password", "password"),
-        ("failing-missing-pages", "damaged"), ("failing-missing-root", "damaged"),
-    ],
-)  # fmt: skip
-def test_broken_corpus_file_is_refused(cli: Cli, name: str, reason: str) -> None:
-    result = cli.run("convert", corpus_file(f"documents/{name}.pdf"))
-    assert_explained(result, reason, f"penstock: {corpus_file(f'documents/{name}.pdf')}")
+BROKEN = {
+    "failing-encrypted": "password", "failing-invalid": "no supported type", "password": "password",
+    "failing-missing-pages": "damaged", "failing-missing-root": "damaged",
+}  # fmt: skip
+
+
+def test_broken_corpus_files_are_refused_each_with_its_reason(cli: Cli) -> None:
+    paths = {corpus_file(f"documents/{name}.pdf"): reason for name, reason in BROKEN.items()}
+    result = cli.run("convert", *paths)
+    assert_explained(result, "5 files: 0 written, 5 with problems.")
+    problems = [line for line in result.err.splitlines() if line.startswith("penstock:")]
+    for problem, (path, reason) in zip(problems, paths.items(), strict=True):
+        assert problem.startswith(f"penstock: {path}: ")
+        assert reason in problem
     assert not list(cli.cwd.iterdir())
 
 

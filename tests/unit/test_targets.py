@@ -79,7 +79,7 @@ def test_same_file_is_converted_once_to_where_its_first_name_says(here: Path) ->
     make("in/sub/a.pdf", "b.pdf")
     assert paths("out", "in", "in/sub/a.pdf", str(here / "in" / "sub" / "a.pdf")) == ["out/sub/a.md"]
     assert paths("out", "in/sub/a.pdf", "in") == ["out/a.md"]
-    assert paths("out", "b.pdf", "./b.pdf", "in/../b.pdf") == ["out/b.md"]
+    assert paths("out/", "b.pdf", "./b.pdf", "in/../b.pdf") == ["out/b.md"]
 
 
 @pytest.mark.parametrize(
