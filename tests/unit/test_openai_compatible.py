@@ -1,9 +1,11 @@
 import json
-import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from pipeline.settings import ProviderProfile
 from tests.support.provider_server import Fault, ProviderServer, default_markdown, default_vector
 
 PNG = b"\x89PNG\r\n\x1a\n picture"
+ROOT = Path(__file__).resolve().parents[2]
 KEY = "sk-test-0123456789abcdef"
 
 
@@ -298,15 +301,24 @@ def test_each_thread_gets_the_answer_to_its_own_call(provider: OpenAICompatible)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_calls_on_its_own_connections_and_the_parent_goes_on(
-    server: ProviderServer, provider: OpenAICompatible
-) -> None:
-    provider.complete("before the fork")
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=lambda: sender.send(provider.complete("in the child").text))
-    child.start()
-    assert receiver.poll(30)
-    assert receiver.recv() == provider.complete("in the child").text
-    child.join()
-    assert child.exitcode == 0
+FORKING = """
+import multiprocessing, sys
+from pydantic import SecretStr
+from pipeline.providers.openai_compatible import OpenAICompatible
+from pipeline.settings import ProviderProfile
+
+provider = OpenAICompatible("x", ProviderProfile(base_url=sys.argv[1], api_key=SecretStr(sys.argv[2]), model="m-1"))
+provider.complete("before the fork")
+receiver, sender = multiprocessing.get_context("fork").Pipe(duplex=False)
+child = multiprocessing.get_context("fork").Process(target=lambda: sender.send(provider.complete("same").text))
+child.start()
+assert receiver.poll(30), "the child's call never came back"
+assert receiver.recv() == provider.complete("same").text
+child.join()
+assert child.exitcode == 0
+"""
+
+
+def test_a_forked_child_calls_on_its_own_connections_and_the_parent_goes_on(server: ProviderServer) -> None:
+    # In a process of its own: this one has other tests' threads, and whatever locks they hold at the fork.
+    subprocess.run([sys.executable, "-c", FORKING, server.base_url, KEY], check=True, timeout=90, cwd=ROOT)
