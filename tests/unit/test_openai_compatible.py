@@ -299,8 +299,6 @@ def test_each_thread_gets_the_answer_to_its_own_call(provider: OpenAICompatible)
     assert texts == [default_markdown(picture) for picture in pictures]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 FORKING = """
 import multiprocessing, sys
 from pydantic import SecretStr
@@ -319,6 +317,7 @@ assert child.exitcode == 0
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_calls_on_its_own_connections_and_the_parent_goes_on(server: ProviderServer) -> None:
     # In a process of its own: this one has other tests' threads, and whatever locks they hold at the fork.
     subprocess.run([sys.executable, "-c", FORKING, server.base_url, KEY], check=True, timeout=90, cwd=ROOT)
