@@ -27,7 +27,7 @@ def pytest_configure() -> None:
     hypothesis_settings.load_profile("patient")
     # An end by `kill` or `timeout` is an orderly one: fixtures stop the processes that they started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # A shell ignores Ctrl-C in what it starts in the background, and programs inherit that: tests that press it must not.
+    # A shell ignores Ctrl-C in what it starts in the background, and programs inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
