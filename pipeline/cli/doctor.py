@@ -20,6 +20,7 @@ from pipeline.engine.presence import Presence
 from pipeline.providers import registry
 from pipeline.settings import Settings, config_path
 from pipeline.standalone import redis_server
+from pipeline.standalone.stack import reach_redis
 from pipeline.standalone.supervisor import read_info
 from pipeline.storage.context import Context
 from pipeline.storage.schema import HEAD, current
@@ -136,6 +137,7 @@ def _redis(settings: Settings) -> Iterator[Check]:
             yield Check("redis", OK, "not running; commands start it", "`penstock up` keeps it running")
             return
     try:
+        reach_redis(settings)
         client = Context(settings).redis
         info = client.info("server")
         policy = client.config_get("maxmemory-policy").get("maxmemory-policy")
@@ -157,6 +159,7 @@ def _workers(settings: Settings) -> Iterator[Check]:
         yield Check("workers", OK, "none; commands start them")
         return
     try:
+        reach_redis(settings)
         alive = sorted(Presence(context.redis).alive())
     except RedisError:
         return  # that Redis is not usable was said above

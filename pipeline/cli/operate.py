@@ -74,6 +74,7 @@ def _facts(settings: "Settings") -> dict[str, Any]:
     from celeryconfig import task_queues
     from pipeline.engine.metrics import queue_depths
     from pipeline.engine.presence import Presence
+    from pipeline.standalone.stack import reach_redis
     from pipeline.storage.context import get_context
     from tasks.documents import figures
 
@@ -83,6 +84,7 @@ def _facts(settings: "Settings") -> dict[str, Any]:
     workers: list[str] = []
     if context.online:
         try:
+            reach_redis(settings)
             queues = queue_depths(context.redis, [queue.name for queue in task_queues])
             workers = sorted(Presence(context.redis).alive())
         except RedisError:

@@ -91,7 +91,7 @@ def using_stack(settings: Settings) -> Iterator[Stack]:
     stack = Stack(settings)
     if not settings.embedded_redis:
         migrate_embedded(settings)
-        _reach_redis(settings)
+        reach_redis(settings)
         yield stack
         return
     if not settings.embedded_database:
@@ -116,8 +116,8 @@ def migrate_embedded(settings: Settings) -> None:
         db.dispose()
 
 
-def _reach_redis(settings: Settings) -> None:
-    """Raise `RedisError` now, rather than wait for ever."""
+def reach_redis(settings: Settings) -> None:
+    """Raise `RedisError` at once where clients that ride over a restart would try for seconds."""
     client = Redis.from_url(settings.effective_redis_url, socket_connect_timeout=5, retry=Retry(NoBackoff(), 0))
     try:
         client.ping()

@@ -3,12 +3,13 @@
 import os
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from tests.support.cli import Cli, Result, new_pdf
+from tests.support.cli import Cli, Result, new_pdf, together
 from tests.support.corpus import corpus_file
 from tests.support.provider_server import ProviderServer
 from tests.support.samples import encrypted_pdf, picture_of, sized_pdf
@@ -82,13 +83,12 @@ def test_broken_corpus_files_are_refused_each_with_its_reason(cli: Cli) -> None:
     assert not list(cli.cwd.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("pages", "reason"),
-    [("2-9", "outside the document"), ("abc", "no page or range"), ("3-1", "the wrong way round"), ("0", "outside")],
-)
-def test_wrong_page_range_is_explained(cli: Cli, pages: str, reason: str) -> None:
+def test_wrong_page_ranges_are_explained(cli: Cli) -> None:
     new_pdf(cli.cwd / "report.pdf", pages=3)
-    assert_explained(cli.run("convert", "report.pdf", "--pages", pages), reason, "has pages 1 to 3")
+    wrong = {"2-9": "outside the document", "abc": "no page or range", "3-1": "the wrong way round", "0": "outside"}
+    results = cli.run_all(["convert", "report.pdf", "--pages", pages] for pages in wrong)
+    for result, reason in zip(results, wrong.values(), strict=True):
+        assert_explained(result, reason, "has pages 1 to 3")
 
 
 def test_wrong_paths_are_refused_before_any_work(cli: Cli, provider: ProviderServer) -> None:
@@ -99,8 +99,9 @@ def test_wrong_paths_are_refused_before_any_work(cli: Cli, provider: ProviderSer
         ("nothing", "good.pdf"): "nothing has no inputs",
         ("good.pdf", "-o", "good.pdf/x.md"): "cannot write to",
     }
-    for arguments, reason in refused.items():
-        assert_explained(cli.run("convert", "--provider", "ai", *arguments), reason)
+    results = cli.run_all(["convert", "--provider", "ai", *arguments] for arguments in refused)
+    for result, reason in zip(results, refused.values(), strict=True):
+        assert_explained(result, reason)
     assert not provider.records
 
 
@@ -118,8 +119,8 @@ def test_wrong_usage_exits_with_2(cli: Cli) -> None:
         ("worker",): "penstock worker -Q cpu",
         ("nonsense",): "No such command",
     }
-    for arguments, reason in wrong.items():
-        assert_explained(cli.run(*arguments), reason, code=2)
+    for result, reason in zip(cli.run_all(wrong), wrong.values(), strict=True):
+        assert_explained(result, reason, code=2)
 
 
 def test_providers_that_cannot_work_are_told_apart(cli: Cli, provider: ProviderServer) -> None:
@@ -171,25 +172,26 @@ def test_full_disk_under_the_data_folder_is_explained(alone: Cli, small_disk: Pa
     assert_explained(alone.using(PENSTOCK_DATA_DIR=str(small_disk)).run("convert", "report.pdf"), "full")
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "reason"),
-    [
-        ("PENSTOCK_STACK_LINGER_S", "-1", "PENSTOCK_STACK_LINGER_S"),
-        ("PENSTOCK_DOCUMENTS__MAX_PAGES", "many", "PENSTOCK_DOCUMENTS__MAX_PAGES"),
-        ("PENSTOCK_REDIS_URL", "localhost", "PENSTOCK_REDIS_URL"),
-        ("PENSTOCK_DATABASE_URL", "nonsense", "PENSTOCK_DATABASE_URL is no database URL"),
-        ("PENSTOCK_PROVIDER", "nobody", "there is no provider 'nobody'"),
-        ("PENSTOCK_REDIS_URL", DEAD_REDIS, "Redis is not usable"),
-        ("PENSTOCK_DATABASE_URL", DEAD_DATABASE, "the database is not usable"),
-        ("PENSTOCK_DATA_DIR", "/dev/null", "PENSTOCK_DATA_DIR names the folder"),
-    ],
-)
-def test_wrong_setting_is_named(alone: Cli, variable: str, value: str, reason: str) -> None:
+WRONG_SETTINGS = [
+    ("PENSTOCK_STACK_LINGER_S", "-1", "PENSTOCK_STACK_LINGER_S"),
+    ("PENSTOCK_DOCUMENTS__MAX_PAGES", "many", "PENSTOCK_DOCUMENTS__MAX_PAGES"),
+    ("PENSTOCK_REDIS_URL", "localhost", "PENSTOCK_REDIS_URL"),
+    ("PENSTOCK_DATABASE_URL", "nonsense", "PENSTOCK_DATABASE_URL is no database URL"),
+    ("PENSTOCK_PROVIDER", "nobody", "there is no provider 'nobody'"),
+    ("PENSTOCK_REDIS_URL", DEAD_REDIS, "Redis is not usable"),
+    ("PENSTOCK_DATABASE_URL", DEAD_DATABASE, "the database is not usable"),
+    ("PENSTOCK_DATA_DIR", "/dev/null", "PENSTOCK_DATA_DIR names the folder"),
+]
+
+
+def test_wrong_settings_are_named(alone: Cli) -> None:
     new_pdf(alone.cwd / "report.pdf")
-    result = alone.using(**{variable: value}).run("convert", "report.pdf")
-    assert_explained(result, reason)
-    assert "pass-word" not in result.err
-    assert len(result.err.splitlines()) == 1
+    users = [alone.using(**{variable: value}) for variable, value, _ in WRONG_SETTINGS]
+    results = together(partial(user.run, "convert", "report.pdf") for user in users)
+    for result, (_, _, reason) in zip(results, WRONG_SETTINGS, strict=True):
+        assert_explained(result, reason)
+        assert "pass-word" not in result.err
+        assert len(result.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("content", [b"[providers", b"\xff\xfe", b'[documents]\nmax_pages = "many"\n'])
@@ -204,10 +206,10 @@ def checked(result: Result) -> dict[str, dict[str, str]]:
 
 def test_doctor_finds_a_healthy_installation_healthy(cli: Cli) -> None:
     working = cli.using(PENSTOCK_PROVIDERS__DOWN__BASE_URL=cli.env["PENSTOCK_PROVIDERS__AI__BASE_URL"])
-    result = working.run("doctor")
+    result, as_json = working.run_all((["doctor"], ["doctor", "--json"]))
     assert result.code == 0, result.out
     assert "FAIL" not in result.out
-    assert "version" in checked(working.run("doctor", "--json"))["redis"]["found"]
+    assert "version" in checked(as_json)["redis"]["found"]
 
 
 def test_doctor_names_what_is_broken_and_how_to_mend_it(cli: Cli) -> None:
@@ -228,6 +230,6 @@ def test_doctor_names_what_is_broken_and_how_to_mend_it(cli: Cli) -> None:
 
 
 def test_workers_and_beat_say_that_nothing_runs(alone: Cli) -> None:
-    for arguments in (["worker", "-Q", "cpu"], ["beat"], ["flower"]):
-        assert_explained(alone.run(*arguments), "`penstock up` starts one", "PENSTOCK_REDIS_URL")
+    for result in alone.run_all((["worker", "-Q", "cpu"], ["beat"], ["flower"])):
+        assert_explained(result, "`penstock up` starts one", "PENSTOCK_REDIS_URL")
     assert "-Q, --queues" in alone.run("worker", "--help").out

@@ -3,8 +3,6 @@
 from pathlib import Path
 from uuid import uuid4
 
-import pytest
-
 from tests.support.cli import Cli, Running, new_pdf
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.waiting import wait_until
@@ -33,25 +31,30 @@ def start_convert(cli: Cli, provider: ProviderServer) -> tuple[Running, str]:
 
 def test_document_can_be_looked_at_from_all_sides(cli: Cli) -> None:
     document = convert(cli)
-    row = next(row for row in cli.run("documents", "list").out.splitlines() if row.startswith(document))
+    listed, as_json, failed, shown, pages, none_failed, page_facts, attempts, texts, table, text = cli.run_all(
+        ["documents", *arguments]
+        for arguments in (
+            ["list"], ["list", "--json", "--limit", "5"], ["list", "--status", "failed"], ["show", document[:9]],
+            ["pages", document], ["pages", document, "--failed"], ["pages", document, "--json"],
+            ["attempts", document, "2", "--json"], ["attempts", document, "2", "--text"], ["attempts", document],
+            ["text", document],
+        )
+    )  # fmt: skip
+    row = next(row for row in listed.out.splitlines() if row.startswith(document))
     assert row.split()[2:7] == ["COMPLETED", "2/2", "100", "%", "local"]
-    assert document in [found["id"] for found in cli.run("documents", "list", "--json", "--limit", "5").json()]
-    assert document not in cli.run("documents", "list", "--status", "failed").out
-
-    shown = cli.run("documents", "show", document[:9])
+    assert document in [found["id"] for found in as_json.json()]
+    assert document not in failed.out
     assert (shown.code, shown.out.splitlines()[0].split()) == (0, ["id", document])
-    pages = cli.run("documents", "pages", document)
     assert [line.split()[:3] for line in pages.out.splitlines()[1:]] == [
         ["1", "1", "COMPLETED"],
         ["2", "2", "COMPLETED"],
     ]
-    assert "No page has failed." in cli.run("documents", "pages", document, "--failed").err
-    assert [page["page"] for page in cli.run("documents", "pages", document, "--json").json()] == [1, 2]
-    attempts = cli.run("documents", "attempts", document, "2", "--json").json()
-    assert [(attempt["page"], attempt["status"]) for attempt in attempts] == [(2, "completed")]
-    assert "This is page 2" in cli.run("documents", "attempts", document, "2", "--text").out
-    assert "completed" in cli.run("documents", "attempts", document).out
-    assert "This is page 1" in cli.run("documents", "text", document).out
+    assert "No page has failed." in none_failed.err
+    assert [page["page"] for page in page_facts.json()] == [1, 2]
+    assert [(attempt["page"], attempt["status"]) for attempt in attempts.json()] == [(2, "completed")]
+    assert "This is page 2" in texts.out
+    assert "completed" in table.out
+    assert "This is page 1" in text.out
 
 
 def test_export_follows_the_rules_of_convert(cli: Cli, tmp_path: Path) -> None:
@@ -142,16 +145,11 @@ def test_delete_asks_first_and_removes_everything(cli: Cli) -> None:
 BAD = "0000000000000000"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["show", BAD], ["retry", BAD], ["delete", BAD, "--yes"], ["text", "%"], ["export", BAD, "x.md"],
-    ],
-)  # fmt: skip
-def test_unknown_id_is_said_to_be_unknown(cli: Cli, command: list[str]) -> None:
-    result = cli.run("documents", *command)
-    assert (result.code, result.out) == (1, "")
-    assert result.err == f"penstock: there is no document {command[1]}; see `penstock documents list`\n"
+def test_unknown_id_is_said_to_be_unknown(cli: Cli) -> None:
+    commands = [["show", BAD], ["retry", BAD], ["delete", BAD, "--yes"], ["text", "%"], ["export", BAD, "x.md"]]
+    for command, result in zip(commands, cli.run_all(["documents", *command] for command in commands), strict=True):
+        assert (result.code, result.out) == (1, "")
+        assert result.err == f"penstock: there is no document {command[1]}; see `penstock documents list`\n"
 
 
 def test_what_cannot_be_done_is_refused_with_a_reason(cli: Cli) -> None:
@@ -163,21 +161,15 @@ def test_what_cannot_be_done_is_refused_with_a_reason(cli: Cli) -> None:
         ("retry", document, "--provider", "nobody"): "there is no provider 'nobody'",
         ("pause", document): "a document that is COMPLETED cannot pause",
     }
-    for command, reason in refused.items():
-        result = cli.run("documents", *command)
+    results = cli.run_all(["documents", *command] for command in refused)
+    for result, reason in zip(results, refused.values(), strict=True):
         assert (result.code, reason in result.err) == (1, True), result.err
     assert cli.status(document) == "COMPLETED"
 
 
 def test_wrong_usage_exits_with_2(cli: Cli) -> None:
-    for command in (
-        ["show"],
-        ["nonsense"],
-        ["list", "--status", "WRONG"],
-        ["list", "--limit", "0"],
-        ["retry-page", "x"],
-    ):
-        assert cli.run("documents", *command).code == 2, command
+    wrong = [["show"], ["nonsense"], ["list", "--status", "WRONG"], ["list", "--limit", "0"], ["retry-page", "x"]]
+    assert [result.code for result in cli.run_all(["documents", *command] for command in wrong)] == [2] * len(wrong)
 
 
 def test_commands_need_no_running_stack(alone: Cli) -> None:

@@ -10,8 +10,11 @@ import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -74,6 +77,10 @@ class Cli:
     def run(self, *arguments: str | Path, timeout_s: float = RUN_S, stdin: str = "") -> Result:
         """Run `penstock` and wait for its end."""
         return self.execute([PENSTOCK, *map(str, arguments)], timeout_s=timeout_s, stdin=stdin)
+
+    def run_all(self, commands: Iterable[Sequence[str | Path]]) -> list[Result]:
+        """Run several `penstock` commands at the same time; their results, in order."""
+        return together(partial(self.run, *command) for command in commands)
 
     def python(self, script: str, *arguments: str | Path) -> Result:
         """Run a user's Python program."""
@@ -183,6 +190,12 @@ class Running:
     def wait(self, timeout_s: float = RUN_S) -> int:
         """Its exit code, once it has ended."""
         return self.process.wait(timeout_s)
+
+
+def together(calls: Iterable[Callable[[], Result]]) -> list[Result]:
+    """Make several calls at the same time; their results, in order."""
+    with ThreadPoolExecutor(max_workers=3) as threads:
+        return list(threads.map(lambda call: call(), calls))
 
 
 def is_redis(process: psutil.Process) -> bool:
