@@ -4,15 +4,19 @@ from datetime import timedelta
 
 from kombu.entity import Exchange, Queue
 
+from pipeline.providers.gates import gated_queues
 from pipeline.settings import get_settings
 
 _settings = get_settings()
 
 broker_url = _settings.broker_url
 result_backend = _settings.broker_url
-imports = ("tasks.canvas", "tasks.maintenance", "tasks.presence")
+worker_consumer = "tasks.consumer:GateConsumer"
+imports = ("tasks.canvas", "tasks.music", "tasks.maintenance", "tasks.presence")
 
-task_queues = tuple(Queue(name, Exchange(name), routing_key=name) for name in ("control", "cpu", "vision"))
+task_queues = tuple(
+    Queue(name, Exchange(name), routing_key=name) for name in ("control", "cpu", *gated_queues(_settings))
+)
 task_default_queue = "control"
 task_create_missing_queues = False
 """A queue that no worker knows would hold its messages for ever: better an error where the message is sent."""
@@ -35,7 +39,6 @@ worker_cancel_long_running_tasks_on_connection_loss = False
 second delivery finds nothing to do. Cancelling would throw away calls that are paid for."""
 worker_soft_shutdown_timeout = 5.0
 worker_hijack_root_logger = False
-worker_consumer = "tasks.consumer:Consumer"
 worker_proc_alive_timeout = 60.0
 broker_connection_retry_on_startup = True
 broker_connection_max_retries = None
@@ -63,6 +66,7 @@ worker_max_memory_per_child = 1_500_000
 
 beat_schedule = {
     "sweep": {"task": "maintenance.sweep", "schedule": _settings.sweep_interval_s, "options": {"expires": 30}},
+    "watchdog": {"task": "maintenance.watchdog", "schedule": 60.0, "options": {"expires": 60}},
     "clean-up": {"task": "maintenance.clean_up", "schedule": timedelta(hours=1), "options": {"expires": 3600}},
 }
 beat_schedule_filename = str(_settings.data_dir / "beat-schedule")

@@ -17,6 +17,8 @@ from pipeline.storage.schema import migrate
 
 WIDTH = 8
 
+QUEUE = f"vision.{PROVIDER}"
+
 
 def measure(*, quick: bool) -> Report:
     """publish_2000_s. No worker runs: messages stay where they were sent."""
@@ -67,7 +69,7 @@ def _publish(document_id: str) -> tuple[float, float]:
     from tasks.canvas import convert, launch, merge
 
     redis = get_context().redis
-    redis.delete("vision", "control")
+    redis.delete(QUEUE, "control")
     begun = time.monotonic()
     launch(document_id)
     launched = time.monotonic()
@@ -76,9 +78,9 @@ def _publish(document_id: str) -> tuple[float, float]:
     request = {"chain": [dict(follows)], "is_eager": False, "delivery_info": {"routing_key": "control"}}
     trace_task(convert, uuid4().hex, (document_id,), {}, request=request, app=app)
     ended = time.monotonic()
-    sent = queue_depths(redis, ["control", "vision"])
+    sent = queue_depths(redis, ["control", QUEUE])
     wanted = min(WIDTH, get_settings().providers[PROVIDER].concurrency)
-    if sent["control"] != 1 or not 1 <= sent["vision"] <= wanted:
+    if sent["control"] != 1 or not 1 <= sent[QUEUE] <= wanted:
         raise BenchmarkError(f"messages that were sent: {sent}")
     return launched - begun, ended - launched
 
@@ -89,5 +91,5 @@ def _plain_chord_s(messages: int) -> float:
     from benchmarks.empty_tasks import done, unit
 
     begun = time.monotonic()
-    chord(group(unit.si(n).set(queue="vision") for n in range(messages)), done.si("plain")).apply_async()
+    chord(group(unit.si(n).set(queue=QUEUE) for n in range(messages)), done.si("plain")).apply_async()
     return time.monotonic() - begun

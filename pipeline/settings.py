@@ -10,11 +10,11 @@ import os
 import tempfile
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from platformdirs import user_data_path
-from pydantic import BaseModel, Field, SecretStr, field_validator
+from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -32,6 +32,17 @@ class ConfigFileError(ValueError):
     """The TOML file with settings cannot be read. The message says where it is and what is wrong with it."""
 
 
+class Price(BaseModel):
+    """What a model costs, in the currency of the cap, for a million tokens."""
+
+    input: float = Field(default=0, ge=0)
+    output: float = Field(default=0, ge=0)
+
+    def of(self, input_tokens: int, output_tokens: int) -> float:
+        """The cost of one call."""
+        return (input_tokens * self.input + output_tokens * self.output) / 1e6
+
+
 class ProviderProfile(BaseModel):
     """One named AI service that speaks the OpenAI API."""
 
@@ -45,7 +56,30 @@ class ProviderProfile(BaseModel):
     """Calls of one document that may be under way at once."""
     max_tokens: int = Field(default=8192, ge=1)
     temperature: float = Field(default=0.0, ge=0, le=2)
+    fallback: str = ""
+    """Another provider (or `local`) that does this one's work while its breaker is open."""
+    limits: str = ""
+    """What the service allows, like `10/s, 500/min, 100000 tokens/min`; can be changed live. Empty: no limit."""
+    estimated_tokens: int = Field(default=0, ge=0)
+    """Tokens that a call is taken to use until it says what it did; needed for limits in tokens."""
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """By model; `*` for all others."""
+    daily_spend_cap: float = Field(default=0, ge=0)
+    """Spent in a day (which begins at `quota_reset`), the provider's queues close until the next; 0: no cap."""
+    quota_reset: str = "16:30"
+    """Time of day at which a daily quota begins anew, in `quota_zone`. Source 002, section 2.B."""
+    quota_zone: str = "UTC+8"
+    breaker_fail_max: int = Field(default=5, ge=1)
+    """Transient failures in a row that open the breaker."""
+    breaker_cool_down_s: float = Field(default=15.0, gt=0)
+    """The first pause after them; each further one is twice as long, up to `breaker_longest_s`."""
+    breaker_longest_s: float = Field(default=900.0, gt=0)
     image_dpi: int = Field(default=150, ge=36, le=600)
+
+    def cost(self, model: str, input_tokens: int, output_tokens: int) -> float:
+        """What a call cost, by the price list; 0 for a model without a price."""
+        price = self.prices.get(model) or self.prices.get("*")
+        return price.of(input_tokens, output_tokens) if price else 0.0
 
     @field_validator("base_url")
     @classmethod
@@ -83,6 +117,48 @@ class DocumentSettings(BaseModel):
     """Take over what an identical page, model, prompt and settings gave before, without a call."""
 
 
+class MusicSettings(BaseModel):
+    """Where songs come from, and who analyses them. Source 002."""
+
+    server_url: str = ""
+    """A Subsonic or OpenSubsonic server, such as Navidrome: `https://music.example.org`."""
+    user: str = ""
+    password: SecretStr = SecretStr("")
+    folder: Path | None = None
+    """A folder of audio files whose tags are read, for people without a server."""
+    provider: str = ""
+    """The provider that writes the metadata. Empty: songs can be synced, but not analysed."""
+    model: str = ""
+    embeddings_provider: str = ""
+    """The provider that makes vectors. Empty: lexical ones, made here, which know words but no meaning."""
+    embeddings_model: str = ""
+    page_size: int = Field(default=500, ge=1, le=500)
+    """Songs asked for at once from the server; 500 is what servers allow."""
+    timeout_s: float = Field(default=30, gt=0, le=600)
+    """Hard limit of one call to the music server."""
+    lease_s: float = Field(default=300, gt=0)
+    """How long a batch is held at least; longer where the provider's own limit is."""
+    backoff_s: list[float] = Field(default=[5.0, 10.0], max_length=20)
+    """Waits before the second and third attempt of a batch's step: exponential from 5 s. Source 002, section 2.D."""
+
+    @field_validator("server_url")
+    @classmethod
+    def _http_without_password(cls, value: str) -> str:
+        if not value:
+            return value
+        parts = urlsplit(value)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError("must be an http:// or https:// URL")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError("must be an address alone: user and password have settings of their own")
+        return value.rstrip("/").removesuffix("/rest")
+
+    @field_validator("folder")
+    @classmethod
+    def _full_path(cls, value: Path | None) -> Path | None:
+        return value.expanduser().resolve() if value else None
+
+
 class Settings(BaseSettings):
     """Everything that can be set. See `penstock doctor` for what is in force."""
 
@@ -100,6 +176,7 @@ class Settings(BaseSettings):
     """The provider that converts pages where none is named."""
     providers: dict[str, ProviderProfile] = Field(default_factory=dict)
     documents: DocumentSettings = Field(default_factory=DocumentSettings)
+    music: MusicSettings = Field(default_factory=MusicSettings)
     sweep_interval_s: float = Field(default=5, gt=0)
     """[healthCheckInterval: 1 min; here 5 s, so that a killed worker's pages move again within 30 s]."""
     presence_interval_s: float = Field(default=3, gt=0)
@@ -122,6 +199,13 @@ class Settings(BaseSettings):
         if value and urlsplit(value).scheme not in {"redis", "rediss", "unix"}:
             raise ValueError("must begin with redis://, rediss:// or unix://")
         return value
+
+    @model_validator(mode="after")
+    def _music_providers_are_known(self) -> Self:
+        for name in (self.music.provider, self.music.embeddings_provider):
+            if name and name not in self.providers:
+                raise ValueError(f"music: there is no provider '{name}' under `providers`")
+        return self
 
     @property
     def embedded_database(self) -> bool:

@@ -22,6 +22,7 @@ from pipeline.engine import events
 from pipeline.engine.claims import Owner
 from pipeline.engine.lanes import run_lane
 from pipeline.engine.wakeups import plan_wakeup
+from pipeline.providers import gates
 from pipeline.settings import Settings
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
@@ -81,11 +82,15 @@ def convert(self: Any, document_id: str) -> None:
 def lane(self: Any, document_id: str, queue: str, hop: str = "", batch: int = 1) -> None:
     """One hop of one lane: convert pages for a while, then queue up again if there are more."""
     context = get_context()
-    limit = launching.limit_of(context, document_id, queue)
+    limit = launching.limit_of(context, queue)
     leases = launching.lane_leases(context, document_id, queue, limit)
+    passage = gates.passage(context, queue, self.request.id)
     if not leases.acquire(self.request.id, context.settings.documents.lease_s):
-        return  # an extra ticket: all lanes of this document are taken
-    with PageWork(context, document_id, queue, owner(self, hop), timed_out=SoftTimeLimitExceeded) as work:
+        # An extra ticket: all lanes of this document are taken.
+        if passage is not None:
+            passage.leave()
+        return
+    with PageWork(context, document_id, queue, owner(self, hop), SoftTimeLimitExceeded, passage) as work:
         work.begin()
         result = run_lane(work, quantum_s=quantum_s(context.settings, queue), batch=batch)
     if work.has_news:

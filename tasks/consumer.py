@@ -1,15 +1,27 @@
-"""What a worker's main process does with its connection to the broker."""
+"""The gate-aware consumer: asks before a pool slot is used, and stops consuming a queue whose gate is closed.
+
+Celery's own `rate_limit` is per worker and fills prefetch slots. Here a message that is not let through goes back,
+and this worker leaves *that queue* alone until the gate may be open again; its other queues flow on.
+"""
 
 from contextlib import suppress
 from typing import Any
 
+import structlog
 from celery.utils.threads import bound_open_broker_sockets
-from celery.worker.consumer.consumer import COLLECT_SOCKET_TIMEOUT
-from celery.worker.consumer.consumer import Consumer as CeleryConsumer
+from celery.worker.consumer.consumer import COLLECT_SOCKET_TIMEOUT, Consumer
+from redis import RedisError
+
+from pipeline.engine.gate import Admission
+from tasks.gates import gate_of
+
+log = structlog.get_logger(__name__)
+LONGEST_LEAVE_S = 1.0
+"""A closed queue is looked at again at least this often: pauses end early, limits are raised, messages get lost."""
 
 
-class Consumer(CeleryConsumer):
-    """Celery's consumer, but a worker survives every loss of the broker."""
+class GateConsumer(Consumer):
+    """Named by the `worker_consumer` setting."""
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         """Close the channel before Celery does.
@@ -24,3 +36,51 @@ class Consumer(CeleryConsumer):
                 with suppress(*self.connection_errors, *self.channel_errors):
                     channel.close()
         super().on_connection_error_after_connected(exc)
+
+    def bucket_for_task(self, type: Any) -> Any:  # noqa: A002  # Celery's name
+        """All tasks come by: which queue a message is from is known only when it is here."""
+        return super().bucket_for_task(type) or _PassedOn()
+
+    def _limit_task(self, request: Any, bucket: Any, tokens: int) -> Any:
+        if not isinstance(bucket, _PassedOn):
+            return super()._limit_task(request, bucket, tokens)
+        queue = request.delivery_info.get("routing_key", "")
+        gate = gate_of(queue)
+        if gate is None:
+            return self._limit_move_to_pool(request)
+        try:
+            admission = gate.admit(request.id)
+        except RedisError as error:
+            # Where Redis is away, nothing can be promised: the message goes back.
+            log.warning("gate.unreachable", queue=queue, error=type(error).__name__)
+            admission = Admission(granted=False, wait_s=LONGEST_LEAVE_S, reason="unreachable")
+        if admission.granted:
+            return self._limit_move_to_pool(request)
+        request.reject(requeue=True)
+        self._leave(queue, admission)
+        return None
+
+    def _limit_post_eta(self, request: Any, bucket: Any, tokens: int) -> Any:
+        self.qos.decrement_eventually()
+        return self._limit_task(request, bucket, tokens)
+
+    def _leave(self, queue: str, admission: Admission) -> None:
+        """Stop consuming a queue until its gate may be open."""
+        if self.task_consumer.consuming_from(queue):
+            self.task_consumer.cancel_by_queue(queue)
+            self.timer.call_after(min(admission.wait_s, LONGEST_LEAVE_S) + 0.001, self._return, (queue,))
+
+    def _return(self, queue: str) -> None:
+        consumer = self.task_consumer
+        queues = self.app.amqp.queues
+        # After a reconnect there is a new consumer, which consumes from everything anyway.
+        if consumer is not None and queue in queues and not consumer.consuming_from(queue):
+            consumer.add_queue(queues[queue])
+            consumer.consume()
+
+
+class _PassedOn:
+    """Stands for a rate limit where there is none, so that messages come by `_limit_task`."""
+
+    def clear_pending(self) -> None:
+        """Nothing is ever pending here."""

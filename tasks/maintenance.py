@@ -7,7 +7,11 @@ import structlog
 from pipeline.documents import recovery, submission
 from pipeline.engine.leases import Leases
 from pipeline.engine.presence import Presence
+from pipeline.music import recovery as music_recovery
+from pipeline.music import service as music_service
+from pipeline.providers import gates
 from pipeline.storage.context import Context, get_context
+from tasks import music
 from tasks.app import app
 from tasks.canvas import launch
 
@@ -22,7 +26,10 @@ def sweep() -> int:
         return 0
     # Three intervals, so that a late tick does not begin the count anew.
     within_s = max(60, 3 * context.settings.sweep_interval_s)
-    absent = Presence(context.redis).missed_twice(recovery.workers(context), within_s)
+    working = recovery.workers(context) | music_recovery.workers(context)
+    absent = Presence(context.redis).missed_twice(working, within_s)
+    music_recovery.free_lost(context, absent)
+    music.tend()
     freed = recovery.free_lost(context, absent)
     documents = sorted(freed | set(recovery.unmoved(context)) | set(recovery.due_pages(context)))
     for document_id in documents:
@@ -32,11 +39,22 @@ def sweep() -> int:
     return len(documents)
 
 
+@app.task(name="maintenance.watchdog", ignore_result=True)
+def watchdog() -> int:
+    """Note what is due: breakers become half-open, timed pauses end. The gates do so by themselves; this tells."""
+    context = get_context()
+    gates.sync(context)
+    return gates.tell_due(context) if _take_tick(context, "watchdog", 60) else 0
+
+
 @app.task(name="maintenance.clean_up", ignore_result=True)
 def clean_up() -> int:
     """Remove files that belong to nothing; how many."""
     context = get_context()
-    removed = submission.remove_orphans(context) if _take_tick(context, "clean-up", 60) else 0
+    if not _take_tick(context, "clean-up", 60):
+        return 0
+    removed = submission.remove_orphans(context)
+    music_service.prune(context)
     if removed:
         log.info("clean_up.removed", files=removed)
     return removed

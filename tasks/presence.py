@@ -15,8 +15,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from pipeline.documents import recovery
 from pipeline.engine.connection import connect
 from pipeline.engine.presence import Presence
+from pipeline.music import recovery as music_recovery
 from pipeline.settings import get_settings
 from pipeline.storage.context import get_context
+from tasks.gates import keep_in_step
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +38,7 @@ class Identity:
         """Called in the worker's main process, before its pool forks."""
         self.worker_id = f"{hostname}:{os.getpid()}:{uuid4().hex[:6]}"
         threading.Thread(target=self._renew, name="presence", daemon=True).start()
+        threading.Thread(target=keep_in_step, args=(self._stopped,), name="gates", daemon=True).start()
         atexit.register(self._end, os.getpid())
 
     def _end(self, pid: int) -> None:
@@ -45,6 +48,7 @@ class Identity:
         self._stopped.set()
         try:
             recovery.release_worker(get_context(), [self.worker_id])
+            music_recovery.release_worker(get_context(), [self.worker_id])
         except SQLAlchemyError as error:
             log.warning("worker.claims_left", worker=self.worker_id, error=type(error).__name__)
         with suppress(RedisError):

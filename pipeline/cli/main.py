@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from pipeline.cli import convert, documents, operate
+from pipeline.cli import convert, documents, live_settings, music, operate, queues
 from pipeline.engine.errors import PenstockError
 from pipeline.engine.logs import configure
 
@@ -26,6 +26,10 @@ app.command("status")(operate.status)
 app.command("doctor")(operate.doctor)
 app.command("migrate")(operate.migrate)
 app.add_typer(documents.app, name="documents")
+app.add_typer(queues.queues, name="queues")
+app.add_typer(queues.breakers, name="breakers")
+app.add_typer(live_settings.app, name="settings")
+app.add_typer(music.app, name="music")
 _passed_on = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 app.command("worker", context_settings=_passed_on)(operate.worker)
 app.command("beat", context_settings=_passed_on)(operate.beat)

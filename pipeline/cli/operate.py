@@ -158,15 +158,24 @@ def migrate() -> None:
     err.print(f"The database is at {schema.HEAD}." if changed else f"Nothing to do: the database is at {schema.HEAD}.")
 
 
-def worker(context: typer.Context) -> None:
-    """Run a Celery worker: `penstock worker -Q cpu` is `celery -A tasks worker -Q cpu`."""
-    if not any(argument.startswith(("-Q", "--queues")) or argument in {"-h", "--help"} for argument in context.args):
-        from pipeline.engine.errors import UserError
+def worker(
+    context: typer.Context,
+    role: Annotated[str, typer.Option(help="cpu, ai (all queues of the configured providers) or control.")] = "",
+) -> None:
+    """Run a Celery worker, by role or as you like: `penstock worker -Q cpu` is `celery -A tasks worker -Q cpu`.
 
+    Further options are Celery's own, and win over the role's: `penstock worker --role ai -c 64 -E`.
+    """
+    from pipeline.engine.errors import UserError
+    from pipeline.settings import get_settings
+    from pipeline.standalone.roles import arguments
+
+    if role:
+        _celery("worker", [*arguments(get_settings(), role)[1:], *context.args])
+        return
+    if not any(argument.startswith(("-Q", "--queues")) or argument in {"-h", "--help"} for argument in context.args):
         # Without -Q a reconnect can consume queues that were never meant for this worker.
-        raise UserError(
-            "say which queues: `penstock worker -Q cpu`, `-Q vision -P threads -c 32` or `-Q control`", code="usage"
-        )
+        raise UserError("say which queues: `penstock worker --role cpu` (or ai, control), or -Q QUEUES", code="usage")
     _celery("worker", context.args)
 
 

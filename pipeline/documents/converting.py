@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import astuple, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.documents import files, units
 from pipeline.documents.models import ATTEMPTS, DOCUMENTS, PAGES
+from pipeline.documents.routing import provider_of, served_by
 from pipeline.documents.sources import render_pages
 from pipeline.documents.states import AT_REST
 from pipeline.documents.units import Exchange, Outcome, PageUnit
@@ -23,6 +25,7 @@ from pipeline.engine.claims import Owner, new_claim
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
 from pipeline.engine.lanes import Batch
 from pipeline.engine.metrics import queue_depths
+from pipeline.engine.passage import Passage
 from pipeline.engine.retry import Policy
 from pipeline.providers import registry
 from pipeline.providers.local.filetype import FileType
@@ -42,13 +45,20 @@ class PageWork:
     """One hop of a lane over the pages of one document. Opens the source once; close it by leaving its `with`."""
 
     def __init__(
-        self, context: Context, document_id: str, queue: str, owner: Owner, timed_out: type[Exception] = TimeoutError
+        self,
+        context: Context,
+        document_id: str,
+        queue: str,
+        owner: Owner,
+        timed_out: type[Exception] = TimeoutError,
+        passage: Passage | None = None,
     ) -> None:
         self._context = context
         self._document_id = document_id
         self._queue = queue
         self._owner = owner
         self._timed_out = timed_out
+        self._passage = passage
         self._open = ExitStack()
         self._converters: dict[tuple[str, str], PageConverter] = {}
         self._readers: dict[tuple[str, str], PageReader] = {}
@@ -67,6 +77,9 @@ class PageWork:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open.close()
+        if self._passage is not None:
+            with suppress(RedisError):
+                self._passage.leave()
         if error is not None:
             # A defect, or a database that stayed away: the attempt counts, so that this cannot go on for ever.
             with suppress(SQLAlchemyError):
@@ -99,12 +112,13 @@ class PageWork:
 
     def exchange(self, outcomes: Sequence[Outcome], want: int, unbegun: Sequence[PageUnit] = ()) -> Batch[PageUnit]:
         """Commit, give back and claim in one transaction."""
+        providers = served_by(self._context, self._queue)
 
         def work(session: Session) -> Exchange | None:
             now = datetime.now(UTC)
             claim = new_claim(self._owner, now, self._lease_s)
             return units.exchange(
-                session, self._document_id, self._queue, outcomes, want, claim,
+                session, self._document_id, providers, outcomes, want, claim,
                 policy=policy(self._context), now=now, unbegun=unbegun,
             )  # fmt: skip
 
@@ -112,7 +126,12 @@ class PageWork:
         if done is None:
             return Batch([], more=False)
         self._note(done, outcomes)
-        return Batch(done.units, more=done.more)
+        return Batch([self._as_asked(unit) for unit in done.units], more=done.more)
+
+    def _as_asked(self, unit: PageUnit) -> PageUnit:
+        """The unit as this lane does it: by its own provider's model where it stands in for another one."""
+        asked = provider_of(self._queue)
+        return unit if unit.provider == asked else replace(unit, provider=asked, model="")
 
     @property
     def _lease_s(self) -> float:
@@ -152,6 +171,9 @@ class PageWork:
         except Exception as failure:
             log.exception("page.unexpected_error", document=unit.document_id, page=unit.page)
             answer, error = None, UnitError(f"unexpected {type(failure).__name__}: {failure}", kind=ErrorKind.PERMANENT)
+        if not extra.get("cached"):
+            # A truncated answer is an error, but it was paid for.
+            extra["cost"] = self._cost(answer or getattr(error, "answer", None))
         return Outcome(unit, answer, error, latency_ms=int((time.monotonic() - begun) * 1000), **extra)
 
     def _convert(self, unit: PageUnit, extra: dict[str, Any]) -> Answer:
@@ -166,7 +188,15 @@ class PageWork:
                 extra["cached"] = True
                 return known
             extra["paid"] = True
-        return self._reader(unit, converter, page.source).convert(page)
+        reader = self._reader(unit, converter, page.source)
+        if self._passage is None:
+            return reader.convert(page)
+        return self._passage.call(lambda: reader.convert(page), lambda answer: (answer.model, *astuple(answer.usage)))
+
+    def _cost(self, answer: Answer | None) -> float:
+        if answer is None or self._passage is None:
+            return 0.0
+        return self._passage.cost_of(answer.model, answer.usage.input_tokens, answer.usage.output_tokens)
 
     def _converter(self, unit: PageUnit) -> PageConverter:
         key = (unit.provider, unit.model)

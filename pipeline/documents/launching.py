@@ -8,7 +8,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.documents.models import DOCUMENTS, PAGES
-from pipeline.documents.routing import queue_of, width
+from pipeline.documents.routing import provider_of, queue_of, stand_in, width
 from pipeline.documents.states import PAGE, DocumentStatus, PageEvent
 from pipeline.documents.units import RELAUNCH_AFTER_S
 from pipeline.engine.claims import is_due
@@ -84,18 +84,16 @@ def lanes(context: Context, document_id: str) -> list[Lanes]:
     wanted: dict[str, int] = {}
     limits: dict[str, int] = {}
     for provider, pages in counts:
-        queue, limit = queue_of(provider), width(context.settings, provider)
-        wanted[queue] = wanted.get(queue, 0) + min(pages, limit)
-        limits[queue] = limits.get(queue, 0) + limit
+        asked = stand_in(context, provider)
+        queue, limit = queue_of(asked), width(context.settings, asked)
+        wanted[queue] = min(wanted.get(queue, 0) + pages, limit)
+        limits[queue] = limit
     return [Lanes(queue, wanted[queue], limits[queue]) for queue in sorted(wanted)]
 
 
-def limit_of(context: Context, document_id: str, queue: str) -> int:
-    """How many lanes the document may have on this queue, whatever is left to do."""
-    query = select(PAGES.c.provider).where(PAGES.c.document_id == document_id).distinct()
-    with context.db.read() as session:
-        providers = list(session.execute(query).scalars())
-    return sum(width(context.settings, provider) for provider in providers if queue_of(provider) == queue)
+def limit_of(context: Context, queue: str) -> int:
+    """How many lanes a document may have on this queue, whatever is left to do."""
+    return width(context.settings, provider_of(queue))
 
 
 def lane_leases(context: Context, document_id: str, queue: str, limit: int = 1_000_000) -> Leases:

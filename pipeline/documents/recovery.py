@@ -9,12 +9,14 @@ from sqlalchemy.orm import Session
 
 from pipeline.documents import claiming, units
 from pipeline.documents.converting import policy
-from pipeline.documents.launching import lane_leases, lanes
+from pipeline.documents.launching import Lanes, lane_leases, lanes
 from pipeline.documents.models import DOCUMENTS, PAGES
-from pipeline.documents.routing import CPU, VISION
+from pipeline.documents.routing import CPU
 from pipeline.documents.states import PAGE, DocumentStatus, PageEvent, PageStatus
 from pipeline.documents.units import RELAUNCH_AFTER_S
 from pipeline.engine.claims import FREE, is_due, lost
+from pipeline.engine.metrics import queue_depths
+from pipeline.providers import gates
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -55,7 +57,7 @@ def _free_pages(context: Context, document_id: str, absent: set[str]) -> None:
     requests = context.db.run(work)
     # A request is `lane:hop`: the lane of a dead worker must not count as live.
     holders = [request.rpartition(":")[0] for request in requests]
-    for queue in (CPU, VISION):
+    for queue in (CPU, *gates.gated_queues(context.settings)):
         lane_leases(context, document_id, queue).release(*holders)
     log.warning("pages.given_back", document=document_id, deliveries=len(requests))
 
@@ -112,6 +114,8 @@ def _lacks_lanes(context: Context, document_id: str) -> bool:
         working = session.execute(claimed).scalar_one()
     lacking = False
     for lane in lanes(context, document_id):
+        if _waits_before_its_gate(context, lane):
+            continue
         leases = lane_leases(context, document_id, lane.queue)
         if not working:
             # Leases, but nobody works: their lanes died between two pages, or wait behind others. Those that
@@ -121,6 +125,18 @@ def _lacks_lanes(context: Context, document_id: str) -> bool:
     if not lacking:
         _look_again_later(context, document_id)
     return lacking
+
+
+def _waits_before_its_gate(context: Context, lane: Lanes) -> bool:
+    """Whether a gate holds the messages of a queue: more of them would only pile up there.
+
+    If those that wait are other documents', this one's turn comes when they have gone.
+    """
+    queue = gates.gated_queues(context.settings).get(lane.queue)
+    if queue is None:
+        return False
+    closed = gates.gate(context, queue).look().closed_by
+    return bool(closed) or queue_depths(context.redis, [lane.queue])[lane.queue] >= lane.wanted
 
 
 def _look_again_later(context: Context, document_id: str) -> None:

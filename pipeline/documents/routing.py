@@ -1,23 +1,47 @@
 """Which queue a page goes to, and how many lanes a document may have there."""
 
+from collections.abc import Collection
+
 from sqlalchemy import ColumnElement
 
 from pipeline.documents.models import PAGES
+from pipeline.providers import gates
 from pipeline.settings import LOCAL, Settings
+from pipeline.storage.context import Context
 
 CPU = "cpu"
 """Work that needs a core: prefork workers."""
-VISION = "vision"
-"""Work that waits for an AI service: threads workers."""
 
 
 def queue_of(provider: str) -> str:
-    return CPU if provider == LOCAL else VISION
+    """`cpu`, or the provider's own queue, behind its gate."""
+    return CPU if provider == LOCAL else gates.queue_name("vision", provider)
 
 
-def on_queue(queue: str) -> ColumnElement[bool]:
-    """The pages that lanes of this queue may take."""
-    return PAGES.c.provider == LOCAL if queue == CPU else PAGES.c.provider != LOCAL
+def provider_of(queue: str) -> str:
+    """The provider that lanes of this queue ask."""
+    return LOCAL if queue == CPU else queue.partition(".")[2]
+
+
+def stand_in(context: Context, provider: str) -> str:
+    """Who converts pages of `provider` now: its fallback while its breaker is open and the fallback's is not."""
+    profile = context.settings.providers.get(provider)
+    if profile is None or not profile.fallback or not gates.is_open(context, provider, "vision"):
+        return provider
+    open_too = profile.fallback != LOCAL and gates.is_open(context, profile.fallback, "vision")
+    return provider if open_too else profile.fallback
+
+
+def served_by(context: Context, queue: str) -> list[str]:
+    """The providers whose pages lanes of this queue may take now."""
+    own = provider_of(queue)
+    fallen = [name for name in sorted(context.settings.providers) if name != own and stand_in(context, name) == own]
+    return [own, *fallen]
+
+
+def of_providers(providers: Collection[str]) -> ColumnElement[bool]:
+    """Pages of these providers."""
+    return PAGES.c.provider.in_(providers)
 
 
 def width(settings: Settings, provider: str) -> int:

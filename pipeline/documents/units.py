@@ -5,7 +5,7 @@ commands on one document come one after another; that is also why exactly one tr
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,11 +14,12 @@ from sqlalchemy import ColumnElement, and_, insert, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.documents.models import ATTEMPTS, DOCUMENTS, PAGES
-from pipeline.documents.routing import on_queue
+from pipeline.documents.routing import of_providers
 from pipeline.documents.states import DOCUMENT, PAGE, DocumentStatus, PageEvent, PageStatus, progress, settled_event
 from pipeline.engine import claims
 from pipeline.engine.claims import FREE, Claim
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.passage import GateClosed
 from pipeline.engine.retry import Decision, Drop, GiveUp, Policy, Release, RetryAt, decide
 from pipeline.engine.traces import AiCall, preview
 from pipeline.providers.protocols import Answer
@@ -59,6 +60,7 @@ class Outcome:
     cache_key: str | None = None
     prompt_hash: str = ""
     model: str = ""
+    cost: float = 0.0
     paid: bool = False
     """A service was called."""
 
@@ -79,10 +81,13 @@ def lock(session: Session, document_id: str) -> Any | None:
 
 
 def exchange(
-    session: Session, document_id: str, queue: str, outcomes: Sequence[Outcome], want: int, claim: Claim,
-    *, policy: Policy, now: datetime, unbegun: Sequence[PageUnit] = (),
+    session: Session, document_id: str, providers: Collection[str], outcomes: Sequence[Outcome], want: int,
+    claim: Claim, *, policy: Policy, now: datetime, unbegun: Sequence[PageUnit] = (),
 ) -> Exchange | None:  # fmt: skip
-    """Commit `outcomes`, give back `unbegun` and claim up to `want` pages for `queue`. None if the document is gone."""
+    """Commit `outcomes`, give back `unbegun` and claim up to `want` pages of `providers`.
+
+    None if the document is gone.
+    """
     document = lock(session, document_id)
     if document is None:
         return None
@@ -94,9 +99,9 @@ def exchange(
     if document.status != DocumentStatus.PROCESSING:
         return Exchange([], more=False, document=document)
     if want:
-        units = _claim(session, document_id, queue, want, claim, now)
+        units = _claim(session, document_id, providers, want, claim, now)
         return Exchange(units, more=bool(units), document=document, retry_in_s=retry_in_s)
-    more = claimable(session, document_id, now, on_queue(queue))
+    more = claimable(session, document_id, now, of_providers(providers))
     return Exchange([], more=more, document=document, retry_in_s=retry_in_s)
 
 
@@ -117,8 +122,10 @@ def claimable(session: Session, document_id: str, now: datetime, *where: ColumnE
     return session.execute(query).first() is not None
 
 
-def _claim(session: Session, document_id: str, queue: str, want: int, claim: Claim, now: datetime) -> list[PageUnit]:
-    scope = (PAGES.c.document_id == document_id, on_queue(queue))
+def _claim(
+    session: Session, document_id: str, providers: Collection[str], want: int, claim: Claim, now: datetime
+) -> list[PageUnit]:
+    scope = (PAGES.c.document_id == document_id, of_providers(providers))
 
     def take(limit: int, *where: ColumnElement[bool]) -> list[Any]:
         return claims.take(
@@ -146,7 +153,7 @@ def settle(session: Session, document: Any, outcomes: Sequence[Outcome], policy:
     change no page, but stay in the ledger: they may have been paid for.
     """
     held = _held(session, outcomes)
-    record_attempts(session, outcomes, held, now)
+    record_attempts(session, [outcome for outcome in outcomes if not isinstance(outcome.error, GateClosed)], held, now)
     rows: dict[PageEvent, list[dict[str, Any]]] = {}
     waits = []
     for outcome in outcomes:
@@ -190,7 +197,7 @@ def _decided(outcome: Outcome, policy: Policy, now: datetime) -> tuple[PageEvent
         case RetryAt(at=at):
             return PageEvent.WAIT, {"next_run_at": at, "error": error}
         case Release(at=at):
-            return PageEvent.GIVE_BACK, {"next_run_at": at, "error": error}
+            return PageEvent.GIVE_BACK, {"next_run_at": at if at > now else None, "error": error}
         case GiveUp():
             tries = f" (after {outcome.unit.attempt} attempts)" if outcome.error.kind is ErrorKind.TRANSIENT else ""
             return PageEvent.FAIL, {"error": error + tries}
@@ -235,6 +242,8 @@ def count(session: Session, document: Any, done: int, failed: int, now: datetime
 
 def record_attempts(session: Session, outcomes: Sequence[Outcome], held: set[int], now: datetime) -> None:
     """Write the ledger: one row for each attempt that was begun."""
+    if not outcomes:
+        return
     connection = session.connection()
     connection.execute(insert(ATTEMPTS), [_attempt(outcome, outcome.unit.id in held, now) for outcome in outcomes])
     calls = [_call(outcome, now) for outcome in outcomes if outcome.paid]
@@ -268,6 +277,7 @@ def _call(outcome: Outcome, now: datetime) -> dict[str, Any]:
         "status": "ok" if answer else str(error.kind if error else ""), "error": message_of(error) if error else None,
         "latency_ms": outcome.latency_ms, "input_tokens": answer.usage.input_tokens if answer else 0,
         "output_tokens": answer.usage.output_tokens if answer else 0,
+        "cost": outcome.cost,
         "preview": preview(storable(answer.text)) if answer else "", "created_at": now,
     }  # fmt: skip
 

@@ -41,8 +41,6 @@ class Policy:
     backoff_s: tuple[float, ...]
     jitter: float = 0.2
     """Part of the wait that is added at random, so that a burst of failures does not return as a burst."""
-    rate_limit_wait_s: float = 120.0
-    """Wait after a rate limit that names none (source 002, section 2.B)."""
 
     @property
     def max_attempts(self) -> int:
@@ -65,8 +63,8 @@ def decide(error: UnitError, attempt: int, now: datetime, policy: Policy) -> Dec
         case ErrorKind.PERMANENT:
             return GiveUp()
         case ErrorKind.RATE_LIMITED | ErrorKind.QUOTA:
-            wait = policy.rate_limit_wait_s if error.retry_after_s is None else error.retry_after_s
-            return Release(now + timedelta(seconds=wait))
+            # Without a wait of its own: the gate has closed, for as long as the server asked, and opens when it may.
+            return Release(now)
         case ErrorKind.TRANSIENT:
             if attempt >= policy.max_attempts:
                 return GiveUp()

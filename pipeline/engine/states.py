@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
 
-State = TypeVar("State", bound=IntEnum)
+State = TypeVar("State", bound=IntEnum | StrEnum)
 Event = TypeVar("Event", bound=StrEnum)
 
 

@@ -17,6 +17,7 @@ class AiCall(Base):
     __table_args__ = (
         Index("ix_ai_calls_unit", "flow", "scope_id", "unit"),
         Index("ix_ai_calls_created_at", "created_at"),
+        Index("ix_ai_calls_provider_created_at", "provider", "created_at"),
     )
 
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
@@ -34,6 +35,8 @@ class AiCall(Base):
     latency_ms: Mapped[int] = mapped_column(default=0)
     input_tokens: Mapped[int] = mapped_column(default=0)
     output_tokens: Mapped[int] = mapped_column(default=0)
+    cost: Mapped[float] = mapped_column(default=0.0)
+    """By the provider's price list, in its currency."""
     preview: Mapped[str] = mapped_column(Text, default="")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 

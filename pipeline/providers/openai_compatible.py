@@ -23,6 +23,7 @@ import httpx2
 import openai
 
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.passage import sending
 from pipeline.providers.errors import Target, from_exception, from_reply, unit_error
 from pipeline.providers.protocols import Answer, Usage, Vectors
 from pipeline.settings import ProviderProfile
@@ -160,6 +161,8 @@ class OpenAICompatible:
         try:
             body = _run(self._exchange(send))
         except (openai.OpenAIError, TimeoutError) as error:
+            if isinstance(error.__cause__, UnitError):
+                raise error.__cause__ from None  # the gate closed before anything was sent
             # Not chained: the SDK's errors hold the request, with the key and the picture.
             raise from_exception(error, self._target, datetime.now(UTC)) from None
         except UnicodeEncodeError:
@@ -238,12 +241,24 @@ def _new_client(profile: ProviderProfile, key: str, limit: "_SizeLimit") -> open
         elif request.headers.get("Authorization") == f"Bearer {_NO_KEY}":
             del request.headers["Authorization"]
 
+    async def pass_gate(request: httpx2.Request) -> None:
+        on_the_way = sending.get()
+        if on_the_way is None:
+            return
+        on_the_way.ready()
+
+        async def trace(event: str, _: object) -> None:
+            if event.endswith("send_request_body.complete"):
+                on_the_way.sent()
+
+        request.extensions["trace"] = trace
+
     http_client = httpx2.AsyncClient(
         timeout=profile.timeout_s,
         follow_redirects=False,
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
         headers={"Accept-Encoding": "identity"},  # a few compressed bytes must not become gigabytes
-        event_hooks={"request": [finish_headers], "response": [limit.apply]},
+        event_hooks={"request": [finish_headers, pass_gate], "response": [limit.apply]},
     )
     return openai.AsyncOpenAI(
         api_key=key or _NO_KEY,

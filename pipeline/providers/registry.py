@@ -44,7 +44,11 @@ def text(settings: Settings, provider: str, model: str = "") -> Text:
 
 
 def embeddings(settings: Settings, provider: str, model: str = "") -> Embeddings:
-    """What turns texts into vectors. Raises `UserError`."""
+    """What turns texts into vectors; those of `local` know words, but no meaning. Raises `UserError`."""
+    if provider == LOCAL:
+        from pipeline.providers.local.lexical import LexicalEmbeddings  # noqa: PLC0415  # NumPy waits until it is needed
+
+        return _keep(("lexical", LOCAL), LexicalEmbeddings)
     return _service(settings, provider, model)
 
 

@@ -14,6 +14,7 @@ from typing import IO
 import structlog
 
 from pipeline.settings import Settings
+from pipeline.standalone.roles import ROLES, arguments
 
 log = structlog.get_logger(__name__)
 LONGEST_BACKOFF_S = 30.0
@@ -78,19 +79,15 @@ class Child:
 
 def celery_children(settings: Settings, output: IO[bytes] | None) -> list[Child]:
     """Workers by role, and beat."""
-    cpu = ["worker", "-Q", "cpu", "-P", "prefork", "-c", str(settings.documents.converter_count), "-n", "cpu@%h"]
-    control = ["worker", "-Q", "control", "-P", "threads", "-c", "4", "-n", "control@%h"]
-    vision = ["worker", "-Q", "vision", "-P", "threads", "-c", str(settings.ai_concurrency), "-n", "ai@%h"]
-    beat = ["beat", "--pidfile="]
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-    roles = {"worker-cpu": cpu + quiet, "worker-control": control + quiet, "beat": beat}
-    if settings.providers:
-        roles["worker-ai"] = vision + quiet
-    return [Child(name, lambda arguments=arguments: _celery(arguments), output) for name, arguments in roles.items()]  # type: ignore[misc]
+    roles = [role for role in ROLES if role != "ai" or settings.providers]
+    commands = {f"worker-{role}": [*arguments(settings, role), *quiet] for role in roles}
+    commands["beat"] = ["beat", "--pidfile="]
+    return [Child(name, lambda command=command: _celery(command), output) for name, command in commands.items()]  # type: ignore[misc]
 
 
-def _celery(arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "pipeline.standalone.child", *arguments]
+def _celery(command: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "pipeline.standalone.child", *command]
 
 
 def end(children: Sequence[Child], grace_s: float, in_a_hurry: Callable[[], bool] = lambda: False) -> None:

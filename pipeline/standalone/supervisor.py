@@ -14,6 +14,7 @@ import structlog
 
 from pipeline.documents import recovery
 from pipeline.engine.errors import UserError
+from pipeline.music import recovery as music_recovery
 from pipeline.settings import Settings
 from pipeline.standalone import redis_server
 from pipeline.standalone.locks import FileLock, users_lock
@@ -116,6 +117,7 @@ class Supervisor:
             context = Context(self._settings)
             if self._settings.embedded_database:
                 recovery.release_worker(context, recovery.workers(context))
+                music_recovery.release_worker(context, music_recovery.workers(context))
         if self._redis is not None and self._redis.running:
             end([self._redis], 5.0)  # SIGTERM: it saves what it has
         elif self._redis is not None:

@@ -130,16 +130,19 @@ def test_providers_that_cannot_work_are_told_apart(cli: Cli, provider: ProviderS
 
     provider.configure({"api_key": "another-key"})
     assert_explained(cli.run(*convert, "ai"), "1 of 1 pages failed", "says why")
-    said = cli.run("documents", "pages", cli.newest(), "--failed").out
-    assert "PENSTOCK_PROVIDERS__AI__API_KEY" in said
-    assert "secret-key" not in said
-
+    wrong_key = cli.newest()
     provider.configure({"api_key": "secret-key"})
     assert_explained(cli.run(*convert, "ai", "--model", "vision-9"), "1 of 1 pages failed")
-    assert "vision-9" in cli.run("documents", "pages", cli.newest(), "--failed").out
-
+    wrong_model = cli.newest()
     assert_explained(cli.run(*convert, "down"), "1 of 1 pages failed")
-    assert "could not be reached" in cli.run("documents", "pages", cli.newest(), "--failed").out
+
+    said = cli.run_all(
+        ["documents", "pages", document, "--failed"] for document in (wrong_key, wrong_model, cli.newest())
+    )
+    assert "PENSTOCK_PROVIDERS__AI__API_KEY" in said[0].out
+    assert "secret-key" not in said[0].out
+    assert "vision-9" in said[1].out
+    assert "could not be reached" in said[2].out
 
 
 @pytest.fixture

@@ -153,12 +153,3 @@ show(codes)
     )
     assert found == ["missing", "unsupported", "directory", "unknown_document", "page_range", "unknown_provider"]
     assert sorted((cli.data_dir / "uploads").iterdir()) == before
-
-
-def test_submitting_needs_no_running_stack(alone: Cli) -> None:
-    new_pdf(alone.cwd / "report.pdf")
-    assert alone.run("migrate").code == 0
-    submitted = program(alone, 'from tasks.documents import submit\nshow(submit("report.pdf").status.name)')
-    assert submitted == "PENDING"
-    assert alone.run("convert", "report.pdf").code == 0
-    assert alone.run("status", "--json").json()["documents"] == {"COMPLETED": 1}

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from pipeline.documents import queries, submission
 from pipeline.documents.models import PAGES
-from pipeline.documents.routing import CPU, VISION
+from pipeline.documents.routing import CPU
 from pipeline.documents.states import DocumentStatus, PageStatus
 from pipeline.documents.submission import Options
 from pipeline.documents.views import DocumentView, PageView
@@ -120,7 +120,7 @@ class Flow:
 
     def _is_quiet(self) -> bool:
         redis = self.context.redis
-        messages = redis.llen(VISION) + redis.llen(CPU) + redis.llen("control") + redis.hlen("unacked")
+        messages = redis.llen("vision.test") + redis.llen(CPU) + redis.llen("control") + redis.hlen("unacked")
         return not messages and not self.provider.stats(records=False)["under_way"]
 
     def assert_paid_once(self, images: dict[str, int], again: set[int] = frozenset()) -> None:

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from pipeline.documents.launching import lane_leases
-from pipeline.documents.routing import VISION
 from tests.faults.flow import POSTGRESQL, SQLITE, Flow
 from tests.support.stack import FLEET, Stack
 from tests.support.waiting import wait_until
@@ -31,9 +30,9 @@ def test_document_whose_lanes_were_lost_gets_lanes_again(stack: Stack, flow: Flo
     stack.start(*FLEET)
     document_id, images = _midway(flow)
     stack["ai-1"].stop()  # in order: its lanes wait in the queue
-    flow.context.redis.delete(VISION)
+    flow.context.redis.delete("vision.test")
     if leases == "gone":
-        lane_leases(flow.context, document_id, VISION).clear()
+        lane_leases(flow.context, document_id, "vision.test").clear()
     assert not flow.held(document_id)
     stack.start("ai-1")
     flow.wait_for_status(document_id)
@@ -45,8 +44,8 @@ def test_document_whose_lanes_were_lost_gets_lanes_again(stack: Stack, flow: Flo
 def test_lanes_that_wait_are_delivered_twice(stack: Stack, flow: Flow) -> None:
     stack.start(*FLEET)
     document_id, images = _midway(flow)
-    messages = wait_until(lambda: flow.context.redis.lrange(VISION, 0, -1), 10, "lanes wait in the queue")
-    flow.context.redis.lpush(VISION, *messages)
+    messages = wait_until(lambda: flow.context.redis.lrange("vision.test", 0, -1), 10, "lanes wait in the queue")
+    flow.context.redis.lpush("vision.test", *messages)
     flow.wait_for_status(document_id)
     flow.assert_exactly_once(document_id)
     flow.assert_paid_once(images)
@@ -58,7 +57,7 @@ def test_lanes_at_work_are_delivered_again(stack: Stack, flow: Flow) -> None:
     stack.start(*FLEET, "ai-2", "ai-3")
     document_id, images = _midway(flow, pages=40)
     messages = wait_until(lambda: _at_work(flow), 10, "lanes are at work")
-    flow.context.redis.rpush(VISION, *messages)
+    flow.context.redis.rpush("vision.test", *messages)
     flow.wait_for_status(document_id)
     flow.assert_exactly_once(document_id)
     flow.assert_paid_once(images, again=set(images.values()))
@@ -75,4 +74,4 @@ def _midway(flow: Flow, pages: int = 20) -> tuple[str, dict[str, int]]:
 def _at_work(flow: Flow) -> list[str]:
     """Messages of the lanes that a worker has taken and not acknowledged."""
     unacked = [json.loads(entry) for entry in flow.context.redis.hvals("unacked")]
-    return [json.dumps(message) for message, _, queue in unacked if queue == VISION]
+    return [json.dumps(message) for message, _, queue in unacked if queue == "vision.test"]

@@ -8,7 +8,6 @@ from sqlalchemy import insert
 
 from pipeline.documents import claiming, files, merging, service
 from pipeline.documents.models import ATTEMPTS
-from pipeline.documents.routing import VISION
 from pipeline.documents.service import Choice, UnknownDocument
 from pipeline.documents.states import DocumentEvent, DocumentStatus, PageStatus
 from pipeline.documents.views import DocumentView
@@ -264,7 +263,7 @@ def test_another_provider_stays_with_the_page_it_was_chosen_for(context: Context
     document_id = insert_document(context, D.COMPLETED, [P.COMPLETED] * 2)
     service.retry_page(context, document_id, 2, Choice("openai", "m-2"))
     assert Worker(context, document_id).claim() == [], "no longer a page for local lanes"
-    worker = Worker(context, document_id, queue=VISION)
+    worker = Worker(context, document_id, queue="vision.openai")
     (unit,) = worker.claim()
     assert (unit.provider, unit.model) == ("openai", "m-2")
     worker.finish(bad(unit, ErrorKind.TRANSIENT))

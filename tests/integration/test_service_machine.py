@@ -19,7 +19,7 @@ from sqlalchemy import text
 
 from pipeline.documents import claiming, files, launching, merging, recovery, service, splitting
 from pipeline.documents.claiming import MAX_STAGE_ATTEMPTS
-from pipeline.documents.routing import CPU, VISION
+from pipeline.documents.routing import CPU
 from pipeline.documents.service import Choice
 from pipeline.documents.splitting import ClaimLost
 from pipeline.documents.states import AT_REST, DOCUMENT, PAGE, DocumentEvent, DocumentStatus, PageStatus, progress
@@ -52,7 +52,7 @@ outcomes = st.sampled_from(
     ["good", "good", ErrorKind.PERMANENT, ErrorKind.TRANSIENT, ErrorKind.RATE_LIMITED, ErrorKind.CANCELLED]
 )
 workers = st.sampled_from(WORKERS)
-queues = st.sampled_from([CPU, CPU, VISION])
+queues = st.sampled_from([CPU, CPU, "vision.openai"])
 choices = st.sampled_from([Choice(), Choice(), Choice("openai"), Choice("local")])
 shifts = st.sampled_from([0, 0, 1000, -1000])
 """Seconds by which a claiming worker's clock differs: pages that wait become due, or the lease is over at once."""
@@ -324,7 +324,7 @@ class DocumentMachine(RuleBasedStateMachine):
 
     def run_stage(self, stage: launching.Stage) -> None:
         if stage is launching.Stage.CONVERT:
-            for lane in (Worker(self.context, self.id, "w1", queue) for queue in (CPU, VISION)):
+            for lane in (Worker(self.context, self.id, "w1", queue) for queue in (CPU, "vision.openai")):
                 while units := lane.claim(2, later_s=10_000):
                     lane.finish(*(self.outcome(unit, "good") for unit in units))
             return

@@ -12,7 +12,7 @@ from sqlalchemy import insert, select
 from pipeline.documents import files, units
 from pipeline.documents.converting import policy
 from pipeline.documents.models import ATTEMPTS, DOCUMENTS, PAGES
-from pipeline.documents.routing import CPU
+from pipeline.documents.routing import CPU, provider_of
 from pipeline.documents.states import DocumentStatus, PageStatus, progress
 from pipeline.documents.units import Exchange, Outcome, PageUnit
 from pipeline.engine.claims import Owner, new_claim
@@ -125,7 +125,7 @@ class Worker:
         claim = new_claim(self.owner, now, 300)
         return self._context.db.run(
             lambda session: units.exchange(
-                session, self._document_id, self._queue, outcomes, want, claim,
+                session, self._document_id, [provider_of(self._queue)], outcomes, want, claim,
                 policy=policy(self._context), now=now, unbegun=unbegun,
             )
         )  # fmt: skip

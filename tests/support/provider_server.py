@@ -64,7 +64,8 @@ class Script:
     """How the server behaves. `limit` calls are let in during any `window_s` seconds; 0 means without limit.
 
     `faults` are used up first to last, one a call (None: answer that call well); then `rule` is asked, then `always`
-    holds. `answers`: replies by the image's sha256. `models`: the only ones known; empty: any.
+    holds. `answers`: replies by the image's sha256. `models`: the only ones known; empty: any. `answer`: the text that
+    a call without a picture is answered with. `vector`: the vector of a text.
     """
 
     latency_s: float = 0.0
@@ -77,6 +78,8 @@ class Script:
     faults: deque[Fault | None] = field(default_factory=deque)
     always: Fault | None = None
     rule: Callable[[Record], Fault | None] | None = None
+    answer: Callable[[Record], str] | None = None
+    vector: Callable[[str], list[float]] | None = None
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ class ProviderServer:
         """Take over a JSON script. Raises `TypeError` for fields that do not exist."""
         values = dict(change)
         reset = values.pop("reset", False)
-        known = {f.name for f in fields(Script)} - {"rule"}
+        known = {f.name for f in fields(Script)} - {"rule", "answer", "vector"}
         if unknown := values.keys() - known:
             raise TypeError(f"unknown fields: {', '.join(sorted(unknown))}")
         if "faults" in values:
@@ -271,7 +274,8 @@ def _images(body: dict[str, Any]) -> Iterator[bytes]:
 def _good_reply(record: Record, script: Script) -> Reply:
     if record.path.endswith("/embeddings"):
         inputs = _inputs(record.body)
-        data = [{"object": "embedding", "index": i, "embedding": default_vector(t)} for i, t in enumerate(inputs)]
+        vector = script.vector or default_vector
+        data = [{"object": "embedding", "index": i, "embedding": vector(t)} for i, t in enumerate(inputs)]
         tokens = sum(len(text) // 4 + 1 for text in inputs)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return _json_reply(200, {"object": "list", "data": data, "model": record.model, "usage": usage})
@@ -281,6 +285,8 @@ def _good_reply(record: Record, script: Script) -> Reply:
 def _text_for(record: Record, script: Script) -> str:
     if record.image_sha256:
         return script.answers.get(record.image_sha256) or default_markdown(next(_images(record.body)))
+    if script.answer:
+        return script.answer(record)
     echo = hashlib.sha256(record.prompt.encode()).hexdigest()[:12]
     return json.dumps({"echo": echo}) if record.body.get("response_format") else f"Echo {echo}"
 

@@ -8,6 +8,9 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from pipeline.providers.gates import gated_queues
+from pipeline.settings import ProviderProfile, Settings
+from pipeline.standalone.roles import ROLES, arguments
 from tests.unit.test_docs import ROOT, unknown_variables
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -28,11 +31,6 @@ def seconds(duration: str) -> int:
     return int(match[1] or 0) * 60 + int(match[2] or 0)
 
 
-def default_of(value: str) -> str:
-    """What `${NAME:-default}` is where NAME is not set."""
-    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value)
-
-
 def test_the_compose_file_is_valid() -> None:
     schema = json.loads((ROOT / "tests" / "data" / "compose-spec.json").read_text(encoding="utf-8"))
     errors = [f"{list(error.path)}: {error.message}" for error in Draft202012Validator(schema).iter_errors(COMPOSE)]
@@ -40,15 +38,16 @@ def test_the_compose_file_is_valid() -> None:
 
 
 def test_each_queue_has_its_workers_and_each_worker_a_queue_that_exists() -> None:
-    from celeryconfig import task_queues
-
-    consumed = [queue for service in WORKERS.values() for queue in option(service, "-Q").split(",")]
-    assert set(consumed) == {queue.name for queue in task_queues}
+    assert sorted(option(service, "--role") for service in WORKERS.values()) == sorted(ROLES)
 
 
-def test_queues_have_the_pool_that_their_work_needs() -> None:
-    pools = {option(service, "-Q"): option(service, "-P") for service in WORKERS.values()}
-    assert pools == {"cpu": "prefork", "vision": "threads", "control": "threads"}
+def test_roles_consume_every_queue_with_the_pool_that_its_work_needs() -> None:
+    settings = Settings(providers={"a": ProviderProfile(), "b": ProviderProfile()})
+    commands = {role: arguments(settings, role) for role in ROLES}
+    pools = {role: command[command.index("-P") + 1] for role, command in commands.items()}
+    assert pools == {"cpu": "prefork", "ai": "threads", "control": "threads"}
+    queues = {queue for command in commands.values() for queue in command[command.index("-Q") + 1].split(",")}
+    assert queues == {"cpu", "control", *gated_queues(settings)}
 
 
 def test_flower_sees_every_worker_s_tasks() -> None:
@@ -123,8 +122,9 @@ def test_redis_keeps_what_it_is_given() -> None:
 
 
 def test_a_lane_finds_a_process() -> None:
-    lanes = default_of(SERVICES["worker-cpu"]["environment"]["PENSTOCK_DOCUMENTS__CONVERTER_COUNT"])
-    assert default_of(option(SERVICES["worker-cpu"], "-c")) == lanes
+    settings = Settings()
+    command = arguments(settings, "cpu")
+    assert command[command.index("-c") + 1] == str(settings.documents.converter_count)
 
 
 def test_secrets_come_from_outside() -> None:

@@ -1,0 +1,183 @@
+"""The steps of a batch: ask for metadata, mend a reply, embed, save. Source 002, section 2.E.
+
+One message, one call: each step that is paid for stores its result before the next one begins.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import astuple
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import structlog
+from redis import RedisError
+
+from pipeline.engine.claims import Owner
+from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
+from pipeline.engine.passage import GateClosed, Passage
+from pipeline.engine.traces import preview
+from pipeline.music import batches, saving, spaces
+from pipeline.music.batches import BatchUnit, Settled, message_of
+from pipeline.music.schemas import REPLY_SCHEMA, BadReply, clean, dump, load, matched, read_reply
+from pipeline.music.stages import SYSTEM, prompt, repair_prompt, to_embed, vector_text
+from pipeline.music.states import Mode, Step, step_after_metadata
+from pipeline.providers import registry
+from pipeline.providers.protocols import Answer, Usage, Vectors
+from pipeline.storage import vectors
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+Result = TypeVar("Result", Answer, Vectors)
+
+
+class StepWork:
+    """One message's work on a batch. Use as a context manager: leaving it gives the gate's slot back."""
+
+    def __init__(self, context: Context, batch_id: int, owner: Owner, passage: Passage | None) -> None:
+        self._context = context
+        self._batch_id = batch_id
+        self._owner = owner
+        self._passage = passage
+        self._trace: dict[str, Any] | None = None
+        self.unit: BatchUnit | None = None
+
+    def __enter__(self) -> "StepWork":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._passage is not None:
+            with suppress(RedisError):
+                self._passage.leave()
+
+    def metadata(self) -> Settled:
+        """Ask about the songs, or, where the reply to that was no use, ask for it to be mended."""
+        return self._step((Step.METADATA, Step.REPAIR), self._metadata)
+
+    def embed(self) -> Settled:
+        """Make the vectors."""
+        return self._step((Step.EMBED,), self._embed)
+
+    def save(self) -> Settled:
+        """Write what was found to the songs."""
+        return self._step((Step.SAVE,), self._save)
+
+    def _step(self, steps: tuple[Step, ...], work: Callable[[BatchUnit], Settled]) -> Settled:
+        self.unit = batches.claim(self._context, self._batch_id, steps, self._owner)
+        if self.unit is None:
+            return Settled(held=False)
+        try:
+            settled = work(self.unit)
+        except UnitError as error:
+            settled = self._failed(self.unit, error)
+        except PenstockError as error:
+            settled = self._failed(self.unit, UnitError(str(error), kind=ErrorKind.PERMANENT))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            log.exception("music.unexpected_error", batch=self.unit.id)
+            what = f"unexpected {type(error).__name__}: {message_of(error)}"
+            settled = self._failed(self.unit, UnitError(what, kind=ErrorKind.PERMANENT))
+        log.info("music.step", batch=self.unit.id, step=self.unit.step.value, held=settled.held, go_on=settled.go_on)
+        return settled
+
+    def _failed(self, unit: BatchUnit, error: UnitError, **values: Any) -> Settled:
+        log.warning("music.step_failed", batch=unit.id, step=unit.step.value, kind=str(error.kind), error=str(error))
+        return batches.failed(self._context, unit, error, self._trace, **values)
+
+    def _metadata(self, unit: BatchUnit) -> Settled:
+        if not unit.songs:
+            return batches.step_done(self._context, unit, Step.SAVE, None)
+        settings = self._context.settings
+        asked = registry.text(settings, settings.music.provider, settings.music.model)
+        mending = unit.step is Step.REPAIR
+        text = repair_prompt(unit.songs, unit.row.reply or "", unit.row.error or "") if mending else prompt(unit.songs)
+        operation = "repair_metadata" if mending else "batch_metadata"
+        answer = self._call(
+            "text", operation, asked.name, asked.model,
+            lambda: asked.complete(text, system=SYSTEM, json_schema=REPLY_SCHEMA),
+        )  # fmt: skip
+        return self._read(unit, answer)
+
+    def _read(self, unit: BatchUnit, answer: Answer) -> Settled:
+        if answer.truncated:
+            message = (
+                "the reply stops at its token limit: raise the provider's MAX_TOKENS, or lower "
+                "`penstock settings set queue_batch_size`"
+            )
+            error = UnitError(message, kind=ErrorKind.PERMANENT, code="truncated")
+            return self._failed(unit, error, reply=clean(answer.text))
+        try:
+            analyses = read_reply(answer.text)
+        except BadReply as problem:
+            return self._no_use(unit, answer, str(problem))
+        found, ignored = matched(analyses, {song.server_id: song.id for song in unit.songs})
+        texts = any(vector_text(found[song.id], song) for song in unit.songs if song.id in found)
+        return batches.step_done(
+            self._context, unit, step_after_metadata(unit.mode, texts=texts), self._trace,
+            analysis=dump(found), analysis_model=answer.model[:120], ignored=ignored, reply=None,
+        )  # fmt: skip
+
+    def _no_use(self, unit: BatchUnit, answer: Answer, problem: str) -> Settled:
+        """A reply that cannot be used goes back to the model once; then the batch fails, and keeps it."""
+        reply = clean(answer.text)
+        if unit.step is Step.METADATA:
+            log.warning("music.reply_unusable", batch=unit.id, problem=problem)
+            return batches.step_done(self._context, unit, Step.REPAIR, self._trace, reply=reply, error=problem)
+        error = UnitError(f"the model's reply is no use, also after a repair: {problem}", kind=ErrorKind.PERMANENT)
+        return self._failed(unit, error, reply=reply)
+
+    def _embed(self, unit: BatchUnit) -> Settled:
+        ids, texts = to_embed(self._texts(unit))
+        if not texts:
+            return batches.step_done(self._context, unit, Step.SAVE, None)
+        made_by = spaces.embeddings(self._context.settings)
+        if spaces.is_lexical(self._context.settings):
+            made = made_by.embed(texts)
+        else:
+            made = self._call(
+                "embeddings", "embed_songs", made_by.name, made_by.model, lambda: made_by.embed(texts)
+            )  # fmt: skip
+        if len(made.vectors) != len(ids):
+            raise UnitError(f"{len(made.vectors)} vectors came for {len(ids)} texts", code="bad_reply")
+        return batches.step_done(
+            self._context, unit, Step.SAVE, self._trace, vectors=vectors.pack(made.vectors),
+            vector_ids=json.dumps(ids), vector_model=spaces.space_of(self._context.settings),
+        )  # fmt: skip
+
+    def _texts(self, unit: BatchUnit) -> dict[int, str]:
+        """What is to be embedded, by song id."""
+        if unit.mode is Mode.EMBEDDING:
+            with self._context.db.read() as session:
+                return saving.texts(session, unit.id)
+        found = load(unit.row.analysis)
+        return {song.id: vector_text(found[song.id], song) for song in unit.songs if song.id in found}
+
+    def _save(self, unit: BatchUnit) -> Settled:
+        held = self._context.db.run(lambda session: saving.save(session, unit.id, unit.run_id, unit.claim))
+        return Settled(held=held)
+
+    def _call(self, capability: str, operation: str, provider: str, model: str, ask: Callable[[], Result]) -> Result:
+        """One call through the gate, traced however it ends; not if the gate closed before it was made."""
+        trace: dict[str, Any] = {
+            "capability": capability, "operation": operation, "provider": provider, "model": model, "status": "ok",
+            "error": None, "input_tokens": 0, "output_tokens": 0, "preview": "", "created_at": datetime.now(UTC),
+        }  # fmt: skip
+        if self._passage is None:
+            raise UnitError("the queue has no gate: its provider is not configured", kind=ErrorKind.PERMANENT)
+        begun = time.monotonic()
+        try:
+            result = self._passage.call(ask, lambda answer: (answer.model, *astuple(answer.usage)))
+        except GateClosed:
+            raise
+        except UnitError as error:
+            self._trace = trace | {"status": str(error.kind), "error": message_of(error)} | _took(begun)
+            raise
+        usage: Usage = result.usage
+        said = preview(clean(result.text)) if isinstance(result, Answer) else f"{len(result.vectors)} vectors"
+        tokens = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+        self._trace = trace | tokens | {"model": (result.model or model)[:120], "preview": said} | _took(begun)
+        return result
+
+
+def _took(begun: float) -> dict[str, int]:
+    return {"latency_ms": int((time.monotonic() - begun) * 1000)}

@@ -1,0 +1,213 @@
+"""Songs as their library lists them, and what a listing does to the rows: add, change, link again, flag as missing."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from sqlalchemy import CursorResult, and_, delete, func, insert, select, update
+from sqlalchemy.orm import Session, aliased
+
+from pipeline.engine.errors import UserError
+from pipeline.music.models import SONGS, Song
+from pipeline.music.schemas import clean
+from pipeline.music.states import SongStatus
+
+SERVER, FOLDER = "server", "folder"
+_PAIRS = 200
+MAX_ID = 255
+
+
+class LibraryError(UserError):
+    """A library cannot be listed. `transient`: may pass by itself."""
+
+    def __init__(self, message: str, *, code: str, transient: bool = False) -> None:
+        super().__init__(message, code=code)
+        self.transient = transient
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a server says of all its songs: how many, whether it is looking for more now, when it last did."""
+
+    count: int
+    scanning: bool
+    scanned_at: str
+
+
+@dataclass(frozen=True)
+class SongTags:
+    """What a library knows of a song."""
+
+    server_id: str
+    title: str
+    artist: str = ""
+    album: str = ""
+    genre: str = ""
+    year: int | None = None
+    duration_s: int | None = None
+    path: str = ""
+    musicbrainz_id: str = ""
+
+    @classmethod
+    def of(cls, server_id: str, **found: Any) -> "SongTags | None":
+        """From what was found, whatever types it has; None without a usable id."""
+        server_id = clean(server_id)
+        if not server_id or len(server_id) > MAX_ID:
+            return None
+        path = clean(found.get("path") or "")
+        title = clean(found.get("title") or "") or path.rpartition("/")[2] or "(untitled)"
+        return cls(
+            server_id, title[:500], _cut(found.get("artist"), 500), _cut(found.get("album"), 500),
+            _cut(found.get("genre"), 200), _whole(found.get("year")), _whole(found.get("duration_s")),
+            # A path that is too long to be kept whole would be taken for another's: better none.
+            path if len(path) <= 600 else "", _cut(found.get("musicbrainz_id"), 64),
+        )  # fmt: skip
+
+
+def _cut(value: object, length: int) -> str:
+    return clean(value or "")[:length]
+
+
+def _whole(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) and 0 <= value < 2**31 else None
+
+
+@dataclass
+class SyncReport:
+    """What a sync did. `complete`: it saw all there is; only then are songs flagged as missing. `note`: why not."""
+
+    seen: int = 0
+    added: int = 0
+    changed: int = 0
+    returned: int = 0
+    relinked: int = 0
+    missing: int = 0
+    repeated: int = 0
+    complete: bool = False
+    note: str = ""
+
+    def add(self, other: "SyncReport") -> None:
+        """Take over another's figures, as of one sync."""
+        for name, value in asdict(other).items():
+            if type(value) is int:
+                setattr(self, name, getattr(self, name) + value)
+        self.complete = self.complete and other.complete
+        self.note = "; ".join(filter(None, (self.note, other.note)))
+
+
+_TAGS = tuple(name for name in SongTags.__dataclass_fields__ if name != "server_id")
+
+
+def store(session: Session, library: str, songs: Iterable[SongTags], started: datetime) -> SyncReport:
+    """Add and change the rows of one page, in the caller's transaction. `started`: when this sync began."""
+    page = {song.server_id: song for song in songs}
+    query = select(SONGS).where(SONGS.c.library == library, SONGS.c.server_id.in_(list(page)))
+    known = {row.server_id: row for row in session.execute(query)}
+    report = SyncReport(seen=len(page), complete=True)
+    new, again, changed = [], [], []
+    for server_id, song in page.items():
+        row = known.get(server_id)
+        if row is None:
+            new.append(_new_row(library, song, started))
+            continue
+        report.repeated += row.seen_at == started
+        report.returned += row.missing_since is not None
+        again.append(row.id)
+        if any(getattr(row, name) != getattr(song, name) for name in _TAGS):
+            changed.append({"id": row.id, **{name: getattr(song, name) for name in _TAGS}, "updated_at": started})
+    if new:
+        session.execute(insert(SONGS), new)
+    session.execute(update(SONGS).where(SONGS.c.id.in_(again)).values(seen_at=started, missing_since=None))
+    if changed:
+        session.execute(update(Song), changed)
+    report.added, report.changed = len(new), len(changed)
+    return report
+
+
+def count_new(session: Session, library: str, songs: Sequence[SongTags]) -> int:
+    """How many of a page's songs are not known yet."""
+    ids = {song.server_id for song in songs}
+    query = select(func.count()).where(SONGS.c.library == library, SONGS.c.server_id.in_(ids))
+    return len(ids) - session.execute(query).scalar_one()
+
+
+def _new_row(library: str, song: SongTags, now: datetime) -> dict[str, Any]:
+    return {
+        **asdict(song), "library": library, "status": SongStatus.PENDING, "seen_at": now,
+        "created_at": now, "updated_at": now,
+    }  # fmt: skip
+
+
+def relink(session: Session, library: str, started: datetime) -> int:
+    """Give songs that this sync did not see the ids of new ones that are the same: by path, or by MusicBrainz id.
+
+    Only after a listing that ran to its end: before, a song that is not seen may still come. A few at a time; call it
+    until it gives 0.
+    """
+    return _relink_by(session, "path", library, started) or _relink_by(session, "musicbrainz_id", library, started)
+
+
+def _relink_by(session: Session, name: str, library: str, started: datetime) -> int:
+    old, new = aliased(SONGS), aliased(SONGS)
+    unused = and_(
+        new.c.status == SongStatus.PENDING, new.c.batch_id.is_(None), new.c.analysis_json.is_(None), new.c.attempts == 0
+    )
+    pairs = session.execute(
+        select(old.c.id, new.c.id)
+        .join(new, and_(new.c.library == old.c.library, new.c[name] == old.c[name], new.c[name] != ""))
+        .where(old.c.library == library, old.c.seen_at < started, new.c.seen_at == started, unused)
+        # What was paid for first.
+        .order_by(old.c.analysed_at.is_(None), old.c.id, new.c.id)
+        .limit(_PAIRS)
+    ).all()
+    taken: dict[int, int] = {}
+    for old_id, new_id in pairs:
+        if old_id not in taken and new_id not in taken.values():
+            taken[old_id] = new_id
+    if not taken:
+        return 0
+    rows = {row.id: row for row in session.execute(select(SONGS).where(SONGS.c.id.in_(list(taken.values()))))}
+    session.execute(delete(SONGS).where(SONGS.c.id.in_(list(taken.values()))))
+    fields = ("server_id", *_TAGS)
+    session.execute(
+        update(Song),
+        [
+            {
+                "id": old_id, **{field: getattr(rows[new_id], field) for field in fields},
+                "seen_at": started, "missing_since": None, "updated_at": started,
+            }
+            for old_id, new_id in taken.items()
+        ],
+    )  # fmt: skip
+    return len(taken)
+
+
+def flag_missing(session: Session, library: str, started: datetime, now: datetime) -> int:
+    """Flag what this complete listing did not have; how many were not flagged before. Nothing is deleted."""
+    gone = and_(SONGS.c.library == library, SONGS.c.seen_at < started, SONGS.c.missing_since.is_(None))
+    flagged = session.execute(update(SONGS).where(gone).values(missing_since=now, updated_at=now))
+    return cast("CursorResult[Any]", flagged).rowcount
+
+
+def count_unseen(session: Session, library: str, started: datetime) -> int:
+    """Songs that are not flagged as missing, and that this sync did not see."""
+    query = select(func.count()).where(
+        SONGS.c.library == library, SONGS.c.missing_since.is_(None), SONGS.c.seen_at < started
+    )
+    return session.execute(query).scalar_one()
+
+
+def why_incomplete(before: Listing | None, after: Listing | None, report: SyncReport) -> str:
+    """Why a listing that ran to its end may still not have been all there is; empty if it was."""
+    if not report.seen:
+        return "the listing was empty"
+    if report.repeated:
+        return f"the listing changed while it was read: {report.repeated} songs came twice"
+    if before is None or after is None:
+        return "the server does not say how many songs it has"
+    if before.scanning or after.scanning or before != after:
+        return "the server was scanning"
+    if report.seen < after.count:
+        return f"the server says that it has {after.count} songs, but listed {report.seen}"
+    return ""

@@ -1,0 +1,330 @@
+"""Which queues stand behind which gate and breaker, and what keeps Redis in step with the database.
+
+The database is the truth for limits, pauses and open breakers; the gates in Redis are what workers ask. Whoever
+notices that they differ (a change, a hand on the table, an emptied Redis) puts Redis right.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from redis import RedisError
+from sqlalchemy.orm import Session
+
+from pipeline.engine import events, live
+from pipeline.engine.breaker import Breaker, BreakerPolicy, BreakerState
+from pipeline.engine.errors import UserError
+from pipeline.engine.gate import FOR_EVER, Gate
+from pipeline.engine.limits import parse_windows
+from pipeline.engine.live import Live, amount, whole, windows
+from pipeline.engine.passage import Passage
+from pipeline.providers import spending
+from pipeline.providers.quota_days import next_reset
+from pipeline.settings import Settings
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+APPLIED = "penstock:{gates}:applied"
+SLOT_MARGIN_S = 30.0
+METADATA_GENERATION, METADATA_ONLY, EMBEDDING_ONLY = "metadata-generation", "metadata-only", "embedding-only"
+METADATA_PER_MINUTE, EMBEDDINGS_PER_MINUTE = 2, 10
+CONCURRENCY_SETTING, BATCH_SIZE_SETTING = "queue_concurrency", "queue_batch_size"
+RATE_LIMIT_SETTING = "queue_rate_limit_max"
+
+
+@dataclass(frozen=True)
+class GatedQueue:
+    """A queue whose messages each call one provider."""
+
+    name: str
+    provider: str
+    capability: str
+    limits: str = ""
+    """What holds where no live setting says otherwise; empty: the provider's own."""
+    limits_setting: str = ""
+    """A live setting, in messages a minute, that comes before `limits`."""
+
+    @property
+    def breaker(self) -> str:
+        """The breaker that closes it."""
+        return f"{self.provider}:{self.capability}"
+
+
+def queue_name(capability: str, provider: str) -> str:
+    """A queue for each provider: one that is closed never keeps another's work waiting."""
+    return f"{capability}.{provider}"
+
+
+def gated_queues(settings: Settings) -> dict[str, GatedQueue]:
+    """Every queue with a gate, by name."""
+    queues = [GatedQueue(queue_name("vision", name), name, "vision") for name in sorted(settings.providers)]
+    queues += music_queues(settings)
+    return {queue.name: queue for queue in queues}
+
+
+def music_queues(settings: Settings) -> list[GatedQueue]:
+    """The queues of the music flow, with the limits of source 002, section 2.A. None where no provider is named."""
+    writer, embedder = settings.music.provider, settings.music.embeddings_provider
+    queues = []
+    if writer:
+        limits = f"{METADATA_PER_MINUTE}/min"
+        queues += [
+            GatedQueue(name, writer, "text", limits, RATE_LIMIT_SETTING)
+            for name in (METADATA_GENERATION, METADATA_ONLY)
+        ]
+    if embedder:
+        queues.append(GatedQueue(EMBEDDING_ONLY, embedder, "embeddings", f"{EMBEDDINGS_PER_MINUTE}/min"))
+    return queues
+
+
+def gate(context: Context, queue: GatedQueue) -> Gate:
+    """The gate of a queue."""
+    profile = context.settings.providers[queue.provider]
+    return Gate(context.redis, queue.name, queue.breaker, profile.timeout_s + SLOT_MARGIN_S)
+
+
+def breaker(context: Context, name: str) -> Breaker:
+    """A breaker by its name, `provider:capability`."""
+    profile = context.settings.providers[name.partition(":")[0]]
+    policy = BreakerPolicy(profile.breaker_fail_max, profile.breaker_cool_down_s, profile.breaker_longest_s)
+    return Breaker(context.redis, name, policy)
+
+
+def passage(context: Context, queue_name: str, holder: str) -> Passage | None:
+    """The way to the provider for a message that was admitted as `holder`; None if the queue has no gate."""
+    queue = gated_queues(context.settings).get(queue_name)
+    if queue is None:
+        return None
+    profile = context.settings.providers[queue.provider]
+    return Passage(
+        gate(context, queue), breaker(context, queue.breaker), holder,
+        quota_reset=lambda now: next_reset(profile, now),
+        on_change=lambda state: remember_breaker(context, queue.breaker, state),
+        cost_of=profile.cost,
+        on_cost=lambda cost: charge(context, queue.provider, cost),
+        tokens=profile.estimated_tokens,
+    )  # fmt: skip
+
+
+def known_settings(settings: Settings) -> dict[str, Live]:
+    """Every live setting there is."""
+    # Source 002, section 5.
+    found = {
+        CONCURRENCY_SETTING: Live("batches of songs under way at once", whole(1, 256), 1),
+        RATE_LIMIT_SETTING: Live(
+            "messages a minute on the metadata queues, unless these have limits of their own",
+            whole(1, 100_000), METADATA_PER_MINUTE,
+        ),
+        BATCH_SIZE_SETTING: Live("songs in one batch, from the next batch on", whole(1, 500), 10),
+    }  # fmt: skip
+    for name, queue in gated_queues(settings).items():
+        profile = settings.providers[queue.provider]
+        found[f"queue.{name}.limits"] = Live(
+            "calls or tokens in a window, like 10/s, 500/min, 100000 tokens/min",
+            windows,
+            windows(queue.limits or profile.limits),
+        )
+        found[f"provider.{queue.provider}.daily_spend_cap"] = Live(
+            "spent in a day, the provider's queues close until the next; 0: no cap", amount, profile.daily_spend_cap
+        )
+        found[f"queue.{name}.concurrency"] = Live("calls under way at once; 0: no limit", whole(0, 10_000), 0)
+    return found
+
+
+def live_values(context: Context) -> dict[str, live.Value]:
+    """Every live setting as it is in force, by key: a queue's limits follow `queue_rate_limit_max` if it does."""
+    with context.db.read() as session:
+        return _in_force(context.settings, live.values(session, known_settings(context.settings)))
+
+
+def _in_force(settings: Settings, values: list[live.Value]) -> dict[str, live.Value]:
+    found = {value.key: value for value in values}
+    for name, queue in gated_queues(settings).items():
+        own = found[f"queue.{name}.limits"]
+        if queue.limits_setting and own.is_default:
+            per_minute = found[queue.limits_setting]
+            found[own.key] = replace(own, value=f"{per_minute.value}/min", error=own.error or per_minute.error)
+    return found
+
+
+def sync(context: Context) -> bool:
+    """Put Redis right if the database says something else; whether there was anything to do."""
+    with context.db.read() as session:
+        rows = live.stored(session)
+        found = _in_force(context.settings, live.values(session, known_settings(context.settings)))
+    shape = json.dumps([rows, {key: str(value.value) for key, value in found.items()}], sort_keys=True)
+    digest = hashlib.sha256(shape.encode()).hexdigest()
+    if context.redis.get(APPLIED) == digest:
+        return False
+    for value in found.values():
+        if value.error:
+            log.warning("setting.ignored", setting=value.key, error=value.error)
+    for name, queue in gated_queues(context.settings).items():
+        _apply(context, queue, found[f"queue.{name}.limits"], found[f"queue.{name}.concurrency"], rows)
+    for key, row in rows.items():
+        if key.startswith("breaker."):
+            _restore_breaker(context, key.removeprefix("breaker."), json.loads(row))
+    for provider in {queue.provider for queue in gated_queues(context.settings).values()}:
+        _apply_cap(context, provider, spending.spent_today(context, provider, context.settings.providers[provider]))
+    context.redis.set(APPLIED, digest)
+    return True
+
+
+def charge(context: Context, provider: str, cost: float) -> None:
+    """Count what a call cost, and close the provider's queues when its day's cap is reached."""
+    _apply_cap(context, provider, spending.add(context, provider, context.settings.providers[provider], cost))
+
+
+def _apply_cap(context: Context, provider: str, spent: float) -> None:
+    cap = float(live_setting(context, f"provider.{provider}.daily_spend_cap").value)
+    until = int(next_reset(context.settings.providers[provider], datetime.now(UTC)).timestamp() * 1000)
+    for queue in gated_queues(context.settings).values():
+        if queue.provider == provider:
+            if cap and spent >= cap:
+                gate(context, queue).close("spend", until, f"{spent:.2f} of {cap:.2f} spent today")
+            else:
+                gate(context, queue).reopen("spend")
+
+
+def _apply(context: Context, queue: GatedQueue, limits: live.Value, slots: live.Value, rows: dict[str, str]) -> None:
+    at = gate(context, queue)
+    pause = json.loads(rows.get(f"pause.{queue.name}", "null"))
+    if pause:
+        at.close("operator", pause["until"], pause["reason"])
+    else:
+        at.reopen("operator")
+    # A row that holds nonsense changes nothing: what was in force stays, if anything was.
+    if not (limits.error or slots.error) or not at.ready():
+        at.configure(parse_windows(limits.value), slots.value or None)
+
+
+def _restore_breaker(context: Context, name: str, state: dict[str, Any]) -> None:
+    left_s = state["until"] / 1000 - datetime.now(UTC).timestamp()
+    if left_s > 0 and name.partition(":")[0] in context.settings.providers:
+        breaker(context, name).open(left_s, state["reason"])
+
+
+def remember_breaker(context: Context, name: str, state: BreakerState | None) -> None:
+    """Keep an open breaker in the database, so that an emptied Redis does not close it; forget one that closed."""
+
+    def work(session: Session) -> None:
+        now = datetime.now(UTC)
+        if state is None:
+            live.drop(session, f"breaker.{name}")
+        else:
+            until = int((now.timestamp() + state.left_s) * 1000)
+            live.put(session, f"breaker.{name}", {"until": until, "reason": state.reason}, now)
+
+    context.db.run(work)
+    fields = {"state": "closed"} if state is None else {"state": state.state, "reason": state.reason}
+    events.publish(context.redis, "gates", "breaker", breaker=name, **fields)
+    log.warning("breaker.changed", breaker=name, **fields)
+
+
+def tell_due(context: Context) -> int:
+    """What the watchdog does, each by compare-and-set: how many breakers became half-open and pauses ended."""
+    due = [name for name in breakers(context.settings) if breaker(context, name).half_open_if_due()]
+    for name in due:
+        events.publish(context.redis, "gates", "breaker", breaker=name, state="half-open")
+        log.info("breaker.half_open", breaker=name)
+    now_ms = datetime.now(UTC).timestamp() * 1000
+
+    def work(session: Session) -> list[str]:
+        over = [
+            key
+            for key, row in live.stored(session).items()
+            if key.startswith("pause.") and 0 <= json.loads(row)["until"] < now_ms
+        ]
+        for key in over:
+            live.drop(session, key)
+        return over
+
+    ended = context.db.run(work)
+    for key in ended:
+        log.info("pause.ended", queue=key.removeprefix("pause."))
+    return len(due) + len(ended)
+
+
+def breakers(settings: Settings) -> list[str]:
+    """The names of all breakers."""
+    return sorted({queue.breaker for queue in gated_queues(settings).values()})
+
+
+def is_open(context: Context, provider: str, capability: str) -> bool:
+    """Whether a provider's breaker is open now; False where Redis cannot say."""
+    try:
+        return breaker(context, f"{provider}:{capability}").look().state == "open"
+    except RedisError:
+        return False
+
+
+def pause(context: Context, queue: str, seconds: float | None, reason: str = "") -> None:
+    """Close a queue for an operator: for `seconds`, or until `resume`. Raises `UserError` for an unknown queue."""
+    require(context, queue)
+    now = datetime.now(UTC)
+    until = FOR_EVER if seconds is None else int((now.timestamp() + seconds) * 1000)
+    context.db.run(lambda session: live.put(session, f"pause.{queue}", {"until": until, "reason": reason}, now))
+    _sync_if_online(context)
+
+
+def resume(context: Context, queue: str) -> None:
+    """End an operator's pause, never a breaker's."""
+    require(context, queue)
+    context.db.run(lambda session: live.drop(session, f"pause.{queue}"))
+    _sync_if_online(context)
+
+
+def require(context: Context, queue: str) -> GatedQueue:
+    found = gated_queues(context.settings)
+    if queue not in found:
+        names = ", ".join(sorted(found)) or "none: no provider is configured"
+        raise UserError(f"there is no queue {queue} with a gate; there are: {names}", code="unknown_queue")
+    return found[queue]
+
+
+def require_breaker(context: Context, name: str) -> Breaker:
+    """A breaker by its name. Raises `UserError` for an unknown one."""
+    known = breakers(context.settings)
+    if name not in known:
+        names = ", ".join(known) or "none: no provider is configured"
+        raise UserError(f"there is no breaker {name}; there are: {names}", code="unknown_breaker")
+    return breaker(context, name)
+
+
+def live_settings(context: Context) -> list[live.Value]:
+    """Every live setting as it stands."""
+    with context.db.read() as session:
+        return live.values(session, known_settings(context.settings))
+
+
+def live_setting(context: Context, key: str) -> live.Value:
+    """One live setting. Raises `UserError` for an unknown key."""
+    for value in live_settings(context):
+        if value.key == key:
+            return value
+    raise UserError(f"there is no live setting {key}; see `penstock settings list`", code="unknown_setting")
+
+
+def change_setting(context: Context, key: str, text: str) -> Any:
+    """Set a live setting; the value in force. Raises `UserError`."""
+    known = known_settings(context.settings)
+    value = context.db.run(lambda session: live.change(session, known, key, text, datetime.now(UTC)))
+    _sync_if_online(context)
+    return value
+
+
+def reset_setting(context: Context, key: str) -> Any:
+    """Return a live setting to its default, and give that. Raises `UserError`."""
+    live_setting(context, key)
+    context.db.run(lambda session: live.drop(session, key))
+    _sync_if_online(context)
+    return live_setting(context, key).value
+
+
+def _sync_if_online(context: Context) -> None:
+    # Where Redis is down, the next worker that starts puts it right.
+    if context.online:
+        sync(context)

@@ -1,0 +1,53 @@
+"""Vectors without any service: which words and letter groups a text has, hashed. It knows no meaning, and says so."""
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.providers.protocols import Vectors
+
+DIMS = 1024
+_WORD = re.compile(r"\w+")
+_GRAM = 3
+_GRAM_WEIGHT = 0.4
+"""Of letter groups against whole words: they catch endings and languages without spaces, but are shared by chance."""
+
+
+class LexicalEmbeddings:
+    """An `Embeddings` made of words and letter groups: signed feature hashing, of length 1. The same everywhere."""
+
+    name = "local"
+    model = f"lexical-{DIMS}"
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """One vector for each text. Raises `UnitError` for an empty text."""
+        if any(not text.strip() for text in texts):
+            raise UnitError("an empty text has no vector", kind=ErrorKind.PERMANENT, code="empty_input")
+        return Vectors([_vector(text) for text in texts], self.model)
+
+
+def _vector(text: str) -> list[float]:
+    vector = np.zeros(DIMS)
+    for feature, weight in _features(text.casefold()):
+        code = zlib.crc32(feature.encode("utf-8", "replace"))
+        vector[code % DIMS] += weight if code & 0x8000_0000 else -weight
+    norm = float(np.linalg.norm(vector))
+    # Punctuation alone: one place, so that it is a vector, and like nothing else.
+    if norm == 0:
+        vector[0] = norm = 1.0
+    return [float(value) for value in vector / norm]
+
+
+def _features(text: str) -> Iterator[tuple[str, float]]:
+    words = Counter(_WORD.findall(text))
+    for word, count in words.items():
+        # The tenth repetition says little that the first did not.
+        weight = 1 + float(np.log(count))
+        yield f"w:{word}", weight
+        padded = f"^{word}$"
+        for start in range(len(padded) - _GRAM + 1):
+            yield f"g:{padded[start : start + _GRAM]}", weight * _GRAM_WEIGHT

@@ -1,0 +1,29 @@
+"""What providers cost in a day, and closing their queues when that reaches the cap. The traces are the truth."""
+
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import func, select
+
+from pipeline.engine.traces import AiCall
+from pipeline.providers.quota_days import next_reset
+from pipeline.settings import ProviderProfile
+from pipeline.storage.context import Context
+
+
+def spent_today(context: Context, provider: str, profile: ProviderProfile) -> float:
+    """What the provider's calls cost since its day began, by the traces."""
+    since = next_reset(profile, datetime.now(UTC)) - timedelta(days=1)
+    query = select(func.coalesce(func.sum(AiCall.cost), 0.0)).where(
+        AiCall.provider == provider, AiCall.created_at >= since
+    )
+    with context.db.read() as session:
+        return float(session.execute(query).scalar_one())
+
+
+def add(context: Context, provider: str, profile: ProviderProfile, cost: float) -> float:
+    """Count a call's cost before its trace is written; what the day has cost with it."""
+    day_ends = next_reset(profile, datetime.now(UTC))
+    key = f"penstock:{{gates}}:spend:{provider}:{day_ends:%Y%m%d%H}"
+    if not context.redis.exists(key):
+        context.redis.set(key, spent_today(context, provider, profile), nx=True, exat=day_ends + timedelta(hours=1))
+    return context.redis.incrbyfloat(key, cost)

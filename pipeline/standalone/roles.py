@@ -1,0 +1,26 @@
+"""Workers by role: which queues, which pool, how many at once."""
+
+from pipeline.engine.errors import UserError
+from pipeline.providers.gates import gated_queues
+from pipeline.settings import Settings
+
+ROLES = ("cpu", "ai", "control")
+
+
+def arguments(settings: Settings, role: str) -> list[str]:
+    """Arguments of `celery worker` for a role. Raises `UserError` for an unknown one, or one without any queue."""
+    match role:
+        case "cpu":
+            return _worker(role, "cpu", "prefork", settings.documents.converter_count)
+        case "control":
+            return _worker(role, "control", "threads", 4)
+        case "ai":
+            queues = ",".join(gated_queues(settings))
+            if not queues:
+                raise UserError("no provider is configured, so there is nothing for an ai worker to do", code="idle")
+            return _worker(role, queues, "threads", settings.ai_concurrency)
+    raise UserError(f"there is no role {role}; there are: {', '.join(ROLES)}", code="usage")
+
+
+def _worker(role: str, queues: str, pool: str, concurrency: int) -> list[str]:
+    return ["worker", "-Q", queues, "-P", pool, "-c", str(concurrency), "-n", f"{role}@%h"]

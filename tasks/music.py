@@ -1,0 +1,250 @@
+"""The music flow as Celery tasks, `chain(metadata, embed, save)` a batch, and Python's way in.
+
+>>> from tasks import music
+>>> music.start(skip_sync=True, limit=100)
+>>> [match.song.title for match in music.search("a rainy night").matches]
+
+Messages carry ids only and are nudges: each task looks at the row and does what is to be done, or nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+from celery import Signature, chain
+from kombu.exceptions import OperationalError
+from redis import RedisError
+
+from pipeline.engine import events
+from pipeline.engine.errors import UserError
+from pipeline.engine.wakeups import plan_wakeup
+from pipeline.music import enqueuing, estimating, launching, queries, recovery, run_sync, service, syncing
+from pipeline.music import search as searching
+from pipeline.music.analysing import StepWork
+from pipeline.music.batches import Settled
+from pipeline.music.launching import CONTROL, BatchLaunch, queue_of
+from pipeline.music.library import SyncReport
+from pipeline.music.service import AlreadyRunning, StartOptions
+from pipeline.music.states import BatchStatus, Mode, PipelineState, SongStatus, Step
+from pipeline.music.syncing import OnPage
+from pipeline.music.views import BatchView, Estimate, Found, MusicStatus, RunView, SongView
+from pipeline.providers import gates
+from pipeline.settings import Settings
+from pipeline.storage.context import get_context
+from tasks.app import app
+from tasks.canvas import owner
+
+__all__ = [
+    "AlreadyRunning", "BatchStatus", "BatchView", "Estimate", "Found", "Mode", "MusicStatus", "PipelineState",
+    "RunView", "SongStatus", "SongView", "StartOptions", "SyncReport", "UserError", "batches", "estimate", "pause",
+    "resume", "search", "show", "similar", "songs", "start", "status", "stop", "sync",
+]  # fmt: skip
+
+log = structlog.get_logger(__name__)
+FLOW = "music"
+
+
+def launch(run_id: str) -> None:
+    """Send whatever the run's rows say is to be done; nothing if nothing is. The only way work begins.
+
+    A broker that is away costs time, not work: the sweeper launches what nobody did.
+    """
+    context = get_context()
+    if not context.online:
+        return
+    plan = launching.plan(context, run_id)
+    try:
+        if plan.sync:
+            sync_library.apply_async((run_id,))
+        if plan.enqueue:
+            enqueue.apply_async((run_id,))
+        for batch in plan.batches:
+            canvas(context.settings, batch).apply_async()
+    except OperationalError as error:
+        log.warning("launch.postponed", run=run_id, error=type(error).__name__)
+    if plan.ended:
+        announce()
+
+
+def canvas(settings: Settings, batch: BatchLaunch) -> Signature:
+    """What is left of a batch's chain, from its step on. Source 002, section 2.E."""
+    steps = {
+        Step.METADATA: _step(metadata, settings, batch, Step.METADATA),
+        Step.EMBED: _step(embed, settings, batch, Step.EMBED),
+        Step.SAVE: _step(save, settings, batch, Step.SAVE),
+    }
+    first = Step.METADATA if batch.step is Step.REPAIR else batch.step
+    wanted = [step for step in steps if batch.mode is not Mode.METADATA or step is not Step.EMBED]
+    rest = [steps[step] for step in wanted[wanted.index(first) :]]
+    return rest[0] if len(rest) == 1 else chain(*rest)
+
+
+def _step(task: Any, settings: Settings, batch: BatchLaunch, step: Step) -> Signature:
+    queue = queue_of(settings, batch.mode, step)
+    return task.si(batch.id, queue).set(queue=queue)
+
+
+@app.task(name="music.sync", bind=True, ignore_result=True)
+def sync_library(self: Any, run_id: str) -> None:
+    """SYNCING → ENQUEUING."""
+    wake_in(run_sync.sync_run(get_context(), run_id, owner(self)))
+    _go_on(run_id)
+
+
+@app.task(name="music.enqueue", ignore_result=True)
+def enqueue(run_id: str) -> None:
+    """ENQUEUING → RUNNING."""
+    enqueuing.enqueue(get_context(), run_id)
+    _go_on(run_id)
+
+
+@app.task(name="music.metadata", bind=True)
+def metadata(self: Any, batch_id: int, queue: str) -> None:
+    """Pay for the metadata of a batch, once."""
+    _perform(self, batch_id, queue, StepWork.metadata)
+
+
+@app.task(name="music.embed", bind=True)
+def embed(self: Any, batch_id: int, queue: str) -> None:
+    """Pay for the vectors of a batch, once."""
+    _perform(self, batch_id, queue, StepWork.embed)
+
+
+@app.task(name="music.save", bind=True, ignore_result=True)
+def save(self: Any, batch_id: int, queue: str) -> None:
+    """PROCESSING → COMPLETED, the batch and its songs."""
+    _perform(self, batch_id, queue, StepWork.save)
+
+
+@app.task(name="music.wake", ignore_result=True)
+def wake() -> None:
+    """Launch what has waited long enough, and see to the next wake-up."""
+    tend()
+    wake_in(recovery.next_wait_s(get_context()))
+
+
+def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Settled]) -> None:
+    context = get_context()
+    passage = gates.passage(context, queue, task.request.id)
+    with StepWork(context, batch_id, owner(task), passage) as work:
+        settled = step(work)
+        unit = work.unit
+    if not settled.go_on:
+        # The chain ends here: what follows is launched from the row, when there is something to follow.
+        task.request.chain = None
+    if unit is None:
+        return
+    if passage is not None:
+        recovery.reflect_breakers(context)
+    wake_in(settled.retry_in_s)
+    if not settled.go_on:
+        _go_on(unit.run_id)
+
+
+def _go_on(run_id: str) -> None:
+    launch(run_id)
+    announce()
+
+
+def tend() -> int:
+    """Launch the active run; how many were launched: 1 or 0."""
+    context = get_context()
+    recovery.reflect_breakers(context)
+    run_id = recovery.active_run(context)
+    if run_id is None:
+        return 0
+    launch(run_id)
+    return 1
+
+
+def wake_in(wait_s: float | None) -> None:
+    """See to it that the flow is woken in `wait_s` seconds."""
+    try:
+        if wait_s is not None and plan_wakeup(get_context().redis, FLOW, wait_s):
+            wake.apply_async(countdown=max(0.0, wait_s) + 0.05, queue=CONTROL)
+    except (RedisError, OperationalError) as error:
+        # The sweeper finds what is due.
+        log.warning("wakeup.postponed", error=type(error).__name__)
+
+
+def announce() -> None:
+    """Publish how the pipeline stands."""
+    context = get_context()
+    run = queries.last_run(context)
+    if context.online and run is not None:
+        events.publish(context.redis, FLOW, "run", run=run.id, status=run.status.value, outcome=run.outcome or "")
+
+
+def sync(on_page: OnPage = lambda seen, total: None, folder: Path | None = None) -> SyncReport:  # noqa: ARG005
+    """Bring the songs in step with the music library (or `folder`), here and now."""
+    return syncing.sync(get_context(), on_page, folder)
+
+
+def start(options: StartOptions | None = None, **choices: Any) -> RunView:
+    """Begin a run. Options as keywords or as `StartOptions`: mode, skip_sync, limit, failed.
+
+    Raises `AlreadyRunning` if one is active.
+    """
+    return _launched(service.start(get_context(), replace(options or StartOptions(), **choices)))
+
+
+def estimate(options: StartOptions | None = None, **choices: Any) -> Estimate:
+    """What `start` with these options would do: a dry run, which writes nothing."""
+    return estimating.estimate(get_context(), replace(options or StartOptions(), **choices))
+
+
+def pause() -> RunView:
+    """Let calls under way end and begin no others."""
+    view = service.pause(get_context())
+    announce()
+    return view
+
+
+def resume() -> RunView:
+    """Go on with a paused run."""
+    return _launched(service.resume(get_context()))
+
+
+def stop() -> RunView:
+    """End the run. What was paid for is kept."""
+    view = service.stop(get_context())
+    announce()
+    return view
+
+
+def status() -> MusicStatus:
+    """How the pipeline stands."""
+    return queries.status(get_context())
+
+
+def show(reference: str) -> SongView:
+    """A song by its number, its library's id or its title."""
+    return queries.song(get_context(), reference)
+
+
+def songs(*, status: SongStatus | None = None, limit: int = 50, offset: int = 0) -> list[SongView]:
+    """Songs, in the order in which they came."""
+    return queries.songs(get_context(), status=status, limit=limit, offset=offset)
+
+
+def batches(*, status: BatchStatus | None = None, limit: int = 50) -> list[BatchView]:
+    """Batches, the newest first; failed ones say why."""
+    return queries.batches(get_context(), status=status, limit=limit)
+
+
+def search(words: str, limit: int = 10) -> Found:
+    """Songs for a mood."""
+    return searching.for_mood(get_context(), words, limit)
+
+
+def similar(reference: str, limit: int = 10) -> Found:
+    """Songs like this one."""
+    return searching.like_song(get_context(), reference, limit)
+
+
+def _launched(view: RunView) -> RunView:
+    launch(view.id)
+    announce()
+    return queries.last_run(get_context()) or view

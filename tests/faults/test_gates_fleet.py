@@ -1,0 +1,155 @@
+"""Gates over a whole fleet, counted at the provider."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pipeline.documents.states import DocumentStatus
+from pipeline.engine.errors import UserError
+from pipeline.providers import gates
+from tests.faults.flow import POSTGRESQL, SQLITE, Flow, settings
+from tests.support.provider_server import Fault
+from tests.support.stack import FLEET, Stack
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.faults
+QUEUE, BREAKER = "vision.test", "test:vision"
+DAILY = {
+    "@type": "type.googleapis.com/google.rpc.QuotaFailure",
+    "violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}],
+}
+LIMITED = settings(PROVIDERS__TEST__LIMITS="8/2s", PROVIDERS__TEST__CONCURRENCY="12")
+
+
+def _calls(flow: Flow) -> int:
+    return len(flow.provider.records)
+
+
+def _wait_until_nothing_is_in_flight(flow: Flow) -> None:
+    gate = gates.gate(flow.context, gates.gated_queues(flow.context.settings)[QUEUE])
+    wait_until(lambda: not gate.look().in_flight, 30, "nothing is in flight")
+
+
+@POSTGRESQL
+@LIMITED
+def test_no_window_holds_more_than_the_limit_however_many_workers_come_and_go(stack: Stack, flow: Flow) -> None:
+    # The server allows the limit in a slightly shorter time: scheduling on a busy machine is not what is tested.
+    flow.provider.configure({"limit": 8, "window_s": 1.8, "latency_s": 0.1})
+    stack.start(*FLEET, "ai-2")
+    document_id = flow.submit(40)
+    flow.wait_for_calls(8)
+    stack.start("ai-3")
+    flow.wait_for_calls(16)
+    stack["ai-1"].kill()
+    flow.wait_for_status(document_id, within_s=90)
+    assert 429 not in flow.provider.counts
+    flow.assert_exactly_once(document_id)
+
+
+@SQLITE
+@LIMITED
+def test_an_operators_pause_holds_on_workers_that_start_later_and_through_an_emptied_redis(
+    stack: Stack, flow: Flow
+) -> None:
+    stack.start(*FLEET)
+    document_id = flow.submit(30)
+    flow.wait_for_calls(4)
+    gates.pause(flow.context, QUEUE, None, "maintenance")
+    _wait_until_nothing_is_in_flight(flow)
+    seen = _calls(flow)
+    stack.start("ai-2")
+    flow.context.redis.flushall()
+    for client in flow.context.redis.client_list():
+        if client["cmd"] != "client|list":
+            flow.context.redis.client_kill_filter(_id=client["id"], skipme=True)
+    gate = gates.gate(flow.context, gates.gated_queues(flow.context.settings)[QUEUE])
+    wait_until(gate.ready, 20, "a worker put the pause back")
+    assert gate.look().closed_by == "operator"
+    wait_until(lambda: flow.context.redis.llen(QUEUE), 30, "lanes wait before the gate again")
+    assert _calls(flow) == seen, "nobody called while the queue was paused"
+    gates.resume(flow.context, QUEUE)
+    flow.wait_for_status(document_id, within_s=90)
+    flow.assert_exactly_once(document_id)
+
+
+@POSTGRESQL
+@settings(
+    PROVIDERS__TEST__BREAKER_FAIL_MAX="3",
+    PROVIDERS__TEST__BREAKER_COOL_DOWN_S="2",
+    DOCUMENTS__BACKOFF_S="[1,1,1,1,1,1]",
+)
+def test_a_provider_that_is_down_is_left_alone_and_probed_once(stack: Stack, flow: Flow) -> None:
+    flow.provider.configure({"always": {"kind": "reply", "status": 503}, "latency_s": 0.05})
+    stack.start(*FLEET, "ai-2")
+    document_id = flow.submit(12)
+    breaker = gates.breaker(flow.context, BREAKER)
+    wait_until(lambda: breaker.look().state == "open", 30, "the breaker opened")
+    _wait_until_nothing_is_in_flight(flow)
+    opened = _calls(flow)
+    assert opened <= 3 + 8, "the failures that opened it, and what was in flight"
+    wait_until(lambda: _calls(flow) > opened, 20, "a probe")
+    wait_until(lambda: breaker.look().left_s > 1, 10, "the probe failed and it opened for longer")
+    assert _calls(flow) == opened + 1, "one probe in the whole fleet"
+    flow.provider.configure({"always": None})
+    flow.wait_for_status(document_id, within_s=90)
+    assert breaker.look().state == "closed"
+
+
+@SQLITE
+@settings(PROVIDERS__TEST__CONCURRENCY="4")
+def test_after_a_daily_quota_nothing_is_called_but_what_was_in_flight(stack: Stack, flow: Flow) -> None:
+    quota = json.dumps({"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "details": [DAILY]}})
+    stack.start(*FLEET)
+    document_id = flow.submit(20)
+    flow.wait_for_calls(3)
+    flow.provider.push(Fault("reply", status=429, body=quota))
+    breaker = gates.breaker(flow.context, BREAKER)
+    wait_until(lambda: breaker.look().state == "open", 30, "the breaker opened")
+    _wait_until_nothing_is_in_flight(flow)
+    refused_at = next(n for n, record in enumerate(flow.provider.records) if record.status == 429)
+    assert _calls(flow) <= refused_at + 4, "no call beyond those in flight"
+    profile = flow.context.settings.providers["test"]
+    left = gates.next_reset(profile, datetime.now(UTC)) - datetime.now(UTC)
+    assert abs(timedelta(seconds=breaker.look().left_s) - left) < timedelta(minutes=1)
+    stack.kill_all()
+    flow.context.redis.flushall()
+    stack.start(*FLEET)
+    wait_until(lambda: breaker.look().state == "open", 30, "it is open again after a restart of everything")
+    assert flow.document(document_id).status is DocumentStatus.PROCESSING
+    breaker.close()
+    gates.remember_breaker(flow.context, BREAKER, None)
+    flow.wait_for_status(document_id, within_s=90)
+
+
+@POSTGRESQL
+@settings(PROVIDERS__TEST__FALLBACK="local")
+def test_a_fallback_does_the_work_while_the_breaker_is_open(stack: Stack, flow: Flow) -> None:
+    breaker = gates.breaker(flow.context, BREAKER)
+    breaker.open(600, "by hand")
+    gates.remember_breaker(flow.context, BREAKER, breaker.look())
+    stack.start(*FLEET)
+    document_id = flow.submit(6)
+    flow.wait_for_status(document_id, within_s=60)
+    assert _calls(flow) == 0
+    assert {page.provider for page in flow.pages(document_id)} == {"test"}, "the pages keep their own provider"
+
+
+@SQLITE
+@settings(PROVIDERS__TEST__PRICES='{"*": {"output": 1000000}}', PROVIDERS__TEST__DAILY_SPEND_CAP="40")
+def test_a_spend_cap_stops_the_queue_and_fails_nothing(stack: Stack, flow: Flow) -> None:
+    stack.start(*FLEET)
+    document_id = flow.submit(30)
+    gate = gates.gate(flow.context, gates.gated_queues(flow.context.settings)[QUEUE])
+    wait_until(lambda: gate.look().closed_by == "spend", 40, "the cap closed the gate")
+    _wait_until_nothing_is_in_flight(flow)
+    seen = _calls(flow)
+    assert seen < 30
+    assert "FAILED" not in flow.summary(document_id)
+    gates.change_setting(flow.context, "provider.test.daily_spend_cap", "0")
+    flow.wait_for_status(document_id, within_s=60)
+
+
+def test_queues_that_do_not_exist_are_named(context: object, flow: Flow) -> None:
+    with pytest.raises(UserError, match=r"vision\.test"):
+        gates.pause(flow.context, "visoin", None)

@@ -1,0 +1,233 @@
+"""The gate: one atomic admission over pauses, breaker, windows and concurrency."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from pipeline.engine.breaker import Breaker, BreakerPolicy
+from pipeline.engine.connection import connect
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.gate import FOR_EVER, Gate, Unit, Window
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator["Redis"]:
+    client = connect(redis_url)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def gate(redis: "Redis") -> Gate:
+    made = Gate(redis, "vision.p", "p:vision", slot_ttl_s=60)
+    made.configure([], None)
+    return made
+
+
+def _through(gate: Gate, holder: str, tokens: int = 0) -> bool:
+    return gate.admit(holder, tokens=tokens).granted and gate.stamp(holder, tokens=tokens).granted
+
+
+def test_a_gate_whose_limits_are_unknown_lets_nothing_through(redis: "Redis") -> None:
+    unset = Gate(redis, "vision.q", "q:vision", slot_ttl_s=60)
+    assert unset.admit("a").reason == "unready"
+    assert unset.stamp("a").reason == "unready"
+    unset.configure([], None)
+    assert unset.admit("a").granted
+
+
+def test_a_window_lets_its_limit_through_and_says_when_to_come_again(gate: Gate) -> None:
+    gate.configure([Window(3, 60)], None)
+    assert [_through(gate, str(n)) for n in range(4)] == [True, True, True, False]
+    refused = gate.admit("late")
+    assert refused.reason == "limit"
+    assert 50 < refused.wait_s < 62
+
+
+def test_reservations_count_until_they_are_given_back(gate: Gate) -> None:
+    gate.configure([Window(2, 60)], None)
+    assert gate.admit("a").granted
+    assert gate.admit("b").granted
+    assert not gate.admit("c").granted
+    gate.finish("a")
+    assert gate.admit("c").granted
+    gate.finish("b")
+    gate.finish("c")
+    assert gate.look().windows[0].used == 0
+
+
+def test_asking_again_with_the_same_holder_takes_no_second_place(gate: Gate) -> None:
+    gate.configure([Window(1, 60)], 1)
+    assert gate.admit("a").granted
+    assert gate.admit("a").granted
+    assert gate.look().in_flight == 1
+
+
+def test_stamps_stay_when_the_call_is_done(gate: Gate) -> None:
+    gate.configure([Window(1, 60)], None)
+    assert _through(gate, "a")
+    gate.finish("a")
+    assert not gate.admit("b").granted
+    assert gate.look().in_flight == 0
+
+
+def test_a_stamp_without_a_reservation_needs_room(gate: Gate) -> None:
+    gate.configure([Window(1, 60)], None)
+    assert gate.stamp("a").granted
+    assert gate.stamp("b").reason == "limit"
+    assert gate.look().in_flight == 1
+
+
+def test_several_windows_hold_at_once_in_requests_and_tokens(gate: Gate) -> None:
+    gate.configure([Window(10, 60), Window(3, 3600), Window(100, 60, Unit.TOKENS)], None)
+    assert _through(gate, "a", tokens=60)
+    assert not gate.admit("b", tokens=60).granted
+    assert _through(gate, "b", tokens=30)
+    assert _through(gate, "c", tokens=1)
+    assert not gate.admit("d", tokens=1).granted, "three an hour"
+
+
+def test_estimated_tokens_are_corrected_by_what_was_used(gate: Gate) -> None:
+    gate.configure([Window(100, 60, Unit.TOKENS)], None)
+    assert _through(gate, "a", tokens=80)
+    gate.finish("a", extra_tokens=-70)
+    assert gate.look().windows[0].used == 10
+    assert _through(gate, "b", tokens=80)
+    gate.finish("b", extra_tokens=40)
+    assert gate.look().windows[0].used == 130
+    assert not gate.admit("c", tokens=1).granted
+
+
+def test_what_is_larger_than_the_window_has_it_to_itself(gate: Gate) -> None:
+    gate.configure([Window(100, 60, Unit.TOKENS)], None)
+    assert _through(gate, "a", tokens=5000)
+    assert not gate.admit("b", tokens=1).granted
+
+
+def test_concurrency_counts_until_finish_and_ends_with_its_time(redis: "Redis") -> None:
+    gate = Gate(redis, "vision.p", "p:vision", slot_ttl_s=0.2)
+    gate.configure([], 1)
+    assert _through(gate, "killed")
+    assert gate.admit("next").reason == "concurrency"
+    deadline = time.monotonic() + 5
+    while not gate.admit("next").granted:
+        assert time.monotonic() < deadline, "the slot of a killed worker was never freed"
+        time.sleep(0.02)
+
+
+def test_the_limit_holds_in_every_sliding_window_however_many_ask(redis: "Redis", redis_url: str) -> None:
+    Gate(redis, "vision.p", "p:vision", 60).configure([Window(20, 0.5)], None)
+    granted: list[float] = []
+    ends = time.monotonic() + 2.2
+
+    def ask(number: int) -> None:
+        client = connect(redis_url)
+        gate = Gate(client, "vision.p", "p:vision", 60)
+        turn = 0
+        while time.monotonic() < ends:
+            turn += 1
+            holder = f"{number}-{turn}"
+            if _through(gate, holder):
+                seconds, micros = client.time()
+                granted.append(seconds + micros / 1e6)
+            gate.finish(holder)
+        client.close()
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Stamps are made before `time` is read: a window of the limit's length cannot hold more.
+    granted.sort()
+    assert len(granted) > 60
+    assert all(later - first > 0.48 for first, later in zip(granted, granted[20:], strict=False))
+
+
+def test_an_operators_pause_and_a_breaker_are_ended_apart(gate: Gate, redis: "Redis") -> None:
+    breaker = Breaker(redis, "p:vision", BreakerPolicy())
+    gate.close("operator", FOR_EVER, "maintenance")
+    breaker.open(60, "rate limit")
+    assert gate.admit("a").reason == "operator"
+    gate.reopen("operator")
+    assert gate.admit("a").reason == "breaker"
+    gate.close("operator", FOR_EVER)
+    breaker.close()
+    assert gate.admit("a").reason == "operator"
+    gate.reopen("operator")
+    assert gate.admit("a").granted
+
+
+def test_a_pause_in_the_past_counts_as_ended(gate: Gate) -> None:
+    gate.close("operator", int(time.time() * 1000) - 1)
+    assert gate.admit("a").granted
+
+
+def test_a_gate_that_closed_after_the_admission_refuses_the_call(gate: Gate) -> None:
+    assert gate.admit("a").granted
+    gate.close("operator", FOR_EVER)
+    assert gate.stamp("a").reason == "operator"
+    assert gate.look().in_flight == 0
+
+
+def test_half_open_lets_exactly_one_probe_through(gate: Gate, redis: "Redis") -> None:
+    breaker = Breaker(redis, "p:vision", BreakerPolicy())
+    breaker.open(0.01, "down")
+    deadline = time.monotonic() + 5
+    while breaker.look().state != "half-open":
+        assert time.monotonic() < deadline
+    assert sum(gate.admit(f"holder-{n}").granted for n in range(20)) == 1
+    assert breaker.half_open_if_due()
+    assert not breaker.half_open_if_due()
+
+
+def test_a_probe_that_was_given_back_lets_another_one_through(gate: Gate, redis: "Redis") -> None:
+    Breaker(redis, "p:vision", BreakerPolicy()).open(0.001, "down")
+    deadline = time.monotonic() + 5
+    while not gate.admit("a").granted:
+        assert time.monotonic() < deadline
+    assert gate.admit("b").reason == "probe"
+    gate.finish("a")
+    assert gate.admit("b").granted
+
+
+def _transient() -> UnitError:
+    return UnitError("down", kind=ErrorKind.TRANSIENT, code="timeout")
+
+
+def test_failures_in_a_row_open_the_breaker_for_longer_and_longer(redis: "Redis") -> None:
+    breaker = Breaker(redis, "p:vision", BreakerPolicy(fail_max=3, cool_down_s=10, longest_s=25))
+    assert [breaker.failed(_transient(), lambda now: now) for _ in range(3)] == [0.0, 0.0, 10.0]
+    redis.hset("penstock:{gates}:breaker:p:vision", "until", 1)
+    assert breaker.failed(_transient(), lambda now: now) == 20.0
+    redis.hset("penstock:{gates}:breaker:p:vision", "until", 1)
+    assert breaker.failed(_transient(), lambda now: now) == 25.0
+
+
+def test_a_success_begins_the_count_anew(redis: "Redis") -> None:
+    breaker = Breaker(redis, "p:vision", BreakerPolicy(fail_max=2))
+    breaker.failed(_transient(), lambda now: now)
+    breaker.succeeded()
+    assert breaker.failed(_transient(), lambda now: now) == 0.0
+    assert breaker.look().state == "closed"
+
+
+def test_a_call_under_way_when_it_opened_does_not_close_it(redis: "Redis") -> None:
+    breaker = Breaker(redis, "p:vision", BreakerPolicy())
+    breaker.failed(UnitError("slow down", kind=ErrorKind.RATE_LIMITED, retry_after_s=30), lambda now: now)
+    assert not breaker.succeeded()
+    assert breaker.look().state == "open"
+
+
+def test_a_rate_limit_that_names_no_wait_opens_for_two_minutes(redis: "Redis") -> None:
+    breaker = Breaker(redis, "p:vision", BreakerPolicy())
+    assert breaker.failed(UnitError("429", kind=ErrorKind.RATE_LIMITED), lambda now: now) == pytest.approx(120)
+
+
+def test_a_bad_request_says_nothing_against_the_provider(redis: "Redis") -> None:
+    breaker = Breaker(redis, "p:vision", BreakerPolicy(fail_max=1))
+    assert breaker.failed(UnitError("bad", kind=ErrorKind.PERMANENT), lambda now: now) == 0.0
+    assert breaker.look().state == "closed"

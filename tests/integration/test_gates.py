@@ -1,0 +1,159 @@
+"""Gates and the database: limits, pauses, breakers and spend caps survive an emptied Redis and a hand on the table."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import insert
+
+from pipeline.engine import live
+from pipeline.engine.errors import ErrorKind, UnitError, UserError
+from pipeline.engine.traces import AiCall
+from pipeline.providers import gates
+from pipeline.storage.context import Context
+
+PROVIDERS = {
+    "p": {"base_url": "http://127.0.0.1:1/v1", "model": "m", "limits": "3/min", "prices": {"*": {"input": 1e6}}},
+    "q": {"base_url": "http://127.0.0.1:1/v1", "model": "m"},
+}
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_PROVIDERS": json.dumps(PROVIDERS)}
+
+
+def _gate(context: Context, queue: str = "vision.p") -> gates.Gate:
+    return gates.gate(context, gates.gated_queues(context.settings)[queue])
+
+
+def _used(context: Context) -> list[tuple[int, int]]:
+    return [(state.window.limit, state.used) for state in _gate(context).look().windows]
+
+
+def test_a_profiles_limits_are_in_force_from_the_first_sync(context: Context) -> None:
+    assert gates.sync(context)
+    assert _used(context) == [(3, 0)]
+    assert not gates.sync(context), "nothing changed"
+
+
+def test_a_changed_limit_is_in_force_at_once_and_keeps_what_was_used(context: Context) -> None:
+    gates.sync(context)
+    assert _gate(context).admit("a").granted
+    assert _gate(context).stamp("a").granted
+    gates.change_setting(context, "queue.vision.p.limits", "5/min")
+    assert _used(context) == [(5, 1)]
+    assert gates.reset_setting(context, "queue.vision.p.limits") == "3/min"
+    assert _used(context) == [(3, 1)]
+
+
+@pytest.mark.parametrize("value", ["0/s", "-3/min", "lots", "1/s 2/s"])
+def test_a_limit_that_makes_no_sense_is_refused(context: Context, value: str) -> None:
+    with pytest.raises(UserError):
+        gates.change_setting(context, "queue.vision.p.limits", value)
+    assert gates.live_setting(context, "queue.vision.p.limits").is_default
+
+
+def test_unknown_queues_settings_and_breakers_are_named(context: Context) -> None:
+    for ask in (
+        lambda: gates.pause(context, "vision.z", None),
+        lambda: gates.change_setting(context, "queue.vision.z.limits", "1/s"),
+        lambda: gates.require_breaker(context, "z:vision"),
+    ):
+        with pytest.raises(UserError, match=r"vision\.z|z:vision"):
+            ask()
+
+
+def test_a_row_edited_to_nonsense_leaves_the_old_value_in_force_and_shows_an_error(context: Context) -> None:
+    gates.change_setting(context, "queue.vision.p.limits", "7/min")
+    for nonsense in ('"many"', "not json", "[1]"):
+        context.db.run(
+            lambda session, row=nonsense: session.merge(  # type: ignore[misc]
+                live.SystemSetting(key="queue.vision.p.limits", value=row, updated_at=datetime.now(UTC))
+            )
+        )
+        gates.sync(context)
+        assert _used(context) == [(7, 0)], nonsense
+        assert gates.live_setting(context, "queue.vision.p.limits").error
+
+
+def test_pauses_limits_and_breakers_come_back_when_redis_was_emptied(context: Context) -> None:
+    gates.change_setting(context, "queue.vision.p.limits", "7/min")
+    gates.pause(context, "vision.p", None, "maintenance")
+    breaker = gates.breaker(context, "q:vision")
+    breaker.open(600, "rate limit")
+    gates.remember_breaker(context, "q:vision", breaker.look())
+    context.redis.flushall()
+    assert _gate(context).admit("a").reason == "unready"
+    assert gates.sync(context)
+    assert _gate(context).admit("a").reason == "operator"
+    assert _used(context) == [(7, 0)]
+    assert _gate(context, "vision.q").admit("a").reason == "breaker"
+    assert 500 < gates.breaker(context, "q:vision").look().left_s <= 600
+
+
+def test_a_pause_ends_when_resumed_and_by_its_time(context: Context) -> None:
+    gates.pause(context, "vision.p", 0.001)
+    gates.pause(context, "vision.q", None)
+    assert _gate(context, "vision.q").admit("a").reason == "operator"
+    gates.resume(context, "vision.q")
+    assert _gate(context, "vision.q").admit("a").granted
+    assert _gate(context).admit("a").granted, "its time is over"
+    assert gates.tell_due(context) == 1
+    assert gates.tell_due(context) == 0
+
+
+def test_the_watchdog_never_ends_an_operators_pause(context: Context) -> None:
+    gates.pause(context, "vision.p", None)
+    gates.breaker(context, "p:vision").open(0.001, "down")
+    while gates.breaker(context, "p:vision").look().state == "open":
+        pass
+    assert gates.tell_due(context) == 1
+    assert _gate(context).admit("a").reason == "operator"
+
+
+def test_a_spend_cap_closes_all_queues_of_its_provider_until_the_day_ends(context: Context) -> None:
+    gates.change_setting(context, "provider.p.daily_spend_cap", "10")
+    gates.charge(context, "p", 9.5)
+    assert _gate(context).admit("a").granted
+    gates.charge(context, "p", 0.5)
+    refused = _gate(context).admit("b")
+    assert refused.reason == "spend"
+    assert 0 < refused.wait_s <= 86400
+    assert _gate(context, "vision.q").admit("a").granted
+    gates.change_setting(context, "provider.p.daily_spend_cap", "100")
+
+
+def test_what_was_spent_is_known_again_from_the_traces(context: Context) -> None:
+    now = datetime.now(UTC)
+    row = {
+        "flow": "documents", "scope_id": "d", "unit": "1", "capability": "vision", "operation": "o", "provider": "p",
+        "model": "m", "status": "ok", "created_at": now, "cost": 12.0,
+    }  # fmt: skip
+    context.db.run(lambda session: session.execute(insert(AiCall), [row]))
+    gates.change_setting(context, "provider.p.daily_spend_cap", "10")
+    assert _gate(context).admit("a").reason == "spend"
+    gates.change_setting(context, "provider.p.daily_spend_cap", "0")
+    assert _gate(context).admit("a").granted
+
+
+def test_a_passage_that_finds_the_gate_closed_makes_no_call(context: Context) -> None:
+    gates.sync(context)
+    assert _gate(context).admit("holder").granted
+    gates.pause(context, "vision.p", None)
+    passage = gates.passage(context, "vision.p", "holder")
+    assert passage is not None
+
+    def ask() -> str:
+        from pipeline.engine.passage import sending
+
+        on_the_way = sending.get()
+        assert on_the_way is not None
+        on_the_way.ready()
+        pytest.fail("the call was made")
+
+    with pytest.raises(UnitError) as caught:
+        passage.call(ask, lambda _: ("m", 0, 0))
+    assert caught.value.code == "gate_closed"
+    assert caught.value.kind is ErrorKind.RATE_LIMITED
+    assert _gate(context).look().in_flight == 0

@@ -1,0 +1,114 @@
+"""`penstock music …` as people use it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from typer.testing import CliRunner, Result
+
+from pipeline.cli.main import app
+from pipeline.engine.errors import UserError
+from pipeline.storage.context import Context
+from tests.support.music import add_songs
+from tests.support.subsonic_server import SubsonicServer
+
+
+@pytest.fixture
+def server() -> Iterator[SubsonicServer]:
+    with SubsonicServer(12) as server:
+        yield server
+
+
+@pytest.fixture
+def settings_env(server: SubsonicServer) -> dict[str, str]:
+    return {
+        "PENSTOCK_PROVIDERS__AI__BASE_URL": "http://127.0.0.1:9/v1",
+        "PENSTOCK_PROVIDERS__AI__MODEL": "writer",
+        "PENSTOCK_MUSIC__PROVIDER": "ai",
+        "PENSTOCK_MUSIC__SERVER_URL": server.url,
+        "PENSTOCK_MUSIC__USER": "ann",
+        "PENSTOCK_MUSIC__PASSWORD": "sesame",
+    }
+
+
+@pytest.fixture
+def database_url(data_dir: Path) -> str:
+    return f"sqlite:///{data_dir / 'penstock.db'}"
+
+
+def penstock(*arguments: str, code: int = 0) -> Result:
+    with capture_logs():
+        result = CliRunner().invoke(app, ["music", *arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def shown(*arguments: str) -> object:
+    return json.loads(penstock(*arguments, "--json").stdout)
+
+
+def test_help_names_every_command(context: Context) -> None:
+    text = penstock("--help").output
+    for command in ("sync", "start", "pause", "resume", "stop", "status", "search", "show"):
+        assert command in text
+        assert penstock(command, "--help").output
+
+
+def test_sync_reports_and_status_has_the_contract(context: Context) -> None:
+    assert shown("sync")["added"] == 12  # type: ignore[index]
+    assert "12 songs: 0 new" in penstock("sync").output
+    status = shown("status")
+    assert isinstance(status, dict)
+    assert set(status) >= {
+        "isPaused", "isWorkerRunning", "activeJobs", "waitingJobs", "completedJobs", "failedJobs", "delayedJobs",
+        "pendingSongs", "totalSongs", "pipelineState",
+    }  # fmt: skip
+    assert (status["pendingSongs"], status["totalSongs"], status["pipelineState"]) == (12, 12, "idle")
+    assert "PENDING 12" in penstock("status").output
+
+
+def test_dry_run_counts_songs_that_are_not_synced_yet_and_changes_nothing(context: Context) -> None:
+    found = shown("start", "--dry-run")
+    assert isinstance(found, dict)
+    assert (found["songs"], found["new_songs"], found["batches"], found["metadata_calls"]) == (12, 12, 2, 2)
+    assert shown("status")["totalSongs"] == 0  # type: ignore[index]
+    assert "unknown: no prices" in penstock("start", "--dry-run").output
+
+
+def test_start_pause_resume_stop(context: Context) -> None:
+    add_songs(context, 12)
+    assert shown("start", "--skip-sync")["status"] == "enqueuing"  # type: ignore[index]
+    with pytest.raises(UserError, match="penstock music stop"):
+        CliRunner().invoke(app, ["music", "start", "--skip-sync"], catch_exceptions=False)
+    assert "paused" in penstock("pause").output
+    assert shown("status")["isPaused"]  # type: ignore[index]
+    assert "enqueuing" in penstock("resume").output
+    assert shown("stop")["outcome"] == "stopped"  # type: ignore[index]
+
+
+def test_show_finds_by_number_id_and_title_and_lists(context: Context) -> None:
+    penstock("sync")
+    for reference in ("3", "s000002", "Song 2", "artist 2 - song 2"):
+        assert shown("show", reference)["title"] == "Song 2"  # type: ignore[index]
+    assert "Song 2" in penstock("show", "3").output
+    assert len(shown("show")) == 12  # type: ignore[arg-type]
+    assert shown("show", "--status", "failed") == []
+    assert shown("show", "--batches") == []
+    for wrong in ("no such song", "%", "99999999999999999999"):
+        with pytest.raises(UserError, match="there is no song"):
+            CliRunner().invoke(app, ["music", "show", wrong], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("start", "--mode", "all"), ("search",), ("search", "x", "--like", "y"), ("show", "--status", "x"), ("nonsense",)],
+)
+def test_wrong_usage_is_exit_code_2(context: Context, arguments: tuple[str, ...]) -> None:
+    penstock(*arguments, code=2)
+
+
+def test_search_before_any_run_says_what_to_do(context: Context) -> None:
+    assert "penstock music start" in penstock("search", "calm").output
+    assert shown("search", "calm")["lexical"] is True  # type: ignore[index]

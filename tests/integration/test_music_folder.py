@@ -1,0 +1,82 @@
+"""Songs come from a folder of real audio files."""
+
+import wave
+from pathlib import Path
+
+import pytest
+from mutagen.id3 import ID3, TALB, TCON, TDRC, TIT2, TPE1, UFID
+from mutagen.wave import WAVE
+from sqlalchemy import select
+
+from pipeline.music import syncing
+from pipeline.music.library import LibraryError
+from pipeline.music.models import SONGS
+from pipeline.settings import MusicSettings
+from pipeline.storage.context import Context
+
+
+@pytest.fixture
+def folder(context: Context, tmp_path: Path) -> Path:
+    """A folder with one tagged song, as the library."""
+    context.settings.music = MusicSettings(folder=tmp_path)
+    song(tmp_path / "a" / "rain.wav", title="Rain", artist="Ann", mbid="mb-1")
+    return tmp_path
+
+
+def song(path: Path, *, title: str = "", artist: str = "", mbid: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(b"\0" * 16000)
+    if title:
+        audio = WAVE(path)
+        audio.add_tags()
+        tags = audio.tags
+        assert isinstance(tags, ID3)
+        for frame in (
+            TIT2(text=title), TPE1(text=artist), TALB(text="Weather"), TCON(text="Jazz"), TDRC(text="1999-04-01"),
+            UFID(owner="http://musicbrainz.org", data=mbid.encode()),
+        ):  # fmt: skip
+            tags.add(frame)
+        audio.save()
+    return path
+
+
+def test_tags_are_read_and_a_file_without_any_is_called_by_its_name(context: Context, folder: Path) -> None:
+    song(folder / "untagged.wav")
+    (folder / "broken.mp3").write_bytes(b"not audio")
+    (folder / "notes.txt").write_text("no song")
+    syncing.sync(context)
+    with context.db.read() as session:
+        found = {row.title: row for row in session.execute(select(SONGS))}
+    assert set(found) == {"Rain", "untagged", "broken"}
+    rain = found["Rain"]
+    assert (rain.artist, rain.album, rain.genre, rain.year) == ("Ann", "Weather", "Jazz", 1999)
+    assert (rain.duration_s, rain.musicbrainz_id, rain.path) == (1, "mb-1", "a/rain.wav")
+
+
+def test_file_that_was_moved_is_the_same_song(context: Context, folder: Path) -> None:
+    syncing.sync(context)
+    (folder / "b").mkdir()
+    (folder / "a" / "rain.wav").rename(folder / "b" / "rain.wav")
+    report = syncing.sync(context)
+    assert (report.relinked, report.added, report.missing) == (1, 0, 0)
+
+
+def test_file_that_is_gone_is_flagged_but_an_empty_folder_flags_nothing(context: Context, folder: Path) -> None:
+    gone = song(folder / "gone.wav", title="Gone")
+    syncing.sync(context)
+    gone.unlink()
+    assert syncing.sync(context).missing == 1
+    (folder / "a" / "rain.wav").unlink()
+    report = syncing.sync(context)
+    assert report.missing == 0
+    assert "empty" in report.note
+
+
+def test_folder_that_does_not_exist_is_said(context: Context, folder: Path) -> None:
+    context.settings.music = MusicSettings(folder=folder / "nowhere")
+    with pytest.raises(LibraryError, match="there is no folder"):
+        syncing.sync(context)

@@ -1,0 +1,216 @@
+"""Songs come from a real Subsonic server, whatever it does."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import select, update
+
+from pipeline.engine.errors import UserError
+from pipeline.music import syncing
+from pipeline.music.library import LibraryError, SyncReport
+from pipeline.music.models import SONGS
+from pipeline.settings import MusicSettings
+from pipeline.storage.context import Context
+from tests.support.subsonic_server import Fault, SubsonicServer, synthetic
+
+
+@pytest.fixture
+def server() -> Iterator[SubsonicServer]:
+    with SubsonicServer(25) as server:
+        yield server
+
+
+@pytest.fixture
+def library(context: Context, server: SubsonicServer) -> Context:
+    """The context, with the server as its library and small pages."""
+    context.settings.music = MusicSettings(
+        server_url=server.url, user="ann", password=SecretStr("sesame"), page_size=10, timeout_s=5
+    )
+    return context
+
+
+def rows(context: Context) -> dict[str, object]:
+    with context.db.read() as session:
+        return {row.server_id: row for row in session.execute(select(SONGS))}
+
+
+def flagged(context: Context) -> set[str]:
+    with context.db.read() as session:
+        return set(session.execute(select(SONGS.c.server_id).where(SONGS.c.missing_since.is_not(None))).scalars())
+
+
+def test_sync_reads_all_pages_and_a_second_one_changes_nothing(library: Context) -> None:
+    assert syncing.sync(library) == SyncReport(seen=25, added=25, complete=True)
+    assert syncing.sync(library) == SyncReport(seen=25, complete=True)
+    row = rows(library)["s000003"]
+    assert (row.title, row.artist, row.status) == ("Song 3", "Artist 3", "PENDING")  # type: ignore[attr-defined]
+
+
+def test_password_is_in_no_request_and_each_call_has_its_own_salt(library: Context, server: SubsonicServer) -> None:
+    syncing.sync(library)
+    assert not [request for request in server.requests if "sesame" in request]
+    assert len({request.partition("&s=")[2][:16] for request in server.requests}) == len(server.requests)
+
+
+def test_progress_is_told_after_each_page(library: Context) -> None:
+    told: list[tuple[int, int | None]] = []
+    syncing.sync(library, lambda seen, total: told.append((seen, total)))
+    assert told == [(10, 25), (20, 25), (25, 25)]
+
+
+def test_song_that_is_gone_is_flagged_and_comes_back_with_all_it_had(library: Context, server: SubsonicServer) -> None:
+    syncing.sync(library)
+    server.library.hidden = {4}
+    assert syncing.sync(library).missing == 1
+    assert flagged(library) == {"s000004"}
+    server.library.hidden = set()
+    assert syncing.sync(library).returned == 1
+    assert not flagged(library)
+
+
+@pytest.mark.parametrize("change", ["count", "scanning", "unknown", "empty"])
+def test_listing_that_may_be_incomplete_flags_nothing(library: Context, server: SubsonicServer, change: str) -> None:
+    syncing.sync(library)
+    server.library.hidden = {1, 2, 3}
+    match change:
+        case "count":
+            server.library.count = 25
+        case "scanning":
+            server.library.scanning = True
+        case "unknown":
+            server.library.knows_count = False
+        case "empty":
+            server.library.hidden = set(range(25))
+    report = syncing.sync(library)
+    assert (report.missing, report.complete) == (0, False)
+    assert "none is flagged" in report.note
+    assert not flagged(library)
+
+
+def test_page_that_is_cut_short_flags_nothing(library: Context, server: SubsonicServer) -> None:
+    syncing.sync(library)
+    server.faults.extend([None, Fault("cut")])
+    report = syncing.sync(library)
+    assert report.missing == 0
+    assert not flagged(library)
+
+
+@pytest.mark.parametrize("by", ["path", "musicBrainzId"])
+def test_songs_with_new_ids_are_linked_again_and_keep_what_was_paid_for(
+    library: Context, server: SubsonicServer, by: str
+) -> None:
+    syncing.sync(library)
+    with library.db.transaction() as session:
+        session.execute(update(SONGS).values(status="COMPLETED", analysis_json="{}", description="paid"))
+    other = {"path": "musicBrainzId", "musicBrainzId": "path"}[by]
+    server.library.song = lambda number: synthetic(number) | {"id": f"new{number}", other: f"x{number}"}
+    report = syncing.sync(library)
+    assert (report.relinked, report.added, report.missing) == (25, 0, 0)
+    found = rows(library)
+    assert set(found) == {f"new{number}" for number in range(25)}
+    assert {row.description for row in found.values()} == {"paid"}  # type: ignore[attr-defined]
+
+
+def test_two_copies_of_one_recording_stay_two_songs(library: Context, server: SubsonicServer) -> None:
+    server.library.song = lambda number: synthetic(number) | {"musicBrainzId": "same"}
+    assert syncing.sync(library).added == 25
+    assert syncing.sync(library) == SyncReport(seen=25, complete=True)
+
+
+FAULTS = [
+    (Fault("html"), "not_subsonic", "web page"),
+    (Fault("malformed"), "not_subsonic", "instead of the Subsonic API"),
+    (Fault("status", status=502), "failing", "HTTP 502"),
+    (Fault("status", status=302), "not_subsonic", "HTTP 302"),
+    (Fault("error", code=40), "wrong_password", "wrong user or password"),
+    (Fault("error", code=41), "token_auth", "token"),
+    (Fault("error", code=30), "protocol", "too old"),
+    (Fault("error", code=0), "server_error", "scripted"),
+    (Fault("close"), "unreachable", "cannot be reached"),
+]
+
+
+@pytest.mark.parametrize(("fault", "code", "says"), FAULTS)
+def test_server_that_fails_is_a_sentence_for_people(
+    library: Context, server: SubsonicServer, fault: Fault, code: str, says: str
+) -> None:
+    syncing.sync(library)
+    server.faults.extend([None, fault])
+    with pytest.raises(LibraryError, match=says) as caught:
+        syncing.sync(library)
+    assert caught.value.code == code
+    assert "sesame" not in str(caught.value)
+    assert "t=" not in str(caught.value)
+    assert not flagged(library)
+
+
+def test_wrong_password_is_said(library: Context, server: SubsonicServer) -> None:
+    server.password = "other"
+    with pytest.raises(LibraryError, match="PENSTOCK_MUSIC__PASSWORD"):
+        syncing.sync(library)
+
+
+def test_server_that_hangs_is_given_up(library: Context, server: SubsonicServer) -> None:
+    library.settings.music = library.settings.music.model_copy(update={"timeout_s": 0.3})
+    server.faults.append(Fault("hang"))
+    with pytest.raises(LibraryError, match=r"within 0\.3 s") as caught:
+        syncing.sync(library)
+    assert caught.value.transient
+
+
+def test_server_that_is_down_is_unreachable(library: Context) -> None:
+    library.settings.music = library.settings.music.model_copy(update={"server_url": "http://127.0.0.1:9"})
+    with pytest.raises(LibraryError, match="cannot be reached"):
+        syncing.sync(library)
+
+
+def test_server_that_gives_the_first_page_for_ever_is_noticed(library: Context, server: SubsonicServer) -> None:
+    server.library.pages = False
+    with pytest.raises(LibraryError, match="again and again"):
+        syncing.sync(library)
+
+
+def test_odd_songs_are_kept_or_left_out_but_never_stop_a_sync(library: Context, server: SubsonicServer) -> None:
+    odd = [
+        {"id": "a"}, {"id": 5, "title": None, "path": "x/y.mp3"},
+        {"id": "b", "title": "n\x00ul \ud800", "year": "1999"},
+        {"id": "c" * 300, "title": "long id"}, {"id": "d", "title": "t" * 5000, "path": "p" * 5000, "duration": -1},
+        {"title": "no id"}, {"id": "e", "isDir": True}, {"id": "f", "title": "ok", "genre": ["list"]},
+    ]  # fmt: skip
+    server.library.song = lambda number: odd[number]
+    server.library.total = len(odd)
+    syncing.sync(library)
+    assert set(rows(library)) == {"a", "5", "b", "d", "f"}
+
+
+def test_no_library_is_said(context: Context) -> None:
+    with pytest.raises(UserError, match="PENSTOCK_MUSIC__SERVER_URL"):
+        syncing.sync(context)
+
+
+def test_preview_writes_nothing(library: Context, server: SubsonicServer) -> None:
+    assert syncing.preview(library) == 25
+    assert rows(library) == {}
+
+
+class TestLarge:
+    @pytest.fixture(params=["sqlite"])
+    def database_url(self, data_dir: Path) -> str:
+        return f"sqlite:///{data_dir / 'penstock.db'}"
+
+    def test_a_hundred_thousand_songs_are_read_in_bounded_memory(
+        self, library: Context, server: SubsonicServer
+    ) -> None:
+        library.settings.music = library.settings.music.model_copy(update={"page_size": 500})
+        server.library.total = 5_000
+        syncing.sync(library)
+        server.library.total = 100_000
+        process = psutil.Process()
+        before = process.memory_info().rss
+        report = syncing.sync(library)
+        grown = process.memory_info().rss - before
+        assert (report.seen, report.added, report.complete) == (100_000, 95_000, True)
+        assert grown < 60_000_000

@@ -1,0 +1,86 @@
+"""Songs without a server, and a driver that runs the flow's messages one after another, here."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from sqlalchemy import insert, update
+
+from pipeline.engine.claims import Owner
+from pipeline.music import analysing, enqueuing, launching, recovery, run_sync, service
+from pipeline.music.batches import Settled
+from pipeline.music.launching import BatchLaunch
+from pipeline.music.models import BATCHES, SONGS
+from pipeline.music.service import StartOptions
+from pipeline.music.states import Mode, Step
+from pipeline.providers import gates
+from pipeline.storage.context import Context
+
+
+def add_songs(context: Context, count: int, first: int = 1) -> None:
+    """Pending songs, `Song 1` to `Song {count}`."""
+    now = datetime.now(UTC)
+    rows = [
+        {
+            "library": "server", "server_id": f"s{n}", "title": f"Song {n}", "artist": "Ann", "status": "PENDING",
+            "seen_at": now, "created_at": now, "updated_at": now,
+        }
+        for n in range(first, first + count)
+    ]  # fmt: skip
+    context.db.run(lambda session: session.execute(insert(SONGS), rows))
+
+
+class Driver:
+    """Does what workers would do, message by message."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.steps: list[tuple[int, Step]] = []
+
+    def start(self, mode: Mode = Mode.FULL, **options: bool | int) -> str:
+        gates.sync(self.context)
+        return service.start(self.context, StartOptions(mode, skip_sync=True, **options)).id  # type: ignore[arg-type]
+
+    def step(self, batch_id: int, mode: Mode, step: Step, worker: str = "w") -> Settled:
+        """One message of a batch."""
+        queue = launching.queue_of(self.context.settings, mode, step)
+        holder = uuid4().hex
+        passage = gates.passage(self.context, queue, holder)
+        act: Callable[[analysing.StepWork], Settled] = {
+            Step.METADATA: analysing.StepWork.metadata, Step.REPAIR: analysing.StepWork.metadata,
+            Step.EMBED: analysing.StepWork.embed, Step.SAVE: analysing.StepWork.save,
+        }[step]  # fmt: skip
+        self.steps.append((batch_id, step))
+        with analysing.StepWork(self.context, batch_id, Owner(worker, f"{holder}:0"), passage) as work:
+            return act(work)
+
+    def chain(self, batch: BatchLaunch) -> None:
+        """A batch's whole chain, for as long as it goes on."""
+        order = [Step.METADATA, Step.EMBED, Step.SAVE]
+        first = Step.METADATA if batch.step is Step.REPAIR else batch.step
+        for step in order[order.index(first) :]:
+            if step is Step.EMBED and batch.mode is Mode.METADATA:
+                continue
+            if not self.step(batch.id, batch.mode, step).go_on:
+                return
+
+    def run(self, run_id: str, launches: int = 100) -> None:
+        """Everything that is to be done, until the run has ended or waits."""
+        for _ in range(launches):
+            plan = launching.plan(self.context, run_id)
+            if plan.sync:
+                run_sync.sync_run(self.context, run_id, Owner("w", uuid4().hex))
+            if plan.enqueue:
+                enqueuing.enqueue(self.context, run_id)
+            for batch in plan.batches:
+                self.chain(batch)
+            if plan.ended or not (plan.sync or plan.enqueue or plan.batches):
+                return
+
+    def skip_waits(self) -> None:
+        """Let every wait be over."""
+        self.context.db.run(lambda session: session.execute(update(BATCHES).values(next_run_at=None)))
+
+    def lose_worker(self, worker: str) -> None:
+        """What the sweeper does about a worker that is gone."""
+        recovery.free_lost(self.context, {worker})
