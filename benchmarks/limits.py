@@ -191,7 +191,8 @@ def _admission_costs() -> dict[str, float]:
     found: dict[str, float] = {}
     for size in (10, 1_000, 100_000):
         own = gate()
-        own.configure([Window(size, 3600)], None)
+        own.own.configure([Window(size, 3600)], None)
+        own.shared.configure([], None)
         while own.look().windows[0].used < size - 1:
             own.stamp("fill")
         begun = time.perf_counter()

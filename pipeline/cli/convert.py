@@ -177,10 +177,11 @@ def _watch(jobs: list[Job], stack: "Stack", progress: "Progress") -> None:
     told = {""}
 
     def idle() -> None:
-        trouble = stack.trouble()
-        if trouble not in told:
-            told.add(trouble)
-            progress.note(one_line(f"{trouble} Waiting …"))
+        open_jobs = [job.document for job in jobs if job.document and not job.document.settled]
+        for trouble in [stack.trouble(), *_closed_gates({document.provider for document in open_jobs})]:
+            if trouble not in told:
+                told.add(trouble)
+                progress.note(one_line(f"{trouble} Waiting …"))
         stack.ensure()
 
     for document in watch(list(waiting), idle=idle):
@@ -190,6 +191,16 @@ def _watch(jobs: list[Job], stack: "Stack", progress: "Progress") -> None:
             if document.settled:
                 _finish(job, document)
                 progress.done(_line(job) if job.written or len(jobs) > 1 else "", document)
+
+
+def _closed_gates(providers: Iterable[str]) -> Iterable[str]:
+    """Why pages of these providers wait, as sentences for the user."""
+    from pipeline.documents.routing import queue_of
+    from pipeline.providers.gates import closed_because
+    from pipeline.storage.context import get_context
+
+    reasons = (closed_because(get_context(), queue_of(provider)) for provider in sorted(providers))
+    return [f"{reason}: its pages wait, and go on by themselves (`penstock queues`)." for reason in reasons if reason]
 
 
 def _finish(job: Job, document: "Document") -> None:

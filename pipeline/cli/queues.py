@@ -85,16 +85,16 @@ def _queue_row(context: "Context", queue: Any, name: str, depth: int) -> dict[st
     if queue is None:
         return row
     state = gates.gate(context, queue).look()
-    closed = {
-        "operator": (state.operator_s, state.operator_reason),
-        "spend": (state.spend_s, state.spend_reason),
-        "breaker": (state.breaker_s, state.breaker_reason),
-    }.get(state.closed_by)
     row["in_flight"] = state.in_flight
-    row["limits"] = [{"limit": format_windows([used.window]), "used": used.used} for used in state.windows]
-    row["gate"] = f"closed ({state.closed_by})" if closed else "open"
-    if closed:
-        row["reason"], row["resumes"] = closed[1], _in(closed[0])
+    row["limits"] = [
+        {"limit": format_windows([used.window]), "used": used.used, "of": of}
+        for of, windows in (("queue", state.queue.windows), (queue.provider, state.provider.windows))
+        for used in windows
+    ]
+    row["gate"] = f"closed ({state.closed_by})" if state.closed else "open"
+    if state.closed:
+        _, left_s, row["reason"] = state.closed
+        row["resumes"] = _in(left_s)
     return row
 
 
@@ -129,20 +129,29 @@ def resume(queue: Queue) -> None:
 
 @queues.command()
 def limit(
-    queue: Queue,
+    target: Annotated[str, typer.Argument(metavar="QUEUE|PROVIDER", help="A queue, or a provider for all its queues.")],
     limits: Annotated[str, typer.Argument(help="Like '10/s, 500/min, 100000 tokens/min'; '' for none.")],
     concurrency: Annotated[int | None, typer.Option(help="Calls under way at once; 0: no limit.")] = None,
 ) -> None:
-    """Change what a queue may send, from now on, on every worker."""
+    """Change what a queue, or all queues of a provider together, may send: from now on, on every worker.
+
+    Both hold at once: a queue's limit above its provider's changes nothing.
+    """
     from pipeline.cli.output import err
     from pipeline.providers import gates
 
     context = _context()
-    gates.require(context, queue)
-    value = gates.change_setting(context, f"queue.{queue}.limits", limits)
+    if target in context.settings.providers:
+        scope, provider = f"provider.{target}", target
+    else:
+        scope, provider = f"queue.{target}", gates.require(context, target).provider
+    value = gates.change_setting(context, f"{scope}.limits", limits)
     if concurrency is not None:
-        gates.change_setting(context, f"queue.{queue}.concurrency", str(concurrency))
-    err.print(f"{queue}: {value or 'no limit'}" + (f", {concurrency} at once" if concurrency else ""))
+        gates.change_setting(context, f"{scope}.concurrency", str(concurrency))
+    err.print(f"{target}: {value or 'no limit'}" + (f", {concurrency} at once" if concurrency else ""))
+    shared = gates.live_setting(context, f"provider.{provider}.limits").value
+    if target != provider and shared:
+        err.print(f"All queues of {provider} together: {shared}")
 
 
 @queues.command()

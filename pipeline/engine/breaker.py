@@ -71,11 +71,11 @@ class Breaker:
         """Record a failed call: seconds for which the breaker is open because of it, 0 if it stays as it was."""
         match error.kind:
             case ErrorKind.RATE_LIMITED:
-                return self.open(error.retry_after_s or RATE_LIMIT_S, "rate limit")
+                return self._opened(error.retry_after_s or RATE_LIMIT_S, "rate limit")
             case ErrorKind.QUOTA:
                 now = datetime.now(UTC)
                 wait_s = error.retry_after_s or (quota_reset(now) - now).total_seconds()
-                return self.open(wait_s, "daily quota")
+                return self._opened(wait_s, "daily quota")
             case ErrorKind.TRANSIENT:
                 return self._count(error)
             case _:
@@ -85,7 +85,7 @@ class Breaker:
     def _count(self, error: UnitError) -> float:
         if self._storage.state != pybreaker.STATE_CLOSED:
             # The probe of a half-open breaker failed, or a call that was under way when it opened.
-            return self.open(0.0, f"still failing: {error.code or error.kind}")
+            return self._opened(0.0, f"still failing: {error.code or error.kind}")
 
         def fail() -> NoReturn:
             raise error
@@ -93,22 +93,26 @@ class Breaker:
         try:
             self._breaker.call(fail)
         except pybreaker.CircuitBreakerError:
-            return self.open(0.0, f"{self._policy.fail_max} failures in a row: {error.code or error.kind}")
+            return self._opened(0.0, f"{self._policy.fail_max} failures in a row: {error.code or error.kind}")
         except UnitError:
             return 0.0
 
     def open(self, seconds: float, reason: str) -> float:
         """Open for `seconds` (0: a growing cool-down); never shortens. Returns the seconds that are left."""
-        arguments = [
-            int(seconds * 1000),
-            reason,
-            int(self._policy.cool_down_s * 1000),
-            int(self._policy.longest_s * 1000),
-        ]
+        return self._open(seconds, reason)[0]
+
+    def _opened(self, seconds: float, reason: str) -> float:
+        """As `open`, but 0 if it was open for as long before."""
+        left_s, is_news = self._open(seconds, reason)
+        return left_s if is_news else 0.0
+
+    def _open(self, seconds: float, reason: str) -> tuple[float, bool]:
+        policy = self._policy
+        arguments = [int(seconds * 1000), reason, int(policy.cool_down_s * 1000), int(policy.longest_s * 1000)]
         act = self._redis.register_script(script("breaker_open"))
-        _, left_ms, _ = act(keys=[self._key], args=cast("Any", arguments))
+        left_ms, is_news = act(keys=[self._key], args=cast("Any", arguments))
         self._breaker.open()
-        return int(left_ms) / 1000
+        return int(left_ms) / 1000, bool(is_news)
 
     def close(self) -> bool:
         """Close it, with its timer: a manual close must not be undone. True if it was not closed."""

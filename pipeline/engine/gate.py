@@ -56,8 +56,8 @@ class WindowState:
 
 
 @dataclass(frozen=True)
-class GateState:
-    """How a gate stands. Times are seconds from now; None: not closed by this; infinity: until further notice."""
+class ScopeState:
+    """How a scope stands. Times are seconds from now; None: not closed by this; infinity: until further notice."""
 
     in_flight: int
     reserved: int
@@ -65,44 +65,55 @@ class GateState:
     operator_reason: str
     spend_s: float | None
     spend_reason: str
+    windows: list[WindowState]
+
+
+@dataclass(frozen=True)
+class GateState:
+    """How a gate stands: its queue, its provider, and the breaker."""
+
+    queue: ScopeState
+    provider: ScopeState
     breaker_s: float | None
     breaker_reason: str
-    windows: list[WindowState]
+
+    @property
+    def in_flight(self) -> int:
+        """Messages of the queue that were let through and are not done."""
+        return self.queue.in_flight
+
+    @property
+    def windows(self) -> list[WindowState]:
+        """What holds for the queue: its own windows, then its provider's."""
+        return self.queue.windows + self.provider.windows
+
+    @property
+    def closed(self) -> tuple[str, float, str] | None:
+        """(`operator`, `spend` or `breaker`; seconds left; reason), or None."""
+        own, shared = self.queue, self.provider
+        found = (
+            ("operator", own.operator_s, own.operator_reason),
+            ("operator", shared.operator_s, shared.operator_reason),
+            ("spend", shared.spend_s, shared.spend_reason),
+            ("breaker", self.breaker_s, self.breaker_reason),
+        )
+        return next(((by, left_s, why) for by, left_s, why in found if left_s is not None and left_s > 0), None)
 
     @property
     def closed_by(self) -> str:
         """`operator`, `spend`, `breaker`, or empty."""
-        closed = (("operator", self.operator_s), ("spend", self.spend_s), ("breaker", self.breaker_s))
-        return next((name for name, left_s in closed if left_s is not None and left_s > 0), "")
+        return self.closed[0] if self.closed else ""
 
 
-class Gate:
-    """The gate of one queue. `breaker`: the name of the breaker that closes it, shared by queues of one provider."""
+class Scope:
+    """Limits and pauses that hold for a queue, or for all queues of a provider."""
 
-    def __init__(self, redis: "Redis", queue: str, breaker: str, slot_ttl_s: float) -> None:
-        self.queue = queue
+    def __init__(self, redis: "Redis", name: str) -> None:
         self._redis = redis
-        self._slot_ttl_ms = int(slot_ttl_s * 1000)
-        base = f"penstock:{{gates}}:{queue}"
+        base = f"penstock:{{gates}}:{name}"
         self._hash = f"{base}:gate"
-        windows = [f"{base}:window{n}" for n in range(1, MAX_WINDOWS + 1)]
-        self._keys = [self._hash, f"{base}:slots", f"{base}:reserved", breaker_key(breaker), *windows]
-
-    def admit(self, holder: str, cost: int = 1, tokens: int = 0) -> Admission:
-        """Ask for a slot and room in every window. Asking again with the same holder replaces what it has."""
-        return self._ask("gate_admit", holder, cost, tokens)
-
-    def stamp(self, holder: str, cost: int = 1, tokens: int = 0) -> Admission:
-        """Say that the call is made now. If it is refused, everything is given back and no call may be made."""
-        return self._ask("gate_stamp", holder, cost, tokens)
-
-    def sent(self, stamp: int, cost: int = 1, tokens: int = 0) -> None:
-        """Say that the request of a stamp has been handed over only now."""
-        self._run("gate_sent", stamp, cost, tokens)
-
-    def finish(self, holder: str, extra_tokens: int = 0) -> None:
-        """Give the slot back, after the call or instead of it. `extra_tokens`: used minus stamped."""
-        self._run("gate_finish", holder, extra_tokens)
+        self.keys = [self._hash, f"{base}:slots", f"{base}:reserved"]
+        self.keys += [f"{base}:window{n}" for n in range(1, MAX_WINDOWS + 1)]
 
     def configure(self, windows: Sequence[Window], concurrency: int | None) -> None:
         """Set the limits; they hold from the next admission on. What was used stays used."""
@@ -113,7 +124,13 @@ class Gate:
             fields["concurrency"] = concurrency
         names = [f"{name}{n}" for n in range(1, MAX_WINDOWS + 1) for name in ("limit", "ms", "unit")]
         unset = [name for name in [*names, "concurrency"] if name not in fields]
+        units = [f"unit{n}" for n in range(1, MAX_WINDOWS + 1)]
+        before = dict(zip(units, cast("list[str | None]", self._redis.hmget(self._hash, units)), strict=True))
         with self._redis.pipeline() as pipe:
+            for n, unit in enumerate(units, 1):
+                if before[unit] != fields.get(unit):  # tokens are no requests
+                    pipe.delete(self.keys[2 + n])
+                    pipe.hdel(self._hash, f"total{n}")
             pipe.hset(self._hash, mapping=cast("Any", fields))
             if unset:
                 pipe.hdel(self._hash, *unset)
@@ -131,26 +148,57 @@ class Gate:
         """End what `close` with the same `by` began; never another's."""
         self._redis.hdel(self._hash, f"{by}_until", f"{by}_reason")
 
+
+class Gate:
+    """The gate of one queue: what holds for it alone (`own`), and for all queues of its provider (`shared`)."""
+
+    def __init__(self, redis: "Redis", queue: str, breaker: str, slot_ttl_s: float) -> None:
+        """`breaker`: its name, `provider:capability`; it closes all queues that ask for that."""
+        self.queue = queue
+        self._redis = redis
+        self._slot_ttl_ms = int(slot_ttl_s * 1000)
+        self.own = Scope(redis, f"queue:{queue}")
+        self.shared = provider_scope(redis, breaker.partition(":")[0])
+        self._keys = [*self.own.keys, *self.shared.keys, breaker_key(breaker)]
+
+    def admit(self, holder: str, cost: int = 1, tokens: int = 0) -> Admission:
+        """Ask for a slot and room in every window. Asking again with the same holder replaces what it has."""
+        return self._ask("gate_admit", holder, cost, tokens)
+
+    def stamp(self, holder: str, cost: int = 1, tokens: int = 0) -> Admission:
+        """Say that the call is made now. If it is refused, everything is given back and no call may be made."""
+        return self._ask("gate_stamp", holder, cost, tokens)
+
+    def sent(self, stamp: int, cost: int = 1, tokens: int = 0) -> None:
+        """Say that the request of a stamp has been handed over only now."""
+        self._run("gate_sent", stamp, cost, tokens)
+
+    def finish(self, holder: str, extra_tokens: int = 0) -> None:
+        """Give the slot back, after the call or instead of it. `extra_tokens`: used minus stamped."""
+        self._run("gate_finish", holder, extra_tokens)
+
     def look(self) -> GateState:
         """How the gate stands."""
-        found = self._run("gate_look")
-        now = int(found[8])
+        now, breaker_until, breaker_reason, *scopes = self._run("gate_look")
+        half = len(scopes) // 2
 
         def left_s(value: str) -> float | None:
             if value == "":
                 return None
-            return float("inf") if int(value) < 0 else (int(value) - now) / 1000
+            return float("inf") if int(value) < 0 else (int(value) - int(now)) / 1000
 
-        windows = [found[start : start + 4] for start in range(9, 9 + 4 * MAX_WINDOWS, 4)]
-        return GateState(
-            in_flight=int(found[0]), reserved=int(found[1]), operator_s=left_s(found[2]), operator_reason=found[3],
-            spend_s=left_s(found[4]), spend_reason=found[5], breaker_s=left_s(found[6]), breaker_reason=found[7],
-            windows=[
-                WindowState(Window(int(limit), int(ms) / 1000, Unit(unit)), int(used))
-                for limit, used, ms, unit in windows
-                if limit != ""
-            ],
-        )  # fmt: skip
+        def state(found: list[Any]) -> ScopeState:
+            rows = [found[start : start + 4] for start in range(6, len(found), 4)]
+            return ScopeState(
+                int(found[0]), int(found[1]), left_s(found[2]), found[3], left_s(found[4]), found[5],
+                [
+                    WindowState(Window(int(limit), int(ms) / 1000, Unit(unit)), int(used))
+                    for limit, used, ms, unit in rows
+                    if limit != ""
+                ],
+            )  # fmt: skip
+
+        return GateState(state(scopes[:half]), state(scopes[half:]), left_s(breaker_until), breaker_reason)
 
     def _ask(self, name: str, holder: str, cost: int, tokens: int) -> Admission:
         granted, wait_ms, reason, *stamp = self._run(
@@ -161,6 +209,11 @@ class Gate:
     def _run(self, name: str, *arguments: str | int) -> Any:
         act = self._redis.register_script(script("gate_lib") + script(name))
         return act(keys=self._keys, args=list(arguments))
+
+
+def provider_scope(redis: "Redis", provider: str) -> Scope:
+    """What holds for all queues of a provider together."""
+    return Scope(redis, f"provider:{provider}")
 
 
 def breaker_key(breaker: str) -> str:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.limits import format_windows, parse_windows
-from pipeline.engine.tables import Base, UtcDateTime
+from pipeline.engine.tables import Base, UtcDateTime, table_of, upsert
 
 
 class SystemSetting(Base):
@@ -106,7 +106,8 @@ def change(session: Session, known: dict[str, Live], key: str, text: str, now: d
 
 def put(session: Session, key: str, value: Any, now: datetime) -> None:
     """Write one row."""
-    session.merge(SystemSetting(key=key, value=json.dumps(value), updated_at=now))
+    # Two writers at once must not trip over each other: breakers are remembered by whoever made the call.
+    upsert(session, table_of(SystemSetting), [{"key": key, "value": json.dumps(value), "updated_at": now}])
 
 
 def drop(session: Session, key: str) -> None:

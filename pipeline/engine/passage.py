@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
+import structlog
 from redis import RedisError
+from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.engine.breaker import Breaker, BreakerState
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.gate import Admission, Gate
 
+log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 
 
@@ -64,20 +67,28 @@ class Passage:
             result = ask()
         except UnitError as error:
             if on_the_way.stamp:
-                with suppress(RedisError):
-                    self._failed(error)
-                    if (partial := getattr(error, "answer", None)) is not None:
-                        self._account(*usage_of(partial))
+                self._note(lambda failure=error: self._failed(failure))  # type: ignore[misc]
+                if (partial := getattr(error, "answer", None)) is not None:
+                    self._note(lambda: self._account(*usage_of(partial)))
             raise
         finally:
             sending.reset(token)
         if not on_the_way.stamp:
             raise RuntimeError("a provider made a call without telling `sending`")
-        with suppress(RedisError):
-            if self.breaker.succeeded():
-                self.on_change(None)
-            self._account(*usage_of(result))
+        self._note(lambda: self._succeeded(usage_of(result)))
         return result
+
+    def _note(self, note: Callable[[], None]) -> None:
+        """Do the bookkeeping after a call. What it cannot write must not cost the answer that was paid for."""
+        try:
+            note()
+        except (RedisError, SQLAlchemyError) as error:
+            log.warning("passage.not_noted", queue=self.gate.queue, error=type(error).__name__)
+
+    def _succeeded(self, usage: tuple[str, int, int]) -> None:
+        if self.breaker.succeeded():
+            self.on_change(None)
+        self._account(*usage)
 
     def _account(self, model: str, input_tokens: int, output_tokens: int) -> None:
         if self.tokens:

@@ -1,10 +1,12 @@
 """The declarative base and column types that every table shares."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import DateTime, Dialect, MetaData, Table
-from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.types import TypeDecorator
 
 # Named constraints: Alembic can only alter what has a name, on SQLite above all.
@@ -47,3 +49,12 @@ def table_of(model: type[Any]) -> Table:
     table = model.__table__
     assert isinstance(table, Table)
     return table
+
+
+def upsert(session: Session, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert rows, all with the same columns; one whose primary key is there takes that one's place."""
+    insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    statement = insert(table).values(list(rows))
+    key = [column.name for column in table.primary_key]
+    changed = {name: statement.excluded[name] for name in rows[0] if name not in key}
+    session.execute(statement.on_conflict_do_update(index_elements=key, set_=changed))

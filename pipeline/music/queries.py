@@ -1,7 +1,6 @@
 """Reading: songs, batches, runs, and how the pipeline stands. Source 002, section 6."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from redis import RedisError
 from sqlalchemy import func, or_, select
@@ -119,13 +118,10 @@ def _closed(context: Context, run: RunView) -> str:
     names = {queue_of(context.settings, run.mode, step) for step in steps[run.mode]} & known.keys()
     found: list[str] = []
     for name in sorted(names):
-        look = gates.gate(context, known[name]).look()
-        if look.closed_by:
-            found.append(f"{name}: {look.closed_by} {_detail(look)}".strip())
+        closed = gates.gate(context, known[name]).look().closed
+        if closed:
+            by, left_s, reason = closed
+            left = f"{left_s:.0f} s left" if left_s < float("inf") else ""
+            detail = ", ".join(part for part in (reason, left) if part)
+            found.append(f"{name}: {by}" + (f" ({detail})" if detail else ""))
     return "; ".join(found)
-
-
-def _detail(look: Any) -> str:
-    if look.closed_by == "breaker":
-        return f"({look.breaker_reason}, {look.breaker_s:.0f} s left)"
-    return f"({look.operator_reason})" if look.closed_by == "operator" and look.operator_reason else ""

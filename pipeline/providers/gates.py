@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine import events, live
 from pipeline.engine.breaker import Breaker, BreakerPolicy, BreakerState
 from pipeline.engine.errors import UserError
-from pipeline.engine.gate import FOR_EVER, Gate
+from pipeline.engine.gate import FOR_EVER, Gate, Scope, provider_scope
 from pipeline.engine.limits import parse_windows
 from pipeline.engine.live import Live, amount, whole, windows
 from pipeline.engine.passage import Passage
@@ -43,7 +43,7 @@ class GatedQueue:
     provider: str
     capability: str
     limits: str = ""
-    """What holds where no live setting says otherwise; empty: the provider's own."""
+    """What holds for this queue, beside its provider's limits, where no live setting says otherwise."""
     limits_setting: str = ""
     """A live setting, in messages a minute, that comes before `limits`."""
 
@@ -120,18 +120,23 @@ def known_settings(settings: Settings) -> dict[str, Live]:
         ),
         BATCH_SIZE_SETTING: Live("songs in one batch, from the next batch on", whole(1, 500), 10),
     }  # fmt: skip
-    for name, queue in gated_queues(settings).items():
-        profile = settings.providers[queue.provider]
-        found[f"queue.{name}.limits"] = Live(
-            "calls or tokens in a window, like 10/s, 500/min, 100000 tokens/min",
-            windows,
-            windows(queue.limits or profile.limits),
-        )
-        found[f"provider.{queue.provider}.daily_spend_cap"] = Live(
+    for provider in _providers(settings):
+        profile = settings.providers[provider]
+        found |= _limits_of(f"provider.{provider}", windows(profile.limits))
+        found[f"provider.{provider}.daily_spend_cap"] = Live(
             "spent in a day, the provider's queues close until the next; 0: no cap", amount, profile.daily_spend_cap
         )
-        found[f"queue.{name}.concurrency"] = Live("calls under way at once; 0: no limit", whole(0, 10_000), 0)
+    for queue in gated_queues(settings).values():
+        found |= _limits_of(f"queue.{queue.name}", windows(queue.limits))
     return found
+
+
+def _limits_of(scope: str, default: str) -> dict[str, Live]:
+    whom = "all queues of the provider together" if scope.startswith("provider.") else "this queue alone"
+    return {
+        f"{scope}.limits": Live(f"calls or tokens in a window, {whom}: 10/s, 100000 tokens/min", windows, default),
+        f"{scope}.concurrency": Live(f"calls under way at once, {whom}; 0: no limit", whole(0, 10_000), 0),
+    }
 
 
 def live_values(context: Context) -> dict[str, live.Value]:
@@ -163,11 +168,14 @@ def sync(context: Context) -> bool:
         if value.error:
             log.warning("setting.ignored", setting=value.key, error=value.error)
     for name, queue in gated_queues(context.settings).items():
-        _apply(context, queue, found[f"queue.{name}.limits"], found[f"queue.{name}.concurrency"], rows)
+        own = gate(context, queue).own
+        _apply_pause(own, rows.get(f"pause.{name}"))
+        _apply_limits(own, found, f"queue.{name}")
     for key, row in rows.items():
         if key.startswith("breaker."):
             _restore_breaker(context, key.removeprefix("breaker."), json.loads(row))
-    for provider in {queue.provider for queue in gated_queues(context.settings).values()}:
+    for provider in _providers(context.settings):
+        _apply_limits(provider_scope(context.redis, provider), found, f"provider.{provider}")
         _apply_cap(context, provider, spending.spent_today(context, provider, context.settings.providers[provider]))
     context.redis.set(APPLIED, digest)
     return True
@@ -181,24 +189,26 @@ def charge(context: Context, provider: str, cost: float) -> None:
 def _apply_cap(context: Context, provider: str, spent: float) -> None:
     cap = float(live_setting(context, f"provider.{provider}.daily_spend_cap").value)
     until = int(next_reset(context.settings.providers[provider], datetime.now(UTC)).timestamp() * 1000)
-    for queue in gated_queues(context.settings).values():
-        if queue.provider == provider:
-            if cap and spent >= cap:
-                gate(context, queue).close("spend", until, f"{spent:.2f} of {cap:.2f} spent today")
-            else:
-                gate(context, queue).reopen("spend")
-
-
-def _apply(context: Context, queue: GatedQueue, limits: live.Value, slots: live.Value, rows: dict[str, str]) -> None:
-    at = gate(context, queue)
-    pause = json.loads(rows.get(f"pause.{queue.name}", "null"))
-    if pause:
-        at.close("operator", pause["until"], pause["reason"])
+    shared = provider_scope(context.redis, provider)
+    if cap and spent >= cap:
+        shared.close("spend", until, f"{spent:.2f} of {cap:.2f} spent today")
     else:
-        at.reopen("operator")
+        shared.reopen("spend")
+
+
+def _apply_pause(scope: Scope, row: str | None) -> None:
+    pause = json.loads(row) if row else None
+    if pause:
+        scope.close("operator", pause["until"], pause["reason"])
+    else:
+        scope.reopen("operator")
+
+
+def _apply_limits(scope: Scope, found: dict[str, live.Value], prefix: str) -> None:
+    limits, slots = found[f"{prefix}.limits"], found[f"{prefix}.concurrency"]
     # A row that holds nonsense changes nothing: what was in force stays, if anything was.
-    if not (limits.error or slots.error) or not at.ready():
-        at.configure(parse_windows(limits.value), slots.value or None)
+    if not (limits.error or slots.error) or not scope.ready():
+        scope.configure(parse_windows(limits.value), slots.value or None)
 
 
 def _restore_breaker(context: Context, name: str, state: dict[str, Any]) -> None:
@@ -248,9 +258,33 @@ def tell_due(context: Context) -> int:
     return len(due) + len(ended)
 
 
+def _providers(settings: Settings) -> list[str]:
+    return sorted({queue.provider for queue in gated_queues(settings).values()})
+
+
 def breakers(settings: Settings) -> list[str]:
     """The names of all breakers."""
     return sorted({queue.breaker for queue in gated_queues(settings).values()})
+
+
+def closed_because(context: Context, queue: str) -> str:
+    """Why nothing of a queue is let through now, in words; empty if its gate is open, or Redis cannot say."""
+    found = gated_queues(context.settings).get(queue)
+    if found is None:
+        return ""
+    try:
+        closed = gate(context, found).look().closed
+    except RedisError:
+        return ""
+    if closed is None:
+        return ""
+    by, _, reason = closed
+    why = {
+        "operator": f"{queue} is paused by an operator",
+        "spend": f"{found.provider} has reached its spend cap for today",
+        "breaker": f"{found.provider} is left alone for a while",
+    }[by]
+    return f"{why} ({reason})" if reason else why
 
 
 def is_open(context: Context, provider: str, capability: str) -> bool:

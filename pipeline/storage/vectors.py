@@ -4,14 +4,13 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import BigInteger, Index, Integer, LargeBinary, String, delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
+from pipeline.engine import tables
 from pipeline.engine.tables import Base, UtcDateTime, table_of
 
 Floats = NDArray[np.float32]
@@ -72,11 +71,8 @@ def upsert(
         }
         for item_id, vector in rows
     ]  # fmt: skip
-    insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     for start in range(0, len(values), _PORTION):
-        statement = insert(VECTORS).values(values[start : start + _PORTION])
-        changed = {name: statement.excluded[name] for name in ("model", "dims", "data", "updated_at")}
-        session.execute(statement.on_conflict_do_update(index_elements=["kind", "item_id"], set_=changed))
+        tables.upsert(session, VECTORS, values[start : start + _PORTION])
     return len(values)
 
 

@@ -21,7 +21,8 @@ def _assert_all_failed(flow: Flow, document_id: str, reason: str, attempts: int)
     assert {page.attempts for page in pages} == {attempts}
 
 
-@settings(DOCUMENTS__BACKOFF_S="[0.1,0.2]")
+# A breaker that stays closed: what is seen here is how attempts end.
+@settings(DOCUMENTS__BACKOFF_S="[0.1,0.2]", PROVIDERS__TEST__BREAKER_FAIL_MAX="1000")
 def test_provider_that_is_down_is_tried_again_and_then_named(
     stack: Stack, flow: Flow, provider: ProviderServer
 ) -> None:
@@ -37,7 +38,7 @@ def test_wrong_key_costs_one_call_a_page(stack: Stack, flow: Flow) -> None:
     assert flow.provider.counts == {401: PAGES}
 
 
-@settings(PROVIDERS__TEST__TIMEOUT_S="1", DOCUMENTS__BACKOFF_S="[0.1]")
+@settings(PROVIDERS__TEST__TIMEOUT_S="1", DOCUMENTS__BACKOFF_S="[0.1]", PROVIDERS__TEST__BREAKER_FAIL_MAX="1000")
 def test_model_that_never_stops_is_cut_off(stack: Stack, flow: Flow) -> None:
     flow.provider.script.always = Fault("trickle")
     stack.start(*FLEET)
@@ -55,7 +56,9 @@ def test_rate_limit_uses_up_no_attempt(stack: Stack, flow: Flow) -> None:
     assert {(page.attempts, page.retry_count) for page in flow.pages(document_id)} == {(1, 0)}
 
 
-@settings(DOCUMENTS__BACKOFF_S="[0.1,0.1]")
+@settings(
+    DOCUMENTS__BACKOFF_S="[0.1,0.1]", PROVIDERS__TEST__BREAKER_FAIL_MAX="3", PROVIDERS__TEST__BREAKER_COOL_DOWN_S="1"
+)
 def test_provider_that_comes_back_loses_no_page(stack: Stack, flow: Flow) -> None:
     flow.provider.push(*[Fault(status=503)] * 4, *[Fault("close")] * 2)
     stack.start(*FLEET)

@@ -1,6 +1,8 @@
 """Gates over a whole fleet, counted at the provider."""
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -39,7 +41,7 @@ def test_no_window_holds_more_than_the_limit_however_many_workers_come_and_go(st
     stack.start(*FLEET, "ai-2")
     document_id = flow.submit(40)
     flow.wait_for_calls(8)
-    stack.start("ai-3")
+    stack.start("forked-1")
     flow.wait_for_calls(16)
     stack["ai-1"].kill()
     flow.wait_for_status(document_id, within_s=90)
@@ -56,17 +58,19 @@ def test_an_operators_pause_holds_on_workers_that_start_later_and_through_an_emp
     document_id = flow.submit(30)
     flow.wait_for_calls(4)
     gates.pause(flow.context, QUEUE, None, "maintenance")
+    at_pause = _calls(flow)
+    stack.start("ai-2")
     _wait_until_nothing_is_in_flight(flow)
     seen = _calls(flow)
-    stack.start("ai-2")
+    assert seen <= at_pause + 4, "none but the calls in flight"
     flow.context.redis.flushall()
     for client in flow.context.redis.client_list():
         if client["cmd"] != "client|list":
             flow.context.redis.client_kill_filter(_id=client["id"], skipme=True)
     gate = gates.gate(flow.context, gates.gated_queues(flow.context.settings)[QUEUE])
-    wait_until(gate.ready, 20, "a worker put the pause back")
+    wait_until(gate.own.ready, 20, "a worker put the pause back")
     assert gate.look().closed_by == "operator"
-    wait_until(lambda: flow.context.redis.llen(QUEUE), 30, "lanes wait before the gate again")
+    wait_until(lambda: stack["ai-2"].says(" ready."), 30, "the later worker is ready")
     assert _calls(flow) == seen, "nobody called while the queue was paused"
     gates.resume(flow.context, QUEUE)
     flow.wait_for_status(document_id, within_s=90)
@@ -79,9 +83,9 @@ def test_an_operators_pause_holds_on_workers_that_start_later_and_through_an_emp
     PROVIDERS__TEST__BREAKER_COOL_DOWN_S="2",
     DOCUMENTS__BACKOFF_S="[1,1,1,1,1,1]",
 )
-def test_a_provider_that_is_down_is_left_alone_and_probed_once(stack: Stack, flow: Flow) -> None:
+def test_a_provider_that_is_down_is_left_alone_and_probed_once_also_without_beat(stack: Stack, flow: Flow) -> None:
     flow.provider.configure({"always": {"kind": "reply", "status": 503}, "latency_s": 0.05})
-    stack.start(*FLEET, "ai-2")
+    stack.start("cpu-1", "control-1", "ai-1", "ai-2")
     document_id = flow.submit(12)
     breaker = gates.breaker(flow.context, BREAKER)
     wait_until(lambda: breaker.look().state == "open", 30, "the breaker opened")
@@ -94,6 +98,60 @@ def test_a_provider_that_is_down_is_left_alone_and_probed_once(stack: Stack, flo
     flow.provider.configure({"always": None})
     flow.wait_for_status(document_id, within_s=90)
     assert breaker.look().state == "closed"
+
+
+@SQLITE
+@settings(PROVIDERS__TEST__TIMEOUT_S="2", PROVIDERS__TEST__CONCURRENCY="8")
+def test_slots_of_a_killed_worker_are_free_when_their_time_is_over(stack: Stack, flow: Flow) -> None:
+    flow.provider.configure({"latency_s": 1.5})
+    gates.change_setting(flow.context, f"queue.{QUEUE}.concurrency", "2")
+    stack.start(*FLEET)
+    document_id = flow.submit(8)
+    gate = gates.gate(flow.context, gates.gated_queues(flow.context.settings)[QUEUE])
+    wait_until(lambda: flow.provider.stats(records=False)["under_way"] == 2, 40, "both slots are taken")
+    stack["ai-1"].kill()
+    assert gate.look().in_flight == 2
+    flow.provider.configure({"latency_s": 0})
+    stack.start("ai-2")
+    flow.wait_for_status(document_id, within_s=2 + gates.SLOT_MARGIN_S + 60)
+    flow.assert_exactly_once(document_id)
+    assert flow.provider.max_concurrent == 2
+
+
+PROBERS = """
+import json, os, sys
+from pipeline.engine.breaker import Breaker, BreakerPolicy
+from pipeline.engine.connection import connect
+from pipeline.engine.gate import Gate
+import httpx2
+
+redis_url, provider_url, processes = sys.argv[1], sys.argv[2], int(sys.argv[3])
+for _ in range(processes):
+    if os.fork():
+        continue
+    redis = connect(redis_url)
+    gate, breaker = Gate(redis, "vision.test", "test:vision", 60), Breaker(redis, "test:vision", BreakerPolicy())
+    holder, asked = str(os.getpid()), 0
+    while breaker.look().state == "half-open":
+        if gate.admit(holder).granted and gate.stamp(holder).granted:
+            httpx2.post(provider_url + "/chat/completions", json={"model": "m", "messages": []})
+            breaker.open(60, "the probe failed")
+            gate.finish(holder)
+        asked += 1
+    os._exit(0 if asked else 1)
+print([os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(processes)])
+"""
+
+
+@SQLITE
+def test_of_twenty_processes_at_a_half_open_breaker_one_probes(flow: Flow, redis_url: str) -> None:
+    gates.sync(flow.context)
+    flow.provider.configure({"latency_s": 1})
+    gates.breaker(flow.context, BREAKER).open(0.001, "down")
+    program = [sys.executable, "-c", PROBERS, redis_url, flow.provider.base_url, "20"]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout.strip() == str([0] * 20), ended.stderr
+    assert _calls(flow) == 1
 
 
 @SQLITE

@@ -23,7 +23,8 @@ def redis(redis_url: str) -> Iterator["Redis"]:
 @pytest.fixture
 def gate(redis: "Redis") -> Gate:
     made = Gate(redis, "vision.p", "p:vision", slot_ttl_s=60)
-    made.configure([], None)
+    made.own.configure([], None)
+    made.shared.configure([], None)
     return made
 
 
@@ -35,12 +36,14 @@ def test_a_gate_whose_limits_are_unknown_lets_nothing_through(redis: "Redis") ->
     unset = Gate(redis, "vision.q", "q:vision", slot_ttl_s=60)
     assert unset.admit("a").reason == "unready"
     assert unset.stamp("a").reason == "unready"
-    unset.configure([], None)
+    unset.own.configure([], None)
+    assert unset.admit("a").reason == "unready", "its provider's limits are unknown"
+    unset.shared.configure([], None)
     assert unset.admit("a").granted
 
 
 def test_a_window_lets_its_limit_through_and_says_when_to_come_again(gate: Gate) -> None:
-    gate.configure([Window(3, 60)], None)
+    gate.own.configure([Window(3, 60)], None)
     assert [_through(gate, str(n)) for n in range(4)] == [True, True, True, False]
     refused = gate.admit("late")
     assert refused.reason == "limit"
@@ -48,7 +51,7 @@ def test_a_window_lets_its_limit_through_and_says_when_to_come_again(gate: Gate)
 
 
 def test_reservations_count_until_they_are_given_back(gate: Gate) -> None:
-    gate.configure([Window(2, 60)], None)
+    gate.own.configure([Window(2, 60)], None)
     assert gate.admit("a").granted
     assert gate.admit("b").granted
     assert not gate.admit("c").granted
@@ -60,14 +63,14 @@ def test_reservations_count_until_they_are_given_back(gate: Gate) -> None:
 
 
 def test_asking_again_with_the_same_holder_takes_no_second_place(gate: Gate) -> None:
-    gate.configure([Window(1, 60)], 1)
+    gate.own.configure([Window(1, 60)], 1)
     assert gate.admit("a").granted
     assert gate.admit("a").granted
     assert gate.look().in_flight == 1
 
 
 def test_stamps_stay_when_the_call_is_done(gate: Gate) -> None:
-    gate.configure([Window(1, 60)], None)
+    gate.own.configure([Window(1, 60)], None)
     assert _through(gate, "a")
     gate.finish("a")
     assert not gate.admit("b").granted
@@ -75,14 +78,14 @@ def test_stamps_stay_when_the_call_is_done(gate: Gate) -> None:
 
 
 def test_a_stamp_without_a_reservation_needs_room(gate: Gate) -> None:
-    gate.configure([Window(1, 60)], None)
+    gate.own.configure([Window(1, 60)], None)
     assert gate.stamp("a").granted
     assert gate.stamp("b").reason == "limit"
     assert gate.look().in_flight == 1
 
 
 def test_several_windows_hold_at_once_in_requests_and_tokens(gate: Gate) -> None:
-    gate.configure([Window(10, 60), Window(3, 3600), Window(100, 60, Unit.TOKENS)], None)
+    gate.own.configure([Window(10, 60), Window(3, 3600), Window(100, 60, Unit.TOKENS)], None)
     assert _through(gate, "a", tokens=60)
     assert not gate.admit("b", tokens=60).granted
     assert _through(gate, "b", tokens=30)
@@ -91,7 +94,7 @@ def test_several_windows_hold_at_once_in_requests_and_tokens(gate: Gate) -> None
 
 
 def test_estimated_tokens_are_corrected_by_what_was_used(gate: Gate) -> None:
-    gate.configure([Window(100, 60, Unit.TOKENS)], None)
+    gate.own.configure([Window(100, 60, Unit.TOKENS)], None)
     assert _through(gate, "a", tokens=80)
     gate.finish("a", extra_tokens=-70)
     assert gate.look().windows[0].used == 10
@@ -102,14 +105,40 @@ def test_estimated_tokens_are_corrected_by_what_was_used(gate: Gate) -> None:
 
 
 def test_what_is_larger_than_the_window_has_it_to_itself(gate: Gate) -> None:
-    gate.configure([Window(100, 60, Unit.TOKENS)], None)
+    gate.own.configure([Window(100, 60, Unit.TOKENS)], None)
     assert _through(gate, "a", tokens=5000)
     assert not gate.admit("b", tokens=1).granted
 
 
+def test_queues_of_one_provider_share_its_windows_and_slots(gate: Gate, redis: "Redis") -> None:
+    other = Gate(redis, "metadata", "p:text", slot_ttl_s=60)
+    other.own.configure([Window(2, 60)], None)
+    gate.shared.configure([Window(3, 60), Window(100, 60, Unit.TOKENS)], 2)
+    assert _through(gate, "a", tokens=10)
+    assert other.admit("b", tokens=20).granted
+    assert gate.admit("c").reason == "concurrency"
+    gate.finish("a", extra_tokens=5)
+    assert gate.admit("c").granted
+    assert other.admit("d").reason == "limit", "one stamped and two reserved, of three"
+    other.finish("b")
+    assert _through(other, "d", tokens=50)
+    assert [window.used for window in other.look().provider.windows] == [2, 65]
+    assert [window.used for window in other.look().queue.windows] == [1]
+    assert (gate.look().in_flight, other.look().provider.in_flight) == (1, 2)
+
+
+def test_a_window_that_counts_something_else_from_now_on_begins_anew(gate: Gate) -> None:
+    gate.own.configure([Window(100_000, 3600, Unit.TOKENS)], None)
+    assert _through(gate, "a", tokens=5000)
+    gate.own.configure([Window(10, 3600)], None)
+    assert _through(gate, "b")
+    assert gate.look().windows[0].used == 1
+
+
 def test_concurrency_counts_until_finish_and_ends_with_its_time(redis: "Redis") -> None:
     gate = Gate(redis, "vision.p", "p:vision", slot_ttl_s=0.2)
-    gate.configure([], 1)
+    gate.own.configure([], 1)
+    gate.shared.configure([], None)
     assert _through(gate, "killed")
     assert gate.admit("next").reason == "concurrency"
     deadline = time.monotonic() + 5
@@ -118,22 +147,22 @@ def test_concurrency_counts_until_finish_and_ends_with_its_time(redis: "Redis") 
         time.sleep(0.02)
 
 
-def test_the_limit_holds_in_every_sliding_window_however_many_ask(redis: "Redis", redis_url: str) -> None:
-    Gate(redis, "vision.p", "p:vision", 60).configure([Window(20, 0.5)], None)
+def test_the_limit_holds_in_every_sliding_window_however_many_ask(gate: Gate, redis_url: str) -> None:
+    gate.own.configure([Window(20, 0.5)], None)
     granted: list[float] = []
     ends = time.monotonic() + 2.2
 
     def ask(number: int) -> None:
         client = connect(redis_url)
-        gate = Gate(client, "vision.p", "p:vision", 60)
+        own = Gate(client, gate.queue, "p:vision", 60)
         turn = 0
         while time.monotonic() < ends:
             turn += 1
             holder = f"{number}-{turn}"
-            if _through(gate, holder):
+            if _through(own, holder):
                 seconds, micros = client.time()
                 granted.append(seconds + micros / 1e6)
-            gate.finish(holder)
+            own.finish(holder)
         client.close()
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
@@ -149,26 +178,26 @@ def test_the_limit_holds_in_every_sliding_window_however_many_ask(redis: "Redis"
 
 def test_an_operators_pause_and_a_breaker_are_ended_apart(gate: Gate, redis: "Redis") -> None:
     breaker = Breaker(redis, "p:vision", BreakerPolicy())
-    gate.close("operator", FOR_EVER, "maintenance")
+    gate.own.close("operator", FOR_EVER, "maintenance")
     breaker.open(60, "rate limit")
     assert gate.admit("a").reason == "operator"
-    gate.reopen("operator")
+    gate.own.reopen("operator")
     assert gate.admit("a").reason == "breaker"
-    gate.close("operator", FOR_EVER)
+    gate.own.close("operator", FOR_EVER)
     breaker.close()
     assert gate.admit("a").reason == "operator"
-    gate.reopen("operator")
+    gate.own.reopen("operator")
     assert gate.admit("a").granted
 
 
 def test_a_pause_in_the_past_counts_as_ended(gate: Gate) -> None:
-    gate.close("operator", int(time.time() * 1000) - 1)
+    gate.own.close("operator", int(time.time() * 1000) - 1)
     assert gate.admit("a").granted
 
 
 def test_a_gate_that_closed_after_the_admission_refuses_the_call(gate: Gate) -> None:
     assert gate.admit("a").granted
-    gate.close("operator", FOR_EVER)
+    gate.own.close("operator", FOR_EVER)
     assert gate.stamp("a").reason == "operator"
     assert gate.look().in_flight == 0
 

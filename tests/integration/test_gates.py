@@ -41,17 +41,17 @@ def test_a_changed_limit_is_in_force_at_once_and_keeps_what_was_used(context: Co
     gates.sync(context)
     assert _gate(context).admit("a").granted
     assert _gate(context).stamp("a").granted
-    gates.change_setting(context, "queue.vision.p.limits", "5/min")
+    gates.change_setting(context, "provider.p.limits", "5/min")
     assert _used(context) == [(5, 1)]
-    assert gates.reset_setting(context, "queue.vision.p.limits") == "3/min"
+    assert gates.reset_setting(context, "provider.p.limits") == "3/min"
     assert _used(context) == [(3, 1)]
 
 
 @pytest.mark.parametrize("value", ["0/s", "-3/min", "lots", "1/s 2/s"])
 def test_a_limit_that_makes_no_sense_is_refused(context: Context, value: str) -> None:
     with pytest.raises(UserError):
-        gates.change_setting(context, "queue.vision.p.limits", value)
-    assert gates.live_setting(context, "queue.vision.p.limits").is_default
+        gates.change_setting(context, "provider.p.limits", value)
+    assert gates.live_setting(context, "provider.p.limits").is_default
 
 
 def test_unknown_queues_settings_and_breakers_are_named(context: Context) -> None:
@@ -65,20 +65,20 @@ def test_unknown_queues_settings_and_breakers_are_named(context: Context) -> Non
 
 
 def test_a_row_edited_to_nonsense_leaves_the_old_value_in_force_and_shows_an_error(context: Context) -> None:
-    gates.change_setting(context, "queue.vision.p.limits", "7/min")
+    gates.change_setting(context, "provider.p.limits", "7/min")
     for nonsense in ('"many"', "not json", "[1]"):
         context.db.run(
             lambda session, row=nonsense: session.merge(  # type: ignore[misc]
-                live.SystemSetting(key="queue.vision.p.limits", value=row, updated_at=datetime.now(UTC))
+                live.SystemSetting(key="provider.p.limits", value=row, updated_at=datetime.now(UTC))
             )
         )
         gates.sync(context)
         assert _used(context) == [(7, 0)], nonsense
-        assert gates.live_setting(context, "queue.vision.p.limits").error
+        assert gates.live_setting(context, "provider.p.limits").error
 
 
 def test_pauses_limits_and_breakers_come_back_when_redis_was_emptied(context: Context) -> None:
-    gates.change_setting(context, "queue.vision.p.limits", "7/min")
+    gates.change_setting(context, "provider.p.limits", "7/min")
     gates.pause(context, "vision.p", None, "maintenance")
     breaker = gates.breaker(context, "q:vision")
     breaker.open(600, "rate limit")

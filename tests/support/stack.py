@@ -23,6 +23,7 @@ ROLES = {
     "single": ["worker", "-Q", "cpu", "-P", "prefork", "-c", "1"],
     "control": ["worker", "-Q", "control", "-P", "threads", "-c", "4"],
     "ai": ["worker", "-Q", "vision.test", "-P", "threads", "-c", "4"],
+    "forked": ["worker", "-Q", "vision.test", "-P", "prefork", "-c", "4"],
     "beat": ["beat", "--pidfile="],
 }
 """Arguments of `celery -A tasks`. `single`: a `cpu` worker with one pool process, so that a claim names the process."""

@@ -5,11 +5,11 @@
 local holder, cost, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local wait, why, probing = closed(holder)
 if wait then return {0, wait, why} end
-redis.call('HDEL', KEYS[3], holder)
-local cost_r, tokens_r = reservations()
-wait = full(cost, tokens, cost_r, tokens_r)
+for _, s in ipairs(SCOPES) do redis.call('HDEL', s.reserved, holder) end
+wait = full(cost, tokens)
 if wait then return {0, wait, 'limit'} end
 if crowded(holder) then return {0, 20, 'concurrency'} end
 grant(holder, tonumber(ARGV[5]), probing)
-redis.call('HSET', KEYS[3], holder, (now + ARGV[4]) .. ':' .. cost .. ':' .. tokens)
+local held = (now + ARGV[4]) .. ':' .. cost .. ':' .. tokens
+for _, s in ipairs(SCOPES) do redis.call('HSET', s.reserved, holder, held) end
 return {1, 0, ''}

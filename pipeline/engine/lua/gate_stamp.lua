@@ -3,18 +3,17 @@
 -- ARGV: as for gate_admit
 -- Returns {go ahead, ms to wait, why not, number of the stamps}. Not ahead: slot and reservation are given back.
 local holder, cost, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local held = redis.call('HGET', KEYS[3], holder)
+local held = redis.call('HGET', PROVIDER.reserved, holder)
 local wait, why, probing = closed(holder)
-redis.call('HDEL', KEYS[3], holder)
+for _, s in ipairs(SCOPES) do redis.call('HDEL', s.reserved, holder) end
 local expiry = held and tonumber(string.match(held, '^(%d+)'))
-if not wait and not (expiry and expiry > now) then
-  local cost_r, tokens_r = reservations()
-  wait, why = full(cost, tokens, cost_r, tokens_r), 'limit'
-end
+if not wait and not (expiry and expiry > now) then wait, why = full(cost, tokens), 'limit' end
 if not wait and crowded(holder) then wait, why = 20, 'concurrency' end
 if wait then
-  redis.call('ZREM', KEYS[2], holder)
+  for _, s in ipairs(SCOPES) do redis.call('ZREM', s.slots, holder) end
   return {0, wait, why}
 end
 grant(holder, tonumber(ARGV[5]), probing)
-return {1, 0, '', stamp(holder, cost, tokens)}
+local n = redis.call('HINCRBY', PROVIDER.hash, 'n', 1)
+for _, s in ipairs(SCOPES) do add(s, n, {requests = cost, tokens = tokens}) end
+return {1, 0, '', n}
