@@ -132,9 +132,12 @@ for _ in range(processes):
     redis = connect(redis_url)
     gate, breaker = Gate(redis, "vision.test", "test:vision", 60), Breaker(redis, "test:vision", BreakerPolicy())
     holder, asked = str(os.getpid()), 0
+    redis.incr("probers")
+    while int(redis.get("probers")) < processes:
+        pass
     while breaker.look().state == "half-open":
         if gate.admit(holder).granted and gate.stamp(holder).granted:
-            httpx2.post(provider_url + "/chat/completions", json={"model": "m", "messages": []})
+            httpx2.post(provider_url + "/chat/completions", json=json.loads(sys.argv[4]), timeout=9)
             breaker.open(60, "the probe failed")
             gate.finish(holder)
         asked += 1
@@ -146,9 +149,10 @@ print([os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(processes)])
 @SQLITE
 def test_of_twenty_processes_at_a_half_open_breaker_one_probes(flow: Flow, redis_url: str) -> None:
     gates.sync(flow.context)
-    flow.provider.configure({"latency_s": 1})
+    flow.provider.configure({"latency_s": 1, "api_key": ""})
     gates.breaker(flow.context, BREAKER).open(0.001, "down")
-    program = [sys.executable, "-c", PROBERS, redis_url, flow.provider.base_url, "20"]
+    question = json.dumps({"model": "m", "messages": [{"role": "user", "content": "?"}]})
+    program = [sys.executable, "-c", PROBERS, redis_url, flow.provider.base_url, "20", question]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
     assert ended.stdout.strip() == str([0] * 20), ended.stderr
     assert _calls(flow) == 1

@@ -1,13 +1,17 @@
 """Gates and the database: limits, pauses, breakers and spend caps survive an emptied Redis and a hand on the table."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import insert
+from sqlalchemy.exc import OperationalError
 
 from pipeline.engine import live
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
+from pipeline.engine.passage import sending
 from pipeline.engine.traces import AiCall
 from pipeline.providers import gates
 from pipeline.storage.context import Context
@@ -145,8 +149,6 @@ def test_a_passage_that_finds_the_gate_closed_makes_no_call(context: Context) ->
     assert passage is not None
 
     def ask() -> str:
-        from pipeline.engine.passage import sending
-
         on_the_way = sending.get()
         assert on_the_way is not None
         on_the_way.ready()
@@ -157,3 +159,48 @@ def test_a_passage_that_finds_the_gate_closed_makes_no_call(context: Context) ->
     assert caught.value.code == "gate_closed"
     assert caught.value.kind is ErrorKind.RATE_LIMITED
     assert _gate(context).look().in_flight == 0
+
+
+def test_a_queues_own_limit_holds_beside_its_providers(context: Context) -> None:
+    gates.change_setting(context, "queue.vision.p.limits", "2/min")
+    assert _used(context) == [(2, 0), (3, 0)]
+    assert [_gate(context).stamp(str(n)).granted for n in range(3)] == [True, True, False]
+    gates.reset_setting(context, "queue.vision.p.limits")
+    assert [_gate(context).stamp(str(n)).granted for n in range(2)] == [True, False], "three of the provider's"
+
+
+def test_why_a_queue_waits_is_told_in_words(context: Context) -> None:
+    gates.sync(context)
+    assert gates.closed_because(context, "vision.p") == ""
+    assert gates.closed_because(context, "cpu") == "", "a queue without a gate"
+    gates.breaker(context, "p:vision").open(60, "5 failures in a row: connect")
+    assert gates.closed_because(context, "vision.p") == "p is left alone for a while (5 failures in a row: connect)"
+    gates.pause(context, "vision.p", None)
+    assert gates.closed_because(context, "vision.p") == "vision.p is paused by an operator"
+
+
+def test_many_who_remember_one_breaker_at_once_do_not_trip_over_each_other(context: Context) -> None:
+    breaker = gates.breaker(context, "p:vision")
+    breaker.open(60, "down")
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: gates.remember_breaker(context, "p:vision", breaker.look()), range(40)))
+    with context.db.read() as session:
+        assert [key for key in live.stored(session) if key.startswith("breaker.")] == ["breaker.p:vision"]
+
+
+def test_an_answer_is_kept_when_what_follows_cannot_be_written(context: Context) -> None:
+    gates.sync(context)
+    gates.breaker(context, "p:vision").open(0.001, "down")
+    passage = gates.passage(context, "vision.p", "holder")
+    assert passage is not None
+
+    def forget(_: object) -> None:
+        raise OperationalError("DELETE", {}, Exception("the database is away"))
+
+    def ask() -> str:
+        on_the_way = sending.get()
+        assert on_the_way is not None
+        on_the_way.ready()
+        return "paid for"
+
+    assert replace(passage, on_change=forget).call(ask, lambda _: ("m", 0, 0)) == "paid for"
