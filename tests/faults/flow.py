@@ -52,9 +52,9 @@ class Flow:
         path.write_bytes(pdf_bytes(sheets))
         return path
 
-    def submit(self, pages: int, name: str = "sample.pdf") -> str:
+    def submit(self, pages: int, name: str = "sample.pdf", provider: str = "") -> str:
         """Submit a sample, as a user would; its id."""
-        return documents.submit(self.sample(pages, name)).id
+        return documents.submit(self.sample(pages, name), provider=provider).id
 
     def submit_without_launch(self, pages: int, name: str = "sample.pdf") -> str:
         """A row that nobody sent a message for."""

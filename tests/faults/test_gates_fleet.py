@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -47,6 +48,20 @@ def test_no_window_holds_more_than_the_limit_however_many_workers_come_and_go(st
     flow.wait_for_status(document_id, within_s=90)
     assert 429 not in flow.provider.counts
     flow.assert_exactly_once(document_id)
+
+
+@SQLITE
+@settings(PROVIDERS__TEST__LIMITS="4/h")
+def test_a_closed_gate_keeps_no_slot_from_other_queues_of_its_worker(stack: Stack, flow: Flow) -> None:
+    stack.start("cpu-1", "control-1", "both-1", "beat-1")
+    stopped = [flow.submit(20, f"stopped-{n}.pdf") for n in range(3)]
+    flow.wait_for_calls(4)
+    flows = flow.submit(12, "flows.pdf", provider="other")
+    flow.wait_for_status(flows)
+    models = Counter(record.model for record in flow.provider.records)
+    assert models == {"test-model": 4, "other-model": 12}
+    assert flow.provider.max_concurrent == 2, "both slots of the worker"
+    assert {flow.document(document_id).status for document_id in stopped} == {DocumentStatus.PROCESSING}
 
 
 @SQLITE

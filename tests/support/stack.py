@@ -24,6 +24,7 @@ ROLES = {
     "control": ["worker", "-Q", "control", "-P", "threads", "-c", "4"],
     "ai": ["worker", "-Q", "vision.test", "-P", "threads", "-c", "4"],
     "forked": ["worker", "-Q", "vision.test", "-P", "prefork", "-c", "4"],
+    "both": ["worker", "-Q", "vision.test,vision.other", "-P", "threads", "-c", "2"],
     "beat": ["beat", "--pidfile="],
 }
 """Arguments of `celery -A tasks`. `single`: a `cpu` worker with one pool process, so that a claim names the process."""
