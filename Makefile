@@ -6,14 +6,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+COMPARED := $(VENV)/.compared
 DEMO := .demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint bench quality clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo 'PYTHON=python3.12 chooses the Python of a new .venv, ARGS="-k lanes -x" goes to pytest or the benchmark.'
 
@@ -51,6 +52,13 @@ lint: setup ## Style, formatting, types and layers
 
 bench: setup ## Measure the documents flow (ARGS=--quick: shorter), and print a table
 	$(BIN)/python -m benchmarks.documents $(ARGS)
+
+$(COMPARED): pyproject.toml constraints.txt | $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@touch $@
+
+quality: setup $(COMPARED) ## Count what local conversion gets right, beside markitdown and PDFium (ARGS=--failures: and wrong)
+	$(BIN)/python -m benchmarks.conversion $(ARGS)
 
 clean: ## Remove caches, builds and the demo's data; .venv stays
 	rm -rf $(DEMO) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

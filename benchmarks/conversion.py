@@ -1,142 +1,160 @@
-"""Converting 619 pages on a running stack, beside a bare pool of processes that calls the same converter."""
+"""Quality of local conversion, counted: `python -m benchmarks.conversion [--failures] [--only NAME …]`.
 
-import multiprocessing
+Converts the pages that assertions are about with Penstock, markitdown and PDFium, and prints how many assertions each
+of them passes, by kind; then how fast Penstock is on pages with a text layer, on one core. The last line is one JSON
+object. Reads the corpus, beside this repository or where PENSTOCK_CORPUS says. An empty output is shown too: what it
+passes is no merit.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import timedelta
-from multiprocessing.pool import Pool
-from multiprocessing.util import Finalize
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import median
-from typing import Any
 
-import psutil
+import pypdfium2
 
-from benchmarks.memory import MemorySampler, family_of, memory_of
-from benchmarks.report import Report, spread
-from benchmarks.support import BenchmarkError, big_document, progress, stack
-from pipeline.providers import registry
-from pipeline.providers.protocols import PageRef
-from pipeline.settings import LOCAL, get_settings
+from benchmarks import converters, expected, speed
+from benchmarks.assertions import KINDS, OWN, WHOLE_DOCUMENT, Assertion, load
+from benchmarks.reading import Reading
+from benchmarks.support import CORPUS, BenchmarkError, big_document, progress
+from pipeline.engine.logs import configure
 
-PAGES = 619
-CHUNK = 10
-TIMEOUT_S = 60
-ENOUGH_S = 25
-"""After this long no further round begins, so that a slow machine gets to the end too."""
+NAME_WIDTH = 22
 
+Readings = dict[tuple[str, int], Reading]
+"""By PDF and page."""
 
-@dataclass(frozen=True)
-class Run:
-    """One conversion. `convert_s`: from the first page's start to the last page's commit."""
-
-    convert_s: float
-    total_s: float
+Outcome = dict[str, list[bool]]
+"""By converter: whether each assertion holds, in their order."""
 
 
-def measure(*, quick: bool) -> Report:
-    """pages_per_s_ratio and worker_peak_mb."""
-    source = big_document()
-    processes = get_settings().documents.converter_count
-    bare: list[float] = []
-    runs: list[Run] = []
-    with stack() as pid, bare_pool(source, processes) as pool:
-        worker = family_of(pid, "cpu@%h")
-        idle, _ = memory_of(worker)
-        progress("warming up")
-        run(source)
-        bare_s(pool)
-        # In turn, so that whatever else the machine does slows down both.
-        begun = time.monotonic()
-        for number in range(3 if quick else 7):
-            if number >= 3 and time.monotonic() - begun > ENOUGH_S:
-                break
-            progress(f"619 pages, round {number + 1}")
-            bare.append(bare_s(pool))
-            runs.append(run(source))
-        peak = peak_memory(worker, source)
-    report = _report(bare, runs, processes)
-    report.figure("worker_peak_mb", peak.peak_pss_mb)
-    report.fact("just started", f"{idle.pss:.0f} MB")
-    report.fact("before this document", f"{peak.first_pss_mb:.0f} MB")
-    report.fact("sum of RSS at its peak", f"{peak.peak_rss_mb:.0f} MB")
-    report.fact("samples", f"{peak.samples} of {peak.processes} processes")
-    return report
-
-
-def _report(bare: list[float], runs: list[Run], processes: int) -> Report:
-    report = Report()
-    ours_s, bare_median_s = median(run.convert_s for run in runs), median(bare)
-    report.figure("pages_per_s_ratio", bare_median_s / ours_s)
-    report.fact("processes", str(processes))
-    report.fact("Penstock, converting: median", f"{PAGES / ours_s:.0f} pages/s")
-    report.fact("Penstock, submit to COMPLETED: median", f"{PAGES / median(r.total_s for r in runs):.0f} pages/s")
-    report.fact("bare pool: median", f"{PAGES / bare_median_s:.0f} pages/s")
-    report.fact("ratio of the best runs", f"{min(bare) / min(run.convert_s for run in runs):.3f}")
-    report.fact("Penstock, converting", spread([run.convert_s for run in runs], "s"))
-    report.fact("Penstock, submit to COMPLETED", spread([run.total_s for run in runs], "s"))
-    report.fact("bare pool", spread(bare, "s"))
-    return report
-
-
-def run(source: Path) -> Run:
-    """Convert the document once through the stack."""
-    from tasks.documents import attempts, submit
-
-    begun = time.monotonic()
-    document = submit(source, fresh=True, provider=LOCAL).wait(TIMEOUT_S)
-    total_s = time.monotonic() - begun
-    if document.status.name != "COMPLETED" or document.completed_count != PAGES:
-        raise BenchmarkError(f"the document is {document.status.name}: {document.error}")
-    ledger = attempts(document.id)
-    # A row is written when its page is committed; of the first batch, which is one page, that is its start as well.
-    first = min(attempt.created_at - timedelta(milliseconds=attempt.latency_ms) for attempt in ledger)
-    last = max(attempt.created_at for attempt in ledger)
-    return Run((last - first).total_seconds(), total_s)
-
-
-def peak_memory(worker: psutil.Process, source: Path) -> MemorySampler:
-    """Memory of the cpu worker and its pool while it converts once more; apart, since looking costs time."""
-    progress("memory of the cpu worker")
-    with MemorySampler(worker) as sampler:
-        run(source)
-    return sampler
-
-
-_open: dict[str, Any] = {}
-"""Of a process of the bare pool: its source and its reader."""
-
-
-@contextmanager
-def bare_pool(source: Path, processes: int) -> Iterator[Pool]:
-    """Processes that have the document open and do nothing else."""
-    pool = multiprocessing.get_context("spawn").Pool(processes, _begin, (source,))
+def main() -> int:
+    """Exit codes: 0 all was measured, however good; 1 something could not be."""
+    arguments = _arguments()
+    for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
+        del os.environ[name]  # Nobody's own settings: they would be measured instead.
+    configure("WARNING", as_json=False)
     try:
-        yield pool
-        pool.close()
-        pool.join()
-    finally:
-        pool.terminate()
+        return _measure(arguments)
+    except BenchmarkError as error:
+        print(f"NOT MEASURED\n    {error}")
+        return 1
 
 
-def _begin(source: Path) -> None:
-    opened = registry.page_converter(get_settings(), LOCAL).open(source)
-    _open["source"], _open["reader"] = source, opened.__enter__()
-    Finalize(None, opened.__exit__, (None, None, None), exitpriority=1)
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.conversion", description="Quality of local conversion.")
+    parser.add_argument("--failures", action="store_true", help="print what Penstock fails, with what it wrote there")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME",
+        help=f"a part of a PDF's or an assertion file's name, a kind ({', '.join(KINDS)}) or a group "
+        f"({OWN}, {expected.KEYWORDS}, {expected.EXPECTED}); may be repeated: then all must fit",
+    )  # fmt: skip
+    return parser.parse_args()
 
 
-def _convert(number: int) -> str:
-    text: str = _open["reader"].convert(PageRef(_open["source"], number)).text
-    return text
-
-
-def bare_s(pool: Pool) -> float:
-    """Seconds in which the bare pool converts all pages."""
+def _measure(arguments: argparse.Namespace) -> int:
     begun = time.monotonic()
-    texts = pool.map(_convert, range(1, PAGES + 1), chunksize=CHUNK)
-    took_s = time.monotonic() - begun
-    if len(texts) != PAGES:
-        raise BenchmarkError("the bare pool lost pages")
-    return took_s
+    figures = _speed()
+    assertions = [each for each in [*load(), *expected.load(CORPUS)] if _wanted(each, arguments.only)]
+    texts = {name: _texts(name, convert, assertions) for name, convert in converters.available().items()}
+    outcome = {name: [_check(each, found) for each in assertions] for name, found in texts.items()}
+    print("\n".join(_table(assertions, outcome)))
+    if arguments.failures:
+        print("\n".join(_failures(assertions, outcome[converters.PENSTOCK], texts[converters.PENSTOCK])))
+    print(f"\n{len(speed.PAGES)} pages with a text layer on one core: {figures['pages_per_s']:g} pages/s, "
+          f"peak {figures['peak_mb']:g} MB")  # fmt: skip
+    sys.stderr.write(f"{time.monotonic() - begun:.0f} s in all\n")
+    passed = {name: sum(held) for name, held in outcome.items()}
+    print(json.dumps({
+        "passed": passed[converters.PENSTOCK], "total": len(assertions),
+        "markitdown_passed": passed.get(converters.MARKITDOWN), "pdfium_passed": passed[converters.PDFIUM], **figures,
+    }))  # fmt: skip
+    return 0 if converters.MARKITDOWN in passed else 1
+
+
+def _wanted(assertion: Assertion, only: Sequence[str]) -> bool:
+    whole = {*KINDS, OWN, expected.KEYWORDS, expected.EXPECTED}
+    return all(
+        name in {assertion.kind, assertion.group} if name in whole else name in f"{assertion.pdf} {assertion.source}"
+        for name in only
+    )
+
+
+def _texts(name: str, convert: converters.Converter, assertions: Iterable[Assertion]) -> Readings:
+    """What the converter makes of each page, and of whole documents, that an assertion is about."""
+    pages: dict[str, set[int]] = defaultdict(set)
+    for assertion in assertions:
+        pages[assertion.pdf].add(assertion.page)
+    found: Readings = {}
+    begun = time.monotonic()
+    for pdf, numbers in pages.items():
+        source = CORPUS / pdf
+        if not source.is_file():
+            raise BenchmarkError(f"{source} is absent: set PENSTOCK_CORPUS to the folder with the corpus")
+        whole = range(1, _count(source) + 1) if WHOLE_DOCUMENT in numbers else ()
+        texts = convert(source, sorted({*whole, *numbers} - {WHOLE_DOCUMENT}))
+        found |= {(pdf, number): Reading(text) for number, text in texts.items()}
+        found[pdf, WHOLE_DOCUMENT] = Reading("\n\n".join(texts[number] for number in whole))
+    progress(f"{name}: {time.monotonic() - begun:.1f} s")
+    return found
+
+
+def _count(source: Path) -> int:
+    with pypdfium2.PdfDocument(source) as document:
+        return len(document)
+
+
+def _check(assertion: Assertion, texts: Readings) -> bool:
+    return assertion.holds(texts[assertion.pdf, assertion.page])
+
+
+def _table(assertions: Sequence[Assertion], outcome: Outcome) -> list[str]:
+    """Passed of all, by kind for our own assertions, by group, and in total."""
+    rows = [(f"  {kind}", [each.kind == kind and each.group == OWN for each in assertions]) for kind in KINDS]
+    rows += [
+        (group, [each.group == group for each in assertions]) for group in (OWN, expected.KEYWORDS, expected.EXPECTED)
+    ]
+    rows.append(("total", [True] * len(assertions)))
+    lines = [f"{'':{NAME_WIDTH}}" + "".join(f"{name:>14}" for name in outcome) + f"{'of':>8}"]
+    for title, chosen in rows:
+        if of := sum(chosen):
+            counts = [sum(itertools.compress(held, chosen)) for held in outcome.values()]
+            lines.append(f"{title:{NAME_WIDTH}}" + "".join(f"{count:>14}" for count in counts) + f"{of:>8}")
+    return lines
+
+
+def _failures(assertions: Sequence[Assertion], held: Sequence[bool], texts: Readings) -> list[str]:
+    lines = ["", "Failed:"]
+    for assertion, fine in zip(assertions, held, strict=True):
+        if not fine:
+            lines += [f"{assertion}", f"    {_snippet(assertion, texts[assertion.pdf, assertion.page])}"]
+    return lines
+
+
+def _snippet(assertion: Assertion, page: Reading) -> str:
+    """What was written where the text should be, as far as its first words tell."""
+    wanted = next(str(getattr(assertion, name)) for name in ("text", "cell", "before") if hasattr(assertion, name))
+    words = wanted.casefold().split()
+    for length in range(len(words), 0, -1):
+        place = page.folded.find(" ".join(words[:length]))
+        if place >= 0:
+            return f"… {page.text[max(0, place - 20) : place + len(wanted) + 60]} …"
+    return f"(nothing like it) {page.text[:100]} …"
+
+
+def _speed() -> dict[str, float]:
+    progress("pages/s")
+    try:
+        return speed.measure_apart(big_document())
+    except subprocess.SubprocessError as error:
+        raise BenchmarkError(f"pages/s: {error}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

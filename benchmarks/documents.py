@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "conversion": Part("conversion.measure", ("pages_per_s_ratio", "worker_peak_mb"), 90, needs_corpus=True),
+    "conversion": Part("throughput.measure", ("pages_per_s_ratio", "worker_peak_mb"), 90, needs_corpus=True),
     "provider": Part("vision.measure", ("provider_utilisation",), 90),
     "start": Part("latency.start", ("submit_to_start_ms",), 60),
     "small": Part("latency.small", ("small_document_ratio",), 90, needs_corpus=True),
