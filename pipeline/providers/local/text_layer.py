@@ -89,6 +89,7 @@ def _lines(text: str, glyphs: Glyphs, links: Links) -> Iterator[Line]:
             for word in _WORD.finditer(text, match.start(), match.end())
             for part in glyphs.word(text, word.start(), word.end(), before)
         ]
+        found = [word for word in found if _is_on_page(word, glyphs.page)]
         if not found:
             continue
         before = found[-1]
@@ -98,6 +99,12 @@ def _lines(text: str, glyphs: Glyphs, links: Links) -> Iterator[Line]:
             line = words.as_line(piece, SOFT_HYPHEN if hyphenated and number == len(pieces) else "")
             if line.text:
                 yield line
+
+
+def _is_on_page(word: Word, page: Page) -> bool:
+    """Whether some of the word is in the visible part of the page; marks for the printer's knife are not."""
+    width, height = page.size
+    return word.right >= 0 and word.left <= width and word.bottom >= 0 and word.top <= height
 
 
 def _without_repeats(lines: list[Line]) -> list[Line]:

@@ -67,7 +67,7 @@ class Glyphs:
     def __init__(self, handle: Any, page: Page) -> None:
         self._handle = handle
         self._address = ctypes.cast(handle, ctypes.c_void_p)
-        self._page = page
+        self.page = page
         self._fonts = Fonts()
         self._settings: dict[int, _Setting] = {}
         self._rect = pdfium_c.FS_RECTF()
@@ -128,7 +128,7 @@ class Glyphs:
             return _Setting(style, self._size(index, 1.0), 0)
         if abs(matrix.b) < 1e-3 * abs(matrix.a) and abs(matrix.c) > 0.1 * abs(matrix.d):
             style = style._replace(italic=True)
-        angle = math.degrees(math.atan2(-matrix.b, matrix.a)) + self._page.rotation
+        angle = math.degrees(math.atan2(-matrix.b, matrix.a)) + self.page.rotation
         turned = round(angle / 90) * 90
         aslant = abs(angle - turned) > 5
         return _Setting(style, self._size(index, math.hypot(matrix.c, matrix.d)), -1 if aslant else turned % 360)
@@ -148,13 +148,13 @@ class Glyphs:
         x, y = self._sides[:2]
         if not pdfium_c.FPDFText_GetCharOrigin(self._handle, index, x, y):
             return None
-        return self._page.displayed(x.value, y.value, x.value, y.value)[1]
+        return self.page.displayed(x.value, y.value, x.value, y.value)[1]
 
     def _loose(self, index: int) -> tuple[float, float, float, float]:
         rect = self._rect
         if not pdfium_c.FPDFText_GetLooseCharBox(self._handle, index, rect):
             return (0.0, 0.0, 0.0, 0.0)
-        return self._page.displayed(rect.left, rect.bottom, rect.right, rect.top)
+        return self.page.displayed(rect.left, rect.bottom, rect.right, rect.top)
 
 
 def _alike(a: _Setting, b: _Setting) -> bool:

@@ -58,7 +58,8 @@ def convert(content: PageContent, document: DocumentProfile | None = None, *, ke
     # Text that runs up a margin would cut through the lines beside it: it comes after what most of the page is.
     for angle in sorted(by_angle, key=lambda angle: -_weight(by_angle[angle], angle)):
         part = replace(content, lines=tuple(by_angle[angle]))
-        found += turning.back(_level_blocks(turning.level(part, angle), known), angle, content)
+        blocks = _level_blocks(turning.level(part, angle), known if not found else _without_headings(known))
+        found += turning.back(blocks, angle, content)
     return found + [Picture(box) for box in content.pictures]
 
 
@@ -81,6 +82,11 @@ def _with_sides_in_order(line: Line) -> Line:
     left, right = sorted((line.left, line.right))
     top, bottom = sorted((line.top, line.bottom))
     return line._replace(left=left, top=top, right=right, bottom=bottom, size=max(line.size, 0.1))
+
+
+def _without_headings(known: DocumentProfile) -> DocumentProfile:
+    """For text beside the page's own: large or not, a stamp in the margin is no heading."""
+    return replace(known, headings={})
 
 
 def _weight(lines: Sequence[Line], angle: int) -> float:
@@ -138,7 +144,7 @@ def _column(
         in_rows = rows(stretch)
         if index == len(stretches) - 1:
             in_rows, small = notes.split(in_rows, known.body_size, content.height)
-            below = [Footnote(group.box, group.runs) for group in groups(small)]
+            below = [Footnote(group.box, group.runs) for group in notes.groups(small)]
         for part in tables_aligned.split(in_rows) if len(in_rows) <= _MAX_LINES else [in_rows]:
             found.append(part if isinstance(part, Table) else groups(part))
         if index < len(tables):

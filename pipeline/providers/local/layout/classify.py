@@ -57,7 +57,7 @@ class Classifier:
 
     def _is_quote(self, group: Group) -> bool:
         rows = group.rows
-        if len(rows) < 2 or not headings.is_body(rows, self._context.profile):
+        if len(rows) < 2 or abs(group.size - self._context.profile.body_size) > 0.05 * group.size:
             return False
         indent = _MIN_QUOTE_INDENT * group.size
         lefts = [row.left for row in rows]

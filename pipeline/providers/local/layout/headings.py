@@ -1,12 +1,9 @@
 """Headings by size, weight, numbering and place; their levels come from the document's profile."""
 
 import re
-from collections.abc import Sequence
-
 from pipeline.providers.local.layout.model import Heading
 from pipeline.providers.local.layout.paragraphs import Group
 from pipeline.providers.local.layout.profile import DocumentProfile, number_depth, style_key
-from pipeline.providers.local.layout.rows import Row
 from pipeline.providers.local.layout.text import ITEM
 
 _MAX_CHARS = 200
@@ -27,7 +24,7 @@ def heading(group: Group, profile: DocumentProfile, *, recognised: bool) -> Head
         return None
     if _NO_HEADING_END.search(text) and not number_depth(text):
         return None
-    if _CAPTION.match(text) or text.startswith(_BULLET_END) or _is_bulleted(text):
+    if text.count(",") > 2 or _CAPTION.match(text) or text.startswith(_BULLET_END) or _is_bulleted(text):
         return None
     bold = all(row.is_bold for row in rows)
     size = max(row.size for row in rows)
@@ -61,7 +58,3 @@ def _deepened(level: int, text: str, size: float, profile: DocumentProfile, *, b
     depth = number_depth(text)
     return min(_MAX_LEVEL, level + max(0, depth - least)) if least and depth else level
 
-
-def is_body(rows: Sequence[Row], profile: DocumentProfile) -> bool:
-    """Whether the rows are about as large as the document's running text."""
-    return all(0.9 * profile.body_size <= row.size <= 1.1 * profile.body_size for row in rows)

@@ -13,7 +13,9 @@ _SPECIAL = re.compile(
     r"|`|~~|<(?=[A-Za-z/!?])|\](?=[(\[:])|&(?=#?\w+;)"
 )
 _LINE_START = re.compile(r"(?=#{1,6}(?:\s|$)|>|[-+*](?:\s|$)|(?:-\s*){3,}$|(?:_\s*){3,}$|={2,}$|\|)")
-_NUMBERED_START = re.compile(r"(\d{1,9})([.)])(?=\s|$)")
+_OPENING = " \u00a0,.;:)]}·"
+_LOOSE_ENDS = " \u00a0,;([{·"
+_NUMBERED_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
 
 
 def escaped(text: str) -> str:
@@ -23,7 +25,9 @@ def escaped(text: str) -> str:
 
 def at_line_start(markdown: str) -> str:
     """Markdown that starts a line, so that it is not taken for a heading, a list, a quote or a rule."""
-    return _NUMBERED_START.sub(r"\1\\\2", _LINE_START.sub(r"\\", markdown, count=1), count=1)
+    if _LINE_START.match(markdown):
+        return f"\\{markdown}"
+    return _NUMBERED_START.sub(r"\1\\\2", markdown, count=1)
 
 
 def to_markdown(runs: Runs, *, emphasis: bool = True) -> str:
@@ -70,7 +74,13 @@ def _styled(text: str, style: Style) -> str:
     inner = text.strip()
     if not inner:
         return text
-    before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+    if not style.shift and not style.mono:
+        # Marks are put around words: commas and brackets at the ends often have the style by accident.
+        inner = text.lstrip(_OPENING).rstrip(_LOOSE_ENDS)
+        if not inner:
+            return escaped(text)
+    start = text.index(inner)
+    before, after = escaped(text[:start]), escaped(text[start + len(inner) :])
     if style.mono:
         return f"{before}`{inner}`{after}"
     marked = escaped(inner)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from pipeline.providers.local.layout.paragraphs import Group
 from pipeline.providers.local.layout.rows import Row
 
 _MARK = re.compile(r"(?:\d{1,3}|[*†‡§¶∗]{1,3})(?=\s*\S)")
@@ -17,6 +18,16 @@ def split(rows: Sequence[Row], body_size: float, height: float) -> tuple[list[Ro
         start -= 1
     first = next((index for index in range(start, len(rows)) if is_mark(rows[index])), len(rows))
     return list(rows[:first]), list(rows[first:])
+
+
+def groups(found: Sequence[Row]) -> list[Group]:
+    """The rows of footnotes, cut where a mark starts the next one."""
+    cut: list[list[Row]] = []
+    for row in found:
+        if not cut or is_mark(row):
+            cut.append([])
+        cut[-1].append(row)
+    return [Group(tuple(part), 0.0, 0.0) for part in cut]
 
 
 def is_mark(row: Row) -> bool:

@@ -106,6 +106,8 @@ def page_facts(content: PageContent) -> PageFacts:
     """Facts of one page, in time that grows with its lines alone."""
     counted: dict[str, list[int]] = {}
     for line in content.lines:
+        if line.angle:
+            continue
         depth = number_depth(line.text)
         facts = counted.setdefault(line_style(line), [0, 0, 0])
         facts[0] += 1

@@ -138,6 +138,8 @@ def _fits_row(row: Sequence[Line], line: Line) -> bool:
     overlap = min(tallest.bottom, line.bottom) - max(tallest.top, line.top)
     if smaller <= 0 or overlap < 0.5 * smaller:
         return False
+    if line.size < 0.85 * tallest.size and overlap > 0.7 * smaller:
+        return True  # A raised or lowered figure, wherever words are said to end.
     return overlap > 0.9 * smaller or not any(_above_each_other(cell, line) for cell in row)
 
 

@@ -37,7 +37,7 @@ def find(lines: Sequence[Line], rules: Sequence[Rule], fills: Sequence[Box]) -> 
     tables: list[Table] = []
     lone: list[Bar] = []
     remaining = list(lines)
-    for across, down in touching(level, upright, slack):
+    for across, down in _stacked(touching(level, upright, slack), slack):
         table, inside = _grid_table(remaining, across, down, slack)
         if table is None:
             lone += across
@@ -50,6 +50,28 @@ def find(lines: Sequence[Line], rules: Sequence[Rule], fills: Sequence[Box]) -> 
             tables.append(table)
             remaining = [line for line in remaining if id(line) not in inside]
     return Found(tables, remaining)
+
+
+Group = tuple[list[Bar], list[Bar]]
+
+
+def _stacked(groups: Sequence[Group], slack: float) -> list[Group]:
+    """The groups of rules, with grids of one width right above each other made one: double rules part heads."""
+    found: list[Group] = []
+    for across, down in sorted((g for g in groups if g[0]), key=lambda group: min(bar.at for bar in group[0])):
+        before = found[-1] if found else None
+        if before and down and before[1] and _is_right_below(before[0], across, slack):
+            found[-1] = (before[0] + across, before[1] + down)
+        else:
+            found.append((across, down))
+    return found
+
+
+def _is_right_below(above: Sequence[Bar], below: Sequence[Bar], slack: float) -> bool:
+    apart = min(bar.at for bar in below) - max(bar.at for bar in above)
+    left = min(bar.start for bar in below) - min(bar.start for bar in above)
+    right = max(bar.end for bar in below) - max(bar.end for bar in above)
+    return 0 <= apart < 3 * slack and max(abs(left), abs(right)) < 2 * slack
 
 
 class _Grid:
