@@ -18,6 +18,7 @@ class Context(NamedTuple):
 
     profile: DocumentProfile
     recognised: bool
+    page_size: float = 0.0
 
 
 class Classifier:
@@ -40,7 +41,12 @@ class Classifier:
             index += 1
 
     def _block(self, group: Group) -> Block:
-        heading = headings.heading(group, self._context.profile, recognised=self._context.recognised)
+        heading = headings.heading(
+            group,
+            self._context.profile,
+            recognised=self._context.recognised,
+            page_size=self._context.page_size,
+        )
         if heading:
             self._depths.reset()
             return heading

@@ -74,8 +74,6 @@ def _bands(lines: Sequence[P], gutter: float) -> Iterator[tuple[list[P], list[P]
 
 
 def _reads_across(left: Sequence[P], right: Sequence[P]) -> bool:
-    if not left or not right:
-        return False
     if max(len(left), len(right)) < _MIN_BAND_LINES:
         return True
     if min(len(left), len(right)) < 2 or _aligned_share(left, right) < 0.8:

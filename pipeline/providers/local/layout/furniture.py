@@ -57,11 +57,20 @@ def _is_outer(row: Row, gap: float, content: PageContent, profile: DocumentProfi
     in_zone = all(_at_edge(cell, content.height, EDGE) for cell in row.cells)
     if in_zone and _PAGE_NUMBER.fullmatch(row.text) and len(row.cells) == 1:
         return True
+    if in_zone and _has_number_at_end(row) and row.size <= 1.05 * profile.body_size and row.is_plain:
+        return len(row.text) <= _MAX_SINGLE_CHARS
     if profile.pages > 2 or not any(cell.spans for cell in row.cells) or len(content.lines) < 3:
         return False
     in_margin = all(_at_edge(cell, content.height, _OUTER) for cell in row.cells)
     small = row.size <= 1.05 * profile.body_size and not row.is_bold and len(row.text) <= _MAX_SINGLE_CHARS
     return in_margin and small and gap >= 1.2 * row.size
+
+
+def _has_number_at_end(row: Row) -> bool:
+    """Whether the row is a running head: a few words, and far from them the page's number at one end."""
+    if len(row.cells) != 2 or not row.is_far_apart:
+        return False
+    return any(cell.text.strip().isdigit() and len(cell.text.strip()) < 5 for cell in row.cells)
 
 
 def _is_page_label(row: Row) -> bool:

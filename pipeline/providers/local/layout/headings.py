@@ -16,22 +16,31 @@ _CAPTION = re.compile(
 _BULLET_END = ("-", "—", "–")
 
 
-def heading(group: Group, profile: DocumentProfile, *, recognised: bool) -> Heading | None:
-    """The group as a heading, if it is one. `recognised`: its sizes were measured in a picture, and vary by chance."""
+def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_size: float) -> Heading | None:
+    """The group as a heading, if it is one. `recognised`: its sizes were measured in a picture, and vary by chance.
+
+    `page_size` is the size of most of the page's text, 0 where there is little of it."""
     text = group.text
     rows = group.rows
     if len(rows) > _MAX_ROWS or len(text) > _MAX_CHARS or sum(map(str.isalpha, text)) < 2 or rows[0].is_tabular:
         return None
-    if _NO_HEADING_END.search(text) and not number_depth(text):
+    if _NO_HEADING_END.search(text):
         return None
     if text.count(",") > 2 or _CAPTION.match(text) or text.startswith(_BULLET_END) or _is_bulleted(text):
         return None
-    bold = all(row.is_bold for row in rows)
     size = max(row.size for row in rows)
+    bold = all(row.is_bold for row in rows) or (size >= 1.12 * profile.body_size and _is_mostly_bold(group))
+    if size <= 1.05 * page_size and not bold:
+        return None  # What most of the page is set in is its text, however large: a slide's.
     level = _level(size, profile, bold=bold)
     if level is None or (recognised and size < 1.35 * profile.body_size):
         return None
     return Heading(group.box, group.runs, _deepened(level, text, size, profile, bold=bold))
+
+
+def _is_mostly_bold(group: Group) -> bool:
+    tokens = group.tokens
+    return 2 * sum(len(t.text) for t in tokens if t.style.bold) > sum(len(t.text) for t in tokens)
 
 
 def _is_bulleted(text: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pipeline.providers.local.layout.paragraphs import Group
 from pipeline.providers.local.layout.rows import Row
 
-_MARK = re.compile(r"(?:\d{1,3}|[*†‡§¶∗]{1,3})(?=\s*\S)")
+_MARK = re.compile(r"\d{1,3}|[*†‡§¶∗]{1,3}")
 _SMALLER = 0.93
 _LOWER = 0.5
 

@@ -83,29 +83,54 @@ def groups(found: Sequence[Row]) -> list[Group]:
 
 
 class _Block(NamedTuple):
-    """What is typical of a block of rows. `hanging`: its paragraphs start further left than they go on."""
+    """What is typical of a block of rows. `hanging`: its paragraphs start further left than they go on; `ends` says of
+    each row how far right its text could have gone."""
 
     left: float
     right: float
     pitch: float
+    size: float
     hanging: bool
+    ends: dict[int, float]
 
     def indents(self, row: Row) -> bool:
         return 0.8 * row.size < row.left - self.left < 4 * row.size
 
+    def end(self, row: Row) -> float:
+        return self.ends.get(id(row), self.right)
+
 
 def _measure(found: Sequence[Row]) -> _Block:
     left, right = min(row.left for row in found), max(row.right for row in found)
-    flush = _Block(left, right, _typical_pitch(found), hanging=False)
+    pitch, size = _typical_pitch(found), median(row.size for row in found)
+    flush = _Block(left, right, pitch, size, hanging=False, ends=_ends(found, 1.5 * pitch))
     after_indent = [flush.indents(row) for before, row in pairwise(found) if flush.indents(before)]
     return flush._replace(hanging=2 * sum(after_indent) > len(after_indent))
+
+
+def _ends(found: Sequence[Row], near: float) -> dict[int, float]:
+    """For rows of a narrower stretch, the right end that most of its rows reach."""
+    stretches = [[found[0]]]
+    for before, row in pairwise(found):
+        alike = abs(row.left - stretches[-1][0].left) < 2 * row.size and abs(row.size - before.size) < 0.1 * row.size
+        if alike and row.bottom - before.bottom < near:
+            stretches[-1].append(row)
+        else:
+            stretches.append([row])
+    ends = {}
+    for rows in stretches:
+        end = max(row.right for row in rows)
+        if sum(end - row.right < row.size for row in rows) >= max(3, 0.5 * len(rows)):
+            ends.update({id(row): end for row in rows})
+    return ends
 
 
 def _typical_pitch(found: Sequence[Row]) -> float:
     """Distance from one line to the next inside a paragraph."""
     pitches = [b.bottom - a.bottom for a, b in pairwise(found) if b.bottom > a.bottom]
     size = median(row.size for row in found)
-    return min(median(pitches), 2.5 * size) if pitches else 1.2 * size
+    most = 2.5 if len(found) > 5 else 1.5
+    return min(median(pitches), most * size) if pitches else 1.2 * size
 
 
 def _starts(first: Row, before: Row, row: Row, block: _Block) -> bool:
@@ -120,25 +145,35 @@ def _starts(first: Row, before: Row, row: Row, block: _Block) -> bool:
         return True
     if row.is_tabular or row.is_mono != before.is_mono or (row.is_bold and before.is_plain):
         return True
-    if before.is_bold and row.is_plain and not _is_run_in(first, before):
+    if before.is_bold and row.is_plain and (first is before or first.is_bold):
         return True
-    if _starts_with_mark(row):
+    if _starts_with_mark(first, before, row, block):
         return True
-    item = ITEM.match(first.text)
-    if item or first.has_marker:
+    if ITEM.match(first.text) or first.has_marker:
         return _leaves_item(first, before, row, block)
+    if _is_title(before, row, block):
+        return False
     return _indents(before, row, block) or _broken_on_purpose(before, row, block)
 
 
-def _is_run_in(first: Row, before: Row) -> bool:
-    return first is not before and not first.is_bold
+def _is_title(before: Row, row: Row, block: _Block) -> bool:
+    """Whether both rows are larger than most of their block: a title goes on however it is centred."""
+    larger = min(row.size, before.size) > 1.12 * block.size
+    return larger and abs(row.size - before.size) < 0.04 * row.size and not ends_sentence(before.text)
 
 
-def _starts_with_mark(row: Row) -> bool:
-    if ITEM.match(row.text) or row.has_marker:
-        return True
+def _starts_with_mark(first: Row, before: Row, row: Row, block: _Block) -> bool:
     # A raised number at the start of a line is a footnote's.
-    return bool(row.tokens) and row.tokens[0].style.shift > 0 and len(row.tokens) > 1
+    if row.tokens and row.tokens[0].style.shift > 0 and len(row.tokens) > 1:
+        return True
+    item = ITEM.match(row.text)
+    if row.has_marker or (item and not item["marker"][-1].isascii()):
+        return True
+    if not item:
+        return False
+    full = block.end(before) - before.right < 2 * row.size and abs(row.left - before.left) < 0.5 * row.size
+    inside = full and not ITEM.match(first.text) and not re.search(r"[.;!?]$", before.text.rstrip())
+    return not inside  # Text that happens to have "(1)" or a dash at the start of a line is no list.
 
 
 def _leaves_item(first: Row, before: Row, row: Row, block: _Block) -> bool:
@@ -157,10 +192,12 @@ def _broken_on_purpose(before: Row, row: Row, block: _Block) -> bool:
     """Whether the next word had room on the line before, so that the line did not end for want of space."""
     word = row.text.split(maxsplit=1)[0] if row.text.strip() else ""
     word_width = len(word) / max(len(row.text), 1) * (row.right - row.left)
-    if block.right - before.right <= word_width + 0.8 * row.size:
+    end = block.end(before)
+    if end - before.right <= word_width + 0.8 * row.size:
         return False
-    very_short = before.right - block.left < 0.6 * (block.right - block.left)
-    return ends_sentence(before.text) or (very_short and not word[:1].islower())
+    very_short = before.right - block.left < 0.6 * (end - block.left)
+    loose = row.bottom - before.bottom > 1.75 * row.size
+    return ends_sentence(before.text) or ((very_short or loose) and not word[:1].islower())
 
 
 def goes_on(last: Row, first: Row) -> bool:

@@ -23,17 +23,21 @@ _MAX_LEVELS = 6
 _LARGER = 1.12
 _LONG = 70
 _MAX_SHARE = 0.2
+_MAX_STRETCH = 2.5  # lines of a style in a row, on average, above which it is text and no heading
 _NEAR_PAGES = 2
 _SHORT_DOCUMENT = 6
 _NUMBERED = re.compile(r"(\d{1,2}(?:\.\d{1,2}){0,4})\.?\s+\S")
 
 
 class StyleFacts(NamedTuple):
-    """How much text there is in one style; `depth` is that of the least deep number before a line, 0 for none."""
+    """How much text there is in one style; `depth` is that of the least deep number before a line, 0 for none.
+
+    `stretches` is how often the style begins after another one: running text has many lines in each."""
 
     lines: int
     characters: int
     depth: int
+    stretches: int
 
 
 @dataclass(frozen=True)
@@ -98,18 +102,24 @@ def edge_key(line: Line, height: float) -> str:
         zone = "b"
     else:
         return ""
-    text = re.sub(r"\d+", "#", "".join(line.text.casefold().split()))
+    text = re.sub(r"\d+", "#", " ".join(line.text.casefold().split()))
+    # The page's number may be a piece of the line on one page, and of its own on another.
+    text = re.sub(r"^#\s+|\s+#$", "", text)
     return zone + blake2b(text.encode("utf-8", "replace"), digest_size=5).hexdigest()
 
 
 def page_facts(content: PageContent) -> PageFacts:
     """Facts of one page, in time that grows with its lines alone."""
     counted: dict[str, list[int]] = {}
+    before = ""
     for line in content.lines:
         if line.angle:
             continue
         depth = number_depth(line.text)
-        facts = counted.setdefault(line_style(line), [0, 0, 0])
+        key = line_style(line)
+        facts = counted.setdefault(key, [0, 0, 0, 0])
+        facts[3] += key != before
+        before = key
         facts[0] += 1
         facts[1] += len(line.text)
         facts[2] = min(depth, facts[2]) if depth and facts[2] else depth or facts[2]
@@ -166,8 +176,9 @@ def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
 
 
 def _add_styles(styles: dict[str, list[int]], facts: PageFacts) -> None:
-    for key, (lines, characters, depth) in facts.styles.items():
-        total = styles.setdefault(key, [0, 0, 0])
+    for key, (lines, characters, depth, stretches) in facts.styles.items():
+        total = styles.setdefault(key, [0, 0, 0, 0])
+        total[3] += stretches
         total[0] += lines
         total[1] += characters
         total[2] = min(depth, total[2]) if depth and total[2] else depth or total[2]
@@ -175,7 +186,7 @@ def _add_styles(styles: dict[str, list[int]], facts: PageFacts) -> None:
 
 def _profile(pages: int, styles: dict[str, list[int]], repeated: frozenset[str]) -> DocumentProfile:
     by_size: Counter[float] = Counter()
-    for key, (_, characters, _) in styles.items():
+    for key, (_, characters, _, _) in styles.items():
         by_size[_size(key)] += characters
     if not by_size:
         return DocumentProfile(pages=pages, repeated=repeated)
@@ -204,10 +215,11 @@ def _levels(styles: dict[str, list[int]], body: float, *, body_bold: bool) -> di
     """Styles of headings with their levels: larger ones first, bold before plain."""
     total = sum(facts[1] for facts in styles.values())
     found = []
-    for key, (lines, characters, _) in styles.items():
+    for key, (lines, characters, _, stretches) in styles.items():
         size, bold = _size(key), "b" in key
         stands_out = size >= _LARGER * body or (bold and not body_bold and size >= 0.95 * body)
-        if stands_out and characters <= _LONG * lines and characters <= max(_MAX_SHARE * total, 200):
+        brief = lines <= _MAX_STRETCH * stretches
+        if stands_out and brief and characters <= _LONG * lines and characters <= max(_MAX_SHARE * total, 200):
             found.append((size, bold, key))
     found.sort(key=lambda style: (-style[0], not style[1]))
     levels: dict[str, int] = {}

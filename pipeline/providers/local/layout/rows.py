@@ -13,6 +13,7 @@ CELL_GAP = 1.5
 """Space between two pieces of one row, in text sizes, from which they are cells and not words of one sentence."""
 
 _TOUCHING = 0.12
+_RAISED_CHARS = 6
 _CLOSING = tuple(",.;:!?)]}%”’")
 _NUMBER = re.compile(r"\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]$")
 
@@ -70,6 +71,11 @@ class Row:
         return any(b.left - a.right > CELL_GAP * max(a.size, b.size) for a, b in pairwise(cells))
 
     @cached_property
+    def is_far_apart(self) -> bool:
+        """Whether two of its pieces are a cell's distance apart, a marker included."""
+        return any(b.left - a.right > CELL_GAP * max(a.size, b.size) for a, b in pairwise(self.cells))
+
+    @cached_property
     def is_bold(self) -> bool:
         return all(token.style.bold for token in self.tokens if _has_letter(token.text)) and _has_letter(self.text)
 
@@ -89,7 +95,7 @@ class Row:
 
     def _is_raised(self, cell: Line) -> bool:
         main = self.main
-        return 0 < cell.size < 0.85 * main.size and main.bottom - cell.bottom > 0.15 * main.size
+        return len(cell.text) <= _RAISED_CHARS and 0 < cell.size < 0.85 * main.size and main.bottom - cell.bottom > 0.15 * main.size
 
 
 def rows(lines: Iterable[Line]) -> list[Row]:
@@ -138,7 +144,7 @@ def _fits_row(row: Sequence[Line], line: Line) -> bool:
     overlap = min(tallest.bottom, line.bottom) - max(tallest.top, line.top)
     if smaller <= 0 or overlap < 0.5 * smaller:
         return False
-    if line.size < 0.85 * tallest.size and overlap > 0.7 * smaller:
+    if len(line.text) <= _RAISED_CHARS and line.size < 0.85 * tallest.size and overlap > 0.7 * smaller:
         return True  # A raised or lowered figure, wherever words are said to end.
     return overlap > 0.9 * smaller or not any(_above_each_other(cell, line) for cell in row)
 

@@ -39,6 +39,9 @@ def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
         table = _table(rows[first:end])
         if table is None:
             continue
+        if first > start and _is_head(rows[first - 1], rows[first:end]):
+            first -= 1
+            table = _table(rows[first:end], header=1) or table
         if start < first:
             found.append(list(rows[start:first]))
         found.append(table)
@@ -65,7 +68,16 @@ def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
     return [(first, end) for first, end in found if end - first >= 2]
 
 
-def _table(rows: Sequence[Row]) -> Table | None:
+def _is_head(row: Row, below: Sequence[Row]) -> bool:
+    """Whether a row right above a table has a piece for each column, however near to each other."""
+    if below[0].top - row.bottom > 1.5 * row.size:
+        return False
+    placed = place(row.cells, borders_of([row.cells for row in below]))
+    columns = 1 + len(borders_of([row.cells for row in below]))
+    return len(placed) >= max(2, columns - 1) and all(cell.first == cell.last for cell in placed)
+
+
+def _table(rows: Sequence[Row], header: int = 0) -> Table | None:
     tabular = [row for row in rows if row.is_tabular]
     if len(rows) > _MAX_ROWS or len(tabular) < 2 or _has_leaders(rows):
         return None
@@ -76,7 +88,7 @@ def _table(rows: Sequence[Row]) -> Table | None:
     placed = [place(row.cells, borders) for row in rows]
     if not looks_tabular(placed, borders, lines) or not _is_convincing(placed, len(borders) + 1):
         return None
-    return build(placed, len(borders) + 1, lines, header=_header_rows(rows))
+    return build(placed, len(borders) + 1, lines, header=header or _header_rows(rows))
 
 
 def _has_leaders(rows: Sequence[Row]) -> bool:

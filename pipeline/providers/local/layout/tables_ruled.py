@@ -1,15 +1,16 @@
 """Tables with rules: cell by cell where there is a grid, and by columns between level rules alone."""
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
 from pipeline.providers.local.layout import tables_aligned
 from pipeline.providers.local.layout.cells import cell_runs, cut, text_size, without_empty
 from pipeline.providers.local.layout.model import Box, Cell, Line, Rule, Table
-from pipeline.providers.local.layout.rows import rows
+from pipeline.providers.local.layout.rows import Row, rows
 from pipeline.providers.local.layout.rules import MAX_RULES, Bar, bars, covered, places, touching
 
 _SLACK = 0.3  # text sizes
@@ -235,22 +236,28 @@ def _as_rows(areas: Sequence[_Area], held: dict[tuple[int, int], list[Line]], he
 
 
 def _records(areas: Sequence[_Area], contents: Sequence[Sequence[Line]]) -> list[list[Cell]] | None:
-    """The rows of text in a row of cells, if each fills most columns: a table whose rows no rules part."""
+    """The rows of text in a row of cells, if most columns have the same number: a table whose rows no rules part."""
     if any(area.rows > 1 or area.columns > 1 for area in areas):
         return None
-    lines = [line for cell in contents for line in cell]
-    found = rows(lines)
-    owner = {id(line): index for index, cell in enumerate(contents) for line in cell}
-    columns = [{owner[id(line)] for line in row.cells} for row in found]
-    used = {index for index, cell in enumerate(contents) if cell}
-    if len(found) < 2 or any(len(filled) < max(2, 0.6 * len(used)) for filled in columns):
+    stacks = [rows(cell) for cell in contents]
+    used = [stack for stack in stacks if stack]
+    counts = Counter(len(stack) for stack in used)
+    number, share = counts.most_common(1)[0] if counts else (0, 0)
+    if number < 2 or len(used) < 2 or share < max(2, 0.6 * len(used)) or _is_wrapped(contents):
         return None
-    if not all(min(used) in filled for filled in columns) or _is_wrapped(contents):
+    if any(len(stack) < number for stack in used if stack is used[0]):
         return None
-    return [
-        [Cell(cell_runs([line for line in row.cells if owner[id(line)] == index])) for index in range(len(areas))]
-        for row in found
-    ]
+    heights = [median(_middle(stack[index]) for stack in used if len(stack) == number) for index in range(number)]
+    found: list[list[list[Line]]] = [[[] for _ in areas] for _ in range(number)]
+    for column, stack in enumerate(stacks):
+        for row in stack:
+            nearest = min(range(number), key=lambda index, at=_middle(row): abs(heights[index] - at))
+            found[nearest][column] += row.cells
+    return [[Cell(cell_runs(lines)) for lines in record] for record in found]
+
+
+def _middle(row: Row) -> float:
+    return (row.top + row.bottom) / 2
 
 
 def _is_wrapped(contents: Sequence[Sequence[Line]]) -> bool:
@@ -309,7 +316,8 @@ def _open_table(
     ruled = [
         bar.at
         for bar in upright
-        if region.left + slack < bar.at < region.right - slack and box[1] <= bar.start + slack and bar.end <= box[3]
+        if region.left + slack < bar.at < region.right - slack
+        and min(bar.end, box[3]) - max(bar.start, box[1]) > 0.7 * (box[3] - box[1])
     ]
     borders = places(ruled, slack) or tables_aligned.borders_of([row.cells for row in found])
     if not borders or len(found) < 2:
