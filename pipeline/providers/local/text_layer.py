@@ -21,8 +21,8 @@ from pipeline.providers.local.words import Glyphs, Word
 MIN_QUALITY = 0.7
 """Share of readable characters below which a text layer is thrown away in favour of OCR."""
 
-_HYPHEN = "\ufffe"  # What PDFium puts in place of a hyphen and the line break after it.
-_LINE = re.compile(r"[^\r\n\ufffe]+")
+_HYPHENS = frozenset("\x02\ufffe")  # What PDFium puts in place of a hyphen and the line break after it.
+_LINE = re.compile(r"[^\r\n\x02\ufffe]+")
 _WORD = re.compile(r"\S+")
 _SAMPLES = 64
 
@@ -94,7 +94,7 @@ def _lines(text: str, glyphs: Glyphs, links: Links) -> Iterator[Line]:
             continue
         before = found[-1]
         pieces = words.pieces(links.on(found))
-        hyphenated = text[match.end() : match.end() + 1] == _HYPHEN
+        hyphenated = text[match.end() : match.end() + 1] in _HYPHENS
         for number, piece in enumerate(pieces, 1):
             line = words.as_line(piece, SOFT_HYPHEN if hyphenated and number == len(pieces) else "")
             if line.text:

@@ -168,7 +168,9 @@ def pieces(words: Sequence[Word]) -> list[list[Word]]:
         size = max(before.size, word.size)
         gap = word.start - before.end
         apart = gap > _GAP * size or word.end < before.start - _GAP * size or word.angle != before.angle
-        if apart or abs(word.foot - before.foot) > 0.8 * size:
+        # The next line's raised figure may stand no lower than this line.
+        goes_back = word.start < before.end - 2 * size and abs(word.foot - before.foot) > 0.25 * size
+        if apart or goes_back or abs(word.foot - before.foot) > 0.8 * size:
             found.append([])
         found[-1].append(word)
     return found

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from pipeline.providers.local.layout.model import Line, PageContent
-from pipeline.providers.local.layout.profile import EDGE, DocumentProfile, edge_key
+from pipeline.providers.local.layout.profile import DocumentProfile, edge_key
 from pipeline.providers.local.layout.rows import Row, rows
 
 _PAGE_NUMBER = re.compile(
@@ -13,6 +13,7 @@ _PAGE_NUMBER = re.compile(
     re.IGNORECASE,
 )
 _PAGE_LABEL = re.compile(r"\W*(?:page|seite|página)\s+\d{1,4}(?:\s*(?:/|of|von|de)\s*\d{1,4})?\W*", re.IGNORECASE)
+_NUMBER_ZONE = 0.16
 _LABEL_ZONE = 0.2  # "Page 3 of 7" may stand above an address
 _OUTER = 0.065  # share of the height, beyond which a lone line is a header or footer though it is never repeated
 _MAX_ROWS = 3  # from each edge that are looked at
@@ -54,7 +55,7 @@ def _outermost(
 
 
 def _is_outer(row: Row, gap: float, content: PageContent, profile: DocumentProfile) -> bool:
-    in_zone = all(_at_edge(cell, content.height, EDGE) for cell in row.cells)
+    in_zone = all(_at_edge(cell, content.height, _NUMBER_ZONE) for cell in row.cells)
     if in_zone and _PAGE_NUMBER.fullmatch(row.text) and len(row.cells) == 1:
         return True
     if in_zone and _has_number_at_end(row) and row.size <= 1.05 * profile.body_size and row.is_plain:

@@ -17,7 +17,10 @@ _SLACK = 0.3  # text sizes
 _MAX_CELLS = 40_000
 _MIN_STRIPES = 3
 _MAX_LONE_SHARE = 0.6  # of the text in one cell, above which rules frame a page and no table
+_MAX_TABULAR = 2
 _LONG_CELL = 400
+_MAX_SPANNING = 0.25  # of the rows
+_WORD_GAP = 0.6  # text sizes
 
 
 class Found(NamedTuple):
@@ -122,11 +125,14 @@ def _grid_table(
         return None, set()
     inside = [line for line in lines if _is_in(line, grid.box)]
     held: defaultdict[tuple[int, int], list[Line]] = defaultdict(list)
+    crossed: set[tuple[int, int]] = set()  # places that a phrase runs out of, to the right
     for line in inside:
         row = min(height - 1, max(0, bisect_right(grid.ys, (line.top + line.bottom) / 2) - 1))
-        for column, piece in cut(line, grid.xs[1:-1]):
+        parts = cut(line, grid.xs[1:-1])
+        for column, piece in parts:
             held[row, column].append(piece)
-    made = _merged_cells(grid, held)
+        crossed.update((row, a[0]) for a, b in pairwise(parts) if b[1].left - a[1].right < _WORD_GAP * line.size)
+    made = _merged_cells(grid, held, crossed)
     if not _is_convincing(made, held):
         return None, set()
     table_rows = without_empty(_as_rows(made, held, height))
@@ -156,7 +162,9 @@ class _Area(NamedTuple):
         ]
 
 
-def _merged_cells(grid: _Grid, held: dict[tuple[int, int], list[Line]]) -> list[_Area]:
+def _merged_cells(
+    grid: _Grid, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]
+) -> list[_Area]:
     """Places between which no rule is drawn, as one cell each; in the order of their first place."""
     height, width = grid.shape
     taken: set[tuple[int, int]] = set()
@@ -166,7 +174,7 @@ def _merged_cells(grid: _Grid, held: dict[tuple[int, int], list[Line]]) -> list[
             if (row, column) in taken:
                 continue
             area = _grown(grid, row, column, taken)
-            for part in _apart(area, held):
+            for part in _apart(area, held, crossed):
                 found.append(part)
                 taken.update(part.places)
     return found
@@ -189,13 +197,14 @@ def _grown(grid: _Grid, row: int, column: int, taken: set[tuple[int, int]]) -> _
     return _Area(row, column, rows_, columns)
 
 
-def _apart(area: _Area, held: dict[tuple[int, int], list[Line]]) -> list[_Area]:
+def _apart(
+    area: _Area, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]
+) -> list[_Area]:
     """The area, or one for each of its columns where its lines keep to the columns though no rule parts them."""
     filled = {column for row, column in area.places if held.get((row, column))}
     if area.columns == 1 or len(filled) < 2:
         return [area]
-    pieces = sorted((line for place in area.places for line in held.get(place, ())), key=lambda line: line.left)
-    if any(0 <= b.left - a.right < 0.6 * a.size and abs(a.bottom - b.bottom) < 1 for a, b in pairwise(pieces)):
+    if any(place in crossed for place in area.places):
         return [area]
     return [area._replace(column=column, columns=1) for column in range(area.column, area.column + area.columns)]
 
@@ -208,8 +217,16 @@ def _is_convincing(areas: Sequence[_Area], held: dict[tuple[int, int], list[Line
         return False
     if len({area.column for area in filled}) < 2 or len(filled) < 0.15 * len(areas):
         return False
+    if any(_has_columns(area, held) for area in filled):
+        return False
     longest = max(lengths)
     return longest < _LONG_CELL or longest < _MAX_LONE_SHARE * sum(lengths)
+
+
+def _has_columns(area: _Area, held: dict[tuple[int, int], list[Line]]) -> bool:
+    """Whether the cell's lines stand in columns of their own, so that the rules are not those of the table."""
+    found = rows(line for place in area.places for line in held.get(place, ()))
+    return sum(row.is_tabular for row in found) > _MAX_TABULAR
 
 
 def _is_split(held: dict[tuple[int, int], list[Line]]) -> bool:
@@ -323,6 +340,8 @@ def _open_table(
     if not borders or len(found) < 2:
         return None, set()
     placed = [tables_aligned.place(row.cells, borders) for row in found]
+    if sum(any(cell.first != cell.last for cell in row) for row in placed) > max(1, _MAX_SPANNING * len(placed)):
+        return None, set()
     if not tables_aligned.looks_tabular(placed, borders, inside):
         return None, set()
     bands = [bisect_right(region.ys, (row.top + row.bottom) / 2) for row in found]
