@@ -6,15 +6,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from PIL import Image
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.providers.local import images, layout, ocr, pdfium, pictures, text_layer
+from pipeline.providers.local import drawings, images, layout, ocr, pdfium, pictures, text_layer
 from pipeline.providers.local.filetype import detect_file
-from pipeline.providers.local.layout import Line
+from pipeline.providers.local.layout import Block, DocumentProfile, Line, PageContent, PageFacts
 from pipeline.providers.local.text_layer import TextLayer
 from pipeline.providers.protocols import Answer, PageReader, PageRef
 from pipeline.settings import LOCAL, Settings
@@ -75,7 +76,7 @@ class _View(NamedTuple):
 
     def placed(self, line: Line) -> Line:
         """A line in pixels of the picture as one on the page."""
-        left, top, right, bottom, size = (value * self.scale for value in line[1:])
+        left, top, right, bottom, size = (value * self.scale for value in line[1:6])
         return Line(line.text, self.left + left, self.top + top, self.left + right, self.top + bottom, size)
 
 
@@ -88,24 +89,41 @@ class _PdfReader:
         self._threads = threads
         self._seen: OrderedDict[bytes, list[Line]] = OrderedDict()
 
-    def convert(self, page: PageRef) -> Answer:
+    def convert(self, page: PageRef, profile: DocumentProfile | None = None) -> Answer:
         started = time.monotonic()
-        layer, views = self._look(page)
-        return _answer(layout.to_markdown(self._lines(layer, views)), started)
+        return _answer(layout.render(self.blocks(page, profile)), started)
 
-    def _look(self, page: PageRef) -> tuple[TextLayer, list[_View]]:
-        """The page's text layer, and pictures of what is not in it. PDFium is free again afterwards."""
+    def blocks(
+        self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False
+    ) -> list[Block]:
+        """The page's blocks in reading order, with boxes in points from its top left corner."""
+        layer, views, content = self._look(page)
+        return layout.convert(
+            replace(content, lines=tuple(self._lines(layer, views))), profile, keep_furniture=keep_furniture
+        )
+
+    def facts(self, number: int) -> PageFacts:
+        """What the document's profile needs to know of page `number`; text in pictures is left out."""
+        with self._document.page(number) as opened:
+            layer = text_layer.read(opened)
+            width, height = opened.size
+        return layout.page_facts(PageContent(width, height, tuple(layer.lines if layer.usable else ())))
+
+    def _look(self, page: PageRef) -> tuple[TextLayer, list[_View], PageContent]:
+        """The page's text layer, pictures of what is not in it, and what is drawn. PDFium is free again afterwards."""
         with self._document.page(page.number) as opened:
             layer = text_layer.read(opened)
             width, height = opened.size
+            drawn = drawings.read(opened)
+            content = PageContent(width, height, (), tuple(drawn.rules), tuple(drawn.fills))
             if layer.usable:
                 boxes = pictures.worth_reading(opened, layer.lines)
             else:
                 boxes = [] if opened.is_bare else [(0.0, 0.0, width, height)]
             if not layer.usable and page.image is not None:
                 whole = images.load_picture(page.image, 1, self._max_pixels)
-                return layer, [_View(whole, 0.0, 0.0, width / whole.width)]
-            return layer, [self._render(opened, box) for box in boxes]
+                return layer, [_View(whole, 0.0, 0.0, width / whole.width)], content
+            return layer, [self._render(opened, box) for box in boxes], content
 
     def _render(self, page: pdfium.Page, box: pdfium.Box) -> _View:
         picture = page.render(OCR_DPI, self._max_pixels, box)
@@ -135,11 +153,19 @@ class _PictureReader:
         self._max_pixels = max_pixels
         self._threads = threads
 
-    def convert(self, page: PageRef) -> Answer:
+    def convert(self, page: PageRef, profile: DocumentProfile | None = None) -> Answer:
         started = time.monotonic()
+        return _answer(layout.render(self.blocks(page, profile)), started)
+
+    def blocks(
+        self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False
+    ) -> list[Block]:
+        """The picture's blocks in reading order, with boxes in its pixels."""
         path, number = (page.image, 1) if page.image else (page.source, page.number)
         picture = images.load_picture(path, number, self._max_pixels)
-        return _answer(layout.to_markdown(_View(picture, 0.0, 0.0, 1.0).lines(self._threads)), started)
+        lines = _View(picture, 0.0, 0.0, 1.0).lines(self._threads)
+        content = PageContent(picture.width, picture.height, tuple(lines))
+        return layout.convert(content, profile, keep_furniture=keep_furniture)
 
 
 def _type_of(source: Path) -> str:

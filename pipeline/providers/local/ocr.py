@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.providers.local.images import shrink
-from pipeline.providers.local.layout import Line
+from pipeline.providers.local.layout.model import Line
 
 MAX_PIXELS = 3_000_000
 """Pixels of a picture that are looked at; larger ones are scaled down. An A4 page at 175 dpi: more costs memory and
@@ -62,7 +62,7 @@ def recognise(image: Image.Image, threads: int) -> list[Line]:
         found = _run(_SHARED.engine, padded(looked_at))
     enlarged = image.width / looked_at.width
     lines = (as_line(piece) for piece in found if piece.text.strip())
-    return [Line(line.text, *(value * enlarged for value in line[1:])) for line in lines]
+    return [Line(line.text, *(value * enlarged for value in line[1:6])) for line in lines]
 
 
 def bounded(image: Image.Image) -> Image.Image:

@@ -84,6 +84,11 @@ class Page:
         return float(width), float(height)
 
     @property
+    def rotation(self) -> int:
+        """By how many degrees the page is turned clockwise when it is displayed."""
+        return self._rotation
+
+    @property
     def is_bare(self) -> bool:
         """Whether the page holds nothing that could be seen: no objects and no annotations."""
         return bool(pdfium_c.FPDFPage_CountObjects(self.raw) <= 0 and pdfium_c.FPDFPage_GetAnnotCount(self.raw) <= 0)

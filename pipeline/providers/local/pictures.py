@@ -9,7 +9,7 @@ from typing import Any
 import pypdfium2.raw as pdfium_c
 from pypdfium2 import PdfMatrix
 
-from pipeline.providers.local.layout import Line
+from pipeline.providers.local.layout.model import Line
 from pipeline.providers.local.pdfium import Box, Page
 
 _MIN_SHARE = 0.01  # of the page's area: a heading set as a picture

@@ -1,0 +1,112 @@
+"""What a group of rows is: a heading, an item, code, a quote or plain text."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from pipeline.providers.local.layout import headings, lists
+from pipeline.providers.local.layout.model import SOFT_HYPHEN, Block, Code, Paragraph, Quote
+from pipeline.providers.local.layout.paragraphs import Group, goes_on
+from pipeline.providers.local.layout.profile import DocumentProfile
+from pipeline.providers.local.layout.rows import Row
+
+_MIN_QUOTE_INDENT = 1.5  # text sizes
+_MONO_WIDTH = 0.6
+
+
+class Context(NamedTuple):
+    """What a block is judged by besides its own rows."""
+
+    profile: DocumentProfile
+    recognised: bool
+    page_size: float = 0.0
+
+
+class Classifier:
+    """Blocks of one page, in reading order; remembers what came before."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._depths = lists.Depths()
+
+    def blocks(self, groups: Sequence[Group]) -> Iterator[Block]:
+        """The groups as blocks; those that belong together (code, a cell's lines) are one."""
+        index = 0
+        while index < len(groups):
+            code = self._code(groups[index:])
+            if code:
+                index += code
+                yield _code_block(groups[index - code : index])
+                continue
+            yield self._block(groups[index])
+            index += 1
+
+    def _block(self, group: Group) -> Block:
+        heading = headings.heading(
+            group,
+            self._context.profile,
+            recognised=self._context.recognised,
+            page_size=self._context.page_size,
+        )
+        if heading:
+            self._depths.reset()
+            return heading
+        if lists.marker(group.rows[0]):
+            found = lists.item(group, self._depths.of(group.rows[0]))
+            if found:
+                return found
+        self._depths.reset()
+        if group.rows[0].is_tabular and len(group.rows) > 1:
+            return Paragraph(group.box, group.runs)
+        if self._is_quote(group):
+            return Quote(group.box, group.runs)
+        return Paragraph(group.box, group.runs)
+
+    def _is_quote(self, group: Group) -> bool:
+        rows = group.rows
+        if len(rows) < 2 or abs(group.size - self._context.profile.body_size) > 0.05 * group.size:
+            return False
+        indent = _MIN_QUOTE_INDENT * group.size
+        lefts = [row.left for row in rows]
+        level = sum(abs(left - min(lefts)) < 0.3 * group.size for left in lefts) >= len(rows) - 1
+        return level and min(lefts) - group.left > indent and group.right - max(row.right for row in rows) > indent
+
+    def _code(self, groups: Sequence[Group]) -> int:
+        """How many groups from the first on are one piece of code."""
+        if self._context.profile.body_mono:
+            return 0
+        count = 0
+        for group in groups:
+            if not all(row.is_mono for row in group.rows):
+                break
+            count += 1
+        rows = [row for group in groups[:count] for row in group.rows]
+        if len(rows) < 2:
+            return 0
+        left = min(row.left for row in rows)
+        flush = sum(row.left - left < 0.3 * row.size for row in rows)
+        return count if flush >= 2 or 2 * flush >= len(rows) else 0
+
+
+def _code_block(groups: Sequence[Group]) -> Code:
+    rows = [row for group in groups for row in group.rows]
+    left = min(row.left for row in rows)
+    text = "\n".join(" " * _indent(row, left) + row.text.replace(SOFT_HYPHEN, "-") for row in rows)
+    boxes = [group.box for group in groups]
+    box = (min(b[0] for b in boxes), min(b[1] for b in boxes), max(b[2] for b in boxes), max(b[3] for b in boxes))
+    return Code(box, text)
+
+
+def _indent(row: Row, left: float) -> int:
+    return min(80, max(0, round((row.left - left) / max(_MONO_WIDTH * row.size, 1e-9))))
+
+
+def join_across(earlier: list[Group], later: list[Group]) -> list[Group]:
+    """The groups of two columns that follow each other; a paragraph that goes on in the next one stays whole."""
+    if not earlier or not later:
+        return earlier + later
+    last, first = earlier[-1], later[0]
+    if goes_on(last.rows[-1], first.rows[0]):
+        return [*earlier[:-1], last._replace(rows=last.rows + first.rows), *later[1:]]
+    return earlier + later
+
+

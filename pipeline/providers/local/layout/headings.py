@@ -1,0 +1,69 @@
+"""Headings by size, weight, numbering and place; their levels come from the document's profile."""
+
+import re
+from pipeline.providers.local.layout.model import Heading
+from pipeline.providers.local.layout.paragraphs import Group
+from pipeline.providers.local.layout.profile import DocumentProfile, number_depth, style_key
+from pipeline.providers.local.layout.text import ITEM
+
+_MAX_CHARS = 200
+_MAX_ROWS = 4
+_MAX_LEVEL = 6
+_NO_HEADING_END = re.compile(r"[.,;。，；、…][\"'”’)\]]*$")
+_CAPTION = re.compile(
+    r"(?:table|figure|fig\.|tab\.|tabelle|abbildung|abb\.|tableau|图|圖|表|그림|표)\s*[\d.]+", re.IGNORECASE
+)
+_BULLET_END = ("-", "—", "–")
+
+
+def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_size: float) -> Heading | None:
+    """The group as a heading, if it is one. `recognised`: its sizes were measured in a picture, and vary by chance.
+
+    `page_size` is the size of most of the page's text, 0 where there is little of it."""
+    text = group.text
+    rows = group.rows
+    if len(rows) > _MAX_ROWS or len(text) > _MAX_CHARS or sum(map(str.isalpha, text)) < 2 or rows[0].is_tabular:
+        return None
+    if _NO_HEADING_END.search(text):
+        return None
+    if text.count(",") > 2 or _CAPTION.match(text) or text.startswith(_BULLET_END) or _is_bulleted(text):
+        return None
+    size = max(row.size for row in rows)
+    bold = all(row.is_bold for row in rows) or (size >= 1.12 * profile.body_size and _is_mostly_bold(group))
+    if size <= 1.05 * page_size and not bold:
+        return None  # What most of the page is set in is its text, however large: a slide's.
+    level = _level(size, profile, bold=bold)
+    if level is None or (recognised and size < 1.35 * profile.body_size):
+        return None
+    return Heading(group.box, group.runs, _deepened(level, text, size, profile, bold=bold))
+
+
+def _is_mostly_bold(group: Group) -> bool:
+    tokens = group.tokens
+    return 2 * sum(len(t.text) for t in tokens if t.style.bold) > sum(len(t.text) for t in tokens)
+
+
+def _is_bulleted(text: str) -> bool:
+    found = ITEM.match(text)
+    return bool(found) and not found["marker"][0].isdigit()  # type: ignore[index]
+
+
+def _level(size: float, profile: DocumentProfile, *, bold: bool) -> int | None:
+    """The level of a style; one that the profile has not seen takes that of the next larger one of its kind."""
+    key = style_key(size, bold=bold)
+    if key in profile.headings:
+        return profile.headings[key]
+    if size >= 1.12 * profile.body_size:
+        known = {name: level for name, level in profile.headings.items() if not name.endswith("m")}
+        near = [(abs(float(name.rstrip("b")) - size), level) for name, level in known.items() if name.endswith("b") == bold]
+        if near and min(near)[0] <= 0.06 * size:
+            return min(near)[1]
+    return None
+
+
+def _deepened(level: int, text: str, size: float, profile: DocumentProfile, *, bold: bool) -> int:
+    """The level, deeper for a number that is deeper than the least deep one in this style."""
+    least = profile.depths.get(style_key(size, bold=bold), 0)
+    depth = number_depth(text)
+    return min(_MAX_LEVEL, level + max(0, depth - least)) if least and depth else level
+

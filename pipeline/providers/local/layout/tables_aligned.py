@@ -1,0 +1,284 @@
+"""Tables without rules between their cells: columns are where no word stands for many rows."""
+
+import re
+from collections.abc import Sequence
+from itertools import accumulate
+from statistics import mean, median
+from typing import NamedTuple
+
+from pipeline.providers.local.layout.cells import cell_runs, spans_of, sub_line, text_size
+from pipeline.providers.local.layout.model import Box, Cell, Line, Span, Table, around
+from pipeline.providers.local.layout.rows import Row
+from pipeline.providers.local.layout.text import is_bullet
+
+_MIN_ROWS = 3
+_MAX_ROWS = 2_000
+_MAX_COLUMNS = 60
+_BIN = 0.2  # text sizes
+_MIN_GAP = 0.9  # text sizes
+_WORD_GAP = 0.6
+_PROSE_CHARS = 28
+_PROSE_FILL = 0.8
+_LEADER = re.compile(r"(?:\.\s?){4,}|…{2,}|·{4,}|_{4,}")
+_NUMERIC = re.compile(r"[-+−(±<>~≈]?[$€£¥₩]?[-+−]?\d[\d,.\s'/:±%()]*[A-Za-z%€$£°×]{0,4}[)*†]?|[-–—]|n/?a|nan", re.IGNORECASE)
+
+
+class Placed(NamedTuple):
+    """A cell's lines, in the columns from `first` up to `last`."""
+
+    first: int
+    last: int
+    lines: list[Line]
+
+
+def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
+    """The rows of a block from top to bottom, with those that are a table's replaced by it."""
+    found: list[list[Row] | Table] = []
+    start = 0
+    for first, end in _stretches(rows):
+        table = _table(rows[first:end])
+        if table is None:
+            continue
+        if first > start and _is_head(rows[first - 1], rows[first:end]):
+            first -= 1
+            table = _table(rows[first:end], header=1) or table
+        if start < first:
+            found.append(list(rows[start:first]))
+        found.append(table)
+        start = end
+    if start < len(rows):
+        found.append(list(rows[start:]))
+    return found
+
+
+def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
+    """(first, end) of rows that may be a table: rows of cells, each with at most one row of one piece after it."""
+    found: list[tuple[int, int]] = []
+    first = last = -1
+    for index, row in enumerate(rows):
+        near = first >= 0 and row.top - rows[index - 1].bottom < 2.5 * max(row.size, rows[index - 1].size)
+        if not near or index - last > 2:
+            if first >= 0:
+                found.append((first, last + 1))
+            first = -1
+        if row.is_tabular:
+            first, last = (index if first < 0 else first), index
+    if first >= 0:
+        found.append((first, last + 1))
+    return [(first, end) for first, end in found if end - first >= 2]
+
+
+def _is_head(row: Row, below: Sequence[Row]) -> bool:
+    """Whether a row right above a table has a piece for each column, however near to each other."""
+    if below[0].top - row.bottom > 1.5 * row.size:
+        return False
+    placed = place(row.cells, borders_of([row.cells for row in below]))
+    columns = 1 + len(borders_of([row.cells for row in below]))
+    return len(placed) >= max(2, columns - 1) and all(cell.first == cell.last for cell in placed)
+
+
+def _table(rows: Sequence[Row], header: int = 0) -> Table | None:
+    tabular = [row for row in rows if row.is_tabular]
+    if len(rows) > _MAX_ROWS or len(tabular) < 2 or _has_leaders(rows):
+        return None
+    lines = [cell for row in rows for cell in row.cells]
+    borders = borders_of([row.cells for row in rows])
+    if not borders or (len(tabular) < _MIN_ROWS and len(borders) < 2):
+        return None
+    placed = [place(row.cells, borders) for row in rows]
+    if not looks_tabular(placed, borders, lines) or not _is_convincing(placed, len(borders) + 1):
+        return None
+    return build(placed, len(borders) + 1, lines, header=header or _header_rows(rows))
+
+
+def _has_leaders(rows: Sequence[Row]) -> bool:
+    return sum(bool(_LEADER.search(row.text)) for row in rows) > 0.4 * len(rows)
+
+
+def borders_of(rows: Sequence[Sequence[Line]]) -> list[float]:
+    """The middles of the stretches of x where no word of any row stands, rows that run across left out."""
+    lines = [line for row in rows for line in row]
+    size = text_size(lines)
+    left, right = min(line.left for line in lines), max(line.right for line in lines)
+    width, step = right - left, _BIN * size
+    if not 0 < width < 1e5 * step:
+        return []
+    bins = int(width / step) + 1
+    counted = [row for row in rows if not (len(row) == 1 and row[0].right - row[0].left > 0.5 * width)] or rows
+    cover = _cover([span for row in counted for line in row for span in _phrases(line)], left, step, bins)
+    least = _MIN_GAP if len(counted) > 3 else 1.4
+    allowed = len(counted) // 12
+    borders, start = [], None
+    for index, level in enumerate([*cover, allowed + 1]):
+        if level <= allowed and start is None:
+            start = index
+        elif level > allowed and start is not None:
+            if start > 0 and index < bins and (index - start) * step >= least * size:
+                borders.append(left + (start + index) / 2 * step)
+            start = None
+    return borders[:_MAX_COLUMNS]
+
+
+def _phrases(line: Line) -> list[Span]:
+    """Words of the line that follow each other with a usual space, as one."""
+    found: list[Span] = []
+    for span in spans_of(line):
+        if found and span.left - found[-1].right < _WORD_GAP * line.size:
+            found[-1] = found[-1]._replace(right=max(span.right, found[-1].right))
+        else:
+            found.append(span)
+    return found
+
+
+def _cover(spans: Sequence[Span], left: float, step: float, bins: int) -> list[int]:
+    changes = [0] * (bins + 1)
+    for span in spans:
+        first, last = sorted((span.left, span.right))
+        changes[min(bins, max(0, int((first - left) / step)))] += 1
+        changes[min(bins, max(0, int((last - left) / step)) + 1)] -= 1
+    return list(accumulate(changes[:bins]))
+
+
+def place(cells: Sequence[Line], borders: Sequence[float]) -> list[Placed]:
+    """The lines of one row in their columns; words with usual spaces between them that reach over a border stay
+    together, in a cell that spans columns."""
+    found: list[Placed] = []
+    for line in sorted(cells, key=lambda line: line.left):
+        for part in _parts(line):
+            first, last = _columns(part, borders)
+            before = found[-1] if found else None
+            if before is not None and first <= before.last:
+                found[-1] = Placed(before.first, max(last, before.last), [*before.lines, part])
+            else:
+                found.append(Placed(first, last, [part]))
+    return found
+
+
+def _parts(line: Line) -> list[Line]:
+    groups: list[list[Span]] = []
+    for span in spans_of(line):
+        if groups and span.left - groups[-1][-1].right < _WORD_GAP * line.size:
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    return [line] if len(groups) < 2 else [sub_line(line, spans) for spans in groups]
+
+
+def _columns(line: Line, borders: Sequence[float]) -> tuple[int, int]:
+    slack = 0.1 * line.size
+    first = sum(border <= line.left + slack for border in borders)
+    last = sum(border < line.right - slack for border in borders)
+    return first, max(first, last)
+
+
+def looks_tabular(placed: Sequence[Sequence[Placed]], borders: Sequence[float], lines: Sequence[Line]) -> bool:
+    """Whether these are cells and not columns of running text, nor marks before the items of a list."""
+    several = [row for row in placed if len(row) > 1]
+    if len(several) < 0.4 * len(placed):
+        return False
+    edges = [min(line.left for line in lines), *borders, max(line.right for line in lines)]
+    prose = 0
+    for column in range(len(borders) + 1):
+        inside = [cell for row in placed for cell in row if cell.first == cell.last == column]
+        texts = [" ".join(line.text for line in cell.lines) for cell in inside]
+        if not texts:
+            continue
+        width = edges[column + 1] - edges[column]
+        fill = median((cell.lines[-1].right - cell.lines[0].left) / max(width, 1e-9) for cell in inside)
+        prose += mean(map(len, texts)) > _PROSE_CHARS and fill > _PROSE_FILL
+        if column == 0 and len(borders) == 1 and all(is_bullet(text) or re.fullmatch(r"\W?\w{1,3}[.)]", text) for text in texts):
+            return False
+    return prose < 2
+
+
+def _is_convincing(placed: Sequence[Sequence[Placed]], columns: int) -> bool:
+    """Whether there is more to it than two stacks of lines side by side, as under a title."""
+    if columns > 2 and len(placed) > 3:
+        return True
+    texts = [" ".join(line.text for line in cell.lines).strip() for row in placed for cell in row[1:]]
+    numbers = sum(bool(_NUMERIC.fullmatch(text)) for text in texts)
+    return numbers >= 0.4 * len(texts) or (len(placed) >= 4 and _flush(placed))
+
+
+def _flush(placed: Sequence[Sequence[Placed]]) -> bool:
+    """Whether the second column starts at one x."""
+    starts = sorted(row[1].lines[0].left for row in placed if len(row) > 1)
+    middle = starts[len(starts) // 2]
+    return sum(abs(x - middle) < 2 for x in starts) >= 0.7 * len(starts)
+
+
+def _header_rows(rows: Sequence[Row]) -> int:
+    bold = 0
+    for row in rows[:3]:
+        if not row.is_bold:
+            break
+        bold += 1
+    return bold if 1 <= bold < len(rows) else 1
+
+
+def build(
+    placed: Sequence[Sequence[Placed]],
+    columns: int,
+    lines: Sequence[Line],
+    *,
+    header: int,
+    separated: Sequence[bool] | None = None,
+    box: Box | None = None,
+) -> Table:
+    """The table of these rows; what goes on from the row above is put into its cells.
+
+    `separated` says of each row whether a rule keeps it apart from the row above; where it is given, it decides.
+    """
+    merged: list[list[Placed]] = []
+    kept_header = header
+    for index, row in enumerate(placed):
+        if merged and _continues(placed, index, header, separated):
+            merged[-1] = _put_together(merged[-1], row)
+            kept_header -= index < header
+        else:
+            merged.append(list(row))
+    made = [_cells(row, columns) for row in merged]
+    whole = box or around([line.box for line in lines])
+    return Table(whole, tuple(tuple(row) for row in made), max(1, min(kept_header, len(made))), text_size(lines))
+
+
+def _continues(placed: Sequence[Sequence[Placed]], index: int, header: int, separated: Sequence[bool] | None) -> bool:
+    """Whether a row only holds further lines of the cells above."""
+    row, above = placed[index], placed[index - 1]
+    if not row or not above or (separated is not None and separated[index]):
+        return False
+    if any(cell.first != cell.last for cell in row) or any(cell.first != cell.last for cell in above):
+        return False
+    if index < header:  # A head of several lines, each cell of which stands below one of the line above.
+        return {cell.first for cell in row} <= {cell.first for cell in above} or len(row) < len(above)
+    if index == header and separated is None:
+        return False
+    size = row[0].lines[0].size
+    tight = row[0].lines[0].bottom - above[0].lines[0].bottom < 1.45 * size
+    if row[0].first == 0:
+        return False
+    columns = {cell.first for cell in above}
+    wide = all(cell.first in columns for cell in row)
+    texts = [line.text for cell in row for line in cell.lines]
+    numbers = any(_NUMERIC.fullmatch(text) for text in texts)
+    return tight and wide and not numbers and (separated is not None or 2 * len(row) <= len(above))
+
+
+def _put_together(above: Sequence[Placed], row: Sequence[Placed]) -> list[Placed]:
+    by_column = {cell.first: cell for cell in above}
+    for cell in row:
+        known = by_column.get(cell.first)
+        by_column[cell.first] = known._replace(lines=[*known.lines, *cell.lines]) if known else cell
+    return [by_column[column] for column in sorted(by_column)]
+
+
+def _cells(row: Sequence[Placed], columns: int) -> list[Cell]:
+    found: list[Cell] = []
+    column = 0
+    for cell in row:
+        found += [Cell()] * (cell.first - column)
+        found.append(Cell(cell_runs(cell.lines), columns=cell.last - cell.first + 1))
+        column = cell.last + 1
+    return found + [Cell()] * (columns - column)
+
+
