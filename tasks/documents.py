@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from redis import RedisError
 
 from pipeline.documents import files, queries, service, submission
 from pipeline.documents.service import Choice, UnknownDocument
+from pipeline.documents.stages import layout_json
 from pipeline.documents.states import DocumentStatus, PageStatus
 from pipeline.documents.submission import Options
 from pipeline.documents.views import AttemptView, DocumentView, Figures, PageView
@@ -62,6 +64,17 @@ class Document(DocumentView):
         if not self.merged_path:
             raise UserError(f"document {self.id} has no result: it is {self.status.name}", code="no_result")
         return Path(self.merged_path).read_text(encoding="utf-8")
+
+    def layout(self) -> dict[str, Any]:
+        """What stands where on each page: blocks in reading order with their boxes, as JSON holds them."""
+        context = get_context()
+        return layout_json(self, queries.pages(context, self.id), queries.layouts(context, self.id))
+
+    @property
+    def pictures_folder(self) -> Path | None:
+        """The pictures that the merged Markdown links to; None if there are none."""
+        folder = files.pictures_folder(get_context().settings, self.id)
+        return folder if self.merged_path and folder.is_dir() else None
 
     @property
     def manifest_path(self) -> Path | None:
@@ -126,7 +139,7 @@ def watch(
 def submit(path: str | PathLike[str], options: Options | None = None, **choices: str | bool) -> Document:
     """Submit a file; the document that will hold its text.
 
-    Options as keywords or as an `Options`: page_range, provider, model, allow_partial, use_cache, fresh.
+    Options as keywords or as an `Options`: page_range, provider, model, allow_partial, use_cache, pictures, fresh.
     The same content and options give the same document, unless `fresh`.
     """
     chosen = options or Options(**choices)  # type: ignore[arg-type]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipeline.cli.results import Format
+
 if TYPE_CHECKING:
     from pipeline.cli.progress import Progress
     from pipeline.cli.targets import Target
@@ -77,6 +79,12 @@ def convert(
         bool, typer.Option("--fresh", help="Convert anew, even if the same was converted before.")
     ] = False,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Pay again for pages that are known.")] = False,
+    format_: Annotated[
+        Format, typer.Option("--format", help="md: Markdown; json: blocks with their boxes on the pages.")
+    ] = Format.MD,
+    pictures: Annotated[
+        bool, typer.Option("--pictures", help="Keep pictures in NAME.pictures, linked from the Markdown (local only).")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON on standard output.")] = False,
 ) -> None:
     """Convert files to Markdown.
@@ -86,6 +94,7 @@ def convert(
     [bold]penstock convert report.pdf --pages 1-3 -o - | less[/bold]
 
     Beside each result stands a manifest, report.manifest.json, with what each page came from.
+    With [bold]--format json[/bold] the result is report.json: the blocks of each page with their boxes.
 
     Work runs on the stack of [bold]penstock up[/bold], or on one started for this command.
     PENSTOCK_DATABASE_URL and PENSTOCK_REDIS_URL name servers to use instead.
@@ -103,7 +112,7 @@ def convert(
     if as_json and output == STDOUT:
         raise UserError("--json and -o - both write to standard output: choose one", code="usage")
     registry.check(settings, provider or settings.provider, model)
-    jobs = [Job(target) for target in plan(inputs, output)]
+    jobs = [Job(target) for target in plan(inputs, output, f".{format_}")]
     for job in jobs:
         if job.target.exists and not force:
             job.kept, job.error = True, f"{job.target.path} exists and is kept: use --force to replace it"
@@ -111,8 +120,10 @@ def convert(
     if open_jobs:
         from tasks.documents import Options
 
-        options = Options(pages, provider, model, allow_partial, use_cache=not no_cache, fresh=fresh)
-        _convert(open_jobs, options)
+        options = Options(
+            pages, provider, model, allow_partial, use_cache=not no_cache, pictures=pictures, fresh=fresh
+        )
+        _convert(open_jobs, options, format_)
     if as_json:
         from pipeline.cli.output import print_json
 
@@ -125,7 +136,7 @@ def convert(
     raise typer.Exit(FAILED if FAILED in codes else max(codes))
 
 
-def _convert(jobs: list[Job], options: "Options") -> None:
+def _convert(jobs: list[Job], options: "Options", form: Format) -> None:
     from contextlib import ExitStack
 
     from pipeline.cli.output import err
@@ -139,7 +150,7 @@ def _convert(jobs: list[Job], options: "Options") -> None:
         with Progress(total=len(jobs)) as progress:
             try:
                 _submit(jobs, options, progress)
-                _watch(jobs, stack, progress)
+                _watch(jobs, stack, progress, form)
             except KeyboardInterrupt:
                 progress.note(_interrupted(options))
                 raise
@@ -165,7 +176,7 @@ def _submit(jobs: list[Job], options: "Options", progress: "Progress") -> None:
             progress.show(job.target.source.name, job.document)
 
 
-def _watch(jobs: list[Job], stack: "Stack", progress: "Progress") -> None:
+def _watch(jobs: list[Job], stack: "Stack", progress: "Progress", form: Format) -> None:
     """Show how the documents stand, and write each result as soon as there is one."""
     from pipeline.cli.output import one_line
     from tasks.documents import watch
@@ -189,7 +200,7 @@ def _watch(jobs: list[Job], stack: "Stack", progress: "Progress") -> None:
             job.document = document
             progress.show(job.target.source.name, document)
             if document.settled:
-                _finish(job, document)
+                _finish(job, document, form)
                 progress.done(_line(job) if job.written or len(jobs) > 1 else "", document)
 
 
@@ -203,21 +214,19 @@ def _closed_gates(providers: Iterable[str]) -> Iterable[str]:
     return [f"{reason}: its pages wait, and go on by themselves (`penstock queues`)." for reason in reasons if reason]
 
 
-def _finish(job: Job, document: "Document") -> None:
+def _finish(job: Job, document: "Document", form: Format) -> None:
     """Write the job's output, if its document has one."""
-    from pipeline.documents.files import manifest_path, storage_error, write_text
+    from pipeline.cli.results import text_of, write
+    from pipeline.documents.files import storage_error
 
     job.took_s = time.monotonic() - job.started
     if document.merged_path is None or job.status not in {"COMPLETED", "PARTIAL_FAILED"}:
         return
     try:
-        text = document.read_text()
         if job.target.path is None:
-            job.text = text
+            job.text = text_of(document, form, str(document.pictures_folder or ""))
             return
-        write_text(job.target.path, text)
-        assert document.manifest_path is not None
-        write_text(manifest_path(job.target.path), document.manifest_path.read_text(encoding="utf-8"))
+        write(document, job.target.path, form)
         job.written = job.target.path
     except OSError as error:
         job.error = str(storage_error(error, job.target.path or Path("standard output")))

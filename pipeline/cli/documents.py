@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.cli.results import Format
+
 if TYPE_CHECKING:
     from tasks.documents import AttemptView, Document
 
@@ -15,6 +17,7 @@ app = typer.Typer(
 )
 Id = Annotated[str, typer.Argument(metavar="ID", help="The document's id, or the beginning of it.")]
 Json = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
+AsFormat = Annotated[Format, typer.Option("--format", help="md: Markdown; json: blocks with their boxes.")]
 Provider = Annotated[str, typer.Option(help="Another provider for the pages concerned.")]
 Model = Annotated[str, typer.Option(help="Another model for the pages concerned.")]
 
@@ -163,11 +166,19 @@ def _model(attempt: "AttemptView") -> str:
 
 
 @app.command()
-def text(document_id: Id) -> None:
-    """Print a document's Markdown."""
+def text(
+    document_id: Id,
+    format_: AsFormat = Format.MD,
+) -> None:
+    """Print a document's Markdown, or what stands where on its pages."""
+    from pipeline.cli.output import print_json
     from tasks.documents import status
 
-    typer.echo(status(_find(document_id)).read_text(), nl=False)
+    document = status(_find(document_id))
+    if format_ is Format.JSON:
+        print_json(document.layout())
+    else:
+        typer.echo(document.read_text(), nl=False)
 
 
 @app.command()
@@ -262,21 +273,21 @@ def delete(
 def export(
     document_id: Id,
     output: Annotated[Path, typer.Argument(help="The file to write, or a folder for NAME.md.")],
+    format_: AsFormat = Format.MD,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write a document's Markdown to a file, with its manifest beside it."""
+    """Write a document's Markdown, or its blocks as JSON, to a file, with its manifest beside it."""
     from pipeline.cli.output import err, one_line
-    from pipeline.documents.files import manifest_path, stem, storage_error, write_text
+    from pipeline.cli.results import write
+    from pipeline.documents.files import stem, storage_error
     from tasks.documents import UserError, status
 
     document = status(_find(document_id))
-    target = output / f"{stem(document.filename)}.md" if output.is_dir() else output
+    target = output / f"{stem(document.filename)}.{format_}" if output.is_dir() else output
     if target.exists() and not force:
         raise UserError(f"{target} exists and is kept: use --force to replace it", code="exists")
     try:
-        write_text(target, document.read_text())
-        if document.manifest_path and document.manifest_path.exists():
-            write_text(manifest_path(target), document.manifest_path.read_text(encoding="utf-8"))
+        write(document, target, format_)
     except OSError as error:
         raise storage_error(error, target) from error
     err.print(f"{document.id} {one_line(document.filename)} → [bold]{one_line(str(target))}[/bold]", soft_wrap=True)

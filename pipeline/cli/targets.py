@@ -25,7 +25,7 @@ class Target:
         return self.path is not None and self.path.exists()
 
 
-def plan(inputs: Sequence[Path], output: str) -> list[Target]:
+def plan(inputs: Sequence[Path], output: str, suffix: str = ".md") -> list[Target]:
     """A target for each file that `inputs` name; `output` is a file, a folder, `-`, or empty.
 
     Raises `UserError` for what cannot be read or written."""
@@ -48,7 +48,7 @@ def plan(inputs: Sequence[Path], output: str) -> list[Target]:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; what is converted here needs a folder", code="usage")
     _check_writable(folder)
-    return _distinct(folder, sources)
+    return _distinct(folder, sources, suffix)
 
 
 def _below(source: Path, given: Path) -> Path:
@@ -56,12 +56,12 @@ def _below(source: Path, given: Path) -> Path:
     return source.parent.relative_to(given) if given.is_dir() else Path()
 
 
-def _distinct(folder: Path, sources: Sequence[tuple[Path, Path]]) -> list[Target]:
+def _distinct(folder: Path, sources: Sequence[tuple[Path, Path]], suffix: str) -> list[Target]:
     taken: set[str] = set()  # in one case: a.md and A.md are one file on many systems
     targets = []
     for source, below in sources:
         # a.pdf and a.png, or two folders' report.pdf: a, a-2, a-3 …
-        names = (f"{stem(source.name)}{f'-{n}' if n > 1 else ''}.md" for n in count(1))
+        names = (f"{stem(source.name)}{f'-{n}' if n > 1 else ''}{suffix}" for n in count(1))
         path = next(candidate for name in names if str(candidate := folder / below / name).casefold() not in taken)
         taken.add(str(path).casefold())
         targets.append(Target(source, path))

@@ -63,6 +63,7 @@ class PageWork:
         self._converters: dict[tuple[str, str], PageConverter] = {}
         self._readers: dict[tuple[str, str], PageReader] = {}
         self._source: Path | None = None
+        self._pictures: Path | None = None
         self._type: FileType = "pdf"
         self._first: Any = None
         self.last: Exchange | None = None
@@ -207,7 +208,7 @@ class PageWork:
     def _reader(self, unit: PageUnit, converter: PageConverter, source: Path) -> PageReader:
         key = (unit.provider, unit.model)
         if key not in self._readers:
-            self._readers[key] = self._open.enter_context(converter.open(source))
+            self._readers[key] = self._open.enter_context(converter.open(source, self._survey()))
         return self._readers[key]
 
     def _ref(self, unit: PageUnit, converter: PageConverter) -> PageRef:
@@ -215,17 +216,27 @@ class PageWork:
         image = Path(unit.image_path) if unit.image_path else None
         if converter.needs_images and (image is None or not image.exists()):
             image = self._render(unit, source)
-        return PageRef(source, unit.page_source, image)
+        return PageRef(source, unit.page_source, image, self._pictures)
 
     def _find_source(self) -> Path:
         if self._source is None:
+            settings = self._context.settings
+            query = select(DOCUMENTS.c.type, DOCUMENTS.c.pictures).where(DOCUMENTS.c.id == self._document_id)
             with self._context.db.read() as session:
-                found = session.execute(select(DOCUMENTS.c.type).where(DOCUMENTS.c.id == self._document_id)).scalar()
+                found = session.execute(query).one_or_none()
             if found is None:
                 raise UserError("the document was deleted", code="unknown_document")
-            self._type = found
-            self._source = files.source_path(self._context.settings, self._document_id, found)
+            self._type = found.type
+            self._pictures = files.pictures_folder(settings, self._document_id) if found.pictures else None
+            self._source = files.source_path(settings, self._document_id, found.type)
         return self._source
+
+    def _survey(self) -> str:
+        """What the split stage found out; pages get on without it."""
+        try:
+            return files.survey_path(self._context.settings, self._document_id).read_text(encoding="utf-8")
+        except OSError:
+            return ""
 
     def _render(self, unit: PageUnit, source: Path) -> Path:
         """The page's picture, made now: it was retried with another provider, or the temp folder was cleaned."""

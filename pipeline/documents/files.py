@@ -17,6 +17,9 @@ from pipeline.engine.errors import UserError
 from pipeline.settings import Settings
 
 
+PICTURES = "pictures"
+
+
 def upload_folder(settings: Settings, document_id: str) -> Path:
     return settings.upload_dir / document_id
 
@@ -24,6 +27,16 @@ def upload_folder(settings: Settings, document_id: str) -> Path:
 def source_path(settings: Settings, document_id: str, file_type: str) -> Path:
     """The stored copy of what was submitted."""
     return upload_folder(settings, document_id) / f"source.{file_type}"
+
+
+def survey_path(settings: Settings, document_id: str) -> Path:
+    """What the split stage found out about the whole document, for its pages."""
+    return upload_folder(settings, document_id) / "survey.json"
+
+
+def pictures_folder(settings: Settings, document_id: str) -> Path:
+    """Pictures that stand on the pages, where they are wanted; beside the merged Markdown, which links to them."""
+    return output_folder(settings, document_id) / PICTURES
 
 
 def temp_folder(settings: Settings, document_id: str) -> Path:
@@ -40,9 +53,9 @@ def output_path(settings: Settings, document_id: str, filename: str) -> Path:
     return output_folder(settings, document_id) / f"{stem(filename)}.md"
 
 
-def manifest_path(markdown: Path) -> Path:
-    """The manifest that stands beside a Markdown file."""
-    return markdown.with_name(f"{markdown.name.removesuffix('.md')}.manifest.json")
+def manifest_path(result: Path) -> Path:
+    """The manifest that stands beside a result, Markdown or JSON."""
+    return result.with_name(f"{result.name.removesuffix('.md').removesuffix('.json')}.manifest.json")
 
 
 def stem(filename: str) -> str:

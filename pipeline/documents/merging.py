@@ -1,6 +1,7 @@
 """The merge stage: pages become one Markdown file with a manifest beside it. Source 001, section 4.4."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +14,7 @@ from pipeline.documents.models import DOCUMENTS
 from pipeline.documents.splitting import ClaimLost
 from pipeline.documents.stages import manifest, merge_markdown
 from pipeline.documents.states import DOCUMENT, DocumentEvent, DocumentStatus
-from pipeline.documents.views import DocumentView, document_view
+from pipeline.documents.views import DocumentView, PageView, document_view
 from pipeline.engine.claims import FREE, Claim, Owner, held_by
 from pipeline.storage.context import Context
 
@@ -45,6 +46,7 @@ def merge(context: Context, document_id: str, owner: Owner) -> bool:
 
 def _merge(context: Context, document: Any, claim: Claim) -> None:
     pages = queries.pages(context, document.id)
+    layouts = queries.layouts(context, document.id, _with_tables(pages))
     path = files.output_path(context.settings, document.id, document.filename)
     partial = document.completed_count < document.pages
     event = DocumentEvent.MERGED_PARTIAL if partial else DocumentEvent.MERGED
@@ -73,10 +75,16 @@ def _merge(context: Context, document: Any, claim: Claim) -> None:
         place_manifest()
 
     with (
-        files.staged_text(path, merge_markdown(pages)) as place_text,
+        files.staged_text(path, merge_markdown(pages, layouts)) as place_text,
         files.staged_text(files.manifest_path(path), json.dumps(facts, indent=2, ensure_ascii=False)) as place_manifest,
     ):
         context.db.run(commit)
+
+
+def _with_tables(pages: Sequence[PageView]) -> list[int]:
+    """Pages that begin or end with a table: of others nobody asks where it stands."""
+    tables = ("|", "<table>"), ("|", "</table>")
+    return [page.page for page in pages if page.content.startswith(tables[0]) or page.content.endswith(tables[1])]
 
 
 def _after(document: Any, values: dict[str, Any]) -> DocumentView:

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from pipeline.documents.states import DocumentStatus, PageStatus
@@ -40,6 +40,8 @@ class Document(ClaimColumns, Base):
     size_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     allow_partial: Mapped[bool] = mapped_column(default=False)
     use_cache: Mapped[bool] = mapped_column(default=True)
+    pictures: Mapped[bool] = mapped_column(default=False)
+    """The pictures on its pages are wanted as files."""
     launches: Mapped[int] = mapped_column(default=0)
     """Launches since something last moved; spaces out the sweeper's further ones."""
     launch_due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -80,6 +82,16 @@ class Page(ClaimColumns, Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
+class PageLayout(Base):
+    """What stands where on a page, for those who build on it. A table of its own: few read it, and it is large."""
+
+    __tablename__ = "page_layouts"
+
+    page_id: Mapped[int] = mapped_column(ForeignKey("pages.id", ondelete="CASCADE"), primary_key=True)
+    data: Mapped[bytes] = mapped_column(LargeBinary)
+    """JSON of `Answer.layout`, by zlib."""
+
+
 class PageAttempt(Base):
     """Ledger: every attempt of a page, kept when the page is retried. Completed ones are the cache as well."""
 
@@ -116,3 +128,4 @@ class PageAttempt(Base):
 DOCUMENTS = table_of(Document)
 PAGES = table_of(Page)
 ATTEMPTS = table_of(PageAttempt)
+LAYOUTS = table_of(PageLayout)

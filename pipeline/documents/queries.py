@@ -2,12 +2,14 @@
 
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from sqlalchemy import select
 
-from pipeline.documents.models import ATTEMPTS, DOCUMENTS, PAGES
+from pipeline.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.documents.service import UnknownDocument
 from pipeline.documents.states import DocumentStatus, PageStatus
+from pipeline.documents.units import unpack_layout
 from pipeline.documents.views import (
     AttemptView,
     DocumentView,
@@ -77,6 +79,21 @@ def pages(context: Context, document_id: str, *, status: PageStatus | None = Non
         query = query.where(PAGES.c.status == status)
     with context.db.read() as session:
         return [page_view(row) for row in session.execute(query)]
+
+
+def layouts(context: Context, document_id: str, numbers: Collection[int] | None = None) -> dict[int, dict[str, Any]]:
+    """What stands where on the document's pages, by page; not of pages whose converter does not know."""
+    query = (
+        select(PAGES.c.page, LAYOUTS.c.data)
+        .join(LAYOUTS, LAYOUTS.c.page_id == PAGES.c.id)
+        .where(PAGES.c.document_id == document_id)
+    )
+    wanted = None if numbers is None else set(numbers)
+    if wanted is not None and not wanted:
+        return {}
+    with context.db.read() as session:
+        rows = session.execute(query.execution_options(yield_per=100))
+        return {row.page: unpack_layout(row.data) for row in rows if wanted is None or row.page in wanted}
 
 
 def attempts(context: Context, document_id: str, page: int | None = None) -> list[AttemptView]:

@@ -11,7 +11,7 @@ from sqlalchemy import and_, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.documents import files
-from pipeline.documents.models import ATTEMPTS, DOCUMENTS, PAGES
+from pipeline.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.documents.states import (
     AT_REST,
     DOCUMENT,
@@ -177,6 +177,7 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
         was_failed = row.status == PageStatus.FAILED
         PAGE.target(PageStatus(row.status), PageEvent.PROMOTE)
         PAGE.move(session, PAGES, PageEvent.PROMOTE, PAGES.c.id == row.id, content=text, error=None, updated_at=_now())
+        session.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id == row.id))
         session.execute(
             update(DOCUMENTS)
             .where(DOCUMENTS.c.id == document_id)

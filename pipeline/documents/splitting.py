@@ -1,6 +1,7 @@
 """The split stage: a document becomes page rows, with pictures where its converter needs them. Source 001, 4.2."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pipeline.documents.units import RELAUNCH_AFTER_S
 from pipeline.engine.claims import FREE, Claim, Owner, held_by
 from pipeline.engine.errors import PenstockError
 from pipeline.providers import registry
+from pipeline.providers.protocols import PageConverter
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -52,7 +54,9 @@ def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[in
     source = files.source_path(settings, document.id, document.type)
     info = inspect(source, settings.documents)
     numbers = parse_page_range(document.page_range, info.pages)
-    if not registry.page_converter(settings, document.provider, document.model).needs_images:
+    converter = registry.page_converter(settings, document.provider, document.model)
+    _survey(context, document.id, claim, converter, source, numbers)
+    if not converter.needs_images:
         return [(number, None) for number in numbers]
     folder = files.temp_folder(settings, document.id)
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,6 +67,24 @@ def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[in
         if len(images) % RENEW_EVERY == 0:
             _renew(context, document.id, claim)
     return images
+
+
+def _survey(
+    context: Context, document_id: str, claim: Claim, converter: PageConverter, source: Path, numbers: list[int]
+) -> None:
+    """Keep what the pages should know of the whole document beside its source."""
+    surveyed = count(1)
+
+    def tick() -> None:
+        if next(surveyed) % RENEW_EVERY == 0:
+            _renew(context, document_id, claim)
+
+    path = files.survey_path(context.settings, document_id)
+    found = converter.survey(source, numbers, tick)
+    if found:
+        files.write_text(path, found)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _renew(context: Context, document_id: str, claim: Claim) -> None:

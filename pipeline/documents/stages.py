@@ -1,18 +1,46 @@
 """What the stages do, as plain functions: no Celery, no Redis, no database. Source 001, sections 4.2 and 4.4."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+from pipeline.documents.joining import Layout, join_tables
 from pipeline.documents.states import DocumentStatus, PageStatus
 from pipeline.documents.views import AttemptView, DocumentView, PageView, as_json
 
 MANIFEST_VERSION = 1
+LAYOUT_VERSION = 1
 
 
-def merge_markdown(pages: Sequence[PageView]) -> str:
-    """The pages' Markdown in order, each under a `<!-- Page n -->`, with rules between; gaps are marked visibly."""
-    parts = [f"<!-- Page {page.page} -->\n\n{_body(page)}" for page in sorted(pages, key=lambda page: page.page)]
+def merge_markdown(pages: Sequence[PageView], layouts: Mapping[int, Layout] = MappingProxyType({})) -> str:
+    """The pages' Markdown in order, each under a `<!-- Page n -->`, with rules between; gaps are marked visibly.
+
+    Tables that go on over a page's end stand on the page where they begin. `layouts`: of pages, by their number.
+    """
+    ordered = sorted(pages, key=lambda page: page.page)
+    texts = join_tables([_body(page) for page in ordered], [layouts.get(page.page) for page in ordered])
+    parts = [f"<!-- Page {page.page} -->\n\n{text}" for page, text in zip(ordered, texts, strict=True)]
     return "\n\n---\n\n".join(parts) + "\n"
+
+
+def layout_json(document: DocumentView, pages: Sequence[PageView], layouts: Mapping[int, Layout]) -> dict[str, Any]:
+    """What stands where, for programs. A page whose converter does not know has its Markdown as a single block."""
+    return {
+        "version": LAYOUT_VERSION,
+        "document": {"id": document.id, "filename": document.filename, "pages": document.pages},
+        "pages": [_page_layout(page, layouts.get(page.page)) for page in pages],
+    }
+
+
+def _page_layout(page: PageView, layout: Layout | None) -> dict[str, Any]:
+    found = {"page": page.page, "page_source": page.page_source, "status": page.status.name}
+    if page.status is not PageStatus.COMPLETED:
+        return found | {"width": None, "height": None, "blocks": [], "error": page.error}
+    if layout is None:
+        return found | {
+            "width": None, "height": None, "blocks": [{"type": "markdown", "text": page.content, "bbox": None}],
+        }  # fmt: skip
+    return found | dict(layout)
 
 
 def _body(page: PageView) -> str:

@@ -18,7 +18,9 @@ from pipeline.documents.models import DOCUMENTS
 from pipeline.documents.sources import SourceInfo, inspect, parse_page_range, safe_filename
 from pipeline.documents.states import AT_REST, DocumentStatus
 from pipeline.documents.views import DocumentView, document_view
+from pipeline.engine.errors import UserError
 from pipeline.providers import registry
+from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -34,6 +36,8 @@ class Options:
     allow_partial: bool = False
     """Merge what there is when pages failed for good."""
     use_cache: bool = True
+    pictures: bool = False
+    """Keep the pictures on the pages as files, with links to them in the Markdown; local conversion only."""
     fresh: bool = False
     """A new document, even if the same file was submitted before."""
 
@@ -46,6 +50,8 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
     settings = context.settings
     provider = options.provider or settings.provider
     registry.check(settings, provider, options.model)
+    if options.pictures and provider != LOCAL:
+        raise UserError(f"{provider} gives no pictures: only the provider {LOCAL} does", code="usage")
     inspect(path, settings.documents)  # before it is copied: a directory, a missing or huge file
     with files.incoming(settings, path) as copy:
         info = inspect(copy, settings.documents)
@@ -65,7 +71,7 @@ def _row(
         "filename": safe_filename(path.name), "type": info.type, "page_range": _normal(numbers, info.pages),
         "provider": provider, "model": options.model, "size_bytes": info.size_bytes,
         "model_name": registry.model_name(context.settings, provider, options.model),
-        "allow_partial": options.allow_partial, "use_cache": options.use_cache and context.settings.documents.cache,
+        "pictures": options.pictures, "allow_partial": options.allow_partial, "use_cache": options.use_cache and context.settings.documents.cache,
         "status": DocumentStatus.PENDING, "created_at": now, "updated_at": now,
     }  # fmt: skip
 
@@ -103,6 +109,7 @@ def _submission_key(copy: Path, info: SourceInfo, numbers: list[int], provider: 
     with copy.open("rb") as file:
         content = hashlib.file_digest(file, "sha256").hexdigest()
     parts = [content, info.type, _normal(numbers, info.pages), provider, options.model]
+    parts += ["pictures"] if options.pictures else []
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return f"{key}:{uuid4().hex[:12]}" if options.fresh else key
 

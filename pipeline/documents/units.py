@@ -4,16 +4,18 @@ Every transaction that touches pages locks their document first, so that claims,
 commands on one document come one after another; that is also why exactly one transaction sees the last page settled.
 """
 
+import json
 import re
+import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, insert, select, update
+from sqlalchemy import ColumnElement, and_, delete, insert, select, update
 from sqlalchemy.orm import Session
 
-from pipeline.documents.models import ATTEMPTS, DOCUMENTS, PAGES
+from pipeline.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.documents.routing import of_providers
 from pipeline.documents.states import DOCUMENT, PAGE, DocumentStatus, PageEvent, PageStatus, progress, settled_event
 from pipeline.engine import claims
@@ -21,6 +23,7 @@ from pipeline.engine.claims import FREE, Claim
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.passage import GateClosed
 from pipeline.engine.retry import Decision, Drop, GiveUp, Policy, Release, RetryAt, decide
+from pipeline.engine.tables import upsert
 from pipeline.engine.traces import AiCall, preview
 from pipeline.providers.protocols import Answer
 from pipeline.providers.registry import MAX_MODEL_CHARS
@@ -167,8 +170,34 @@ def settle(session: Session, document: Any, outcomes: Sequence[Outcome], policy:
         )
     for event, changes in rows.items():
         PAGE.move_each(session, PAGES, event, changes, **_FIXED[event])
+    _keep_layouts(session, [outcome for outcome in outcomes if outcome.answer and outcome.unit.id in held])
     count(session, document, len(rows.get(PageEvent.DONE, [])), len(rows.get(PageEvent.FAIL, [])), now)
     return min(waits, default=None)
+
+
+def _keep_layouts(session: Session, outcomes: Sequence[Outcome]) -> None:
+    """Store what stands where on pages whose text was stored; forget it where the new text came without."""
+    known, unknown = [], []
+    for outcome in outcomes:
+        assert outcome.answer
+        if outcome.answer.layout is None:
+            unknown.append(outcome.unit.id)
+        else:
+            known.append({"page_id": outcome.unit.id, "data": pack_layout(outcome.answer.layout)})
+    if known:
+        upsert(session, LAYOUTS, known)
+    if unknown:
+        session.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id.in_(unknown)))
+
+
+def pack_layout(layout: dict[str, Any]) -> bytes:
+    """A page's layout as it is stored."""
+    return zlib.compress(storable(json.dumps(layout, ensure_ascii=False)).encode(), 1)
+
+
+def unpack_layout(data: bytes) -> dict[str, Any]:
+    """What `pack_layout` made."""
+    return dict(json.loads(zlib.decompress(data)))
 
 
 def _held(session: Session, outcomes: Sequence[Outcome]) -> set[int]:

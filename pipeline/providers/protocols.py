@@ -1,10 +1,10 @@
 """What a flow may ask of a provider. Vision and local conversion both turn one page into Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -17,13 +17,17 @@ class Usage:
 
 @dataclass(frozen=True)
 class Answer:
-    """Text that a model gave. `truncated`: it stopped at its token limit, not at its own end."""
+    """Text that a model gave. `truncated`: it stopped at its token limit, not at its own end.
+
+    `layout`: what stands where on a page, if that is known: its `width` and `height`, and its `blocks` in reading order,
+    each with `type`, `text` and `bbox` (left, top, right, bottom from the top left corner)."""
 
     text: str
     model: str
     usage: Usage = field(default_factory=Usage)
     latency_ms: int = 0
     truncated: bool = False
+    layout: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,14 @@ class Vectors:
 
 @dataclass(frozen=True)
 class PageRef:
-    """One page to convert. `number` is its 1-based place in `source`; `image` is its picture where one was rendered."""
+    """One page to convert. `number` is its 1-based place in `source`; `image` is its picture where one was rendered.
+
+    `pictures`: the folder for the pictures that stand on the page, if somebody wants them."""
 
     source: Path
     number: int
     image: Path | None = None
+    pictures: Path | None = None
 
 
 class Vision(Protocol):
@@ -90,7 +97,12 @@ class PageConverter(Protocol):
     needs_images: bool
     paid: bool
 
-    def open(self, source: Path) -> AbstractContextManager[PageReader]:
+    def survey(self, source: Path, pages: Sequence[int], tick: Callable[[], object]) -> str:
+        """What pages that are converted one by one should know of their document, for `open`; empty if nothing.
+
+        Calls `tick` now and then, which may raise to end it. Raises `UnitError` when `source` cannot be read."""
+
+    def open(self, source: Path, survey: str = "") -> AbstractContextManager[PageReader]:
         """A reader over `source`; use it in the thread that opened it. Raises `UnitError` when it cannot be read."""
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:

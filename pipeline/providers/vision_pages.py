@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,11 @@ class VisionConverter:
         settings = {"temperature": profile.temperature, "max_tokens": profile.max_tokens}
         self._facts = json.dumps([self.name, profile.base_url, self.model, prompt, settings]).encode()
 
-    def open(self, source: Path) -> AbstractContextManager[PageReader]:  # noqa: ARG002 (the port's name; pictures suffice)
+    def survey(self, source: Path, pages: Sequence[int], tick: Callable[[], object]) -> str:  # noqa: ARG002
+        """Nothing: the model sees one page at a time."""
+        return ""
+
+    def open(self, source: Path, survey: str = "") -> AbstractContextManager[PageReader]:  # noqa: ARG002 (pictures suffice)
         """A reader; `source` itself is not opened, since all there is to see is in the pictures of the pages."""
         return nullcontext(self._reader)
 

@@ -59,7 +59,7 @@ def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None
     assert schema.current(db) == schema.HEAD
     assert tables(db) == {
         "alembic_version", "documents", "pages", "page_attempts", "ai_calls", "system_settings",
-        "music_songs", "music_batches", "music_runs", "vectors",
+        "music_songs", "music_batches", "music_runs", "vectors", "page_layouts",
     }  # fmt: skip
 
 
