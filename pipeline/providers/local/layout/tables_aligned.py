@@ -14,6 +14,7 @@ from pipeline.providers.local.layout.text import is_bullet
 _MIN_ROWS = 3
 _MAX_ROWS = 2_000
 _MAX_COLUMNS = 60
+_MAX_PARTS = 12
 _BIN = 0.2  # text sizes
 _MIN_GAP = 0.9  # text sizes
 _WORD_GAP = 0.6
@@ -40,8 +41,8 @@ def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
         if table is None:
             continue
         if first > start and _is_head(rows[first - 1], rows[first:end]):
-            first -= 1
-            table = _table(rows[first:end], header=1) or table
+            with_head = _table(rows[first - 1 : end], borders_of([row.cells for row in rows[first:end]]))
+            first, table = (first - 1, with_head) if with_head else (first, table)
         if start < first:
             found.append(list(rows[start:first]))
         found.append(table)
@@ -65,7 +66,28 @@ def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
             first, last = (index if first < 0 else first), index
     if first >= 0:
         found.append((first, last + 1))
-    return [(first, end) for first, end in found if end - first >= 2]
+    return [part for first, end in found if end - first >= 2 for part in parted(rows, first, end, 0)]
+
+
+def parted(rows: Sequence[Row], first: int, end: int, depth: int) -> list[tuple[int, int]]:
+    """The stretch, cut at rows of one piece where the columns above and below it differ: tables under each other."""
+    if end - first > _MAX_ROWS or depth > _MAX_PARTS:
+        return [(first, end)]
+    whole = _columns_of(rows[first:end])
+    lone = [n for n in range(first + 2, end - 2) if not (rows[n].is_tabular or rows[n].has_marker)]
+    best, place = whole, -1
+    for index in lone[:_MAX_PARTS]:
+        above, below = _columns_of(rows[first:index]), _columns_of(rows[index + 1 : end])
+        if min(above, below) >= max(1, whole) and max(above, below) > whole and above + below > best:
+            best, place = above + below, index
+    if place < 0:
+        return [(first, end)]
+    return [*parted(rows, first, place, depth + 1), *parted(rows, place + 1, end, depth + 1)]
+
+
+def _columns_of(rows: Sequence[Row]) -> int:
+    """Borders between columns of the rows."""
+    return len(borders_of([row.cells for row in rows]))
 
 
 def _is_head(row: Row, below: Sequence[Row]) -> bool:
@@ -73,22 +95,22 @@ def _is_head(row: Row, below: Sequence[Row]) -> bool:
     if below[0].top - row.bottom > 1.5 * row.size:
         return False
     placed = place(row.cells, borders_of([row.cells for row in below]))
-    columns = 1 + len(borders_of([row.cells for row in below]))
+    columns = 1 + _columns_of(below)
     return len(placed) >= max(2, columns - 1) and all(cell.first == cell.last for cell in placed)
 
 
-def _table(rows: Sequence[Row], header: int = 0) -> Table | None:
+def _table(rows: Sequence[Row], head_borders: Sequence[float] = ()) -> Table | None:
     tabular = [row for row in rows if row.is_tabular]
     if len(rows) > _MAX_ROWS or len(tabular) < 2 or _has_leaders(rows):
         return None
     lines = [cell for row in rows for cell in row.cells]
-    borders = borders_of([row.cells for row in rows])
+    borders = list(head_borders) or borders_of([row.cells for row in rows])
     if not borders or (len(tabular) < _MIN_ROWS and len(borders) < 2):
         return None
     placed = [place(row.cells, borders) for row in rows]
     if not looks_tabular(placed, borders, lines) or not _is_convincing(placed, len(borders) + 1):
         return None
-    return build(placed, len(borders) + 1, lines, header=header or _header_rows(rows))
+    return build(placed, len(borders) + 1, lines, header=1 if head_borders else _header_rows(rows))
 
 
 def _has_leaders(rows: Sequence[Row]) -> bool:
@@ -104,10 +126,10 @@ def borders_of(rows: Sequence[Sequence[Line]]) -> list[float]:
     if not 0 < width < 1e5 * step:
         return []
     bins = int(width / step) + 1
-    counted = [row for row in rows if not (len(row) == 1 and row[0].right - row[0].left > 0.5 * width)] or rows
-    cover = _cover([span for row in counted for line in row for span in _phrases(line)], left, step, bins)
-    least = _MIN_GAP if len(counted) > 3 else 1.4
-    allowed = len(counted) // 12
+    phrases = _telling([[span for line in row for span in _phrases(line)] for row in rows], width)
+    cover = _cover([span for row in phrases for span in row], left, step, bins)
+    least = _MIN_GAP if len(phrases) > 3 else 1.4
+    allowed = len(phrases) // 12
     borders, start = [], None
     for index, level in enumerate([*cover, allowed + 1]):
         if level <= allowed and start is None:
@@ -117,6 +139,15 @@ def borders_of(rows: Sequence[Sequence[Line]]) -> list[float]:
                 borders.append(left + (start + index) / 2 * step)
             start = None
     return borders[:_MAX_COLUMNS]
+
+
+def _telling(rows: list[list[Span]], width: float) -> list[list[Span]]:
+    """The rows that show where columns are: those with as many pieces as most, without what runs across."""
+    most = sorted(map(len, rows))[len(rows) // 2]
+    full = [row for row in rows if len(row) >= most]
+    if most > 1 and len(full) >= max(3, 0.6 * len(rows)):
+        return full
+    return [row for row in rows if len(row) > 1 or row[0].right - row[0].left <= 0.5 * width] or rows
 
 
 def _phrases(line: Line) -> list[Span]:
@@ -165,7 +196,8 @@ def _parts(line: Line) -> list[Line]:
 
 
 def _columns(line: Line, borders: Sequence[float]) -> tuple[int, int]:
-    slack = 0.1 * line.size
+    # A piece that only reaches a little into the next column, as wide heads do, is in its own alone.
+    slack = max(0.1 * line.size, min(0.18 * (line.right - line.left), 2.5 * line.size))
     first = sum(border <= line.left + slack for border in borders)
     last = sum(border < line.right - slack for border in borders)
     return first, max(first, last)

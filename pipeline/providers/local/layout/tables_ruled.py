@@ -19,6 +19,7 @@ _MIN_STRIPES = 3
 _MAX_LONE_SHARE = 0.6  # of the text in one cell, above which rules frame a page and no table
 _MAX_TABULAR = 2
 _LONG_CELL = 400
+_LONG_ROW = 60
 _MAX_SPANNING = 0.25  # of the rows
 _WORD_GAP = 0.6  # text sizes
 
@@ -340,7 +341,7 @@ def _open_table(
     if not borders or len(found) < 2:
         return None, set()
     placed = [tables_aligned.place(row.cells, borders) for row in found]
-    if sum(any(cell.first != cell.last for cell in row) for row in placed) > max(1, _MAX_SPANNING * len(placed)):
+    if _is_text(placed, len(borders)) or len(tables_aligned.parted(found, 0, len(found), 0)) > 1:
         return None, set()
     if not tables_aligned.looks_tabular(placed, borders, inside):
         return None, set()
@@ -352,3 +353,14 @@ def _open_table(
         placed, len(borders) + 1, inside, header=header, separated=separated, box=(region.left, box[1], region.right, box[3])
     )
     return table, {id(line) for line in inside}
+
+
+def _is_text(placed: Sequence[Sequence[tables_aligned.Placed]], last_column: int) -> bool:
+    """Whether many rows run across the columns, or some are as long as text."""
+    spanning = [cell for row in placed for cell in row if cell.first != cell.last]
+    long = [
+        cell
+        for cell in spanning
+        if cell.last - cell.first == last_column and sum(len(line.text) for line in cell.lines) > _LONG_ROW
+    ]
+    return len(long) > 1 or len(spanning) > max(1, _MAX_SPANNING * len(placed))
