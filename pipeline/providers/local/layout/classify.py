@@ -37,8 +37,16 @@ class Classifier:
                 index += code
                 yield _code_block(groups[index - code : index])
                 continue
-            yield self._block(groups[index])
+            yield from map(self._block, self._parts(groups[index]))
             index += 1
+
+    def _parts(self, group: Group) -> list[Group]:
+        """The group, or a heading and what stands at the other end of its line."""
+        row = group.rows[0]
+        larger = row.size >= headings.LARGER * self._context.profile.body_size
+        if len(group.rows) > 1 or not row.is_tabular or not larger or len(row.cells[0].text) < 4:
+            return [group]
+        return [group._replace(rows=(Row((cell,)),)) for cell in row.cells]
 
     def _block(self, group: Group) -> Block:
         heading = headings.heading(

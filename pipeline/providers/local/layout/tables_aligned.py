@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pipeline.providers.local.layout.cells import cell_runs, spans_of, sub_line, text_size
 from pipeline.providers.local.layout.model import Box, Cell, Line, Span, Table, around
 from pipeline.providers.local.layout.rows import Row
-from pipeline.providers.local.layout.text import is_bullet
+from pipeline.providers.local.layout.text import has_leader, is_bullet
 
 _MIN_ROWS = 3
 _MAX_ROWS = 2_000
@@ -20,7 +20,6 @@ _MIN_GAP = 0.9  # text sizes
 _WORD_GAP = 0.6
 _PROSE_CHARS = 28
 _PROSE_FILL = 0.8
-_LEADER = re.compile(r"(?:\.\s?){4,}|…{2,}|·{4,}|_{4,}")
 _NUMERIC = re.compile(r"[-+−(±<>~≈]?[$€£¥₩]?[-+−]?\d[\d,.\s'/:±%()]*[A-Za-z%€$£°×]{0,4}[)*†]?|[-–—]|n/?a|nan", re.IGNORECASE)
 
 
@@ -114,7 +113,7 @@ def _table(rows: Sequence[Row], head_borders: Sequence[float] = ()) -> Table | N
 
 
 def _has_leaders(rows: Sequence[Row]) -> bool:
-    return sum(bool(_LEADER.search(row.text)) for row in rows) > 0.4 * len(rows)
+    return sum(has_leader(row.text) for row in rows) > 0.4 * len(rows)
 
 
 def borders_of(rows: Sequence[Sequence[Line]]) -> list[float]:
@@ -293,7 +292,22 @@ def _continues(placed: Sequence[Sequence[Placed]], index: int, header: int, sepa
     wide = all(cell.first in columns for cell in row)
     texts = [line.text for cell in row for line in cell.lines]
     numbers = any(_NUMERIC.fullmatch(text) for text in texts)
-    return tight and wide and not numbers and (separated is not None or 2 * len(row) <= len(above))
+    if not (tight and wide) or numbers:
+        return False
+    return separated is not None or (2 * len(row) <= len(above) and _wraps(placed, index))
+
+
+def _wraps(placed: Sequence[Sequence[Placed]], index: int) -> bool:
+    """Whether each cell above ended for want of room: it is about as wide as any in its column."""
+    for cell in placed[index]:
+        text = cell.lines[0].text
+        column = [other for row in placed for other in row if other.first == other.last == cell.first]
+        room = max(other.lines[-1].right for other in column)
+        above = next(other for other in placed[index - 1] if other.first == cell.first)
+        word = len(text.split()[0]) / max(len(text), 1) * (cell.lines[0].right - cell.lines[0].left)
+        if not text[:1].islower() and above.lines[-1].right + word < room - above.lines[-1].size:
+            return False
+    return True
 
 
 def _put_together(above: Sequence[Placed], row: Sequence[Placed]) -> list[Placed]:
