@@ -49,7 +49,9 @@ def to_markdown(lines: Iterable[Line]) -> str:
     return render(convert(PageContent(width, height, found), keep_furniture=True))
 
 
-def convert(content: PageContent, document: DocumentProfile | None = None, *, keep_furniture: bool = False) -> list[Block]:
+def convert(
+    content: PageContent, document: DocumentProfile | None = None, *, keep_furniture: bool = False
+) -> list[Block]:
     """The page's blocks in reading order. Without the document's profile the page is judged by itself."""
     content = _cleaned(content)
     known = document or document_profile([page_facts(content)])

@@ -60,7 +60,9 @@ def _level(size: float, profile: DocumentProfile, *, bold: bool) -> int | None:
         return profile.headings[key]
     if size >= LARGER * profile.body_size:
         known = {name: level for name, level in profile.headings.items() if not name.endswith("m")}
-        near = [(abs(float(name.rstrip("b")) - size), level) for name, level in known.items() if name.endswith("b") == bold]
+        near = [
+            (abs(float(name.rstrip("b")) - size), level) for name, level in known.items() if name.endswith("b") == bold
+        ]
         if near and min(near)[0] <= 0.06 * size:
             return min(near)[1]
     return None
@@ -71,4 +73,3 @@ def _deepened(level: int, text: str, size: float, profile: DocumentProfile, *, b
     least = profile.depths.get(style_key(size, bold=bold), 0)
     depth = number_depth(text)
     return min(_MAX_LEVEL, level + max(0, depth - least)) if least and depth else level
-

@@ -129,7 +129,7 @@ def _typical_pitch(found: Sequence[Row]) -> float:
     """Distance from one line to the next inside a paragraph."""
     pitches = [b.bottom - a.bottom for a, b in pairwise(found) if b.bottom > a.bottom]
     size = median(row.size for row in found)
-    most = 2.5 if len(found) > 5 else 1.5
+    most = 2.5 if len(found) > 5 else 1.3
     return min(median(pitches), most * size) if pitches else 1.2 * size
 
 
@@ -197,7 +197,11 @@ def _broken_on_purpose(before: Row, row: Row, block: _Block) -> bool:
     end = block.end(before)
     if end - before.right <= word_width + 0.8 * row.size:
         return False
-    return ends_sentence(before.text) or not word[:1].islower()
+    if ends_sentence(before.text) or word[:1].isupper():
+        return True
+    very_short = before.right - block.left < 0.6 * (end - block.left)
+    loose = row.bottom - before.bottom > 1.75 * row.size
+    return (very_short or loose) and not word[:1].islower()
 
 
 def goes_on(last: Row, first: Row) -> bool:

@@ -20,7 +20,9 @@ _MIN_GAP = 0.9  # text sizes
 _WORD_GAP = 0.6
 _PROSE_CHARS = 28
 _PROSE_FILL = 0.8
-_NUMERIC = re.compile(r"[-+−(±<>~≈]?[$€£¥₩]?[-+−]?\d[\d,.\s'/:±%()]*[A-Za-z%€$£°×]{0,4}[)*†]?|[-–—]|n/?a|nan", re.IGNORECASE)
+_NUMERIC = re.compile(
+    r"[-+−(±<>~≈]?[$€£¥₩]?[-+−]?\d[\d,.\s'/:±%()]*[A-Za-z%€$£°×]{0,4}[)*†]?|[-–—]|n/?a|nan", re.IGNORECASE
+)
 
 
 class Placed(NamedTuple):
@@ -217,7 +219,11 @@ def looks_tabular(placed: Sequence[Sequence[Placed]], borders: Sequence[float], 
         width = edges[column + 1] - edges[column]
         fill = median((cell.lines[-1].right - cell.lines[0].left) / max(width, 1e-9) for cell in inside)
         prose += mean(map(len, texts)) > _PROSE_CHARS and fill > _PROSE_FILL
-        if column == 0 and len(borders) == 1 and all(is_bullet(text) or re.fullmatch(r"\W?\w{1,3}[.)]", text) for text in texts):
+        if (
+            column == 0
+            and len(borders) == 1
+            and all(is_bullet(text) or re.fullmatch(r"\W?\w{1,3}[.)]", text) for text in texts)
+        ):
             return False
     return prose < 2
 
@@ -326,5 +332,3 @@ def _cells(row: Sequence[Placed], columns: int) -> list[Cell]:
         found.append(Cell(cell_runs(cell.lines), columns=cell.last - cell.first + 1))
         column = cell.last + 1
     return found + [Cell()] * (columns - column)
-
-

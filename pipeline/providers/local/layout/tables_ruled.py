@@ -163,9 +163,7 @@ class _Area(NamedTuple):
         ]
 
 
-def _merged_cells(
-    grid: _Grid, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]
-) -> list[_Area]:
+def _merged_cells(grid: _Grid, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]) -> list[_Area]:
     """Places between which no rule is drawn, as one cell each; in the order of their first place."""
     height, width = grid.shape
     taken: set[tuple[int, int]] = set()
@@ -192,15 +190,14 @@ def _grown(grid: _Grid, row: int, column: int, taken: set[tuple[int, int]]) -> _
         columns += 1
     rows_ = 1
     while row + rows_ < height and all(
-        grid.is_open_below(row + rows_ - 1, c) and (row + rows_, c) not in taken for c in range(column, column + columns)
+        grid.is_open_below(row + rows_ - 1, c) and (row + rows_, c) not in taken
+        for c in range(column, column + columns)
     ):
         rows_ += 1
     return _Area(row, column, rows_, columns)
 
 
-def _apart(
-    area: _Area, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]
-) -> list[_Area]:
+def _apart(area: _Area, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]) -> list[_Area]:
     """The area, or one for each of its columns where its lines keep to the columns though no rule parts them."""
     filled = {column for row, column in area.places if held.get((row, column))}
     if area.columns == 1 or len(filled) < 2:
@@ -350,7 +347,12 @@ def _open_table(
     head = bands.count(bands[0])
     header = head if head <= 3 and head < len(found) else 1
     table = tables_aligned.build(
-        placed, len(borders) + 1, inside, header=header, separated=separated, box=(region.left, box[1], region.right, box[3])
+        placed,
+        len(borders) + 1,
+        inside,
+        header=header,
+        separated=separated,
+        box=(region.left, box[1], region.right, box[3]),
     )
     return table, {id(line) for line in inside}
 
