@@ -115,7 +115,7 @@ class _Reader:
                     self._add_thin(part)
                 else:
                     self.fills.append(part)
-        if stroked and self._fill_mode.value and count <= _RECTANGLE_SEGMENTS:
+        if stroked and count <= _RECTANGLE_SEGMENTS:  # a frame
             self.fills.append(box)
 
     def _add_segment(self, a: Point, b: Point) -> None:

@@ -41,15 +41,21 @@ class Word(NamedTuple):
     @property
     def start(self) -> float:
         """Where it starts along its own direction."""
+        if self.angle == 0:
+            return self.left
         return {0: self.left, 90: self.top, 180: -self.right, 270: -self.bottom}.get(self.angle, self.left)
 
     @property
     def end(self) -> float:
+        if self.angle == 0:
+            return self.right
         return {0: self.right, 90: self.bottom, 180: -self.left, 270: -self.top}.get(self.angle, self.right)
 
     @property
     def foot(self) -> float:
         """Where it ends below its own baseline; grows in the direction of the next line."""
+        if self.angle == 0:
+            return self.bottom
         return {0: self.bottom, 90: -self.left, 180: -self.top, 270: self.right}.get(self.angle, self.bottom)
 
 

@@ -6,6 +6,9 @@ from pipeline.providers.local.layout.paragraphs import Group
 from pipeline.providers.local.layout.profile import DocumentProfile, number_depth, style_key
 from pipeline.providers.local.layout.text import ITEM
 
+LARGER = 1.12
+"""How many times as large as the running text a heading is that is not bold."""
+
 _MAX_CHARS = 200
 _MAX_ROWS = 4
 _MAX_LEVEL = 6
@@ -22,14 +25,16 @@ def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_si
     `page_size` is the size of most of the page's text, 0 where there is little of it."""
     text = group.text
     rows = group.rows
-    if len(rows) > _MAX_ROWS or len(text) > _MAX_CHARS or sum(map(str.isalpha, text)) < 2 or rows[0].is_tabular:
+    if len(rows) > _MAX_ROWS or len(text) > _MAX_CHARS or sum(map(str.isalpha, text)) < 2:
         return None
     if _NO_HEADING_END.search(text):
         return None
     if text.count(",") > 2 or _CAPTION.match(text) or text.startswith(_BULLET_END) or _is_bulleted(text):
         return None
     size = max(row.size for row in rows)
-    bold = all(row.is_bold for row in rows) or (size >= 1.12 * profile.body_size and _is_mostly_bold(group))
+    bold = all(row.is_bold for row in rows) or (size >= LARGER * profile.body_size and _is_mostly_bold(group))
+    if any(row.is_tabular for row in rows):
+        return None
     if size <= 1.05 * page_size and not bold:
         return None  # What most of the page is set in is its text, however large: a slide's.
     level = _level(size, profile, bold=bold)
@@ -53,9 +58,11 @@ def _level(size: float, profile: DocumentProfile, *, bold: bool) -> int | None:
     key = style_key(size, bold=bold)
     if key in profile.headings:
         return profile.headings[key]
-    if size >= 1.12 * profile.body_size:
+    if size >= LARGER * profile.body_size:
         known = {name: level for name, level in profile.headings.items() if not name.endswith("m")}
-        near = [(abs(float(name.rstrip("b")) - size), level) for name, level in known.items() if name.endswith("b") == bold]
+        near = [
+            (abs(float(name.rstrip("b")) - size), level) for name, level in known.items() if name.endswith("b") == bold
+        ]
         if near and min(near)[0] <= 0.06 * size:
             return min(near)[1]
     return None
@@ -66,4 +73,3 @@ def _deepened(level: int, text: str, size: float, profile: DocumentProfile, *, b
     least = profile.depths.get(style_key(size, bold=bold), 0)
     depth = number_depth(text)
     return min(_MAX_LEVEL, level + max(0, depth - least)) if least and depth else level
-

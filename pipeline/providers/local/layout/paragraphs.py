@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pipeline.providers.local.layout.model import SOFT_HYPHEN, Box, Runs, around
 from pipeline.providers.local.layout.rows import Row, Token, runs_of, text_of
-from pipeline.providers.local.layout.text import ITEM, clean, ends_sentence, seam
+from pipeline.providers.local.layout.text import ITEM, clean, ends_sentence, has_leader, seam
 
 _GOES_ON = re.compile(r"[^\W\d_]-?$|,$")
 
@@ -129,7 +129,7 @@ def _typical_pitch(found: Sequence[Row]) -> float:
     """Distance from one line to the next inside a paragraph."""
     pitches = [b.bottom - a.bottom for a, b in pairwise(found) if b.bottom > a.bottom]
     size = median(row.size for row in found)
-    most = 2.5 if len(found) > 5 else 1.5
+    most = 2.5 if len(found) > 5 else 1.3
     return min(median(pitches), most * size) if pitches else 1.2 * size
 
 
@@ -143,6 +143,8 @@ def _starts(first: Row, before: Row, row: Row, block: _Block) -> bool:
     pitch = min(block.pitch, max(1.35 * row.size, 0.8 * block.pitch))
     if row.bottom - before.bottom > 1.35 * pitch or not 0.85 < row.size / max(before.size, 1e-9) < 1.18:
         return True
+    if has_leader(row.text) or has_leader(before.text):
+        return True  # Lines of a table of contents.
     if row.is_tabular or row.is_mono != before.is_mono or (row.is_bold and before.is_plain):
         return True
     if before.is_bold and row.is_plain and (first is before or first.is_bold):
@@ -195,9 +197,11 @@ def _broken_on_purpose(before: Row, row: Row, block: _Block) -> bool:
     end = block.end(before)
     if end - before.right <= word_width + 0.8 * row.size:
         return False
+    if ends_sentence(before.text) or word[:1].isupper():
+        return True
     very_short = before.right - block.left < 0.6 * (end - block.left)
     loose = row.bottom - before.bottom > 1.75 * row.size
-    return ends_sentence(before.text) or ((very_short or loose) and not word[:1].islower())
+    return (very_short or loose) and not word[:1].islower()
 
 
 def goes_on(last: Row, first: Row) -> bool:

@@ -23,6 +23,7 @@ _MAX_LEVELS = 6
 _LARGER = 1.12
 _LONG = 70
 _MAX_SHARE = 0.2
+_FEW_LINES = 8
 _MAX_STRETCH = 2.5  # lines of a style in a row, on average, above which it is text and no heading
 _NEAR_PAGES = 2
 _SHORT_DOCUMENT = 6
@@ -218,7 +219,7 @@ def _levels(styles: dict[str, list[int]], body: float, *, body_bold: bool) -> di
     for key, (lines, characters, _, stretches) in styles.items():
         size, bold = _size(key), "b" in key
         stands_out = size >= _LARGER * body or (bold and not body_bold and size >= 0.95 * body)
-        brief = lines <= _MAX_STRETCH * stretches
+        brief = lines <= max(_MAX_STRETCH * stretches, _FEW_LINES)
         if stands_out and brief and characters <= _LONG * lines and characters <= max(_MAX_SHARE * total, 200):
             found.append((size, bold, key))
     found.sort(key=lambda style: (-style[0], not style[1]))

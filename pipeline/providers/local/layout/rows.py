@@ -95,7 +95,11 @@ class Row:
 
     def _is_raised(self, cell: Line) -> bool:
         main = self.main
-        return len(cell.text) <= _RAISED_CHARS and 0 < cell.size < 0.85 * main.size and main.bottom - cell.bottom > 0.15 * main.size
+        return (
+            len(cell.text) <= _RAISED_CHARS
+            and 0 < cell.size < 0.85 * main.size
+            and main.bottom - cell.bottom > 0.15 * main.size
+        )
 
 
 def rows(lines: Iterable[Line]) -> list[Row]:

@@ -9,18 +9,20 @@ from typing import NamedTuple
 from pipeline.providers.local.layout.cells import cell_runs, spans_of, sub_line, text_size
 from pipeline.providers.local.layout.model import Box, Cell, Line, Span, Table, around
 from pipeline.providers.local.layout.rows import Row
-from pipeline.providers.local.layout.text import is_bullet
+from pipeline.providers.local.layout.text import has_leader, is_bullet
 
 _MIN_ROWS = 3
 _MAX_ROWS = 2_000
 _MAX_COLUMNS = 60
+_MAX_PARTS = 12
 _BIN = 0.2  # text sizes
 _MIN_GAP = 0.9  # text sizes
 _WORD_GAP = 0.6
 _PROSE_CHARS = 28
 _PROSE_FILL = 0.8
-_LEADER = re.compile(r"(?:\.\s?){4,}|…{2,}|·{4,}|_{4,}")
-_NUMERIC = re.compile(r"[-+−(±<>~≈]?[$€£¥₩]?[-+−]?\d[\d,.\s'/:±%()]*[A-Za-z%€$£°×]{0,4}[)*†]?|[-–—]|n/?a|nan", re.IGNORECASE)
+_NUMERIC = re.compile(
+    r"[-+−(±<>~≈]?[$€£¥₩]?[-+−]?\d[\d,.\s'/:±%()]*[A-Za-z%€$£°×]{0,4}[)*†]?|[-–—]|n/?a|nan", re.IGNORECASE
+)
 
 
 class Placed(NamedTuple):
@@ -40,8 +42,8 @@ def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
         if table is None:
             continue
         if first > start and _is_head(rows[first - 1], rows[first:end]):
-            first -= 1
-            table = _table(rows[first:end], header=1) or table
+            with_head = _table(rows[first - 1 : end], borders_of([row.cells for row in rows[first:end]]))
+            first, table = (first - 1, with_head) if with_head else (first, table)
         if start < first:
             found.append(list(rows[start:first]))
         found.append(table)
@@ -65,7 +67,28 @@ def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
             first, last = (index if first < 0 else first), index
     if first >= 0:
         found.append((first, last + 1))
-    return [(first, end) for first, end in found if end - first >= 2]
+    return [part for first, end in found if end - first >= 2 for part in parted(rows, first, end, 0)]
+
+
+def parted(rows: Sequence[Row], first: int, end: int, depth: int) -> list[tuple[int, int]]:
+    """The stretch, cut at rows of one piece where the columns above and below it differ: tables under each other."""
+    if end - first > _MAX_ROWS or depth > _MAX_PARTS:
+        return [(first, end)]
+    whole = _columns_of(rows[first:end])
+    lone = [n for n in range(first + 2, end - 2) if not (rows[n].is_tabular or rows[n].has_marker)]
+    best, place = whole, -1
+    for index in lone[:_MAX_PARTS]:
+        above, below = _columns_of(rows[first:index]), _columns_of(rows[index + 1 : end])
+        if min(above, below) >= max(1, whole) and max(above, below) > whole and above + below > best:
+            best, place = above + below, index
+    if place < 0:
+        return [(first, end)]
+    return [*parted(rows, first, place, depth + 1), *parted(rows, place + 1, end, depth + 1)]
+
+
+def _columns_of(rows: Sequence[Row]) -> int:
+    """Borders between columns of the rows."""
+    return len(borders_of([row.cells for row in rows]))
 
 
 def _is_head(row: Row, below: Sequence[Row]) -> bool:
@@ -73,26 +96,26 @@ def _is_head(row: Row, below: Sequence[Row]) -> bool:
     if below[0].top - row.bottom > 1.5 * row.size:
         return False
     placed = place(row.cells, borders_of([row.cells for row in below]))
-    columns = 1 + len(borders_of([row.cells for row in below]))
+    columns = 1 + _columns_of(below)
     return len(placed) >= max(2, columns - 1) and all(cell.first == cell.last for cell in placed)
 
 
-def _table(rows: Sequence[Row], header: int = 0) -> Table | None:
+def _table(rows: Sequence[Row], head_borders: Sequence[float] = ()) -> Table | None:
     tabular = [row for row in rows if row.is_tabular]
     if len(rows) > _MAX_ROWS or len(tabular) < 2 or _has_leaders(rows):
         return None
     lines = [cell for row in rows for cell in row.cells]
-    borders = borders_of([row.cells for row in rows])
+    borders = list(head_borders) or borders_of([row.cells for row in rows])
     if not borders or (len(tabular) < _MIN_ROWS and len(borders) < 2):
         return None
     placed = [place(row.cells, borders) for row in rows]
     if not looks_tabular(placed, borders, lines) or not _is_convincing(placed, len(borders) + 1):
         return None
-    return build(placed, len(borders) + 1, lines, header=header or _header_rows(rows))
+    return build(placed, len(borders) + 1, lines, header=1 if head_borders else _header_rows(rows))
 
 
 def _has_leaders(rows: Sequence[Row]) -> bool:
-    return sum(bool(_LEADER.search(row.text)) for row in rows) > 0.4 * len(rows)
+    return sum(has_leader(row.text) for row in rows) > 0.4 * len(rows)
 
 
 def borders_of(rows: Sequence[Sequence[Line]]) -> list[float]:
@@ -104,10 +127,10 @@ def borders_of(rows: Sequence[Sequence[Line]]) -> list[float]:
     if not 0 < width < 1e5 * step:
         return []
     bins = int(width / step) + 1
-    counted = [row for row in rows if not (len(row) == 1 and row[0].right - row[0].left > 0.5 * width)] or rows
-    cover = _cover([span for row in counted for line in row for span in _phrases(line)], left, step, bins)
-    least = _MIN_GAP if len(counted) > 3 else 1.4
-    allowed = len(counted) // 12
+    phrases = _telling([[span for line in row for span in _phrases(line)] for row in rows], width)
+    cover = _cover([span for row in phrases for span in row], left, step, bins)
+    least = _MIN_GAP if len(phrases) > 3 else 1.4
+    allowed = len(phrases) // 12
     borders, start = [], None
     for index, level in enumerate([*cover, allowed + 1]):
         if level <= allowed and start is None:
@@ -117,6 +140,15 @@ def borders_of(rows: Sequence[Sequence[Line]]) -> list[float]:
                 borders.append(left + (start + index) / 2 * step)
             start = None
     return borders[:_MAX_COLUMNS]
+
+
+def _telling(rows: list[list[Span]], width: float) -> list[list[Span]]:
+    """The rows that show where columns are: those with as many pieces as most, without what runs across."""
+    most = sorted(map(len, rows))[len(rows) // 2]
+    full = [row for row in rows if len(row) >= most]
+    if most > 1 and len(full) >= max(3, 0.6 * len(rows)):
+        return full
+    return [row for row in rows if len(row) > 1 or row[0].right - row[0].left <= 0.5 * width] or rows
 
 
 def _phrases(line: Line) -> list[Span]:
@@ -165,7 +197,8 @@ def _parts(line: Line) -> list[Line]:
 
 
 def _columns(line: Line, borders: Sequence[float]) -> tuple[int, int]:
-    slack = 0.1 * line.size
+    # A piece that only reaches a little into the next column, as wide heads do, is in its own alone.
+    slack = max(0.1 * line.size, min(0.18 * (line.right - line.left), 2.5 * line.size))
     first = sum(border <= line.left + slack for border in borders)
     last = sum(border < line.right - slack for border in borders)
     return first, max(first, last)
@@ -186,7 +219,11 @@ def looks_tabular(placed: Sequence[Sequence[Placed]], borders: Sequence[float], 
         width = edges[column + 1] - edges[column]
         fill = median((cell.lines[-1].right - cell.lines[0].left) / max(width, 1e-9) for cell in inside)
         prose += mean(map(len, texts)) > _PROSE_CHARS and fill > _PROSE_FILL
-        if column == 0 and len(borders) == 1 and all(is_bullet(text) or re.fullmatch(r"\W?\w{1,3}[.)]", text) for text in texts):
+        if (
+            column == 0
+            and len(borders) == 1
+            and all(is_bullet(text) or re.fullmatch(r"\W?\w{1,3}[.)]", text) for text in texts)
+        ):
             return False
     return prose < 2
 
@@ -261,7 +298,22 @@ def _continues(placed: Sequence[Sequence[Placed]], index: int, header: int, sepa
     wide = all(cell.first in columns for cell in row)
     texts = [line.text for cell in row for line in cell.lines]
     numbers = any(_NUMERIC.fullmatch(text) for text in texts)
-    return tight and wide and not numbers and (separated is not None or 2 * len(row) <= len(above))
+    if not (tight and wide) or numbers:
+        return False
+    return separated is not None or (2 * len(row) <= len(above) and _wraps(placed, index))
+
+
+def _wraps(placed: Sequence[Sequence[Placed]], index: int) -> bool:
+    """Whether each cell above ended for want of room: it is about as wide as any in its column."""
+    for cell in placed[index]:
+        text = cell.lines[0].text
+        column = [other for row in placed for other in row if other.first == other.last == cell.first]
+        room = max(other.lines[-1].right for other in column)
+        above = next(other for other in placed[index - 1] if other.first == cell.first)
+        word = len(text.split()[0]) / max(len(text), 1) * (cell.lines[0].right - cell.lines[0].left)
+        if not text[:1].islower() and above.lines[-1].right + word < room - above.lines[-1].size:
+            return False
+    return True
 
 
 def _put_together(above: Sequence[Placed], row: Sequence[Placed]) -> list[Placed]:
@@ -280,5 +332,3 @@ def _cells(row: Sequence[Placed], columns: int) -> list[Cell]:
         found.append(Cell(cell_runs(cell.lines), columns=cell.last - cell.first + 1))
         column = cell.last + 1
     return found + [Cell()] * (columns - column)
-
-

@@ -19,6 +19,7 @@ _MIN_STRIPES = 3
 _MAX_LONE_SHARE = 0.6  # of the text in one cell, above which rules frame a page and no table
 _MAX_TABULAR = 2
 _LONG_CELL = 400
+_LONG_ROW = 60
 _MAX_SPANNING = 0.25  # of the rows
 _WORD_GAP = 0.6  # text sizes
 
@@ -162,9 +163,7 @@ class _Area(NamedTuple):
         ]
 
 
-def _merged_cells(
-    grid: _Grid, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]
-) -> list[_Area]:
+def _merged_cells(grid: _Grid, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]) -> list[_Area]:
     """Places between which no rule is drawn, as one cell each; in the order of their first place."""
     height, width = grid.shape
     taken: set[tuple[int, int]] = set()
@@ -191,15 +190,14 @@ def _grown(grid: _Grid, row: int, column: int, taken: set[tuple[int, int]]) -> _
         columns += 1
     rows_ = 1
     while row + rows_ < height and all(
-        grid.is_open_below(row + rows_ - 1, c) and (row + rows_, c) not in taken for c in range(column, column + columns)
+        grid.is_open_below(row + rows_ - 1, c) and (row + rows_, c) not in taken
+        for c in range(column, column + columns)
     ):
         rows_ += 1
     return _Area(row, column, rows_, columns)
 
 
-def _apart(
-    area: _Area, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]
-) -> list[_Area]:
+def _apart(area: _Area, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]) -> list[_Area]:
     """The area, or one for each of its columns where its lines keep to the columns though no rule parts them."""
     filled = {column for row, column in area.places if held.get((row, column))}
     if area.columns == 1 or len(filled) < 2:
@@ -340,7 +338,7 @@ def _open_table(
     if not borders or len(found) < 2:
         return None, set()
     placed = [tables_aligned.place(row.cells, borders) for row in found]
-    if sum(any(cell.first != cell.last for cell in row) for row in placed) > max(1, _MAX_SPANNING * len(placed)):
+    if _is_text(placed, len(borders)) or len(tables_aligned.parted(found, 0, len(found), 0)) > 1:
         return None, set()
     if not tables_aligned.looks_tabular(placed, borders, inside):
         return None, set()
@@ -349,6 +347,22 @@ def _open_table(
     head = bands.count(bands[0])
     header = head if head <= 3 and head < len(found) else 1
     table = tables_aligned.build(
-        placed, len(borders) + 1, inside, header=header, separated=separated, box=(region.left, box[1], region.right, box[3])
+        placed,
+        len(borders) + 1,
+        inside,
+        header=header,
+        separated=separated,
+        box=(region.left, box[1], region.right, box[3]),
     )
     return table, {id(line) for line in inside}
+
+
+def _is_text(placed: Sequence[Sequence[tables_aligned.Placed]], last_column: int) -> bool:
+    """Whether many rows run across the columns, or some are as long as text."""
+    spanning = [cell for row in placed for cell in row if cell.first != cell.last]
+    long = [
+        cell
+        for cell in spanning
+        if cell.last - cell.first == last_column and sum(len(line.text) for line in cell.lines) > _LONG_ROW
+    ]
+    return len(long) > 1 or len(spanning) > max(1, _MAX_SPANNING * len(placed))

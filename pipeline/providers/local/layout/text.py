@@ -13,6 +13,7 @@ ITEM = re.compile(
 """A list's bullet or number with text after it."""
 
 CJK = re.compile(r"[\u2e80-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")
+_LEADER = re.compile(r"(?:\.\s?){5,}|\.{3,}\s*\d+$|…{3,}|(?:·\s?){5,}|_{5,}")
 _SENTENCE_END = re.compile(r"[.!?:;。！？：；…][\"'”’)\]]*$")
 _RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
@@ -20,6 +21,11 @@ _RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 def is_bullet(text: str) -> bool:
     """Whether the text is one bullet and nothing else."""
     return len(text) == 1 and (text in BULLETS or text in "*–−-o§" or "\uf000" <= text <= "\uf0ff")
+
+
+def has_leader(text: str) -> bool:
+    """Whether dots lead from a title to its page."""
+    return bool(_LEADER.search(text))
 
 
 def ends_sentence(text: str) -> bool:
