@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 from celery import Signature, chain
+from celery.result import denied_join_result
 from kombu.exceptions import OperationalError
 from redis import RedisError
 
@@ -24,8 +25,9 @@ from pipeline.music import enqueuing, estimating, launching, queries, recovery, 
 from pipeline.music import search as searching
 from pipeline.music.analysing import StepWork
 from pipeline.music.batches import Settled
-from pipeline.music.launching import CONTROL, BatchLaunch, queue_of
+from pipeline.music.launching import BatchLaunch
 from pipeline.music.library import SyncReport
+from pipeline.music.routing import CONTROL, queue_of
 from pipeline.music.service import AlreadyRunning, StartOptions
 from pipeline.music.states import BatchStatus, Mode, PipelineState, SongStatus, Step
 from pipeline.music.syncing import OnPage
@@ -60,8 +62,10 @@ def launch(run_id: str) -> None:
             sync_library.apply_async((run_id,))
         if plan.enqueue:
             enqueue.apply_async((run_id,))
-        for batch in plan.batches:
-            canvas(context.settings, batch).apply_async()
+        # Denied: else the client subscribes to a result that nobody reads, and tries for 20 s if Redis is away.
+        with denied_join_result():
+            for batch in plan.batches:
+                canvas(context.settings, batch).apply_async()
     except OperationalError as error:
         log.warning("launch.postponed", run=run_id, error=type(error).__name__)
     if plan.ended:
@@ -70,19 +74,15 @@ def launch(run_id: str) -> None:
 
 def canvas(settings: Settings, batch: BatchLaunch) -> Signature:
     """What is left of a batch's chain, from its step on. Source 002, section 2.E."""
-    steps = {
-        Step.METADATA: _step(metadata, settings, batch, Step.METADATA),
-        Step.EMBED: _step(embed, settings, batch, Step.EMBED),
-        Step.SAVE: _step(save, settings, batch, Step.SAVE),
-    }
+    tasks = {Step.METADATA: metadata, Step.EMBED: embed, Step.SAVE: save}
     first = Step.METADATA if batch.step is Step.REPAIR else batch.step
-    wanted = [step for step in steps if batch.mode is not Mode.METADATA or step is not Step.EMBED]
-    rest = [steps[step] for step in wanted[wanted.index(first) :]]
+    wanted = [step for step in tasks if batch.mode is not Mode.METADATA or step is not Step.EMBED]
+    rest = [_step(tasks[step], settings, batch, step, first) for step in wanted[wanted.index(first) :]]
     return rest[0] if len(rest) == 1 else chain(*rest)
 
 
-def _step(task: Any, settings: Settings, batch: BatchLaunch, step: Step) -> Signature:
-    queue = queue_of(settings, batch.mode, step)
+def _step(task: Any, settings: Settings, batch: BatchLaunch, step: Step, first: Step) -> Signature:
+    queue = batch.queue if step is first else queue_of(settings, batch.mode, step)
     return task.si(batch.id, queue).set(queue=queue)
 
 

@@ -13,6 +13,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
 from pipeline.music import runs, saving
 from pipeline.music.models import BATCHES, SONGS
+from pipeline.music.routing import fallback_of
 from pipeline.music.stages import SongFacts
 from pipeline.music.states import BATCH, LIVE, SONG, BatchEvent, Mode, SongEvent, Step, chain_goes_on
 from pipeline.storage.context import Context
@@ -56,7 +57,7 @@ def policy(context: Context) -> Policy:
 def lease_s(context: Context) -> float:
     """How long a batch is held: longer than any call takes."""
     settings = context.settings
-    used = {settings.music.provider, settings.music.embeddings_provider} - {""}
+    used = {settings.music.provider, settings.music.embeddings_provider, fallback_of(settings)} - {""}
     return max([settings.music.lease_s, *(settings.providers[name].timeout_s + 60 for name in used)])
 
 

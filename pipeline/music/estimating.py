@@ -7,7 +7,7 @@ from sqlalchemy import func, or_, select
 from pipeline.engine.gate import Unit
 from pipeline.engine.limits import parse_windows
 from pipeline.music import runs, syncing
-from pipeline.music.launching import queue_of
+from pipeline.music.routing import queue_of
 from pipeline.music.models import SONGS
 from pipeline.music.service import StartOptions, check
 from pipeline.music.spaces import space_of

@@ -22,9 +22,9 @@ KIND = "song"
 FLOW = "music"
 MAX_LEFT_OUT = 3
 """Replies that may leave a song out before it fails. As many as a job has attempts: 2.D."""
-_EMPTIED: dict[str, Any] = {"reply": None, "analysis": None, "vectors": None, "vector_ids": None}
-"""A batch whose songs have it all."""
-LEFT_OUT = "the model left the song out of its reply"
+_EMPTIED: dict[str, Any] = {"analysis": None, "vectors": None, "vector_ids": None}
+"""A batch whose songs have it all. A reply that was no use stays, for inspection."""
+LEFT_OUT = "the model left the song out of its reply, or answered about it in a wrong shape"
 
 
 def facts(session: Session, batch_id: int) -> list[SongFacts]:

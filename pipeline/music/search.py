@@ -79,14 +79,15 @@ def _embedded(context: Context, words: str) -> list[float]:
             raise UserError(str(error), code=error.code or "provider") from error
         finally:
             passage.leave()
-        _trace(context, made_by.name, made, int((time.monotonic() - begun) * 1000))
+        cost = passage.cost_of(made.model, *astuple(made.usage))
+        _trace(context, made_by.name, made, int((time.monotonic() - begun) * 1000), cost)
         return made.vectors[0]
 
 
-def _trace(context: Context, provider: str, made: Vectors, latency_ms: int) -> None:
+def _trace(context: Context, provider: str, made: Vectors, latency_ms: int, cost: float) -> None:
     trace = {
         "capability": "embeddings", "operation": "embed_query", "provider": provider, "model": made.model[:120],
         "status": "ok", "error": None, "latency_ms": latency_ms, "input_tokens": made.usage.input_tokens,
-        "output_tokens": made.usage.output_tokens, "preview": "", "created_at": datetime.now(UTC),
+        "output_tokens": made.usage.output_tokens, "cost": cost, "preview": "", "created_at": datetime.now(UTC),
     }  # fmt: skip
     context.db.run(lambda session: saving.record_call(session, "search", 0, trace))

@@ -7,7 +7,7 @@ from uuid import uuid4
 from sqlalchemy import insert, update
 
 from pipeline.engine.claims import Owner
-from pipeline.music import analysing, enqueuing, launching, recovery, run_sync, service
+from pipeline.music import analysing, enqueuing, launching, recovery, routing, run_sync, service
 from pipeline.music.batches import Settled
 from pipeline.music.launching import BatchLaunch
 from pipeline.music.models import BATCHES, SONGS
@@ -41,9 +41,9 @@ class Driver:
         gates.sync(self.context)
         return service.start(self.context, StartOptions(mode, skip_sync=True, **options)).id  # type: ignore[arg-type]
 
-    def step(self, batch_id: int, mode: Mode, step: Step, worker: str = "w") -> Settled:
-        """One message of a batch."""
-        queue = launching.queue_of(self.context.settings, mode, step)
+    def step(self, batch_id: int, mode: Mode, step: Step, worker: str = "w", queue: str = "") -> Settled:
+        """One message of a batch, from `queue` or the step's own."""
+        queue = queue or routing.queue_of(self.context.settings, mode, step)
         holder = uuid4().hex
         passage = gates.passage(self.context, queue, holder)
         act: Callable[[analysing.StepWork], Settled] = {
@@ -61,7 +61,8 @@ class Driver:
         for step in order[order.index(first) :]:
             if step is Step.EMBED and batch.mode is Mode.METADATA:
                 continue
-            if not self.step(batch.id, batch.mode, step).go_on:
+            queue = batch.queue if step is first else ""
+            if not self.step(batch.id, batch.mode, step, queue=queue).go_on:
                 return
 
     def run(self, run_id: str, launches: int = 100) -> None:
