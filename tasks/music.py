@@ -41,7 +41,7 @@ from tasks.canvas import owner
 __all__ = [
     "AlreadyRunning", "BatchStatus", "BatchView", "Estimate", "Found", "Mode", "MusicStatus", "PipelineState",
     "RunView", "SongStatus", "SongView", "StartOptions", "SyncReport", "UserError", "batches", "estimate", "pause",
-    "resume", "search", "show", "similar", "songs", "start", "status", "stop", "sync",
+    "resume", "search", "searchable", "show", "similar", "songs", "start", "status", "stop", "sync",
 ]  # fmt: skip
 
 log = structlog.get_logger(__name__)
@@ -237,6 +237,11 @@ def batches(*, status: BatchStatus | None = None, limit: int = 50) -> list[Batch
 def search(words: str, limit: int = 10) -> Found:
     """Songs for a mood."""
     return searching.for_mood(get_context(), words, limit)
+
+
+def searchable() -> int:
+    """Songs that a search for a mood could find."""
+    return searching.searchable(get_context())
 
 
 def similar(reference: str, limit: int = 10) -> Found:

@@ -117,7 +117,9 @@ def _overdue(session: Session, run: Any, open_to: Routes, depths: dict[str, int]
 
     Those, too, whose message waits behind an open breaker while another provider stands in.
     """
-    due = or_(BATCHES.c.launch_due_at.is_(None), BATCHES.c.launch_due_at <= now, BATCHES.c.queue.in_(list(open_to.shut)))
+    due = or_(
+        BATCHES.c.launch_due_at.is_(None), BATCHES.c.launch_due_at <= now, BATCHES.c.queue.in_(list(open_to.shut))
+    )
     query = select(BATCHES).where(BATCHES.c.run_id == run.id, BATCHES.c.status == BatchStatus.QUEUED, due)
     found = []
     for row in session.execute(query.limit(500)):

@@ -126,10 +126,16 @@ def store(session: Session, library: str, songs: Iterable[SongTags], started: da
 
 
 def count_new(session: Session, library: str, songs: Sequence[SongTags]) -> int:
-    """How many of a page's songs are not known yet."""
-    ids = {song.server_id for song in songs}
-    query = select(func.count()).where(SONGS.c.library == library, SONGS.c.server_id.in_(ids))
-    return len(ids) - session.execute(query).scalar_one()
+    """How many of a page's songs are not known yet, neither by id nor, as after a rescan, by path or MusicBrainz id."""
+    page = {song.server_id: song for song in songs}
+    here = SONGS.c.library == library
+    known = set(session.execute(select(SONGS.c.server_id).where(here, SONGS.c.server_id.in_(list(page)))).scalars())
+    unknown = [song for server_id, song in page.items() if server_id not in known]
+    for name in ("path", "musicbrainz_id"):
+        values = [value for song in unknown if (value := getattr(song, name))]
+        found = set(session.execute(select(SONGS.c[name]).where(here, SONGS.c[name].in_(values))).scalars())
+        unknown = [song for song in unknown if getattr(song, name) not in found]
+    return len(unknown)
 
 
 def _new_row(library: str, song: SongTags, now: datetime) -> dict[str, Any]:

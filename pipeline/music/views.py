@@ -114,7 +114,7 @@ class MusicStatus:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run would do: a dry run. `seconds`: the least time under the current limits."""
+    """What a run would do: a dry run. `seconds`: the least time under the current limits. Tokens are estimated."""
 
     mode: Mode
     songs: int
@@ -123,10 +123,14 @@ class Estimate:
     batches: int
     metadata_calls: int
     embedding_calls: int
+    input_tokens: int
+    output_tokens: int
     seconds: float
     limits: dict[str, str]
     cost: float | None
-    """None: no price is known."""
+    """By the providers' price lists; None: no prices are configured for what is called."""
+    unpriced: list[str]
+    """Providers and models without a price: their calls are not in `cost`."""
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, update
 
+from pipeline.engine import live
 from pipeline.engine.claims import Owner
 from pipeline.music import analysing, enqueuing, launching, recovery, routing, run_sync, service
 from pipeline.music.batches import Settled
@@ -15,6 +17,9 @@ from pipeline.music.service import StartOptions
 from pipeline.music.states import Mode, Step
 from pipeline.providers import gates
 from pipeline.storage.context import Context
+from tests.support.provider_server import ProviderServer
+
+CHAT, EMBED = "/v1/chat/completions", "/v1/embeddings"
 
 
 def add_songs(context: Context, count: int, first: int = 1) -> None:
@@ -28,6 +33,26 @@ def add_songs(context: Context, count: int, first: int = 1) -> None:
         for n in range(first, first + count)
     ]  # fmt: skip
     context.db.run(lambda session: session.execute(insert(SONGS), rows))
+
+
+def change(context: Context, key: str, value: str) -> None:
+    known = gates.known_settings(context.settings)
+    context.db.run(lambda session: live.change(session, known, key, value, datetime.now(UTC)))
+    gates.sync(context)
+
+
+def calls(provider: ProviderServer, path: str) -> int:
+    return sum(record.path == path for record in provider.records)
+
+
+def states(context: Context) -> dict[str, str]:
+    with context.db.read() as session:
+        return {row.title: row.status for row in session.execute(select(SONGS).order_by(SONGS.c.id))}
+
+
+def batch_rows(context: Context) -> list[Any]:
+    with context.db.read() as session:
+        return list(session.execute(select(BATCHES).order_by(BATCHES.c.id)))
 
 
 class Driver:
