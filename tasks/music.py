@@ -8,6 +8,7 @@ Messages carry ids only and are nudges: each task looks at the row and does what
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,7 @@ def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Se
     if unit is None:
         return
     if passage is not None:
-        recovery.reflect_breakers(context)
+        _reflect_breakers()
     wake_in(settled.retry_in_s)
     if not settled.go_on:
         _go_on(unit.run_id)
@@ -150,13 +151,18 @@ def _go_on(run_id: str) -> None:
 
 def tend() -> int:
     """Launch the active run; how many were launched: 1 or 0."""
-    context = get_context()
-    recovery.reflect_breakers(context)
-    run_id = recovery.active_run(context)
+    _reflect_breakers()
+    run_id = recovery.active_run(get_context())
     if run_id is None:
         return 0
     launch(run_id)
     return 1
+
+
+def _reflect_breakers() -> None:
+    # Where Redis is away nobody knows; what was paid for is stored, and the chain must go on.
+    with suppress(RedisError):
+        recovery.reflect_breakers(get_context())
 
 
 def wake_in(wait_s: float | None) -> None:

@@ -118,7 +118,10 @@ def store(session: Session, library: str, songs: Iterable[SongTags], started: da
             changed.append({"id": row.id, **{name: getattr(song, name) for name in _TAGS}, "updated_at": started})
     if new:
         session.execute(insert(SONGS), new)
-    session.execute(update(SONGS).where(SONGS.c.id.in_(again)).values(seen_at=started, missing_since=None))
+    listed = SONGS.c.id.in_(again)
+    session.execute(update(SONGS).where(listed, SONGS.c.missing_since.is_not(None)).values(missing_since=None))
+    # Never back: a sync that began later and runs beside this one would take the song for one that it did not see.
+    session.execute(update(SONGS).where(listed, SONGS.c.seen_at < started).values(seen_at=started))
     if changed:
         session.execute(update(Song), changed)
     report.added, report.changed = len(new), len(changed)

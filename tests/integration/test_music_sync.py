@@ -1,7 +1,7 @@
 """Songs come from a real Subsonic server, whatever it does."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
@@ -11,7 +11,7 @@ from sqlalchemy import event, select, update
 
 from pipeline.engine.errors import UserError
 from pipeline.music import syncing
-from pipeline.music.library import LibraryError, SyncReport
+from pipeline.music.library import LibraryError, SongTags, SyncReport, flag_missing, store
 from pipeline.music.models import SONGS
 from pipeline.settings import MusicSettings
 from pipeline.storage.context import Context
@@ -150,6 +150,17 @@ def test_a_library_whose_ids_all_changed_is_linked_by_few_statements(library: Co
     event.listen(library.db.engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
     assert syncing.sync(library).relinked == 3_000
     assert len(statements) < 150
+
+
+def test_two_syncs_side_by_side_flag_nothing_that_is_listed(library: Context) -> None:
+    """The one that began first goes on after the other has seen all songs."""
+    first, second = datetime.now(UTC), datetime.now(UTC) + timedelta(seconds=1)
+    page = [SongTags.of(f"s{n}", title=f"Song {n}") for n in range(5)]
+    for started in (first, second, first):
+        library.db.run(lambda session: store(session, "server", [s for s in page if s], started))  # noqa: B023
+    for started in (second, first):
+        flagged_now = library.db.run(lambda session: flag_missing(session, "server", started, second))  # noqa: B023
+        assert flagged_now == 0
 
 
 def test_two_copies_of_one_recording_stay_two_songs(library: Context, server: SubsonicServer) -> None:

@@ -1,15 +1,19 @@
 """Batches of songs go through their steps: nothing paid twice, nothing lost, whatever the provider does."""
 
 import json
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import select
 
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
 from pipeline.music import batches, launching, queries, recovery, search
+from pipeline.music.analysing import StepWork
 from pipeline.music.states import Mode, Step
-from pipeline.providers import gates
+from pipeline.providers import gates, spending
+from pipeline.settings import ProviderProfile
 from pipeline.storage.context import Context
 from tests.support import songs
 from tests.support.music import CHAT, EMBED, Driver, add_songs, batch_rows, calls, change, states
@@ -109,8 +113,6 @@ def test_killed_worker_s_batch_resumes_at_its_step(driver: Driver, provider: Pro
     driver.run(run_id, launches=1)
     (batch,) = launching.plan(driver.context, run_id).batches
     assert driver.step(batch.id, batch.mode, Step.METADATA).go_on
-    from pipeline.engine.claims import Owner
-
     assert batches.claim(driver.context, batch.id, (Step.EMBED,), Owner("dead", "r:0")) is not None
     driver.lose_worker("dead")
     driver.run(run_id)
@@ -119,8 +121,6 @@ def test_killed_worker_s_batch_resumes_at_its_step(driver: Driver, provider: Pro
 
 
 def test_batch_that_kills_its_worker_three_times_fails(driver: Driver) -> None:
-    from pipeline.engine.claims import Owner
-
     add_songs(driver.context, 2)
     run_id = driver.start()
     driver.run(run_id, launches=1)
@@ -195,3 +195,68 @@ class TestWithoutEmbeddings:
         assert found.lexical
         assert found.matches[0].song.title == "Song 4"
         assert (calls(provider, CHAT), calls(provider, EMBED)) == (1, 0)
+
+
+def test_message_delivered_again_while_its_call_is_under_way_pays_nothing(
+    driver: Driver, provider: ProviderServer
+) -> None:
+    add_songs(driver.context, 5)
+    run_id = driver.start()
+    driver.run(run_id, launches=1)
+    (batch,) = launching.plan(driver.context, run_id).batches
+    delivery = Owner("w", "one:")
+
+    def perform(owner: Owner) -> bool:
+        passage = gates.passage(driver.context, batch.queue, uuid4().hex)
+        with StepWork(driver.context, batch.id, owner, passage) as work:
+            return work.metadata().held
+
+    def delivered_again(record: Record) -> str:
+        assert not perform(delivery), "the same process is at it"
+        elsewhere = Owner("another worker", "one:")
+        assert batches.claim(driver.context, batch.id, (Step.METADATA,), elsewhere) is None, "who is at it may live"
+        return songs.answer(record)
+
+    provider.script.answer = delivered_again
+    assert perform(delivery)
+    assert calls(provider, CHAT) == 1
+
+
+def test_message_delivered_again_after_its_process_died_is_taken_up_at_once(
+    driver: Driver, provider: ProviderServer
+) -> None:
+    add_songs(driver.context, 5)
+    run_id = driver.start()
+    driver.run(run_id, launches=1)
+    (batch,) = launching.plan(driver.context, run_id).batches
+    owner = Owner("w", "one:")
+    assert batches.claim(driver.context, batch.id, (Step.METADATA,), owner)
+    with StepWork(driver.context, batch.id, owner, gates.passage(driver.context, batch.queue, "h")) as work:
+        assert work.metadata().held
+    assert calls(provider, CHAT) == 1
+
+
+def test_each_call_s_cost_stands_in_its_trace_so_that_a_cap_outlives_redis(
+    driver: Driver, provider: ProviderServer
+) -> None:
+    profile = driver.context.settings.providers["ai"]
+    prices = {"*": {"input": 1000, "output": 2000}}
+    priced = ProviderProfile(**profile.model_dump() | {"prices": prices, "api_key": "k"})
+    driver.context.settings.providers["ai"] = priced
+    add_songs(driver.context, 10)
+    driver.run(driver.start())
+    search.for_mood(driver.context, "calm night")
+    with driver.context.db.read() as session:
+        traced = session.execute(select(AiCall)).scalars().all()
+    assert len(traced) == 3
+    for call in traced:
+        assert call.cost == pytest.approx((call.input_tokens * 1000 + call.output_tokens * 2000) / 1e6)
+        assert call.cost > 0
+    assert spending.spent_today(driver.context, "ai", priced) == pytest.approx(sum(call.cost for call in traced))
+
+
+def test_search_for_a_mood_pays_nothing_where_nothing_can_be_found(driver: Driver, provider: ProviderServer) -> None:
+    add_songs(driver.context, 3)
+    found = search.for_mood(driver.context, "calm night")
+    assert (found.matches, found.searched) == ([], 0)
+    assert provider.records == []
