@@ -8,12 +8,14 @@ Messages carry ids only and are nudges: each task looks at the row and does what
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 from celery import Signature, chain
+from celery.result import denied_join_result
 from kombu.exceptions import OperationalError
 from redis import RedisError
 
@@ -24,8 +26,9 @@ from pipeline.music import enqueuing, estimating, launching, queries, recovery, 
 from pipeline.music import search as searching
 from pipeline.music.analysing import StepWork
 from pipeline.music.batches import Settled
-from pipeline.music.launching import CONTROL, BatchLaunch, queue_of
+from pipeline.music.launching import BatchLaunch
 from pipeline.music.library import SyncReport
+from pipeline.music.routing import CONTROL, queue_of
 from pipeline.music.service import AlreadyRunning, StartOptions
 from pipeline.music.states import BatchStatus, Mode, PipelineState, SongStatus, Step
 from pipeline.music.syncing import OnPage
@@ -39,7 +42,7 @@ from tasks.canvas import owner
 __all__ = [
     "AlreadyRunning", "BatchStatus", "BatchView", "Estimate", "Found", "Mode", "MusicStatus", "PipelineState",
     "RunView", "SongStatus", "SongView", "StartOptions", "SyncReport", "UserError", "batches", "estimate", "pause",
-    "resume", "search", "show", "similar", "songs", "start", "status", "stop", "sync",
+    "resume", "search", "searchable", "show", "similar", "songs", "start", "status", "stop", "sync",
 ]  # fmt: skip
 
 log = structlog.get_logger(__name__)
@@ -60,8 +63,10 @@ def launch(run_id: str) -> None:
             sync_library.apply_async((run_id,))
         if plan.enqueue:
             enqueue.apply_async((run_id,))
-        for batch in plan.batches:
-            canvas(context.settings, batch).apply_async()
+        # Denied: else the client subscribes to a result that nobody reads, and tries for 20 s if Redis is away.
+        with denied_join_result():
+            for batch in plan.batches:
+                canvas(context.settings, batch).apply_async()
     except OperationalError as error:
         log.warning("launch.postponed", run=run_id, error=type(error).__name__)
     if plan.ended:
@@ -70,19 +75,15 @@ def launch(run_id: str) -> None:
 
 def canvas(settings: Settings, batch: BatchLaunch) -> Signature:
     """What is left of a batch's chain, from its step on. Source 002, section 2.E."""
-    steps = {
-        Step.METADATA: _step(metadata, settings, batch, Step.METADATA),
-        Step.EMBED: _step(embed, settings, batch, Step.EMBED),
-        Step.SAVE: _step(save, settings, batch, Step.SAVE),
-    }
+    tasks = {Step.METADATA: metadata, Step.EMBED: embed, Step.SAVE: save}
     first = Step.METADATA if batch.step is Step.REPAIR else batch.step
-    wanted = [step for step in steps if batch.mode is not Mode.METADATA or step is not Step.EMBED]
-    rest = [steps[step] for step in wanted[wanted.index(first) :]]
+    wanted = [step for step in tasks if batch.mode is not Mode.METADATA or step is not Step.EMBED]
+    rest = [_step(tasks[step], settings, batch, step, first) for step in wanted[wanted.index(first) :]]
     return rest[0] if len(rest) == 1 else chain(*rest)
 
 
-def _step(task: Any, settings: Settings, batch: BatchLaunch, step: Step) -> Signature:
-    queue = queue_of(settings, batch.mode, step)
+def _step(task: Any, settings: Settings, batch: BatchLaunch, step: Step, first: Step) -> Signature:
+    queue = batch.queue if step is first else queue_of(settings, batch.mode, step)
     return task.si(batch.id, queue).set(queue=queue)
 
 
@@ -137,7 +138,7 @@ def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Se
     if unit is None:
         return
     if passage is not None:
-        recovery.reflect_breakers(context)
+        _reflect_breakers()
     wake_in(settled.retry_in_s)
     if not settled.go_on:
         _go_on(unit.run_id)
@@ -150,13 +151,18 @@ def _go_on(run_id: str) -> None:
 
 def tend() -> int:
     """Launch the active run; how many were launched: 1 or 0."""
-    context = get_context()
-    recovery.reflect_breakers(context)
-    run_id = recovery.active_run(context)
+    _reflect_breakers()
+    run_id = recovery.active_run(get_context())
     if run_id is None:
         return 0
     launch(run_id)
     return 1
+
+
+def _reflect_breakers() -> None:
+    # Where Redis is away nobody knows; what was paid for is stored, and the chain must go on.
+    with suppress(RedisError):
+        recovery.reflect_breakers(get_context())
 
 
 def wake_in(wait_s: float | None) -> None:
@@ -237,6 +243,11 @@ def batches(*, status: BatchStatus | None = None, limit: int = 50) -> list[Batch
 def search(words: str, limit: int = 10) -> Found:
     """Songs for a mood."""
     return searching.for_mood(get_context(), words, limit)
+
+
+def searchable() -> int:
+    """Songs that a search for a mood could find."""
+    return searching.searchable(get_context())
 
 
 def similar(reference: str, limit: int = 10) -> Found:
