@@ -19,7 +19,7 @@ from celery.result import denied_join_result
 from kombu.exceptions import OperationalError
 from redis import RedisError
 
-from pipeline.engine import events
+from pipeline.engine import deliveries, events
 from pipeline.engine.errors import UserError
 from pipeline.engine.wakeups import plan_wakeup
 from pipeline.music import enqueuing, estimating, launching, queries, recovery, run_sync, service, syncing
@@ -38,6 +38,7 @@ from pipeline.settings import Settings
 from pipeline.storage.context import get_context
 from tasks.app import app
 from tasks.canvas import owner
+from tasks.presence import holder_of
 
 __all__ = [
     "AlreadyRunning", "BatchStatus", "BatchView", "Estimate", "Found", "Mode", "MusicStatus", "PipelineState",
@@ -127,8 +128,16 @@ def wake() -> None:
 
 
 def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Settled]) -> None:
+    with deliveries.first(owner(task).request_id) as is_first:
+        if is_first:
+            _perform_once(task, batch_id, queue, step)
+        else:
+            task.request.chain = None
+
+
+def _perform_once(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Settled]) -> None:
     context = get_context()
-    passage = gates.passage(context, queue, task.request.id)
+    passage = gates.passage(context, queue, holder_of(task.request.id))
     with StepWork(context, batch_id, owner(task), passage) as work:
         settled = step(work)
         unit = work.unit

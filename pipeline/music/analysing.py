@@ -31,8 +31,6 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result", Answer, Vectors)
-_under_way: set[str] = set()
-"""Deliveries that threads of this process work on."""
 NO_GATE = "the queue has no gate: its provider is not configured"
 CUT = (
     "the reply stops at its token limit: raise the provider's MAX_TOKENS, or lower "
@@ -73,17 +71,6 @@ class StepWork:
         return self._step((Step.SAVE,), self._save)
 
     def _step(self, steps: tuple[Step, ...], work: Callable[[BatchUnit], Settled]) -> Settled:
-        delivery = self._owner.request_id
-        if delivery in _under_way:
-            # The broker was away and delivers again what a thread of this very process is still at.
-            return Settled(held=False)
-        _under_way.add(delivery)
-        try:
-            return self._claimed(steps, work)
-        finally:
-            _under_way.discard(delivery)
-
-    def _claimed(self, steps: tuple[Step, ...], work: Callable[[BatchUnit], Settled]) -> Settled:
         self.unit = batches.claim(self._context, self._batch_id, steps, self._owner)
         if self.unit is None:
             return Settled(held=False)

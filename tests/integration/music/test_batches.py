@@ -6,6 +6,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import select
 
+from pipeline.engine import deliveries
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
@@ -207,9 +208,12 @@ def test_message_delivered_again_while_its_call_is_under_way_pays_nothing(
     delivery = Owner("w", "one:")
 
     def perform(owner: Owner) -> bool:
-        passage = gates.passage(driver.context, batch.queue, uuid4().hex)
-        with StepWork(driver.context, batch.id, owner, passage) as work:
-            return work.metadata().held
+        with deliveries.first(owner.request_id) as is_first:
+            passage = gates.passage(driver.context, batch.queue, uuid4().hex)
+            if not is_first:
+                return False
+            with StepWork(driver.context, batch.id, owner, passage) as work:
+                return work.metadata().held
 
     def delivered_again(record: Record) -> str:
         assert not perform(delivery), "the same process is at it"
