@@ -207,6 +207,13 @@ class Settings(BaseSettings):
                 raise ValueError(f"music: there is no provider '{name}' under `providers`")
         return self
 
+    @model_validator(mode="after")
+    def _fallbacks_are_known(self) -> Self:
+        for name, profile in self.providers.items():
+            if profile.fallback not in {"", LOCAL, *self.providers}:
+                raise ValueError(f"providers: '{name}' falls back to '{profile.fallback}', which is none of them")
+        return self
+
     @property
     def embedded_database(self) -> bool:
         return not self.database_url

@@ -18,7 +18,7 @@ from pipeline.documents.converting import PageWork
 from pipeline.documents.launching import Stage
 from pipeline.documents.routing import CPU, quantum_s
 from pipeline.documents.service import UnknownDocument
-from pipeline.engine import events
+from pipeline.engine import deliveries, events
 from pipeline.engine.claims import Owner
 from pipeline.engine.lanes import run_lane
 from pipeline.engine.wakeups import plan_wakeup
@@ -26,7 +26,7 @@ from pipeline.providers import gates
 from pipeline.settings import Settings
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
-from tasks.presence import identity
+from tasks.presence import holder_of, identity
 
 log = structlog.get_logger(__name__)
 FLOW = "documents"
@@ -81,10 +81,16 @@ def convert(self: Any, document_id: str) -> None:
 @app.task(bind=True, name="documents.lane", ignore_result=True)
 def lane(self: Any, document_id: str, queue: str, hop: str = "", batch: int = 1) -> None:
     """One hop of one lane: convert pages for a while, then queue up again if there are more."""
+    with deliveries.first(owner(self, hop).request_id) as is_first:
+        if is_first:
+            _hop(self, document_id, queue, hop, batch)
+
+
+def _hop(self: Any, document_id: str, queue: str, hop: str, batch: int) -> None:
     context = get_context()
     limit = launching.limit_of(context, queue)
     leases = launching.lane_leases(context, document_id, queue, limit)
-    passage = gates.passage(context, queue, self.request.id)
+    passage = gates.passage(context, queue, holder_of(self.request.id))
     if not leases.acquire(self.request.id, context.settings.documents.lease_s):
         # An extra ticket: all lanes of this document are taken.
         if passage is not None:

@@ -14,6 +14,7 @@ from redis import RedisError
 
 from pipeline.engine.gate import Admission
 from tasks.gates import gate_of
+from tasks.presence import holder_of
 
 log = structlog.get_logger(__name__)
 LONGEST_LEAVE_S = 1.0
@@ -49,7 +50,7 @@ class GateConsumer(Consumer):
         if gate is None:
             return self._limit_move_to_pool(request)
         try:
-            admission = gate.admit(request.id)
+            admission = gate.admit(holder_of(request.id))
         except RedisError as error:
             # Where Redis is away, nothing can be promised: the message goes back.
             log.warning("gate.unreachable", queue=queue, error=type(error).__name__)

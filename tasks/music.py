@@ -8,24 +8,27 @@ Messages carry ids only and are nudges: each task looks at the row and does what
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 from celery import Signature, chain
+from celery.result import denied_join_result
 from kombu.exceptions import OperationalError
 from redis import RedisError
 
-from pipeline.engine import events
+from pipeline.engine import deliveries, events
 from pipeline.engine.errors import UserError
 from pipeline.engine.wakeups import plan_wakeup
 from pipeline.music import enqueuing, estimating, launching, queries, recovery, run_sync, service, syncing
 from pipeline.music import search as searching
 from pipeline.music.analysing import StepWork
 from pipeline.music.batches import Settled
-from pipeline.music.launching import CONTROL, BatchLaunch, queue_of
+from pipeline.music.launching import BatchLaunch
 from pipeline.music.library import SyncReport
+from pipeline.music.routing import CONTROL, queue_of
 from pipeline.music.service import AlreadyRunning, StartOptions
 from pipeline.music.states import BatchStatus, Mode, PipelineState, SongStatus, Step
 from pipeline.music.syncing import OnPage
@@ -35,11 +38,12 @@ from pipeline.settings import Settings
 from pipeline.storage.context import get_context
 from tasks.app import app
 from tasks.canvas import owner
+from tasks.presence import holder_of
 
 __all__ = [
     "AlreadyRunning", "BatchStatus", "BatchView", "Estimate", "Found", "Mode", "MusicStatus", "PipelineState",
     "RunView", "SongStatus", "SongView", "StartOptions", "SyncReport", "UserError", "batches", "estimate", "pause",
-    "resume", "search", "show", "similar", "songs", "start", "status", "stop", "sync",
+    "resume", "search", "searchable", "show", "similar", "songs", "start", "status", "stop", "sync",
 ]  # fmt: skip
 
 log = structlog.get_logger(__name__)
@@ -60,8 +64,10 @@ def launch(run_id: str) -> None:
             sync_library.apply_async((run_id,))
         if plan.enqueue:
             enqueue.apply_async((run_id,))
-        for batch in plan.batches:
-            canvas(context.settings, batch).apply_async()
+        # Denied: else the client subscribes to a result that nobody reads, and tries for 20 s if Redis is away.
+        with denied_join_result():
+            for batch in plan.batches:
+                canvas(context.settings, batch).apply_async()
     except OperationalError as error:
         log.warning("launch.postponed", run=run_id, error=type(error).__name__)
     if plan.ended:
@@ -70,19 +76,15 @@ def launch(run_id: str) -> None:
 
 def canvas(settings: Settings, batch: BatchLaunch) -> Signature:
     """What is left of a batch's chain, from its step on. Source 002, section 2.E."""
-    steps = {
-        Step.METADATA: _step(metadata, settings, batch, Step.METADATA),
-        Step.EMBED: _step(embed, settings, batch, Step.EMBED),
-        Step.SAVE: _step(save, settings, batch, Step.SAVE),
-    }
+    tasks = {Step.METADATA: metadata, Step.EMBED: embed, Step.SAVE: save}
     first = Step.METADATA if batch.step is Step.REPAIR else batch.step
-    wanted = [step for step in steps if batch.mode is not Mode.METADATA or step is not Step.EMBED]
-    rest = [steps[step] for step in wanted[wanted.index(first) :]]
+    wanted = [step for step in tasks if batch.mode is not Mode.METADATA or step is not Step.EMBED]
+    rest = [_step(tasks[step], settings, batch, step, first) for step in wanted[wanted.index(first) :]]
     return rest[0] if len(rest) == 1 else chain(*rest)
 
 
-def _step(task: Any, settings: Settings, batch: BatchLaunch, step: Step) -> Signature:
-    queue = queue_of(settings, batch.mode, step)
+def _step(task: Any, settings: Settings, batch: BatchLaunch, step: Step, first: Step) -> Signature:
+    queue = batch.queue if step is first else queue_of(settings, batch.mode, step)
     return task.si(batch.id, queue).set(queue=queue)
 
 
@@ -126,8 +128,16 @@ def wake() -> None:
 
 
 def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Settled]) -> None:
+    with deliveries.first(owner(task).request_id) as is_first:
+        if is_first:
+            _perform_once(task, batch_id, queue, step)
+        else:
+            task.request.chain = None
+
+
+def _perform_once(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Settled]) -> None:
     context = get_context()
-    passage = gates.passage(context, queue, task.request.id)
+    passage = gates.passage(context, queue, holder_of(task.request.id))
     with StepWork(context, batch_id, owner(task), passage) as work:
         settled = step(work)
         unit = work.unit
@@ -137,7 +147,7 @@ def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Se
     if unit is None:
         return
     if passage is not None:
-        recovery.reflect_breakers(context)
+        _reflect_breakers()
     wake_in(settled.retry_in_s)
     if not settled.go_on:
         _go_on(unit.run_id)
@@ -150,13 +160,18 @@ def _go_on(run_id: str) -> None:
 
 def tend() -> int:
     """Launch the active run; how many were launched: 1 or 0."""
-    context = get_context()
-    recovery.reflect_breakers(context)
-    run_id = recovery.active_run(context)
+    _reflect_breakers()
+    run_id = recovery.active_run(get_context())
     if run_id is None:
         return 0
     launch(run_id)
     return 1
+
+
+def _reflect_breakers() -> None:
+    # Where Redis is away nobody knows; what was paid for is stored, and the chain must go on.
+    with suppress(RedisError):
+        recovery.reflect_breakers(get_context())
 
 
 def wake_in(wait_s: float | None) -> None:
@@ -237,6 +252,11 @@ def batches(*, status: BatchStatus | None = None, limit: int = 50) -> list[Batch
 def search(words: str, limit: int = 10) -> Found:
     """Songs for a mood."""
     return searching.for_mood(get_context(), words, limit)
+
+
+def searchable() -> int:
+    """Songs that a search for a mood could find."""
+    return searching.searchable(get_context())
 
 
 def similar(reference: str, limit: int = 10) -> Found:

@@ -66,6 +66,11 @@ class Identity:
 identity = Identity()
 
 
+def holder_of(request_id: str) -> str:
+    """Who a message is at a gate: a second delivery, to another worker, takes a place of its own."""
+    return f"{identity.worker_id}/{request_id}"
+
+
 @worker_init.connect
 def _begin(sender: Any, **_: Any) -> None:
     identity.begin(str(sender.hostname))

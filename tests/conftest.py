@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings as hypothesis_settings
+from kombu.entity import Exchange, Queue
 
+from pipeline.providers.gates import gated_queues
 from pipeline.settings import get_settings
 from pipeline.storage.context import Context, forget_context, get_context
 from pipeline.storage.schema import migrate
@@ -109,7 +111,7 @@ def context(
     forget_context()
     context = get_context()
     migrate(context.db)
-    _point_celery_to(redis_url)
+    _point_celery_to(context, redis_url)
     yield context
     _close(context)
     get_settings.cache_clear()
@@ -123,8 +125,10 @@ def _close(context: Context) -> None:
     context.redis.connection_pool.disconnect()
 
 
-def _point_celery_to(redis_url: str) -> None:
-    """Celery reads its configuration once, perhaps while tests were collected, with another Redis."""
+def _point_celery_to(context: Context, redis_url: str) -> None:
+    """Celery reads its configuration once, perhaps while tests were collected, with another Redis and other queues."""
     if "tasks.app" in sys.modules:
         app = sys.modules["tasks.app"].app
         app.conf.update(broker_url=redis_url, result_backend=redis_url)
+        for name in gated_queues(context.settings):
+            app.amqp.queues.add(Queue(name, Exchange(name), routing_key=name))

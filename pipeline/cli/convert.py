@@ -189,10 +189,11 @@ def _watch(jobs: list[Job], stack: "Stack", progress: "Progress", form: Format) 
 
     def idle() -> None:
         open_jobs = [job.document for job in jobs if job.document and not job.document.settled]
-        for trouble in [stack.trouble(), *_closed_gates({document.provider for document in open_jobs})]:
-            if trouble not in told:
-                told.add(trouble)
-                progress.note(one_line(f"{trouble} Waiting …"))
+        trouble = stack.trouble()
+        for sentence in [trouble and f"{trouble} Waiting …", *_closed_gates({job.provider for job in open_jobs})]:
+            if sentence not in told:
+                told.add(sentence)
+                progress.note(one_line(sentence))
         stack.ensure()
 
     for document in watch(list(waiting), idle=idle):

@@ -87,4 +87,6 @@ def _explained(error: Exception) -> str:
 
 def _setting(problem: Any) -> str:
     path = [str(part) for part in problem["loc"]]
-    return f"{'.'.join(path)} (PENSTOCK_{'__'.join(path).upper()}): {problem['msg'].removeprefix('Value error, ')}"
+    message = str(problem["msg"].removeprefix("Value error, "))
+    # What several settings say together has no place of its own.
+    return f"{'.'.join(path)} (PENSTOCK_{'__'.join(path).upper()}): {message}" if path else message

@@ -11,12 +11,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Sync songs from a music server or a folder, let a model describe them, and search them by mood.\n\n"
-    "Set PENSTOCK_MUSIC__SERVER_URL, __USER, __PASSWORD (or __FOLDER), and __PROVIDER; see docs/music.md.",
+    "Set PENSTOCK_MUSIC__SERVER_URL, PENSTOCK_MUSIC__USER and PENSTOCK_MUSIC__PASSWORD (or PENSTOCK_MUSIC__FOLDER), "
+    "and PENSTOCK_MUSIC__PROVIDER; docs/music.md has all. Then: [bold]penstock music sync[/bold], "
+    "[bold]penstock music start --dry-run[/bold], [bold]penstock music start --wait[/bold], "
+    '[bold]penstock music search "rainy night"[/bold].',
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 Json = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
-_LOOK_S = 1.0
 
 
 def _ready() -> "Settings":
@@ -63,8 +65,8 @@ def start(
         str, typer.Option(help="full: descriptions and vectors; metadata: descriptions; embedding: vectors only.")
     ] = "full",
     skip_sync: Annotated[bool, typer.Option("--skip-sync", help="Do not read the music library first.")] = False,
-    limit: Annotated[int | None, typer.Option(help="At most so many songs.")] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Songs that failed once more, too.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many songs.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Try songs once more that failed, too.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing: say how many calls, what cost, how long.")
     ] = False,
@@ -73,8 +75,13 @@ def start(
 ) -> None:
     """Sync, then let the provider describe all pending songs, batch by batch, within its limits.
 
-    Starting again while a run is active is refused. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 some songs failed.
+    Try [bold]penstock music start --dry-run[/bold] first, then [bold]penstock music start --wait --limit 20[/bold].
+    Without --wait the run goes on by itself wherever `penstock up` is running; `penstock music status` shows it.
+    Starting again while a run is active is refused. Exit codes: 0 done, 1 failed, refused or stopped, 2 wrong usage,
+    3 some songs failed.
     """
+    from pipeline.cli.music_progress import follow, tell_end
+    from pipeline.cli.output import print_json
     from pipeline.standalone.stack import using_stack
     from tasks import music
 
@@ -86,57 +93,39 @@ def start(
         _show_estimate(music.estimate(options), as_json=as_json)
     elif wait:
         with using_stack(settings) as stack:
-            music.start(options)
-            _wait(stack.ensure, as_json=as_json)
+            found = follow(stack, music.start(options), quiet=as_json)
+        if as_json:
+            print_json(found.contract())
+        tell_end(found)
     else:
         _tell(music.start(options), "started", as_json=as_json)
 
 
-def _wait(ensure: Any, *, as_json: bool) -> None:
-    import time
-
-    from pipeline.cli.output import err, print_json
-    from tasks import music
-
-    last = ""
-    while True:
-        found = music.status()
-        line = (
-            f"{found.pipeline_state.value}: {found.completed_jobs} batches done, {found.failed_jobs} failed, "
-            f"{found.waiting_jobs + found.delayed_jobs} waiting" + (f" ({found.reason})" if found.reason else "")
-        )
-        if line != last and not as_json:
-            err.print(line, soft_wrap=True)
-        last = line
-        if found.run is None or found.run.outcome is not None:
-            break
-        ensure()
-        time.sleep(_LOOK_S)
-    if as_json:
-        print_json(found.contract())
-    if found.run is not None and found.run.outcome == "failed":
-        err.print(f"penstock: the run failed: {found.run.error}", soft_wrap=True, markup=False)
-        raise typer.Exit(1)
-    raise typer.Exit(3 if found.failed_jobs else 0)
-
-
 def _show_estimate(found: "Estimate", *, as_json: bool) -> None:
-    from pipeline.cli.output import Table, out, print_json
+    from pipeline.cli.output import out, print_json, print_pairs
     from pipeline.music.views import as_json as plain
 
     if as_json:
         print_json(plain(found))
         return
-    rows = Table("", "")
-    rows.add("songs", f"{found.songs}" + (f", {found.new_songs} of them new" if found.new_songs else ""))
-    rows.add("batches", str(found.batches))
-    rows.add("calls", f"{found.metadata_calls} for metadata, {found.embedding_calls} for vectors")
-    rows.add("time", f"{_duration(found.seconds)} at least")
-    for name, limits in found.limits.items():
-        rows.add("limit", f"{name}: {limits or 'none'}")
-    rows.add("cost", "unknown: no prices are set" if found.cost is None else f"{found.cost:.2f}")
-    rows.print()
-    out.print("Nothing was changed.")
+    print_pairs([
+        ("songs", f"{found.songs:,}" + (f", {found.new_songs:,} of them new" if found.new_songs else "")),
+        ("batches", f"{found.batches:,}"),
+        ("calls", f"{found.metadata_calls:,} for metadata, {found.embedding_calls:,} for vectors"),
+        ("time", f"{_duration(found.seconds)} at least"),
+        *(("limit", f"{name}: {limits or 'none'}") for name, limits in found.limits.items()),
+        ("tokens", f"about {found.input_tokens:,} in, {found.output_tokens:,} out"),
+        ("cost", _cost(found)),
+    ])  # fmt: skip
+    out.print("Nothing was changed, and no provider was called.")
+
+
+def _cost(found: "Estimate") -> str:
+    set_them = "PENSTOCK_PROVIDERS__<NAME>__PRICES"
+    if found.cost is None:
+        return f"unknown: no prices configured for {', '.join(found.unpriced)} ({set_them})"
+    more = f", without {', '.join(found.unpriced)}: no prices configured ({set_them})" if found.unpriced else ""
+    return f"about {found.cost:,.4f}" + more
 
 
 def _duration(seconds: float) -> str:
@@ -203,34 +192,43 @@ def status(as_json: Json = False) -> None:
 def _show_status(found: "MusicStatus") -> None:
     from rich.markup import escape
 
-    from pipeline.cli.output import Table
+    from pipeline.cli.output import print_pairs
 
-    rows = Table("", "")
-    rows.add("state", found.pipeline_state.value + (f" ({escape(found.reason)})" if found.reason else ""))
     songs = "  ".join(f"{name} {count}" for name, count in found.songs.items()) or "none: `penstock music sync`"
-    rows.add("songs", songs + (f"  missing {found.missing_songs}" if found.missing_songs else ""))
-    rows.add(
-        "batches",
+    batches = (
         f"{found.active_jobs} under way, {found.waiting_jobs} waiting, {found.delayed_jobs} delayed, "
-        f"{found.completed_jobs} done, {found.failed_jobs} failed",
+        f"{found.completed_jobs} done, {found.failed_jobs} failed"
     )
-    rows.add("workers", "running" if found.is_worker_running else "none: `penstock up` starts them")
+    rows = [
+        ("state", found.pipeline_state.value + (f" ({escape(found.reason)})" if found.reason else "")),
+        ("songs", songs + (f"  missing {found.missing_songs}" if found.missing_songs else "")),
+        ("batches", batches),
+    ]
+    if found.stand_in:
+        rows.append(("stand-in", f"{escape(found.stand_in)} writes metadata: the provider's breaker is open"))
+    rows.append(("workers", "running" if found.is_worker_running else "none: `penstock up` starts them"))
     if found.run is not None:
         ended = found.run.outcome or "active"
-        rows.add("run", f"{found.run.id[:8]} {found.run.mode.value}, {found.run.enqueued} songs, {ended}")
+        failed = f", {found.failed_songs} failed" if found.failed_songs else ""
+        rows.append(("run", f"{found.run.id[:8]} {found.run.mode.value}, {found.run.enqueued} songs{failed}, {ended}"))
         if found.run.error:
-            rows.add("error", escape(found.run.error))
-    rows.print()
+            rows.append(("error", escape(found.run.error)))
+    print_pairs(rows)
 
 
 @app.command()
 def search(
     words: Annotated[str, typer.Argument(help="A mood in words, such as 'rainy night, slow'.")] = "",
     like: Annotated[str, typer.Option(help="Songs like this one instead: number, id or title.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 10,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many songs.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Find songs for a mood, or like another song. With a provider of embeddings, a mood costs one small call."""
+    """Find songs for a mood, or like another song.
+
+    With a provider of embeddings, a mood costs one small call, and needs a stack, which is started if none runs.
+    For example: [bold]penstock music search "rainy night, slow piano"[/bold], or
+    [bold]penstock music search --like "So What"[/bold].
+    """
     from pipeline.cli.output import Table, err, one_line, print_json
     from pipeline.music.views import as_json as plain
     from pipeline.standalone.stack import using_stack
@@ -241,7 +239,7 @@ def search(
     settings = _ready()
     if like:
         found = music.similar(like, limit)
-    elif settings.music.embeddings_provider:
+    elif settings.music.embeddings_provider and music.searchable():
         # The call goes through the gate, which needs the stack.
         with using_stack(settings):
             found = music.search(words, limit)
@@ -275,7 +273,7 @@ def show(
     batches: Annotated[bool, typer.Option("--batches", help="List batches instead, with the reasons of failures.")] = (
         False
     ),
-    limit: Annotated[int, typer.Option(min=1, max=100_000)] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many.")] = 50,
     as_json: Json = False,
 ) -> None:
     """Show everything about a song, or list songs or batches."""
@@ -309,15 +307,15 @@ def _one_of(kind: Any, name: str) -> Any:
 def _show_song(view: "SongView") -> None:
     from rich.markup import escape
 
-    from pipeline.cli.output import Table
+    from pipeline.cli.output import print_pairs, printable
     from pipeline.music.views import as_json as plain
 
-    rows = Table("", "")
+    rows = []
     for name, value in plain(view).items():
         if value not in (None, "", []) and name != "analysis":
             text = ", ".join(value) if isinstance(value, list) else str(value)
-            rows.add(name.replace("_", " "), escape(text))
-    rows.print()
+            rows.append((name.replace("_", " "), escape(printable(text))))
+    print_pairs(rows)
 
 
 def _list_songs(found: "list[SongView]") -> None:

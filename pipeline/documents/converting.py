@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 from redis import RedisError
-from sqlalchemy import select
+from sqlalchemy import and_, select
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -87,11 +87,14 @@ class PageWork:
                 self._give_back(f"unexpected {type(error).__name__} in its lane")
 
     def begin(self) -> None:
-        """Give back what an earlier delivery of this very message held: its worker died."""
+        """Give back what an earlier delivery of this very message held in this worker: its process died.
+
+        What another worker holds is left alone: it may live and be in its call, which must not be paid for again. If it
+        is dead, the sweeper notices."""
         self._give_back("the worker was lost while it converted this page")
 
     def _give_back(self, reason: str) -> None:
-        which = PAGES.c.request_id == self._owner.request_id
+        which = and_(PAGES.c.request_id == self._owner.request_id, PAGES.c.worker_id == self._owner.worker_id)
         with self._context.db.read() as session:
             if session.execute(select(PAGES.c.id).where(which).limit(1)).first() is None:
                 return

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from sqlalchemy import ColumnElement
 
 from pipeline.documents.models import PAGES
-from pipeline.providers import gates
+from pipeline.providers import fallbacks, gates
 from pipeline.settings import LOCAL, Settings
 from pipeline.storage.context import Context
 
@@ -25,11 +25,7 @@ def provider_of(queue: str) -> str:
 
 def stand_in(context: Context, provider: str) -> str:
     """Who converts pages of `provider` now: its fallback while its breaker is open and the fallback's is not."""
-    profile = context.settings.providers.get(provider)
-    if profile is None or not profile.fallback or not gates.is_open(context, provider, "vision"):
-        return provider
-    open_too = profile.fallback != LOCAL and gates.is_open(context, profile.fallback, "vision")
-    return provider if open_too else profile.fallback
+    return fallbacks.stand_in(context, provider, "vision", local=True)
 
 
 def served_by(context: Context, queue: str) -> list[str]:

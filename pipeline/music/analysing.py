@@ -20,8 +20,9 @@ from pipeline.engine.passage import GateClosed, Passage
 from pipeline.engine.traces import preview
 from pipeline.music import batches, saving, spaces
 from pipeline.music.batches import BatchUnit, Settled, message_of
-from pipeline.music.schemas import REPLY_SCHEMA, BadReply, clean, dump, load, matched, read_reply
-from pipeline.music.stages import SYSTEM, prompt, repair_prompt, to_embed, vector_text
+from pipeline.music.routing import writer_of
+from pipeline.music.schemas import REPLY_SCHEMA, Analysis, BadReply, clean, dump, load, matched, read_reply, usable
+from pipeline.music.stages import SYSTEM, SongFacts, prompt, repair_prompt, to_embed, vector_text
 from pipeline.music.states import Mode, Step, step_after_metadata
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer, Usage, Vectors
@@ -30,6 +31,11 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result", Answer, Vectors)
+NO_GATE = "the queue has no gate: its provider is not configured"
+CUT = (
+    "the reply stops at its token limit: raise the provider's MAX_TOKENS, or lower "
+    "`penstock settings set queue_batch_size`"
+)
 
 
 class StepWork:
@@ -40,6 +46,7 @@ class StepWork:
         self._batch_id = batch_id
         self._owner = owner
         self._passage = passage
+        self._queue = passage.gate.queue if passage is not None else ""
         self._trace: dict[str, Any] | None = None
         self.unit: BatchUnit | None = None
 
@@ -85,46 +92,51 @@ class StepWork:
         return batches.failed(self._context, unit, error, self._trace, **values)
 
     def _metadata(self, unit: BatchUnit) -> Settled:
-        if not unit.songs:
-            return batches.step_done(self._context, unit, Step.SAVE, None)
+        kept = load(unit.row.analysis)
+        wanted = [song for song in unit.songs if song.id not in kept]
+        if not wanted:
+            return self._described(unit, kept)
+        if self._passage is None:
+            raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         settings = self._context.settings
-        asked = registry.text(settings, settings.music.provider, settings.music.model)
+        provider, model = writer_of(settings, self._queue)
+        asked = registry.text(settings, provider, model)
         mending = unit.step is Step.REPAIR
-        text = repair_prompt(unit.songs, unit.row.reply or "", unit.row.error or "") if mending else prompt(unit.songs)
+        text = repair_prompt(wanted, unit.row.reply or "", unit.row.error or "") if mending else prompt(wanted)
         operation = "repair_metadata" if mending else "batch_metadata"
         answer = self._call(
             "text", operation, asked.name, asked.model,
             lambda: asked.complete(text, system=SYSTEM, json_schema=REPLY_SCHEMA),
         )  # fmt: skip
-        return self._read(unit, answer)
+        return self._read(unit, kept, wanted, answer)
 
-    def _read(self, unit: BatchUnit, answer: Answer) -> Settled:
-        if answer.truncated:
-            message = (
-                "the reply stops at its token limit: raise the provider's MAX_TOKENS, or lower "
-                "`penstock settings set queue_batch_size`"
-            )
-            error = UnitError(message, kind=ErrorKind.PERMANENT, code="truncated")
-            return self._failed(unit, error, reply=clean(answer.text))
+    def _read(self, unit: BatchUnit, kept: dict[int, Analysis], wanted: list[SongFacts], answer: Answer) -> Settled:
+        """Keep every valid answer; what lacks one is asked for once more, if the reply was broken, or goes back."""
+        problem = CUT if answer.truncated else ""
         try:
             analyses = read_reply(answer.text)
-        except BadReply as problem:
-            return self._no_use(unit, answer, str(problem))
-        found, ignored = matched(analyses, {song.server_id: song.id for song in unit.songs})
-        texts = any(vector_text(found[song.id], song) for song in unit.songs if song.id in found)
-        return batches.step_done(
-            self._context, unit, step_after_metadata(unit.mode, texts=texts), self._trace,
-            analysis=dump(found), analysis_model=answer.model[:120], ignored=ignored, reply=None,
-        )  # fmt: skip
+        except BadReply as bad:
+            analyses, problem = usable(answer.text), problem or str(bad)
+        found, ignored = matched(analyses, {song.server_id: song.id for song in wanted})
+        told = {"ignored": unit.row.ignored + ignored, "analysis_model": answer.model[:120]}
+        if not problem or len(found) == len(wanted):
+            return self._described(unit, kept | found, reply=unit.row.reply, **told)
+        log.warning("music.reply_unusable", batch=unit.id, problem=problem, usable=len(found))
+        told["reply"] = _both(unit.row.reply, clean(answer.text))
+        if unit.step is Step.METADATA and not answer.truncated:
+            told["analysis"] = dump(found) if found else None
+            return batches.step_done(self._context, unit, Step.REPAIR, self._trace, error=problem, **told)
+        if kept or found:
+            return self._described(unit, kept | found, **told)
+        what = problem if answer.truncated else f"the model's reply is no use, also after a repair: {problem}"
+        error = UnitError(what, kind=ErrorKind.PERMANENT, code="truncated" if answer.truncated else "bad_reply")
+        return self._failed(unit, error, **told)
 
-    def _no_use(self, unit: BatchUnit, answer: Answer, problem: str) -> Settled:
-        """A reply that cannot be used goes back to the model once; then the batch fails, and keeps it."""
-        reply = clean(answer.text)
-        if unit.step is Step.METADATA:
-            log.warning("music.reply_unusable", batch=unit.id, problem=problem)
-            return batches.step_done(self._context, unit, Step.REPAIR, self._trace, reply=reply, error=problem)
-        error = UnitError(f"the model's reply is no use, also after a repair: {problem}", kind=ErrorKind.PERMANENT)
-        return self._failed(unit, error, reply=reply)
+    def _described(self, unit: BatchUnit, found: dict[int, Analysis], **values: Any) -> Settled:
+        """Store the metadata. Songs of the batch that are not in `found` go back when it is saved."""
+        texts = any(vector_text(found[song.id], song) for song in unit.songs if song.id in found)
+        after = step_after_metadata(unit.mode, texts=texts)
+        return batches.step_done(self._context, unit, after, self._trace, analysis=dump(found), **values)
 
     def _embed(self, unit: BatchUnit) -> Settled:
         ids, texts = to_embed(self._texts(unit))
@@ -160,10 +172,11 @@ class StepWork:
         """One call through the gate, traced however it ends; not if the gate closed before it was made."""
         trace: dict[str, Any] = {
             "capability": capability, "operation": operation, "provider": provider, "model": model, "status": "ok",
-            "error": None, "input_tokens": 0, "output_tokens": 0, "preview": "", "created_at": datetime.now(UTC),
+            "error": None, "input_tokens": 0, "output_tokens": 0, "cost": 0.0, "preview": "",
+            "created_at": datetime.now(UTC),
         }  # fmt: skip
         if self._passage is None:
-            raise UnitError("the queue has no gate: its provider is not configured", kind=ErrorKind.PERMANENT)
+            raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         begun = time.monotonic()
         try:
             result = self._passage.call(ask, lambda answer: (answer.model, *astuple(answer.usage)))
@@ -174,9 +187,15 @@ class StepWork:
             raise
         usage: Usage = result.usage
         said = preview(clean(result.text)) if isinstance(result, Answer) else f"{len(result.vectors)} vectors"
-        tokens = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+        tokens: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+        tokens["cost"] = self._passage.cost_of(result.model, usage.input_tokens, usage.output_tokens)
         self._trace = trace | tokens | {"model": (result.model or model)[:120], "preview": said} | _took(begun)
         return result
+
+
+def _both(earlier: str | None, reply: str) -> str:
+    """What is kept of replies that were no use: both, if there was a repair."""
+    return reply if earlier in {None, reply} else f"{earlier}\n\n--- after a repair:\n\n{reply}"
 
 
 def _took(begun: float) -> dict[str, int]:

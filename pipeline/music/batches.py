@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine import claims
@@ -13,6 +13,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
 from pipeline.music import runs, saving
 from pipeline.music.models import BATCHES, SONGS
+from pipeline.music.routing import fallback_of
 from pipeline.music.stages import SongFacts
 from pipeline.music.states import BATCH, LIVE, SONG, BatchEvent, Mode, SongEvent, Step, chain_goes_on
 from pipeline.storage.context import Context
@@ -56,14 +57,16 @@ def policy(context: Context) -> Policy:
 def lease_s(context: Context) -> float:
     """How long a batch is held: longer than any call takes."""
     settings = context.settings
-    used = {settings.music.provider, settings.music.embeddings_provider} - {""}
+    used = {settings.music.provider, settings.music.embeddings_provider, fallback_of(settings)} - {""}
     return max([settings.music.lease_s, *(settings.providers[name].timeout_s + 60 for name in used)])
 
 
 def claim(context: Context, batch_id: int, steps: tuple[Step, ...], owner: Owner) -> BatchUnit | None:
     """Claim a batch that waits for one of these steps; None if it does not, or its run does not work now.
 
-    A message that comes again first gives back what its earlier delivery held.
+    A message that comes again first gives back what its earlier delivery held in this worker, whose process has died.
+    What another worker holds is left alone: it may live and be in its call, which must not be paid for again. If it is
+    dead, the sweeper notices.
     """
 
     def work(session: Session) -> BatchUnit | None:
@@ -72,7 +75,8 @@ def claim(context: Context, batch_id: int, steps: tuple[Step, ...], owner: Owner
         if run is None:
             return None
         mine = BATCHES.c.id == batch_id
-        free_lost(session, run, BATCHES.c.request_id == owner.request_id, policy(context), now, requeue=True)
+        earlier = and_(BATCHES.c.request_id == owner.request_id, BATCHES.c.worker_id == owner.worker_id)
+        free_lost(session, run, earlier, policy(context), now, requeue=True)
         if run.status not in LIVE:
             return None
         held = new_claim(owner, now, lease_s(context))

@@ -14,6 +14,7 @@ from pipeline.engine.metrics import queue_depths
 from pipeline.music import limits, runs
 from pipeline.music.batches import RELAUNCH_AFTER_S
 from pipeline.music.models import BATCHES, RUNS
+from pipeline.music.routing import Routes, routes
 from pipeline.music.states import (
     BATCH,
     BatchEvent,
@@ -23,24 +24,21 @@ from pipeline.music.states import (
     PipelineState,
     Step,
 )
-from pipeline.providers.gates import EMBEDDING_ONLY, METADATA_GENERATION, METADATA_ONLY
-from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
-CONTROL = "control"
-"""Work that takes a moment and calls nobody."""
 MAX_RELAUNCH_S = 600
 MAX_LEFT_OVER = 1000
 
 
 @dataclass(frozen=True)
 class BatchLaunch:
-    """A batch whose chain is to be sent, from `step` on."""
+    """A batch whose chain is to be sent, from `step` on, which goes to `queue`."""
 
     id: int
     mode: Mode
     step: Step
+    queue: str
 
 
 @dataclass(frozen=True)
@@ -53,21 +51,11 @@ class Plan:
     ended: bool = False
 
 
-def queue_of(settings: Settings, mode: Mode, step: Step) -> str:
-    """The queue of a step: source 002, section 1. Vectors without a provider are made where there is no gate."""
-    match step:
-        case Step.METADATA | Step.REPAIR:
-            return METADATA_ONLY if mode is Mode.METADATA else METADATA_GENERATION
-        case Step.EMBED:
-            return EMBEDDING_ONLY if settings.music.embeddings_provider else CONTROL
-        case Step.SAVE:
-            return CONTROL
-
-
 def plan(context: Context, run_id: str) -> Plan:
     """What the run needs now, and a note on the rows that it was sent. Ends a run that has nothing left to do."""
     width, size = limits.concurrency(context), limits.batch_size(context)
-    waiting = _depths(context)
+    now_open = routes(context)
+    waiting = _depths(context, now_open.queues)
 
     def work(session: Session) -> Plan:
         run = runs.lock(session, run_id)
@@ -82,16 +70,15 @@ def plan(context: Context, run_id: str) -> Plan:
             case PipelineState.RUNNING | PipelineState.BREAKER:
                 if _settle(session, run, size, now):
                     return Plan(ended=True)
-                again = _overdue(session, run, context.settings, waiting, now)
-                return Plan(batches=[*again, *_next(session, run, width, now)])
+                again = _overdue(session, run, now_open, waiting, now)
+                return Plan(batches=[*again, *_next(session, run, now_open, width, now)])
         return Plan()
 
     return context.db.run(work)
 
 
-def _depths(context: Context) -> dict[str, int]:
-    """Messages in the flow's queues; none where nobody knows."""
-    names = [CONTROL, METADATA_GENERATION, METADATA_ONLY, EMBEDDING_ONLY]
+def _depths(context: Context, names: list[str]) -> dict[str, int]:
+    """Messages in these queues; none where nobody knows."""
     try:
         return queue_depths(context.redis, names) if context.online else {}
     except RedisError:
@@ -125,30 +112,35 @@ def _settle(session: Session, run: Any, size: int, now: datetime) -> bool:
     return True
 
 
-def _overdue(
-    session: Session, run: Any, settings: Settings, depths: dict[str, int], now: datetime
-) -> list[BatchLaunch]:
-    """Batches whose message seems lost: it is long due, and their queue is empty, or has been asked for very long."""
-    due = or_(BATCHES.c.launch_due_at.is_(None), BATCHES.c.launch_due_at <= now)
+def _overdue(session: Session, run: Any, open_to: Routes, depths: dict[str, int], now: datetime) -> list[BatchLaunch]:
+    """Batches whose message seems lost: it is long due, and their queue is empty, or has been asked for very long.
+
+    Those, too, whose message waits behind an open breaker while another provider stands in.
+    """
+    due = or_(
+        BATCHES.c.launch_due_at.is_(None), BATCHES.c.launch_due_at <= now, BATCHES.c.queue.in_(list(open_to.shut))
+    )
     query = select(BATCHES).where(BATCHES.c.run_id == run.id, BATCHES.c.status == BatchStatus.QUEUED, due)
     found = []
     for row in session.execute(query.limit(500)):
-        launch = BatchLaunch(row.id, Mode(row.mode), Step(row.step))
-        waits = depths.get(queue_of(settings, launch.mode, launch.step), 0) > 0
+        mode, step = Mode(row.mode), Step(row.step)
+        launch = BatchLaunch(row.id, mode, step, open_to.queue(mode, step))
+        astray = open_to.astray(row.queue, mode, step)
+        if not astray and row.launch_due_at is not None and row.launch_due_at > now:
+            continue
+        waits = not astray and depths.get(launch.queue, 0) > 0
         later = now + timedelta(seconds=RELAUNCH_AFTER_S if waits else _wait_s(row.launches))
         asked = 0 if waits else 1
         if waits and now - row.updated_at > timedelta(seconds=MAX_RELAUNCH_S):
             asked, later = 1, now + timedelta(seconds=MAX_RELAUNCH_S)
-        session.execute(
-            update(BATCHES)
-            .where(BATCHES.c.id == row.id)
-            .values(launches=BATCHES.c.launches + asked, launch_due_at=later)
-        )
+        changed = {"launches": BATCHES.c.launches + asked, "launch_due_at": later}
+        changed |= {"queue": launch.queue} if asked else {}
+        session.execute(update(BATCHES).where(BATCHES.c.id == row.id).values(**changed))
         found += [launch] if asked else []
     return found
 
 
-def _next(session: Session, run: Any, width: int, now: datetime) -> list[BatchLaunch]:
+def _next(session: Session, run: Any, open_to: Routes, width: int, now: datetime) -> list[BatchLaunch]:
     """Give free lanes to the next batches: those that something was paid for first."""
     busy = runs.count_open(session, run.id, BatchStatus.QUEUED, BatchStatus.PROCESSING)
     if busy >= width:
@@ -160,4 +152,9 @@ def _next(session: Session, run: Any, width: int, now: datetime) -> list[BatchLa
         session, BATCHES, BatchEvent.LAUNCH, BATCHES.c.id.in_(list(chosen.scalars())), next_run_at=None, launches=1,
         launch_due_at=now + timedelta(seconds=RELAUNCH_AFTER_S), updated_at=now,
     )  # fmt: skip
-    return [BatchLaunch(row.id, Mode(row.mode), Step(row.step)) for row in sorted(rows, key=lambda row: row.id)]
+    found = []
+    for row in sorted(rows, key=lambda row: row.id):
+        mode, step = Mode(row.mode), Step(row.step)
+        found.append(BatchLaunch(row.id, mode, step, open_to.queue(mode, step)))
+        session.execute(update(BATCHES).where(BATCHES.c.id == row.id).values(queue=found[-1].queue))
+    return found

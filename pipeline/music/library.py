@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from sqlalchemy import CursorResult, and_, delete, func, insert, select, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
 from pipeline.music.models import SONGS, Song
@@ -14,7 +14,7 @@ from pipeline.music.schemas import clean
 from pipeline.music.states import SongStatus
 
 SERVER, FOLDER = "server", "folder"
-_PAIRS = 200
+_WINDOW = 500
 MAX_ID = 255
 
 
@@ -118,7 +118,10 @@ def store(session: Session, library: str, songs: Iterable[SongTags], started: da
             changed.append({"id": row.id, **{name: getattr(song, name) for name in _TAGS}, "updated_at": started})
     if new:
         session.execute(insert(SONGS), new)
-    session.execute(update(SONGS).where(SONGS.c.id.in_(again)).values(seen_at=started, missing_since=None))
+    listed = SONGS.c.id.in_(again)
+    session.execute(update(SONGS).where(listed, SONGS.c.missing_since.is_not(None)).values(missing_since=None))
+    # Never back: a sync that began later and runs beside this one would take the song for one that it did not see.
+    session.execute(update(SONGS).where(listed, SONGS.c.seen_at < started).values(seen_at=started))
     if changed:
         session.execute(update(Song), changed)
     report.added, report.changed = len(new), len(changed)
@@ -126,10 +129,16 @@ def store(session: Session, library: str, songs: Iterable[SongTags], started: da
 
 
 def count_new(session: Session, library: str, songs: Sequence[SongTags]) -> int:
-    """How many of a page's songs are not known yet."""
-    ids = {song.server_id for song in songs}
-    query = select(func.count()).where(SONGS.c.library == library, SONGS.c.server_id.in_(ids))
-    return len(ids) - session.execute(query).scalar_one()
+    """How many of a page's songs are not known yet, neither by id nor, as after a rescan, by path or MusicBrainz id."""
+    page = {song.server_id: song for song in songs}
+    here = SONGS.c.library == library
+    known = set(session.execute(select(SONGS.c.server_id).where(here, SONGS.c.server_id.in_(list(page)))).scalars())
+    unknown = [song for server_id, song in page.items() if server_id not in known]
+    for name in ("path", "musicbrainz_id"):
+        values = [value for song in unknown if (value := getattr(song, name))]
+        found = set(session.execute(select(SONGS.c[name]).where(here, SONGS.c[name].in_(values))).scalars())
+        unknown = [song for song in unknown if getattr(song, name) not in found]
+    return len(unknown)
 
 
 def _new_row(library: str, song: SongTags, now: datetime) -> dict[str, Any]:
@@ -139,48 +148,55 @@ def _new_row(library: str, song: SongTags, now: datetime) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def relink(session: Session, library: str, started: datetime) -> int:
-    """Give songs that this sync did not see the ids of new ones that are the same: by path, or by MusicBrainz id.
+def relink(session: Session, library: str, started: datetime, name: str, ids: range, *, paid: bool) -> int:
+    """Give songs that this sync did not see the ids of new ones that are the same: by `name`, path or MusicBrainz id.
 
-    Only after a listing that ran to its end: before, a song that is not seen may still come. A few at a time; call it
-    until it gives 0.
+    Only after a listing that ran to its end: before, a song that is not seen may still come. `ids`: the old songs to
+    look at, a window of our ids; `paid`: those that have their metadata, or the others, which come second. How many
+    were linked.
     """
-    return _relink_by(session, "path", library, started) or _relink_by(session, "musicbrainz_id", library, started)
-
-
-def _relink_by(session: Session, name: str, library: str, started: datetime) -> int:
-    old, new = aliased(SONGS), aliased(SONGS)
-    unused = and_(
-        new.c.status == SongStatus.PENDING, new.c.batch_id.is_(None), new.c.analysis_json.is_(None), new.c.attempts == 0
-    )
-    pairs = session.execute(
-        select(old.c.id, new.c.id)
-        .join(new, and_(new.c.library == old.c.library, new.c[name] == old.c[name], new.c[name] != ""))
-        .where(old.c.library == library, old.c.seen_at < started, new.c.seen_at == started, unused)
-        # What was paid for first.
-        .order_by(old.c.analysed_at.is_(None), old.c.id, new.c.id)
-        .limit(_PAIRS)
-    ).all()
-    taken: dict[int, int] = {}
-    for old_id, new_id in pairs:
-        if old_id not in taken and new_id not in taken.values():
-            taken[old_id] = new_id
-    if not taken:
+    key = SONGS.c[name]
+    here, described = SONGS.c.library == library, SONGS.c.analysed_at.is_not(None)
+    gone = and_(here, SONGS.c.seen_at < started, key != "", described if paid else ~described)
+    window = SONGS.c.id.between(ids.start, ids.stop - 1)
+    old = session.execute(select(SONGS.c.id, key).where(window, gone).order_by(SONGS.c.id)).all()
+    if not old:
         return 0
-    rows = {row.id: row for row in session.execute(select(SONGS).where(SONGS.c.id.in_(list(taken.values()))))}
-    session.execute(delete(SONGS).where(SONGS.c.id.in_(list(taken.values()))))
+    unused = and_(
+        SONGS.c.status == SongStatus.PENDING, SONGS.c.batch_id.is_(None), SONGS.c.analysis_json.is_(None),
+        SONGS.c.attempts == 0, SONGS.c.seen_at == started,
+    )  # fmt: skip
+    fitting = select(SONGS).where(here, key.in_([value for _, value in old]), unused).order_by(SONGS.c.id.desc())
+    new: dict[str, list[Any]] = {}
+    for row in session.execute(fitting):
+        new.setdefault(getattr(row, name), []).append(row)
+    pairs = [(old_id, new[value].pop()) for old_id, value in old if new.get(value)]
+    if pairs:
+        _take_over(session, pairs, started)
+    return len(pairs)
+
+
+def _take_over(session: Session, pairs: Sequence[tuple[int, Any]], started: datetime) -> None:
+    """Old songs get the id and tags of the new ones, which are the same songs, and go."""
+    session.execute(delete(SONGS).where(SONGS.c.id.in_([row.id for _, row in pairs])))
     fields = ("server_id", *_TAGS)
     session.execute(
         update(Song),
         [
             {
-                "id": old_id, **{field: getattr(rows[new_id], field) for field in fields},
+                "id": old_id, **{field: getattr(row, field) for field in fields},
                 "seen_at": started, "missing_since": None, "updated_at": started,
             }
-            for old_id, new_id in taken.items()
+            for old_id, row in pairs
         ],
     )  # fmt: skip
-    return len(taken)
+
+
+def windows(session: Session, library: str, started: datetime) -> list[range]:
+    """Windows of our ids that have all songs which this sync did not see; none if it saw all."""
+    unseen = and_(SONGS.c.library == library, SONGS.c.seen_at < started)
+    low, high = session.execute(select(func.min(SONGS.c.id), func.max(SONGS.c.id)).where(unseen)).one()
+    return [range(start, start + _WINDOW) for start in range(low, high + 1, _WINDOW)] if low is not None else []
 
 
 def flag_missing(session: Session, library: str, started: datetime, now: datetime) -> int:

@@ -132,6 +132,8 @@ class SongBatch(ClaimColumns, Base):
     retry_count: Mapped[int] = mapped_column(default=0)
     launches: Mapped[int] = mapped_column(default=0)
     launch_due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    queue: Mapped[str] = mapped_column(String(120), default="")
+    """Where its latest message was sent."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -8,8 +8,8 @@ from sqlalchemy import func, or_, select
 from pipeline.engine.errors import UserError
 from pipeline.engine.metrics import count_by
 from pipeline.engine.presence import Presence
-from pipeline.music.launching import queue_of
 from pipeline.music.models import BATCHES, RUNS, SONGS
+from pipeline.music.routing import Routes, routes
 from pipeline.music.states import BatchStatus, Mode, PipelineState, SongStatus, Step
 from pipeline.music.views import BatchView, MusicStatus, RunView, SongView, batch_view, run_view, song_view
 from pipeline.providers import gates
@@ -80,8 +80,10 @@ def status(context: Context) -> MusicStatus:
         by_batch: dict[str, int] = dict(session.execute(counted).all())
         later = (mine, BATCHES.c.status == BatchStatus.PENDING, BATCHES.c.next_run_at > now)
         delayed = session.execute(select(func.count()).where(*later)).scalar_one()
+        failed = (SONGS.c.run_id == (run.id if run else ""), SONGS.c.status == SongStatus.FAILED)
+        failed_songs = session.execute(select(func.count()).where(*failed)).scalar_one()
     state = run.status if run else PipelineState.IDLE
-    alive, closed = _surroundings(context, run)
+    alive, closed, instead = _surroundings(context, run)
     waiting = by_batch.get(BatchStatus.PENDING, 0) + by_batch.get(BatchStatus.QUEUED, 0) - delayed
     return MusicStatus(
         is_paused=state in {PipelineState.PAUSED, PipelineState.BREAKER} or bool(closed),
@@ -97,25 +99,30 @@ def status(context: Context) -> MusicStatus:
         songs={name.value: by_song[name] for name in SongStatus if name in by_song},
         missing_songs=missing,
         reason=closed,
+        stand_in=instead,
+        failed_songs=failed_songs,
         run=run,
     )
 
 
-def _surroundings(context: Context, run: RunView | None) -> tuple[bool, str]:
-    """(whether a worker runs, what closes the gates that the run needs)."""
+def _surroundings(context: Context, run: RunView | None) -> tuple[bool, str, str]:
+    """(whether a worker runs, what closes the gates that the run needs, who stands in for its provider)."""
     if not context.online:
-        return False, ""
+        return False, "", ""
     try:
         alive = bool(Presence(context.redis).alive())
-        return alive, _closed(context, run) if run and run.outcome is None else ""
+        if run is None or run.outcome is not None:
+            return alive, "", ""
+        open_to = routes(context)
+        return alive, _closed(context, run, open_to), open_to.stand_in if run.mode is not Mode.EMBEDDING else ""
     except RedisError:
-        return False, ""
+        return False, "", ""
 
 
-def _closed(context: Context, run: RunView) -> str:
+def _closed(context: Context, run: RunView, open_to: Routes) -> str:
     steps = {Mode.FULL: [Step.METADATA, Step.EMBED], Mode.METADATA: [Step.METADATA], Mode.EMBEDDING: [Step.EMBED]}
     known = gates.gated_queues(context.settings)
-    names = {queue_of(context.settings, run.mode, step) for step in steps[run.mode]} & known.keys()
+    names = {open_to.queue(run.mode, step) for step in steps[run.mode]} & known.keys()
     found: list[str] = []
     for name in sorted(names):
         closed = gates.gate(context, known[name]).look().closed

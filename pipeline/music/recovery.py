@@ -12,9 +12,9 @@ from pipeline.engine.claims import FREE, lost
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.retry import Policy, RetryAt, decide
 from pipeline.music import batches, runs, saving, service
-from pipeline.music.launching import queue_of
 from pipeline.music.library import LibraryError
 from pipeline.music.models import BATCHES, RUNS
+from pipeline.music.routing import routes
 from pipeline.music.states import BATCH, LIVE, BatchEvent, BatchStatus, Mode, PipelineEvent, PipelineState, Step
 from pipeline.providers import gates
 from pipeline.storage.context import Context
@@ -120,11 +120,12 @@ def fail_sync(context: Context, run_id: str, claim_id: str, failure: LibraryErro
 
 
 def breakers_in_use(context: Context, mode: Mode) -> list[str]:
-    """The breakers that close queues which a run of this mode needs."""
+    """The breakers that close queues which a run of this mode needs: those of a provider that stands in, if any."""
     steps = [Step.EMBED] if mode is Mode.EMBEDDING else [Step.METADATA, Step.EMBED]
     steps = [Step.METADATA] if mode is Mode.METADATA else steps
     found = gates.gated_queues(context.settings)
-    names = {queue_of(context.settings, mode, step) for step in steps}
+    open_to = routes(context)
+    names = {open_to.queue(mode, step) for step in steps}
     return sorted({found[name].breaker for name in names if name in found})
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import FREE, Claim, held_by
@@ -22,9 +22,9 @@ KIND = "song"
 FLOW = "music"
 MAX_LEFT_OUT = 3
 """Replies that may leave a song out before it fails. As many as a job has attempts: 2.D."""
-_EMPTIED: dict[str, Any] = {"reply": None, "analysis": None, "vectors": None, "vector_ids": None}
-"""A batch whose songs have it all."""
-LEFT_OUT = "the model left the song out of its reply"
+_EMPTIED: dict[str, Any] = {"analysis": None, "vectors": None, "vector_ids": None}
+"""A batch whose songs have it all. A reply that was no use stays, for inspection."""
+LEFT_OUT = "the model left the song out of its reply, or answered about it in a wrong shape"
 
 
 def facts(session: Session, batch_id: int) -> list[SongFacts]:
@@ -122,6 +122,21 @@ def _put_back(session: Session, batch_id: int, now: datetime) -> None:
         session, SONGS, SongEvent.FAIL, *out, again >= MAX_LEFT_OUT, attempts=again, error=gave_up, updated_at=now
     )
     SONG.move(session, SONGS, SongEvent.GIVE_BACK, *out, attempts=again, error=LEFT_OUT, updated_at=now)
+
+
+def release_unpaid(session: Session, which: ColumnElement[bool], now: datetime) -> None:
+    """Take those of the batches off an ended run that nothing was paid for: all at once, however many there are."""
+    unpaid = and_(which, BATCHES.c.analysis.is_(None), BATCHES.c.vectors.is_(None))
+    mine = SONGS.c.batch_id.in_(select(BATCHES.c.id).where(unpaid))
+    embedding = SONGS.c.batch_id.in_(select(BATCHES.c.id).where(unpaid, BATCHES.c.mode == Mode.EMBEDDING))
+    SONG.move(
+        session, SONGS, SongEvent.RESTORE, embedding, SONGS.c.vector_model != "", error=None, updated_at=now
+    )  # fmt: skip
+    SONG.move(session, SONGS, SongEvent.GIVE_BACK, mine, updated_at=now)
+    session.execute(update(SONGS).where(mine).values(batch_id=None))
+    BATCH.move(
+        session, BATCHES, BatchEvent.CANCEL, unpaid, **FREE, next_run_at=None, finished_at=now, updated_at=now
+    )  # fmt: skip
 
 
 def release(session: Session, batch_ids: Sequence[int], now: datetime) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -11,6 +11,8 @@ MAX_ERRORS = 5
 """Problems of one reply that are told to the model, and kept."""
 MAX_TAG = 120
 _FENCE = re.compile(r"\A\s*```[a-zA-Z]*\s*\n(.*?)\n?```\s*\Z", re.DOTALL)
+_LIST = re.compile(r"\[\s*(?=\{)")
+_NEXT = re.compile(r"\s*,?\s*")
 
 
 class BadReply(ValueError):
@@ -122,6 +124,43 @@ def read_reply(text: str) -> list[Analysis]:
     except ValidationError as error:
         raise BadReply(_problems(error)) from None
     return [analysis.tidy() for analysis in found.songs]
+
+
+def usable(text: str) -> list[Analysis]:
+    """Those answers in a reply that are valid, whatever is wrong with the rest: also the ones before a cut."""
+    found = []
+    for item in _items(text):
+        try:
+            found.append(Analysis.model_validate(item).tidy())
+        except ValidationError:
+            continue
+    return found
+
+
+def _items(text: str) -> Iterator[object]:
+    """What a reply's list has, up to where the reply is no JSON any more."""
+    fenced = _FENCE.match(text)
+    try:
+        data = json.loads(fenced[1] if fenced else text)
+    except (ValueError, RecursionError):
+        yield from _whole_objects(text)
+        return
+    found = data.get("songs") if isinstance(data, dict) else data
+    yield from found if isinstance(found, list) else []
+
+
+def _whole_objects(text: str) -> Iterator[object]:
+    begin = _LIST.search(text)
+    position = begin.end() if begin else len(text)
+    decoder = json.JSONDecoder()
+    while position < len(text):
+        try:
+            item, position = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            return
+        yield item
+        if (after := _NEXT.match(text, position)) is not None:
+            position = after.end()
 
 
 def _problems(error: ValidationError) -> str:

@@ -40,20 +40,32 @@ def for_mood(context: Context, words: str, limit: int = 10) -> Found:
     """Songs for a mood, best first. Asks the provider of embeddings, through its gate, if there is one."""
     if not words.strip():
         raise UserError("say what mood the songs should have", code="empty_query")
-    vector = _embedded(context, words.strip())
-    return _search(context, spaces.space_of(context.settings), vector, limit)
+    space = spaces.space_of(context.settings)
+    if not searchable(context):
+        # Nothing could be found: that is not worth a call.
+        return Found([], lexical=spaces.is_lexical(context.settings), searched=0)
+    return _search(context, space, _embedded(context, words.strip()), limit)
+
+
+def searchable(context: Context) -> int:
+    """Songs that a search for a mood could find: those with a vector of the kind that is made now."""
+    return _count(context, spaces.space_of(context.settings))
+
+
+def _count(context: Context, model: str) -> int:
+    query = select(func.count()).where(SONGS.c.vector_model == model)
+    with context.db.read() as session:
+        return session.execute(query).scalar_one()
 
 
 def _search(context: Context, model: str, vector: "vectors.Floats | list[float]", limit: int, **options: int) -> Found:
     limit = max(1, min(limit, MAX_LIMIT))
     with context.db.read() as session:
         hits = vectors.search(session, saving.KIND, model, vector, limit + _SPARE, **options)
-        counted = select(func.count()).where(SONGS.c.vector_model == model)
-        searched = session.execute(counted).scalar_one()
     songs = queries.songs_by_id(context, [hit.item_id for hit in hits])
     matches = [Match(songs[hit.item_id], round(hit.score, 4)) for hit in hits if hit.item_id in songs]
     here = [match for match in matches if match.song.missing_since is None]
-    return Found(here[:limit], lexical=model.startswith("local:"), searched=searched)
+    return Found(here[:limit], lexical=model.startswith("local:"), searched=_count(context, model))
 
 
 def _embedded(context: Context, words: str) -> list[float]:
@@ -79,14 +91,15 @@ def _embedded(context: Context, words: str) -> list[float]:
             raise UserError(str(error), code=error.code or "provider") from error
         finally:
             passage.leave()
-        _trace(context, made_by.name, made, int((time.monotonic() - begun) * 1000))
+        cost = passage.cost_of(made.model, *astuple(made.usage))
+        _trace(context, made_by.name, made, int((time.monotonic() - begun) * 1000), cost)
         return made.vectors[0]
 
 
-def _trace(context: Context, provider: str, made: Vectors, latency_ms: int) -> None:
+def _trace(context: Context, provider: str, made: Vectors, latency_ms: int, cost: float) -> None:
     trace = {
         "capability": "embeddings", "operation": "embed_query", "provider": provider, "model": made.model[:120],
         "status": "ok", "error": None, "latency_ms": latency_ms, "input_tokens": made.usage.input_tokens,
-        "output_tokens": made.usage.output_tokens, "preview": "", "created_at": datetime.now(UTC),
+        "output_tokens": made.usage.output_tokens, "cost": cost, "preview": "", "created_at": datetime.now(UTC),
     }  # fmt: skip
     context.db.run(lambda session: saving.record_call(session, "search", 0, trace))

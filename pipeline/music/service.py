@@ -17,6 +17,7 @@ from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.music import runs, saving
 from pipeline.music.models import BATCHES, RUNS, SONGS
+from pipeline.music.routing import fallback_of
 from pipeline.music.states import (
     BATCH,
     LIVE,
@@ -66,6 +67,8 @@ def check(settings: Settings, options: StartOptions) -> None:
             message = "no provider writes metadata: set PENSTOCK_MUSIC__PROVIDER to one of PENSTOCK_PROVIDERS__…"
             raise UserError(message, code="no_provider")
         registry.check(settings, music.provider, music.model)
+        if fallback_of(settings):
+            registry.check(settings, fallback_of(settings))
     if music.embeddings_provider:
         registry.check(settings, music.embeddings_provider, music.embeddings_model)
     if not options.skip_sync and not (music.server_url or music.folder):
@@ -99,7 +102,9 @@ def start(context: Context, options: StartOptions) -> RunView:
         view = context.db.run(work)
     except IntegrityError:
         # Two starts at once: the other one came first.
-        raise AlreadyRunning("of another start", "starting") from None
+        with context.db.read() as session:
+            other = session.execute(select(RUNS.c.id, RUNS.c.status).where(RUNS.c.active == 1)).first()
+        raise AlreadyRunning(*(other or ("that was started just now", "starting"))) from None
     log.info("music.started", run=run_id, mode=options.mode.value)
     return view
 
@@ -140,9 +145,9 @@ def stop(context: Context) -> RunView:
     def work(session: Session) -> RunView:
         run, now = _active(session), datetime.now(UTC)
         runs.end(session, run, PipelineEvent.STOP, "stopped", now)
-        idle = BATCHES.c.status.in_([BatchStatus.PENDING, BatchStatus.QUEUED])
-        query = select(BATCHES.c.id).where(BATCHES.c.run_id == run.id, idle)
-        saving.release(session, list(session.execute(query).scalars()), now)
+        idle = and_(BATCHES.c.run_id == run.id, BATCHES.c.status.in_([BatchStatus.PENDING, BatchStatus.QUEUED]))
+        saving.release_unpaid(session, idle, now)
+        saving.release(session, list(session.execute(select(BATCHES.c.id).where(idle)).scalars()), now)
         return _view(session, run.id)
 
     return context.db.run(work)
@@ -167,11 +172,20 @@ def reflect_breaker(context: Context, *, is_open: bool) -> None:
 
 
 def prune(context: Context, keep: int = 1000) -> int:
-    """Forget failed batches beyond the newest `keep`: 2.D. Their songs stay. How many were forgotten."""
+    """Forget failed batches beyond the newest `keep`, and others of all but the last run: 2.D. Their songs stay.
+
+    How many were forgotten.
+    """
 
     def work(session: Session) -> int:
         failed = select(BATCHES.c.id).where(BATCHES.c.status == BatchStatus.FAILED).order_by(BATCHES.c.id.desc())
         old = list(session.execute(failed.offset(keep).limit(10_000)).scalars())
+        last = select(RUNS.c.id).order_by(RUNS.c.active.is_(None), RUNS.c.created_at.desc()).limit(1)
+        over = and_(
+            BATCHES.c.status.in_([BatchStatus.COMPLETED, BatchStatus.CANCELLED]),
+            BATCHES.c.run_id != last.scalar_subquery(),
+        )
+        old += session.execute(select(BATCHES.c.id).where(over).limit(10_000)).scalars()
         for start in range(0, len(old), 500):
             session.execute(delete(BATCHES).where(BATCHES.c.id.in_(old[start : start + 500])))
         return len(old)

@@ -67,10 +67,11 @@ MAX_REPAIR_CHARS = 60_000
 
 
 def repair_prompt(songs: Sequence[SongFacts], reply: str, problem: str) -> str:
-    """The one try to mend a reply: what was asked, what came, and what is wrong with it."""
+    """The one try to mend a reply: the songs without a valid answer, what came, and what is wrong with it."""
     return (
-        f"{prompt(songs)}\n\nYour reply to this was:\n\n{reply[:MAX_REPAIR_CHARS]}\n\n"
-        f"It cannot be used: {problem}\n\nAnswer again, with valid JSON of the shape that was asked for."
+        f"{prompt(songs)}\n\nYour reply about these songs was:\n\n{reply[:MAX_REPAIR_CHARS]}\n\n"
+        f"It cannot be used for them: {problem}\n\n"
+        "Answer again, about the songs of the list above alone, with valid JSON of the shape that was asked for."
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -83,15 +84,28 @@ def _sync(context: Context, source: Source, on_page: OnPage) -> SyncReport:
         report.add(stored)
         on_page(report.seen, before.count or None if before else None)
     after = source.count()
-    while linked := context.db.run(lambda session: library.relink(session, source.name, started)):
-        report.relinked += linked
-    report.added -= report.relinked
+    report.relinked = _relink(context, source.name, started)
+    # A sync that was broken off before may have added some of them.
+    report.added = max(0, report.added - report.relinked)
     why = library.why_incomplete(before, after, report)
     if source.unreadable():
         why = f"{source.unreadable()} files or folders could not be read"
     report.complete = not why
     _flag(context, source, started, report, why)
     return report
+
+
+def _relink(context: Context, name: str, started: datetime) -> int:
+    """Link songs again that came under other ids; some at a time, for after a rescan that may be all of them."""
+    linked = 0
+    for by in ("path", "musicbrainz_id"):
+        for paid in (True, False):
+            with context.db.read() as session:
+                windows = library.windows(session, name, started)
+            for ids in windows:
+                link = partial(library.relink, library=name, started=started, name=by, ids=ids, paid=paid)
+                linked += context.db.run(link)
+    return linked
 
 
 def _flag(context: Context, source: Source, started: datetime, report: SyncReport, why: str) -> None:

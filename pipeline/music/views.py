@@ -96,6 +96,10 @@ class MusicStatus:
     missing_songs: int = 0
     reason: str = ""
     """Why it is paused or behind a breaker."""
+    stand_in: str = ""
+    """The provider that writes metadata while the breaker of the one that is configured is open."""
+    failed_songs: int = 0
+    """Songs of the run that failed: with their batch, or since replies left them out too often."""
     run: RunView | None = None
 
     def contract(self) -> dict[str, Any]:
@@ -104,12 +108,13 @@ class MusicStatus:
                  "delayed_jobs", "pending_songs", "total_songs", "pipeline_state", "missing_songs")  # fmt: skip
         found = {_camel(name): _plain(getattr(self, name)) for name in names}
         run = as_json(self.run) if self.run else None
-        return found | {"songs": self.songs, "reason": self.reason, "run": run}
+        more = {"songs": self.songs, "reason": self.reason, "standIn": self.stand_in, "failedSongs": self.failed_songs}
+        return found | more | {"run": run}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run would do: a dry run. `seconds`: the least time under the current limits."""
+    """What a run would do: a dry run. `seconds`: the least time under the current limits. Tokens are estimated."""
 
     mode: Mode
     songs: int
@@ -118,10 +123,14 @@ class Estimate:
     batches: int
     metadata_calls: int
     embedding_calls: int
+    input_tokens: int
+    output_tokens: int
     seconds: float
     limits: dict[str, str]
     cost: float | None
-    """None: no price is known."""
+    """By the providers' price lists; None: no prices are configured for what is called."""
+    unpriced: list[str]
+    """Providers and models without a price: their calls are not in `cost`."""
 
 
 @dataclass(frozen=True)

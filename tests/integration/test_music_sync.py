@@ -1,16 +1,17 @@
 """Songs come from a real Subsonic server, whatever it does."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import select, update
+from sqlalchemy import event, select, update
 
 from pipeline.engine.errors import UserError
 from pipeline.music import syncing
-from pipeline.music.library import LibraryError, SyncReport
+from pipeline.music.library import LibraryError, SongTags, SyncReport, flag_missing, store
 from pipeline.music.models import SONGS
 from pipeline.settings import MusicSettings
 from pipeline.storage.context import Context
@@ -112,6 +113,54 @@ def test_songs_with_new_ids_are_linked_again_and_keep_what_was_paid_for(
     found = rows(library)
     assert set(found) == {f"new{number}" for number in range(25)}
     assert {row.description for row in found.values()} == {"paid"}  # type: ignore[attr-defined]
+
+
+def test_songs_with_new_ids_that_a_broken_off_sync_had_added_are_linked_again(
+    library: Context, server: SubsonicServer
+) -> None:
+    syncing.sync(library)
+    server.library.song = lambda number: synthetic(number) | {"id": f"new{number}"}
+    server.faults.extend([None, None, Fault("html")])
+    with pytest.raises(LibraryError):
+        syncing.sync(library)
+    report = syncing.sync(library)
+    assert (report.relinked, report.added, report.missing) == (25, 0, 0)
+    assert set(rows(library)) == {f"new{number}" for number in range(25)}
+
+
+def test_what_was_paid_for_is_linked_before_what_was_not(library: Context, server: SubsonicServer) -> None:
+    server.library.song = lambda number: synthetic(number) | {"musicBrainzId": "same"}
+    server.library.total = 2
+    syncing.sync(library)
+    with library.db.transaction() as session:
+        paid = {"status": "COMPLETED", "analysis_json": "{}", "description": "paid", "analysed_at": datetime.now(UTC)}
+        session.execute(update(SONGS).where(SONGS.c.server_id == "s000001").values(**paid))
+    server.library.song = lambda number: synthetic(number) | {"id": "new", "path": "x", "musicBrainzId": "same"}
+    server.library.total = 1
+    assert syncing.sync(library).relinked == 1
+    assert rows(library)["new"].description == "paid"  # type: ignore[attr-defined]
+
+
+def test_a_library_whose_ids_all_changed_is_linked_by_few_statements(library: Context, server: SubsonicServer) -> None:
+    library.settings.music = library.settings.music.model_copy(update={"page_size": 500})
+    server.library.total = 3_000
+    syncing.sync(library)
+    server.library.song = lambda number: synthetic(number) | {"id": f"new{number}"}
+    statements: list[str] = []
+    event.listen(library.db.engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
+    assert syncing.sync(library).relinked == 3_000
+    assert len(statements) < 150
+
+
+def test_two_syncs_side_by_side_flag_nothing_that_is_listed(library: Context) -> None:
+    """The one that began first goes on after the other has seen all songs."""
+    first, second = datetime.now(UTC), datetime.now(UTC) + timedelta(seconds=1)
+    page = [SongTags.of(f"s{n}", title=f"Song {n}") for n in range(5)]
+    for started in (first, second, first):
+        library.db.run(lambda session: store(session, "server", [s for s in page if s], started))  # noqa: B023
+    for started in (second, first):
+        flagged_now = library.db.run(lambda session: flag_missing(session, "server", started, second))  # noqa: B023
+        assert flagged_now == 0
 
 
 def test_two_copies_of_one_recording_stay_two_songs(library: Context, server: SubsonicServer) -> None:

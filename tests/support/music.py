@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, update
 
+from pipeline.engine import live
 from pipeline.engine.claims import Owner
-from pipeline.music import analysing, enqueuing, launching, recovery, run_sync, service
+from pipeline.music import analysing, enqueuing, launching, recovery, routing, run_sync, service
 from pipeline.music.batches import Settled
 from pipeline.music.launching import BatchLaunch
 from pipeline.music.models import BATCHES, SONGS
@@ -15,6 +17,9 @@ from pipeline.music.service import StartOptions
 from pipeline.music.states import Mode, Step
 from pipeline.providers import gates
 from pipeline.storage.context import Context
+from tests.support.provider_server import ProviderServer
+
+CHAT, EMBED = "/v1/chat/completions", "/v1/embeddings"
 
 
 def add_songs(context: Context, count: int, first: int = 1) -> None:
@@ -30,6 +35,26 @@ def add_songs(context: Context, count: int, first: int = 1) -> None:
     context.db.run(lambda session: session.execute(insert(SONGS), rows))
 
 
+def change(context: Context, key: str, value: str) -> None:
+    known = gates.known_settings(context.settings)
+    context.db.run(lambda session: live.change(session, known, key, value, datetime.now(UTC)))
+    gates.sync(context)
+
+
+def calls(provider: ProviderServer, path: str) -> int:
+    return sum(record.path == path for record in provider.records)
+
+
+def states(context: Context) -> dict[str, str]:
+    with context.db.read() as session:
+        return {row.title: row.status for row in session.execute(select(SONGS).order_by(SONGS.c.id))}
+
+
+def batch_rows(context: Context) -> list[Any]:
+    with context.db.read() as session:
+        return list(session.execute(select(BATCHES).order_by(BATCHES.c.id)))
+
+
 class Driver:
     """Does what workers would do, message by message."""
 
@@ -41,9 +66,9 @@ class Driver:
         gates.sync(self.context)
         return service.start(self.context, StartOptions(mode, skip_sync=True, **options)).id  # type: ignore[arg-type]
 
-    def step(self, batch_id: int, mode: Mode, step: Step, worker: str = "w") -> Settled:
-        """One message of a batch."""
-        queue = launching.queue_of(self.context.settings, mode, step)
+    def step(self, batch_id: int, mode: Mode, step: Step, worker: str = "w", queue: str = "") -> Settled:
+        """One message of a batch, from `queue` or the step's own."""
+        queue = queue or routing.queue_of(self.context.settings, mode, step)
         holder = uuid4().hex
         passage = gates.passage(self.context, queue, holder)
         act: Callable[[analysing.StepWork], Settled] = {
@@ -61,7 +86,8 @@ class Driver:
         for step in order[order.index(first) :]:
             if step is Step.EMBED and batch.mode is Mode.METADATA:
                 continue
-            if not self.step(batch.id, batch.mode, step).go_on:
+            queue = batch.queue if step is first else ""
+            if not self.step(batch.id, batch.mode, step, queue=queue).go_on:
                 return
 
     def run(self, run_id: str, launches: int = 100) -> None:

@@ -1,0 +1,114 @@
+"""`penstock music` on the embedded stack: from a music server's songs to a search, with exit codes for scripts."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import songs
+from tests.support.cli import Cli, environment, plain
+from tests.support.music import CHAT, EMBED, calls
+from tests.support.provider_server import Fault, ProviderServer
+from tests.support.subsonic_server import SubsonicServer
+
+
+@pytest.fixture
+def writer() -> Iterator[ProviderServer]:
+    with ProviderServer(answer=songs.answer) as server:
+        yield server
+
+
+@pytest.fixture
+def server() -> Iterator[SubsonicServer]:
+    with SubsonicServer(25) as server:
+        yield server
+
+
+@pytest.fixture
+def here(writer: ProviderServer, server: SubsonicServer, tmp_path: Path) -> Iterator[Cli]:
+    """Commands on a data folder of the test's own, where nothing runs yet, without limits that it would wait for."""
+    folder = Path(tempfile.mkdtemp(prefix="ps-", dir="/tmp")).resolve()
+    settings = {
+        "PENSTOCK_PROVIDERS__AI__BASE_URL": writer.base_url,
+        "PENSTOCK_PROVIDERS__AI__MODEL": "writer",
+        "PENSTOCK_PROVIDERS__AI__API_KEY": "k",
+        "PENSTOCK_MUSIC__PROVIDER": "ai",
+        "PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER": "ai",
+        "PENSTOCK_MUSIC__SERVER_URL": server.url,
+        "PENSTOCK_MUSIC__USER": "ann",
+        "PENSTOCK_MUSIC__PASSWORD": "sesame",
+    }
+    cli = Cli(folder, tmp_path, environment(folder, **settings))
+    assert cli.run("settings", "set", "queue_rate_limit_max", "1000").code == 0
+    yield cli
+    cli.kill_everything()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_start_and_wait_then_search_by_words_that_the_provider_embeds(here: Cli, writer: ProviderServer) -> None:
+    done = here.run("music", "start", "--wait")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.splitlines()[-1] == "Done: 25 songs of 25 are described."
+    assert "3/3 batches" in done.err
+    assert (calls(writer, CHAT), calls(writer, EMBED)) == (3, 3)
+    here.wait_until_gone()
+    found = here.run("music", "search", "calm night", "--json", "--limit", "5")
+    assert found.code == 0, found.err
+    assert len(found.json()["matches"]) == 5
+    assert found.json()["lexical"] is False
+    assert writer.records[-1].body["input"] == ["calm night"]
+    assert calls(writer, EMBED) == 4
+    like = here.run("music", "search", "--like", "Song 3", "--json")
+    assert len(like.json()["matches"]) == 10
+    assert calls(writer, EMBED) == 4, "a song that is there needs no call"
+
+
+def test_bar_on_a_terminal_counts_batches(here: Cli) -> None:
+    code, written = here.terminal("music", "start", "--wait", "--limit", "20")
+    assert code == 0
+    assert "2/2 batches" in plain(written)
+
+
+def test_some_failed_songs_are_exit_code_3_and_say_what_to_do(here: Cli, writer: ProviderServer) -> None:
+    writer.script.answer = lambda record: songs.answer(record, leave_out=["Song 3"])
+    done = here.run("music", "start", "--wait")
+    assert done.code == 3
+    assert "1 song failed" in done.err
+    assert "penstock music start --failed" in done.err
+    listed = here.run("music", "show", "--status", "failed", "--json").json()
+    assert [song["title"] for song in listed] == ["Song 3"]
+
+
+def test_library_that_refuses_is_exit_code_1_and_the_json_is_still_there(here: Cli, server: SubsonicServer) -> None:
+    server.password = "another"
+    done = here.run("music", "start", "--wait", "--json")
+    assert done.code == 1
+    assert "PENSTOCK_MUSIC__PASSWORD" in done.err
+    assert done.json()["run"]["outcome"] == "failed"
+
+
+def test_of_two_starts_at_once_one_is_refused(here: Cli) -> None:
+    assert here.run("music", "sync").code == 0
+    results = here.run_all([["music", "start", "--skip-sync"]] * 2)
+    assert sorted(result.code for result in results) == [0, 1]
+    (refused,) = [result for result in results if result.code]
+    assert "the music pipeline is enqueuing (run " in refused.err
+    assert "penstock music stop" in refused.err
+
+
+def test_ctrl_c_leaves_the_run_which_up_goes_on_with(here: Cli, writer: ProviderServer) -> None:
+    writer.push(Fault("hang"))
+    waiting = here.start("music", "start", "--wait")
+    assert writer.wait_for_calls(1, 60)
+    waiting.interrupt()
+    assert waiting.wait() == 130
+    assert "penstock up" in waiting.output
+    here.wait_until_gone()
+    assert here.run("music", "status", "--json").json()["pipelineState"] == "running"
+    up = here.start("up")
+    assert writer.wait_for_calls(1 + 6, 90)
+    up.interrupt()
+    assert up.wait() == 0
+    here.wait_until_gone()

@@ -1,0 +1,56 @@
+"""The music flow as a fault test sees it."""
+
+from collections import Counter
+from datetime import UTC, datetime
+
+from sqlalchemy.orm import Session
+
+from pipeline.engine import live
+from pipeline.providers import gates
+from pipeline.storage.context import get_context
+from tasks import music
+from tests.support import songs
+from tests.support.music import CHAT, add_songs
+from tests.support.provider_server import ProviderServer
+
+QUEUES = ("metadata-generation", "metadata-only", "embedding-only")
+
+
+def change(**settings: str) -> None:
+    """Set live settings."""
+    known = gates.known_settings(get_context().settings)
+
+    def work(session: Session) -> None:
+        for key, value in settings.items():
+            live.change(session, known, key, value, datetime.now(UTC))
+
+    get_context().db.run(work)
+    gates.sync(get_context())
+
+
+def limits(value: str) -> None:
+    """The same limit on every queue of the flow."""
+    change(**{f"queue.{name}.limits": value for name in QUEUES})
+
+
+def add_songs_here(count: int = 30) -> None:
+    add_songs(get_context(), count)
+
+
+def ended() -> bool:
+    run = music.status().run
+    return run is not None and run.outcome is not None
+
+
+def stand() -> object:
+    return music.status().contract()
+
+
+def count(provider: ProviderServer, path: str) -> int:
+    return sum(record.path == path for record in provider.records)
+
+
+def asked_for(*providers: ProviderServer) -> Counter[str]:
+    """How often each song was in a metadata call that was answered."""
+    answered = (r for p in providers for r in p.records if r.path == CHAT and r.status == 200)
+    return Counter(song["id"] for record in answered for song in songs.asked(record))

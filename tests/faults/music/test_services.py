@@ -1,0 +1,94 @@
+"""A music run while Redis, the database or the provider goes away."""
+
+import pytest
+
+from tasks import music
+from tests.faults.flow import POSTGRESQL, SQLITE, settings
+from tests.faults.music.flow import add_songs_here, asked_for, change, count, ended, limits, stand
+from tests.support.music import CHAT, EMBED
+from tests.support.postgres import Postgres
+from tests.support.provider_server import ProviderServer
+from tests.support.redis_server import RedisServer
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+
+# Sweeps far enough apart for living workers to be back before they are missed twice.
+pytestmark = [pytest.mark.faults, settings(SWEEP_INTERVAL_S="2")]
+
+
+@pytest.fixture
+def midway(stack: Stack, provider: ProviderServer) -> None:
+    """A run of 80 songs, two batches at once, in its middle."""
+    limits("1000/s")
+    change(queue_concurrency="2")
+    provider.script.latency_s = 0.3
+    add_songs_here(80)
+    stack.start("music-1", "music-2", "beat-1")
+    music.start(skip_sync=True)
+    assert provider.wait_for_calls(5, 60)
+
+
+def assert_each_paid_once(provider: ProviderServer, songs: int = 80) -> None:
+    assert music.status().songs == {"COMPLETED": songs}
+    assert set(asked_for(provider).values()) == {1}
+    assert (count(provider, CHAT), count(provider, EMBED)) == (songs // 10, songs // 10)
+
+
+def finish(provider: ProviderServer) -> None:
+    wait_until(ended, 120, "the run has ended", last=stand)
+    assert_each_paid_once(provider)
+
+
+def test_redis_emptied_in_the_middle_of_a_run(
+    midway: None, redis_server: RedisServer, provider: ProviderServer
+) -> None:
+    redis_server.flush()
+    finish(provider)
+
+
+@SQLITE
+def test_redis_emptied_again_and_again(midway: None, redis_server: RedisServer, provider: ProviderServer) -> None:
+    for calls in (6, 9, 12):
+        assert provider.wait_for_calls(calls, 60)
+        redis_server.flush()
+    finish(provider)
+
+
+@SQLITE
+def test_redis_killed_and_restarted_without_its_data(
+    midway: None, stack: Stack, redis_server: RedisServer, provider: ProviderServer
+) -> None:
+    redis_server.kill()
+    redis_server.lose_data()
+    # What was under way is committed without Redis, which nothing else needs.
+    wait_until(lambda: not get_under_way(), 30, "calls under way are committed", last=get_under_way)
+    redis_server.start()
+    finish(provider)
+    assert all(running.alive for running in stack.running)
+
+
+@POSTGRESQL
+def test_run_on_postgresql_is_paid_once_and_outlives_restarts(
+    midway: None, postgres: Postgres, provider: ProviderServer
+) -> None:
+    postgres.restart("fast")
+    assert provider.wait_for_calls(10, 60)
+    postgres.restart("immediate")
+    finish(provider)
+
+
+@POSTGRESQL
+def test_worker_killed_on_postgresql_costs_its_calls_and_nothing_else(
+    midway: None, stack: Stack, provider: ProviderServer
+) -> None:
+    stack["music-1"].kill_group()
+    wait_until(ended, 120, "the run has ended", last=stand)
+    assert music.status().songs == {"COMPLETED": 80}
+    # Two lanes: at most two calls were under way in the worker that was killed.
+    assert len(provider.records) <= 16 + 2
+    assert max(asked_for(provider).values()) <= 2
+
+
+def get_under_way() -> list[str]:
+    """Batches that a worker holds."""
+    return [str(batch.id) for batch in music.batches(status=music.BatchStatus.PROCESSING)]

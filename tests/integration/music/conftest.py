@@ -1,0 +1,38 @@
+"""A provider that writes and embeds, and a driver that does the workers' part."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.storage.context import Context
+from tests.support import songs
+from tests.support.music import Driver, change
+from tests.support.provider_server import ProviderServer
+
+
+@pytest.fixture
+def provider() -> Iterator[ProviderServer]:
+    with ProviderServer(answer=songs.answer) as server:
+        yield server
+
+
+@pytest.fixture
+def settings_env(provider: ProviderServer) -> dict[str, str]:
+    return {
+        "PENSTOCK_PROVIDERS__AI__BASE_URL": provider.base_url,
+        "PENSTOCK_PROVIDERS__AI__API_KEY": "k",
+        "PENSTOCK_PROVIDERS__AI__MODEL": "writer",
+        "PENSTOCK_MUSIC__PROVIDER": "ai",
+        "PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER": "ai",
+        "PENSTOCK_MUSIC__EMBEDDINGS_MODEL": "vectors",
+        "PENSTOCK_MUSIC__SERVER_URL": "http://127.0.0.1:9",
+        "PENSTOCK_MUSIC__USER": "ann",
+    }
+
+
+@pytest.fixture
+def driver(context: Context) -> Driver:
+    """A driver on a context without limits that tests would wait for."""
+    for name in ("metadata-generation", "metadata-only", "embedding-only"):
+        change(context, f"queue.{name}.limits", "1000/s")
+    return Driver(context)

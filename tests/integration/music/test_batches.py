@@ -1,0 +1,266 @@
+"""Batches of songs go through their steps: nothing paid twice, nothing lost, whatever the provider does."""
+
+import json
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import select
+
+from pipeline.engine import deliveries
+from pipeline.engine.claims import Owner
+from pipeline.engine.errors import UserError
+from pipeline.engine.traces import AiCall
+from pipeline.music import batches, launching, queries, recovery, search
+from pipeline.music.analysing import StepWork
+from pipeline.music.states import Mode, Step
+from pipeline.providers import gates, spending
+from pipeline.settings import ProviderProfile
+from pipeline.storage.context import Context
+from tests.support import songs
+from tests.support.music import CHAT, EMBED, Driver, add_songs, batch_rows, calls, change, states
+from tests.support.provider_server import Fault, ProviderServer, Record, default_vector
+
+
+def test_full_run_pays_two_calls_a_batch_and_every_song_has_its_own_vector(
+    driver: Driver, provider: ProviderServer
+) -> None:
+    add_songs(driver.context, 25)
+    driver.run(driver.start())
+    assert (calls(provider, CHAT), calls(provider, EMBED)) == (3, 3)
+    found = queries.songs(driver.context)
+    assert {song.status for song in found} == {"COMPLETED"}
+    assert found[4].description == "Sound of Song 5.\n\n[Imagery] Image of Song 5."
+    for song in (found[0], found[24]):
+        hits = search.like_song(driver.context, str(song.id), 24).matches
+        assert len(hits) == 24
+        best = search._search(driver.context, song.vector_model, default_vector(song.vector_text), 1).matches[0]
+        assert (best.song.id, best.score) == (song.id, pytest.approx(1.0, abs=1e-4))
+    status = queries.status(driver.context)
+    assert (status.pipeline_state, status.completed_jobs, status.total_songs, status.pending_songs) == (
+        "idle",
+        3,
+        25,
+        0,
+    )
+    with driver.context.db.read() as session:
+        traced = session.execute(select(AiCall.capability, AiCall.status)).all()
+    assert sorted(map(tuple, traced)) == [("embeddings", "ok")] * 3 + [("text", "ok")] * 3
+
+
+def test_vectors_stay_with_their_songs_when_some_have_no_text(driver: Driver, provider: ProviderServer) -> None:
+    def some_are_empty(record: Record) -> str:
+        empty = {"vector_anchor": {}, "embedding_tags": {}}
+        asked = songs.asked(record)
+        return json.dumps({"songs": [songs.analysis(s, **(empty if n % 2 else {})) for n, s in enumerate(asked)]})
+
+    provider.script.answer = some_are_empty
+    add_songs(driver.context, 10)
+    driver.run(driver.start())
+    found = queries.songs(driver.context)
+    assert [bool(song.vector_model) for song in found] == [True, False] * 5
+    for song in found[::2]:
+        best = search._search(driver.context, song.vector_model, default_vector(song.vector_text), 1).matches[0]
+        assert best.song.id == song.id
+
+
+def test_failed_embedding_never_pays_for_metadata_again(driver: Driver, provider: ProviderServer) -> None:
+    provider.script.rule = lambda record: Fault(status=500) if record.path == EMBED else None
+    add_songs(driver.context, 10)
+    run_id = driver.start()
+    for _ in range(3):
+        driver.run(run_id)
+        driver.skip_waits()
+    assert (calls(provider, CHAT), calls(provider, EMBED)) == (1, 3)
+    assert set(states(driver.context).values()) == {"FAILED"}
+    assert "after 3 attempts" in str(batch_rows(driver.context)[0].error)
+    provider.script.rule = None
+    gates.breaker(driver.context, "ai:embeddings").close()
+    driver.run(driver.start(failed=True))
+    assert (calls(provider, CHAT), calls(provider, EMBED)) == (1, 4)
+    assert set(states(driver.context).values()) == {"COMPLETED"}
+
+
+def test_transient_errors_wait_five_and_ten_seconds(driver: Driver, provider: ProviderServer) -> None:
+    assert batches.policy(driver.context).backoff_s == (5.0, 10.0)
+    assert batches.policy(driver.context).max_attempts == 3
+
+
+def test_rate_limit_releases_the_batch_without_an_attempt_and_shows_the_breaker(
+    driver: Driver, provider: ProviderServer
+) -> None:
+    provider.push(Fault(status=429, headers={"Retry-After": "30"}))
+    add_songs(driver.context, 10)
+    run_id = driver.start()
+    driver.run(run_id)
+    row = batch_rows(driver.context)[0]
+    assert (row.status, row.attempts) == ("PENDING", 0)
+    assert recovery.reflect_breakers(driver.context) == "ai:text: rate limit"
+    status = queries.status(driver.context)
+    assert (status.pipeline_state, status.is_paused) == ("breaker", True)
+    driver.skip_waits()
+    driver.run(run_id, launches=1)
+    assert calls(provider, CHAT) == 1, "nothing is sent while the breaker is open"
+    gates.breaker(driver.context, "ai:text").close()
+    recovery.reflect_breakers(driver.context)
+    assert queries.status(driver.context).pipeline_state == "running"
+    driver.skip_waits()
+    driver.run(run_id)
+    assert set(states(driver.context).values()) == {"COMPLETED"}
+
+
+def test_killed_worker_s_batch_resumes_at_its_step(driver: Driver, provider: ProviderServer) -> None:
+    add_songs(driver.context, 10)
+    run_id = driver.start()
+    driver.run(run_id, launches=1)
+    (batch,) = launching.plan(driver.context, run_id).batches
+    assert driver.step(batch.id, batch.mode, Step.METADATA).go_on
+    assert batches.claim(driver.context, batch.id, (Step.EMBED,), Owner("dead", "r:0")) is not None
+    driver.lose_worker("dead")
+    driver.run(run_id)
+    assert (calls(provider, CHAT), calls(provider, EMBED)) == (1, 1)
+    assert set(states(driver.context).values()) == {"COMPLETED"}
+
+
+def test_batch_that_kills_its_worker_three_times_fails(driver: Driver) -> None:
+    add_songs(driver.context, 2)
+    run_id = driver.start()
+    driver.run(run_id, launches=1)
+    for n in range(3):
+        (batch,) = launching.plan(driver.context, run_id).batches
+        assert batches.claim(driver.context, batch.id, (Step.METADATA,), Owner("dead", f"{n}:0"))
+        driver.lose_worker("dead")
+    assert set(states(driver.context).values()) == {"FAILED"}
+    assert launching.plan(driver.context, run_id).ended
+
+
+def test_late_result_of_a_lost_claim_is_discarded_but_traced(driver: Driver, provider: ProviderServer) -> None:
+    add_songs(driver.context, 5)
+    run_id = driver.start()
+    driver.run(run_id, launches=1)
+    (batch,) = launching.plan(driver.context, run_id).batches
+
+    def taken_away(record: Record) -> str:
+        driver.lose_worker("slow")
+        return songs.answer(record)
+
+    provider.script.answer = taken_away
+    assert not driver.step(batch.id, batch.mode, Step.METADATA, worker="slow").held
+    assert batch_rows(driver.context)[0].analysis is None
+    with driver.context.db.read() as session:
+        assert len(session.execute(select(AiCall.id)).all()) == 1
+
+
+def test_metadata_mode_then_embedding_mode_pays_each_once(driver: Driver, provider: ProviderServer) -> None:
+    add_songs(driver.context, 10)
+    driver.run(driver.start(Mode.METADATA))
+    assert (calls(provider, CHAT), calls(provider, EMBED)) == (1, 0)
+    assert set(states(driver.context).values()) == {"COMPLETED"}
+    driver.run(driver.start(Mode.EMBEDDING))
+    assert (calls(provider, CHAT), calls(provider, EMBED)) == (1, 1)
+    driver.run(driver.start(Mode.EMBEDDING))
+    assert calls(provider, EMBED) == 1
+    assert set(states(driver.context).values()) == {"COMPLETED"}
+
+
+def test_mood_search_asks_the_provider_through_the_gate(driver: Driver, provider: ProviderServer) -> None:
+    add_songs(driver.context, 3)
+    driver.run(driver.start())
+    before = calls(provider, EMBED)
+    found = search.for_mood(driver.context, "calm night")
+    assert (len(found.matches), found.lexical, found.searched) == (3, False, 3)
+    assert calls(provider, EMBED) == before + 1
+    gates.pause(driver.context, "embedding-only", None)
+    with pytest.raises(UserError, match="operator"):
+        search.for_mood(driver.context, "calm night")
+
+
+class TestWithoutEmbeddings:
+    @pytest.fixture
+    def settings_env(self, provider: ProviderServer) -> dict[str, str]:
+        return {
+            "PENSTOCK_PROVIDERS__AI__BASE_URL": provider.base_url,
+            "PENSTOCK_PROVIDERS__AI__MODEL": "writer",
+            "PENSTOCK_PROVIDERS__AI__API_KEY": "k",
+            "PENSTOCK_MUSIC__PROVIDER": "ai",
+        }
+
+    @pytest.fixture
+    def driver(self, context: Context) -> Driver:
+        change(context, "queue.metadata-generation.limits", "1000/s")
+        return Driver(context)
+
+    def test_words_find_songs_and_it_says_that_they_are_words(self, driver: Driver, provider: ProviderServer) -> None:
+        add_songs(driver.context, 5)
+        driver.run(driver.start())
+        found = search.for_mood(driver.context, "image of song 4")
+        assert found.lexical
+        assert found.matches[0].song.title == "Song 4"
+        assert (calls(provider, CHAT), calls(provider, EMBED)) == (1, 0)
+
+
+def test_message_delivered_again_while_its_call_is_under_way_pays_nothing(
+    driver: Driver, provider: ProviderServer
+) -> None:
+    add_songs(driver.context, 5)
+    run_id = driver.start()
+    driver.run(run_id, launches=1)
+    (batch,) = launching.plan(driver.context, run_id).batches
+    delivery = Owner("w", "one:")
+
+    def perform(owner: Owner) -> bool:
+        with deliveries.first(owner.request_id) as is_first:
+            passage = gates.passage(driver.context, batch.queue, uuid4().hex)
+            if not is_first:
+                return False
+            with StepWork(driver.context, batch.id, owner, passage) as work:
+                return work.metadata().held
+
+    def delivered_again(record: Record) -> str:
+        assert not perform(delivery), "the same process is at it"
+        elsewhere = Owner("another worker", "one:")
+        assert batches.claim(driver.context, batch.id, (Step.METADATA,), elsewhere) is None, "who is at it may live"
+        return songs.answer(record)
+
+    provider.script.answer = delivered_again
+    assert perform(delivery)
+    assert calls(provider, CHAT) == 1
+
+
+def test_message_delivered_again_after_its_process_died_is_taken_up_at_once(
+    driver: Driver, provider: ProviderServer
+) -> None:
+    add_songs(driver.context, 5)
+    run_id = driver.start()
+    driver.run(run_id, launches=1)
+    (batch,) = launching.plan(driver.context, run_id).batches
+    owner = Owner("w", "one:")
+    assert batches.claim(driver.context, batch.id, (Step.METADATA,), owner)
+    with StepWork(driver.context, batch.id, owner, gates.passage(driver.context, batch.queue, "h")) as work:
+        assert work.metadata().held
+    assert calls(provider, CHAT) == 1
+
+
+def test_each_call_s_cost_stands_in_its_trace_so_that_a_cap_outlives_redis(
+    driver: Driver, provider: ProviderServer
+) -> None:
+    profile = driver.context.settings.providers["ai"]
+    prices = {"*": {"input": 1000, "output": 2000}}
+    priced = ProviderProfile(**profile.model_dump() | {"prices": prices, "api_key": "k"})
+    driver.context.settings.providers["ai"] = priced
+    add_songs(driver.context, 10)
+    driver.run(driver.start())
+    search.for_mood(driver.context, "calm night")
+    with driver.context.db.read() as session:
+        traced = session.execute(select(AiCall)).scalars().all()
+    assert len(traced) == 3
+    for call in traced:
+        assert call.cost == pytest.approx((call.input_tokens * 1000 + call.output_tokens * 2000) / 1e6)
+        assert call.cost > 0
+    assert spending.spent_today(driver.context, "ai", priced) == pytest.approx(sum(call.cost for call in traced))
+
+
+def test_search_for_a_mood_pays_nothing_where_nothing_can_be_found(driver: Driver, provider: ProviderServer) -> None:
+    add_songs(driver.context, 3)
+    found = search.for_mood(driver.context, "calm night")
+    assert (found.matches, found.searched) == ([], 0)
+    assert provider.records == []

@@ -1,0 +1,168 @@
+"""What becomes of replies: whole, short, wrong, broken."""
+
+import json
+
+from sqlalchemy import select
+
+from pipeline.engine.traces import AiCall
+from pipeline.music import launching, queries, service
+from pipeline.music.states import Step
+from pipeline.providers import gates
+from tests.support import songs
+from tests.support.music import CHAT, Driver, add_songs, batch_rows, calls, states
+from tests.support.provider_server import Fault, ProviderServer, Record
+
+
+def test_songs_missing_from_a_reply_go_back_and_fail_after_three_times(
+    driver: Driver, provider: ProviderServer
+) -> None:
+    provider.script.answer = lambda record: songs.answer(record, leave_out=["Song 3"])
+    add_songs(driver.context, 10)
+    driver.run(driver.start())
+    assert states(driver.context) == {f"Song {n}": "FAILED" if n == 3 else "COMPLETED" for n in range(1, 11)}
+    assert calls(provider, CHAT) == 3
+    assert "left the song out" in str(queries.song(driver.context, "Song 3").error)
+
+
+def test_song_left_out_once_is_asked_for_again_in_the_same_run(driver: Driver, provider: ProviderServer) -> None:
+    provider.push(Fault(status=200, text='{"songs": []}'))
+    add_songs(driver.context, 10)
+    driver.run(driver.start())
+    assert set(states(driver.context).values()) == {"COMPLETED"}
+    assert calls(provider, CHAT) == 2
+
+
+def test_wrong_and_extra_ids_are_ignored_and_counted(driver: Driver, provider: ProviderServer) -> None:
+    def with_extras(record: Record) -> str:
+        asked = songs.asked(record)
+        extra = [songs.analysis({"id": "nobody", "title": "?"}), songs.analysis(asked[0])]
+        return json.dumps([*(songs.analysis(song) for song in asked), *extra])
+
+    provider.script.answer = with_extras
+    add_songs(driver.context, 10)
+    driver.run(driver.start())
+    assert set(states(driver.context).values()) == {"COMPLETED"}
+    assert batch_rows(driver.context)[0].ignored == 2
+
+
+def test_broken_reply_is_given_back_to_the_model_once_with_what_is_wrong(
+    driver: Driver, provider: ProviderServer
+) -> None:
+    provider.push(Fault(status=200, text='{"songs": [{"id": "s1"}]}'))
+    add_songs(driver.context, 10)
+    driver.run(driver.start())
+    assert set(states(driver.context).values()) == {"COMPLETED"}
+    assert calls(provider, CHAT) == 2
+    assert "vector_anchor: Field required" in provider.records[1].prompt
+
+
+def test_reply_that_stays_broken_fails_the_batch_and_is_kept(driver: Driver, provider: ProviderServer) -> None:
+    provider.script.answer = lambda _: "sorry, no"
+    add_songs(driver.context, 10)
+    driver.run(driver.start())
+    assert set(states(driver.context).values()) == {"FAILED"}
+    row = batch_rows(driver.context)[0]
+    assert (row.status, row.reply) == ("FAILED", "sorry, no")
+    assert "no JSON" in row.error
+    assert calls(provider, CHAT) == 2
+
+
+def test_reply_cut_at_the_token_limit_says_what_to_do(driver: Driver, provider: ProviderServer) -> None:
+    provider.push(Fault("truncated", text='{"songs": ['))
+    add_songs(driver.context, 5)
+    driver.run(driver.start())
+    assert "queue_batch_size" in str(batch_rows(driver.context)[0].error)
+    assert calls(provider, CHAT) == 1
+
+
+def broken(record: Record, *wrong: str) -> str:
+    """A reply in which the answers about the songs with these titles have a wrong shape."""
+    found = [songs.analysis(s, **({"embedding_tags": 5} if s["title"] in wrong else {})) for s in songs.asked(record)]
+    return json.dumps({"songs": found})
+
+
+def traced(driver: Driver) -> list[tuple[str, str]]:
+    with driver.context.db.read() as session:
+        return [tuple(row) for row in session.execute(select(AiCall.operation, AiCall.status).order_by(AiCall.id))]
+
+
+def test_repair_asks_only_about_songs_without_a_valid_answer(driver: Driver, provider: ProviderServer) -> None:
+    provider.script.answer = lambda r: broken(r, "Song 3", "Song 7") if len(songs.asked(r)) == 10 else songs.answer(r)
+    add_songs(driver.context, 10)
+    driver.run(driver.start())
+    assert [len(songs.asked(r)) for r in provider.records if r.path == CHAT] == [10, 2]
+    assert set(states(driver.context).values()) == {"COMPLETED"}
+    assert traced(driver) == [("batch_metadata", "ok"), ("repair_metadata", "ok"), ("embed_songs", "ok")]
+
+
+def test_failed_repair_loses_no_valid_answer_of_either_reply(driver: Driver, provider: ProviderServer) -> None:
+    provider.script.answer = lambda r: broken(r, "Song 3", "Song 7") if len(songs.asked(r)) > 2 else broken(r, "Song 7")
+    add_songs(driver.context, 10)
+    driver.run(driver.start())
+    # Song 7 alone goes back, and fails when its own reply and repair are no use; the other nine were paid for once.
+    assert [[s["title"] for s in songs.asked(r)] for r in provider.records if r.path == CHAT][1:] == [
+        ["Song 3", "Song 7"], *[["Song 7"]] * 2,
+    ]  # fmt: skip
+    assert states(driver.context) == {f"Song {n}": "FAILED" if n == 7 else "COMPLETED" for n in range(1, 11)}
+    first = batch_rows(driver.context)[0]
+    assert (first.status, first.saved, first.left_out) == ("COMPLETED", 9, 1)
+    assert "--- after a repair" in first.reply, "both replies that were no use are kept"
+
+
+def test_reply_that_is_cut_keeps_what_came_before_the_cut(driver: Driver, provider: ProviderServer) -> None:
+    whole: list[str] = []
+
+    def cut(record: Record) -> Fault | None:
+        if record.path != CHAT or whole:
+            return None
+        whole.append(songs.answer(record))
+        return Fault("truncated", text=whole[0][: int(len(whole[0]) * 0.55)])
+
+    provider.script.rule = cut
+    add_songs(driver.context, 10)
+    driver.run(driver.start())
+    assert [len(songs.asked(r)) for r in provider.records if r.path == CHAT] == [10, 5]
+    assert set(states(driver.context).values()) == {"COMPLETED"}
+
+
+def test_reply_with_words_around_it_is_used_without_paying_for_a_repair(
+    driver: Driver, provider: ProviderServer
+) -> None:
+    provider.script.answer = lambda r: f"Here you are:\n```json\n{songs.answer(r)}\n```\nAnything else?"
+    add_songs(driver.context, 10)
+    driver.run(driver.start())
+    assert calls(provider, CHAT) == 1
+    assert set(states(driver.context).values()) == {"COMPLETED"}
+
+
+def test_repair_that_cannot_be_made_keeps_the_valid_answers_for_the_next_run(
+    driver: Driver, provider: ProviderServer
+) -> None:
+    provider.script.answer = lambda r: broken(r, "Song 3")
+    provider.script.rule = lambda r: Fault(status=500) if r.path == CHAT and len(songs.asked(r)) == 1 else None
+    add_songs(driver.context, 10)
+    run_id = driver.start()
+    for _ in range(3):
+        driver.run(run_id)
+        driver.skip_waits()
+    assert set(states(driver.context).values()) == {"FAILED"}
+    assert calls(provider, CHAT) == 4
+    provider.script.rule, provider.script.answer = None, songs.answer
+    gates.breaker(driver.context, "ai:text").close()
+    driver.run(driver.start(failed=True))
+    assert set(states(driver.context).values()) == {"COMPLETED"}
+    assert [len(songs.asked(r)) for r in provider.records if r.path == CHAT] == [10, 1, 1, 1, 1]
+
+
+def test_stop_during_a_repair_keeps_the_valid_answers(driver: Driver, provider: ProviderServer) -> None:
+    provider.script.answer = lambda r: broken(r, "Song 3")
+    add_songs(driver.context, 10)
+    run_id = driver.start()
+    driver.run(run_id, launches=1)
+    (batch,) = launching.plan(driver.context, run_id).batches
+    driver.step(batch.id, batch.mode, Step.METADATA)
+    service.stop(driver.context)
+    provider.script.answer = songs.answer
+    driver.run(driver.start())
+    assert [len(songs.asked(r)) for r in provider.records if r.path == CHAT] == [10, 1]
+    assert set(states(driver.context).values()) == {"COMPLETED"}

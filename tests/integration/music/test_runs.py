@@ -1,0 +1,189 @@
+"""One run at a time: started, limited, paused, stopped."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+from sqlalchemy import event, func, select, update
+
+from pipeline.engine.errors import UserError
+from pipeline.music import launching, queries, service
+from pipeline.music.models import BATCHES, RUNS, SONGS
+from pipeline.music.service import AlreadyRunning, StartOptions
+from pipeline.music.states import Step
+from pipeline.providers import gates
+from pipeline.storage.context import Context
+from tests.support import songs
+from tests.support.music import CHAT, EMBED, Driver, add_songs, batch_rows, calls, change, states
+from tests.support.provider_server import ProviderServer, Record
+
+
+def test_second_start_is_refused_and_enqueues_no_song_twice(driver: Driver) -> None:
+    add_songs(driver.context, 15)
+    run_id = driver.start()
+    with pytest.raises(AlreadyRunning):
+        driver.start()
+    driver.run(run_id, launches=1)
+    with pytest.raises(AlreadyRunning):
+        driver.start()
+    members = [song for row in batch_rows(driver.context) for song in json.loads(row.song_ids)]
+    assert sorted(members) == sorted(set(members))
+    assert len(members) == 15
+
+
+def test_pause_holds_resume_goes_on_and_stop_keeps_what_was_paid_for(driver: Driver, provider: ProviderServer) -> None:
+    add_songs(driver.context, 20)
+    run_id = driver.start()
+    driver.run(run_id, launches=1)
+    (batch,) = launching.plan(driver.context, run_id).batches
+    assert driver.step(batch.id, batch.mode, Step.METADATA).go_on
+    service.pause(driver.context)
+    assert not driver.step(batch.id, batch.mode, Step.EMBED).held
+    assert launching.plan(driver.context, run_id).batches == []
+    assert queries.status(driver.context).is_paused
+    service.resume(driver.context)
+    assert [launch.step for launch in launching.plan(driver.context, run_id).batches] == [Step.EMBED]
+    service.stop(driver.context)
+    assert set(states(driver.context).values()) == {"PENDING"}
+    assert queries.status(driver.context).pipeline_state == "idle"
+    driver.run(driver.start())
+    assert set(states(driver.context).values()) == {"COMPLETED"}
+    assert calls(provider, CHAT) == 2, "the first batch's metadata was paid for before the stop"
+
+
+def test_stop_while_a_call_is_under_way_keeps_its_result(driver: Driver, provider: ProviderServer) -> None:
+    add_songs(driver.context, 5)
+    run_id = driver.start()
+    driver.run(run_id, launches=1)
+    (batch,) = launching.plan(driver.context, run_id).batches
+
+    def stopped_meanwhile(record: Record) -> str:
+        service.stop(driver.context)
+        return songs.answer(record)
+
+    provider.script.answer = stopped_meanwhile
+    assert not driver.step(batch.id, batch.mode, Step.METADATA).go_on
+    found = queries.songs(driver.context)
+    assert {song.status for song in found} == {"PENDING"}
+    assert all(song.vector_text for song in found)
+    driver.run(driver.start())
+    assert (calls(provider, CHAT), calls(provider, EMBED)) == (1, 1)
+
+
+def test_resume_without_a_pause_and_commands_when_idle_are_refused(driver: Driver) -> None:
+    for act in (service.pause, service.resume, service.stop):
+        with pytest.raises(UserError, match="idle"):
+            act(driver.context)
+    driver.start()
+    with pytest.raises(UserError, match="not paused"):
+        service.resume(driver.context)
+
+
+def test_limit_takes_so_many_songs_and_no_more(driver: Driver) -> None:
+    add_songs(driver.context, 30)
+    driver.run(driver.start(limit=12))
+    assert list(states(driver.context).values()).count("COMPLETED") == 12
+
+
+def test_lanes_and_batch_size_follow_the_live_settings(driver: Driver) -> None:
+    add_songs(driver.context, 30)
+    change(driver.context, "queue_batch_size", "5")
+    change(driver.context, "queue_concurrency", "3")
+    run_id = driver.start()
+    driver.run(run_id, launches=1)
+    assert len(batch_rows(driver.context)) == 6
+    assert len(launching.plan(driver.context, run_id).batches) == 3
+    assert launching.plan(driver.context, run_id).batches == []
+
+
+def test_lost_message_is_sent_again_when_its_queue_is_empty(driver: Driver) -> None:
+    add_songs(driver.context, 5)
+    run_id = driver.start()
+    driver.run(run_id, launches=1)
+    assert len(launching.plan(driver.context, run_id).batches) == 1
+    driver.context.db.run(lambda session: session.execute(update(BATCHES).values(launch_due_at=None)))
+    assert len(launching.plan(driver.context, run_id).batches) == 1
+    driver.context.db.run(lambda session: session.execute(update(BATCHES).values(launch_due_at=None)))
+    driver.context.redis.lpush("metadata-generation", "a message")
+    assert launching.plan(driver.context, run_id).batches == []
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "x", "1000000000"])
+def test_nonsense_limits_are_refused_and_change_nothing(driver: Driver, value: str) -> None:
+    with pytest.raises(UserError):
+        change(driver.context, "queue_rate_limit_max", value)
+
+
+def test_metadata_queues_follow_the_rate_setting_unless_they_have_limits_of_their_own(context: Context) -> None:
+    def limit(name: str) -> str:
+        return str(gates.live_values(context)[f"queue.{name}.limits"].value)
+
+    assert (limit("metadata-generation"), limit("metadata-only"), limit("embedding-only")) == (
+        "2/min", "2/min", "10/min",
+    )  # fmt: skip
+    change(context, "queue_rate_limit_max", "7")
+    change(context, "queue.metadata-only.limits", "3/s")
+    assert (limit("metadata-generation"), limit("metadata-only")) == ("7/min", "3/s")
+    window = gates.gate(context, gates.gated_queues(context.settings)["metadata-generation"]).look().windows[0]
+    assert (window.window.limit, window.window.window_s) == (7, 60)
+
+
+def test_start_without_a_provider_is_refused(context: Context) -> None:
+    context.settings.music = context.settings.music.model_copy(update={"provider": ""})
+    with pytest.raises(UserError, match="PENSTOCK_MUSIC__PROVIDER"):
+        service.start(context, StartOptions(skip_sync=True))
+
+
+def test_run_whose_library_stays_unreachable_fails_after_three_tries(driver: Driver) -> None:
+    run_id = service.start(driver.context, StartOptions()).id
+    for _ in range(3):
+        driver.run(run_id)
+        driver.context.db.run(lambda session: session.execute(update(RUNS).values(next_run_at=None)))
+    run = queries.last_run(driver.context)
+    assert run is not None
+    assert (run.outcome, run.status) == ("failed", "idle")
+    assert "cannot be reached" in str(run.error)
+
+
+def test_of_many_starts_at_once_one_run_begins_and_the_others_say_so(driver: Driver) -> None:
+    add_songs(driver.context, 15)
+    together = Barrier(6)
+
+    def attempt(_: int) -> str:
+        together.wait()
+        try:
+            return driver.start()
+        except AlreadyRunning as refused:
+            return f"refused: {refused}"
+
+    with ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(attempt, range(6)))
+    begun = [name for name in found if not name.startswith("refused")]
+    assert len(begun) == 1
+    assert all(begun[0] in name and "penstock music stop" in name for name in found if name not in begun)
+    with driver.context.db.read() as session:
+        assert session.execute(select(func.count()).select_from(RUNS)).scalar_one() == 1
+
+
+def test_stop_frees_a_large_run_in_a_few_statements(driver: Driver) -> None:
+    add_songs(driver.context, 3000)
+    driver.run(driver.start(), launches=1)
+    statements: list[str] = []
+    engine = driver.context.db.engine
+    event.listen(engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
+    service.stop(driver.context)
+    assert len(statements) < 30
+    assert set(states(driver.context).values()) == {"PENDING"}
+    assert {row.status for row in batch_rows(driver.context)} == {"CANCELLED"}
+    with driver.context.db.read() as session:
+        assert not session.execute(select(SONGS.c.id).where(SONGS.c.batch_id.is_not(None))).first()
+
+
+def test_done_batches_of_earlier_runs_are_forgotten_and_failed_ones_are_kept(driver: Driver) -> None:
+    add_songs(driver.context, 10)
+    driver.run(driver.start())
+    assert service.prune(driver.context) == 0
+    driver.run(driver.start())
+    assert service.prune(driver.context) == 1
+    assert batch_rows(driver.context) == []
