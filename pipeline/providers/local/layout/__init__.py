@@ -28,6 +28,7 @@ __all__ = [
     "PageContent",
     "PageFacts",
     "as_dicts",
+    "cleaned",
     "convert",
     "document_profile",
     "page_facts",
@@ -53,7 +54,7 @@ def convert(
     content: PageContent, document: DocumentProfile | None = None, *, keep_furniture: bool = False
 ) -> list[Block]:
     """The page's blocks in reading order. Without the document's profile the page is judged by itself."""
-    content = _cleaned(content)
+    content = cleaned(content)
     known = document or document_profile([page_facts(content)])
     lines = list(content.lines) if keep_furniture else furniture.split(content, known)[0]
     by_angle: dict[int, list[Line]] = {}
@@ -68,7 +69,7 @@ def convert(
     return found + [Picture(box) for box in content.pictures]
 
 
-def _cleaned(content: PageContent) -> PageContent:
+def cleaned(content: PageContent) -> PageContent:
     """The page with every line in a place that it can have; text is kept wherever it was."""
     lines = []
     for line in content.lines:

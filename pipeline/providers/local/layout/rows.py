@@ -50,9 +50,10 @@ class Row:
         before: Line | None = None
         for cell in cells:
             part = line_tokens(cell)
-            if self._is_raised(cell):
+            raised = self._is_raised(cell)
+            if raised:
                 part = [token._replace(style=token.style._replace(shift=1)) for token in part]
-            if part and before is not None and _touches(before, cell):
+            if part and before is not None and _touches(before, cell, tightly=raised):
                 part[0] = part[0]._replace(spaced=False)
             found += part
             before = cell
@@ -161,9 +162,9 @@ def _height(line: Line) -> float:
     return line.bottom - line.top
 
 
-def _touches(before: Line, cell: Line) -> bool:
+def _touches(before: Line, cell: Line, *, tightly: bool) -> bool:
     gap = cell.left - before.right
-    if before.spans and cell.spans:
+    if tightly or (before.spans and cell.spans):
         return gap < _TOUCHING * min(before.size, cell.size)
     return gap < 0.3 * cell.size and cell.text.startswith(_CLOSING)
 

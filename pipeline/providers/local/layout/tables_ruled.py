@@ -266,8 +266,7 @@ def _records(areas: Sequence[_Area], contents: Sequence[Sequence[Line]]) -> list
     found: list[list[list[Line]]] = [[[] for _ in areas] for _ in range(number)]
     for column, stack in enumerate(stacks):
         for row in stack:
-            nearest = min(range(number), key=lambda index, at=_middle(row): abs(heights[index] - at))
-            found[nearest][column] += row.cells
+            found[_nearest(heights, _middle(row))][column] += row.cells
     return [[Cell(cell_runs(lines)) for lines in record] for record in found]
 
 
