@@ -1,4 +1,4 @@
-"""Headers, footers, page numbers and watermarks: what stands at a page's edges or aslant, and says nothing of its own."""
+"""Headers, footers, page numbers and watermarks: what stands at a page's edges or aslant and is no text of its own."""
 
 import re
 from collections.abc import Sequence

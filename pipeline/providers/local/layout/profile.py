@@ -4,6 +4,7 @@ A pass over all pages gives a few facts of each; the profile made of them is sma
 one by one agree.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -74,7 +75,7 @@ class DocumentProfile:
 
 def style_key(size: float, *, bold: bool, mono: bool = False) -> str:
     """Name of a style: its size to half a unit, and what sets it apart."""
-    half = round(2 * min(max(size, 0.0), 10_000.0)) / 2 if size == size else 0.0
+    half = round(2 * min(max(size, 0.0), 10_000.0)) / 2 if math.isfinite(size) else 0.0
     return f"{half:g}{'b' if bold else ''}{'m' if mono else ''}"
 
 
@@ -134,7 +135,7 @@ def _largest(counted: dict[str, list[int]]) -> dict[str, list[int]]:
 
 
 def _edges(content: PageContent) -> Iterator[str]:
-    lines = sorted((line for line in content.lines if line.bottom == line.bottom), key=lambda line: line.top)
+    lines = sorted((line for line in content.lines if math.isfinite(line.top + line.bottom)), key=lambda line: line.top)
     for line in lines[:_MAX_EDGE_LINES] + lines[-_MAX_EDGE_LINES:] + [line for line in lines if line.angle][:8]:
         if key := edge_key(line, content.height):
             yield key

@@ -18,6 +18,7 @@ _MAX_PARTS = 12
 _BIN = 0.2  # text sizes
 _MIN_GAP = 0.9  # text sizes
 _WORD_GAP = 0.6
+_TIGHT = 1.45  # text sizes from a cell's line to its next one
 _PROSE_CHARS = 28
 _PROSE_FILL = 0.8
 _NUMERIC = re.compile(
@@ -37,8 +38,8 @@ def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
     """The rows of a block from top to bottom, with those that are a table's replaced by it."""
     found: list[list[Row] | Table] = []
     start = 0
-    for first, end in _stretches(rows):
-        table = _table(rows[first:end])
+    for begin, end in _stretches(rows):
+        first, table = begin, _table(rows[begin:end])
         if table is None:
             continue
         if first > start and _is_head(rows[first - 1], rows[first:end]):
@@ -284,21 +285,15 @@ def _continues(placed: Sequence[Sequence[Placed]], index: int, header: int, sepa
     row, above = placed[index], placed[index - 1]
     if not row or not above or (separated is not None and separated[index]):
         return False
-    if any(cell.first != cell.last for cell in row) or any(cell.first != cell.last for cell in above):
+    if any(cell.first != cell.last for cell in (*row, *above)):
         return False
+    columns, filled = {cell.first for cell in row}, {cell.first for cell in above}
     if index < header:  # A head of several lines, each cell of which stands below one of the line above.
-        return {cell.first for cell in row} <= {cell.first for cell in above} or len(row) < len(above)
-    if index == header and separated is None:
+        return columns <= filled or len(row) < len(above)
+    apart = row[0].lines[0].bottom - above[0].lines[0].bottom >= _TIGHT * row[0].lines[0].size
+    if apart or (index == header and separated is None) or row[0].first == 0 or not columns <= filled:
         return False
-    size = row[0].lines[0].size
-    tight = row[0].lines[0].bottom - above[0].lines[0].bottom < 1.45 * size
-    if row[0].first == 0:
-        return False
-    columns = {cell.first for cell in above}
-    wide = all(cell.first in columns for cell in row)
-    texts = [line.text for cell in row for line in cell.lines]
-    numbers = any(_NUMERIC.fullmatch(text) for text in texts)
-    if not (tight and wide) or numbers:
+    if any(_NUMERIC.fullmatch(line.text) for cell in row for line in cell.lines):
         return False
     return separated is not None or (2 * len(row) <= len(above) and _wraps(placed, index))
 
