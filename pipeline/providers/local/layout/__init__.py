@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pipeline.providers.local.layout import frames, furniture, tables_ruled, turning
+from pipeline.providers.local.layout import profile as profiles
 from pipeline.providers.local.layout.blocks import as_dicts
 from pipeline.providers.local.layout.classify import Classifier, Context
 from pipeline.providers.local.layout.columns import reading_order
@@ -56,6 +57,8 @@ def convert(
     """The page's blocks in reading order. Without the document's profile the page is judged by itself."""
     content = cleaned(content)
     known = document or document_profile([page_facts(content)])
+    if not any(line.spans for line in content.lines):
+        known = profiles.recognised(content, known)
     lines = list(content.lines) if keep_furniture else furniture.split(content, known)[0]
     by_angle: dict[int, list[Line]] = {}
     for line in lines:

@@ -8,7 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -16,6 +16,9 @@ from pipeline.providers.local.layout.model import Line, PageContent
 
 EDGE = 0.12
 """Share of the page's height at its top and bottom where headers and footers stand."""
+
+RECOGNISED_LARGER = 1.35
+"""How many times as large as the text around it recognised text is that is a heading."""
 
 _MAX_EDGE_LINES = 8
 _MAX_STYLES = 200
@@ -175,6 +178,32 @@ def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
     least = 2 if count <= _SHORT_DOCUMENT else 3
     repeated = sorted((key for key in seen if seen[key].best >= least), key=lambda key: -seen[key].best)
     return _profile(count, styles, frozenset(repeated[:_MAX_REPEATED]))
+
+
+def recognised(content: PageContent, document: DocumentProfile) -> DocumentProfile:
+    """The document's profile with the sizes of one page of recognised text: they vary by chance, so that only a few
+    clearly larger ones are headings."""
+    by_size: Counter[float] = Counter()
+    for line in content.lines:
+        if not line.angle and math.isfinite(line.size):
+            by_size[line.size] += len(line.text)
+    body = _weighted_median(by_size)
+    levels: dict[str, int] = {}
+    level, before = 0, math.inf
+    for size in sorted((size for size in by_size if size >= RECOGNISED_LARGER * body), reverse=True):
+        if size < 0.8 * before:
+            level, before = level + 1, size
+        levels[style_key(size, bold=False)] = min(level, 3)
+    return replace(document, body_size=body, body_bold=False, body_mono=False, headings=levels, depths={})
+
+
+def _weighted_median(counts: Counter[float]) -> float:
+    half, passed = sum(counts.values()) / 2, 0
+    for size in sorted(counts):
+        passed += counts[size]
+        if passed >= half:
+            return size
+    return 10.0
 
 
 def _add_styles(styles: dict[str, list[int]], facts: PageFacts) -> None:

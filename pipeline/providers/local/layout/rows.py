@@ -95,6 +95,9 @@ class Row:
         return around([cell.box for cell in self.cells])
 
     def _is_raised(self, cell: Line) -> bool:
+        near = 0.4 * self.size
+        if not any(abs(cell.left - o.right) < near or abs(o.left - cell.right) < near for o in self.cells):
+            return False  # A small figure in a cell of its own.
         main = self.main
         return (
             len(cell.text) <= _RAISED_CHARS

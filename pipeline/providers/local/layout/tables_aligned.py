@@ -1,8 +1,8 @@
 """Tables without rules between their cells: columns are where no word stands for many rows."""
 
 import re
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from statistics import mean, median
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
     """The rows of a block from top to bottom, with those that are a table's replaced by it."""
     found: list[list[Row] | Table] = []
     start = 0
-    for begin, end in _stretches(rows):
+    for begin, end in _attempts(rows):
         first, table = begin, _table(rows[begin:end])
         if table is None:
             continue
@@ -69,6 +69,17 @@ def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
     if first >= 0:
         found.append((first, last + 1))
     return [part for first, end in found if end - first >= 2 for part in parted(rows, first, end, 0)]
+
+
+def _attempts(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
+    """The stretches, and in place of those that are no table their parts between rows of one piece."""
+    for first, end in _stretches(rows):
+        lone = [n for n in range(first, end) if not (rows[n].is_tabular or rows[n].has_marker)]
+        if not lone or len(lone) > _MAX_PARTS or _table(rows[first:end]):
+            yield first, end
+            continue
+        edges = [first - 1, *lone, end]
+        yield from ((a + 1, b) for a, b in pairwise(edges) if b - a > 2)
 
 
 def parted(rows: Sequence[Row], first: int, end: int, depth: int) -> list[tuple[int, int]]:
