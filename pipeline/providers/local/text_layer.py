@@ -76,9 +76,10 @@ def _text(handle: Any) -> str:
 
 def _without_false_hyphens(handle: Any, text: str) -> str:
     """The text without glyphs that have no character, and so look like the mark of a hyphen at a line's end."""
-    if "\x02" not in text:
+    if not _HYPHENS.intersection(text):
         return text
-    return re.sub("\x02", lambda found: "\x02" if _breaks_line(handle, found.start(), len(text)) else "\x01", text)
+    count = len(text)
+    return re.sub("[\x02\ufffe]", lambda m: m.group() if _breaks_line(handle, m.start(), count) else "\x01", text)
 
 
 def _breaks_line(handle: Any, index: int, count: int) -> bool:
