@@ -333,7 +333,8 @@ def _open_table(
         if region.left + slack < bar.at < region.right - slack
         and min(bar.end, box[3]) - max(bar.start, box[1]) > 0.7 * (box[3] - box[1])
     ]
-    borders = places(ruled, slack) or tables_aligned.borders_of([row.cells for row in found])
+    drawn = [tables_aligned.Border(x, x) for x in places(ruled, slack)]
+    borders = drawn or tables_aligned.borders_of([row.cells for row in found])
     if not borders or len(found) < 2:
         return None, set()
     placed = [tables_aligned.place(row.cells, borders) for row in found]
