@@ -89,9 +89,10 @@ class _PdfReader:
         self._threads = threads
         self._seen: OrderedDict[bytes, list[Line]] = OrderedDict()
 
-    def convert(self, page: PageRef, profile: DocumentProfile | None = None) -> Answer:
+    def convert(self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False) -> Answer:
+        """Markdown of the page. `profile`: of its document, so that headings and headers agree from page to page."""
         started = time.monotonic()
-        return _answer(layout.render(self.blocks(page, profile)), started)
+        return _answer(layout.render(self.blocks(page, profile, keep_furniture=keep_furniture)), started)
 
     def blocks(
         self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False
@@ -153,9 +154,10 @@ class _PictureReader:
         self._max_pixels = max_pixels
         self._threads = threads
 
-    def convert(self, page: PageRef, profile: DocumentProfile | None = None) -> Answer:
+    def convert(self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False) -> Answer:
+        """Markdown of the page. `profile`: of its document, so that headings and headers agree from page to page."""
         started = time.monotonic()
-        return _answer(layout.render(self.blocks(page, profile)), started)
+        return _answer(layout.render(self.blocks(page, profile, keep_furniture=keep_furniture)), started)
 
     def blocks(
         self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pypdfium2.raw as pdfium_c
@@ -106,7 +107,7 @@ class _Reader:
         """Stroked: each level or upright segment is a rule. Filled: each rectangle is a fill, or a rule if thin."""
         for points in self._shapes(raw, matrix, count):
             if stroked:
-                for a, b in zip(points, points[1:], strict=False):
+                for a, b in pairwise(points):
                     self._add_segment(a, b)
             elif len(points) in {4, 5} and len({round(x) for x, _ in points}) <= 2:
                 xs, ys = [x for x, _ in points], [y for _, y in points]

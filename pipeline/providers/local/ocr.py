@@ -62,7 +62,12 @@ def recognise(image: Image.Image, threads: int) -> list[Line]:
         found = _run(_SHARED.engine, padded(looked_at))
     enlarged = image.width / looked_at.width
     lines = (as_line(piece) for piece in found if piece.text.strip())
-    return [Line(line.text, *(value * enlarged for value in line[1:6])) for line in lines]
+    return [_enlarged(line, enlarged) for line in lines]
+
+
+def _enlarged(line: Line, scale: float) -> Line:
+    left, top, right, bottom, size = (value * scale for value in line[1:6])
+    return Line(line.text, left, top, right, bottom, size)
 
 
 def bounded(image: Image.Image) -> Image.Image:

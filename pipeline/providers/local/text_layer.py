@@ -24,6 +24,7 @@ MIN_QUALITY = 0.7
 _HYPHENS = frozenset("\x02\ufffe")  # What PDFium puts in place of a hyphen and the line break after it.
 _LINE = re.compile(r"[^\r\n\x02\ufffe]+")
 _WORD = re.compile(r"\S+")
+_LEVEL_PT = 1.0
 _SAMPLES = 64
 
 _UNREADABLE = re.compile(
@@ -68,9 +69,28 @@ def _text(handle: Any) -> str:
     written = pdfium_c.FPDFText_GetText(handle, 0, count, buffer) - 1
     text = bytes(buffer)[: max(0, written) * 2].decode("utf-16-le", "surrogatepass")
     if len(text) == count:
-        return text
+        return _without_false_hyphens(handle, text)
     # Characters beyond the basic plane, or ones that PDFium leaves out of its text, shift positions.
     return "".join(chr(min(pdfium_c.FPDFText_GetUnicode(handle, index), 0x10FFFF)) for index in range(count))
+
+
+def _without_false_hyphens(handle: Any, text: str) -> str:
+    """The text without glyphs that have no character, and so look like the mark of a hyphen at a line's end."""
+    if not _HYPHENS.intersection(text):
+        return text
+    count = len(text)
+    return re.sub("[\x02\ufffe]", lambda m: m.group() if _breaks_line(handle, m.start(), count) else "\x01", text)
+
+
+def _breaks_line(handle: Any, index: int, count: int) -> bool:
+    """Whether the characters before and after one stand on different lines."""
+    if not 0 < index < count - 1:
+        return True
+    x, before, after = ctypes.c_double(), ctypes.c_double(), ctypes.c_double()
+    pdfium_c.FPDFText_GetCharOrigin(handle, index - 1, x, before)
+    start = x.value
+    pdfium_c.FPDFText_GetCharOrigin(handle, index + 1, x, after)
+    return abs(before.value - after.value) > _LEVEL_PT or x.value < start
 
 
 def _mapped_share(handle: Any, count: int) -> float:

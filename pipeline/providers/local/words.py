@@ -184,10 +184,7 @@ def pieces(words: Sequence[Word]) -> list[list[Word]]:
 
 def as_line(words: Sequence[Word], ending: str = "") -> Line:
     """The words as a line, with what is raised or lowered marked; `ending` is put after the last word."""
-    sizes: Counter[float] = Counter()
-    for word in words:
-        sizes[word.size] += len(word.text)
-    size = max(sizes, key=lambda size: (sizes[size], size))
+    size = _main_size(words)
     main = [word for word in words if word.size == size]
     foot = main[0].foot
     spans = [_span(word, size, foot) for word in words]
@@ -200,6 +197,16 @@ def as_line(words: Sequence[Word], ending: str = "") -> Line:
     else:
         top, bottom = min(word.top for word in words), max(word.bottom for word in words)
     return Line(text, left, top, right, bottom, size, tuple(spans), main[0].angle)
+
+
+def _main_size(words: Sequence[Word]) -> float:
+    size = words[0].size
+    if all(word.size == size for word in words):
+        return size
+    sizes: Counter[float] = Counter()
+    for word in words:
+        sizes[word.size] += len(word.text)
+    return max(sizes, key=lambda size: (sizes[size], size))
 
 
 def _span(word: Word, size: float, foot: float) -> Span:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pipeline.providers.local.layout import frames, furniture, tables_ruled, turning
+from pipeline.providers.local.layout import profile as profiles
 from pipeline.providers.local.layout.blocks import as_dicts
 from pipeline.providers.local.layout.classify import Classifier, Context
 from pipeline.providers.local.layout.columns import reading_order
@@ -28,6 +29,7 @@ __all__ = [
     "PageContent",
     "PageFacts",
     "as_dicts",
+    "cleaned",
     "convert",
     "document_profile",
     "page_facts",
@@ -53,8 +55,10 @@ def convert(
     content: PageContent, document: DocumentProfile | None = None, *, keep_furniture: bool = False
 ) -> list[Block]:
     """The page's blocks in reading order. Without the document's profile the page is judged by itself."""
-    content = _cleaned(content)
+    content = cleaned(content)
     known = document or document_profile([page_facts(content)])
+    if not any(line.spans for line in content.lines):
+        known = profiles.recognised(content, known)
     lines = list(content.lines) if keep_furniture else furniture.split(content, known)[0]
     by_angle: dict[int, list[Line]] = {}
     for line in lines:
@@ -68,7 +72,7 @@ def convert(
     return found + [Picture(box) for box in content.pictures]
 
 
-def _cleaned(content: PageContent) -> PageContent:
+def cleaned(content: PageContent) -> PageContent:
     """The page with every line in a place that it can have; text is kept wherever it was."""
     lines = []
     for line in content.lines:

@@ -125,8 +125,8 @@ def _cover(lines: Sequence[P], start: float, step: float) -> list[int]:
     changes = [0] * (_BINS + 1)
     for line in lines:
         first, last = sorted((line.left, line.right))
-        changes[min(_BINS, int((first - start) / step))] += 1
-        changes[min(_BINS, int((last - start) / step) + 1)] -= 1
+        changes[max(0, min(_BINS, int((first - start) / step)))] += 1
+        changes[max(0, min(_BINS, int((last - start) / step) + 1))] -= 1
     return list(accumulate(changes[:_BINS]))
 
 

@@ -108,13 +108,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Heading(Block):
+    """A title; level 1 is the highest."""
+
     runs: Runs
     level: int
 
 
 @dataclass(frozen=True)
 class Paragraph(Block):
-    """Running text; `lines` are kept apart where they end on purpose, as in verse."""
+    """Running text."""
 
     runs: Runs
 
@@ -130,11 +132,15 @@ class ListItem(Block):
 
 @dataclass(frozen=True)
 class Quote(Block):
+    """Running text that is set further in than the text around it."""
+
     runs: Runs
 
 
 @dataclass(frozen=True)
 class Footnote(Block):
+    """A note with its raised mark."""
+
     runs: Runs
 
 

@@ -139,23 +139,30 @@ def _starts(first: Row, before: Row, row: Row, block: _Block) -> bool:
         return True
     if before.text.endswith(SOFT_HYPHEN):
         return False
-    # Where lines of different sizes follow each other, their own line distance is not the block's.
-    pitch = min(block.pitch, max(1.35 * row.size, 0.8 * block.pitch))
-    if row.bottom - before.bottom > 1.35 * pitch or not 0.85 < row.size / max(before.size, 1e-9) < 1.18:
-        return True
-    if has_leader(row.text) or has_leader(before.text):
-        return True  # Lines of a table of contents.
-    if row.is_tabular or row.is_mono != before.is_mono or (row.is_bold and before.is_plain):
-        return True
-    if before.is_bold and row.is_plain and (first is before or first.is_bold):
+    if _is_set_apart(before, row, block) or _changes_kind(first, before, row):
         return True
     if _starts_with_mark(first, before, row, block):
         return True
     if ITEM.match(first.text) or first.has_marker:
         return _leaves_item(first, before, row, block)
-    if _is_title(before, row, block):
-        return False
-    return _indents(before, row, block) or _broken_on_purpose(before, row, block)
+    return not _is_title(before, row, block) and (
+        _indents(before, row, block) or _broken_on_purpose(before, row, block)
+    )
+
+
+def _is_set_apart(before: Row, row: Row, block: _Block) -> bool:
+    """Whether there is more space between the rows than inside of paragraphs, or another size of text."""
+    # Where lines of different sizes follow each other, their own line distance is not the block's.
+    pitch = min(block.pitch, max(1.35 * row.size, 0.8 * block.pitch))
+    return row.bottom - before.bottom > 1.35 * pitch or not 0.85 < row.size / max(before.size, 1e-9) < 1.18
+
+
+def _changes_kind(first: Row, before: Row, row: Row) -> bool:
+    """Whether one row is a table's, code, bold or a line of contents, and the other is not."""
+    if has_leader(row.text) or has_leader(before.text) or row.is_tabular or row.is_mono != before.is_mono:
+        return True
+    becomes_bold = row.is_bold and before.is_plain
+    return becomes_bold or (before.is_bold and row.is_plain and (first is before or first.is_bold))
 
 
 def _is_title(before: Row, row: Row, block: _Block) -> bool:

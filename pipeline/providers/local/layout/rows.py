@@ -50,9 +50,10 @@ class Row:
         before: Line | None = None
         for cell in cells:
             part = line_tokens(cell)
-            if self._is_raised(cell):
+            raised = self._is_raised(cell)
+            if raised:
                 part = [token._replace(style=token.style._replace(shift=1)) for token in part]
-            if part and before is not None and _touches(before, cell):
+            if part and before is not None and _touches(before, cell, tightly=raised):
                 part[0] = part[0]._replace(spaced=False)
             found += part
             before = cell
@@ -94,6 +95,9 @@ class Row:
         return around([cell.box for cell in self.cells])
 
     def _is_raised(self, cell: Line) -> bool:
+        near = 0.4 * self.size
+        if not any(abs(cell.left - o.right) < near or abs(o.left - cell.right) < near for o in self.cells):
+            return False  # A small figure in a cell of its own.
         main = self.main
         return (
             len(cell.text) <= _RAISED_CHARS
@@ -161,9 +165,9 @@ def _height(line: Line) -> float:
     return line.bottom - line.top
 
 
-def _touches(before: Line, cell: Line) -> bool:
+def _touches(before: Line, cell: Line, *, tightly: bool) -> bool:
     gap = cell.left - before.right
-    if before.spans and cell.spans:
+    if tightly or (before.spans and cell.spans):
         return gap < _TOUCHING * min(before.size, cell.size)
     return gap < 0.3 * cell.size and cell.text.startswith(_CLOSING)
 

@@ -1,8 +1,8 @@
 """Tables without rules between their cells: columns are where no word stands for many rows."""
 
 import re
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from statistics import mean, median
 from typing import NamedTuple
 
@@ -18,11 +18,24 @@ _MAX_PARTS = 12
 _BIN = 0.2  # text sizes
 _MIN_GAP = 0.9  # text sizes
 _WORD_GAP = 0.6
+_TIGHT_HEAD = 1.7
+_TIGHT = 1.45  # text sizes from a cell's line to its next one
 _PROSE_CHARS = 28
 _PROSE_FILL = 0.8
 _NUMERIC = re.compile(
     r"[-+−(±<>~≈]?[$€£¥₩]?[-+−]?\d[\d,.\s'/:±%()]*[A-Za-z%€$£°×]{0,4}[)*†]?|[-–—]|n/?a|nan", re.IGNORECASE
 )
+
+
+class Border(NamedTuple):
+    """The gap between two columns; a rule has no width."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        return (self.low + self.high) / 2
 
 
 class Placed(NamedTuple):
@@ -37,8 +50,8 @@ def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
     """The rows of a block from top to bottom, with those that are a table's replaced by it."""
     found: list[list[Row] | Table] = []
     start = 0
-    for first, end in _stretches(rows):
-        table = _table(rows[first:end])
+    for begin, end in _attempts(rows):
+        first, table = begin, _table(rows[begin:end])
         if table is None:
             continue
         if first > start and _is_head(rows[first - 1], rows[first:end]):
@@ -68,6 +81,17 @@ def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
     if first >= 0:
         found.append((first, last + 1))
     return [part for first, end in found if end - first >= 2 for part in parted(rows, first, end, 0)]
+
+
+def _attempts(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
+    """The stretches, and in place of those that are no table their parts between rows of one piece."""
+    for first, end in _stretches(rows):
+        lone = [n for n in range(first, end) if not (rows[n].is_tabular or rows[n].has_marker)]
+        if not lone or len(lone) > _MAX_PARTS or _table(rows[first:end]):
+            yield first, end
+            continue
+        edges = [first - 1, *lone, end]
+        yield from ((a + 1, b) for a, b in pairwise(edges) if b - a > 2)
 
 
 def parted(rows: Sequence[Row], first: int, end: int, depth: int) -> list[tuple[int, int]]:
@@ -100,7 +124,7 @@ def _is_head(row: Row, below: Sequence[Row]) -> bool:
     return len(placed) >= max(2, columns - 1) and all(cell.first == cell.last for cell in placed)
 
 
-def _table(rows: Sequence[Row], head_borders: Sequence[float] = ()) -> Table | None:
+def _table(rows: Sequence[Row], head_borders: Sequence[Border] = ()) -> Table | None:
     tabular = [row for row in rows if row.is_tabular]
     if len(rows) > _MAX_ROWS or len(tabular) < 2 or _has_leaders(rows):
         return None
@@ -118,8 +142,8 @@ def _has_leaders(rows: Sequence[Row]) -> bool:
     return sum(has_leader(row.text) for row in rows) > 0.4 * len(rows)
 
 
-def borders_of(rows: Sequence[Sequence[Line]]) -> list[float]:
-    """The middles of the stretches of x where no word of any row stands, rows that run across left out."""
+def borders_of(rows: Sequence[Sequence[Line]]) -> list[Border]:
+    """The stretches of x where no word of any row stands, rows that run across left out."""
     lines = [line for row in rows for line in row]
     size = text_size(lines)
     left, right = min(line.left for line in lines), max(line.right for line in lines)
@@ -131,13 +155,14 @@ def borders_of(rows: Sequence[Sequence[Line]]) -> list[float]:
     cover = _cover([span for row in phrases for span in row], left, step, bins)
     least = _MIN_GAP if len(phrases) > 3 else 1.4
     allowed = len(phrases) // 12
-    borders, start = [], None
+    borders: list[Border] = []
+    start = None
     for index, level in enumerate([*cover, allowed + 1]):
         if level <= allowed and start is None:
             start = index
         elif level > allowed and start is not None:
             if start > 0 and index < bins and (index - start) * step >= least * size:
-                borders.append(left + (start + index) / 2 * step)
+                borders.append(Border(left + start * step, left + index * step))
             start = None
     return borders[:_MAX_COLUMNS]
 
@@ -171,7 +196,7 @@ def _cover(spans: Sequence[Span], left: float, step: float, bins: int) -> list[i
     return list(accumulate(changes[:bins]))
 
 
-def place(cells: Sequence[Line], borders: Sequence[float]) -> list[Placed]:
+def place(cells: Sequence[Line], borders: Sequence[Border]) -> list[Placed]:
     """The lines of one row in their columns; words with usual spaces between them that reach over a border stay
     together, in a cell that spans columns."""
     found: list[Placed] = []
@@ -196,20 +221,26 @@ def _parts(line: Line) -> list[Line]:
     return [line] if len(groups) < 2 else [sub_line(line, spans) for spans in groups]
 
 
-def _columns(line: Line, borders: Sequence[float]) -> tuple[int, int]:
-    # A piece that only reaches a little into the next column, as wide heads do, is in its own alone.
-    slack = max(0.1 * line.size, min(0.18 * (line.right - line.left), 2.5 * line.size))
-    first = sum(border <= line.left + slack for border in borders)
-    last = sum(border < line.right - slack for border in borders)
+def _columns(line: Line, borders: Sequence[Border]) -> tuple[int, int]:
+    """The first and last column that the line stands in; what ends in the gap between two is not in the next one."""
+    width = line.right - line.left
+    slack = max(0.1 * line.size, min(0.12 * width, 1.5 * line.size))
+    middle = (line.left + line.right) / 2
+    first = sum(line.left >= border.low - slack and middle > border.middle for border in borders)
+    last = sum(line.right > border.high + slack for border in borders)
     return first, max(first, last)
 
 
-def looks_tabular(placed: Sequence[Sequence[Placed]], borders: Sequence[float], lines: Sequence[Line]) -> bool:
+def looks_tabular(placed: Sequence[Sequence[Placed]], borders: Sequence[Border], lines: Sequence[Line]) -> bool:
     """Whether these are cells and not columns of running text, nor marks before the items of a list."""
     several = [row for row in placed if len(row) > 1]
     if len(several) < 0.4 * len(placed):
         return False
-    edges = [min(line.left for line in lines), *borders, max(line.right for line in lines)]
+    edges = [
+        min(line.left for line in lines),
+        *(border.middle for border in borders),
+        max(line.right for line in lines),
+    ]
     prose = 0
     for column in range(len(borders) + 1):
         inside = [cell for row in placed for cell in row if cell.first == cell.last == column]
@@ -284,21 +315,20 @@ def _continues(placed: Sequence[Sequence[Placed]], index: int, header: int, sepa
     row, above = placed[index], placed[index - 1]
     if not row or not above or (separated is not None and separated[index]):
         return False
-    if any(cell.first != cell.last for cell in row) or any(cell.first != cell.last for cell in above):
+    if any(cell.first != cell.last for cell in (*row, *above)):
         return False
+    pitch = row[0].lines[0].bottom - above[0].lines[0].bottom
+    columns, filled = {cell.first for cell in row}, {cell.first for cell in above}
     if index < header:  # A head of several lines, each cell of which stands below one of the line above.
-        return {cell.first for cell in row} <= {cell.first for cell in above} or len(row) < len(above)
-    if index == header and separated is None:
+        return pitch < _TIGHT_HEAD * row[0].lines[0].size and (columns <= filled or len(row) < len(above))
+    if (
+        pitch >= _TIGHT * row[0].lines[0].size
+        or (index == header and separated is None)
+        or row[0].first == 0
+        or not columns <= filled
+    ):
         return False
-    size = row[0].lines[0].size
-    tight = row[0].lines[0].bottom - above[0].lines[0].bottom < 1.45 * size
-    if row[0].first == 0:
-        return False
-    columns = {cell.first for cell in above}
-    wide = all(cell.first in columns for cell in row)
-    texts = [line.text for cell in row for line in cell.lines]
-    numbers = any(_NUMERIC.fullmatch(text) for text in texts)
-    if not (tight and wide) or numbers:
+    if any(_NUMERIC.fullmatch(line.text) for cell in row for line in cell.lines):
         return False
     return separated is not None or (2 * len(row) <= len(above) and _wraps(placed, index))
 

@@ -266,8 +266,7 @@ def _records(areas: Sequence[_Area], contents: Sequence[Sequence[Line]]) -> list
     found: list[list[list[Line]]] = [[[] for _ in areas] for _ in range(number)]
     for column, stack in enumerate(stacks):
         for row in stack:
-            nearest = min(range(number), key=lambda index, at=_middle(row): abs(heights[index] - at))
-            found[nearest][column] += row.cells
+            found[_nearest(heights, _middle(row))][column] += row.cells
     return [[Cell(cell_runs(lines)) for lines in record] for record in found]
 
 
@@ -334,7 +333,8 @@ def _open_table(
         if region.left + slack < bar.at < region.right - slack
         and min(bar.end, box[3]) - max(bar.start, box[1]) > 0.7 * (box[3] - box[1])
     ]
-    borders = places(ruled, slack) or tables_aligned.borders_of([row.cells for row in found])
+    drawn = [tables_aligned.Border(x, x) for x in places(ruled, slack)]
+    borders = drawn or tables_aligned.borders_of([row.cells for row in found])
     if not borders or len(found) < 2:
         return None, set()
     placed = [tables_aligned.place(row.cells, borders) for row in found]

@@ -7,7 +7,7 @@ from pipeline.providers.local.layout.model import SOFT_HYPHEN
 
 BULLETS = "•▪‣◦●○■□◆◇✓✔➢➤►▶❖⁃∙⦁"
 ITEM = re.compile(
-    rf"(?P<marker>[{BULLETS}\uf000-\uf0ff]|[*–−-](?=\s)|[o§](?=\s+[A-Z])"
+    rf"(?P<marker>[{BULLETS}\uf000-\uf0ff]|[*–−-](?=\s)|·(?=\s)(?!.*\s·\s)|[o§](?=\s+[A-Z])"
     r"|\(?\d{1,3}[.)](?=\s)|\(?[a-z][.)](?=\s)|\([ivx]{1,5}\)(?=\s)|[A-Z]\)(?=\s)|[ivx]{2,5}[.)](?=\s))\s*(?=\S)"
 )
 """A list's bullet or number with text after it."""
