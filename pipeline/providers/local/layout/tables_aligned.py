@@ -16,6 +16,7 @@ _MAX_ROWS = 2_000
 _MAX_COLUMNS = 60
 _MAX_PARTS = 12
 _BIN = 0.2  # text sizes
+_MAX_BINS = 3_000
 _MIN_GAP = 0.9  # text sizes
 _WORD_GAP = 0.6
 _WRAPPED_FILL = 0.6  # of its column's width that a line which is wrapped has at least
@@ -148,9 +149,10 @@ def borders_of(rows: Sequence[Sequence[Line]]) -> list[Border]:
     lines = [line for row in rows for line in row]
     size = text_size(lines)
     left, right = min(line.left for line in lines), max(line.right for line in lines)
-    width, step = right - left, _BIN * size
-    if not 0 < width < 1e5 * step:
+    width = right - left
+    if width <= 0:
         return []
+    step = max(_BIN * size, width / _MAX_BINS)
     bins = int(width / step) + 1
     phrases = _telling([[span for line in row for span in _phrases(line)] for row in rows], width)
     cover = _cover([span for row in phrases for span in row], left, step, bins)
