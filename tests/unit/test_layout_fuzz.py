@@ -16,6 +16,7 @@ from pipeline.providers.local.layout import (
     document_profile,
     furniture,
     page_facts,
+    profile_for,
     render,
 )
 from pipeline.providers.local.layout.model import Line, Rule, Span, Style
@@ -99,7 +100,7 @@ def test_no_word_is_lost_with_everything_kept(page):
 def test_only_furniture_is_lost(pages):
     known = document_profile(page_facts(page) for page in pages)
     for page in map(cleaned, pages):
-        _, away = furniture.split(page, known)
+        _, away = furniture.split(page, profile_for(page, known))
         expected = sum((letters(line.text) for line in page.lines), Counter())
         expected.subtract(sum((letters(line.text) for line in away), Counter()))
         assert letters(text_of(convert(page, known))) >= +expected

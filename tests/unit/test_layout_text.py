@@ -158,3 +158,8 @@ def test_words_in_several_pieces_are_hyphenated_as_one():
     )
     blocks = convert(page(first, line("art", 50, 112)))
     assert plain(blocks[0].runs) == "state-of-the-art"
+
+
+def test_a_hyphen_at_a_lines_end_stays_where_the_page_has_the_compound():
+    found = [*column(["an open-domain task and its", "use in open-", "domain search and in ques-", "tions"], 50)]
+    assert "use in open-domain search and in questions" in markdown(*found)

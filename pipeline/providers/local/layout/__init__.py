@@ -8,7 +8,7 @@ No step drops text, apart from headers, footers, page numbers and watermarks, wh
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pipeline.providers.local.layout import frames, furniture, tables_ruled, turning
+from pipeline.providers.local.layout import compounds, frames, furniture, tables_ruled, turning
 from pipeline.providers.local.layout import profile as profiles
 from pipeline.providers.local.layout.blocks import as_dicts
 from pipeline.providers.local.layout.classify import Classifier, Context
@@ -33,6 +33,7 @@ __all__ = [
     "convert",
     "document_profile",
     "page_facts",
+    "profile_for",
     "render",
     "to_markdown",
 ]
@@ -56,9 +57,7 @@ def convert(
 ) -> list[Block]:
     """The page's blocks in reading order. Without the document's profile the page is judged by itself."""
     content = cleaned(content)
-    known = document or document_profile([page_facts(content)])
-    if not any(line.spans for line in content.lines):
-        known = profiles.recognised(content, known)
+    known = profile_for(content, document)
     lines = list(content.lines) if keep_furniture else furniture.split(content, known)[0]
     by_angle: dict[int, list[Line]] = {}
     for line in lines:
@@ -70,6 +69,13 @@ def convert(
         blocks = _level_blocks(turning.level(part, angle), known if not found else _without_headings(known))
         found += turning.back(blocks, angle, content)
     return found + [Picture(box) for box in content.pictures]
+
+
+def profile_for(content: PageContent, document: DocumentProfile | None) -> DocumentProfile:
+    """What the page is judged by: its document's profile, or its own; recognised text has sizes of its own."""
+    known = document or document_profile([page_facts(content)])
+    recognised = not any(line.spans for line in content.lines)
+    return profiles.recognised(content, known) if recognised else known
 
 
 def cleaned(content: PageContent) -> PageContent:
@@ -84,7 +90,7 @@ def cleaned(content: PageContent) -> PageContent:
             lines.append(line._replace(angle=-1))
         else:
             lines.append(_with_sides_in_order(line))
-    return replace(content, lines=tuple(lines))
+    return replace(content, lines=tuple(compounds.kept(lines)))
 
 
 def _with_sides_in_order(line: Line) -> Line:

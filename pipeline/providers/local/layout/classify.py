@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pipeline.providers.local.layout import headings, lists
-from pipeline.providers.local.layout.model import SOFT_HYPHEN, Block, Code, Paragraph, Quote
+from pipeline.providers.local.layout.model import Block, Code, Paragraph, Quote
 from pipeline.providers.local.layout.paragraphs import Group, goes_on
 from pipeline.providers.local.layout.profile import DocumentProfile
 from pipeline.providers.local.layout.rows import Row
+from pipeline.providers.local.layout.text import with_hyphens
 
 _MIN_QUOTE_INDENT = 1.5  # text sizes
 _MONO_WIDTH = 0.6
@@ -117,7 +118,7 @@ def _is_in_list(groups: Sequence[Group], index: int) -> bool:
 def _code_block(groups: Sequence[Group]) -> Code:
     rows = [row for group in groups for row in group.rows]
     left = min(row.left for row in rows)
-    text = "\n".join(" " * _indent(row, left) + row.text.replace(SOFT_HYPHEN, "-") for row in rows)
+    text = "\n".join(" " * _indent(row, left) + with_hyphens(row.text) for row in rows)
     boxes = [group.box for group in groups]
     box = (min(b[0] for b in boxes), min(b[1] for b in boxes), max(b[2] for b in boxes), max(b[3] for b in boxes))
     return Code(box, text)

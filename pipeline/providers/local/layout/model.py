@@ -10,6 +10,9 @@ from typing import NamedTuple
 SOFT_HYPHEN = "\u00ad"
 """Ends the text of a line whose last word goes on in the next one, where the source says so."""
 
+HARD_HYPHEN = "\u2011"
+"""Ends the text of a line whose last word goes on in the next one after a hyphen that stays."""
+
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom."""
 

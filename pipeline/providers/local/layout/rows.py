@@ -13,6 +13,7 @@ CELL_GAP = 1.5
 """Space between two pieces of one row, in text sizes, from which they are cells and not words of one sentence."""
 
 _TOUCHING = 0.12
+_RAISED = re.compile(r"[\d\W]{1,6}|\w{1,2}")
 _RAISED_CHARS = 6
 _CLOSING = tuple(",.;:!?)]}%”’")
 _NUMBER = re.compile(r"\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]$")
@@ -99,11 +100,8 @@ class Row:
         if not any(abs(cell.left - o.right) < near or abs(o.left - cell.right) < near for o in self.cells):
             return False  # A small figure in a cell of its own.
         main = self.main
-        return (
-            len(cell.text) <= _RAISED_CHARS
-            and 0 < cell.size < 0.85 * main.size
-            and main.bottom - cell.bottom > 0.15 * main.size
-        )
+        smaller = 0 < cell.size < 0.85 * main.size and main.bottom - cell.bottom > 0.15 * main.size
+        return smaller and bool(_RAISED.fullmatch(cell.text))
 
 
 def rows(lines: Iterable[Line]) -> list[Row]:

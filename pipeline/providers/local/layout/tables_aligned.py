@@ -16,8 +16,10 @@ _MAX_ROWS = 2_000
 _MAX_COLUMNS = 60
 _MAX_PARTS = 12
 _BIN = 0.2  # text sizes
+_MAX_BINS = 3_000
 _MIN_GAP = 0.9  # text sizes
 _WORD_GAP = 0.6
+_WRAPPED_FILL = 0.6  # of its column's width that a line which is wrapped has at least
 _TIGHT_HEAD = 1.7
 _TIGHT = 1.45  # text sizes from a cell's line to its next one
 _PROSE_CHARS = 28
@@ -147,9 +149,10 @@ def borders_of(rows: Sequence[Sequence[Line]]) -> list[Border]:
     lines = [line for row in rows for line in row]
     size = text_size(lines)
     left, right = min(line.left for line in lines), max(line.right for line in lines)
-    width, step = right - left, _BIN * size
-    if not 0 < width < 1e5 * step:
+    width = right - left
+    if width <= 0:
         return []
+    step = max(_BIN * size, width / _MAX_BINS)
     bins = int(width / step) + 1
     phrases = _telling([[span for line in row for span in _phrases(line)] for row in rows], width)
     cover = _cover([span for row in phrases for span in row], left, step, bins)
@@ -340,6 +343,9 @@ def _wraps(placed: Sequence[Sequence[Placed]], index: int) -> bool:
         column = [other for row in placed for other in row if other.first == other.last == cell.first]
         room = max(other.lines[-1].right for other in column)
         above = next(other for other in placed[index - 1] if other.first == cell.first)
+        start = min(other.lines[0].left for other in column)
+        if above.lines[-1].right - above.lines[0].left < _WRAPPED_FILL * (room - start):
+            return False
         word = len(text.split()[0]) / max(len(text), 1) * (cell.lines[0].right - cell.lines[0].left)
         if not text[:1].islower() and above.lines[-1].right + word < room - above.lines[-1].size:
             return False

@@ -337,6 +337,8 @@ def _open_table(
     borders = drawn or tables_aligned.borders_of([row.cells for row in found])
     if not borders or len(found) < 2:
         return None, set()
+    if not any(row.is_tabular for row in found[:2]) and not drawn:
+        return None, set()  # More stands above the columns than a head.
     placed = [tables_aligned.place(row.cells, borders) for row in found]
     if _is_text(placed, len(borders)) or len(tables_aligned.parted(found, 0, len(found), 0)) > 1:
         return None, set()

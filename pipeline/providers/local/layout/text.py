@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from pipeline.providers.local.layout.model import SOFT_HYPHEN
+from pipeline.providers.local.layout.model import HARD_HYPHEN, SOFT_HYPHEN
 
 BULLETS = "•▪‣◦●○■□◆◇✓✔➢➤►▶❖⁃∙⦁"
 ITEM = re.compile(
@@ -52,6 +52,8 @@ def join_lines(texts: Iterable[str]) -> str:
 
 def seam(first: str, second: str) -> tuple[bool, bool]:
     """(whether the hyphen that ends `first` goes away, whether a space comes between) where two lines are joined."""
+    if first.endswith(HARD_HYPHEN):
+        return False, False
     hyphenated = first.endswith((SOFT_HYPHEN, "-", "\u2010"))
     if hyphenated and first[-2:-1].isalpha() and second[:1].islower():
         # `state-of-the-` keeps its hyphen: the words of a compound are not parts of one.
@@ -65,6 +67,11 @@ def folded(text: str) -> str:
     return " ".join(text.split())
 
 
+def with_hyphens(text: str) -> str:
+    """The text with hyphens that a reader sees."""
+    return text.replace(SOFT_HYPHEN, "-").replace(HARD_HYPHEN, "-")
+
+
 def clean(text: str) -> str:
     """The text with single spaces, and with hyphens that a reader sees."""
-    return folded(text).replace(SOFT_HYPHEN, "-")
+    return with_hyphens(folded(text))
