@@ -18,8 +18,9 @@ _LONG = 2.0  # length by height, from which the shape of a piece tells how it ru
 _TALL = 1.5  # height by width, from which a piece seems to run up or down
 _SHORT = 3.0  # height by width, below which it may be a narrow letter all the same
 _SURE = 0.9
-_LIKELY = 0.75
-_BETTER = 0.1
+_LEAST_SURE = 0.75
+_BETTER = 0.05
+_LETTERS = 3  # 6890 reads as well upside down
 _LEAST = 0.5  # below, it is no text: a picture's detail, a rule
 
 
@@ -74,6 +75,10 @@ class _Pieces:
         self.read(indices, angle)
         return sum(self.text(index, angle).score for index in indices) / len(indices) if indices else 0.0
 
+    def letters(self, indices: Sequence[int], angle: int) -> int:
+        """How many letters these pieces have in this direction, in which they were read."""
+        return sum(map(str.isalpha, "".join(self.text(index, angle).text for index in indices)))
+
 
 def _page_turn(pieces: _Pieces) -> int:
     """By how many degrees most of the text is turned clockwise."""
@@ -90,15 +95,14 @@ def _page_turn(pieces: _Pieces) -> int:
 
 def _surest(pieces: _Pieces, sample: Sequence[int], angles: Sequence[int]) -> int:
     """The angle of which the engine is surest; upright where it is of none, as with vertical writing and drawings."""
-    best, certainty = 0, _LIKELY - _BETTER
+    scores: dict[int, float] = {}
     for angle in angles:
-        now = pieces.certainty(sample, angle)
-        if now >= _SURE:
+        scores[angle] = pieces.certainty(sample, angle)
+        if scores[angle] >= _SURE and pieces.letters(sample, angle) >= _LETTERS:
             return angle
-        # Smudged text is upright as a rule: it takes more than chance to think otherwise.
-        if now > certainty + _BETTER or (angle == 0 and now >= certainty):
-            best, certainty = angle, now
-    return best
+    best = max(scores, key=lambda angle: scores[angle])
+    # Smudged text is upright as a rule: it takes more than chance to think otherwise.
+    return best if scores[best] >= max(_LEAST_SURE, scores.get(0, 0.0) + _BETTER) else 0
 
 
 def _sideways_turns(pieces: _Pieces, indices: Sequence[int], turn: int) -> dict[int, int]:
