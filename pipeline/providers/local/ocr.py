@@ -17,9 +17,11 @@ from pipeline.providers.local.images import shrink
 from pipeline.providers.local.layout.model import Line
 from pipeline.providers.local.rapid import MAX_SIDE_PX, Engine
 
-MAX_PIXELS = 3_000_000
-"""Pixels of a picture that are looked at; larger ones are scaled down. An A4 page at 175 dpi: more costs memory and
-time and recognises no more."""
+MAX_PIXELS = 6_750_000
+"""Pixels of a picture that are looked at, whoever asks; larger ones are scaled down."""
+
+_USUAL_PIXELS = 3_000_000
+_USUAL_DPI = 200
 
 _MAX_ASPECT = 7  # The engine enlarges the shorter side to 736 pixels: a strip must not become a gigapixel.
 
@@ -55,7 +57,15 @@ def recognise(image: Image.Image, threads: int) -> list[Line]:
         found = _run(_SHARED.engine, padded(looked_at))
     enlarged = image.width / looked_at.width
     lines = straighten.as_lines(found, (looked_at.width / 2, looked_at.height / 2))
-    return [Line(line.text, *(value * enlarged for value in line[1:6]), (), line.angle) for line in lines]
+    return [straighten.scaled(line, enlarged) for line in lines]
+
+
+def pixels_at(dpi: int) -> int:
+    """Most pixels of a page that is looked at in this resolution: A4 at 175 dpi, more only where more is chosen.
+
+    More costs memory and time, and recognises no more of text in common sizes.
+    """
+    return min(MAX_PIXELS, round(_USUAL_PIXELS * max(1.0, dpi / _USUAL_DPI) ** 2))
 
 
 def bounded(image: Image.Image) -> Image.Image:

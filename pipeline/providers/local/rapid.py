@@ -35,7 +35,7 @@ class Engine:
     def __init__(self, threads: int) -> None:
         from rapidocr import RapidOCR  # noqa: PLC0415  (0.5 GB that pages with a text layer do not need)
 
-        self._engine = RapidOCR(
+        self._engine: Any = RapidOCR(
             params={
                 "Global.log_level": "error",
                 "Global.use_cls": False,  # It turns lines that are upright.
@@ -101,7 +101,12 @@ def _ink(image: Image.Image) -> tuple[int, int, int, int] | None:
     if dark is None or (dark[2] - dark[0]) * (dark[3] - dark[1]) > 0.5 * image.width * image.height:
         return None
     left, top, right, bottom = dark
-    return max(0, left - _AIR_PX), max(0, top - _AIR_PX), min(image.width, right + _AIR_PX), min(image.height, bottom + _AIR_PX)
+    return (
+        max(0, left - _AIR_PX),
+        max(0, top - _AIR_PX),
+        min(image.width, right + _AIR_PX),
+        min(image.height, bottom + _AIR_PX),
+    )
 
 
 def _overlap(a: Quad, b: Quad) -> bool:

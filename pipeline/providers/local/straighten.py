@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from pipeline.providers.local import layout
 from pipeline.providers.local.direction import Found
-from pipeline.providers.local.layout.model import Line, PageContent, Rule
-from pipeline.providers.local.layout.turning import turn_box
+from pipeline.providers.local.layout import Block, DocumentProfile, turning
+from pipeline.providers.local.layout.model import Line, PageContent
 from pipeline.providers.local.rapid import Point, Quad
 
 MAX_SKEW = 8.0
@@ -19,6 +20,12 @@ _LEAST_SKEW = 0.2
 _LONG = 4.0
 _AGREEING = 1.0  # degrees around the median
 _SIZE_OF_HEIGHT = 0.75  # Boxes are drawn around ascenders, descenders and some air.
+
+
+def blocks(content: PageContent, profile: DocumentProfile | None, *, keep_furniture: bool = False) -> list[Block]:
+    """Blocks of a recognised page, whichever way it was put in: read upright, with boxes where they are on it."""
+    level, angle = upright(content)
+    return turning.back(layout.convert(level, profile, keep_furniture=keep_furniture), angle, content)
 
 
 def as_lines(found: Sequence[Found], middle: Point) -> list[Line]:
@@ -41,6 +48,12 @@ def as_line(piece: Found) -> Line:
     middle = sum(ys) / 4
     top, bottom = middle - height / 2, middle + height / 2
     return Line(piece.text, min(xs), top, max(xs), bottom, _SIZE_OF_HEIGHT * height, (), angle)
+
+
+def scaled(line: Line, factor: float) -> Line:
+    """A recognised line in a picture of another size."""
+    left, top, right, bottom, size = (value * factor for value in line[1:6])
+    return Line(line.text, left, top, right, bottom, size, (), line.angle)
 
 
 def skew(quads: Iterable[Quad]) -> float:
@@ -77,24 +90,12 @@ def upright(content: PageContent) -> tuple[PageContent, int]:
     angle = max(weights, key=lambda key: (weights[key], -key), default=0)
     if angle not in {90, 180, 270}:
         return content, 0
-    size = content.width, content.height
-    width, height = size if angle == 180 else size[::-1]
-    return (
-        replace(
-            content,
-            width=width,
-            height=height,
-            lines=tuple(_turned(line, angle, *size) for line in content.lines),
-            rules=tuple(Rule(*turn_box(tuple(rule), angle, *size)) for rule in content.rules),
-            fills=tuple(turn_box(box, angle, *size) for box in content.fills),
-            pictures=tuple(turn_box(box, angle, *size) for box in content.pictures),
-        ),
-        angle,
-    )
+    lines = tuple(_turned(line, angle, content) for line in content.lines)
+    return replace(turning.level(replace(content, lines=()), angle), lines=lines), angle
 
 
-def _turned(line: Line, angle: int, width: float, height: float) -> Line:
-    left, top, right, bottom = turn_box(line.box, angle, width, height)
+def _turned(line: Line, angle: int, content: PageContent) -> Line:
+    left, top, right, bottom = turning.turn_box(line.box, angle, content.width, content.height)
     own = line.angle if line.angle < 0 else (line.angle - angle) % 360
     return Line(line.text, left, top, right, bottom, line.size, (), own)
 

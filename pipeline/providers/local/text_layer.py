@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pypdfium2.raw as pdfium_c
 
-from pipeline.providers.local import words
+from pipeline.providers.local import trust, words
 from pipeline.providers.local.layout.model import SOFT_HYPHEN, Line
 from pipeline.providers.local.links import Links
 from pipeline.providers.local.pdfium import Page
@@ -52,7 +52,8 @@ def read(page: Page) -> TextLayer:
             return TextLayer([], 0, 0.0)
         glyphs = Glyphs(handle, page)
         found = _without_repeats(list(_lines(text, glyphs, Links(page))))
-        return TextLayer(found, characters, min(readable_share(text), _mapped_share(handle, len(text))))
+        shares = readable_share(text), _mapped_share(handle, len(text)), trust.score(page, handle, text, found)
+        return TextLayer(found, characters, min(shares))
 
 
 def readable_share(text: str) -> float:
