@@ -21,6 +21,7 @@ from pipeline.providers.protocols import Answer, PageReader, PageRef
 from pipeline.settings import LOCAL, Settings
 
 _REMEMBERED_PICTURES = 32
+_POOR = 0.3
 
 
 class _Ocr(NamedTuple):
@@ -148,7 +149,9 @@ class _PdfReader:
         seen = [line for view in views for line in self._read(view)]
         if layer.usable:
             return layer.lines + pictures.new_lines(seen, layer.lines)
-        return seen or layer.lines  # A poor text layer is better than nothing.
+        # A poor text layer is better than nothing, and than a few signs in a script that recognition does not know.
+        recognised = sum(len(line.text) for line in seen)
+        return seen if recognised > _POOR * layer.quality * layer.characters else layer.lines
 
     def _read(self, view: _View) -> list[Line]:
         """The text in the view, placed on the page. Logos and headers come on every page: they are recognised once."""
