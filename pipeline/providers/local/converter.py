@@ -24,13 +24,18 @@ _REMEMBERED_PICTURES = 32
 _POOR = 0.3
 
 
-class _Ocr(NamedTuple):
-    """How text is recognised. `pictures`: on pages with a text layer too."""
+class _Options(NamedTuple):
+    """How pages are read. `pictures`: text is recognised on pages with a text layer too.
+
+    What is not read from a text layer in `text_s` is recognised: a page of a hundred thousand single letters takes
+    5 s, one of as many in lines 0.3 s, and to lay them out takes about as long again.
+    """
 
     dpi: int
     pictures: bool
     max_pixels: int
     threads: int
+    text_s: float
 
 
 class LocalConverter:
@@ -44,11 +49,12 @@ class LocalConverter:
     def __init__(self, settings: Settings) -> None:
         cores = os.cpu_count() or 1
         chosen = settings.documents
-        self._ocr = _Ocr(
+        self._options = _Options(
             chosen.ocr_dpi,
             chosen.ocr_pictures,
             min(chosen.max_pixels, ocr.pixels_at(chosen.ocr_dpi)),
             max(1, cores // chosen.converter_count),
+            chosen.page_timeout_s / 3,
         )
 
     @contextmanager
@@ -60,14 +66,14 @@ class LocalConverter:
         """
         if _type_of(source) == "pdf":
             with pdfium.open_document(source) as document:
-                yield _PdfReader(document, self._ocr)
+                yield _PdfReader(document, self._options)
         else:
-            yield _PictureReader(self._ocr)
+            yield _PictureReader(self._options)
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:
         """(key, prompt hash), hex. The key changes with the file's size or time of change, not with its content alone:
         reading a file to save a conversion that costs nothing would cost more than the conversion."""
-        facts = [LOCAL, str(page.number), str(self._ocr.dpi), str(self._ocr.pictures), str(self._ocr.max_pixels)]
+        facts = [LOCAL, str(page.number), *map(str, self._options[:3])]
         for path in filter(None, (page.source, page.image)):
             status = path.stat()
             facts += [str(path.resolve()), str(status.st_size), str(status.st_mtime_ns)]
@@ -100,9 +106,9 @@ class _View(NamedTuple):
 class _PdfReader:
     """Pages of one open PDF."""
 
-    def __init__(self, document: pdfium.Document, settings: _Ocr) -> None:
+    def __init__(self, document: pdfium.Document, settings: _Options) -> None:
         self._document = document
-        self._ocr = settings
+        self._options = settings
         self._seen: OrderedDict[bytes, list[Line]] = OrderedDict()
 
     def convert(self, page: PageRef, profile: DocumentProfile | None = None) -> Answer:
@@ -121,28 +127,28 @@ class _PdfReader:
     def facts(self, number: int) -> PageFacts:
         """What the document's profile needs to know of page `number`; text in pictures is left out."""
         with self._document.page(number) as opened:
-            layer = text_layer.read(opened)
+            layer = text_layer.read(opened, time.monotonic() + self._options.text_s)
             width, height = opened.size
         return layout.page_facts(PageContent(width, height, tuple(layer.lines if layer.usable else ())))
 
     def _look(self, page: PageRef) -> tuple[TextLayer, list[_View], PageContent]:
         """The page's text layer, pictures of what is not in it, and what is drawn. PDFium is free again afterwards."""
         with self._document.page(page.number) as opened:
-            layer = text_layer.read(opened)
+            layer = text_layer.read(opened, time.monotonic() + self._options.text_s)
             width, height = opened.size
             drawn = drawings.read(opened)
             content = PageContent(width, height, (), tuple(drawn.rules), tuple(drawn.fills))
             if layer.usable:
-                boxes = pictures.worth_reading(opened, layer.lines) if self._ocr.pictures else []
+                boxes = pictures.worth_reading(opened, layer.lines) if self._options.pictures else []
             else:
                 boxes = [] if opened.is_bare else [(0.0, 0.0, width, height)]
             if not layer.usable and page.image is not None:
-                whole = images.load_picture(page.image, 1, self._ocr.max_pixels)
+                whole = images.load_picture(page.image, 1, self._options.max_pixels)
                 return layer, [_View(whole, 0.0, 0.0, width / whole.width)], content
             return layer, [self._render(opened, box) for box in boxes], content
 
     def _render(self, page: pdfium.Page, box: pdfium.Box) -> _View:
-        picture = page.render(self._ocr.dpi, self._ocr.max_pixels, box)
+        picture = page.render(self._options.dpi, self._options.max_pixels, box)
         return _View(picture, box[0], box[1], (box[2] - box[0]) / picture.width)
 
     def _lines(self, layer: TextLayer, views: Sequence[_View]) -> list[Line]:
@@ -157,7 +163,7 @@ class _PdfReader:
         """The text in the view, placed on the page. Logos and headers come on every page: they are recognised once."""
         key = hashlib.blake2b(view.picture.tobytes(), digest_size=16).digest()
         if key not in self._seen:
-            self._seen[key] = view.lines(self._ocr.threads)
+            self._seen[key] = view.lines(self._options.threads)
         self._seen.move_to_end(key)
         if len(self._seen) > _REMEMBERED_PICTURES:
             self._seen.popitem(last=False)
@@ -167,8 +173,8 @@ class _PdfReader:
 class _PictureReader:
     """Pages of one picture file: its only one, or the frames of a TIFF."""
 
-    def __init__(self, settings: _Ocr) -> None:
-        self._ocr = settings
+    def __init__(self, settings: _Options) -> None:
+        self._options = settings
 
     def convert(self, page: PageRef, profile: DocumentProfile | None = None) -> Answer:
         started = time.monotonic()
@@ -179,8 +185,8 @@ class _PictureReader:
     ) -> list[Block]:
         """The picture's blocks in reading order, with boxes in its pixels."""
         path, number = (page.image, 1) if page.image else (page.source, page.number)
-        picture = images.load_picture(path, number, self._ocr.max_pixels)
-        lines = _View(picture, 0.0, 0.0, 1.0).lines(self._ocr.threads)
+        picture = images.load_picture(path, number, self._options.max_pixels)
+        lines = _View(picture, 0.0, 0.0, 1.0).lines(self._options.threads)
         content = PageContent(picture.width, picture.height, tuple(lines))
         return straighten.blocks(content, profile, keep_furniture=keep_furniture)
 
