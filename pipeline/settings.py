@@ -111,6 +111,11 @@ class DocumentSettings(BaseModel):
     """Pixels of one page image; larger pages are rendered at a lower resolution."""
     max_page_points: float = Field(default=14_400, gt=0)
     """Longest side of a page in points (1/72 inch); PDF's own limit. Longer ones are refused."""
+    ocr_dpi: int = Field(default=200, ge=72, le=300)
+    """Resolution at which pages are rendered for text recognition. A4 is looked at with 3 million pixels (175 dpi) up
+    to 200, with more above."""
+    ocr_pictures: bool = True
+    """Whether text is recognised in pictures on pages that have a text layer too."""
     stale_temp_s: float = Field(default=24 * 3600, gt=0)
     """Age at which a temp folder without a running document is removed (source 001, section 7.1)."""
     cache: bool = True

@@ -8,29 +8,36 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.providers.local import ocr
 from pipeline.providers.local.converter import LocalConverter
 from pipeline.providers.local.layout import to_markdown
+from pipeline.providers.local.rapid import Text
 from pipeline.providers.protocols import PageRef
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import picture_of, scanned_pdf
 
 
-class Box(list):
-    def tolist(self):
-        return list(self)
+class Engine:
+    """Finds the same text, or fails, whatever it is shown; `seen` are the sizes of that."""
+
+    def __init__(self, found=(), error=None):
+        self.found = found
+        self.error = error
+        self.seen = []
+
+    def look(self, image):
+        self.seen.append(image.size)
+        if self.error:
+            raise self.error
+        texts = {quad: Text(text, 0.99) for quad, text in self.found}
+        return SimpleNamespace(
+            quads=list(texts), read=lambda quads: [texts.get(quad, Text("?", 0.1)) for quad in quads]
+        )
 
 
-def answering(monkeypatch, answer):
-    """Puts an engine in place that gives, or raises, `answer`; gives the list of pictures that it was shown."""
-    seen = []
-
-    def engine(image):
-        seen.append(image)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
+def answering(monkeypatch, found=(), error=None):
+    """Puts an engine in place that finds (text, corners), or raises; gives the sizes of pictures that it was shown."""
+    engine = Engine(found, error)
     monkeypatch.setattr(ocr._SHARED, "engine", engine)
-    return seen
+    return engine.seen
 
 
 def test_words_in_a_picture_are_recognised():
@@ -58,7 +65,7 @@ def test_the_engine_is_made_once_and_is_quiet():
     first = ocr._SHARED.engine
     ocr.recognise(picture_of(["two"]), threads=2)
     assert ocr._SHARED.engine is first
-    assert not first.use_cls
+    assert not first._engine.use_cls
     assert not logging.getLogger("RapidOCR").isEnabledFor(logging.WARNING)
 
 
@@ -71,13 +78,13 @@ def test_real_scan_is_read():
 
 
 def test_no_texts_is_no_error(monkeypatch):
-    answering(monkeypatch, SimpleNamespace(txts=None, boxes=None))
+    answering(monkeypatch)
     assert ocr.recognise(Image.new("RGB", (40, 40)), threads=1) == []
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), RuntimeError("onnx"), MemoryError(), AssertionError(), OSError()])
 def test_whatever_the_engine_raises_is_a_unit_error(monkeypatch, error):
-    answering(monkeypatch, error)
+    answering(monkeypatch, error=error)
     with pytest.raises(UnitError) as caught:
         ocr.recognise(Image.new("RGB", (40, 40)), threads=1)
     assert (caught.value.kind, caught.value.code) == (ErrorKind.TRANSIENT, "ocr_failed")
@@ -92,10 +99,11 @@ def test_missing_engine_is_a_permanent_error(monkeypatch):
 
 
 def test_boxes_are_in_pixels_of_the_picture_that_was_given(monkeypatch):
-    corners = Box([[10, 20], [110, 20], [110, 40], [10, 40]])
-    seen = answering(monkeypatch, SimpleNamespace(txts=("half", " "), boxes=(corners, corners)))
+    corners = ((10.0, 20.0), (110.0, 20.0), (110.0, 40.0), (10.0, 40.0))
+    elsewhere = ((10.0, 60.0), (110.0, 60.0), (110.0, 80.0), (10.0, 80.0))
+    seen = answering(monkeypatch, [(corners, "half"), (elsewhere, " ")])
     (line,) = ocr.recognise(Image.new("RGB", (8000, 1000)), threads=1)
-    factor = 8000 / seen[0].width
+    factor = 8000 / seen[0][0]
     assert (line.left, line.top, line.right, line.bottom) == tuple(
         pytest.approx(value * factor) for value in (10, 20, 110, 40)
     )
@@ -103,19 +111,22 @@ def test_boxes_are_in_pixels_of_the_picture_that_was_given(monkeypatch):
 
 @pytest.mark.parametrize("size", [(60_000, 20), (20, 60_000), (9000, 9000), (1, 1), (300, 200)])
 def test_the_engine_sees_pictures_of_bounded_size_and_shape(monkeypatch, size):
-    seen = answering(monkeypatch, SimpleNamespace(txts=None, boxes=None))
+    seen = answering(monkeypatch)
     ocr.recognise(Image.new("RGB", size), threads=1)
-    assert max(seen[0].size) <= 4000
-    assert max(seen[0].size) <= 7 * min(seen[0].size)
-    assert seen[0].width * seen[0].height <= ocr.MAX_PIXELS
+    (width, height) = seen[0]
+    assert max(width, height) <= 4000
+    assert max(width, height) <= 7 * min(width, height)
+    assert width * height <= ocr.MAX_PIXELS
 
 
-def test_leaning_text_keeps_its_height():
-    line = ocr.as_line(ocr.Found("leaning", [[0, 0], [400, 40], [400, 70], [0, 30]]))
-    assert (line.top, line.bottom) == (20, 50)
-    assert line.size == pytest.approx(22.5)
+def test_more_pixels_are_looked_at_only_where_more_are_asked_for():
+    assert [ocr.pixels_at(dpi) for dpi in (72, 200, 300)] == [3_000_000, 3_000_000, ocr.MAX_PIXELS]
 
 
-def test_text_up_the_page_keeps_its_width_as_size():
-    line = ocr.as_line(ocr.Found("upwards", [[0, 200], [0, 0], [20, 0], [20, 200]]))
-    assert (line.top, line.bottom, line.size) == (0, 200, 15)
+@pytest.mark.parametrize(
+    "words", [["Confidential"], ["Hello there", "Total 12"], ["Dear Sir,", "", "thank you.", "", "Yours"]]
+)
+def test_few_words_on_a_white_page_are_seen(words):
+    page = Image.new("RGB", (1488, 1925), "white")
+    page.paste(picture_of(words, (500, 350), 26), (130, 100))
+    assert " ".join(line.text for line in ocr.recognise(page, threads=2)).split() == " ".join(words).split()

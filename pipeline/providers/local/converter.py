@@ -13,7 +13,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.providers.local import drawings, images, layout, ocr, pdfium, pictures, text_layer
+from pipeline.providers.local import drawings, images, layout, ocr, pdfium, pictures, straighten, text_layer
 from pipeline.providers.local.filetype import detect_file
 from pipeline.providers.local.layout import Block, DocumentProfile, Line, PageContent, PageFacts
 from pipeline.providers.local.text_layer import TextLayer
@@ -21,9 +21,21 @@ from pipeline.providers.protocols import Answer, PageReader, PageRef
 from pipeline.settings import LOCAL, Settings
 
 _REMEMBERED_PICTURES = 32
+_POOR = 0.3
 
-OCR_DPI = 200
-"""Resolution at which pages are rendered for text recognition; `ocr.MAX_PIXELS` lowers it for large pages."""
+
+class _Options(NamedTuple):
+    """How pages are read. `pictures`: text is recognised on pages with a text layer too.
+
+    What is not read from a text layer in `text_s` is recognised: a page of a hundred thousand single letters takes
+    5 s, one of as many in lines 0.3 s, and to lay them out takes about as long again.
+    """
+
+    dpi: int
+    pictures: bool
+    max_pixels: int
+    threads: int
+    text_s: float
 
 
 class LocalConverter:
@@ -36,8 +48,14 @@ class LocalConverter:
 
     def __init__(self, settings: Settings) -> None:
         cores = os.cpu_count() or 1
-        self._threads = max(1, cores // settings.documents.converter_count)
-        self._max_pixels = min(settings.documents.max_pixels, ocr.MAX_PIXELS)
+        chosen = settings.documents
+        self._options = _Options(
+            chosen.ocr_dpi,
+            chosen.ocr_pictures,
+            min(chosen.max_pixels, ocr.pixels_at(chosen.ocr_dpi)),
+            max(1, cores // chosen.converter_count),
+            chosen.page_timeout_s / 3,
+        )
 
     @contextmanager
     def open(self, source: Path) -> Iterator[PageReader]:
@@ -48,14 +66,14 @@ class LocalConverter:
         """
         if _type_of(source) == "pdf":
             with pdfium.open_document(source) as document:
-                yield _PdfReader(document, self._max_pixels, self._threads)
+                yield _PdfReader(document, self._options)
         else:
-            yield _PictureReader(self._max_pixels, self._threads)
+            yield _PictureReader(self._options)
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:
         """(key, prompt hash), hex. The key changes with the file's size or time of change, not with its content alone:
         reading a file to save a conversion that costs nothing would cost more than the conversion."""
-        facts = [LOCAL, str(page.number)]
+        facts = [LOCAL, str(page.number), *map(str, self._options[:3])]
         for path in filter(None, (page.source, page.image)):
             status = path.stat()
             facts += [str(path.resolve()), str(status.st_size), str(status.st_mtime_ns)]
@@ -76,17 +94,21 @@ class _View(NamedTuple):
 
     def placed(self, line: Line) -> Line:
         """A line in pixels of the picture as one on the page."""
-        left, top, right, bottom, size = (value * self.scale for value in line[1:6])
-        return Line(line.text, self.left + left, self.top + top, self.left + right, self.top + bottom, size)
+        line = straighten.scaled(line, self.scale)
+        return line._replace(
+            left=self.left + line.left,
+            top=self.top + line.top,
+            right=self.left + line.right,
+            bottom=self.top + line.bottom,
+        )
 
 
 class _PdfReader:
     """Pages of one open PDF."""
 
-    def __init__(self, document: pdfium.Document, max_pixels: int, threads: int) -> None:
+    def __init__(self, document: pdfium.Document, settings: _Options) -> None:
         self._document = document
-        self._max_pixels = max_pixels
-        self._threads = threads
+        self._options = settings
         self._seen: OrderedDict[bytes, list[Line]] = OrderedDict()
 
     def convert(self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False) -> Answer:
@@ -99,48 +121,50 @@ class _PdfReader:
     ) -> list[Block]:
         """The page's blocks in reading order, with boxes in points from its top left corner."""
         layer, views, content = self._look(page)
-        return layout.convert(
-            replace(content, lines=tuple(self._lines(layer, views))), profile, keep_furniture=keep_furniture
-        )
+        content = replace(content, lines=tuple(self._lines(layer, views)))
+        make = layout.convert if layer.usable else straighten.blocks
+        return make(content, profile, keep_furniture=keep_furniture)
 
     def facts(self, number: int) -> PageFacts:
         """What the document's profile needs to know of page `number`; text in pictures is left out."""
         with self._document.page(number) as opened:
-            layer = text_layer.read(opened)
+            layer = text_layer.read(opened, time.monotonic() + self._options.text_s)
             width, height = opened.size
         return layout.page_facts(PageContent(width, height, tuple(layer.lines if layer.usable else ())))
 
     def _look(self, page: PageRef) -> tuple[TextLayer, list[_View], PageContent]:
         """The page's text layer, pictures of what is not in it, and what is drawn. PDFium is free again afterwards."""
         with self._document.page(page.number) as opened:
-            layer = text_layer.read(opened)
+            layer = text_layer.read(opened, time.monotonic() + self._options.text_s)
             width, height = opened.size
             drawn = drawings.read(opened)
             content = PageContent(width, height, (), tuple(drawn.rules), tuple(drawn.fills))
             if layer.usable:
-                boxes = pictures.worth_reading(opened, layer.lines)
+                boxes = pictures.worth_reading(opened, layer.lines) if self._options.pictures else []
             else:
                 boxes = [] if opened.is_bare else [(0.0, 0.0, width, height)]
             if not layer.usable and page.image is not None:
-                whole = images.load_picture(page.image, 1, self._max_pixels)
+                whole = images.load_picture(page.image, 1, self._options.max_pixels)
                 return layer, [_View(whole, 0.0, 0.0, width / whole.width)], content
             return layer, [self._render(opened, box) for box in boxes], content
 
     def _render(self, page: pdfium.Page, box: pdfium.Box) -> _View:
-        picture = page.render(OCR_DPI, self._max_pixels, box)
+        picture = page.render(self._options.dpi, self._options.max_pixels, box)
         return _View(picture, box[0], box[1], (box[2] - box[0]) / picture.width)
 
     def _lines(self, layer: TextLayer, views: Sequence[_View]) -> list[Line]:
         seen = [line for view in views for line in self._read(view)]
         if layer.usable:
             return layer.lines + pictures.new_lines(seen, layer.lines)
-        return seen or layer.lines  # A poor text layer is better than nothing.
+        # A poor text layer is better than nothing, and than a few signs in a script that recognition does not know.
+        recognised = sum(len(line.text) for line in seen)
+        return seen if recognised > _POOR * layer.quality * layer.characters else layer.lines
 
     def _read(self, view: _View) -> list[Line]:
         """The text in the view, placed on the page. Logos and headers come on every page: they are recognised once."""
         key = hashlib.blake2b(view.picture.tobytes(), digest_size=16).digest()
         if key not in self._seen:
-            self._seen[key] = view.lines(self._threads)
+            self._seen[key] = view.lines(self._options.threads)
         self._seen.move_to_end(key)
         if len(self._seen) > _REMEMBERED_PICTURES:
             self._seen.popitem(last=False)
@@ -150,9 +174,8 @@ class _PdfReader:
 class _PictureReader:
     """Pages of one picture file: its only one, or the frames of a TIFF."""
 
-    def __init__(self, max_pixels: int, threads: int) -> None:
-        self._max_pixels = max_pixels
-        self._threads = threads
+    def __init__(self, settings: _Options) -> None:
+        self._options = settings
 
     def convert(self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False) -> Answer:
         """Markdown of the page. `profile`: of its document, so that headings and headers agree from page to page."""
@@ -164,10 +187,10 @@ class _PictureReader:
     ) -> list[Block]:
         """The picture's blocks in reading order, with boxes in its pixels."""
         path, number = (page.image, 1) if page.image else (page.source, page.number)
-        picture = images.load_picture(path, number, self._max_pixels)
-        lines = _View(picture, 0.0, 0.0, 1.0).lines(self._threads)
+        picture = images.load_picture(path, number, self._options.max_pixels)
+        lines = _View(picture, 0.0, 0.0, 1.0).lines(self._options.threads)
         content = PageContent(picture.width, picture.height, tuple(lines))
-        return layout.convert(content, profile, keep_furniture=keep_furniture)
+        return straighten.blocks(content, profile, keep_furniture=keep_furniture)
 
 
 def _type_of(source: Path) -> str:

@@ -4,26 +4,26 @@ One engine serves a process (about 0.8 GB), one picture at a time. It is made af
 do not survive one. Its models ship in its wheel, so nothing is downloaded.
 """
 
-import logging
 import math
 import os
 import threading
-from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 from PIL import Image, ImageOps
 
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.providers.local import direction, straighten
+from pipeline.providers.local.direction import Found
 from pipeline.providers.local.images import shrink
 from pipeline.providers.local.layout.model import Line
+from pipeline.providers.local.rapid import MAX_SIDE_PX, Engine
 
-MAX_PIXELS = 3_000_000
-"""Pixels of a picture that are looked at; larger ones are scaled down. An A4 page at 175 dpi: more costs memory and
-time and recognises no more."""
+MAX_PIXELS = 6_750_000
+"""Pixels of a picture that are looked at, whoever asks; larger ones are scaled down."""
 
-_MAX_SIDE_PX = 4_000
+_USUAL_PIXELS = 3_000_000
+_USUAL_DPI = 200
+
 _MAX_ASPECT = 7  # The engine enlarges the shorter side to 736 pixels: a strip must not become a gigapixel.
-_SIZE_OF_HEIGHT = 0.75  # Boxes are drawn around ascenders, descenders and some air.
 
 
 class _Shared:
@@ -35,21 +35,16 @@ class _Shared:
 
     def renew(self) -> None:
         self.lock = threading.Lock()
-        self.engine: Any = None
+        self.engine: Engine | None = None
 
 
 _SHARED = _Shared()
 
 
-class Found(NamedTuple):
-    """One recognised piece of text; `corners` are (x, y) in pixels, clockwise from its own top left."""
-
-    text: str
-    corners: Sequence[Sequence[float]]
-
-
 def recognise(image: Image.Image, threads: int) -> list[Line]:
     """Lines of text in an RGB image, with boxes in its pixels; none for a blank one.
+
+    Each has the angle in which it runs. Boxes of a picture that leans are where they would be if it did not.
 
     `threads` (at least 1) are what the process's engine computes with: the cores divided by the processes that
     recognise. The first call of a process decides. Raises `UnitError`: `ocr_unavailable` (permanent) where there is
@@ -61,19 +56,22 @@ def recognise(image: Image.Image, threads: int) -> list[Line]:
             _SHARED.engine = _make_engine(threads)
         found = _run(_SHARED.engine, padded(looked_at))
     enlarged = image.width / looked_at.width
-    lines = (as_line(piece) for piece in found if piece.text.strip())
-    return [_enlarged(line, enlarged) for line in lines]
+    lines = straighten.as_lines(found, (looked_at.width / 2, looked_at.height / 2))
+    return [straighten.scaled(line, enlarged) for line in lines]
 
 
-def _enlarged(line: Line, scale: float) -> Line:
-    left, top, right, bottom, size = (value * scale for value in line[1:6])
-    return Line(line.text, left, top, right, bottom, size)
+def pixels_at(dpi: int) -> int:
+    """Most pixels of a page that is looked at in this resolution: A4 at 175 dpi, more only where more is chosen.
+
+    More costs memory and time, and recognises no more of text in common sizes.
+    """
+    return min(MAX_PIXELS, round(_USUAL_PIXELS * max(1.0, dpi / _USUAL_DPI) ** 2))
 
 
 def bounded(image: Image.Image) -> Image.Image:
     """The image, or a smaller one that the engine has memory for."""
     image = shrink(image, MAX_PIXELS)
-    return image if max(image.size) <= _MAX_SIDE_PX else ImageOps.contain(image, (_MAX_SIDE_PX, _MAX_SIDE_PX))
+    return image if max(image.size) <= MAX_SIDE_PX else ImageOps.contain(image, (MAX_SIDE_PX, MAX_SIDE_PX))
 
 
 def padded(image: Image.Image) -> Image.Image:
@@ -86,45 +84,18 @@ def padded(image: Image.Image) -> Image.Image:
     return canvas
 
 
-def as_line(piece: Found) -> Line:
-    """A recognised piece as a line; text that leans a little keeps the height that it has along its own baseline."""
-    xs, ys = [float(x) for x, _ in piece.corners], [float(y) for _, y in piece.corners]
-    across, along = max(xs) - min(xs), max(ys) - min(ys)
-    if along > 1.5 * across:  # runs up or down the page
-        return Line(piece.text, min(xs), min(ys), max(xs), max(ys), _SIZE_OF_HEIGHT * across)
-    height = (ys[3] - ys[0] + ys[2] - ys[1]) / 2 or along
-    middle = sum(ys) / 4
-    top, bottom = middle - height / 2, middle + height / 2
-    return Line(piece.text, min(xs), min(top, bottom), max(xs), max(top, bottom), _SIZE_OF_HEIGHT * abs(height))
-
-
-def _make_engine(threads: int) -> Any:
+def _make_engine(threads: int) -> Engine:
     try:
-        from rapidocr import RapidOCR  # noqa: PLC0415  (0.5 GB that pages with a text layer do not need)
-
-        engine = RapidOCR(
-            params={
-                "Global.log_level": "error",
-                "Global.use_cls": False,  # It turns lines that are upright.
-                "Global.max_side_len": _MAX_SIDE_PX,
-                "EngineConfig.onnxruntime.intra_op_num_threads": max(1, min(threads, os.cpu_count() or 1)),
-                "EngineConfig.onnxruntime.inter_op_num_threads": 1,
-            }
-        )
+        return Engine(threads)
     except Exception as error:
         raise UnitError(
             f"The OCR engine cannot be started: {error}", kind=ErrorKind.PERMANENT, code="ocr_unavailable"
         ) from error
-    logging.getLogger("RapidOCR").setLevel(logging.ERROR)
-    return engine
 
 
-def _run(engine: Any, image: Image.Image) -> list[Found]:
+def _run(engine: Engine, image: Image.Image) -> list[Found]:
     try:
-        answer = engine(image)
-        texts, boxes = answer.txts, answer.boxes
-        if texts is None or boxes is None:
-            return []
-        return [Found(str(text), box.tolist()) for text, box in zip(texts, boxes, strict=True)]
+        look = engine.look(image)
+        return direction.read_all(look.quads, look.read)
     except Exception as error:  # It raises types of its own, of OpenCV, of onnxruntime and of NumPy.
         raise UnitError(f"Text recognition failed: {error}", code="ocr_failed") from error

@@ -5,14 +5,16 @@ object: a loop over characters is only run through words that are set in several
 """
 
 import ctypes
+import math
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pypdfium2.raw as pdfium_c
 
-from pipeline.providers.local import words
+from pipeline.providers.local import trust, words
 from pipeline.providers.local.layout.model import SOFT_HYPHEN, Line
 from pipeline.providers.local.links import Links
 from pipeline.providers.local.pdfium import Page
@@ -20,6 +22,9 @@ from pipeline.providers.local.words import Glyphs, Word
 
 MIN_QUALITY = 0.7
 """Share of readable characters below which a text layer is thrown away in favour of OCR."""
+
+MAX_CHARACTERS = 1_000_000
+"""Characters of a page, above which its text layer is not read."""
 
 _HYPHENS = frozenset("\x02\ufffe")  # What PDFium puts in place of a hyphen and the line break after it.
 _LINE = re.compile(r"[^\r\n\x02\ufffe]+")
@@ -44,16 +49,27 @@ class TextLayer(NamedTuple):
         return self.characters > 0 and self.quality >= MIN_QUALITY
 
 
-def read(page: Page) -> TextLayer:
-    """The text layer of an open page."""
+_NOTHING = TextLayer([], 0, 0.0)
+
+
+def read(page: Page, until: float = math.inf) -> TextLayer:
+    """The text layer of an open page; an empty one where it is longer than can be read `until` (monotonic time)."""
     with page.text_page() as handle:
+        if pdfium_c.FPDFText_CountChars(handle) > MAX_CHARACTERS:
+            return _NOTHING
         text = _text(handle)
         characters = len(text) - len(re.findall(r"\s", text))
         if not characters:
-            return TextLayer([], 0, 0.0)
+            return _NOTHING
         glyphs = Glyphs(handle, page)
-        found = _without_repeats(list(_lines(text, glyphs, Links(page))))
-        return TextLayer(found, characters, min(readable_share(text), _mapped_share(handle, len(text))))
+        found = []
+        for line in _lines(text, glyphs, Links(page)):
+            if time.monotonic() > until:
+                return _NOTHING
+            found.append(line)
+        found = _without_repeats(found)
+        shares = readable_share(text), _mapped_share(handle, len(text)), trust.score(page, handle, text, found)
+        return TextLayer(found, characters, min(shares))
 
 
 def readable_share(text: str) -> float:

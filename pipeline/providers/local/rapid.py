@@ -1,0 +1,122 @@
+"""RapidOCR in two steps: where text is in a picture, and what it says. Its own order of work knows no turned pages."""
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+MAX_SIDE_PX = 4_000
+"""Longest side of a picture that is looked at as it is."""
+
+Point = tuple[float, float]
+Quad = tuple[Point, Point, Point, Point]
+"""Corners in pixels, clockwise. Where text is found: from the top left one; where it is read: from the text's own."""
+
+_LEAST_SIDE_PX = 736  # The engine enlarges what is smaller.
+_FEW = 20
+_NEARLY = 0.8
+_DARK = 160
+_AIR_PX = 30
+_FILTER = Image.Resampling.LANCZOS
+
+
+class Text(NamedTuple):
+    """What a piece of a picture says, and how sure the engine is of it (0 to 1)."""
+
+    text: str
+    score: float
+
+
+class Engine:
+    """A loaded engine: about 0.8 GB. It raises types of its own, of OpenCV, of onnxruntime and of NumPy."""
+
+    def __init__(self, threads: int) -> None:
+        from rapidocr import RapidOCR  # noqa: PLC0415  (0.5 GB that pages with a text layer do not need)
+
+        self._engine: Any = RapidOCR(
+            params={
+                "Global.log_level": "error",
+                "Global.use_cls": False,  # It turns lines that are upright.
+                "Global.max_side_len": MAX_SIDE_PX,
+                "EngineConfig.onnxruntime.intra_op_num_threads": max(1, min(threads, os.cpu_count() or 1)),
+                "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+            }
+        )
+        logging.getLogger("RapidOCR").setLevel(logging.ERROR)
+
+    def look(self, image: Image.Image) -> "Look":
+        """Find the text in an RGB image.
+
+        Single words on a page that is white otherwise are overlooked (2 of 3 lines at 200 dpi) unless they are small
+        or fill the picture: where little is found, half the size is looked at as well, and where nothing is found,
+        what is not white. On full pages that found no text but icons.
+        """
+        quads = self._find(image, (0, 0, *image.size), 1.0)
+        share = max(0.5, _LEAST_SIDE_PX / min(image.size))
+        if len(quads) < _FEW and share < _NEARLY:
+            more = self._find(image, (0, 0, *image.size), share)
+            quads += [quad for quad in more if not any(_overlap(quad, known) for known in quads)]
+        if not quads and (ink := _ink(image)) is not None:
+            quads = self._find(image, ink, 1.0)
+        return Look(self._engine, self._engine.load_img(image), quads)
+
+    def _find(self, image: Image.Image, box: tuple[int, int, int, int], share: float) -> list[Quad]:
+        """Places of text in a part of the image that is looked at in this share of its size."""
+        part = image.resize((round((box[2] - box[0]) * share), round((box[3] - box[1]) * share)), _FILTER, box)
+        boxes = self._engine(self._engine.load_img(part), use_det=True, use_cls=False, use_rec=False).boxes
+        across, down = (box[2] - box[0]) / part.width, (box[3] - box[1]) / part.height
+        found = [] if boxes is None else boxes.tolist()
+        return [_quad([(box[0] + x * across, box[1] + y * down) for x, y in corners]) for corners in found]
+
+
+class Look:
+    """A picture with the places of its text."""
+
+    def __init__(self, engine: Any, pixels: Any, quads: Sequence[Quad]) -> None:
+        self._engine = engine
+        self._pixels = pixels
+        self.quads = quads
+
+    def read(self, quads: Sequence[Quad]) -> list[Text]:
+        """What each piece says, read from its first corner to its second."""
+        import numpy as np  # noqa: PLC0415  (not needed for text layers)
+
+        if not quads:
+            return []
+        pieces = self._engine.crop_text_regions(self._pixels, np.array(quads, dtype=np.float32))
+        found = self._engine.recognize_txt(pieces)
+        return [Text(str(text), float(score)) for text, score in zip(found.txts, found.scores, strict=True)]
+
+
+def _quad(corners: Sequence[Sequence[float]]) -> Quad:
+    a, b, c, d = ((float(x), float(y)) for x, y in corners)
+    return (a, b, c, d)
+
+
+def _ink(image: Image.Image) -> tuple[int, int, int, int] | None:
+    """The box of what is dark, with some air; None where there is nothing, or it takes up most of the image."""
+    dark = image.convert("L").point(lambda value: 255 if value < _DARK else 0).getbbox()
+    if dark is None or (dark[2] - dark[0]) * (dark[3] - dark[1]) > 0.5 * image.width * image.height:
+        return None
+    left, top, right, bottom = dark
+    return (
+        max(0, left - _AIR_PX),
+        max(0, top - _AIR_PX),
+        min(image.width, right + _AIR_PX),
+        min(image.height, bottom + _AIR_PX),
+    )
+
+
+def _overlap(a: Quad, b: Quad) -> bool:
+    """Whether the boxes around them share a fifth of the smaller one."""
+    shared = 1.0
+    sides = []
+    for axis in (0, 1):
+        low_a, high_a = min(p[axis] for p in a), max(p[axis] for p in a)
+        low_b, high_b = min(p[axis] for p in b), max(p[axis] for p in b)
+        shared *= max(0.0, min(high_a, high_b) - max(low_a, low_b))
+        sides.append((high_a - low_a, high_b - low_b))
+    area = min(sides[0][0] * sides[1][0], sides[0][1] * sides[1][1])
+    return shared > 0.2 * area
