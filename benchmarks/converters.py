@@ -18,9 +18,11 @@ PENSTOCK, MARKITDOWN, PDFIUM, EMPTY = "penstock", "markitdown", "pdfium", "empty
 
 
 def penstock(source: Path, numbers: Iterable[int]) -> dict[int, str]:
-    """Our local converter, as the cpu workers call it."""
-    with registry.page_converter(get_settings(), LOCAL).open(source) as reader:
-        return {number: reader.convert(PageRef(source, number)).text for number in numbers}
+    """Our local converter, as the workers call it: the survey of the split stage, then page by page."""
+    converter, wanted = registry.page_converter(get_settings(), LOCAL), list(numbers)
+    survey = converter.survey(source, wanted, lambda: None)
+    with converter.open(source, survey) as reader:
+        return {number: reader.convert(PageRef(source, number)).text for number in wanted}
 
 
 def pdfium(source: Path, numbers: Iterable[int]) -> dict[int, str]:

@@ -116,6 +116,8 @@ class DocumentSettings(BaseModel):
     to 200, with more above."""
     ocr_pictures: bool = True
     """Whether text is recognised in pictures on pages that have a text layer too."""
+    keep_headers: bool = False
+    """Whether local conversion keeps headers, footers, page numbers and watermarks, which it takes away otherwise."""
     stale_temp_s: float = Field(default=24 * 3600, gt=0)
     """Age at which a temp folder without a running document is removed (source 001, section 7.1)."""
     cache: bool = True

@@ -120,9 +120,7 @@ def convert(
     if open_jobs:
         from tasks.documents import Options
 
-        options = Options(
-            pages, provider, model, allow_partial, use_cache=not no_cache, pictures=pictures, fresh=fresh
-        )
+        options = Options(pages, provider, model, allow_partial, use_cache=not no_cache, pictures=pictures, fresh=fresh)
         _convert(open_jobs, options, format_)
     if as_json:
         from pipeline.cli.output import print_json

@@ -16,7 +16,6 @@ from pipeline.documents.sources import safe_filename
 from pipeline.engine.errors import UserError
 from pipeline.settings import Settings
 
-
 PICTURES = "pictures"
 
 

@@ -71,7 +71,8 @@ def _row(
         "filename": safe_filename(path.name), "type": info.type, "page_range": _normal(numbers, info.pages),
         "provider": provider, "model": options.model, "size_bytes": info.size_bytes,
         "model_name": registry.model_name(context.settings, provider, options.model),
-        "pictures": options.pictures, "allow_partial": options.allow_partial, "use_cache": options.use_cache and context.settings.documents.cache,
+        "allow_partial": options.allow_partial, "use_cache": options.use_cache and context.settings.documents.cache,
+        "pictures": options.pictures,
         "status": DocumentStatus.PENDING, "created_at": now, "updated_at": now,
     }  # fmt: skip
 

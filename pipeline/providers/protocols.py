@@ -19,8 +19,8 @@ class Usage:
 class Answer:
     """Text that a model gave. `truncated`: it stopped at its token limit, not at its own end.
 
-    `layout`: what stands where on a page, if that is known: its `width` and `height`, and its `blocks` in reading order,
-    each with `type`, `text` and `bbox` (left, top, right, bottom from the top left corner)."""
+    `layout`: what stands where on a page, if that is known: its `width`, `height` and `unit`, and its `blocks` in
+    reading order, each with `type`, `text` and `bbox` (left, top, right, bottom from the top left corner)."""
 
     text: str
     model: str

@@ -156,7 +156,7 @@ def test_blocks_are_where_they_are_on_the_page_as_it_was_put_in(tmp_path, turn):
     for name, degrees in (("upright.png", 0), ("turned.png", turn)):
         picture_of(LETTER[:4]).rotate(-degrees, expand=True).save(tmp_path / name)
         with LocalConverter(Settings()).open(tmp_path / name) as reader:
-            boxes.append(reader.blocks(PageRef(tmp_path / name, 1))[0].box)
+            boxes.append(reader.convert(PageRef(tmp_path / name, 1)).layout["blocks"][0]["bbox"])
     assert boxes[1] == pytest.approx(straighten.turning.turn_box(boxes[0], 360 - turn, 900, 500), abs=8)
 
 

@@ -160,19 +160,20 @@ def test_a_page_of_a_hundred_thousand_characters_is_converted(tmp_path):
 
 
 def test_facts_of_all_pages_make_a_profile_that_pages_share(tmp_path):
-    from pipeline.providers.local.layout import document_profile
-
     path = text_pdf(tmp_path / "a.pdf", [["Running head", "", *[f"text {n} of the page"] * 9] for n in range(4)])
     path.write_bytes(
         pdf_bytes([Sheet(shown("Running head", 72, 770) + shown(f"Text of page {n}.", 72, 600)) for n in range(4)])
     )
-    with LocalConverter(Settings()).open(path) as reader:
-        profile = document_profile(reader.facts(number) for number in range(1, 5))
-        assert reader.convert(PageRef(path, 2), profile).text == "Text of page 1."
-        kept = reader.convert(PageRef(path, 2), profile, keep_furniture=True).text
-        assert kept == "Running head\n\nText of page 1."
-        [block] = reader.blocks(PageRef(path, 2), profile)
-    assert block.box[0] == pytest.approx(72, abs=1)
+    converter, keeping = LocalConverter(Settings()), LocalConverter(Settings(documents={"keep_headers": True}))
+    survey = converter.survey(path, [2], lambda: None)
+    with converter.open(path, survey) as reader, keeping.open(path, survey) as other:
+        answer = reader.convert(PageRef(path, 2))
+        assert answer.text == "Text of page 1."
+        assert other.convert(PageRef(path, 2)).text == "Running head\n\nText of page 1."
+    assert answer.layout is not None
+    [block] = answer.layout["blocks"]
+    assert (block["type"], block["page"], answer.layout["unit"]) == ("paragraph", 2, "pt")
+    assert block["bbox"][0] == pytest.approx(72, abs=1)
 
 
 def test_a_hyphen_at_a_lines_end_is_told_from_a_glyph_without_character():

@@ -1,11 +1,12 @@
 """Pages to Markdown without any service: the text layer where it can be trusted, text recognition elsewhere."""
 
 import hashlib
+import json
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -16,11 +17,17 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.providers.local import drawings, images, layout, ocr, pdfium, pictures, straighten, text_layer
 from pipeline.providers.local.filetype import detect_file
 from pipeline.providers.local.layout import Block, DocumentProfile, Line, PageContent, PageFacts
+from pipeline.providers.local.layout.model import Picture
+from pipeline.providers.local.layout.placing import with_pictures
 from pipeline.providers.local.text_layer import TextLayer
 from pipeline.providers.protocols import Answer, PageReader, PageRef
 from pipeline.settings import LOCAL, Settings
 
 _REMEMBERED_PICTURES = 32
+_PICTURE_DPI = 150
+_MAX_SAVED_PICTURES = 50
+_MAX_SURVEYED = 1000
+_STRETCH = 8
 _POOR = 0.3
 
 
@@ -36,6 +43,7 @@ class _Options(NamedTuple):
     max_pixels: int
     threads: int
     text_s: float
+    keep_headers: bool
 
 
 class LocalConverter:
@@ -55,10 +63,22 @@ class LocalConverter:
             min(chosen.max_pixels, ocr.pixels_at(chosen.ocr_dpi)),
             max(1, cores // chosen.converter_count),
             chosen.page_timeout_s / 3,
+            chosen.keep_headers,
         )
 
+    def survey(self, source: Path, pages: Sequence[int], tick: Callable[[], object]) -> str:
+        """The document's profile as JSON: what its text looks like, the ranks of its headings, what its pages repeat.
+
+        Empty for pictures. Pages that are damaged are left out: they fail when their turn comes. Raises `UnitError` as
+        `open` does."""
+        if _type_of(source) != "pdf":
+            return ""
+        with pdfium.open_document(source) as document:
+            facts = _PdfReader(document, self._options, None).facts(surveyed(pages, document.pages), tick)
+            return json.dumps(layout.document_profile(facts).to_dict())
+
     @contextmanager
-    def open(self, source: Path) -> Iterator[PageReader]:
+    def open(self, source: Path, survey: str = "") -> Iterator[PageReader]:
         """A reader over a PDF, PNG, JPEG, WebP or TIFF file, told apart by content.
 
         Raises `UnitError`, permanent, with code `missing`, `unreadable`, `unsupported`, `encrypted`,
@@ -66,14 +86,15 @@ class LocalConverter:
         """
         if _type_of(source) == "pdf":
             with pdfium.open_document(source) as document:
-                yield _PdfReader(document, self._options)
+                profile = DocumentProfile.from_dict(json.loads(survey)) if survey else None
+                yield _PdfReader(document, self._options, profile)
         else:
             yield _PictureReader(self._options)
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:
         """(key, prompt hash), hex. The key changes with the file's size or time of change, not with its content alone:
         reading a file to save a conversion that costs nothing would cost more than the conversion."""
-        facts = [LOCAL, str(page.number), *map(str, self._options[:3])]
+        facts = [LOCAL, str(page.number), *map(str, self._options[:3]), str(self._options.keep_headers)]
         for path in filter(None, (page.source, page.image)):
             status = path.stat()
             facts += [str(path.resolve()), str(status.st_size), str(status.st_mtime_ns)]
@@ -106,27 +127,44 @@ class _View(NamedTuple):
 class _PdfReader:
     """Pages of one open PDF."""
 
-    def __init__(self, document: pdfium.Document, settings: _Options) -> None:
+    def __init__(self, document: pdfium.Document, options: _Options, profile: DocumentProfile | None) -> None:
         self._document = document
-        self._options = settings
+        self._options = options
+        self._profile = profile
         self._seen: OrderedDict[bytes, list[Line]] = OrderedDict()
 
-    def convert(self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False) -> Answer:
-        """Markdown of the page. `profile`: of its document, so that headings and headers agree from page to page."""
+    def convert(self, page: PageRef) -> Answer:
+        """The boxes of its blocks are in points."""
         started = time.monotonic()
-        return _answer(layout.render(self.blocks(page, profile, keep_furniture=keep_furniture)), started)
-
-    def blocks(
-        self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False
-    ) -> list[Block]:
-        """The page's blocks in reading order, with boxes in points from its top left corner."""
         layer, views, content = self._look(page)
         content = replace(content, lines=tuple(self._lines(layer, views)))
         make = layout.convert if layer.usable else straighten.blocks
-        return make(content, profile, keep_furniture=keep_furniture)
+        blocks = make(content, self._profile, keep_furniture=self._options.keep_headers)
+        if page.pictures is not None:
+            blocks = with_pictures(blocks, self._saved_pictures(page.number, page.pictures))
+        return _answer(content, blocks, page.number, "pt", started)
 
-    def facts(self, number: int) -> PageFacts:
-        """What the document's profile needs to know of page `number`; text in pictures is left out."""
+    def _saved_pictures(self, number: int, folder: Path) -> list[Picture]:
+        """The page's pictures, written to `folder`."""
+        with self._document.page(number) as opened:
+            boxes = pictures.worth_keeping(opened)[:_MAX_SAVED_PICTURES]
+            rendered = [opened.render(_PICTURE_DPI, self._options.max_pixels, box) for box in boxes]
+        found = []
+        for place, (box, picture) in enumerate(zip(boxes, rendered, strict=True), 1):
+            name = f"page-{number:04d}-{place}.png"
+            images.save_png(picture, folder / name)
+            found.append(Picture(box, f"{folder.name}/{name}"))
+        return found
+
+    def facts(self, numbers: Sequence[int], tick: Callable[[], object]) -> Iterator[PageFacts]:
+        """What the document's profile needs to know of pages."""
+        for number in numbers:
+            tick()
+            with suppress(UnitError):
+                yield self._facts(number)
+
+    def _facts(self, number: int) -> PageFacts:
+        """Text in pictures is left out."""
         with self._document.page(number) as opened:
             layer = text_layer.read(opened, time.monotonic() + self._options.text_s)
             width, height = opened.size
@@ -174,23 +212,18 @@ class _PdfReader:
 class _PictureReader:
     """Pages of one picture file: its only one, or the frames of a TIFF."""
 
-    def __init__(self, settings: _Options) -> None:
-        self._options = settings
+    def __init__(self, options: _Options) -> None:
+        self._options = options
 
-    def convert(self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False) -> Answer:
-        """Markdown of the page. `profile`: of its document, so that headings and headers agree from page to page."""
+    def convert(self, page: PageRef) -> Answer:
+        """The boxes of its blocks are in pixels."""
         started = time.monotonic()
-        return _answer(layout.render(self.blocks(page, profile, keep_furniture=keep_furniture)), started)
-
-    def blocks(
-        self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False
-    ) -> list[Block]:
-        """The picture's blocks in reading order, with boxes in its pixels."""
         path, number = (page.image, 1) if page.image else (page.source, page.number)
         picture = images.load_picture(path, number, self._options.max_pixels)
         lines = _View(picture, 0.0, 0.0, 1.0).lines(self._options.threads)
         content = PageContent(picture.width, picture.height, tuple(lines))
-        return straighten.blocks(content, profile, keep_furniture=keep_furniture)
+        blocks = straighten.blocks(content, None, keep_furniture=self._options.keep_headers)
+        return _answer(content, blocks, page.number, "px", started)
 
 
 def _type_of(source: Path) -> str:
@@ -209,8 +242,24 @@ def _type_of(source: Path) -> str:
     return found
 
 
-def _answer(text: str, started: float) -> Answer:
-    return Answer(text=text, model=LOCAL, latency_ms=round((time.monotonic() - started) * 1000))
+def surveyed(wanted: Sequence[int], pages: int) -> list[int]:
+    """Pages that are looked at for a document's profile: those that are wanted and their neighbours, which show what is
+    repeated; of very many, stretches over the whole document."""
+    near = sorted({page for number in wanted for page in range(number - 2, number + 3) if 1 <= page <= pages})
+    if len(near) <= _MAX_SURVEYED:
+        return near
+    stretches = _MAX_SURVEYED // _STRETCH
+    starts = (len(near) * stretch // stretches for stretch in range(stretches))
+    return [page for start in starts for page in near[start : start + _STRETCH]]
+
+
+def _answer(content: PageContent, blocks: list[Block], page: int, unit: str, started: float) -> Answer:
+    found = {
+        "width": round(content.width, 1), "height": round(content.height, 1), "unit": unit,
+        "blocks": layout.as_dicts(blocks, page),
+    }  # fmt: skip
+    text, took_ms = layout.render(blocks), round((time.monotonic() - started) * 1000)
+    return Answer(text=text, model=LOCAL, latency_ms=took_ms, layout=found)
 
 
 def _digest(text: str) -> str:

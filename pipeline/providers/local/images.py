@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 from PIL import Image, ImageOps, TiffImagePlugin
 
@@ -99,6 +100,17 @@ def shrink(image: Image.Image, max_pixels: int) -> Image.Image:
     if image.getexif():
         smaller.getexif().update(image.getexif())
     return smaller
+
+
+def save_png(image: Image.Image, path: Path) -> None:
+    """Write a picture in one step; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}-{uuid4().hex[:8]}")
+    try:
+        image.save(partial, "PNG")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def is_blank(image: Image.Image) -> bool:

@@ -13,6 +13,7 @@ from pipeline.providers.local.layout.model import Line
 from pipeline.providers.local.pdfium import Box, Page
 
 _MIN_SHARE = 0.01  # of the page's area: a heading set as a picture
+_WHOLE_PAGE = 0.9  # of the page's area: a scan, or a background
 _MIN_PIXELS = 60_000  # fewer are icons
 _BACKGROUND_COVER = 0.05  # share of a picture under text lines, from which it is a sheet that they stand on,
 _BACKGROUND_LINES = 3  # if there are as many of them,
@@ -36,6 +37,14 @@ def worth_reading(page: Page, lines: Sequence[Line]) -> list[Box]:
         if area(box) >= least and pixels >= _MIN_PIXELS and not _is_background(box, lines):
             found.append(box)
     return found
+
+
+def worth_keeping(page: Page) -> list[Box]:
+    """Boxes of the page's pictures that are no icons and not the page itself, from top to bottom."""
+    width, height = page.size
+    least, most = _MIN_SHARE * width * height, _WHOLE_PAGE * width * height
+    boxes = [box for box, _ in merged([(clipped(box, width, height), pixels) for box, pixels in on_page(page)])]
+    return sorted((box for box in boxes if least <= area(box) <= most), key=lambda box: (box[1], box[0]))
 
 
 def on_page(page: Page) -> list[tuple[Box, int]]:

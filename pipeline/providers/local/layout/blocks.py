@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipeline.providers.local.layout.inline import plain_text
-from pipeline.providers.local.layout.model import Block, Code, Heading, ListItem, Table
+from pipeline.providers.local.layout.model import Block, Code, Heading, ListItem, Picture, Table
 
 
 def as_dicts(blocks: Sequence[Block], page: int) -> list[dict[str, Any]]:
@@ -22,6 +22,8 @@ def _as_dict(block: Block, page: int) -> dict[str, Any]:
     }
     if isinstance(block, Heading):
         found["level"] = block.level
+    elif isinstance(block, Picture):
+        found["link"] = block.link
     elif isinstance(block, ListItem):
         found |= {"marker": block.marker, "depth": block.depth}
     elif isinstance(block, Table):

@@ -13,6 +13,7 @@ from pipeline.providers.local.layout.model import (
     Heading,
     ListItem,
     Paragraph,
+    Picture,
     Quote,
     Runs,
     Table,
@@ -45,6 +46,8 @@ def _block(block: Block) -> str:
             return f"{fence}\n{text}\n{fence}"
         case Table():
             return table(block)
+        case Picture(link=link) if link:
+            return f"![]({link})"
         case Paragraph(runs=runs) | Footnote(runs=runs) | Quote(runs=runs) | ListItem(runs=runs):
             return _lead(block) + inline.at_line_start(inline.to_markdown(runs))
     return ""

@@ -156,7 +156,9 @@ class Code(Block):
 
 @dataclass(frozen=True)
 class Picture(Block):
-    """A picture without text of its own."""
+    """A picture; `link` leads to its file, if it was kept."""
+
+    link: str = ""
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,7 @@ def upgrade() -> None:
         "page_layouts",
         sa.Column("page_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("data", sa.LargeBinary(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["page_id"], ["pages.id"], name=op.f("fk_page_layouts_page_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["page_id"], ["pages.id"], name=op.f("fk_page_layouts_page_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("page_id", name=op.f("pk_page_layouts")),
     )
     # No batch operation: on SQLite that would make the table anew, and dropping the old one would delete all pages.
