@@ -210,7 +210,7 @@ def ends_of(needle: str, text: str, max_errors: int = 0) -> list[int]:
 def same(found: str, wanted: str, max_errors: int = 0) -> bool:
     """Whether two texts are the same, spaces aside."""
     found, wanted = _squeezed(found), _squeezed(wanted)
-    if found == wanted or not max_errors or not found or abs(len(found) - len(wanted)) > max_errors:
+    if found == wanted or not max_errors or not found or not wanted or abs(len(found) - len(wanted)) > max_errors:
         return found == wanted
     return list(_errors(wanted, found, anywhere=False))[-1] <= max_errors
 
