@@ -139,7 +139,7 @@ def test_a_picture_on_every_page_is_recognised_once(converter, tmp_path, fake_oc
     path = tmp_path / "mixed.pdf"
     path.write_bytes(_page_with_picture(shown("Some text.", 72, 750)))
     with converter.open(path) as reader:
-        assert [reader.convert(PageRef(path, 1)).text for _ in range(3)] == ["Some text.\n\n# seen words"] * 3
+        assert [reader.convert(PageRef(path, 1)).text for _ in range(3)] == ["Some text.\n\nseen words"] * 3
     assert len(fake_ocr) == 1
 
 
