@@ -3,15 +3,11 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.providers.local.layout import (
-    SOFT_HYPHEN,
-    Line,
-    find_gutter,
-    join_lines,
-    reading_order,
-    rows,
-    to_markdown,
-)
+from pipeline.providers.local.layout import PageContent, as_dicts, convert, to_markdown
+from pipeline.providers.local.layout.columns import find_gutter, reading_order
+from pipeline.providers.local.layout.model import SOFT_HYPHEN, Line
+from pipeline.providers.local.layout.rows import rows
+from pipeline.providers.local.layout.text import join_lines
 
 COORDINATE = st.floats(allow_nan=True, allow_infinity=True) | st.floats(min_value=-50, max_value=900)
 SIZE = st.floats(min_value=-1, max_value=80) | st.floats()
@@ -36,18 +32,31 @@ def column(texts, left, top=100, right=None, pitch=12):
     return [line(text, left, top + index * pitch, right) for index, text in enumerate(texts)]
 
 
+def found_text(found):
+    """All text of the blocks that the lines become, list markers included."""
+    blocks = convert(PageContent(700, 700, tuple(found)), keep_furniture=True)
+    return " ".join(f"{block.get('marker', '')} {block['text']}" for block in as_dicts(blocks, 1))
+
+
 @given(st.lists(lines(), max_size=30))
 def test_no_word_is_lost_or_made_up_wherever_lines_are(found):
     words = Counter(word for item in found for word in item.text.split())
-    assert Counter(to_markdown(found).split()) == words
+    assert Counter(found_text(found).split()) == words
 
 
 @given(st.lists(lines(text=st.text(max_size=30), coordinate=PLACE), max_size=20))
-def test_any_characters_survive_apart_from_spaces_and_hyphens(found):
+def test_any_letters_and_digits_survive(found):
     def content(text):
-        return Counter("".join(text.replace(SOFT_HYPHEN, "").replace("-", "").replace("\u2010", "").split()))
+        return Counter(filter(str.isalnum, text))
 
-    assert content(to_markdown(found)) == sum((content(item.text) for item in found), Counter())
+    assert content(found_text(found)) == sum((content(item.text) for item in found), Counter())
+
+
+@given(st.lists(lines(text=st.text(max_size=30), coordinate=PLACE), max_size=20))
+def test_markdown_has_every_letter_and_digit_too(found):
+    markdown = Counter(filter(str.isalnum, to_markdown(found)))
+    content = Counter(character for item in found for character in item.text if character.isalnum())
+    assert content <= markdown
 
 
 @given(st.lists(lines(coordinate=PLACE), max_size=40))
@@ -86,14 +95,14 @@ def test_three_columns_are_read_one_after_the_other():
 def test_cells_of_a_table_are_read_row_by_row():
     cells = [line(f"{word}{n}", left, 100 + 12 * n) for n in range(8) for word, left in (("item", 50), ("price", 350))]
     assert find_gutter(cells) is None
-    assert to_markdown(cells).splitlines()[:2] == ["item0 price0", "item1 price1"]
+    assert to_markdown(cells).splitlines()[:3] == ["| item0 | price0 |", "| --- | --- |", "| item1 | price1 |"]
 
 
 def test_text_beside_a_table_is_read_before_or_after_it_not_in_between():
     prose = column([f"running text of line {n} goes on" for n in range(12)], 50, right=300, pitch=17)
     table = [line(f"{word}{n}", left, 100 + 11 * n) for n in range(16) for word, left in (("a", 350), ("b", 450))]
     text = to_markdown(prose + table)
-    assert text.index("running text of line 11") < text.index("a0 b0")
+    assert text.index("running text of line 11") < text.index("| a0 | b0 |")
 
 
 def test_text_up_a_margin_does_not_cut_through_the_lines_beside_it():
@@ -126,16 +135,19 @@ def test_a_hanging_indent_starts_a_paragraph_where_it_ends():
 
 
 def test_items_of_a_list_are_apart():
-    assert to_markdown(column(["1. first thing to do", "2. second thing to do"], 50)).count("\n\n") == 1
+    assert to_markdown(column(["1. first thing to do", "2. second thing to do"], 50)) == (
+        "1. first thing to do\n2. second thing to do"
+    )
 
 
 def test_a_larger_heading_is_apart_from_its_text():
-    assert to_markdown([line("Heading", 50, 80, size=16), line("and its text", 50, 100)]) == "Heading\n\nand its text"
+    found = [line("Heading", 50, 80, size=16), line("and its text", 50, 100)]
+    assert to_markdown(found) == "# Heading\n\nand its text"
 
 
 def test_a_superscript_stays_in_its_line():
     found = [line("practice", 50, 100, 90), line("2", 90, 97, 94, size=6), line(", indicating", 94, 100, 150)]
-    assert to_markdown(found) == "practice 2, indicating"
+    assert to_markdown(found) == "practice<sup>2</sup>, indicating"
 
 
 def test_hyphenated_words_are_joined():

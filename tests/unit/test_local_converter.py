@@ -132,7 +132,7 @@ def test_picture_with_text_on_a_page_with_text_is_recognised_too(converter, tmp_
     path = tmp_path / "mixed.pdf"
     path.write_bytes(_page_with_picture(shown("Text above the picture.", 72, 750)))
     text = convert(converter, path).text
-    assert text == "Text above the picture.\n\nseen words"
+    assert text == "Text above the picture.\n\n# seen words"  # as large as a title
 
 
 def test_a_picture_on_every_page_is_recognised_once(converter, tmp_path, fake_ocr):

@@ -111,9 +111,10 @@ class _PdfReader:
         self._options = settings
         self._seen: OrderedDict[bytes, list[Line]] = OrderedDict()
 
-    def convert(self, page: PageRef, profile: DocumentProfile | None = None) -> Answer:
+    def convert(self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False) -> Answer:
+        """Markdown of the page. `profile`: of its document, so that headings and headers agree from page to page."""
         started = time.monotonic()
-        return _answer(layout.render(self.blocks(page, profile)), started)
+        return _answer(layout.render(self.blocks(page, profile, keep_furniture=keep_furniture)), started)
 
     def blocks(
         self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False
@@ -176,9 +177,10 @@ class _PictureReader:
     def __init__(self, settings: _Options) -> None:
         self._options = settings
 
-    def convert(self, page: PageRef, profile: DocumentProfile | None = None) -> Answer:
+    def convert(self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False) -> Answer:
+        """Markdown of the page. `profile`: of its document, so that headings and headers agree from page to page."""
         started = time.monotonic()
-        return _answer(layout.render(self.blocks(page, profile)), started)
+        return _answer(layout.render(self.blocks(page, profile, keep_furniture=keep_furniture)), started)
 
     def blocks(
         self, page: PageRef, profile: DocumentProfile | None = None, *, keep_furniture: bool = False

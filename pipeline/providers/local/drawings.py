@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pypdfium2.raw as pdfium_c
@@ -11,7 +12,7 @@ from pipeline.providers.local.layout.model import Rule
 from pipeline.providers.local.pdfium import Box, Page
 
 _MAX_OBJECTS = 20_000
-_MAX_SEGMENTS = 20_000
+_MAX_SEGMENTS = 50_000
 _MAX_DEPTH = 4
 _THIN_PT = 3.0
 _LEVEL_PT = 0.7
@@ -82,14 +83,14 @@ class _Reader:
         bounds = (left.value, bottom.value, right.value, top.value)
         box = self._page.displayed(*(bounds if matrix is None else matrix.on_rect(*bounds)))
         pdfium_c.FPDFPath_GetDrawMode(raw, self._fill_mode, self._stroke)
-        if min(box[2] - box[0], box[3] - box[1]) <= _THIN_PT:
+        stroked = bool(self._stroke.value)
+        if not stroked and min(box[2] - box[0], box[3] - box[1]) <= _THIN_PT:
             self._add_thin(box)
             return
         count = pdfium_c.FPDFPath_CountSegments(raw)
-        stroked = bool(self._stroke.value)
         if not stroked and count > _RECTANGLE_SEGMENTS and count % 5 and count % 4:
             return  # A shape: an icon, a piece of a chart, a letter drawn as a path.
-        self._add_segments(raw, matrix, min(count, self.budget), box, stroked)
+        self._add_segments(raw, matrix, min(count, self.budget), stroked=stroked)
 
     def _add_thin(self, box: Box) -> None:
         left, top, right, bottom = box
@@ -102,21 +103,20 @@ class _Reader:
             middle = (left + right) / 2
             self.rules.append(Rule(middle, top, middle, bottom))
 
-    def _add_segments(self, raw: Any, matrix: PdfMatrix | None, count: int, box: Box, stroked: bool) -> None:
-        """Stroked: each level or upright segment is a rule. Filled: each rectangle is a fill, or a rule if thin."""
+    def _add_segments(self, raw: Any, matrix: PdfMatrix | None, count: int, *, stroked: bool) -> None:
+        """Stroked: each level or upright segment is a rule. Each rectangle is a fill, or a rule if thin and filled."""
         for points in self._shapes(raw, matrix, count):
             if stroked:
-                for a, b in zip(points, points[1:], strict=False):
+                for a, b in pairwise(points):
                     self._add_segment(a, b)
-            elif len(points) in {4, 5} and len({round(x) for x, _ in points}) <= 2:
-                xs, ys = [x for x, _ in points], [y for _, y in points]
-                part = (min(xs), min(ys), max(xs), max(ys))
-                if min(part[2] - part[0], part[3] - part[1]) <= _THIN_PT:
-                    self._add_thin(part)
-                else:
-                    self.fills.append(part)
-        if stroked and self._fill_mode.value and count <= _RECTANGLE_SEGMENTS:
-            self.fills.append(box)
+            if not 4 <= len(points) <= _RECTANGLE_SEGMENTS or len({round(x) for x, _ in points}) > 2:
+                continue
+            xs, ys = [x for x, _ in points], [y for _, y in points]
+            box = (min(xs), min(ys), max(xs), max(ys))
+            if min(box[2] - box[0], box[3] - box[1]) > _THIN_PT:
+                self.fills.append(box)
+            elif not stroked:
+                self._add_thin(box)
 
     def _add_segment(self, a: Point, b: Point) -> None:
         across, along = abs(a[0] - b[0]), abs(a[1] - b[1])

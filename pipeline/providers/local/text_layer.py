@@ -26,9 +26,10 @@ MIN_QUALITY = 0.7
 MAX_CHARACTERS = 1_000_000
 """Characters of a page, above which its text layer is not read."""
 
-_HYPHEN = "\ufffe"  # What PDFium puts in place of a hyphen and the line break after it.
-_LINE = re.compile(r"[^\r\n\ufffe]+")
+_HYPHENS = frozenset("\x02\ufffe")  # What PDFium puts in place of a hyphen and the line break after it.
+_LINE = re.compile(r"[^\r\n\x02\ufffe]+")
 _WORD = re.compile(r"\S+")
+_LEVEL_PT = 1.0
 _SAMPLES = 64
 
 _UNREADABLE = re.compile(
@@ -84,9 +85,28 @@ def _text(handle: Any) -> str:
     written = pdfium_c.FPDFText_GetText(handle, 0, count, buffer) - 1
     text = bytes(buffer)[: max(0, written) * 2].decode("utf-16-le", "surrogatepass")
     if len(text) == count:
-        return text
+        return _without_false_hyphens(handle, text)
     # Characters beyond the basic plane, or ones that PDFium leaves out of its text, shift positions.
     return "".join(chr(min(pdfium_c.FPDFText_GetUnicode(handle, index), 0x10FFFF)) for index in range(count))
+
+
+def _without_false_hyphens(handle: Any, text: str) -> str:
+    """The text without glyphs that have no character, and so look like the mark of a hyphen at a line's end."""
+    if not _HYPHENS.intersection(text):
+        return text
+    count = len(text)
+    return re.sub("[\x02\ufffe]", lambda m: m.group() if _breaks_line(handle, m.start(), count) else "\x01", text)
+
+
+def _breaks_line(handle: Any, index: int, count: int) -> bool:
+    """Whether the characters before and after one stand on different lines."""
+    if not 0 < index < count - 1:
+        return True
+    x, before, after = ctypes.c_double(), ctypes.c_double(), ctypes.c_double()
+    pdfium_c.FPDFText_GetCharOrigin(handle, index - 1, x, before)
+    start = x.value
+    pdfium_c.FPDFText_GetCharOrigin(handle, index + 1, x, after)
+    return abs(before.value - after.value) > _LEVEL_PT or x.value < start
 
 
 def _mapped_share(handle: Any, count: int) -> float:
@@ -110,7 +130,7 @@ def _lines(text: str, glyphs: Glyphs, links: Links) -> Iterator[Line]:
             continue
         before = found[-1]
         pieces = words.pieces(links.on(found))
-        hyphenated = text[match.end() : match.end() + 1] == _HYPHEN
+        hyphenated = text[match.end() : match.end() + 1] in _HYPHENS
         for number, piece in enumerate(pieces, 1):
             line = words.as_line(piece, SOFT_HYPHEN if hyphenated and number == len(pieces) else "")
             if line.text:

@@ -41,15 +41,21 @@ class Word(NamedTuple):
     @property
     def start(self) -> float:
         """Where it starts along its own direction."""
+        if self.angle == 0:
+            return self.left
         return {0: self.left, 90: self.top, 180: -self.right, 270: -self.bottom}.get(self.angle, self.left)
 
     @property
     def end(self) -> float:
+        if self.angle == 0:
+            return self.right
         return {0: self.right, 90: self.bottom, 180: -self.left, 270: -self.top}.get(self.angle, self.right)
 
     @property
     def foot(self) -> float:
         """Where it ends below its own baseline; grows in the direction of the next line."""
+        if self.angle == 0:
+            return self.bottom
         return {0: self.bottom, 90: -self.left, 180: -self.top, 270: self.right}.get(self.angle, self.bottom)
 
 
@@ -168,7 +174,9 @@ def pieces(words: Sequence[Word]) -> list[list[Word]]:
         size = max(before.size, word.size)
         gap = word.start - before.end
         apart = gap > _GAP * size or word.end < before.start - _GAP * size or word.angle != before.angle
-        if apart or abs(word.foot - before.foot) > 0.8 * size:
+        # The next line's raised figure may stand no lower than this line.
+        goes_back = word.start < before.end - 2 * size and abs(word.foot - before.foot) > 0.25 * size
+        if apart or goes_back or abs(word.foot - before.foot) > 0.8 * size:
             found.append([])
         found[-1].append(word)
     return found
@@ -176,10 +184,7 @@ def pieces(words: Sequence[Word]) -> list[list[Word]]:
 
 def as_line(words: Sequence[Word], ending: str = "") -> Line:
     """The words as a line, with what is raised or lowered marked; `ending` is put after the last word."""
-    sizes: Counter[float] = Counter()
-    for word in words:
-        sizes[word.size] += len(word.text)
-    size = max(sizes, key=lambda size: (sizes[size], size))
+    size = _main_size(words)
     main = [word for word in words if word.size == size]
     foot = main[0].foot
     spans = [_span(word, size, foot) for word in words]
@@ -192,6 +197,16 @@ def as_line(words: Sequence[Word], ending: str = "") -> Line:
     else:
         top, bottom = min(word.top for word in words), max(word.bottom for word in words)
     return Line(text, left, top, right, bottom, size, tuple(spans), main[0].angle)
+
+
+def _main_size(words: Sequence[Word]) -> float:
+    size = words[0].size
+    if all(word.size == size for word in words):
+        return size
+    sizes: Counter[float] = Counter()
+    for word in words:
+        sizes[word.size] += len(word.text)
+    return max(sizes, key=lambda size: (sizes[size], size))
 
 
 def _span(word: Word, size: float, foot: float) -> Span:

@@ -8,16 +8,18 @@ No step drops text, apart from headers, footers, page numbers and watermarks, wh
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pipeline.providers.local.layout import furniture, notes, tables_aligned, tables_ruled, turning
+from pipeline.providers.local.layout import compounds, frames, furniture, tables_ruled, turning
+from pipeline.providers.local.layout import profile as profiles
 from pipeline.providers.local.layout.blocks import as_dicts
-from pipeline.providers.local.layout.classify import Classifier, Context, join_across
+from pipeline.providers.local.layout.classify import Classifier, Context
 from pipeline.providers.local.layout.columns import reading_order
+from pipeline.providers.local.layout.flow import Flow
 from pipeline.providers.local.layout.markdown import render
-from pipeline.providers.local.layout.model import Block, Footnote, Line, PageContent, Picture, Table, around
-from pipeline.providers.local.layout.paragraphs import Group, groups
+from pipeline.providers.local.layout.model import Block, Line, PageContent, Picture, around
+from pipeline.providers.local.layout.paragraphs import groups
 from pipeline.providers.local.layout.profile import DocumentProfile, PageFacts, page_facts
 from pipeline.providers.local.layout.profile import profile as document_profile
-from pipeline.providers.local.layout.rows import Row, rows
+from pipeline.providers.local.layout.rows import Row
 from pipeline.providers.local.layout.text import is_right_to_left
 
 __all__ = [
@@ -27,15 +29,19 @@ __all__ = [
     "PageContent",
     "PageFacts",
     "as_dicts",
+    "cleaned",
     "convert",
     "document_profile",
     "page_facts",
+    "profile_for",
     "render",
     "to_markdown",
 ]
 
 _MAX_LINES = 20_000
 """Lines of one direction, above which no tables and no columns are looked for."""
+
+_MIN_TEXT_LINES = 6
 
 
 def to_markdown(lines: Iterable[Line]) -> str:
@@ -46,10 +52,12 @@ def to_markdown(lines: Iterable[Line]) -> str:
     return render(convert(PageContent(width, height, found), keep_furniture=True))
 
 
-def convert(content: PageContent, document: DocumentProfile | None = None, *, keep_furniture: bool = False) -> list[Block]:
+def convert(
+    content: PageContent, document: DocumentProfile | None = None, *, keep_furniture: bool = False
+) -> list[Block]:
     """The page's blocks in reading order. Without the document's profile the page is judged by itself."""
-    content = _cleaned(content)
-    known = document or document_profile([page_facts(content)])
+    content = cleaned(content)
+    known = profile_for(content, document)
     lines = list(content.lines) if keep_furniture else furniture.split(content, known)[0]
     by_angle: dict[int, list[Line]] = {}
     for line in lines:
@@ -63,7 +71,14 @@ def convert(content: PageContent, document: DocumentProfile | None = None, *, ke
     return found + [Picture(box) for box in content.pictures]
 
 
-def _cleaned(content: PageContent) -> PageContent:
+def profile_for(content: PageContent, document: DocumentProfile | None) -> DocumentProfile:
+    """What the page is judged by: its document's profile, or its own; recognised text has sizes of its own."""
+    known = document or document_profile([page_facts(content)])
+    recognised = not any(line.spans for line in content.lines)
+    return profiles.recognised(content, known) if recognised else known
+
+
+def cleaned(content: PageContent) -> PageContent:
     """The page with every line in a place that it can have; text is kept wherever it was."""
     lines = []
     for line in content.lines:
@@ -71,11 +86,11 @@ def _cleaned(content: PageContent) -> PageContent:
             continue
         if not turning.is_placed(line):
             lines.append(Line(line.text, 0.0, content.height, 0.0, content.height, 1.0, (), -1))
-        elif line.angle == 0 and turning.upright(line):
-            lines.append(line._replace(angle=-1))
-        else:
-            lines.append(_with_sides_in_order(line))
-    return replace(content, lines=tuple(lines))
+            continue
+        placed = _with_sides_in_order(line)
+        upright = placed.angle == 0 and turning.upright(placed)
+        lines.append(placed._replace(angle=-1) if upright else placed)
+    return replace(content, lines=tuple(compounds.kept(lines)))
 
 
 def _with_sides_in_order(line: Line) -> Line:
@@ -99,65 +114,21 @@ def _level_blocks(content: PageContent, known: DocumentProfile) -> list[Block]:
     if any(line.angle for line in lines):  # aslant: one after the other
         classifier = Classifier(Context(known, recognised=True))
         return [block for line in lines for block in classifier.blocks(groups([Row([line])]))]
-    tables: list[Table] = []
-    order: list[list[Line | Table]]
-    if len(lines) <= _MAX_LINES:
-        found = tables_ruled.find(lines, content.rules, content.fills)
-        tables, lines = found.tables, found.lines
-        leftwards = is_right_to_left("".join(line.text for line in lines))
-        order = reading_order([*lines, *tables], leftwards=leftwards)
-    else:
-        order = [list(lines)]
     recognised = not any(line.spans for line in lines)
-    return _flow(order, content, Context(known, recognised))
+    flow = Flow(content, Context(known, recognised, _page_size(lines)))
+    if len(lines) > _MAX_LINES:
+        return flow.blocks([lines])
+    found = tables_ruled.find(lines, content.rules, content.fills)
+    boxes, rest = frames.find([*found.lines, *found.tables], content.fills, content.width, content.height)
+    leftwards = is_right_to_left("".join(line.text for line in lines))
+    return flow.blocks(reading_order([*rest, *boxes], leftwards=leftwards))
 
 
-def _flow(order: Sequence[Sequence[Line | Table]], content: PageContent, context: Context) -> list[Block]:
-    """The blocks of all columns; footnotes come last, so that text goes on from column to column."""
-    pieces: list[Table | list[Group]] = []
-    below: list[Block] = []
-    for column in order:
-        column_pieces, footnotes = _column(column, content, context.profile)
-        below += footnotes
-        for piece in column_pieces:
-            if pieces and isinstance(piece, list) and isinstance(pieces[-1], list):
-                pieces[-1] = join_across(pieces[-1], piece)
-            else:
-                pieces.append(piece)
-    classifier = Classifier(context)
-    found: list[Block] = []
-    for piece in pieces:
-        found += [piece] if isinstance(piece, Table) else classifier.blocks(piece)
-    return found + below
-
-
-def _column(
-    column: Sequence[Line | Table], content: PageContent, known: DocumentProfile
-) -> tuple[list[Table | list[Group]], list[Block]]:
-    """(tables and groups of rows from top to bottom, footnotes) of one column."""
-    tables = sorted((item for item in column if isinstance(item, Table)), key=lambda table: table.top)
-    lines = [item for item in column if isinstance(item, Line)]
-    stretches = _between(lines, [(table.top + table.bottom) / 2 for table in tables])
-    found: list[Table | list[Group]] = []
-    below: list[Block] = []
-    for index, stretch in enumerate(stretches):
-        in_rows = rows(stretch)
-        if index == len(stretches) - 1:
-            in_rows, small = notes.split(in_rows, known.body_size, content.height)
-            below = [Footnote(group.box, group.runs) for group in notes.groups(small)]
-        for part in tables_aligned.split(in_rows) if len(in_rows) <= _MAX_LINES else [in_rows]:
-            found.append(part if isinstance(part, Table) else groups(part))
-        if index < len(tables):
-            found.append(tables[index])
-    return found, below
-
-
-def _between(lines: Sequence[Line], heights: Sequence[float]) -> list[list[Line]]:
-    """The lines above the first height, between it and the second, and so on."""
-    found: list[list[Line]] = [[] for _ in range(len(heights) + 1)]
+def _page_size(lines: Sequence[Line]) -> float:
+    """The size of most of the page's text, if there are some lines of it."""
+    sizes: dict[float, list[int]] = {}
     for line in lines:
-        middle = (line.top + line.bottom) / 2
-        found[sum(height <= middle for height in heights)].append(line)
-    return found
-
-
+        sizes.setdefault(round(2 * line.size) / 2, []).append(len(line.text))
+    size = max(sizes, key=lambda size: sum(sizes[size]))
+    enough = len(sizes[size]) >= _MIN_TEXT_LINES and 2.5 * sum(sizes[size]) > sum(map(sum, sizes.values()))
+    return size if enough else 0.0

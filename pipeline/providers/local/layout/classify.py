@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pipeline.providers.local.layout import headings, lists
-from pipeline.providers.local.layout.model import SOFT_HYPHEN, Block, Code, Paragraph, Quote
+from pipeline.providers.local.layout.model import Block, Code, Paragraph, Quote
 from pipeline.providers.local.layout.paragraphs import Group, goes_on
 from pipeline.providers.local.layout.profile import DocumentProfile
 from pipeline.providers.local.layout.rows import Row
+from pipeline.providers.local.layout.text import with_hyphens
 
 _MIN_QUOTE_INDENT = 1.5  # text sizes
 _MONO_WIDTH = 0.6
@@ -37,8 +38,19 @@ class Classifier:
                 index += code
                 yield _code_block(groups[index - code : index])
                 continue
-            yield self._block(groups[index])
+            if _is_in_list(groups, index):
+                yield self._item(groups[index]) or self._block(groups[index])
+            else:
+                yield from map(self._block, self._parts(groups[index]))
             index += 1
+
+    def _parts(self, group: Group) -> list[Group]:
+        """The group, or a heading and what stands at the other end of its line."""
+        row = group.rows[0]
+        larger = row.size >= headings.LARGER * self._context.profile.body_size
+        if len(group.rows) > 1 or not row.is_tabular or not larger or len(row.cells[0].text) < 4:
+            return [group]
+        return [group._replace(rows=(Row((cell,)),)) for cell in row.cells]
 
     def _block(self, group: Group) -> Block:
         heading = headings.heading(
@@ -50,16 +62,20 @@ class Classifier:
         if heading:
             self._depths.reset()
             return heading
-        if lists.marker(group.rows[0]):
-            found = lists.item(group, self._depths.of(group.rows[0]))
-            if found:
-                return found
+        found = self._item(group)
+        if found:
+            return found
         self._depths.reset()
         if group.rows[0].is_tabular and len(group.rows) > 1:
             return Paragraph(group.box, group.runs)
         if self._is_quote(group):
             return Quote(group.box, group.runs)
         return Paragraph(group.box, group.runs)
+
+    def _item(self, group: Group) -> Block | None:
+        if not lists.marker(group.rows[0]):
+            return None
+        return lists.item(group, self._depths.of(group.rows[0]))
 
     def _is_quote(self, group: Group) -> bool:
         rows = group.rows
@@ -87,10 +103,22 @@ class Classifier:
         return count if flush >= 2 or 2 * flush >= len(rows) else 0
 
 
+def _is_in_list(groups: Sequence[Group], index: int) -> bool:
+    """Whether the group and its neighbour start with markers below each other: headings stand alone."""
+    first = groups[index].rows[0]
+    if not lists.marker(first) or first.is_bold:
+        return False
+    others = [groups[near].rows[0] for near in (index - 1, index + 1) if 0 <= near < len(groups)]
+    return any(
+        lists.marker(row) and abs(row.left - first.left) < first.size and abs(row.size - first.size) < 0.1 * first.size
+        for row in others
+    )
+
+
 def _code_block(groups: Sequence[Group]) -> Code:
     rows = [row for group in groups for row in group.rows]
     left = min(row.left for row in rows)
-    text = "\n".join(" " * _indent(row, left) + row.text.replace(SOFT_HYPHEN, "-") for row in rows)
+    text = "\n".join(" " * _indent(row, left) + with_hyphens(row.text) for row in rows)
     boxes = [group.box for group in groups]
     box = (min(b[0] for b in boxes), min(b[1] for b in boxes), max(b[2] for b in boxes), max(b[3] for b in boxes))
     return Code(box, text)
@@ -108,5 +136,3 @@ def join_across(earlier: list[Group], later: list[Group]) -> list[Group]:
     if goes_on(last.rows[-1], first.rows[0]):
         return [*earlier[:-1], last._replace(rows=last.rows + first.rows), *later[1:]]
     return earlier + later
-
-

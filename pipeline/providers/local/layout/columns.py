@@ -13,6 +13,7 @@ _MIN_COLUMN_SHARE = 0.2  # of the region's width
 _MIN_PROSE_CHARS = 15  # mean characters of a line, below which a side is a table's column and not text
 _MAX_ALIGNED = 0.6  # share of level lines, from which two sides are the cells of a table
 _MAX_CROSSING = 0.35  # share of lines that may run across a gutter (titles, wide figures' captions)
+_REACH = 0.12  # of its width by which a line may reach into a gutter
 _BINS = 128
 _MAX_DEPTH = 4
 
@@ -65,12 +66,18 @@ def _bands(lines: Sequence[P], gutter: float) -> Iterator[tuple[list[P], list[P]
     left: list[P] = []
     right: list[P] = []
     for line in sorted(lines, key=_vertical_middle):
-        if line.left < gutter < line.right:
+        if _crosses(line, gutter):
             yield left, right, [line]
             left, right = [], []
         else:
-            (left if line.right <= gutter else right).append(line)
+            (left if line.left + line.right <= 2 * gutter else right).append(line)
     yield left, right, []
+
+
+def _crosses(line: Placed, gutter: float) -> bool:
+    """Whether the line runs over the gutter; one that only reaches into it belongs to its own side."""
+    into = min(gutter - line.left, line.right - gutter)
+    return into > 0 and into > _REACH * (line.right - line.left)
 
 
 def _reads_across(left: Sequence[P], right: Sequence[P]) -> bool:
@@ -118,8 +125,8 @@ def _cover(lines: Sequence[P], start: float, step: float) -> list[int]:
     changes = [0] * (_BINS + 1)
     for line in lines:
         first, last = sorted((line.left, line.right))
-        changes[min(_BINS, int((first - start) / step))] += 1
-        changes[min(_BINS, int((last - start) / step) + 1)] -= 1
+        changes[max(0, min(_BINS, int((first - start) / step)))] += 1
+        changes[max(0, min(_BINS, int((last - start) / step) + 1))] -= 1
     return list(accumulate(changes[:_BINS]))
 
 

@@ -1,10 +1,10 @@
-"""Headers, footers, page numbers and watermarks: what stands at a page's edges or aslant, and says nothing of its own."""
+"""Headers, footers, page numbers and watermarks: what stands at a page's edges or aslant and is no text of its own."""
 
 import re
 from collections.abc import Sequence
 
 from pipeline.providers.local.layout.model import Line, PageContent
-from pipeline.providers.local.layout.profile import EDGE, DocumentProfile, edge_key
+from pipeline.providers.local.layout.profile import DocumentProfile, edge_key
 from pipeline.providers.local.layout.rows import Row, rows
 
 _PAGE_NUMBER = re.compile(
@@ -13,8 +13,11 @@ _PAGE_NUMBER = re.compile(
     re.IGNORECASE,
 )
 _PAGE_LABEL = re.compile(r"\W*(?:page|seite|página)\s+\d{1,4}(?:\s*(?:/|of|von|de)\s*\d{1,4})?\W*", re.IGNORECASE)
+_NUMBER_ZONE = 0.16
 _LABEL_ZONE = 0.2  # "Page 3 of 7" may stand above an address
 _OUTER = 0.065  # share of the height, beyond which a lone line is a header or footer though it is never repeated
+_RECOGNISED_OUTER = 0.045
+_MIN_RECOGNISED = 10  # lines of a recognised page, below which none is taken for a header
 _MAX_ROWS = 3  # from each edge that are looked at
 _MAX_SINGLE_CHARS = 80
 _WATERMARK_CHARS = 40
@@ -54,14 +57,17 @@ def _outermost(
 
 
 def _is_outer(row: Row, gap: float, content: PageContent, profile: DocumentProfile) -> bool:
-    in_zone = all(_at_edge(cell, content.height, EDGE) for cell in row.cells)
+    in_zone = all(_at_edge(cell, content.height, _NUMBER_ZONE) for cell in row.cells)
     if in_zone and _PAGE_NUMBER.fullmatch(row.text) and len(row.cells) == 1:
         return True
     if in_zone and _has_number_at_end(row) and row.size <= 1.05 * profile.body_size and row.is_plain:
         return len(row.text) <= _MAX_SINGLE_CHARS
-    if profile.pages > 2 or not any(cell.spans for cell in row.cells) or len(content.lines) < 3:
+    recognised = not any(cell.spans for cell in row.cells)
+    if (profile.pages > 2 and not recognised) or len(content.lines) < (_MIN_RECOGNISED if recognised else 3):
         return False
-    in_margin = all(_at_edge(cell, content.height, _OUTER) for cell in row.cells)
+    if recognised and content.width > content.height:
+        return False  # A screenshot or a slide is full to its edges.
+    in_margin = all(_at_edge(cell, content.height, _RECOGNISED_OUTER if recognised else _OUTER) for cell in row.cells)
     small = row.size <= 1.05 * profile.body_size and not row.is_bold and len(row.text) <= _MAX_SINGLE_CHARS
     return in_margin and small and gap >= 1.2 * row.size
 

@@ -17,7 +17,7 @@ def marker(row: Row) -> str:
     if not found:
         return ""
     text = found["marker"]
-    return text if any(map(str.isalnum, text)) and text not in {"o"} else "-"
+    return text if any(map(str.isalnum, text)) and text != "o" else "-"
 
 
 def item(group: Group, depth: int) -> ListItem | None:

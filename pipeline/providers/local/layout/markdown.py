@@ -40,19 +40,21 @@ def _block(block: Block) -> str:
         case Heading(runs=runs, level=level):
             text = inline.to_markdown(runs, emphasis=False)
             return f"{'#' * level} {text}" if text else ""
-        case Paragraph(runs=runs) | Footnote(runs=runs):
-            return inline.at_line_start(inline.to_markdown(runs))
-        case Quote(runs=runs):
-            return f"> {inline.at_line_start(inline.to_markdown(runs))}"
-        case ListItem(runs=runs, marker=marker, depth=depth):
-            return f"{_INDENT * depth}{marker} {inline.at_line_start(inline.to_markdown(runs))}"
         case Code(text=text):
             fence = "`" * max(3, 1 + max((len(ticks) for ticks in re.findall(r"`+", text)), default=0))
             return f"{fence}\n{text}\n{fence}"
         case Table():
             return table(block)
-        case _:
-            return ""
+        case Paragraph(runs=runs) | Footnote(runs=runs) | Quote(runs=runs) | ListItem(runs=runs):
+            return _lead(block) + inline.at_line_start(inline.to_markdown(runs))
+    return ""
+
+
+def _lead(block: Block) -> str:
+    """What stands before the text of its first line."""
+    if isinstance(block, ListItem):
+        return f"{_INDENT * block.depth}{block.marker} "
+    return "> " if isinstance(block, Quote) else ""
 
 
 def table(found: Table) -> str:

@@ -10,6 +10,9 @@ from typing import NamedTuple
 SOFT_HYPHEN = "\u00ad"
 """Ends the text of a line whose last word goes on in the next one, where the source says so."""
 
+HARD_HYPHEN = "\u2011"
+"""Ends the text of a line whose last word goes on in the next one after a hyphen that stays."""
+
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom."""
 
@@ -108,13 +111,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Heading(Block):
+    """A title; level 1 is the highest."""
+
     runs: Runs
     level: int
 
 
 @dataclass(frozen=True)
 class Paragraph(Block):
-    """Running text; `lines` are kept apart where they end on purpose, as in verse."""
+    """Running text."""
 
     runs: Runs
 
@@ -130,11 +135,15 @@ class ListItem(Block):
 
 @dataclass(frozen=True)
 class Quote(Block):
+    """Running text that is set further in than the text around it."""
+
     runs: Runs
 
 
 @dataclass(frozen=True)
 class Footnote(Block):
+    """A note with its raised mark."""
+
     runs: Runs
 
 

@@ -6,9 +6,9 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from pipeline.providers.local.layout.model import SOFT_HYPHEN, Box, Runs, around
+from pipeline.providers.local.layout.model import HARD_HYPHEN, SOFT_HYPHEN, Box, Runs, around
 from pipeline.providers.local.layout.rows import Row, Token, runs_of, text_of
-from pipeline.providers.local.layout.text import ITEM, clean, ends_sentence, seam
+from pipeline.providers.local.layout.text import ITEM, clean, ends_sentence, has_leader, seam, with_hyphens
 
 _GOES_ON = re.compile(r"[^\W\d_]-?$|,$")
 
@@ -55,7 +55,7 @@ def joined(rows: Sequence[Row]) -> list[Token]:
             found += tokens[1:]
         else:
             found += tokens
-    return [token._replace(text=token.text.replace(SOFT_HYPHEN, "-")) for token in found if token.text]
+    return [token._replace(text=with_hyphens(token.text)) for token in found if token.text]
 
 
 def _last_word(tokens: Sequence[Token]) -> str:
@@ -129,7 +129,7 @@ def _typical_pitch(found: Sequence[Row]) -> float:
     """Distance from one line to the next inside a paragraph."""
     pitches = [b.bottom - a.bottom for a, b in pairwise(found) if b.bottom > a.bottom]
     size = median(row.size for row in found)
-    most = 2.5 if len(found) > 5 else 1.5
+    most = 2.5 if len(found) > 5 else 1.3
     return min(median(pitches), most * size) if pitches else 1.2 * size
 
 
@@ -137,23 +137,32 @@ def _starts(first: Row, before: Row, row: Row, block: _Block) -> bool:
     """Whether `row` starts a new paragraph after `before`; `first` is where the one before starts."""
     if row.is_tabular != before.is_tabular:
         return True
-    if before.text.endswith(SOFT_HYPHEN):
+    if before.text.endswith((SOFT_HYPHEN, HARD_HYPHEN)):
         return False
-    # Where lines of different sizes follow each other, their own line distance is not the block's.
-    pitch = min(block.pitch, max(1.35 * row.size, 0.8 * block.pitch))
-    if row.bottom - before.bottom > 1.35 * pitch or not 0.85 < row.size / max(before.size, 1e-9) < 1.18:
-        return True
-    if row.is_tabular or row.is_mono != before.is_mono or (row.is_bold and before.is_plain):
-        return True
-    if before.is_bold and row.is_plain and (first is before or first.is_bold):
+    if _is_set_apart(before, row, block) or _changes_kind(first, before, row):
         return True
     if _starts_with_mark(first, before, row, block):
         return True
     if ITEM.match(first.text) or first.has_marker:
         return _leaves_item(first, before, row, block)
-    if _is_title(before, row, block):
-        return False
-    return _indents(before, row, block) or _broken_on_purpose(before, row, block)
+    return not _is_title(before, row, block) and (
+        _indents(before, row, block) or _broken_on_purpose(before, row, block)
+    )
+
+
+def _is_set_apart(before: Row, row: Row, block: _Block) -> bool:
+    """Whether there is more space between the rows than inside of paragraphs, or another size of text."""
+    # Where lines of different sizes follow each other, their own line distance is not the block's.
+    pitch = min(block.pitch, max(1.35 * row.size, 0.8 * block.pitch))
+    return row.bottom - before.bottom > 1.35 * pitch or not 0.85 < row.size / max(before.size, 1e-9) < 1.18
+
+
+def _changes_kind(first: Row, before: Row, row: Row) -> bool:
+    """Whether one row is a table's, code, bold or a line of contents, and the other is not."""
+    if has_leader(row.text) or has_leader(before.text) or row.is_tabular or row.is_mono != before.is_mono:
+        return True
+    becomes_bold = row.is_bold and before.is_plain
+    return becomes_bold or (before.is_bold and row.is_plain and (first is before or first.is_bold))
 
 
 def _is_title(before: Row, row: Row, block: _Block) -> bool:
@@ -195,13 +204,15 @@ def _broken_on_purpose(before: Row, row: Row, block: _Block) -> bool:
     end = block.end(before)
     if end - before.right <= word_width + 0.8 * row.size:
         return False
+    if ends_sentence(before.text) or word[:1].isupper():
+        return True
     very_short = before.right - block.left < 0.6 * (end - block.left)
     loose = row.bottom - before.bottom > 1.75 * row.size
-    return ends_sentence(before.text) or ((very_short or loose) and not word[:1].islower())
+    return (very_short or loose) and not word[:1].islower()
 
 
 def goes_on(last: Row, first: Row) -> bool:
     """Whether a paragraph that ends a column with row `last` is continued by row `first` of the next one."""
     alike = 0.8 < first.size / max(last.size, 1e-9) < 1.25 and not last.is_tabular and not first.is_tabular
-    unfinished = last.text.endswith(SOFT_HYPHEN) or bool(_GOES_ON.search(last.text.rstrip()))
+    unfinished = last.text.endswith((SOFT_HYPHEN, HARD_HYPHEN)) or bool(_GOES_ON.search(last.text.rstrip()))
     return alike and unfinished and first.text[:1].islower() and not ITEM.match(first.text)

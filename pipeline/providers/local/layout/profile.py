@@ -4,10 +4,11 @@ A pass over all pages gives a few facts of each; the profile made of them is sma
 one by one agree.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ from pipeline.providers.local.layout.model import Line, PageContent
 EDGE = 0.12
 """Share of the page's height at its top and bottom where headers and footers stand."""
 
+RECOGNISED_LARGER = 1.35
+"""How many times as large as the text around it recognised text is that is a heading."""
+
 _MAX_EDGE_LINES = 8
 _MAX_STYLES = 200
 _MAX_REPEATED = 500
@@ -23,6 +27,7 @@ _MAX_LEVELS = 6
 _LARGER = 1.12
 _LONG = 70
 _MAX_SHARE = 0.2
+_FEW_LINES = 8
 _MAX_STRETCH = 2.5  # lines of a style in a row, on average, above which it is text and no heading
 _NEAR_PAGES = 2
 _SHORT_DOCUMENT = 6
@@ -73,7 +78,7 @@ class DocumentProfile:
 
 def style_key(size: float, *, bold: bool, mono: bool = False) -> str:
     """Name of a style: its size to half a unit, and what sets it apart."""
-    half = round(2 * min(max(size, 0.0), 10_000.0)) / 2 if size == size else 0.0  # noqa: PLR0124  (NaN)
+    half = round(2 * min(max(size, 0.0), 10_000.0)) / 2 if math.isfinite(size) else 0.0
     return f"{half:g}{'b' if bold else ''}{'m' if mono else ''}"
 
 
@@ -133,7 +138,7 @@ def _largest(counted: dict[str, list[int]]) -> dict[str, list[int]]:
 
 
 def _edges(content: PageContent) -> Iterator[str]:
-    lines = sorted((line for line in content.lines if line.bottom == line.bottom), key=lambda line: line.top)  # noqa: PLR0124
+    lines = sorted((line for line in content.lines if math.isfinite(line.top + line.bottom)), key=lambda line: line.top)
     for line in lines[:_MAX_EDGE_LINES] + lines[-_MAX_EDGE_LINES:] + [line for line in lines if line.angle][:8]:
         if key := edge_key(line, content.height):
             yield key
@@ -173,6 +178,32 @@ def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
     least = 2 if count <= _SHORT_DOCUMENT else 3
     repeated = sorted((key for key in seen if seen[key].best >= least), key=lambda key: -seen[key].best)
     return _profile(count, styles, frozenset(repeated[:_MAX_REPEATED]))
+
+
+def recognised(content: PageContent, document: DocumentProfile) -> DocumentProfile:
+    """The document's profile with the sizes of one page of recognised text: they vary by chance, so that only a few
+    clearly larger ones are headings."""
+    by_size: Counter[float] = Counter()
+    for line in content.lines:
+        if not line.angle and math.isfinite(line.size):
+            by_size[line.size] += len(line.text)
+    body = _weighted_median(by_size)
+    levels: dict[str, int] = {}
+    level, before = 0, math.inf
+    for size in sorted((size for size in by_size if size >= RECOGNISED_LARGER * body), reverse=True):
+        if size < 0.8 * before:
+            level, before = level + 1, size
+        levels[style_key(size, bold=False)] = min(level, 3)
+    return replace(document, body_size=body, body_bold=False, body_mono=False, headings=levels, depths={})
+
+
+def _weighted_median(counts: Counter[float]) -> float:
+    half, passed = sum(counts.values()) / 2, 0
+    for size in sorted(counts):
+        passed += counts[size]
+        if passed >= half:
+            return size
+    return 10.0
 
 
 def _add_styles(styles: dict[str, list[int]], facts: PageFacts) -> None:
@@ -218,7 +249,7 @@ def _levels(styles: dict[str, list[int]], body: float, *, body_bold: bool) -> di
     for key, (lines, characters, _, stretches) in styles.items():
         size, bold = _size(key), "b" in key
         stands_out = size >= _LARGER * body or (bold and not body_bold and size >= 0.95 * body)
-        brief = lines <= _MAX_STRETCH * stretches
+        brief = lines <= max(_MAX_STRETCH * stretches, _FEW_LINES)
         if stands_out and brief and characters <= _LONG * lines and characters <= max(_MAX_SHARE * total, 200):
             found.append((size, bold, key))
     found.sort(key=lambda style: (-style[0], not style[1]))

@@ -13,6 +13,7 @@ CELL_GAP = 1.5
 """Space between two pieces of one row, in text sizes, from which they are cells and not words of one sentence."""
 
 _TOUCHING = 0.12
+_RAISED = re.compile(r"[\d\W]{1,6}|\w{1,2}")
 _RAISED_CHARS = 6
 _CLOSING = tuple(",.;:!?)]}%”’")
 _NUMBER = re.compile(r"\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]$")
@@ -50,9 +51,10 @@ class Row:
         before: Line | None = None
         for cell in cells:
             part = line_tokens(cell)
-            if self._is_raised(cell):
+            raised = self._is_raised(cell)
+            if raised:
                 part = [token._replace(style=token.style._replace(shift=1)) for token in part]
-            if part and before is not None and _touches(before, cell):
+            if part and before is not None and _touches(before, cell, tightly=raised):
                 part[0] = part[0]._replace(spaced=False)
             found += part
             before = cell
@@ -94,8 +96,12 @@ class Row:
         return around([cell.box for cell in self.cells])
 
     def _is_raised(self, cell: Line) -> bool:
+        near = 0.4 * self.size
+        if not any(abs(cell.left - o.right) < near or abs(o.left - cell.right) < near for o in self.cells):
+            return False  # A small figure in a cell of its own.
         main = self.main
-        return len(cell.text) <= _RAISED_CHARS and 0 < cell.size < 0.85 * main.size and main.bottom - cell.bottom > 0.15 * main.size
+        smaller = 0 < cell.size < 0.85 * main.size and main.bottom - cell.bottom > 0.15 * main.size
+        return smaller and bool(_RAISED.fullmatch(cell.text))
 
 
 def rows(lines: Iterable[Line]) -> list[Row]:
@@ -157,9 +163,9 @@ def _height(line: Line) -> float:
     return line.bottom - line.top
 
 
-def _touches(before: Line, cell: Line) -> bool:
+def _touches(before: Line, cell: Line, *, tightly: bool) -> bool:
     gap = cell.left - before.right
-    if before.spans and cell.spans:
+    if tightly or (before.spans and cell.spans):
         return gap < _TOUCHING * min(before.size, cell.size)
     return gap < 0.3 * cell.size and cell.text.startswith(_CLOSING)
 

@@ -1,26 +1,43 @@
 """Tables without rules between their cells: columns are where no word stands for many rows."""
 
 import re
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from statistics import mean, median
 from typing import NamedTuple
 
 from pipeline.providers.local.layout.cells import cell_runs, spans_of, sub_line, text_size
 from pipeline.providers.local.layout.model import Box, Cell, Line, Span, Table, around
 from pipeline.providers.local.layout.rows import Row
-from pipeline.providers.local.layout.text import is_bullet
+from pipeline.providers.local.layout.text import has_leader, is_bullet
 
 _MIN_ROWS = 3
 _MAX_ROWS = 2_000
 _MAX_COLUMNS = 60
+_MAX_PARTS = 12
 _BIN = 0.2  # text sizes
+_MAX_BINS = 3_000
 _MIN_GAP = 0.9  # text sizes
 _WORD_GAP = 0.6
+_WRAPPED_FILL = 0.6  # of its column's width that a line which is wrapped has at least
+_TIGHT_HEAD = 1.7
+_TIGHT = 1.45  # text sizes from a cell's line to its next one
 _PROSE_CHARS = 28
 _PROSE_FILL = 0.8
-_LEADER = re.compile(r"(?:\.\s?){4,}|…{2,}|·{4,}|_{4,}")
-_NUMERIC = re.compile(r"[-+−(±<>~≈]?[$€£¥₩]?[-+−]?\d[\d,.\s'/:±%()]*[A-Za-z%€$£°×]{0,4}[)*†]?|[-–—]|n/?a|nan", re.IGNORECASE)
+_NUMERIC = re.compile(
+    r"[-+−(±<>~≈]?[$€£¥₩]?[-+−]?\d[\d,.\s'/:±%()]*[A-Za-z%€$£°×]{0,4}[)*†]?|[-–—]|n/?a|nan", re.IGNORECASE
+)
+
+
+class Border(NamedTuple):
+    """The gap between two columns; a rule has no width."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        return (self.low + self.high) / 2
 
 
 class Placed(NamedTuple):
@@ -35,13 +52,13 @@ def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
     """The rows of a block from top to bottom, with those that are a table's replaced by it."""
     found: list[list[Row] | Table] = []
     start = 0
-    for first, end in _stretches(rows):
-        table = _table(rows[first:end])
+    for begin, end in _attempts(rows):
+        first, table = begin, _table(rows[begin:end])
         if table is None:
             continue
         if first > start and _is_head(rows[first - 1], rows[first:end]):
-            first -= 1
-            table = _table(rows[first:end], header=1) or table
+            with_head = _table(rows[first - 1 : end], borders_of([row.cells for row in rows[first:end]]))
+            first, table = (first - 1, with_head) if with_head else (first, table)
         if start < first:
             found.append(list(rows[start:first]))
         found.append(table)
@@ -65,7 +82,39 @@ def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
             first, last = (index if first < 0 else first), index
     if first >= 0:
         found.append((first, last + 1))
-    return [(first, end) for first, end in found if end - first >= 2]
+    return [part for first, end in found if end - first >= 2 for part in parted(rows, first, end, 0)]
+
+
+def _attempts(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
+    """The stretches, and in place of those that are no table their parts between rows of one piece."""
+    for first, end in _stretches(rows):
+        lone = [n for n in range(first, end) if not (rows[n].is_tabular or rows[n].has_marker)]
+        if not lone or len(lone) > _MAX_PARTS or _table(rows[first:end]):
+            yield first, end
+            continue
+        edges = [first - 1, *lone, end]
+        yield from ((a + 1, b) for a, b in pairwise(edges) if b - a > 2)
+
+
+def parted(rows: Sequence[Row], first: int, end: int, depth: int) -> list[tuple[int, int]]:
+    """The stretch, cut at rows of one piece where the columns above and below it differ: tables under each other."""
+    if end - first > _MAX_ROWS or depth > _MAX_PARTS:
+        return [(first, end)]
+    whole = _columns_of(rows[first:end])
+    lone = [n for n in range(first + 2, end - 2) if not (rows[n].is_tabular or rows[n].has_marker)]
+    best, place = whole, -1
+    for index in lone[:_MAX_PARTS]:
+        above, below = _columns_of(rows[first:index]), _columns_of(rows[index + 1 : end])
+        if min(above, below) >= max(1, whole) and max(above, below) > whole and above + below > best:
+            best, place = above + below, index
+    if place < 0:
+        return [(first, end)]
+    return [*parted(rows, first, place, depth + 1), *parted(rows, place + 1, end, depth + 1)]
+
+
+def _columns_of(rows: Sequence[Row]) -> int:
+    """Borders between columns of the rows."""
+    return len(borders_of([row.cells for row in rows]))
 
 
 def _is_head(row: Row, below: Sequence[Row]) -> bool:
@@ -73,50 +122,61 @@ def _is_head(row: Row, below: Sequence[Row]) -> bool:
     if below[0].top - row.bottom > 1.5 * row.size:
         return False
     placed = place(row.cells, borders_of([row.cells for row in below]))
-    columns = 1 + len(borders_of([row.cells for row in below]))
+    columns = 1 + _columns_of(below)
     return len(placed) >= max(2, columns - 1) and all(cell.first == cell.last for cell in placed)
 
 
-def _table(rows: Sequence[Row], header: int = 0) -> Table | None:
+def _table(rows: Sequence[Row], head_borders: Sequence[Border] = ()) -> Table | None:
     tabular = [row for row in rows if row.is_tabular]
     if len(rows) > _MAX_ROWS or len(tabular) < 2 or _has_leaders(rows):
         return None
     lines = [cell for row in rows for cell in row.cells]
-    borders = borders_of([row.cells for row in rows])
+    borders = list(head_borders) or borders_of([row.cells for row in rows])
     if not borders or (len(tabular) < _MIN_ROWS and len(borders) < 2):
         return None
     placed = [place(row.cells, borders) for row in rows]
     if not looks_tabular(placed, borders, lines) or not _is_convincing(placed, len(borders) + 1):
         return None
-    return build(placed, len(borders) + 1, lines, header=header or _header_rows(rows))
+    return build(placed, len(borders) + 1, lines, header=1 if head_borders else _header_rows(rows))
 
 
 def _has_leaders(rows: Sequence[Row]) -> bool:
-    return sum(bool(_LEADER.search(row.text)) for row in rows) > 0.4 * len(rows)
+    return sum(has_leader(row.text) for row in rows) > 0.4 * len(rows)
 
 
-def borders_of(rows: Sequence[Sequence[Line]]) -> list[float]:
-    """The middles of the stretches of x where no word of any row stands, rows that run across left out."""
+def borders_of(rows: Sequence[Sequence[Line]]) -> list[Border]:
+    """The stretches of x where no word of any row stands, rows that run across left out."""
     lines = [line for row in rows for line in row]
     size = text_size(lines)
     left, right = min(line.left for line in lines), max(line.right for line in lines)
-    width, step = right - left, _BIN * size
-    if not 0 < width < 1e5 * step:
+    width = right - left
+    if width <= 0:
         return []
+    step = max(_BIN * size, width / _MAX_BINS)
     bins = int(width / step) + 1
-    counted = [row for row in rows if not (len(row) == 1 and row[0].right - row[0].left > 0.5 * width)] or rows
-    cover = _cover([span for row in counted for line in row for span in _phrases(line)], left, step, bins)
-    least = _MIN_GAP if len(counted) > 3 else 1.4
-    allowed = len(counted) // 12
-    borders, start = [], None
+    phrases = _telling([[span for line in row for span in _phrases(line)] for row in rows], width)
+    cover = _cover([span for row in phrases for span in row], left, step, bins)
+    least = _MIN_GAP if len(phrases) > 3 else 1.4
+    allowed = len(phrases) // 12
+    borders: list[Border] = []
+    start = None
     for index, level in enumerate([*cover, allowed + 1]):
         if level <= allowed and start is None:
             start = index
         elif level > allowed and start is not None:
             if start > 0 and index < bins and (index - start) * step >= least * size:
-                borders.append(left + (start + index) / 2 * step)
+                borders.append(Border(left + start * step, left + index * step))
             start = None
     return borders[:_MAX_COLUMNS]
+
+
+def _telling(rows: list[list[Span]], width: float) -> list[list[Span]]:
+    """The rows that show where columns are: those with as many pieces as most, without what runs across."""
+    most = sorted(map(len, rows))[len(rows) // 2]
+    full = [row for row in rows if len(row) >= most]
+    if most > 1 and len(full) >= max(3, 0.6 * len(rows)):
+        return full
+    return [row for row in rows if len(row) > 1 or row[0].right - row[0].left <= 0.5 * width] or rows
 
 
 def _phrases(line: Line) -> list[Span]:
@@ -139,7 +199,7 @@ def _cover(spans: Sequence[Span], left: float, step: float, bins: int) -> list[i
     return list(accumulate(changes[:bins]))
 
 
-def place(cells: Sequence[Line], borders: Sequence[float]) -> list[Placed]:
+def place(cells: Sequence[Line], borders: Sequence[Border]) -> list[Placed]:
     """The lines of one row in their columns; words with usual spaces between them that reach over a border stay
     together, in a cell that spans columns."""
     found: list[Placed] = []
@@ -164,19 +224,26 @@ def _parts(line: Line) -> list[Line]:
     return [line] if len(groups) < 2 else [sub_line(line, spans) for spans in groups]
 
 
-def _columns(line: Line, borders: Sequence[float]) -> tuple[int, int]:
-    slack = 0.1 * line.size
-    first = sum(border <= line.left + slack for border in borders)
-    last = sum(border < line.right - slack for border in borders)
+def _columns(line: Line, borders: Sequence[Border]) -> tuple[int, int]:
+    """The first and last column that the line stands in; what ends in the gap between two is not in the next one."""
+    width = line.right - line.left
+    slack = max(0.1 * line.size, min(0.12 * width, 1.5 * line.size))
+    middle = (line.left + line.right) / 2
+    first = sum(line.left >= border.low - slack and middle > border.middle for border in borders)
+    last = sum(line.right > border.high + slack for border in borders)
     return first, max(first, last)
 
 
-def looks_tabular(placed: Sequence[Sequence[Placed]], borders: Sequence[float], lines: Sequence[Line]) -> bool:
+def looks_tabular(placed: Sequence[Sequence[Placed]], borders: Sequence[Border], lines: Sequence[Line]) -> bool:
     """Whether these are cells and not columns of running text, nor marks before the items of a list."""
     several = [row for row in placed if len(row) > 1]
     if len(several) < 0.4 * len(placed):
         return False
-    edges = [min(line.left for line in lines), *borders, max(line.right for line in lines)]
+    edges = [
+        min(line.left for line in lines),
+        *(border.middle for border in borders),
+        max(line.right for line in lines),
+    ]
     prose = 0
     for column in range(len(borders) + 1):
         inside = [cell for row in placed for cell in row if cell.first == cell.last == column]
@@ -186,7 +253,11 @@ def looks_tabular(placed: Sequence[Sequence[Placed]], borders: Sequence[float], 
         width = edges[column + 1] - edges[column]
         fill = median((cell.lines[-1].right - cell.lines[0].left) / max(width, 1e-9) for cell in inside)
         prose += mean(map(len, texts)) > _PROSE_CHARS and fill > _PROSE_FILL
-        if column == 0 and len(borders) == 1 and all(is_bullet(text) or re.fullmatch(r"\W?\w{1,3}[.)]", text) for text in texts):
+        if (
+            column == 0
+            and len(borders) == 1
+            and all(is_bullet(text) or re.fullmatch(r"\W?\w{1,3}[.)]", text) for text in texts)
+        ):
             return False
     return prose < 2
 
@@ -247,21 +318,38 @@ def _continues(placed: Sequence[Sequence[Placed]], index: int, header: int, sepa
     row, above = placed[index], placed[index - 1]
     if not row or not above or (separated is not None and separated[index]):
         return False
-    if any(cell.first != cell.last for cell in row) or any(cell.first != cell.last for cell in above):
+    if any(cell.first != cell.last for cell in (*row, *above)):
         return False
+    pitch = row[0].lines[0].bottom - above[0].lines[0].bottom
+    columns, filled = {cell.first for cell in row}, {cell.first for cell in above}
     if index < header:  # A head of several lines, each cell of which stands below one of the line above.
-        return {cell.first for cell in row} <= {cell.first for cell in above} or len(row) < len(above)
-    if index == header and separated is None:
+        return pitch < _TIGHT_HEAD * row[0].lines[0].size and (columns <= filled or len(row) < len(above))
+    if (
+        pitch >= _TIGHT * row[0].lines[0].size
+        or (index == header and separated is None)
+        or row[0].first == 0
+        or not columns <= filled
+    ):
         return False
-    size = row[0].lines[0].size
-    tight = row[0].lines[0].bottom - above[0].lines[0].bottom < 1.45 * size
-    if row[0].first == 0:
+    if any(_NUMERIC.fullmatch(line.text) for cell in row for line in cell.lines):
         return False
-    columns = {cell.first for cell in above}
-    wide = all(cell.first in columns for cell in row)
-    texts = [line.text for cell in row for line in cell.lines]
-    numbers = any(_NUMERIC.fullmatch(text) for text in texts)
-    return tight and wide and not numbers and (separated is not None or 2 * len(row) <= len(above))
+    return separated is not None or (2 * len(row) <= len(above) and _wraps(placed, index))
+
+
+def _wraps(placed: Sequence[Sequence[Placed]], index: int) -> bool:
+    """Whether each cell above ended for want of room: it is about as wide as any in its column."""
+    for cell in placed[index]:
+        text = cell.lines[0].text
+        column = [other for row in placed for other in row if other.first == other.last == cell.first]
+        room = max(other.lines[-1].right for other in column)
+        above = next(other for other in placed[index - 1] if other.first == cell.first)
+        start = min(other.lines[0].left for other in column)
+        if above.lines[-1].right - above.lines[0].left < _WRAPPED_FILL * (room - start):
+            return False
+        word = len(text.split()[0]) / max(len(text), 1) * (cell.lines[0].right - cell.lines[0].left)
+        if not text[:1].islower() and above.lines[-1].right + word < room - above.lines[-1].size:
+            return False
+    return True
 
 
 def _put_together(above: Sequence[Placed], row: Sequence[Placed]) -> list[Placed]:
@@ -280,5 +368,3 @@ def _cells(row: Sequence[Placed], columns: int) -> list[Cell]:
         found.append(Cell(cell_runs(cell.lines), columns=cell.last - cell.first + 1))
         column = cell.last + 1
     return found + [Cell()] * (columns - column)
-
-

@@ -17,7 +17,11 @@ _SLACK = 0.3  # text sizes
 _MAX_CELLS = 40_000
 _MIN_STRIPES = 3
 _MAX_LONE_SHARE = 0.6  # of the text in one cell, above which rules frame a page and no table
+_MAX_TABULAR = 2
 _LONG_CELL = 400
+_LONG_ROW = 60
+_MAX_SPANNING = 0.25  # of the rows
+_WORD_GAP = 0.6  # text sizes
 
 
 class Found(NamedTuple):
@@ -122,11 +126,14 @@ def _grid_table(
         return None, set()
     inside = [line for line in lines if _is_in(line, grid.box)]
     held: defaultdict[tuple[int, int], list[Line]] = defaultdict(list)
+    crossed: set[tuple[int, int]] = set()  # places that a phrase runs out of, to the right
     for line in inside:
         row = min(height - 1, max(0, bisect_right(grid.ys, (line.top + line.bottom) / 2) - 1))
-        for column, piece in cut(line, grid.xs[1:-1]):
+        parts = cut(line, grid.xs[1:-1])
+        for column, piece in parts:
             held[row, column].append(piece)
-    made = _merged_cells(grid, held)
+        crossed.update((row, a[0]) for a, b in pairwise(parts) if b[1].left - a[1].right < _WORD_GAP * line.size)
+    made = _merged_cells(grid, held, crossed)
     if not _is_convincing(made, held):
         return None, set()
     table_rows = without_empty(_as_rows(made, held, height))
@@ -156,7 +163,7 @@ class _Area(NamedTuple):
         ]
 
 
-def _merged_cells(grid: _Grid, held: dict[tuple[int, int], list[Line]]) -> list[_Area]:
+def _merged_cells(grid: _Grid, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]) -> list[_Area]:
     """Places between which no rule is drawn, as one cell each; in the order of their first place."""
     height, width = grid.shape
     taken: set[tuple[int, int]] = set()
@@ -166,7 +173,7 @@ def _merged_cells(grid: _Grid, held: dict[tuple[int, int], list[Line]]) -> list[
             if (row, column) in taken:
                 continue
             area = _grown(grid, row, column, taken)
-            for part in _apart(area, held):
+            for part in _apart(area, held, crossed):
                 found.append(part)
                 taken.update(part.places)
     return found
@@ -183,19 +190,19 @@ def _grown(grid: _Grid, row: int, column: int, taken: set[tuple[int, int]]) -> _
         columns += 1
     rows_ = 1
     while row + rows_ < height and all(
-        grid.is_open_below(row + rows_ - 1, c) and (row + rows_, c) not in taken for c in range(column, column + columns)
+        grid.is_open_below(row + rows_ - 1, c) and (row + rows_, c) not in taken
+        for c in range(column, column + columns)
     ):
         rows_ += 1
     return _Area(row, column, rows_, columns)
 
 
-def _apart(area: _Area, held: dict[tuple[int, int], list[Line]]) -> list[_Area]:
+def _apart(area: _Area, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]) -> list[_Area]:
     """The area, or one for each of its columns where its lines keep to the columns though no rule parts them."""
     filled = {column for row, column in area.places if held.get((row, column))}
     if area.columns == 1 or len(filled) < 2:
         return [area]
-    pieces = sorted((line for place in area.places for line in held.get(place, ())), key=lambda line: line.left)
-    if any(0 <= b.left - a.right < 0.6 * a.size and abs(a.bottom - b.bottom) < 1 for a, b in pairwise(pieces)):
+    if any(place in crossed for place in area.places):
         return [area]
     return [area._replace(column=column, columns=1) for column in range(area.column, area.column + area.columns)]
 
@@ -208,8 +215,16 @@ def _is_convincing(areas: Sequence[_Area], held: dict[tuple[int, int], list[Line
         return False
     if len({area.column for area in filled}) < 2 or len(filled) < 0.15 * len(areas):
         return False
+    if any(_has_columns(area, held) for area in filled):
+        return False
     longest = max(lengths)
     return longest < _LONG_CELL or longest < _MAX_LONE_SHARE * sum(lengths)
+
+
+def _has_columns(area: _Area, held: dict[tuple[int, int], list[Line]]) -> bool:
+    """Whether the cell's lines stand in columns of their own, so that the rules are not those of the table."""
+    found = rows(line for place in area.places for line in held.get(place, ()))
+    return sum(row.is_tabular for row in found) > _MAX_TABULAR
 
 
 def _is_split(held: dict[tuple[int, int], list[Line]]) -> bool:
@@ -251,8 +266,7 @@ def _records(areas: Sequence[_Area], contents: Sequence[Sequence[Line]]) -> list
     found: list[list[list[Line]]] = [[[] for _ in areas] for _ in range(number)]
     for column, stack in enumerate(stacks):
         for row in stack:
-            nearest = min(range(number), key=lambda index, at=_middle(row): abs(heights[index] - at))
-            found[nearest][column] += row.cells
+            found[_nearest(heights, _middle(row))][column] += row.cells
     return [[Cell(cell_runs(lines)) for lines in record] for record in found]
 
 
@@ -319,10 +333,15 @@ def _open_table(
         if region.left + slack < bar.at < region.right - slack
         and min(bar.end, box[3]) - max(bar.start, box[1]) > 0.7 * (box[3] - box[1])
     ]
-    borders = places(ruled, slack) or tables_aligned.borders_of([row.cells for row in found])
+    drawn = [tables_aligned.Border(x, x) for x in places(ruled, slack)]
+    borders = drawn or tables_aligned.borders_of([row.cells for row in found])
     if not borders or len(found) < 2:
         return None, set()
+    if not any(row.is_tabular for row in found[:2]) and not drawn:
+        return None, set()  # More stands above the columns than a head.
     placed = [tables_aligned.place(row.cells, borders) for row in found]
+    if _is_text(placed, len(borders)) or len(tables_aligned.parted(found, 0, len(found), 0)) > 1:
+        return None, set()
     if not tables_aligned.looks_tabular(placed, borders, inside):
         return None, set()
     bands = [bisect_right(region.ys, (row.top + row.bottom) / 2) for row in found]
@@ -330,6 +349,22 @@ def _open_table(
     head = bands.count(bands[0])
     header = head if head <= 3 and head < len(found) else 1
     table = tables_aligned.build(
-        placed, len(borders) + 1, inside, header=header, separated=separated, box=(region.left, box[1], region.right, box[3])
+        placed,
+        len(borders) + 1,
+        inside,
+        header=header,
+        separated=separated,
+        box=(region.left, box[1], region.right, box[3]),
     )
     return table, {id(line) for line in inside}
+
+
+def _is_text(placed: Sequence[Sequence[tables_aligned.Placed]], last_column: int) -> bool:
+    """Whether many rows run across the columns, or some are as long as text."""
+    spanning = [cell for row in placed for cell in row if cell.first != cell.last]
+    long = [
+        cell
+        for cell in spanning
+        if cell.last - cell.first == last_column and sum(len(line.text) for line in cell.lines) > _LONG_ROW
+    ]
+    return len(long) > 1 or len(spanning) > max(1, _MAX_SPANNING * len(placed))

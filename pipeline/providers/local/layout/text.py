@@ -3,16 +3,17 @@
 import re
 from collections.abc import Iterable
 
-from pipeline.providers.local.layout.model import SOFT_HYPHEN
+from pipeline.providers.local.layout.model import HARD_HYPHEN, SOFT_HYPHEN
 
 BULLETS = "•▪‣◦●○■□◆◇✓✔➢➤►▶❖⁃∙⦁"
 ITEM = re.compile(
-    rf"(?P<marker>[{BULLETS}\uf000-\uf0ff]|[*–−-](?=\s)|[o§](?=\s+[A-Z])"
+    rf"(?P<marker>[{BULLETS}\uf000-\uf0ff]|[*–−-](?=\s)|·(?=\s)(?!.*\s·\s)|[o§](?=\s+[A-Z])"
     r"|\(?\d{1,3}[.)](?=\s)|\(?[a-z][.)](?=\s)|\([ivx]{1,5}\)(?=\s)|[A-Z]\)(?=\s)|[ivx]{2,5}[.)](?=\s))\s*(?=\S)"
 )
 """A list's bullet or number with text after it."""
 
 CJK = re.compile(r"[\u2e80-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")
+_LEADER = re.compile(r"(?:\.\s?){5,}|\.{3,}\s*\d+$|…{3,}|(?:·\s?){5,}|_{5,}")
 _SENTENCE_END = re.compile(r"[.!?:;。！？：；…][\"'”’)\]]*$")
 _RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
@@ -20,6 +21,11 @@ _RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 def is_bullet(text: str) -> bool:
     """Whether the text is one bullet and nothing else."""
     return len(text) == 1 and (text in BULLETS or text in "*–−-o§" or "\uf000" <= text <= "\uf0ff")
+
+
+def has_leader(text: str) -> bool:
+    """Whether dots lead from a title to its page."""
+    return bool(_LEADER.search(text))
 
 
 def ends_sentence(text: str) -> bool:
@@ -46,6 +52,8 @@ def join_lines(texts: Iterable[str]) -> str:
 
 def seam(first: str, second: str) -> tuple[bool, bool]:
     """(whether the hyphen that ends `first` goes away, whether a space comes between) where two lines are joined."""
+    if first.endswith(HARD_HYPHEN):
+        return False, False
     hyphenated = first.endswith((SOFT_HYPHEN, "-", "\u2010"))
     if hyphenated and first[-2:-1].isalpha() and second[:1].islower():
         # `state-of-the-` keeps its hyphen: the words of a compound are not parts of one.
@@ -59,6 +67,11 @@ def folded(text: str) -> str:
     return " ".join(text.split())
 
 
+def with_hyphens(text: str) -> str:
+    """The text with hyphens that a reader sees."""
+    return text.replace(SOFT_HYPHEN, "-").replace(HARD_HYPHEN, "-")
+
+
 def clean(text: str) -> str:
     """The text with single spaces, and with hyphens that a reader sees."""
-    return folded(text).replace(SOFT_HYPHEN, "-")
+    return with_hyphens(folded(text))

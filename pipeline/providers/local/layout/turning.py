@@ -41,7 +41,7 @@ def level(content: PageContent, angle: int) -> PageContent:
         width,
         height,
         tuple(_turned(line, angle, *size) for line in content.lines),
-        tuple(Rule(*turn_box(tuple(rule), angle, *size)) for rule in content.rules),
+        tuple(Rule(*turn_box((rule.left, rule.top, rule.right, rule.bottom), angle, *size)) for rule in content.rules),
         tuple(turn_box(box, angle, *size) for box in content.fills),
         tuple(turn_box(box, angle, *size) for box in content.pictures),
     )

@@ -1,0 +1,148 @@
+"""Whatever a page holds: no exception, no word lost, and an end within a bounded time."""
+
+import json
+import time
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.providers.local.layout import (
+    DocumentProfile,
+    PageContent,
+    as_dicts,
+    cleaned,
+    convert,
+    document_profile,
+    furniture,
+    page_facts,
+    profile_for,
+    render,
+)
+from pipeline.providers.local.layout.model import Line, Rule, Span, Style
+
+ANY = st.floats(allow_nan=True, allow_infinity=True)
+PLACE = st.floats(min_value=-20, max_value=620) | st.integers(min_value=0, max_value=60).map(lambda n: n * 10.0)
+COORDINATE = st.one_of(PLACE, PLACE, PLACE, ANY)
+SIZE = st.sampled_from([6.0, 8.0, 10.0, 10.0, 10.0, 12.0, 24.0]) | ANY
+STYLE = st.builds(
+    Style,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([0, 0, 0, 1, -1]),
+    st.just(""),
+    st.sampled_from(["", "", "https://example.org/(a)"]),
+)
+ODD = ["1.", "•", "-", "(a)", "12,50", "a|b", "Table", "中文", "שלום", "fin.", "x-", "....", "*", "—"]
+VISIBLE = st.characters(exclude_categories=("Cs", "Cc", "Zs", "Zl", "Zp", "Cf"))
+WORD = st.sampled_from(ODD) | st.text(VISIBLE, min_size=1, max_size=9).filter(lambda word: word.split() == [word])
+
+
+@st.composite
+def lines(draw):
+    words = draw(st.lists(WORD, min_size=1, max_size=6))
+    left, top, size = draw(COORDINATE), draw(COORDINATE), draw(SIZE)
+    each = draw(st.sampled_from([5.0, 5.0, 0.0, 40.0]))
+    spans, at = [], left
+    for word in words:
+        spans.append(Span(word, at, at + 5 * len(word), draw(STYLE)))
+        at += 5 * len(word) + each
+    right = draw(st.sampled_from([at, at, at, left, left - 30]))
+    return Line(
+        " ".join(words), left, top, right, top + size, size,
+        tuple(spans) if draw(st.booleans()) else (), draw(st.sampled_from([0] * 9 + [90, 180, 270, -1])),
+    )  # fmt: skip
+
+
+@st.composite
+def boxes(draw):
+    xs, ys = sorted([draw(PLACE), draw(PLACE)]), sorted([draw(PLACE), draw(PLACE)])
+    return (xs[0], ys[0], xs[1], ys[1])
+
+
+@st.composite
+def rules(draw):
+    left, top, right, bottom = draw(boxes())
+    return Rule(left, top, right, top) if draw(st.booleans()) else Rule(left, top, left, bottom)
+
+
+PAGES = st.builds(
+    PageContent,
+    st.sampled_from([600.0, 600.0, 1.0, 1e5]),
+    st.sampled_from([600.0, 600.0, 1.0, 1e5]),
+    st.lists(lines(), max_size=25).map(tuple),
+    st.lists(rules(), max_size=15).map(tuple),
+    st.lists(boxes(), max_size=6).map(tuple),
+    st.lists(boxes(), max_size=2).map(tuple),
+)
+
+
+def letters(text):
+    return Counter(filter(str.isalnum, text))
+
+
+def text_of(blocks):
+    return " ".join(f"{block.get('marker', '')} {block['text']}" for block in as_dicts(blocks, 1))
+
+
+@settings(max_examples=150, deadline=None)
+@given(PAGES)
+def test_no_word_is_lost_with_everything_kept(page):
+    blocks = convert(page, keep_furniture=True)
+    assert letters(text_of(blocks)) == sum((letters(line.text) for line in page.lines), Counter())
+    assert letters(text_of(blocks)) <= letters(render(blocks))
+    json.dumps(as_dicts(blocks, 1))
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(PAGES, min_size=1, max_size=4))
+def test_only_furniture_is_lost(pages):
+    known = document_profile(page_facts(page) for page in pages)
+    for page in map(cleaned, pages):
+        _, away = furniture.split(page, profile_for(page, known))
+        expected = sum((letters(line.text) for line in page.lines), Counter())
+        expected.subtract(sum((letters(line.text) for line in away), Counter()))
+        assert letters(text_of(convert(page, known))) >= +expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(PAGES, max_size=4))
+def test_a_profile_survives_being_stored(pages):
+    made = document_profile(page_facts(page) for page in pages)
+    assert DocumentProfile.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+
+
+def within(seconds, page):
+    started = time.process_time()
+    known = document_profile([page_facts(page)])
+    text = render(convert(page, known))
+    assert time.process_time() - started < seconds
+    return text
+
+
+def cell(text, left, top, size=10.0):
+    return Line(text, left, top, left + 5 * len(text), top + size, size)
+
+
+def test_a_hundred_thousand_characters_end():
+    prose = tuple(cell("word " * 20, 10 + (n % 4) * 600, 12.0 * (n // 4)) for n in range(1_000))
+    assert within(20, PageContent(2500, 3000, prose)).count("word") == 20_000
+    scattered = tuple(cell("ab", (n * 37) % 590, (n * 91) % 780) for n in range(50_000))
+    assert within(20, PageContent(600, 800, scattered)).count("ab") == 50_000
+
+
+def test_ten_thousand_rules_end():
+    texts = tuple(cell(f"cell{n}", 12 + 50 * (n % 10), 12.0 * (n // 10)) for n in range(600))
+    crossing = tuple(
+        Rule(0, n / 7, 600, n / 7) if n % 2 else Rule(n / 17, 0, n / 17, 800) for n in range(10_000)
+    )  # fmt: skip
+    assert within(20, PageContent(600, 800, texts, crossing)).count("cell") == 600
+    table = []
+    for x, y in ((15 * n, 12 * row) for n in range(40) for row in range(60)):
+        table += [Rule(x, y, x + 15, y), Rule(x, y, x, y + 12)]
+    assert within(20, PageContent(600, 800, texts, tuple(table))).count("cell") == 600
+
+
+def test_one_stack_of_lines_on_one_spot_ends():
+    assert within(20, PageContent(600, 800, tuple(cell("on", 50, 50) for _ in range(5_000)))).count("on") == 5_000

@@ -1,0 +1,136 @@
+import json
+
+import pytest
+
+from pipeline.providers.local.layout import DocumentProfile, convert, document_profile, page_facts, render
+from pipeline.providers.local.layout.model import Heading, Line, plain
+from tests.support.layout import BOLD, line, page, prose
+
+
+def book(pages, header="The Book of Tests"):
+    """Pages with a running head, text under headings of two levels, and a number at the foot."""
+    return [
+        page(
+            line(header, 50, 30, size=9),
+            line(f"Chapter {n}", 50, 90, size=18, style=BOLD),
+            *prose(f"page{n}", 20, top=130),
+            line(f"Section of {n}", 50, 390, size=12, style=BOLD),
+            *prose(f"more{n}", 20, top=410),
+            line(str(n + 1), 290, 770),
+        )
+        for n in range(pages)
+    ]
+
+
+def known(pages):
+    return document_profile(page_facts(content) for content in pages)
+
+
+def test_headings_have_the_same_level_on_every_page():
+    pages = book(4)
+    profile = known(pages)
+    for content in pages:
+        levels = {plain(b.runs).split()[0]: b.level for b in convert(content, profile) if isinstance(b, Heading)}
+        assert levels == {"Chapter": 1, "Section": 2}
+
+
+def test_a_page_with_small_headings_alone_does_not_promote_them():
+    pages = book(4)
+    lone = page(line("Section alone", 50, 90, size=12, style=BOLD), *prose("text", 20, top=110))
+    assert [b.level for b in convert(lone, known(pages)) if isinstance(b, Heading)] == [2]
+    assert [b.level for b in convert(lone) if isinstance(b, Heading)] == [1]
+
+
+def test_numbers_deepen_headings_of_one_style():
+    pages = [
+        page(
+            line("2 Method", 50, 90, style=BOLD),
+            *prose("a", 9, top=110),
+            line("2.1 Data", 50, 230, style=BOLD),
+            *prose("b", 9, top=250),
+        )
+    ]
+    assert [b.level for b in convert(pages[0], known(pages)) if isinstance(b, Heading)] == [1, 2]
+
+
+def test_what_neighbouring_pages_repeat_at_their_edges_is_left_out():
+    pages = book(5)
+    for content in pages:
+        text = render(convert(content, known(pages)))
+        assert "The Book of Tests" not in text
+        assert not text.rstrip().splitlines()[-1].strip().isdigit()
+        assert "Chapter" in text
+
+
+def test_a_setting_keeps_it():
+    pages = book(5)
+    assert "The Book of Tests" in render(convert(pages[0], known(pages), keep_furniture=True))
+
+
+def test_numbers_in_a_repeated_line_do_not_matter():
+    pages = [page(*prose(f"p{n}", 20), line(f"Report 2024 | Sheet {n} of 9", 200, 760)) for n in range(4)]
+    assert "Sheet" not in render(convert(pages[1], known(pages)))
+
+
+def test_what_is_repeated_in_the_middle_of_pages_stays():
+    pages = [page(*prose(f"p{n}", 20), line("Repeated remark.", 50, 400)) for n in range(5)]
+    assert "Repeated remark." in render(convert(pages[2], known(pages)))
+
+
+def test_what_far_apart_pages_share_stays():
+    pages = [
+        page(line("Summary" if n in {0, 10, 20} else f"Other {chr(97 + n)}", 50, 40, size=9), *prose(f"p{n}", 20))
+        for n in range(24)
+    ]
+    assert "Summary" in render(convert(pages[10], known(pages)))
+
+
+def test_a_number_alone_at_the_foot_is_left_out_without_a_profile():
+    text = render(convert(page(*prose("text", 20), line("- 97 -", 290, 770))))
+    assert "97" not in text
+
+
+def test_a_number_that_belongs_to_the_text_stays():
+    assert "1984" in render(convert(page(*prose("text", 55), line("1984", 50, 760))))
+    assert "42" in render(convert(page(line("42", 50, 400), *prose("text", 5))))
+
+
+def test_a_watermark_is_left_out():
+    mark = Line("DRAFT", 100, 200, 500, 600, 90, (), -1)
+    assert "DRAFT" not in render(convert(page(mark, *prose("text", 20))))
+    assert "DRAFT" in render(convert(page(mark, *prose("text", 20)), keep_furniture=True))
+
+
+def test_a_profile_stays_small_for_ten_thousand_pages():
+    def facts():
+        for n in range(10_000):
+            yield page_facts(
+                page(
+                    line(f"Part {chr(97 + n // 20 % 26)}{chr(97 + n // 520 % 26)}", 50, 30),
+                    *prose(f"x{n}", 3),
+                    line(str(n), 290, 770),
+                )
+            )
+
+    saved = json.dumps(document_profile(facts()).to_dict())
+    assert len(saved) < 20_000
+    assert DocumentProfile.from_dict(json.loads(saved)).pages == 10_000
+
+
+def test_a_stored_profile_may_hold_more_than_is_known():
+    assert DocumentProfile.from_dict({"pages": 3, "of_the_future": 1}).pages == 3
+
+
+@pytest.mark.parametrize("pages", [0, 1])
+def test_hardly_any_pages_give_a_profile_too(pages):
+    assert known(book(pages)).pages == pages
+
+
+def test_long_bold_text_is_no_heading():
+    found = [line("Bold words that end as a sentence does.", 50, 80, style=BOLD), *prose("text", 20)]
+    assert not any(isinstance(block, Heading) for block in convert(page(*found)))
+
+
+def test_captions_are_no_headings():
+    found = [line("Table 1: Results of all runs", 50, 80, style=BOLD), *prose("text", 20)]
+    assert not any(isinstance(block, Heading) for block in convert(page(*found)))
