@@ -86,10 +86,10 @@ def cleaned(content: PageContent) -> PageContent:
             continue
         if not turning.is_placed(line):
             lines.append(Line(line.text, 0.0, content.height, 0.0, content.height, 1.0, (), -1))
-        elif line.angle == 0 and turning.upright(line):
-            lines.append(line._replace(angle=-1))
-        else:
-            lines.append(_with_sides_in_order(line))
+            continue
+        placed = _with_sides_in_order(line)
+        upright = placed.angle == 0 and turning.upright(placed)
+        lines.append(placed._replace(angle=-1) if upright else placed)
     return replace(content, lines=tuple(compounds.kept(lines)))
 
 
