@@ -87,14 +87,16 @@ class PageWork:
                 self._give_back(f"unexpected {type(error).__name__} in its lane")
 
     def begin(self) -> None:
-        """Give back what an earlier delivery of this very message held in this worker: its process died.
+        """Give back what an earlier delivery of this very message held: its process died.
 
-        What another worker holds is left alone: it may live and be in its call, which must not be paid for again. If it
-        is dead, the sweeper notices."""
+        Where pages are paid for, what another worker holds is left alone: it may live and be in its call. If it is
+        dead, the sweeper notices, or its lease ends."""
         self._give_back("the worker was lost while it converted this page")
 
     def _give_back(self, reason: str) -> None:
-        which = and_(PAGES.c.request_id == self._owner.request_id, PAGES.c.worker_id == self._owner.worker_id)
+        which = PAGES.c.request_id == self._owner.request_id
+        if self._passage is not None:
+            which = and_(which, PAGES.c.worker_id == self._owner.worker_id)
         with self._context.db.read() as session:
             if session.execute(select(PAGES.c.id).where(which).limit(1)).first() is None:
                 return

@@ -116,7 +116,7 @@ def test_wrong_usage_exits_with_2(cli: Cli) -> None:
         ("convert", "one.pdf", "two.pdf", "-o", "-"): "takes one file, not 2",
         ("convert", "one.pdf", "two.pdf", "-o", "file"): "needs a folder",
         ("convert", "one.pdf", "--json", "-o", "-"): "choose one",
-        ("worker",): "penstock worker -Q cpu",
+        ("worker",): "penstock worker --role cpu",
         ("nonsense",): "No such command",
     }
     for result, reason in zip(cli.run_all(wrong), wrong.values(), strict=True):
