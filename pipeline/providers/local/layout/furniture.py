@@ -25,16 +25,32 @@ _WATERMARK_CHARS = 40
 
 def split(content: PageContent, profile: DocumentProfile) -> tuple[list[Line], list[Line]]:
     """(lines of the page's text, lines that are furniture)."""
-    away = {id(line) for line in content.lines if edge_key(line, content.height) in profile.repeated}
+    away = _repeated(content, profile)
     away |= {id(line) for line in content.lines if _is_watermark(line, profile)}
     level = [line for line in content.lines if line.angle == 0 and id(line) not in away]
     at_edges = rows(line for line in level if _at_edge(line, content.height, _LABEL_ZONE))
     away |= {id(line) for row in at_edges if _is_page_label(row) for line in row.cells}
     away |= _outermost(level, at_edges, content, profile, away)
+    if len(away) == len(content.lines):
+        away = set()  # A page of nothing but what others have too: that is its text.
     return (
         [line for line in content.lines if id(line) not in away],
         [line for line in content.lines if id(line) in away],
     )
+
+
+def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
+    """Lines that neighbouring pages have too. From the edge inwards: below a line that only this page has, the same
+    line is text, such as "Question 2"."""
+    found = {id(line) for line in content.lines if line.angle and edge_key(line, content.height) in profile.repeated}
+    level = sorted(rows(line for line in content.lines if line.angle == 0), key=lambda row: row.top)
+    for inwards in (level, level[::-1]):
+        for row in inwards:
+            repeated = [cell for cell in row.cells if edge_key(cell, content.height) in profile.repeated]
+            found |= {id(cell) for cell in repeated}
+            if not repeated and not _PAGE_NUMBER.fullmatch(row.text):
+                break
+    return found
 
 
 def _outermost(

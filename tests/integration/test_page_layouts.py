@@ -1,0 +1,93 @@
+"""What stands where on pages: stored with their text, forgotten with it, and used when pages are merged."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pipeline.documents import merging, queries, service
+from pipeline.documents.stages import layout_json
+from pipeline.documents.states import DocumentStatus, PageStatus
+from pipeline.documents.units import Outcome
+from pipeline.engine.claims import Owner
+from pipeline.providers.protocols import Answer
+from pipeline.storage.context import Context
+from tests.support.documents import Worker, insert_document
+
+HEAD = "| Item | Price |\n| --- | --- |"
+
+
+def layout(number: int, kind: str = "paragraph", top: float = 60, bottom: float = 760) -> dict[str, Any]:
+    block = {"page": number, "type": kind, "text": f"text {number}", "bbox": [50, top, 550, bottom]}
+    return {"width": 600, "height": 800, "unit": "pt", "blocks": [block]}
+
+
+def convert(context: Context, document_id: str, **texts: tuple[str, dict[str, Any] | None]) -> None:
+    """Convert the document's pages, in order, to these texts."""
+    worker = Worker(context, document_id)
+    for unit, (text, found) in zip(worker.claim(len(texts)), texts.values(), strict=True):
+        worker.finish(Outcome(unit, Answer(text, "local", layout=found)))
+
+
+def test_a_pages_layout_is_stored_with_its_text_and_replaced_with_it(context: Context) -> None:
+    document_id = insert_document(context, pages=[PageStatus.PENDING])
+    convert(context, document_id, one=("first", layout(1)))
+    assert queries.layouts(context, document_id) == {1: layout(1)}
+    for text, found in (("second", layout(1, "heading")), ("third, by a model", None)):
+        merging.merge(context, document_id, Owner("m", text))
+        service.retry_page(context, document_id, 1)
+        convert(context, document_id, one=(text, found))
+        assert queries.layouts(context, document_id) == ({1: found} if found else {})
+
+
+def test_the_text_of_an_older_attempt_comes_without_a_layout(context: Context) -> None:
+    document_id = insert_document(context, pages=[PageStatus.PENDING])
+    convert(context, document_id, one=("first", layout(1)))
+    merging.merge(context, document_id, Owner("m", "1"))
+    (attempt,) = queries.attempts(context, document_id)
+    service.promote(context, document_id, 1, attempt.id)
+    assert queries.layouts(context, document_id) == {}
+
+
+def test_a_document_that_is_done_anew_has_no_layouts_left(context: Context) -> None:
+    document_id = insert_document(context, pages=[PageStatus.PENDING])
+    convert(context, document_id, one=("first", layout(1)))
+    merging.merge(context, document_id, Owner("m", "1"))
+    service.retry(context, document_id)
+    assert queries.layouts(context, document_id) == {}
+
+
+def test_whatever_characters_a_layout_has_it_is_stored(context: Context) -> None:
+    document_id = insert_document(context, pages=[PageStatus.PENDING])
+    found = layout(1) | {"blocks": [{"type": "paragraph", "text": "a\x00b \ud800 中文 😀", "bbox": [0, 0, 1, 1]}]}
+    convert(context, document_id, one=("text", found))
+    assert "中文 😀" in queries.layouts(context, document_id)[1]["blocks"][0]["text"]
+
+
+def test_a_table_over_two_pages_is_merged_as_one(context: Context) -> None:
+    document_id = insert_document(context, pages=[PageStatus.PENDING] * 2)
+    convert(
+        context, document_id,
+        one=(f"{HEAD}\n| Nut | 1 |", layout(1, "table", 500)),
+        two=("| Bolt | 2 |\n| --- | --- |\n| Cog | 3 |\n\nThe end.", layout(2, "table", 60, 200)),
+    )  # fmt: skip
+    assert merging.merge(context, document_id, Owner("m", "1"))
+    view = queries.document(context, document_id)
+    assert view.status is DocumentStatus.COMPLETED
+    assert view.merged_path
+    text = Path(view.merged_path).read_text()
+    assert f"{HEAD}\n| Nut | 1 |\n| Bolt | 2 |\n| Cog | 3 |\n\n---\n\n<!-- Page 2 -->\n\nThe end." in text
+
+
+def test_layouts_as_json_name_every_page_also_those_without_one(context: Context) -> None:
+    states = [PageStatus.PENDING, PageStatus.PENDING, PageStatus.FAILED]
+    document_id = insert_document(context, pages=states)
+    convert(context, document_id, one=("first", layout(1)), two=("# second", None))
+    found = layout_json(
+        queries.document(context, document_id),
+        queries.pages(context, document_id),
+        queries.layouts(context, document_id),
+    )
+    first, second, third = json.loads(json.dumps(found))["pages"]
+    assert (first["page"], first["width"], first["blocks"][0]["bbox"]) == (1, 600, [50, 60, 550, 760])
+    assert second["blocks"] == [{"type": "markdown", "text": "# second", "bbox": None}]
+    assert (third["status"], third["blocks"], third["error"]) == ("FAILED", [], "it failed")
