@@ -77,6 +77,21 @@ def test_what_is_repeated_in_the_middle_of_pages_stays():
     assert "Repeated remark." in render(convert(pages[2], known(pages)))
 
 
+def test_what_is_repeated_below_a_line_of_the_pages_own_is_its_text():
+    names = ("Rivers", "Mountains", "Seas", "Winds")
+    pages = [
+        page(line(name, 50, 20), line(f"Question {n}", 50, 40), *prose(f"p{n}", 20, top=130))
+        for n, name in enumerate(names)
+    ]
+    for content in pages:
+        assert "Question" in render(convert(content, known(pages)))
+
+
+def test_a_page_of_nothing_but_what_others_have_keeps_it():
+    pages = [page(line(f"Slide {n}", 50, 20)) for n in range(1, 5)]
+    assert [render(convert(content, known(pages))) for content in pages] == [f"Slide {n}" for n in range(1, 5)]
+
+
 def test_what_far_apart_pages_share_stays():
     pages = [
         page(line("Summary" if n in {0, 10, 20} else f"Other {chr(97 + n)}", 50, 40, size=9), *prose(f"p{n}", 20))

@@ -44,9 +44,10 @@ def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
     line is text, such as "Question 2"."""
     found = {id(line) for line in content.lines if line.angle and edge_key(line, content.height) in profile.repeated}
     level = sorted(rows(line for line in content.lines if line.angle == 0), key=lambda row: row.top)
-    for inwards in (level, level[::-1]):
+    for zone, inwards in (("t", level), ("b", level[::-1])):
         for row in inwards:
-            repeated = [cell for cell in row.cells if edge_key(cell, content.height) in profile.repeated]
+            keys = [(cell, edge_key(cell, content.height)) for cell in row.cells]
+            repeated = [cell for cell, key in keys if key.startswith(zone) and key in profile.repeated]
             found |= {id(cell) for cell in repeated}
             if not repeated and not _PAGE_NUMBER.fullmatch(row.text):
                 break
