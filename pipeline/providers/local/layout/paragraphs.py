@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from pipeline.providers.local.layout.model import HARD_HYPHEN, SOFT_HYPHEN, Box, Runs, around
+from pipeline.providers.local.layout.model import LINE_HYPHENS, Box, Runs, around
 from pipeline.providers.local.layout.profile import number_depth
 from pipeline.providers.local.layout.rows import Row, Token, runs_of, text_of
 from pipeline.providers.local.layout.text import ITEM, clean, ends_sentence, has_leader, seam, with_hyphens
@@ -139,7 +139,7 @@ def _starts(first: Row, before: Row, row: Row, block: _Block) -> bool:
     """Whether `row` starts a new paragraph after `before`; `first` is where the one before starts."""
     if row.is_tabular != before.is_tabular:
         return True
-    if before.text.endswith((SOFT_HYPHEN, HARD_HYPHEN)):
+    if before.text.endswith(tuple(LINE_HYPHENS)):
         return False
     if _is_set_apart(before, row, block) or _changes_kind(first, before, row):
         return True
@@ -224,5 +224,5 @@ def _broken_on_purpose(before: Row, row: Row, block: _Block) -> bool:
 def goes_on(last: Row, first: Row) -> bool:
     """Whether a paragraph that ends a column with row `last` is continued by row `first` of the next one."""
     alike = 0.8 < first.size / max(last.size, 1e-9) < 1.25 and not last.is_tabular and not first.is_tabular
-    unfinished = last.text.endswith((SOFT_HYPHEN, HARD_HYPHEN)) or bool(_GOES_ON.search(last.text.rstrip()))
+    unfinished = last.text.endswith(tuple(LINE_HYPHENS)) or bool(_GOES_ON.search(last.text.rstrip()))
     return alike and unfinished and first.text[:1].islower() and not ITEM.match(first.text)
