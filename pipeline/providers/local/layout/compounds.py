@@ -17,16 +17,29 @@ _FIRST = re.compile(rf"{_LETTERS}+")
 _MAX_WORD = 80
 _MAX_PART = 30
 _MIN_PART = 3  # letters, below which a part that stands alone elsewhere proves nothing: "in-formation"
+_STEM = 6  # letters that two forms of one word share
 _MIN_HABIT = 3  # compounds, below which a text is not taken to write words with hyphens
 _PAGE_COMPOUNDS, _PAGE_BROKEN, _PAGE_ALONE = 40, 40, 1_000
 _COMPOUNDS, _BROKEN, _ALONE = 4_000, 4_000, 30_000
 _KEPT = 600
+_MIN_KEPT = 4  # words that keep the hyphen at a line's end, from which a document is taken to hyphenate none
 
 _CLOSING = frozenset(
-    "all and any can every for her here him how in it may more my never no none not off on one other our out over per"
-    " self some the them there through to under up what when where with your".split()
+    "all and any can every for her here him how in it may more my never no none not off on other our out over per"
+    " some the them there through to under up what when where with your".split()
 )
 """English words that grow together with the next one: "can-not" is no compound."""
+
+
+_CLOSED_ENDS = frozenset(
+    "able age ages ally base book down ever form forms ground hood house land less like line lines mark marks name"
+    " names place port room self set sets ship side some store thing things time times ward wards where wise word"
+    " words work works".split()
+)
+"""English words that are the ends of others: "frame-work", "trouble-some"."""
+
+_OPEN_ENDS = frozenset("aware based centric driven friendly looking oriented specific".split())
+"""English words that come after a hyphen, whatever is before it."""
 
 
 class Words(NamedTuple):
@@ -65,24 +78,33 @@ class Known:
 
     def __init__(self, alone: Iterable[str], written: Iterable[str]) -> None:
         self._alone, self._written = frozenset(alone), frozenset(written)
+        self._folded = {word.casefold() for word in self._alone}
+        self._stems = {word[:_STEM] for word in self._alone}
         compounds = [word.split("-") for word in self._written if "-" in word]
         self._firsts, self._seconds = {word[0] for word in compounds}, {word[-1] for word in compounds}
         self._has_habit = len(compounds) >= _MIN_HABIT
 
     def mark(self, first: str, second: str) -> str:
         """The mark for what becomes of the hyphen between the parts of a word; empty where nothing tells."""
-        whole = first + second
+        whole = (first + second).casefold()
         if f"{first}-{second}".casefold() in self._written:
             return HARD_HYPHEN
-        if whole in self._alone or whole in self._written or (whole.istitle() and whole.lower() in self._alone):
+        if whole in self._folded or whole in self._written:
             return NO_HYPHEN
         return HARD_HYPHEN if self._is_like_others(first.casefold(), second) else ""
 
     def _is_like_others(self, first: str, second: str) -> bool:
         """Whether both parts are words or parts of compounds elsewhere, in a text that has compounds."""
-        if not self._has_habit or min(len(first), len(second)) < _MIN_PART or first in _CLOSING:
+        if not self._has_habit or min(len(first), len(second)) < _MIN_PART:
             return False
-        return (first in self._firsts or first in self._alone) and (second in self._seconds or second in self._alone)
+        if first in _CLOSING or second in _CLOSED_ENDS:
+            return False
+        return (first in self._firsts or first in self._folded) and self._is_word(second)
+
+    def _is_word(self, second: str) -> bool:
+        if second in self._seconds or second in self._alone or second in _OPEN_ENDS:
+            return True
+        return len(second) > _STEM and second[:_STEM] in self._stems
 
 
 def kept(lines: Sequence[Line], written: frozenset[str] = frozenset()) -> list[Line]:
@@ -126,12 +148,10 @@ class Gathered:
     def written(self) -> frozenset[str]:
         """What pages need to know that they do not show: words that are broken somewhere, then common compounds."""
         known = Known(self._alone, self._compounds)
-        needed = []
-        for first, second in sorted(self._broken):
-            mark = known.mark(first, second)
-            if mark == HARD_HYPHEN:
-                needed.append(f"{first}-{second}".casefold())
-            elif mark:
-                needed.append(first + second)
+        marks = {parts: known.mark(*parts) for parts in sorted(self._broken)}
+        counts = Counter(marks.values())
+        if counts[HARD_HYPHEN] >= _MIN_KEPT and not counts[NO_HYPHEN]:
+            marks = dict.fromkeys(marks, HARD_HYPHEN)  # Lines are broken at hyphens that words have, and nowhere else.
+        needed = [("-" if mark == HARD_HYPHEN else "").join(parts).casefold() for parts, mark in marks.items() if mark]
         common = (word for word, _ in self._compounds.most_common())
         return frozenset(islice(dict.fromkeys([*needed[:_KEPT], *common]), _KEPT))
