@@ -179,7 +179,7 @@ def test_facts_of_all_pages_make_a_profile_that_pages_share(tmp_path):
 def test_a_hyphen_at_a_lines_end_is_told_from_a_glyph_without_character():
     with pdfium.open_document(corpus_file("documents/copy-protected.pdf")) as document, document.page(2) as opened:
         lines = text_layer.read(opened).lines
-    assert any("practical diculties" in line.text for line in lines)
+    assert any("practical difficulties" in line.text for line in lines)
     assert any(line.text.endswith("dis\u00adtinct") or line.text.endswith("\u00ad") for line in lines)
 
 
