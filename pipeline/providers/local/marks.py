@@ -65,7 +65,9 @@ def _compose(handle: Any, characters: list[str], index: int) -> None:
     box = _box(handle, index)
     if box is None:
         return
-    for place in sorted(range(max(0, index - _NEAR), min(len(characters), index + _NEAR)), key=lambda p: abs(p - index)):
+    for place in sorted(
+        range(max(0, index - _NEAR), min(len(characters), index + _NEAR)), key=lambda p: abs(p - index)
+    ):
         letter = _DOTLESS.get(characters[place], characters[place])
         if not letter.isalpha() or not _stands_on(box, _box(handle, place)):
             continue

@@ -24,21 +24,19 @@ _COMPOUNDS, _BROKEN, _ALONE = 4_000, 4_000, 30_000
 _KEPT = 600
 _MIN_KEPT = 4  # words that keep the hyphen at a line's end, from which a document is taken to hyphenate none
 
-_CLOSING = frozenset(
-    "all and any can every for her here him how in it may more my never no none not off on other our out over per"
-    " some the them there through to under up what when where with your".split()
+# English words that grow together with the next one ("can-not" is no compound), or with the one before ("frame-work").
+_BEGINNINGS = (
+    "all and any can every for her here him how in it may more my never no none not off on other our out over per some"
+    " the them there through to under up what when where with your"
 )
-"""English words that grow together with the next one: "can-not" is no compound."""
-
-
-_CLOSED_ENDS = frozenset(
+_ENDS = (
     "able age ages ally base book down ever form forms ground hood house land less like line lines mark marks name"
     " names place port room self set sets ship side some store thing things time times ward wards where wise word"
-    " words work works".split()
+    " words work works"
 )
-"""English words that are the ends of others: "frame-work", "trouble-some"."""
+_CLOSING, _CLOSED_ENDS = frozenset(_BEGINNINGS.split()), frozenset(_ENDS.split())
 
-_OPEN_ENDS = frozenset("aware based centric driven friendly looking oriented specific".split())
+_OPEN_ENDS = frozenset({"aware", "based", "centric", "driven", "friendly", "looking", "oriented", "specific"})
 """English words that come after a hyphen, whatever is before it."""
 
 
