@@ -149,3 +149,60 @@ def test_long_bold_text_is_no_heading():
 def test_captions_are_no_headings():
     found = [line("Table 1: Results of all runs", 50, 80, style=BOLD), *prose("text", 20)]
     assert not any(isinstance(block, Heading) for block in convert(page(*found)))
+
+
+def headings(*lines):
+    return [(plain(block.runs), block.level) for block in convert(page(*lines)) if isinstance(block, Heading)]
+
+
+def test_a_title_over_two_centred_lines_is_one_heading_above_the_sections():
+    title = [line("A Title That Is Too Long for", 100, 40, 16, BOLD), line("One Line", 180, 60, 16, BOLD)]
+    found = headings(*title, line("1 Introduction", 50, 110, 12, BOLD), *prose("text", 20, top=130))
+    assert found == [("A Title That Is Too Long for One Line", 1), ("1 Introduction", 2)]
+
+
+def test_numbered_headings_below_each_other_are_two():
+    found = [line("2 Method", 50, 40, 14, BOLD), line("2.1 Data", 50, 59, 14, BOLD)]
+    assert [text for text, _ in headings(*found, *prose("text", 20))] == ["2 Method", "2.1 Data"]
+
+
+def test_a_bold_heading_keeps_its_rank_with_a_label_at_the_end_of_its_row():
+    row = [line("The Disciples", 50, 80, style=BOLD), line("Creatures", 355, 80, style=BOLD)]
+    found = [*prose("before", 4, top=20), *row, *prose("text", 20)]
+    assert headings(*found) == [("The Disciples", 1)]
+    assert "**Creatures**" in render(convert(page(*found)))
+
+
+def test_bold_cells_above_others_are_no_heading():
+    cells = [line(text, left, top, style=BOLD) for top in (80, 92) for text, left in (("Name", 50), ("Sum", 385))]
+    assert headings(*cells, *prose("text", 20, top=120)) == []
+
+
+def lines_page(*texts):
+    return page(*(line(text, 50, 100 + 12 * n) for n, text in enumerate(texts)))
+
+
+def test_a_hyphen_at_a_lines_end_follows_the_documents_other_pages():
+    broken = lines_page("A simple dual-", "encoder in a frame-", "work of ours")
+    others = [lines_page("The dual-encoder in this framework and its frame of work")]
+    shown = render(convert(broken, known([broken, *others])))
+    assert shown == "A simple dual-encoder in a framework of ours"
+
+
+def test_a_document_that_hyphenates_no_words_keeps_every_hyphen():
+    firsts = ("axe-", "gold-", "well-", "grim-")
+    pages = [lines_page(f"An {first}", "trimmed thing that is", f"{first}trimmed") for first in firsts]
+    pages.append(lines_page("a never-", "ending story"))
+    assert render(convert(pages[-1], known(pages))) == "a never-ending story"
+
+
+def test_a_profile_of_long_ago_knows_no_compounds():
+    saved = known(book(3)).to_dict()
+    del saved["written"]
+    assert DocumentProfile.from_dict(saved).written == frozenset()
+
+
+def test_compounds_of_a_document_are_bounded():
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    pages = [lines_page(*(f"{a}{b}word-{a}{c}more" for b in letters for c in "xyz")) for a in letters]
+    assert len(json.dumps(known(pages).to_dict())) < 16_000

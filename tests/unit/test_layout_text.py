@@ -163,3 +163,39 @@ def test_words_in_several_pieces_are_hyphenated_as_one():
 def test_a_hyphen_at_a_lines_end_stays_where_the_page_has_the_compound():
     found = [*column(["an open-domain task and its", "use in open-", "domain search and in ques-", "tions"], 50)]
     assert "use in open-domain search and in questions" in markdown(*found)
+
+
+def test_words_that_stand_alone_elsewhere_keep_the_hyphen_between_them():
+    habit = ["A rule-based, well-known, time-tested way to build a dual", "tower whose encoder is small, as some dual-"]
+    found = [*column([*habit, "encoder networks are, in some depart-", "ments of some departments"], 50)]
+    assert "some dual-encoder networks are, in some departments of" in markdown(*found)
+
+
+def test_hyphens_are_dropped_where_a_page_writes_no_compounds():
+    found = [*column(["A net of work is the best net-", "work of all"], 50)]
+    assert "the best network of all" in markdown(*found)
+
+
+def test_capitals_inside_of_a_word_follow_the_rest_of_the_page():
+    found = [*column(["ReAct is a method, and so is Re-", "Act, the way of one called Jean-", "Paul"], 50)]
+    assert markdown(*found) == "ReAct is a method, and so is ReAct, the way of one called Jean-Paul"
+
+
+def test_rows_of_contents_side_by_side_are_columns_however_few():
+    found = [
+        *column(["First ........ 1", "Second ........ 2"], 50),
+        *column(["Third ........ 3", "Fourth ........ 4"], 300),
+    ]
+    shown = markdown(*found)
+    assert [word for word in shown.split() if word.isalpha()] == ["First", "Second", "Third", "Fourth"]
+
+
+def test_a_stamp_beside_running_text_is_left_out():
+    stamp = Line("arXiv:1 [cs] 2020", 10, 200, 30, 500, 20, (Span("arXiv:1 [cs] 2020", 10, 30),), 270)
+    assert "arXiv" not in render(convert(page(stamp, *prose("text", 30))))
+    assert "arXiv" in render(convert(page(stamp, line("A page with little else", 50, 100))))
+
+
+def test_turned_text_between_columns_stays():
+    label = Line("Share of all", 300, 200, 310, 300, 10, (Span("Share of all", 300, 310),), 270)
+    assert "Share of all" in render(convert(page(label, *prose("text", 30, right=290))))

@@ -179,8 +179,25 @@ def test_facts_of_all_pages_make_a_profile_that_pages_share(tmp_path):
 def test_a_hyphen_at_a_lines_end_is_told_from_a_glyph_without_character():
     with pdfium.open_document(corpus_file("documents/copy-protected.pdf")) as document, document.page(2) as opened:
         lines = text_layer.read(opened).lines
-    assert any("practical diculties" in line.text for line in lines)
+    assert any("practical difficulties" in line.text for line in lines)
     assert any(line.text.endswith("dis\u00adtinct") or line.text.endswith("\u00ad") for line in lines)
+
+
+def test_a_mark_drawn_over_a_letter_becomes_part_of_it(page):
+    drawn = shown("Oguz and so on", 50, 700) + "BT /F1 12 Tf 62 702 Td (\u00b4) Tj ET\n".encode("cp1252")
+    [line], _ = page(drawn)
+    assert line.text == "Oǵuz and so on"
+
+
+def test_a_mark_beside_letters_stays_as_it_is(page):
+    [line], _ = page("BT /F1 12 Tf 50 700 Td (5 \u00b4 3) Tj ET\n".encode("cp1252"))
+    assert line.text == "5 \u00b4 3"
+
+
+def test_a_mark_of_a_name_on_a_real_page_is_on_its_letter():
+    path = corpus_file("documents/multi-column-2p.pdf")
+    with pdfium.open_document(path) as document, document.page(1) as opened:
+        assert any("Barlas Oğuz" in line.text for line in text_layer.read(opened).lines)
 
 
 def test_tables_of_real_pages_are_tables():

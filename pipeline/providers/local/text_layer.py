@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pypdfium2.raw as pdfium_c
 
-from pipeline.providers.local import trust, words
+from pipeline.providers.local import marks, trust, words
 from pipeline.providers.local.layout.model import SOFT_HYPHEN, Line
 from pipeline.providers.local.links import Links
 from pipeline.providers.local.pdfium import Page
@@ -85,7 +85,7 @@ def _text(handle: Any) -> str:
     written = pdfium_c.FPDFText_GetText(handle, 0, count, buffer) - 1
     text = bytes(buffer)[: max(0, written) * 2].decode("utf-16-le", "surrogatepass")
     if len(text) == count:
-        return _without_false_hyphens(handle, text)
+        return marks.put_right(handle, _without_false_hyphens(handle, text))
     # Characters beyond the basic plane, or ones that PDFium leaves out of its text, shift positions.
     return "".join(chr(min(pdfium_c.FPDFText_GetUnicode(handle, index), 0x10FFFF)) for index in range(count))
 
@@ -95,7 +95,7 @@ def _without_false_hyphens(handle: Any, text: str) -> str:
     if not _HYPHENS.intersection(text):
         return text
     count = len(text)
-    return re.sub("[\x02\ufffe]", lambda m: m.group() if _breaks_line(handle, m.start(), count) else "\x01", text)
+    return re.sub("[\x02\ufffe]", lambda m: m.group() if _breaks_line(handle, m.start(), count) else marks.GONE, text)
 
 
 def _breaks_line(handle: Any, index: int, count: int) -> bool:

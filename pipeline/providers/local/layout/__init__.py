@@ -56,7 +56,7 @@ def convert(
     content: PageContent, document: DocumentProfile | None = None, *, keep_furniture: bool = False
 ) -> list[Block]:
     """The page's blocks in reading order. Without the document's profile the page is judged by itself."""
-    content = cleaned(content)
+    content = cleaned(content, document)
     known = profile_for(content, document)
     lines = list(content.lines) if keep_furniture else furniture.split(content, known)[0]
     by_angle: dict[int, list[Line]] = {}
@@ -78,7 +78,7 @@ def profile_for(content: PageContent, document: DocumentProfile | None) -> Docum
     return profiles.recognised(content, known) if recognised else known
 
 
-def cleaned(content: PageContent) -> PageContent:
+def cleaned(content: PageContent, document: DocumentProfile | None = None) -> PageContent:
     """The page with every line in a place that it can have; text is kept wherever it was."""
     lines = []
     for line in content.lines:
@@ -90,7 +90,7 @@ def cleaned(content: PageContent) -> PageContent:
         placed = _with_sides_in_order(line)
         upright = placed.angle == 0 and turning.upright(placed)
         lines.append(placed._replace(angle=-1) if upright else placed)
-    return replace(content, lines=tuple(compounds.kept(lines)))
+    return replace(content, lines=tuple(compounds.kept(lines, document.written if document else frozenset())))
 
 
 def _with_sides_in_order(line: Line) -> Line:

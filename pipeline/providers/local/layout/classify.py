@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pipeline.providers.local.layout import headings, lists
-from pipeline.providers.local.layout.model import Block, Code, Paragraph, Quote
+from pipeline.providers.local.layout.model import Block, Code, Heading, Paragraph, Quote
 from pipeline.providers.local.layout.paragraphs import Group, goes_on
 from pipeline.providers.local.layout.profile import DocumentProfile
 from pipeline.providers.local.layout.rows import Row
@@ -41,8 +41,22 @@ class Classifier:
             if _is_in_list(groups, index):
                 yield self._item(groups[index]) or self._block(groups[index])
             else:
-                yield from map(self._block, self._parts(groups[index]))
+                yield from self._labelled(groups, index) or map(self._block, self._parts(groups[index]))
             index += 1
+
+    def _labelled(self, groups: Sequence[Group], index: int) -> list[Block]:
+        """A bold heading and the label at the other end of its row; empty for anything else, and among other cells."""
+        group = groups[index]
+        row = group.rows[0]
+        if len(group.rows) > 1 or len(row.cells) != 2 or not row.is_tabular or not row.is_bold:
+            return []
+        if any(near.rows[0].is_tabular for near in groups[max(0, index - 1) : index + 2] if near is not group):
+            return []
+        title, label = (group._replace(rows=(Row((cell,)),)) for cell in row.cells)
+        if title.rows[0].left - group.left > row.size or group.right - label.rows[0].right > row.size:
+            return []
+        block = self._block(title)
+        return [block, Paragraph(label.box, label.runs)] if isinstance(block, Heading) else []
 
     def _parts(self, group: Group) -> list[Group]:
         """The group, or a heading and what stands at the other end of its line."""

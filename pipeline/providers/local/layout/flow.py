@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pipeline.providers.local.layout import notes, tables_aligned
+from pipeline.providers.local.layout import contents, notes, tables_aligned
 from pipeline.providers.local.layout.classify import Classifier, Context, join_across
 from pipeline.providers.local.layout.columns import reading_order
 from pipeline.providers.local.layout.frames import Frame
@@ -56,7 +56,7 @@ class Flow:
         return found
 
     def _stretch(self, lines: Sequence[Line], *, is_last: bool) -> list[Piece]:
-        in_rows = rows(lines)
+        in_rows = contents.in_columns(rows(lines))
         if is_last:
             in_rows, small = notes.split(in_rows, self._context.profile.body_size, self._height)
             self._notes += [Footnote(group.box, group.runs) for group in notes.groups(small)]

@@ -21,12 +21,16 @@ _MIN_RECOGNISED = 10  # lines of a recognised page, below which none is taken fo
 _MAX_ROWS = 3  # from each edge that are looked at
 _MAX_SINGLE_CHARS = 80
 _WATERMARK_CHARS = 40
+_MAX_STAMPS = 3
+_SIDE = 0.12  # share of the width, at the left and the right, where a turned line is no text of the page
+_MIN_PROSE_LINES, _PROSE_CHARS = 6, 25
 
 
 def split(content: PageContent, profile: DocumentProfile) -> tuple[list[Line], list[Line]]:
     """(lines of the page's text, lines that are furniture)."""
     away = _repeated(content, profile)
     away |= {id(line) for line in content.lines if _is_watermark(line, profile)}
+    away |= {id(line) for line in _side_stamps(content)}
     level = [line for line in content.lines if line.angle == 0 and id(line) not in away]
     at_edges = rows(line for line in level if _at_edge(line, content.height, _LABEL_ZONE))
     away |= {id(line) for row in at_edges if _is_page_label(row) for line in row.cells}
@@ -102,6 +106,19 @@ def _is_page_label(row: Row) -> bool:
 
 def _at_edge(line: Line, height: float, share: float) -> bool:
     return line.bottom < share * height or line.top > (1 - share) * height
+
+
+def _side_stamps(content: PageContent) -> list[Line]:
+    """A few turned lines that stand beside running text, in the page's outer margin."""
+    turned = [line for line in content.lines if line.angle in {90, 270}]
+    if not 0 < len(turned) <= _MAX_STAMPS:
+        return []
+    level = [line for line in content.lines if line.angle == 0]
+    if sum(len(line.text) >= _PROSE_CHARS for line in level) < _MIN_PROSE_LINES:
+        return []
+    left = min(_SIDE * content.width, *(line.left for line in level))
+    right = max((1 - _SIDE) * content.width, *(line.right for line in level))
+    return [line for line in turned if line.right <= left or line.left >= right]
 
 
 def _is_watermark(line: Line, profile: DocumentProfile) -> bool:

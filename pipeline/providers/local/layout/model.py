@@ -13,6 +13,11 @@ SOFT_HYPHEN = "\u00ad"
 HARD_HYPHEN = "\u2011"
 """Ends the text of a line whose last word goes on in the next one after a hyphen that stays."""
 
+NO_HYPHEN = "\u2060"
+"""Ends the text of a line whose last word goes on in the next one without the hyphen that is drawn there."""
+
+LINE_HYPHENS = SOFT_HYPHEN + HARD_HYPHEN + NO_HYPHEN
+
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom."""
 

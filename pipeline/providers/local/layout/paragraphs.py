@@ -6,10 +6,12 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from pipeline.providers.local.layout.model import HARD_HYPHEN, SOFT_HYPHEN, Box, Runs, around
+from pipeline.providers.local.layout.model import LINE_HYPHENS, Box, Runs, around
+from pipeline.providers.local.layout.profile import number_depth
 from pipeline.providers.local.layout.rows import Row, Token, runs_of, text_of
 from pipeline.providers.local.layout.text import ITEM, clean, ends_sentence, has_leader, seam, with_hyphens
 
+_TITLE_PITCH = 1.15  # text sizes: a title's lines stand as close as those of a paragraph
 _GOES_ON = re.compile(r"[^\W\d_]-?$|,$")
 
 
@@ -137,7 +139,7 @@ def _starts(first: Row, before: Row, row: Row, block: _Block) -> bool:
     """Whether `row` starts a new paragraph after `before`; `first` is where the one before starts."""
     if row.is_tabular != before.is_tabular:
         return True
-    if before.text.endswith((SOFT_HYPHEN, HARD_HYPHEN)):
+    if before.text.endswith(tuple(LINE_HYPHENS)):
         return False
     if _is_set_apart(before, row, block) or _changes_kind(first, before, row):
         return True
@@ -154,6 +156,8 @@ def _is_set_apart(before: Row, row: Row, block: _Block) -> bool:
     """Whether there is more space between the rows than inside of paragraphs, or another size of text."""
     # Where lines of different sizes follow each other, their own line distance is not the block's.
     pitch = min(block.pitch, max(1.35 * row.size, 0.8 * block.pitch))
+    if _is_title(before, row, block) and _is_aligned(before, row) and not number_depth(row.text):
+        pitch = max(pitch, _TITLE_PITCH * row.size)
     return row.bottom - before.bottom > 1.35 * pitch or not 0.85 < row.size / max(before.size, 1e-9) < 1.18
 
 
@@ -169,6 +173,12 @@ def _is_title(before: Row, row: Row, block: _Block) -> bool:
     """Whether both rows are larger than most of their block: a title goes on however it is centred."""
     larger = min(row.size, before.size) > 1.12 * block.size
     return larger and abs(row.size - before.size) < 0.04 * row.size and not ends_sentence(before.text)
+
+
+def _is_aligned(before: Row, row: Row) -> bool:
+    """Whether both rows start at one place, or have one middle."""
+    near = 0.5 * row.size
+    return abs(before.left - row.left) < near or abs(before.left + before.right - row.left - row.right) < 2 * near
 
 
 def _starts_with_mark(first: Row, before: Row, row: Row, block: _Block) -> bool:
@@ -214,5 +224,5 @@ def _broken_on_purpose(before: Row, row: Row, block: _Block) -> bool:
 def goes_on(last: Row, first: Row) -> bool:
     """Whether a paragraph that ends a column with row `last` is continued by row `first` of the next one."""
     alike = 0.8 < first.size / max(last.size, 1e-9) < 1.25 and not last.is_tabular and not first.is_tabular
-    unfinished = last.text.endswith((SOFT_HYPHEN, HARD_HYPHEN)) or bool(_GOES_ON.search(last.text.rstrip()))
+    unfinished = last.text.endswith(tuple(LINE_HYPHENS)) or bool(_GOES_ON.search(last.text.rstrip()))
     return alike and unfinished and first.text[:1].islower() and not ITEM.match(first.text)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from pipeline.providers.local.layout.compounds import Gathered, Words, words
 from pipeline.providers.local.layout.model import Line, PageContent
 
 EDGE = 0.12
@@ -31,6 +32,7 @@ _FEW_LINES = 8
 _MAX_STRETCH = 2.5  # lines of a style in a row, on average, above which it is text and no heading
 _NEAR_PAGES = 2
 _SHORT_DOCUMENT = 6
+_SETS = ("repeated", "written")
 _NUMBERED = re.compile(r"(\d{1,2}(?:\.\d{1,2}){0,4})\.?\s+\S")
 
 
@@ -47,15 +49,18 @@ class StyleFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class PageFacts:
-    """What the profile needs to know of one page. `edges` are keys of the lines at the top and the bottom."""
+    """What the profile needs to know of one page. `edges` are keys of the lines at the top and the bottom; `words` tell
+    which of them are written with hyphens."""
 
     styles: dict[str, StyleFacts]
     edges: frozenset[str]
+    words: Words = field(default_factory=Words)
 
 
 @dataclass(frozen=True)
 class DocumentProfile:
-    """Kept with the document. `headings` maps styles to levels, `depths` to the least depth of numbers in them."""
+    """Kept with the document. `headings` maps styles to levels, `depths` to the least depth of numbers in them;
+    `written` has compounds, and words that are none though the ends of lines cut them where one could be."""
 
     pages: int = 0
     body_size: float = 10.0
@@ -64,16 +69,17 @@ class DocumentProfile:
     headings: dict[str, int] = field(default_factory=dict)
     depths: dict[str, int] = field(default_factory=dict)
     repeated: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
-        return asdict(self) | {"repeated": sorted(self.repeated)}
+        return asdict(self) | {name: sorted(getattr(self, name)) for name in _SETS}
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "DocumentProfile":
         """What `to_dict` gave; keys that are not known are left out."""
         known = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
-        return cls(**known | {"repeated": frozenset(known.get("repeated", ()))})
+        return cls(**known | {name: frozenset(known.get(name, ())) for name in _SETS})
 
 
 def style_key(size: float, *, bold: bool, mono: bool = False) -> str:
@@ -129,7 +135,7 @@ def page_facts(content: PageContent) -> PageFacts:
         facts[1] += len(line.text)
         facts[2] = min(depth, facts[2]) if depth and facts[2] else depth or facts[2]
     styles = {key: StyleFacts(*facts) for key, facts in _largest(counted).items()}
-    return PageFacts(styles, frozenset(_edges(content)))
+    return PageFacts(styles, frozenset(_edges(content)), words(content.lines))
 
 
 def _largest(counted: dict[str, list[int]]) -> dict[str, list[int]]:
@@ -162,6 +168,7 @@ def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
     """The profile of a document's pages, in their order; what it remembers meanwhile does not grow with them."""
     styles: dict[str, list[int]] = {}
     seen: dict[str, _Seen] = {}
+    gathered = Gathered()
     count = 0
     for facts in pages:
         count += 1
@@ -171,13 +178,15 @@ def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
             else:
                 seen[key] = _Seen(count)
         _add_styles(styles, facts)
+        gathered.add(facts.words)
         if count % 64 == 0:
             seen = {key: was for key, was in seen.items() if was.best > 2 or was.last >= count - _NEAR_PAGES}
             if len(styles) > 4 * _MAX_STYLES:
                 styles = _largest(styles)
     least = 2 if count <= _SHORT_DOCUMENT else 3
     repeated = sorted((key for key in seen if seen[key].best >= least), key=lambda key: -seen[key].best)
-    return _profile(count, styles, frozenset(repeated[:_MAX_REPEATED]))
+    known = _profile(count, styles, frozenset(repeated[:_MAX_REPEATED]))
+    return replace(known, written=gathered.written())
 
 
 def recognised(content: PageContent, document: DocumentProfile) -> DocumentProfile:
