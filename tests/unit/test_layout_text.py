@@ -199,3 +199,17 @@ def test_a_stamp_beside_running_text_is_left_out():
 def test_turned_text_between_columns_stays():
     label = Line("Share of all", 300, 200, 310, 300, 10, (Span("Share of all", 300, 310),), 270)
     assert "Share of all" in render(convert(page(label, *prose("text", 30, right=290))))
+
+
+def recognised(texts, left, top):
+    return [Line(text, left, top + 14 * n, left + 5 * len(text), top + 14 * n + 10, 10) for n, text in enumerate(texts)]
+
+
+def test_lines_set_in_after_a_colon_are_items_where_recognition_saw_no_bullets():
+    items = ["Introductions", "Review of the whole agenda"]
+    found = [*recognised(["Agenda:"], 50, 100), *recognised(items, 110, 114), *recognised(["Attendees:"], 50, 160)]
+    assert markdown(*found) == "Agenda:\n\n- Introductions\n- Review of the whole agenda\n\nAttendees:"
+
+
+def test_lines_below_a_colon_at_the_same_place_are_no_items():
+    assert "- " not in markdown(*recognised(["Address:", "Main Street 1", "Springfield"], 50, 100))

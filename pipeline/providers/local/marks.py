@@ -41,9 +41,11 @@ def put_right(handle: Any, text: str) -> str:
 
 def _with_ligatures(text: str) -> str:
     """Fonts that say a carriage return's sign for "ff" have nothing for "ffi" and "ffl", which comes before vowels."""
-    if not _FF.search(text):
+    if "\u21b5" not in text:
         return text
     text = _FF.sub("\ufb00", text)
+    if "\ufb00" not in text:
+        return text
     return _FFI.sub(lambda found: "\ufb04" if text[found.end()] in "aeiouy" else "\ufb03", text)
 
 

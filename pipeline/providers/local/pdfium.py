@@ -76,12 +76,9 @@ class Page:
         self.raw = raw
         self._rotation = int(raw.get_rotation())
         self._bounds: Box = raw.get_bbox()  # left, bottom, right, top of what is displayed
-
-    @property
-    def size(self) -> tuple[float, float]:
+        width, height = raw.get_size()
+        self.size: tuple[float, float] = (float(width), float(height))
         """Width and height in points, as displayed (rotation applied)."""
-        width, height = self.raw.get_size()
-        return float(width), float(height)
 
     @property
     def rotation(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pipeline.providers.local.layout import headings, lists
-from pipeline.providers.local.layout.model import Block, Code, Heading, Paragraph, Quote
+from pipeline.providers.local.layout.model import Block, Code, Heading, ListItem, Paragraph, Quote
 from pipeline.providers.local.layout.paragraphs import Group, goes_on
 from pipeline.providers.local.layout.profile import DocumentProfile
 from pipeline.providers.local.layout.rows import Row
@@ -43,6 +43,9 @@ class Classifier:
             else:
                 yield from self._labelled(groups, index) or map(self._block, self._parts(groups[index]))
             index += 1
+            count = lists.unmarked(groups[index - 1 :]) if self._context.recognised else 0
+            yield from (ListItem(group.box, group.runs, "-") for group in groups[index : index + count])
+            index += count
 
     def _labelled(self, groups: Sequence[Group], index: int) -> list[Block]:
         """A bold heading and the label at the other end of its row; empty for anything else, and among other cells."""

@@ -8,6 +8,7 @@ from pipeline.providers.local.layout.rows import Row, Token, runs_of
 from pipeline.providers.local.layout.text import ITEM
 
 _MAX_DEPTH = 5
+_SET_IN = (2.0, 12.0)  # text sizes from the line before to items without a bullet
 _STEP = 0.7  # text sizes by which a deeper item starts further right
 
 
@@ -48,6 +49,24 @@ def _without_first(tokens: Sequence[Token], characters: int) -> list[Token]:
         found.append(token._replace(text=token.text[left:]) if left else token)
         left = 0
     return found
+
+
+def unmarked(groups: Sequence[Group]) -> int:
+    """How many groups after the first are the items that it announces with a colon: recognition overlooks bullets, and
+    what is left is short lines that start at one place further in."""
+    before = groups[0].rows[-1]
+    if not before.text.rstrip().endswith((":", "\uff1a")) or before.is_tabular:
+        return 0
+    least, most = (before.left + far * before.size for far in _SET_IN)
+    left, count = 0.0, 0
+    for group in groups[1:]:
+        row = group.rows[0]
+        if row.is_tabular or marker(row) or not least < row.left < most:
+            break
+        if count and (abs(row.left - left) > _STEP * row.size or row.top - groups[count].rows[-1].bottom > row.size):
+            break
+        left, count = row.left, count + 1
+    return count if count > 1 else 0
 
 
 class Depths:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from pipeline.providers.local.layout.model import HARD_HYPHEN, LINE_HYPHENS, NO_HYPHEN, SOFT_HYPHEN
+from pipeline.providers.local.layout.model import HARD_HYPHEN, NO_HYPHEN, SOFT_HYPHEN
 
 BULLETS = "•▪‣◦●○■□◆◇✓✔➢➤►▶❖⁃∙⦁"
 ITEM = re.compile(
@@ -15,7 +15,6 @@ ITEM = re.compile(
 CJK = re.compile(r"[\u2e80-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")
 _LEADER = re.compile(r"(?:\.\s?){5,}|\.{3,}\s*\d+$|…{3,}|(?:·\s?){5,}|_{5,}")
 _SENTENCE_END = re.compile(r"[.!?:;。！？：；…][\"'”’)\]]*$")
-_SHOWN = dict.fromkeys(map(ord, LINE_HYPHENS), "-")
 _RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
 
@@ -72,7 +71,9 @@ def folded(text: str) -> str:
 
 def with_hyphens(text: str) -> str:
     """The text with hyphens that a reader sees."""
-    return text.translate(_SHOWN)
+    if text.isascii():
+        return text
+    return text.replace(SOFT_HYPHEN, "-").replace(HARD_HYPHEN, "-").replace(NO_HYPHEN, "-")
 
 
 def clean(text: str) -> str:
