@@ -213,3 +213,9 @@ def test_lines_set_in_after_a_colon_are_items_where_recognition_saw_no_bullets()
 
 def test_lines_below_a_colon_at_the_same_place_are_no_items():
     assert "- " not in markdown(*recognised(["Address:", "Main Street 1", "Springfield"], 50, 100))
+
+
+def test_one_letter_and_a_hyphen_at_a_lines_end_are_a_compound():
+    assert markdown(*column(["The question becomes a d-", "dimensional vector"], 50)) == (
+        "The question becomes a d-dimensional vector"
+    )

@@ -55,7 +55,9 @@ def words(lines: Iterable[Line]) -> Words:
     joined = [word for word in found if "-" in word or "\n" in word]
     compounds = {pair for word in joined if "\n" not in word for pair in _pairs(word.casefold())}
     broken = (tuple(re.split(rf"[{LINE_HYPHENS}-]\n", word)) for word in joined if "\n" in word)
-    simple = ((first, second) for first, second in broken if "-" not in first and len(first + second) < _MAX_WORD)
+    simple = [(first, second) for first, second in broken if "-" not in first and len(first + second) < _MAX_WORD]
+    # No syllable of one letter is left at the end of a line.
+    compounds |= {f"{first}-{second}".casefold() for first, second in simple if len(first) == 1}
     found.difference_update(joined)
     return Words(
         frozenset(islice(found, _PAGE_ALONE)),
