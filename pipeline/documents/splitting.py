@@ -55,7 +55,9 @@ def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[in
     info = inspect(source, settings.documents)
     numbers = parse_page_range(document.page_range, info.pages)
     converter = registry.page_converter(settings, document.provider, document.model)
-    _survey(context, document.id, claim, converter, source, numbers)
+    # A worker that died here before may have died of a page, which is to fail alone.
+    surveyed = numbers if document.attempts == 1 else []
+    _survey(context, document.id, claim, converter, source, surveyed)
     if not converter.needs_images:
         return [(number, None) for number in numbers]
     folder = files.temp_folder(settings, document.id)
@@ -80,7 +82,7 @@ def _survey(
             _renew(context, document_id, claim)
 
     path = files.survey_path(context.settings, document_id)
-    found = converter.survey(source, numbers, tick)
+    found = converter.survey(source, numbers, tick) if numbers else ""
     if found:
         files.write_text(path, found)
     else:

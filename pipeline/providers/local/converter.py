@@ -29,6 +29,7 @@ _MAX_SAVED_PICTURES = 50
 _MAX_SURVEYED = 1000
 _STRETCH = 8
 _POOR = 0.3
+_TEXT_PARTS = 3  # of a page's time, one is for its text layer; recognition takes longer
 
 
 class _Options(NamedTuple):
@@ -62,7 +63,7 @@ class LocalConverter:
             chosen.ocr_pictures,
             min(chosen.max_pixels, ocr.pixels_at(chosen.ocr_dpi)),
             max(1, cores // chosen.converter_count),
-            chosen.page_timeout_s / 3,
+            chosen.page_timeout_s / _TEXT_PARTS,
             chosen.keep_headers,
         )
 
@@ -157,9 +158,12 @@ class _PdfReader:
         return found
 
     def facts(self, numbers: Sequence[int], tick: Callable[[], object]) -> Iterator[PageFacts]:
-        """What the document's profile needs to know of pages."""
+        """What the document's profile needs to know of pages; of those that are reached within a page's time."""
+        ends = time.monotonic() + _TEXT_PARTS * self._options.text_s
         for number in numbers:
             tick()
+            if time.monotonic() > ends:
+                return
             with suppress(UnitError):
                 yield self._facts(number)
 

@@ -1,7 +1,9 @@
 """Headers, footers, page numbers and watermarks: what stands at a page's edges or aslant and is no text of its own."""
 
+import math
 import re
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from pipeline.providers.local.layout.model import Line, PageContent
 from pipeline.providers.local.layout.profile import DocumentProfile, edge_key
@@ -15,6 +17,7 @@ _PAGE_NUMBER = re.compile(
 _PAGE_LABEL = re.compile(r"\W*(?:page|seite|página)\s+\d{1,4}(?:\s*(?:/|of|von|de)\s*\d{1,4})?\W*", re.IGNORECASE)
 _NUMBER_ZONE = 0.16
 _LABEL_ZONE = 0.2  # "Page 3 of 7" may stand above an address
+_APART = 0.25  # text sizes between a header and the text
 _OUTER = 0.065  # share of the height, beyond which a lone line is a header or footer though it is never repeated
 _RECOGNISED_OUTER = 0.045
 _MIN_RECOGNISED = 10  # lines of a recognised page, below which none is taken for a header
@@ -44,17 +47,22 @@ def split(content: PageContent, profile: DocumentProfile) -> tuple[list[Line], l
 
 
 def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
-    """Lines that neighbouring pages have too. From the edge inwards: below a line that only this page has, the same
-    line is text, such as "Question 2"."""
+    """Lines that neighbouring pages have too, from the edge inwards, as far as there is a space to the text.
+
+    Below a line that only this page has, the same line is text, such as "Question 2"."""
     found = {id(line) for line in content.lines if line.angle and edge_key(line, content.height) in profile.repeated}
     level = sorted(rows(line for line in content.lines if line.angle == 0), key=lambda row: row.top)
     for zone, inwards in (("t", level), ("b", level[::-1])):
-        for row in inwards:
+        passed: set[int] = set()
+        for row, further in zip_longest(inwards, inwards[1:]):
             keys = [(cell, edge_key(cell, content.height)) for cell in row.cells]
-            repeated = [cell for cell, key in keys if key.startswith(zone) and key in profile.repeated]
-            found |= {id(cell) for cell in repeated}
+            repeated = {id(cell) for cell, key in keys if key.startswith(zone) and key in profile.repeated}
             if not repeated and not _PAGE_NUMBER.fullmatch(row.text):
                 break
+            passed |= repeated
+            gap = max(further.top - row.bottom, row.top - further.bottom) if further else math.inf
+            if gap >= _APART * row.size:
+                found |= passed
     return found
 
 

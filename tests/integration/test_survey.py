@@ -1,0 +1,66 @@
+"""The split stage's look at the whole document, and what pages have of it."""
+
+import json
+from pathlib import Path
+
+from pipeline.documents import claiming, files, recovery, splitting, submission
+from pipeline.documents.converting import PageWork
+from pipeline.documents.routing import CPU
+from pipeline.documents.states import DocumentEvent, DocumentStatus
+from pipeline.documents.submission import Options
+from pipeline.engine.claims import Owner
+from pipeline.engine.lanes import run_lane
+from pipeline.storage.context import Context
+from tests.support.documents import document, pages
+from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines
+
+OWNER = Owner("w1", "request:0")
+
+
+def submit(context: Context, folder: Path, count: int = 4) -> str:
+    """Pages with a running head above text of their own."""
+    text = [f"Line {n} of the text goes on and on until its end." for n in range(20)]
+    sheets = [
+        Sheet(shown("The Running Head", 72, 770) + shown_lines([f"Page {n} begins here.", *text])) for n in range(count)
+    ]
+    (folder / "book.pdf").write_bytes(pdf_bytes(sheets))
+    return submission.submit(context, folder / "book.pdf", Options()).id
+
+
+def texts(context: Context, document_id: str) -> list[str]:
+    with PageWork(context, document_id, CPU, OWNER) as work:
+        work.begin()
+        run_lane(work, quantum_s=60, batch=1)
+    return [page.content for page in pages(context, document_id)]
+
+
+def test_pages_know_what_their_document_repeats(context: Context, tmp_path: Path) -> None:
+    document_id = submit(context, tmp_path)
+    assert splitting.split(context, document_id, OWNER)
+    survey = json.loads(files.survey_path(context.settings, document_id).read_text())
+    assert survey["pages"] == 4
+    for number, text in enumerate(texts(context, document_id)):
+        assert text.startswith(f"Page {number} begins here.")
+
+
+def test_without_its_survey_a_page_is_converted_too(context: Context, tmp_path: Path) -> None:
+    document_id = submit(context, tmp_path)
+    assert splitting.split(context, document_id, OWNER)
+    files.survey_path(context.settings, document_id).unlink()
+    assert all("begins here." in text for text in texts(context, document_id))
+
+
+def test_a_split_that_lost_its_worker_surveys_nothing_more(context: Context, tmp_path: Path) -> None:
+    document_id = submit(context, tmp_path)
+    assert claiming.claim_stage(context, document_id, DocumentEvent.CLAIM_SPLIT, Owner("dead", "r:0"))
+    assert recovery.free_lost(context, {"dead"}) == {document_id}
+    assert splitting.split(context, document_id, OWNER)
+    assert document(context, document_id).status == DocumentStatus.PROCESSING
+    assert not files.survey_path(context.settings, document_id).exists()
+
+
+def test_the_survey_goes_with_its_document(context: Context, tmp_path: Path) -> None:
+    document_id = submit(context, tmp_path)
+    assert splitting.split(context, document_id, OWNER)
+    files.remove_all(context.settings, document_id)
+    assert not files.survey_path(context.settings, document_id).exists()
