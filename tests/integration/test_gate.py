@@ -69,6 +69,25 @@ def test_asking_again_with_the_same_holder_takes_no_second_place(gate: Gate) -> 
     assert gate.look().in_flight == 1
 
 
+def test_a_call_that_is_early_waits_for_its_stamp(gate: Gate, redis: "Redis") -> None:
+    gate.own.configure([Window(1, 0.5)], None)
+
+    def now() -> float:
+        seconds, micros = redis.time()
+        return float(seconds) + float(micros) / 1e6
+
+    assert _through(gate, "first")
+    stamped = now()
+    deadline = time.monotonic() + 5
+    while not gate.admit("second").granted:
+        assert time.monotonic() < deadline
+    admitted = now()
+    assert gate.stamp("second").granted
+    assert now() - stamped > 0.499, "no sooner than the window allows, a millisecond of rounding aside"
+    assert admitted < now()
+    assert gate.admit("third").reason == "limit"
+
+
 def test_stamps_stay_when_the_call_is_done(gate: Gate) -> None:
     gate.own.configure([Window(1, 60)], None)
     assert _through(gate, "a")

@@ -109,6 +109,23 @@ local function grant(holder, ttl, probing)
   if probing then redis.call('HSET', BREAKER, 'probe', holder, 'probe_until', now + ttl) end
 end
 
+-- ms until the stamps leave room for cost and tokens, or nil if they do now: reservations, one's own too, aside.
+local function early(cost, tokens)
+  local longest
+  for _, s in ipairs(SCOPES) do
+    for i = 1, WINDOWS do
+      local limit, total, ms, unit, key = window(s, i)
+      if limit then
+        local amount = math.min(unit == 'tokens' and tokens or cost, limit)
+        if total > 0 and total + amount > limit then
+          longest = math.max(longest or 0, until_free(key, ms, total + amount - limit))
+        end
+      end
+    end
+  end
+  return longest
+end
+
 -- Whether all slots of a scope are taken by others.
 local function crowded(holder)
   for _, s in ipairs(SCOPES) do
@@ -119,8 +136,16 @@ local function crowded(holder)
   return false
 end
 
--- ms to wait for room for cost and tokens in all windows, or nil if there is room.
-local function full(cost, tokens)
+-- What leaves a window of `ms` within the next `ahead` ms.
+local function leaving(key, ms, ahead)
+  local edge, sum = now - ms - math.max(10, ms * 0.01), 0
+  local members = redis.call('ZRANGEBYSCORE', key, '-inf', edge + ahead, 'LIMIT', 0, 100)
+  for _, member in ipairs(members) do sum = sum + string.match(member, ':(-?%d+)$') end
+  return sum
+end
+
+-- ms to wait for room for cost and tokens in all windows, or nil if there is room, at the latest in `ahead` ms.
+local function full(cost, tokens, ahead)
   local longest
   for _, s in ipairs(SCOPES) do
     local cost_r, tokens_r = reservations(s)
@@ -131,10 +156,11 @@ local function full(cost, tokens)
         if unit == 'tokens' then amount, held = tokens, tokens_r end
         -- What is larger than the window itself has the window to itself.
         amount = math.min(amount, limit)
-        if total + held + amount > limit then
+        local over = total + held + amount - limit
+        if over > 0 and (ahead == 0 or over > leaving(key, ms, ahead)) then
           -- Reservations become stamps or are released soon; stamps leave when their time is over.
-          local wait = total + amount > limit and until_free(key, ms, total + amount - limit) or 20
-          longest = math.max(longest or 0, wait)
+          local wait = total + amount > limit and until_free(key, ms, total + amount - limit) - ahead or 20
+          longest = math.max(longest or 1, wait)
         end
       end
     end

@@ -1,13 +1,21 @@
 -- The call is made now: the reservation becomes a stamp. Checks once more, for much may have happened since the
 -- admission; without a reservation that still holds, as if it were asked for now. (KEYS: gate_lib.lua)
 -- ARGV: as for gate_admit
--- Returns {go ahead, ms to wait, why not, number of the stamps}. Not ahead: slot and reservation are given back.
+-- Returns {go ahead, ms to wait, why not, number of the stamps}. Not ahead: slot and reservation are given back, unless
+-- the call has only come early: then they stay, and it asks again.
 local holder, cost, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local held = redis.call('HGET', PROVIDER.reserved, holder)
 local wait, why, probing = closed(holder)
-for _, s in ipairs(SCOPES) do redis.call('HDEL', s.reserved, holder) end
 local expiry = held and tonumber(string.match(held, '^(%d+)'))
-if not wait and not (expiry and expiry > now) then wait, why = full(cost, tokens), 'limit' end
+local reserved = expiry and expiry > now
+if not wait and reserved then
+  local soon = early(cost, tokens)
+  -- A little more: a stamp moves by the time that its request takes to be handed over.
+  if soon and soon <= tonumber(ARGV[6]) + 20 then return {0, soon, 'early'} end
+  if soon then wait, why = soon, 'limit' end
+end
+for _, s in ipairs(SCOPES) do redis.call('HDEL', s.reserved, holder) end
+if not wait and not reserved then wait, why = full(cost, tokens, 0), 'limit' end
 if not wait and crowded(holder) then wait, why = 20, 'concurrency' end
 if wait then
   for _, s in ipairs(SCOPES) do redis.call('ZREM', s.slots, holder) end
