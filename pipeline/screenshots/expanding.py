@@ -176,7 +176,8 @@ def direct(
 def _converted(
     facts: BatchFacts, segment: Segment, thread_id: str, entities: Sequence[str], made_by: Origin
 ) -> list[_Draft]:
-    ids = tuple(facts.screens[screen].id for screen in segment.screen_ids)
+    if not (ids := _shown(facts, segment)):
+        return []
     text = f"{segment.event.title}\n{segment.event.summary}".casefold()
     # The index names entities for all segments together: an event mentions those that its words do.
     mentions = tuple(EntityMention(name=name) for name in entities if name.casefold() in text)
@@ -224,7 +225,7 @@ def _event(
     ids = _ours(node, facts, notes)
     best: tuple[tuple[bool, int, int], int] | None = None
     for at, (segment, thread_id) in enumerate(segments):
-        shared = len({facts.screens[screen].id for screen in segment.screen_ids} & set(ids))
+        shared = len(set(_shown(facts, segment)) & set(ids))
         rank = (thread_id == node.thread_id, -covered[at], shared)
         if shared and (best is None or rank > best[0]):
             best = rank, at
@@ -284,6 +285,11 @@ def _node(node: ExpandedNode, thread_id: str, ids: tuple[int, ...], facts: Batch
         node.kind, thread_id, node.title, node.summary, tuple(node.keywords[:MAX_KEYWORDS]), tuple(node.entities),
         node.importance, node.confidence, ids, time_ms, Origin.MODEL,
     )  # fmt: skip
+
+
+def _shown(facts: BatchFacts, segment: Segment) -> tuple[int, ...]:
+    """Our ids of the segment's screenshots, without those that are gone from the batch since."""
+    return tuple(facts.screens[screen].id for screen in segment.screen_ids if screen in facts.screens)
 
 
 def _last(ids: Sequence[int], facts: BatchFacts) -> int:

@@ -72,7 +72,7 @@ def _decoded(data: bytes) -> Frame:
             raise _too_many_pixels(f"{opened.width} × {opened.height}")
         try:
             # Where there are several, the first: a screenshot that moves shows what there was when it was taken.
-            animated = getattr(opened, "n_frames", 1) > 1
+            animated = bool(getattr(opened, "is_animated", False))
             opened.seek(0)
             opened.load()
             image = normalise(opened, MAX_FRAME_PIXELS)

@@ -41,6 +41,22 @@ def usable_index(text: str, sent: Sent) -> Read[VlmIndex] | None:
     return known if known.value.segments else None
 
 
+def best_index(replies: Sequence[str], sent: Sent) -> Read[VlmIndex]:
+    """What is taken once the repair was tried: the reply that is valid as a whole (the latest of them), else the valid
+    parts of the one that has most. `replies`: the first one and its repair. Raises `BadReply` where neither has any."""
+    problem = BadReply("no reply came")
+    for reply in reversed(replies):
+        try:
+            return read_index(reply, sent)
+        except BadReply as error:
+            problem = error
+    parts = [found for reply in reversed(replies) if (found := usable_index(reply, sent)) is not None]
+    if not parts:
+        raise problem
+    best = max(parts, key=lambda found: len(found.value.segments))
+    return Read(best.value, (*best.notes, f"only the valid parts of the reply were taken: {problem}"))
+
+
 def _segment(item: object) -> Segment | None:
     """The segment without those of its findings that are invalid; None where more is wrong."""
     if not isinstance(item, dict):

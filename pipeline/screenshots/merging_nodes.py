@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.screenshots.replies import as_json, as_model
-from pipeline.screenshots.schemas import MAX_KEYWORDS, EntityMention, MergeReply, clipped, unique
+from pipeline.screenshots.schemas import MAX_KEYWORDS, EntityMention, MergeReply, clipped, entity_key, unique
 from pipeline.screenshots.states import NodeKind, WorkStatus
 
 TITLE_CHARS = 100
@@ -130,7 +130,7 @@ def merge_entities(first: Iterable[EntityMention], second: Iterable[EntityMentio
     """Each name once (whatever its case), with its higher confidence and a type where either has one."""
     found: dict[str, EntityMention] = {}
     for entity in (*first, *second):
-        key = entity.name.casefold()
+        key = entity_key(entity.name)
         known = found.get(key)
         if known is None:
             found[key] = entity

@@ -51,7 +51,8 @@ Use only what segments and evidence say. {_DATA} Answer with JSON alone."""
 MERGE_SYSTEM = f"""\
 Two nodes of a memory are about the same thread; the second one is newer. Write them as one. Answer with one JSON
 object: title (at most 100 characters), summary (what holds now, and what led there; at most 200 words), keywords (up
-to ten), entities (name, entityType, confidence from 0 to 10). Lose no fact, add none. {_DATA} Answer with JSON alone."""
+to ten), entities (name, entityType, confidence from 0 to 10). Lose no fact, add none. {_DATA}
+Answer with JSON alone."""
 
 
 def _json(value: object) -> str:

@@ -1,6 +1,7 @@
 """What the models answer: the shapes of source 000, sections 1.5–1.7."""
 
 import math
+import unicodedata
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -82,6 +83,11 @@ def unique(words: Iterable[str]) -> list[str]:
         if word:
             found.setdefault(word.casefold(), word)
     return list(found.values())
+
+
+def entity_key(name: str) -> str:
+    """What two spellings of a name have in common: the key of an entity's row."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
 class _Shape(BaseModel):

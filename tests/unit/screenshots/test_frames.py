@@ -1,8 +1,11 @@
 import random
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
 from pipeline.engine.errors import ErrorKind, UnitError
@@ -31,8 +34,11 @@ def window(lines: int = 12, seed: int = 1) -> Image.Image:
 
 def encoded(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
     out = BytesIO()
-    image.save(out, form, **options)  # type: ignore[arg-type]
+    image.save(out, form, **options)
     return out.getvalue()
+
+
+SMALL = {form: encoded(window().resize((48, 30)), form) for form in ("PNG", "GIF", "JPEG", "WEBP", "TIFF", "BMP")}
 
 
 def code_of(data: bytes) -> str:
@@ -68,6 +74,15 @@ def test_what_is_no_picture_or_cut_off_or_far_too_large_is_refused_with_its_reas
     assert code_of(b"") == code_of(b"hello, world") == code_of(b"%PDF-1.7\n") == "not_an_image"
     assert code_of(data[: len(data) // 2]) == "corrupt"
     assert code_of(encoded(Image.new("1", (20_000, 20_000)))) == "too_many_pixels"
+
+
+@given(st.sampled_from(["PNG", "GIF", "JPEG", "WEBP", "TIFF", "BMP"]), st.data())
+def test_damage_raises_nothing_but_unit_errors(form: str, data: st.DataObject) -> None:
+    whole = bytearray(SMALL[form])
+    for _ in range(data.draw(st.integers(0, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(UnitError):
+        read_frame(bytes(whole[: data.draw(st.integers(0, len(whole)))]))
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "CMYK", "I;16", "1"])
