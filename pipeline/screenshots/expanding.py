@@ -4,6 +4,7 @@ All of it is the same for the same input, thread ids too, so that doing it again
 """
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -164,23 +165,19 @@ def _with_event(reply: ExpandReply) -> ExpandReply:
 
 
 def direct(
-    facts: BatchFacts, segments: Sequence[tuple[Segment, str]], entities: Sequence[str], made_by: Origin = Origin.DIRECT
+    facts: BatchFacts, segments: Sequence[tuple[Segment, str]], index: VlmIndex, made_by: Origin = Origin.DIRECT
 ) -> Expansion:
     """Segments as nodes without a text model: an event each, and its findings. Source 000, section 6.2."""
     drafts: list[_Draft] = []
     for segment, thread_id in segments:
-        drafts += _converted(facts, segment, thread_id, entities, made_by)
+        drafts += _converted(facts, segment, thread_id, index, made_by)
     return _finished(facts, drafts, ())
 
 
-def _converted(
-    facts: BatchFacts, segment: Segment, thread_id: str, entities: Sequence[str], made_by: Origin
-) -> list[_Draft]:
+def _converted(facts: BatchFacts, segment: Segment, thread_id: str, index: VlmIndex, made_by: Origin) -> list[_Draft]:
     if not (ids := _shown(facts, segment)):
         return []
-    text = f"{segment.event.title}\n{segment.event.summary}".casefold()
-    # The index names entities for all segments together: an event mentions those that its words do.
-    mentions = tuple(EntityMention(name=name) for name in entities if name.casefold() in text)
+    mentions = _mentions(segment, ids, index)
     event = PendingNode(
         NodeKind.EVENT, thread_id, segment.event.title, segment.event.summary, tuple(segment.keywords[:MAX_KEYWORDS]),
         mentions, segment.event.importance, segment.event.confidence, ids, _last(ids, facts), made_by,
@@ -194,7 +191,7 @@ def _converted(
 
 
 def expanded(
-    facts: BatchFacts, segments: Sequence[tuple[Segment, str]], reply: ExpandReply, entities: Sequence[str]
+    facts: BatchFacts, segments: Sequence[tuple[Segment, str]], reply: ExpandReply, index: VlmIndex
 ) -> Expansion:
     """The text model's nodes, held against what it was told; segments it left out are converted directly."""
     notes: list[str] = []
@@ -213,7 +210,7 @@ def expanded(
     for at, (segment, thread_id) in enumerate(segments):
         if not covered[at]:
             notes.append(f"“{segment.event.title}” was left out by the text model; it was taken over as it stands")
-            ordered += _converted(facts, segment, thread_id, entities, Origin.DIRECT)
+            ordered += _converted(facts, segment, thread_id, index, Origin.DIRECT)
     return _finished(facts, ordered, tuple(notes))
 
 
@@ -285,6 +282,27 @@ def _node(node: ExpandedNode, thread_id: str, ids: tuple[int, ...], facts: Batch
         node.kind, thread_id, node.title, node.summary, tuple(node.keywords[:MAX_KEYWORDS]), tuple(node.entities),
         node.importance, node.confidence, ids, time_ms, Origin.MODEL,
     )  # fmt: skip
+
+
+def _mentions(segment: Segment, ids: Sequence[int], index: VlmIndex) -> tuple[EntityMention, ...]:
+    """The index names entities for all segments together: an event mentions those that its words or its screens do.
+
+    Where there is no other segment, all of them.
+    """
+    words = [segment.event.title, segment.event.summary, *segment.keywords]
+    words += [text for _, found in segment.derived.by_kind() for text in (found.title, found.summary)]
+    words += [text for shot in index.screenshots if shot.screenshot_id in ids
+              for text in (shot.ocr_text, *shot.ui_text_snippets)]  # fmt: skip
+    text = "\n".join(words).casefold()
+    alone = len(index.segments) == 1
+    return tuple(EntityMention(name=name) for name in index.entities if alone or _named(name.casefold(), text))
+
+
+def _named(name: str, text: str) -> bool:
+    """Whether the name stands in the text: as whole words, where its script has such."""
+    if not name.isascii():
+        return name in text
+    return re.search(rf"(?<![a-z0-9_]){re.escape(name)}(?![a-z0-9_])", text) is not None
 
 
 def _shown(facts: BatchFacts, segment: Segment) -> tuple[int, ...]:

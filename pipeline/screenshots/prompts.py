@@ -56,7 +56,8 @@ Answer with JSON alone."""
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=1)
+    # Window titles may hold halves of characters, which no request can carry.
+    return json.dumps(value, ensure_ascii=False, indent=1).encode("utf-8", "replace").decode()
 
 
 def vision_prompt(screens: Mapping[int, Shot], history: HistoryPack) -> str:

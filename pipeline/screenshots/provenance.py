@@ -32,11 +32,11 @@ class Call:
 
 def calls_behind(made_by: Origin, screenshot_ids: Iterable[int], calls: Sequence[Call]) -> list[Call]:
     """The calls that a node rests on, in their order: those that looked at its frames, and the expansion if it was
-    the text model that made the node."""
+    the text model that made the node. `calls`: of the node's batch, and of the merges into the node itself."""
     shown = set(screenshot_ids)
 
     def rests_on(call: Call) -> bool:
-        if call.operation in {Operation.EXPAND, Operation.MERGE} and made_by is not Origin.MODEL:
+        if call.operation is Operation.EXPAND and made_by is not Origin.MODEL:
             return False
         return bool(shown & set(call.screenshot_ids))
 

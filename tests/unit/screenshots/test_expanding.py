@@ -38,7 +38,7 @@ def edge(start: int, end: int, kind: str = "derived_from") -> dict[str, Any]:
 def expand(nodes: list[dict[str, Any]], edges: list[dict[str, Any]] | None = None, *segments: Any) -> Expansion:
     found = VlmIndex(segments=list(segments) or [parsed("Tests", (1, 2))])
     reply = ExpandReply.model_validate({"nodes": nodes, "edges": edges or []})
-    return expanded(FACTS, with_threads(found, FACTS).value, reply, found.entities)
+    return expanded(FACTS, with_threads(found, FACTS).value, reply, found)
 
 
 def test_threads_follow_the_hint_if_the_history_has_them_and_are_the_same_on_a_retry() -> None:
@@ -57,7 +57,7 @@ def test_threads_follow_the_hint_if_the_history_has_them_and_are_the_same_on_a_r
 
 def test_direct_conversion_makes_an_event_and_its_findings_with_edges_and_one_thread() -> None:
     found = VlmIndex.model_validate(index(segment("Penstock tests", (1, 3))))
-    made = direct(FACTS, with_threads(found, FACTS).value, found.entities)
+    made = direct(FACTS, with_threads(found, FACTS).value, found)
     event, fact = made.nodes
     assert (event.kind, fact.kind) == (K.EVENT, K.KNOWLEDGE)
     assert (event.screenshot_ids, event.event_time_ms) == ((101, 103), BASE_MS + 3000)
@@ -68,12 +68,22 @@ def test_direct_conversion_makes_an_event_and_its_findings_with_edges_and_one_th
     assert event.made_by is Origin.DIRECT
 
 
+def test_an_event_mentions_the_entities_that_its_words_or_its_screens_name() -> None:
+    found = VlmIndex.model_validate({
+        "segments": [segment("Writing to Ann", (1,)), segment("Reading", (2,))],
+        "entities": ["Ann", "Anna", "Bill-7", "张三", "Nobody"],
+        "screenshots": [{"screenshot_id": 102, "ocr_text": "bill-7 由张三支付"}],
+    })  # fmt: skip
+    events = [one for one in direct(FACTS, with_threads(found, FACTS).value, found).nodes if one.kind is K.EVENT]
+    assert [[name.name for name in one.entities] for one in events] == [["Ann"], ["Bill-7", "张三"]]
+
+
 def test_origin_keys_are_unique_and_the_same_when_done_again() -> None:
     twins = VlmIndex(segments=[parsed("Same", (1,)), parsed("Same", (1,))])
-    made = direct(FACTS, with_threads(twins, FACTS).value, ())
+    made = direct(FACTS, with_threads(twins, FACTS).value, twins)
     keys = [one.origin_key for one in made.nodes]
     assert len(set(keys)) == len(keys) == 4
-    assert direct(FACTS, with_threads(twins, FACTS).value, ()) == made
+    assert direct(FACTS, with_threads(twins, FACTS).value, twins) == made
 
 
 @pytest.mark.parametrize("link", [edge(0, 1), edge(1, 0)])
@@ -151,7 +161,7 @@ def test_valid_nodes_of_a_reply_are_kept_with_the_edges_between_them() -> None:
 
 def test_a_screenshot_that_is_gone_since_takes_only_itself_along() -> None:
     found = VlmIndex(segments=[parsed("Both", (2, 3)), parsed("Gone", (5,))])
-    made = direct(facts(2), with_threads(found, facts(2)).value, ())
+    made = direct(facts(2), with_threads(found, facts(2)).value, found)
     assert [(one.title, one.screenshot_ids) for one in made.nodes if one.kind is K.EVENT] == [("Both", (102,))]
 
 

@@ -69,6 +69,6 @@ def test_rules_make_nodes_of_any_batch_without_any_provider(said: list[tuple[str
     assert only_sent(found, sent).notes == ()
     assert sorted(screen for one in found.segments for screen in one.screen_ids) == sorted(screens)
     facts = BatchFacts("key", "screen:1", screens)
-    made = direct(facts, with_threads(found, facts).value, found.entities, Origin.RULES)
+    made = direct(facts, with_threads(found, facts).value, found, Origin.RULES)
     assert len(made.nodes) == len(found.segments)
     assert {one.made_by for one in made.nodes} == {Origin.RULES}

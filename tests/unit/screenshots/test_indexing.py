@@ -51,6 +51,8 @@ def test_reply_of_the_source_is_read_bare_or_fenced(wrap: str) -> None:
         ('{"segments": [{"screen_ids": [9], "event": {"title": "x"}}]}', "none names a screenshot that was sent"),
         ('{"segments": [' + "1" * 5000 + "]}", "no JSON"),
         (" " * 1_000_001, "characters"),
+        ('{"\\ud800": 1}', "segments"),
+        ('{"segments": [{"\\ud800": "\\ud800"}]}', "segments.0"),
     ],
 )
 def test_what_is_no_such_reply_says_why(reply: str, says: str) -> None:

@@ -24,6 +24,10 @@ def test_vision_prompt_lists_screens_in_order_and_what_was_before() -> None:
     assert told["before"]["open_segments"] == [{"thread_id": "t2", "title": "Open", "summary": ""}]
 
 
+def test_halves_of_characters_in_titles_do_not_spoil_a_request() -> None:
+    assert prompts.vision_prompt({1: shot(1, window_title="a\ud83d")}, HistoryPack()).encode()
+
+
 def test_expand_prompt_has_the_shape_of_section_1_6_with_threads_decided() -> None:
     known = facts(2)
     found = VlmIndex.model_validate(index(segment()))
@@ -76,3 +80,5 @@ def test_a_node_rests_on_the_calls_that_saw_its_frames_and_on_the_expansion_if_t
     calls = [first, second, text]
     assert calls_behind(Origin.MODEL, [103], calls) == [second, text]
     assert calls_behind(Origin.DIRECT, [101], calls) == [first]
+    merge = Call(4, Operation.MERGE, "p", "m", "h", 1, (101, 103))
+    assert calls_behind(Origin.DIRECT, [101], [*calls, merge]) == [first, merge]
