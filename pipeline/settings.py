@@ -166,6 +166,30 @@ class MusicSettings(BaseModel):
         return value.expanduser().resolve() if value else None
 
 
+class ScreenshotSettings(BaseModel):
+    """Sizes and timings of the screenshots flow. Source 000, section 8 gives the names in brackets."""
+
+    batch_size: int = Field(default=5, ge=1, le=100)
+    """Frames of one source that make a batch [batchSize]."""
+    batch_timeout_s: float = Field(default=30, gt=0)
+    """A smaller batch is made this long after its first frame [batchTimeoutMs]."""
+    shard_size: int = Field(default=5, ge=1, le=50)
+    """Frames in one call [vlmShardSize]."""
+    duplicate_bits: int = Field(default=8, ge=0, le=256)
+    """A frame is a duplicate if at most this many of the 256 bits of its hash differ from a late one's."""
+    duplicate_frames: int = Field(default=3, ge=1, le=100)
+    """Late frames of its source that a frame is compared with."""
+    backoff_s: list[float] = Field(default=[5.0, 15.0, 60.0, 300.0, 600.0], max_length=20)
+    """Waits between attempts [backoffSchedule]; there is one attempt more than there are waits."""
+    lease_s: float = Field(default=300, gt=0)
+    """How long a claim holds without its worker being missed [staleRunningThresholdMs]."""
+    recovery_age_s: float = Field(default=300, ge=0)
+    """A batch that waited longer goes into the recovery lane [laneRecoveryAgeMs]."""
+    retention_days: float = Field(default=7, ge=0)
+    """Days that original frames are kept after their analysis; 0: they are deleted at once."""
+    max_image_mb: int = Field(default=50, ge=1)
+
+
 class Settings(BaseSettings):
     """Everything that can be set. See `penstock doctor` for what is in force."""
 
@@ -184,6 +208,7 @@ class Settings(BaseSettings):
     providers: dict[str, ProviderProfile] = Field(default_factory=dict)
     documents: DocumentSettings = Field(default_factory=DocumentSettings)
     music: MusicSettings = Field(default_factory=MusicSettings)
+    screenshots: ScreenshotSettings = Field(default_factory=ScreenshotSettings)
     sweep_interval_s: float = Field(default=5, gt=0)
     """[healthCheckInterval: 1 min; here 5 s, so that a killed worker's pages move again within 30 s]."""
     presence_interval_s: float = Field(default=3, gt=0)
@@ -258,6 +283,10 @@ class Settings(BaseSettings):
     @property
     def upload_dir(self) -> Path:
         return self.data_dir / "uploads"
+
+    @property
+    def screenshot_dir(self) -> Path:
+        return self.data_dir / "screenshots"
 
     @property
     def temp_dir(self) -> Path:
