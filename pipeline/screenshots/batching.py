@@ -127,7 +127,7 @@ def batch_orphans(context: Context) -> list[int]:
 def next_look_s(context: Context) -> float | None:
     """Seconds until the buffer's oldest frame makes a batch; None if it is empty."""
     with context.db.read() as session:
-        oldest = session.execute(select(func.min(SHOTS.c.created_at)).where(_buffered())).scalar()
+        oldest: datetime | None = session.execute(select(func.min(SHOTS.c.created_at)).where(_buffered())).scalar()
     if oldest is None:
         return None
     return max(0.0, context.settings.screenshots.batch_timeout_s - (datetime.now(UTC) - oldest).total_seconds())

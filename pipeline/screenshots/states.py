@@ -6,7 +6,7 @@ from pipeline.engine.states import Machine
 
 
 class WorkStatus(StrEnum):
-    """State of a screenshot, of a batch, of one of its shards, and of a node's merge: the source has one set for all."""
+    """State of a screenshot, of a batch, of one of its shards, and of a node's merge: one set for all."""
 
     PENDING = "pending"
     RUNNING = "running"
