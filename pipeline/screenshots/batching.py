@@ -106,7 +106,7 @@ def batch_ready(context: Context) -> list[int]:
 
 
 def batch_orphans(context: Context) -> list[int]:
-    """Batch what was left behind: frames older than the time-out and 5 s, whatever their source; by the batch's size."""
+    """Batch what was left behind: frames older than the time-out and 5 s, whatever their source."""
     now = datetime.now(UTC)
     rules = context.settings.screenshots
     old = and_(_buffered(), overdue(now, rules.batch_timeout_s + ORPHAN_GRACE_S))

@@ -16,7 +16,7 @@ from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
 from pipeline.screenshots import fulltext, nodes, storage, working
-from pipeline.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS
+from pipeline.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS, SOURCES
 from pipeline.screenshots.node_models import ENTITIES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS
 from pipeline.screenshots.states import MERGE, SHOT, WorkEvent, WorkStatus
 from pipeline.storage import vectors
@@ -58,6 +58,11 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
 
 def _forget(session: Session, ids: Sequence[int]) -> tuple[Forgotten, list[str]]:
     now = datetime.now(UTC)
+    # Nobody puts these frames into a batch meanwhile.
+    sources = select(SHOTS.c.source_key).where(SHOTS.c.id.in_(ids))
+    session.execute(
+        select(SOURCES.c.key).where(SOURCES.c.key.in_(sources)).order_by(SOURCES.c.key).with_for_update()
+    ).all()
     _forget_batches(session, ids, now)
     doomed = set(session.execute(select(LINKS.c.origin_id).where(LINKS.c.shot_id.in_(ids))).scalars())
     concerned = _concerned(session, doomed)

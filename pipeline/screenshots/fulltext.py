@@ -52,10 +52,14 @@ def terms(words: str, most: int = 10_000) -> list[str]:
     return found[:most]
 
 
-def _phrases(words: str) -> list[tuple[list[str], bool]]:
+def _words(query: str) -> list[str]:
+    return query.split()[:_MOST_WORDS]
+
+
+def _phrases(words: Sequence[str]) -> list[tuple[list[str], bool]]:
     """(terms that stand beside each other, whether the last one is only a beginning) for each word of a query."""
     found = []
-    for word in unicodedata.normalize("NFKC", words).casefold().split()[:_MOST_WORDS]:
+    for word in (unicodedata.normalize("NFKC", word).casefold() for word in words):
         parts: list[str] = []
         beginning = False
         for match in _TERM.finditer(word):
@@ -71,12 +75,12 @@ def _phrases(words: str) -> list[tuple[list[str], bool]]:
     return found
 
 
-def _fts5(words: str, joined: str, column: str = "") -> str:
+def _fts5(words: Sequence[str], joined: str, column: str = "") -> str:
     phrases = [f'"{" ".join(parts)}"{"*" if beginning else ""}' for parts, beginning in _phrases(words)]
     return f"{column} : ({joined.join(phrases)})" if phrases and column else joined.join(phrases)
 
 
-def _tsquery(words: str, joined: str, weight: str = "") -> str:
+def _tsquery(words: Sequence[str], joined: str, weight: str = "") -> str:
     found = []
     for parts, beginning in _phrases(words):
         marks = [f":{weight}" if weight else "" for _ in parts]
@@ -126,11 +130,12 @@ def search(
 ) -> list[int]:
     """Nodes with all the words (or any), best first. `app`: its name's words, side by side, as the name of an app."""
     sqlite = _is_sqlite(session)
-    query = _fts5(words, " OR " if any_word else " AND ") if sqlite else _tsquery(words, " | " if any_word else " & ")
+    asked = _words(words)
+    query = _fts5(asked, " OR " if any_word else " AND ") if sqlite else _tsquery(asked, " | " if any_word else " & ")
     if not query:
         return []
     if app:
-        narrowed = _fts5(app, " AND ", "apps") if sqlite else _tsquery(app, " & ", "C")
+        narrowed = _fts5([app], " AND ", "apps") if sqlite else _tsquery([app], " & ", "C")
         if not narrowed:
             return []
         query = f"({query}) AND {narrowed}" if sqlite else f"({query}) & {narrowed}"

@@ -253,4 +253,4 @@ def texts(session: Session, node_ids: Sequence[int]) -> Mapping[int, fulltext.Te
 def count_vectors(session: Session) -> dict[str, int]:
     """How many nodes that stand for themselves have a vector, wait for one, or failed to get one."""
     own = select(NODES.c.vector_status, func.count()).where(NODES.c.vector_status != "none")
-    return dict(session.execute(own.group_by(NODES.c.vector_status)).tuples().all())
+    return dict(session.execute(own.group_by(NODES.c.vector_status)).all())

@@ -55,9 +55,7 @@ def timeline(
     with context.db.read() as session:
         rows = session.execute(latest).all()[::-1]
         named = {row.thread_id for row in rows if row.thread_id}
-        titles = dict(
-            session.execute(select(THREADS.c.id, THREADS.c.title).where(THREADS.c.id.in_(named))).tuples().all()
-        )
+        titles = dict(session.execute(select(THREADS.c.id, THREADS.c.title).where(THREADS.c.id.in_(named))).all())
     hours: dict[tuple[datetime, str], Hour] = {}
     for row in rows:
         begins = row.event_time.astimezone(zone).replace(minute=0, second=0, microsecond=0)

@@ -146,4 +146,4 @@ def count(context: Context, batch_id: int) -> dict[str, int]:
     """How many shards are in which state."""
     query = select(SHARDS.c.status, func.count()).where(SHARDS.c.batch_id == batch_id).group_by(SHARDS.c.status)
     with context.db.read() as session:
-        return dict(session.execute(query).tuples().all())
+        return dict(session.execute(query).all())

@@ -200,7 +200,7 @@ def fail(context: Context, unit: BatchUnit, error: UnitError) -> Failed:
 def follow(session: Session, batch_ids: Sequence[int], event: WorkEvent, error: str, now: datetime) -> None:
     """The frames of batches go where their batch went, so that none is stuck in `running`."""
     mine = SHOTS.c.batch_id.in_(batch_ids)
-    SHOT.move(session, SHOTS, event, mine, error=error[: outcomes.MAX_ERROR_CHARS], updated_at=now)
+    SHOT.move(session, SHOTS, event, mine, error=error[: outcomes.MAX_ERROR_CHARS] or None, updated_at=now)
 
 
 def record_call(session: Session, batch_id: int, unit: str, trace: Mapping[str, Any] | None) -> None:

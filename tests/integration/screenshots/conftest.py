@@ -49,9 +49,7 @@ class Hand:
 
     def batch(self, *, source: str = "screen:1", ts: datetime | None = None, app: str = "") -> tuple[int, list[int]]:
         """(a batch of five new frames, their ids)."""
-        taken = [
-            self.add(source=source, ts=ts + timedelta(seconds=i) if ts else None, app=app) for i in range(5)
-        ]
+        taken = [self.add(source=source, ts=ts + timedelta(seconds=i) if ts else None, app=app) for i in range(5)]
         return taken[-1].batches[0], [shot.shot_id for shot in taken if shot.shot_id is not None]
 
     def analyse(self, batch_id: int, drafts: Sequence[Draft], evidence: dict[int, Evidence] | None = None) -> list[int]:
@@ -76,10 +74,15 @@ class Hand:
 
 
 def both(target: Content, new: Content) -> Content:
-    return Content(f"{target.title} + {new.title}", f"{target.summary} {new.summary}", entities=(*target.entities, *new.entities))
+    return Content(
+        f"{target.title} + {new.title}", f"{target.summary} {new.summary}", entities=(*target.entities, *new.entities)
+    )
 
 
-def draft(title: str, shots: Sequence[int] = (), *, thread: str | None = None, at: datetime = BEGIN, kind: str = "event", summary: str = "", derived_from: int | None = None) -> Draft:  # fmt: skip
+def draft(
+    title: str, shots: Sequence[int] = (), *, thread: str | None = None, at: datetime = BEGIN, kind: str = "event",
+    summary: str = "", derived_from: int | None = None,
+) -> Draft:  # fmt: skip
     return Draft(kind, Content(title, summary), at, shots, thread, derived_from)
 
 

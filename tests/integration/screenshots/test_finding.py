@@ -2,7 +2,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select, text
+from sqlalchemy import select, text
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
@@ -41,7 +41,8 @@ def titles(context: Context, hand: Hand) -> Any:
     [
         ("数据库", "修复数据库连接池泄漏"), ("连接", "修复数据库连接池泄漏"), ("漏", "修复数据库连接池泄漏"),
         ("库", "修复数据库连接池泄漏"), ("postgresql连接", None), ("postgresql 排查", "修复数据库连接池泄漏"),
-        ("ＰｏｓｔｇｒｅＳＱＬ", "修复数据库连接池泄漏"), ("invoice", "Review of invoices"), ("ann", "Review of invoices"),
+        ("ＰｏｓｔｇｒｅＳＱＬ", "修复数据库连接池泄漏"), ("invoice", "Review of invoices"),
+        ("ann", "Review of invoices"),
         ("billing.py", "Debugging"), ("keyerror", "Debugging"), ("周报", "写周报"), ("日本語", "写周报"),
         ("库数据", None), ("' OR \" * : ) (", None), ("不存在", None), ("-", None),
     ],
@@ -70,7 +71,11 @@ def test_an_empty_query_is_refused(titles: Any) -> None:
 def test_text_and_vectors_are_fused_and_say_how_much_is_indexed(context: Context, hand: Hand, titles: Any) -> None:
     wanted = vectorising.wanted(context, 10)
     by_title = {node.text.split("\n")[0]: node for node in wanted}
-    near = [(by_title["写周报"], [1.0, 0.0]), (by_title["Debugging"], [0.9, 0.1]), (by_title["Review of invoices"], [-1.0, 0.0])]
+    near = [
+        (by_title["写周报"], [1.0, 0.0]),
+        (by_title["Debugging"], [0.9, 0.1]),
+        (by_title["Review of invoices"], [-1.0, 0.0]),
+    ]
     assert vectorising.store(context, "m", near) == 3
     vectorising.give_up(context, by_title["修复数据库连接池泄漏"], "too odd")
     hand.add()
@@ -115,7 +120,10 @@ def secret_and_plain(context: Context, hand: Hand) -> tuple[int, int]:
     later = BEGIN + timedelta(hours=1)
     batch, shots = hand.batch(ts=later)
     content = Content("secret", "secret summary", ("secret",), (EntityMention("Secret Person"),))
-    trace = {"capability": "vision", "operation": "o", "provider": "p", "model": "m", "status": "ok", "preview": "secret", "created_at": later}  # fmt: skip
+    trace = {
+        "capability": "vision", "operation": "o", "provider": "p", "model": "m", "status": "ok", "preview": "secret",
+        "created_at": later,
+    }  # fmt: skip
     with context.db.transaction() as session:
         working.record_call(session, batch, "1", trace)
     (secret,) = hand.analyse(
@@ -177,5 +185,3 @@ def test_a_rejected_frame_of_the_range_goes_too(context: Context, hand: Hand) ->
     assert len(queries.rejections(context)) == 1
     forgetting.forget(context, BEGIN, BEGIN + timedelta(seconds=1))
     assert queries.rejections(context) == []
-    with context.db.transaction() as session:
-        session.execute(insert(REJECTIONS).values(source_key="s", ts=BEGIN, reason="inactive", sha256="", phash="", created_at=BEGIN))  # fmt: skip
