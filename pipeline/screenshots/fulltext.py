@@ -142,7 +142,8 @@ def search(
     values: dict[str, Any] = {"query": query, "limit": limit}
     newer = ""
     if since is not None:
-        newer = " AND rowid IN (SELECT id FROM screenshot_nodes WHERE event_time >= :since)"
+        # The plus: otherwise SQLite looks each new node up in the index, instead of each hit among the nodes.
+        newer = " AND +rowid IN (SELECT id FROM screenshot_nodes WHERE event_time >= :since)"
         values["since"] = since.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f") if sqlite else since
     statement = (_SQLITE if sqlite else _POSTGRESQL).format(newer=newer)
     return list(session.execute(text(statement), values).scalars())

@@ -123,6 +123,8 @@ def replay(context: Context, kind: str, ids: Sequence[int] | None = None) -> lis
             there = and_(SHOTS.c.batch_id.in_(done), SHOTS.c.storage_state == "stored")
             SHOT.move(session, SHOTS, WorkEvent.REPLAY, there, error=None, updated_at=now)
             session.execute(update(BATCHES).where(BATCHES.c.id.in_(done)).values(launches=0, launch_due_at=None))
+            unfinished = and_(SHARDS.c.batch_id.in_(done), SHARDS.c.status != WorkStatus.SUCCEEDED)
+            session.execute(update(SHARDS).where(unfinished).values(attempts=0, next_run_at=None))
         return done
 
     return context.db.run(work)

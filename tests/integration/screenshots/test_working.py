@@ -129,6 +129,28 @@ def test_replaying_some_or_all_and_nothing_when_one_is_no_dead_letter(context: C
     assert recovery.replay(context, "batch") == ids[1:]
 
 
+def test_a_replayed_batch_asks_only_for_what_failed_and_with_all_its_attempts(context: Context, hand: Hand) -> None:
+    batch, _ = hand.batch()
+    working.begin(context, ME, batch_id=batch)
+    outcome = [UnitError("503"), None, UnitError("refused", kind=ErrorKind.PERMANENT)]
+    for error in outcome:
+        shard = shards.claim(context, batch, ME)
+        assert shard is not None
+        if error is None:
+            shards.done(context, shard, "paid", "m")
+        else:
+            shards.failed(context, shard, error)
+    assert shards.settle(context, batch) == "failed_permanent"
+    assert "shard 2: refused" in recovery.dead_letters(context)[0].reason
+    recovery.replay(context, "batch", [batch])
+    again = working.begin(context, ME, batch_id=batch)
+    assert again is not None
+    assert len(again.open_shards) == 2
+    found = [shards.claim(context, batch, ME) for _ in range(2)]
+    assert [(shard.number, shard.attempts) for shard in found if shard] == [(0, 1), (2, 1)]
+    assert shards.results(context, batch) == ["paid"]
+
+
 def test_a_rate_limit_uses_no_attempt(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     unit = working.begin(context, ME, batch_id=batch)
