@@ -18,7 +18,7 @@ from pipeline.engine.traces import AiCall
 from pipeline.screenshots import fulltext, nodes, storage, working
 from pipeline.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS, SOURCES
 from pipeline.screenshots.node_models import ENTITIES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS
-from pipeline.screenshots.states import MERGE, SHOT, WorkEvent, WorkStatus
+from pipeline.screenshots.states import NODE, SCREENSHOT, WorkEvent, WorkStatus
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
 
@@ -115,7 +115,7 @@ def _restore(session: Session, node_id: int, now: datetime) -> None:
     session.execute(update(LINKS).where(LINKS.c.origin_id == node_id).values(node_id=node_id))
     latest = select(func.max(SHOTS.c.ts)).join(LINKS, LINKS.c.shot_id == SHOTS.c.id).where(LINKS.c.origin_id == node_id)
     at = session.execute(latest).scalar() or row.event_time
-    MERGE.move(
+    NODE.move(
         session, NODES, WorkEvent.REOPEN, NODES.c.id == node_id, **FREE, **nodes.columns(content), event_time=at,
         merged_into_id=None, merged_from_ids="[]", version=row.version + 1, vector_status="waiting", attempts=0,
         next_run_at=None, error=None, updated_at=now,
@@ -147,8 +147,8 @@ def _forget_batches(session: Session, ids: Sequence[int], now: datetime) -> None
     session.execute(update(AiCall).where(calls).values(preview="", error=None))
     session.execute(update(SHARDS).where(SHARDS.c.batch_id.in_(done)).values(result=None))
     session.execute(update(BATCHES).where(BATCHES.c.id.in_(done)).values(index_json=None, history_pack="{}"))
-    for event in (WorkEvent.GIVE_BACK, WorkEvent.REPLAY):
-        SHOT.move(session, SHOTS, event, SHOTS.c.batch_id.in_(apart), error=None, updated_at=now)
+    for event in (WorkEvent.GIVE_BACK, WorkEvent.RETRY):
+        SCREENSHOT.move(session, SHOTS, event, SHOTS.c.batch_id.in_(apart), error=None, updated_at=now)
     session.execute(update(SHOTS).where(SHOTS.c.batch_id.in_(apart)).values(batch_id=None))
     session.execute(delete(BATCHES).where(BATCHES.c.id.in_(apart)))
 

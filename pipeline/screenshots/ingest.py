@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import insert_if_absent
-from pipeline.screenshots import batching, storage
+from pipeline.screenshots import buffering, storage
 from pipeline.screenshots.models import MAX_SOURCE, REJECTIONS, SHOTS, SOURCES
 from pipeline.storage.context import Context
 
@@ -99,13 +99,13 @@ def _decide(context: Context, session: Session, row: dict[str, Any]) -> Taken:
         return _refuse(session, row, "duplicate", distance, nearest, now)
     values = {**row, "created_at": now, "updated_at": now}
     shot_id = session.execute(insert(SHOTS).values(**values).returning(SHOTS.c.id)).scalar_one()
-    made_batches = batching.batch_source(session, source.key, rules, now)
+    made_batches = buffering.batch_source(session, source.key, rules, now)
     return Taken(True, shot_id, distance=distance, nearest_id=nearest, batches=made_batches)
 
 
 def _lock_source(session: Session, key: str, now: datetime) -> Any:
     insert_if_absent(session, SOURCES, {"key": key, "active": True, "created_at": now, "seen_at": now})
-    source = batching.lock_source(session, key)
+    source = buffering.lock_source(session, key)
     session.execute(update(SOURCES).where(SOURCES.c.key == key).values(seen_at=now))
     return source
 

@@ -21,7 +21,7 @@ from pipeline.screenshots import fulltext, nodes, outcomes
 from pipeline.screenshots.node_models import EDGES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS, Node
 from pipeline.screenshots.nodes import Content
 from pipeline.screenshots.outcomes import Failed
-from pipeline.screenshots.states import MERGE, WorkEvent, WorkStatus
+from pipeline.screenshots.states import NODE, WorkEvent, WorkStatus
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
 
@@ -69,7 +69,7 @@ def claim(context: Context, owner: Owner) -> MergeUnit | None:
 
     def work(session: Session) -> MergeUnit | None:
         now = datetime.now(UTC)
-        waits = NODES.c.status.in_(list(MERGE.sources(WorkEvent.CLAIM)))
+        waits = NODES.c.status.in_(list(NODE.sources(WorkEvent.CLAIM)))
         free = select(NODES.c.id, NODES.c.thread_id).where(waits, is_due(NODES, now), ~under_way)
         found = session.execute(free.order_by(NODES.c.event_time, NODES.c.id).limit(1)).one_or_none()
         if found is None:
@@ -78,7 +78,7 @@ def claim(context: Context, owner: Owner) -> MergeUnit | None:
         held = new_claim(owner, now, context.settings.screenshots.lease_s)
         # Looked at again: another may have begun with this thread while we waited for its lock.
         rows = claims.take(
-            session, NODES, MERGE, WorkEvent.CLAIM, NODES.c.id == found.id, ~under_way, claim=held,
+            session, NODES, NODE, WorkEvent.CLAIM, NODES.c.id == found.id, ~under_way, claim=held,
             order_by=NODES.c.id, limit=1, now=now, updated_at=now,
         )  # fmt: skip
         return _unit(session, rows[0], held) if rows else None
@@ -129,11 +129,11 @@ def commit(
         target = _target(session, node)
         if (target.id if target else None, target.version if target else 0) != (unit.target_id, unit.target_version):
             back = {"attempts": NODES.c.attempts - 1, "next_run_at": None, "updated_at": now}
-            MERGE.move(session, NODES, WorkEvent.GIVE_BACK, held, **FREE, **back)
+            NODE.move(session, NODES, WorkEvent.GIVE_BACK, held, **FREE, **back)
             return Merged.AGAIN
         done = {**FREE, "error": None, "next_run_at": None, "updated_at": now}
         if target is None:
-            MERGE.move(session, NODES, WorkEvent.DONE, held, **done)
+            NODE.move(session, NODES, WorkEvent.DONE, held, **done)
             return Merged.DONE
         assert merged is not None, "there is a target, so there is a merged text"
         _change_target(session, node, target, merged, now)
@@ -143,7 +143,7 @@ def commit(
             "segment_id": "", "method": method[:20], "model": model[:120], "created_at": now,
         }  # fmt: skip
         insert_if_absent(session, PROVENANCE, row, "node_id", "act", "from_node_id")
-        MERGE.move(session, NODES, WorkEvent.DONE, held, **done, merged_into_id=target.id, vector_status="none")
+        NODE.move(session, NODES, WorkEvent.DONE, held, **done, merged_into_id=target.id, vector_status="none")
         fulltext.remove(session, [node.id])
         vectors.remove(session, nodes.KIND, [node.id])
         nodes.reindex(session, [target.id])
@@ -182,7 +182,7 @@ def fail(context: Context, unit: MergeUnit, error: UnitError) -> Failed:
     def work(session: Session) -> Failed:
         now = datetime.now(UTC)
         lock_thread(session, unit.row.thread_id)
-        return outcomes.fail(session, MERGE, NODES, unit, unit.claim, error, outcomes.policy(context.settings), now)
+        return outcomes.fail(session, NODE, NODES, unit, unit.claim, error, outcomes.policy(context.settings), now)
 
     return context.db.run(work)
 

@@ -61,6 +61,8 @@ class Draft:
     segment_id: str = ""
     method: str = "model"
     model: str = ""
+    origin_key: str = ""
+    """Where the caller has made it already; at most `MAX_KEY` characters."""
 
 
 def origin_key(batch_key: str, shot_ids: Iterable[int], kind: str, ordinal: int) -> str:
@@ -86,7 +88,7 @@ def write(session: Session, batch: Any, drafts: Sequence[Draft], now: datetime) 
         # A model may name frames that it was not shown; a node without any rests on the whole batch.
         shots = sorted(allowed & set(draft.shot_ids)) or sorted(allowed)
         ordinals[draft.kind] = ordinals.get(draft.kind, -1) + 1
-        key = origin_key(batch.idempotency_key, shots, draft.kind, ordinals[draft.kind])
+        key = draft.origin_key or origin_key(batch.idempotency_key, shots, draft.kind, ordinals[draft.kind])
         row = {
             "kind": draft.kind[:20], "thread_id": threads[index], "origin_key": key, "batch_id": batch.id,
             "event_time": draft.event_time, "own": dump(draft.content), "version": 1, "status": WorkStatus.PENDING,

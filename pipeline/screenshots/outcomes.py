@@ -31,7 +31,7 @@ class Failed:
 
     @property
     def final(self) -> bool:
-        return self.event is WorkEvent.GIVE_UP
+        return self.event is WorkEvent.FAIL
 
 
 def policy(settings: Settings) -> Policy:
@@ -49,7 +49,7 @@ def fail(
     wait_s: float | None = None
     match decide(error, row.attempts, now, rules):
         case RetryAt(at=at):
-            event, wait_s = WorkEvent.FAIL, max(0.0, (at - now).total_seconds())
+            event, wait_s = WorkEvent.WAIT, max(0.0, (at - now).total_seconds())
             values["next_run_at"] = at
         case Release(at=at):
             event, wait_s = WorkEvent.GIVE_BACK, min(max(0.0, (at - now).total_seconds()), LONGEST_RELEASE_S)
@@ -59,7 +59,7 @@ def fail(
             values |= {"next_run_at": None, "attempts": table.c.attempts - 1, "error": None}
         case GiveUp():
             tries = f" (after {row.attempts} attempts)" if error.kind is ErrorKind.TRANSIENT else ""
-            event = WorkEvent.GIVE_UP
+            event = WorkEvent.FAIL
             values |= {"next_run_at": None, "error": text + tries}
     moved = machine.move(session, table, event, table.c.id == row.id, held_by(table, claim), **values)
     return Failed(event, wait_s) if moved else Failed(None)
@@ -72,7 +72,7 @@ def free_lost(
     text = "the worker was lost while it worked on this"
     used_up = and_(which, table.c.attempts >= rules.max_attempts)
     gone = machine.move_returning(
-        session, table, WorkEvent.GIVE_UP, used_up, **FREE, next_run_at=None, updated_at=now,
+        session, table, WorkEvent.FAIL, used_up, **FREE, next_run_at=None, updated_at=now,
         error=f"{text} (after {rules.max_attempts} attempts)",
     )  # fmt: skip
     back = machine.move_returning(

@@ -15,12 +15,12 @@ from pipeline.screenshots import outcomes, working
 from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.screenshots.node_models import NODES
 from pipeline.screenshots.outcomes import WorkMachine
-from pipeline.screenshots.states import BATCH, MERGE, SHARD, SHOT, WorkEvent, WorkStatus
+from pipeline.screenshots.states import BATCH, NODE, SCREENSHOT, SHARD, WorkEvent, WorkStatus
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 CLAIMED: dict[str, tuple[WorkMachine, Table]] = {
-    "batch": (BATCH, BATCHES), "shard": (SHARD, SHARDS), "merge": (MERGE, NODES),
+    "batch": (BATCH, BATCHES), "shard": (SHARD, SHARDS), "merge": (NODE, NODES),
 }  # fmt: skip
 _BACK: dict[str, Any] = {"error": None, "attempts": 0, "next_run_at": None}
 
@@ -69,7 +69,7 @@ def _free(context: Context, session: Session, absent: set[str]) -> int:
         freed += len(back) + len(given_up)
         if name == "batch":
             working.follow(session, back, WorkEvent.GIVE_BACK, "", now)
-            working.follow(session, given_up, WorkEvent.GIVE_UP, "the worker was lost", now)
+            working.follow(session, given_up, WorkEvent.FAIL, "the worker was lost", now)
     return freed
 
 
@@ -113,7 +113,7 @@ def replay(context: Context, kind: str, ids: Sequence[int] | None = None) -> lis
     def work(session: Session) -> list[int]:
         now = datetime.now(UTC)
         which = [table.c.id.in_(ids)] if ids is not None else []
-        rows = machine.move_returning(session, table, WorkEvent.REPLAY, *which, **_BACK, updated_at=now)
+        rows = machine.move_returning(session, table, WorkEvent.RETRY, *which, **_BACK, updated_at=now)
         done = sorted(row.id for row in rows)
         missing = sorted(set(ids or ()) - set(done))
         if missing:
@@ -121,7 +121,7 @@ def replay(context: Context, kind: str, ids: Sequence[int] | None = None) -> lis
         if kind == "batch":
             # Frames whose files are gone stay as they are: nothing can be looked at.
             there = and_(SHOTS.c.batch_id.in_(done), SHOTS.c.storage_state == "stored")
-            SHOT.move(session, SHOTS, WorkEvent.REPLAY, there, error=None, updated_at=now)
+            SCREENSHOT.move(session, SHOTS, WorkEvent.RETRY, there, error=None, updated_at=now)
             session.execute(update(BATCHES).where(BATCHES.c.id.in_(done)).values(launches=0, launch_due_at=None))
             unfinished = and_(SHARDS.c.batch_id.in_(done), SHARDS.c.status != WorkStatus.SUCCEEDED)
             session.execute(update(SHARDS).where(unfinished).values(attempts=0, next_run_at=None))

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.screenshots import storage
 from pipeline.screenshots.models import SHOTS
-from pipeline.screenshots.states import SHOT, WorkEvent, WorkStatus
+from pipeline.screenshots.states import SCREENSHOT, WorkEvent, WorkStatus
 from pipeline.storage.context import Context
 
 PORTION = 200
@@ -59,4 +59,4 @@ def mark_missing(session: Session, shot_id: int) -> None:
     mine = SHOTS.c.id == shot_id
     stored = update(SHOTS).where(mine, SHOTS.c.storage_state == "stored")
     session.execute(stored.values(storage_state="missing", updated_at=now))
-    SHOT.move(session, SHOTS, WorkEvent.GIVE_UP, mine, error=MISSING, updated_at=now)
+    SCREENSHOT.move(session, SHOTS, WorkEvent.FAIL, mine, error=MISSING, updated_at=now)

@@ -107,7 +107,7 @@ def settle(context: Context, batch_id: int) -> WorkStatus | None:
         if WorkStatus.RUNNING in states:
             return None
         if WorkStatus.FAILED_PERMANENT in states:
-            return _end(session, batch, WorkEvent.GIVE_UP, rows, now)
+            return _end(session, batch, WorkEvent.FAIL, rows, now)
         if WorkStatus.FAILED not in states:
             return None  # pending ones: a lane was lost, the sweeper adds one
         return _wait(context, session, batch, rows, now)
@@ -120,9 +120,9 @@ def _wait(context: Context, session: Session, batch: Any, rows: Sequence[Any], n
         next((row.error for row in rows if row.status == WorkStatus.FAILED and row.error), "a shard failed")
     )
     if isinstance(decide(error, batch.attempts, now, outcomes.policy(context.settings)), GiveUp):
-        return _end(session, batch, WorkEvent.GIVE_UP, rows, now)
+        return _end(session, batch, WorkEvent.FAIL, rows, now)
     due = [row.next_run_at for row in rows if row.next_run_at is not None]
-    return _end(session, batch, WorkEvent.FAIL, rows, now, next_run_at=min(due) if due else None)
+    return _end(session, batch, WorkEvent.WAIT, rows, now, next_run_at=min(due) if due else None)
 
 
 def _end(

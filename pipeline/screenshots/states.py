@@ -21,12 +21,13 @@ class WorkEvent(StrEnum):
 
     CLAIM = "claim"
     DONE = "done"
-    FAIL = "fail"
+    WAIT = "wait"
     """A transient error: again, when the row is due."""
     GIVE_BACK = "give_back"
     """Its worker ended or was lost, or the gate refused: no fault of its own."""
-    GIVE_UP = "give_up"
-    REPLAY = "replay"
+    FAIL = "fail"
+    """Permanent, or no attempts left."""
+    RETRY = "retry"
     """A user asks for a dead letter again."""
     REOPEN = "reopen"
     """What it was made of has changed: it must be done again."""
@@ -38,26 +39,26 @@ _WORK = {
     (_S.PENDING, _E.CLAIM): _S.RUNNING,
     (_S.FAILED, _E.CLAIM): _S.RUNNING,
     (_S.RUNNING, _E.DONE): _S.SUCCEEDED,
-    (_S.RUNNING, _E.FAIL): _S.FAILED,
+    (_S.RUNNING, _E.WAIT): _S.FAILED,
     (_S.RUNNING, _E.GIVE_BACK): _S.PENDING,
-    (_S.RUNNING, _E.GIVE_UP): _S.FAILED_PERMANENT,
-    (_S.FAILED_PERMANENT, _E.REPLAY): _S.PENDING,
+    (_S.RUNNING, _E.FAIL): _S.FAILED_PERMANENT,
+    (_S.FAILED_PERMANENT, _E.RETRY): _S.PENDING,
 }
 
-SHOT = Machine(
+SCREENSHOT = Machine(
     "screenshot",
     {
         **_WORK,
         # Its file is gone: nothing that waits can be done any more.
-        (_S.PENDING, _E.GIVE_UP): _S.FAILED_PERMANENT,
-        (_S.FAILED, _E.GIVE_UP): _S.FAILED_PERMANENT,
+        (_S.PENDING, _E.FAIL): _S.FAILED_PERMANENT,
+        (_S.FAILED, _E.FAIL): _S.FAILED_PERMANENT,
         # Its batch was taken apart before it was done.
         (_S.FAILED, _E.GIVE_BACK): _S.PENDING,
     },
 )
 BATCH = Machine("batch of screenshots", _WORK)
 SHARD = Machine("shard", _WORK)
-MERGE = Machine("node merge", {**_WORK, **{(state, _E.REOPEN): _S.PENDING for state in _S}})
+NODE = Machine("node merge", {**_WORK, **{(state, _E.REOPEN): _S.PENDING for state in _S}})
 
 OPEN = (WorkStatus.PENDING, WorkStatus.FAILED, WorkStatus.RUNNING)
 """Not at its end."""

@@ -22,7 +22,7 @@ from pipeline.screenshots import nodes, outcomes
 from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.screenshots.nodes import Draft
 from pipeline.screenshots.outcomes import Failed
-from pipeline.screenshots.states import BATCH, SHARD, SHOT, WorkEvent, WorkStatus
+from pipeline.screenshots.states import BATCH, SCREENSHOT, SHARD, WorkEvent, WorkStatus
 from pipeline.storage.context import Context
 
 FLOW = "screenshots"
@@ -87,7 +87,7 @@ def begin(context: Context, owner: Owner, *, batch_id: int | None = None, lane: 
         if not rows:
             return None
         batch = rows[0]
-        SHOT.move(session, SHOTS, WorkEvent.CLAIM, SHOTS.c.batch_id == batch.id, updated_at=now, error=None)
+        SCREENSHOT.move(session, SHOTS, WorkEvent.CLAIM, SHOTS.c.batch_id == batch.id, updated_at=now, error=None)
         _plan(session, batch, rules.shard_size, now)
         return BatchUnit(batch.id, batch.attempts, held, _open_shards(session, batch.id), batch)
 
@@ -106,7 +106,7 @@ def _plan(session: Session, batch: Any, size: int, now: datetime) -> None:
             insert_if_absent(session, SHARDS, row, "batch_id", "number")
     # The batch is due, and so are its shards; its attempts are the ones that count.
     mine = SHARDS.c.batch_id == batch.id
-    SHARD.move(session, SHARDS, WorkEvent.REPLAY, mine, attempts=0, next_run_at=None, updated_at=now)
+    SHARD.move(session, SHARDS, WorkEvent.RETRY, mine, attempts=0, next_run_at=None, updated_at=now)
     waits = and_(mine, SHARDS.c.status == WorkStatus.FAILED)
     session.execute(update(SHARDS).where(waits).values(next_run_at=None))
 
@@ -157,7 +157,7 @@ def finish(
             return None
         days = context.settings.screenshots.retention_days
         _keep_evidence(session, unit.id, evidence, now)
-        SHOT.move(
+        SCREENSHOT.move(
             session, SHOTS, WorkEvent.DONE, SHOTS.c.batch_id == unit.id,
             retention_expires_at=now + timedelta(days=days), updated_at=now, error=None,
         )  # fmt: skip
@@ -200,7 +200,7 @@ def fail(context: Context, unit: BatchUnit, error: UnitError) -> Failed:
 def follow(session: Session, batch_ids: Sequence[int], event: WorkEvent, error: str, now: datetime) -> None:
     """The frames of batches go where their batch went, so that none is stuck in `running`."""
     mine = SHOTS.c.batch_id.in_(batch_ids)
-    SHOT.move(session, SHOTS, event, mine, error=error[: outcomes.MAX_ERROR_CHARS] or None, updated_at=now)
+    SCREENSHOT.move(session, SHOTS, event, mine, error=error[: outcomes.MAX_ERROR_CHARS] or None, updated_at=now)
 
 
 def record_call(session: Session, batch_id: int, unit: str, trace: Mapping[str, Any] | None) -> None:

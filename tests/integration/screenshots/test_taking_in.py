@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select, update
 
 from pipeline.engine.errors import UserError
-from pipeline.screenshots import batching, ingest, queries, storage
+from pipeline.screenshots import buffering, ingest, queries, storage
 from pipeline.screenshots.models import BATCHES, SHOTS
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Hand, fingerprint
@@ -92,17 +92,17 @@ def test_five_frames_make_a_batch_in_the_order_of_capture_though_the_clock_went_
 def test_fewer_wait_for_the_time_out_then_the_beat_makes_one_batch(context: Context, hand: Hand) -> None:
     hand.add()
     hand.add()
-    assert batching.batch_ready(context) == []
+    assert buffering.batch_ready(context) == []
     age(context, 31)
-    assert len(batching.batch_ready(context)) == 1
-    assert batching.batch_ready(context) == []
-    assert batching.next_look_s(context) is None
+    assert len(buffering.batch_ready(context)) == 1
+    assert buffering.batch_ready(context) == []
+    assert buffering.next_look_s(context) is None
 
 
 def test_a_frame_from_the_future_does_not_wait_until_the_clock_comes_there(context: Context, hand: Hand) -> None:
     hand.add()
     age(context, -3600)
-    assert len(batching.batch_ready(context)) == 1
+    assert len(buffering.batch_ready(context)) == 1
 
 
 def test_orphans_are_batched_after_the_time_out_and_five_seconds(context: Context, hand: Hand) -> None:
@@ -110,10 +110,10 @@ def test_orphans_are_batched_after_the_time_out_and_five_seconds(context: Contex
     hand.add(source="window:2")
     ingest.set_active(context, "window:2", active=False)
     age(context, 34)
-    assert batching.batch_orphans(context) == []
+    assert buffering.batch_orphans(context) == []
     age(context, 36)
-    assert len(batching.batch_orphans(context)) == 2
-    assert batching.batch_orphans(context) == []
+    assert len(buffering.batch_orphans(context)) == 2
+    assert buffering.batch_orphans(context) == []
 
 
 def test_adds_and_looks_at_once_make_each_frame_part_of_exactly_one_batch(context: Context, hand: Hand) -> None:
@@ -128,7 +128,7 @@ def test_adds_and_looks_at_once_make_each_frame_part_of_exactly_one_batch(contex
 
     def look(way: int) -> list[int]:
         barrier.wait(30)
-        return batching.batch_ready(context) if way else batching.batch_orphans(context)
+        return buffering.batch_ready(context) if way else buffering.batch_orphans(context)
 
     with ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(add, 0), pool.submit(add, 1), pool.submit(look, 0), pool.submit(look, 1)]
