@@ -1,6 +1,7 @@
 """One database, SQLite or PostgreSQL, with the same promises: short transactions, and rides over a restart."""
 
 import random
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -124,14 +125,24 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
     # Autocommit: SQLAlchemy's own BEGIN is sent by _begin_sqlite, as IMMEDIATE.
     connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in (
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-        "foreign_keys=ON",
-        f"busy_timeout={BUSY_TIMEOUT_S * 1000}",
-    ):
+    for pragma in ("synchronous=NORMAL", "foreign_keys=ON", f"busy_timeout={BUSY_TIMEOUT_S * 1000}"):
         cursor.execute(f"PRAGMA {pragma}")
+    _use_wal(cursor)
     cursor.close()
+
+
+def _use_wal(cursor: Any) -> None:
+    """Write-ahead logging. Of several that open a new database at once, SQLite refuses all but one without waiting."""
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Any) -> None:
