@@ -7,6 +7,7 @@ how many characters may differ, for text that only a picture shows. Written from
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ _STEPS: dict[Direction, tuple[int, int]] = {"left": (0, -1), "right": (0, 1), "u
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assertion:
+class Assertion(ABC):
     """One claim about one page. `source`: where it is written, as FILE:LINE."""
 
     kind: ClassVar[str]
@@ -34,8 +35,9 @@ class Assertion:
     group: str = OWN
     source: str = ""
 
+    @abstractmethod
     def holds(self, page: Reading) -> bool:
-        raise NotImplementedError
+        """Whether it is true of what a converter made of the page."""
 
     def __str__(self) -> str:
         hidden = {"pdf", "page", "group", "source"}

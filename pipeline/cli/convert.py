@@ -56,18 +56,22 @@ def _named(text: str) -> Path:
     return Path(text)
 
 
+Inputs = Annotated[
+    list[Path], typer.Argument(metavar="FILES", parser=_named, help="PDF, PNG, JPEG, WebP, TIFF; or folders.")
+]
+Output = Annotated[
+    str,
+    typer.Option(
+        "-o",
+        "--output",
+        help="File, folder (for several inputs), or - for standard output. Default: NAME.md in the current folder.",
+    ),
+]
+
+
 def convert(
-    inputs: Annotated[
-        list[Path], typer.Argument(metavar="FILES", parser=_named, help="PDF, PNG, JPEG, WebP, TIFF; or folders.")
-    ],
-    output: Annotated[
-        str,
-        typer.Option(
-            "-o",
-            "--output",
-            help="File, folder (for several inputs), or - for standard output. Default: NAME.md in the current folder.",
-        ),
-    ] = "",
+    inputs: Inputs,
+    output: Output = "",
     pages: Annotated[str, typer.Option(help="Pages to convert, like 1-5,7. Default: all.")] = "",
     provider: Annotated[str, typer.Option(help="A configured provider, or 'local' (no service).")] = "",
     model: Annotated[str, typer.Option(help="A model of the provider. Default: the provider's own.")] = "",
@@ -102,7 +106,6 @@ def convert(
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted.
     """
-    from pipeline.cli.output import err
     from pipeline.cli.targets import STDOUT, plan
     from pipeline.engine.errors import UserError
     from pipeline.providers import registry
@@ -112,26 +115,35 @@ def convert(
     if as_json and output == STDOUT:
         raise UserError("--json and -o - both write to standard output: choose one", code="usage")
     registry.check(settings, provider or settings.provider, model)
-    jobs = [Job(target) for target in plan(inputs, output, f".{format_}")]
-    for job in jobs:
-        if job.target.exists and not force:
-            job.kept, job.error = True, f"{job.target.path} exists and is kept: use --force to replace it"
+    jobs = [_job(target, force=force) for target in plan(inputs, output, f".{format_}")]
     open_jobs = [job for job in jobs if not job.kept]
     if open_jobs:
         from tasks.documents import Options
 
         options = Options(pages, provider, model, allow_partial, use_cache=not no_cache, pictures=pictures, fresh=fresh)
         _convert(open_jobs, options, format_)
-    if as_json:
-        from pipeline.cli.output import print_json
-
-        print_json({"documents": [_as_json(job) for job in jobs]})
-    else:
-        for sentence in _report(jobs):
-            err.print(sentence, soft_wrap=True)
-        typer.echo("".join(job.text for job in jobs), nl=False)
+    _tell(jobs, as_json=as_json)
     codes = {job.exit_code for job in open_jobs} or {FAILED}
     raise typer.Exit(FAILED if FAILED in codes else max(codes))
+
+
+def _job(target: "Target", *, force: bool) -> Job:
+    """What is to be done for a target: nothing where its result exists and is kept."""
+    if target.exists and not force:
+        return Job(target, kept=True, error=f"{target.path} exists and is kept: use --force to replace it")
+    return Job(target)
+
+
+def _tell(jobs: list[Job], *, as_json: bool) -> None:
+    """Say how it ended, and write what goes to standard output."""
+    from pipeline.cli.output import err, print_json
+
+    if as_json:
+        print_json({"documents": [_as_json(job) for job in jobs]})
+        return
+    for sentence in _report(jobs):
+        err.print(sentence, soft_wrap=True)
+    typer.echo("".join(job.text for job in jobs), nl=False)
 
 
 def _convert(jobs: list[Job], options: "Options", form: Format) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from pipeline.providers.local.layout.model import Box, Line, Table
+from pipeline.providers.local.layout.model import Box, Boxed, Line, Table
 
 _MIN_ITEMS = 3
 _MIN_SHARE, _MAX_SHARE = 0.01, 0.7  # of the page's area
@@ -13,27 +13,10 @@ _SLACK = 0.5  # text sizes
 
 
 @dataclass(frozen=True)
-class Frame:
+class Frame(Boxed):
     """What stands in one box."""
 
-    box: Box
     items: tuple[Line | Table, ...]
-
-    @property
-    def left(self) -> float:
-        return self.box[0]
-
-    @property
-    def top(self) -> float:
-        return self.box[1]
-
-    @property
-    def right(self) -> float:
-        return self.box[2]
-
-    @property
-    def bottom(self) -> float:
-        return self.box[3]
 
     @property
     def size(self) -> float:

@@ -108,10 +108,31 @@ def plain(runs: Runs) -> str:
 
 
 @dataclass(frozen=True)
-class Block:
-    """One thing on the page, in reading order; `box` is where it stands."""
+class Boxed:
+    """What stands in a box."""
 
     box: Box
+
+    @property
+    def left(self) -> float:
+        return self.box[0]
+
+    @property
+    def top(self) -> float:
+        return self.box[1]
+
+    @property
+    def right(self) -> float:
+        return self.box[2]
+
+    @property
+    def bottom(self) -> float:
+        return self.box[3]
+
+
+@dataclass(frozen=True)
+class Block(Boxed):
+    """One thing on the page, in reading order; `box` is where it stands."""
 
 
 @dataclass(frozen=True)
@@ -182,22 +203,6 @@ class Table(Block):
     rows: tuple[tuple[Cell, ...], ...]
     header: int = 1
     size: float = field(default=10.0, compare=False)
-
-    @property
-    def left(self) -> float:
-        return self.box[0]
-
-    @property
-    def top(self) -> float:
-        return self.box[1]
-
-    @property
-    def right(self) -> float:
-        return self.box[2]
-
-    @property
-    def bottom(self) -> float:
-        return self.box[3]
 
     @property
     def characters(self) -> int:

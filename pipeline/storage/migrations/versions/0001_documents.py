@@ -12,6 +12,13 @@ depends_on = None
 
 
 def upgrade() -> None:
+    _create_ai_calls()
+    _create_documents()
+    _create_page_attempts()
+    _create_pages()
+
+
+def _create_ai_calls() -> None:
     op.create_table(
         "ai_calls",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -35,6 +42,8 @@ def upgrade() -> None:
         batch_op.create_index("ix_ai_calls_created_at", ["created_at"], unique=False)
         batch_op.create_index("ix_ai_calls_unit", ["flow", "scope_id", "unit"], unique=False)
 
+
+def _create_documents() -> None:
     op.create_table(
         "documents",
         sa.Column("id", sa.String(length=32), nullable=False),
@@ -75,6 +84,8 @@ def upgrade() -> None:
         batch_op.create_index("ix_documents_status_updated_at", ["status", "updated_at"], unique=False)
         batch_op.create_index(batch_op.f("ix_documents_worker_id"), ["worker_id"], unique=False)
 
+
+def _create_page_attempts() -> None:
     op.create_table(
         "page_attempts",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -105,6 +116,8 @@ def upgrade() -> None:
         batch_op.create_index("ix_page_attempts_created_at", ["created_at"], unique=False)
         batch_op.create_index("ix_page_attempts_document_page", ["document_id", "page"], unique=False)
 
+
+def _create_pages() -> None:
     op.create_table(
         "pages",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),

@@ -12,6 +12,13 @@ depends_on = None
 
 
 def upgrade() -> None:
+    _create_music_runs()
+    _create_music_songs()
+    _create_vectors()
+    _create_music_batches()
+
+
+def _create_music_runs() -> None:
     op.create_table(
         "music_runs",
         sa.Column("id", sa.String(length=32), nullable=False),
@@ -43,6 +50,8 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f("ix_music_runs_request_id"), ["request_id"], unique=False)
         batch_op.create_index(batch_op.f("ix_music_runs_worker_id"), ["worker_id"], unique=False)
 
+
+def _create_music_songs() -> None:
     op.create_table(
         "music_songs",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -86,6 +95,8 @@ def upgrade() -> None:
         batch_op.create_index("ix_music_songs_run_id", ["run_id"], unique=False)
         batch_op.create_index("ix_music_songs_status_batch_id", ["status", "batch_id"], unique=False)
 
+
+def _create_vectors() -> None:
     op.create_table(
         "vectors",
         sa.Column("kind", sa.String(length=40), nullable=False),
@@ -99,6 +110,8 @@ def upgrade() -> None:
     with op.batch_alter_table("vectors", schema=None) as batch_op:
         batch_op.create_index("ix_vectors_kind_model", ["kind", "model"], unique=False)
 
+
+def _create_music_batches() -> None:
     op.create_table(
         "music_batches",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
