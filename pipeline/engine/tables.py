@@ -58,3 +58,11 @@ def upsert(session: Session, table: Table, rows: Sequence[dict[str, Any]]) -> No
     key = [column.name for column in table.primary_key]
     changed = {name: statement.excluded[name] for name in rows[0] if name not in key}
     session.execute(statement.on_conflict_do_update(index_elements=key, set_=changed))
+
+
+def insert_if_absent(session: Session, table: Table, row: dict[str, Any], *unique: str) -> bool:
+    """Insert a row unless one with the same `unique` columns (default: primary key) is there; whether it was new."""
+    insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    key = unique or tuple(column.name for column in table.primary_key)
+    statement = insert(table).values(**row).on_conflict_do_nothing(index_elements=list(key))
+    return bool(session.execute(statement.returning(*table.primary_key)).first())

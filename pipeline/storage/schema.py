@@ -9,9 +9,16 @@ from sqlalchemy import Connection, inspect, text
 
 from pipeline.storage.database import Database
 
-HEAD = "0005"
+HEAD = "0006"
 """The newest migration. Kept here so that an up-to-date database costs no import of Alembic; a test compares them."""
 _ADVISORY_LOCK = 7_361_001
+_UNMANAGED = "screenshot_fts"
+"""Full-text tables (FTS5 makes several) are no models: each database has its own kind."""
+
+
+def is_managed(name: str | None, kind: str, parents: object) -> bool:  # noqa: ARG001  # Alembic's signature
+    """Alembic's `include_name`: whether models say how this table is."""
+    return kind != "table" or not (name or "").startswith(_UNMANAGED)
 
 
 def current(db: Database) -> str | None:

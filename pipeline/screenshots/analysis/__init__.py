@@ -1,0 +1,1 @@
+"""What models are asked about frames, what they answer, and what is done without them: plain functions."""

@@ -1,0 +1,146 @@
+"""Which frames make a batch, what it is called, and what of it is looked at together. Source 000, 1.2–1.4."""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline.settings import ScreenshotSettings
+
+_SOURCE_KEY = re.compile(r"(?:screen|window):[^\x00-\x1f\x7f]{1,190}")
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Shot:
+    """An accepted frame. `ts_ms`: when it was taken, by its own clock; `accepted_at`: when it came, by ours."""
+
+    id: int
+    ts_ms: int
+    accepted_at: datetime
+    phash: str = ""
+    app_hint: str = ""
+    window_title: str = ""
+
+
+class HistoryThread(BaseModel):
+    """A thread that new segments may belong to."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    thread_id: str
+    title: str = ""
+    last_active_ms: int = 0
+
+
+class HistorySegment(BaseModel):
+    """An event of the last minutes that may still go on."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    thread_id: str
+    title: str
+    summary: str = ""
+    event_time_ms: int = 0
+
+
+class HistoryPack(BaseModel):
+    """What the model is told about before. Source 000, section 1.3."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    threads: list[HistoryThread] = Field(default_factory=list)
+    segments: list[HistorySegment] = Field(default_factory=list)
+    entities: list[str] = Field(default_factory=list)
+
+    @property
+    def thread_ids(self) -> list[str]:
+        """Every thread that a segment may be merged into, each once."""
+        named = [*(thread.thread_id for thread in self.threads), *(segment.thread_id for segment in self.segments)]
+        return list(dict.fromkeys(named))
+
+
+def is_source_key(text: str) -> bool:
+    """Whether this names a source: `screen:ID` or `window:ID`. Source 000, section 1.1."""
+    return bool(_SOURCE_KEY.fullmatch(text))
+
+
+def in_order(shots: Sequence[Shot]) -> list[Shot]:
+    """By the time they were taken; those of the same time as they came."""
+    return sorted(shots, key=lambda shot: (shot.ts_ms, shot.id))
+
+
+def due_at(first: Shot, timeout_s: float, now: datetime) -> datetime:
+    """When a batch that begins with `first` is ready, however small.
+
+    By our clock, not by the frame's. If `first` seems to come from the future, our clock was set back: it is due now.
+    """
+    return now if first.accepted_at > now else first.accepted_at + timedelta(seconds=timeout_s)
+
+
+def ready(waiting: Sequence[Shot], size: int, timeout_s: float, now: datetime) -> list[list[Shot]]:
+    """The batches that one source's waiting frames make now: full ones, and the rest once it is due.
+
+    Frames are taken as they came, so that one with a wrong time is not passed over for ever.
+    """
+    queue = sorted(waiting, key=lambda shot: shot.id)
+    found = portions(queue, size)
+    if found and len(found[-1]) < size and due_at(found[-1][0], timeout_s, now) > now:
+        found.pop()
+    return [in_order(batch) for batch in found]
+
+
+def portions(items: Sequence[Item], size: int) -> list[list[Item]]:
+    """`items` in runs of `size`, the last one maybe shorter: 12 frames by 5 are 5, 5 and 2. Source 000, section 1.4."""
+    return [list(items[start : start + size]) for start in range(0, len(items), size)]
+
+
+def shards_of(shots: Sequence[Shot], size: int) -> list[dict[int, Shot]]:
+    """The batch's frames in their order, by screen id, in shards of `size`. Section 1.4.
+
+    Screen ids count the batch's frames from 1, not the shard's: when the shards' segments are merged, a screen id must
+    name one picture.
+    """
+    return [dict(shard) for shard in portions(list(enumerate(in_order(shots), start=1)), size)]
+
+
+def idempotency_key(source_key: str, shots: Sequence[Shot]) -> str:
+    """`vlm_batch:SOURCE:FIRST-LAST:HASH`: the same for the same frames, in whatever order. Section 1.3.
+
+    The times are the earliest and the latest, also where the clock was set back in between.
+    """
+    if not shots:
+        raise ValueError("a batch has at least one frame")
+    named = ",".join(f"{shot.id}/{shot.phash}" for shot in sorted(shots, key=lambda shot: shot.id))
+    digest = hashlib.sha256(named.encode()).hexdigest()[:16]
+    times = [shot.ts_ms for shot in shots]
+    return f"vlm_batch:{source_key}:{min(times)}-{max(times)}:{digest}"
+
+
+def history_pack(
+    threads: Sequence[HistoryThread],
+    segments: Sequence[HistorySegment],
+    entities: Sequence[str],
+    now_ms: int,
+    settings: ScreenshotSettings,
+) -> HistoryPack:
+    """The most recently active threads, open segments of the last minutes, entities mentioned last (newest first)."""
+    since = now_ms - int(settings.history_minutes * 60_000)
+    newest = sorted(threads, key=lambda thread: thread.last_active_ms, reverse=True)
+    open_ones = sorted(
+        (segment for segment in segments if segment.event_time_ms >= since),
+        key=lambda segment: segment.event_time_ms, reverse=True,
+    )  # fmt: skip
+    names: dict[str, str] = {}
+    for name in entities:
+        if name.strip():
+            names.setdefault(name.casefold(), name)
+    return HistoryPack(
+        threads=newest[: settings.history_threads],
+        segments=open_ones,
+        entities=list(names.values())[: settings.history_entities],
+    )

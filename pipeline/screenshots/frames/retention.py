@@ -1,0 +1,62 @@
+"""What goes by itself: original frames, N days after their analysis or at once. What was understood stays."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from pipeline.screenshots.frames import storage
+from pipeline.screenshots.models import SHOTS
+from pipeline.screenshots.states import SCREENSHOT, WorkEvent, WorkStatus
+from pipeline.storage.context import Context
+
+PORTION = 200
+MISSING = "its file is gone: somebody deleted it before it was analysed"
+
+
+def expire(context: Context) -> int:
+    """Delete original frames whose time is over; how many. The row says so first: no row claims a file that is gone."""
+    total = 0
+    while True:
+        files = context.db.run(_due)
+        storage.discard(context.settings, files)
+        total += len(files)
+        if len(files) < PORTION:
+            return total
+
+
+def _due(session: Session) -> list[str]:
+    now = datetime.now(UTC)
+    due = (
+        select(SHOTS.c.id)
+        .where(
+            SHOTS.c.storage_state == "stored", SHOTS.c.retention_expires_at <= now,
+            SHOTS.c.status == WorkStatus.SUCCEEDED,
+        )
+        .order_by(SHOTS.c.retention_expires_at)
+        .limit(PORTION)
+    )  # fmt: skip
+    ids = list(session.execute(due).scalars())
+    gone = update(SHOTS).where(SHOTS.c.id.in_(ids), SHOTS.c.storage_state == "stored")
+    values = {"storage_state": "deleted", "updated_at": now}
+    return list(session.execute(gone.values(**values).returning(SHOTS.c.file)).scalars())
+
+
+def image_of(context: Context, shot: object) -> Path | None:
+    """Where a frame's file is; None if it is gone, which the row then says, so that nobody waits for it."""
+    file, shot_id = str(getattr(shot, "file")), int(getattr(shot, "id"))  # noqa: B009  # a row, whose type has no names
+    path = storage.path_of(context.settings, file)
+    if path.is_file():
+        return path
+    context.db.run(lambda session: mark_missing(session, shot_id))
+    return None
+
+
+def mark_missing(session: Session, shot_id: int) -> None:
+    """A frame's file is gone though its time was not over: it cannot be analysed, its batch goes on without it."""
+    now = datetime.now(UTC)
+    mine = SHOTS.c.id == shot_id
+    stored = update(SHOTS).where(mine, SHOTS.c.storage_state == "stored")
+    session.execute(stored.values(storage_state="missing", updated_at=now))
+    SCREENSHOT.move(session, SHOTS, WorkEvent.FAIL, mine, error=MISSING, updated_at=now)

@@ -1,0 +1,1 @@
+"""What was understood: nodes, their merges, their vectors, their full text, and finding them."""

@@ -1,0 +1,159 @@
+"""Full text, the same on both databases: terms are made here, FTS5 and tsvector only keep and rank them.
+
+Chinese has no spaces, and neither database's own tokenizer knows its words. FTS5's `trigram` finds nothing for queries
+of fewer than three characters, and most Chinese words have two; PostgreSQL has no such tokenizer in its core at all. So
+runs of CJK characters become overlapping pairs, which are looked for as a phrase: 数据库 is 数据 beside 据库. The last
+character of a run stands alone too, so that one character is found as the beginning of a term.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import bindparam, text
+from sqlalchemy.orm import Session
+
+_CJK = (
+    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_TERM = re.compile(f"[{_CJK}]+|(?:(?![{_CJK}])[^\\W_])+")
+_IS_CJK = re.compile(f"[{_CJK}]")
+_LONGEST_TERM = 64
+_MOST = {"head": 1000, "apps": 200, "body": 8000}
+_SHORTEST_PREFIX = 3
+_MOST_WORDS = 32
+_PORTION = 500
+
+
+@dataclass(frozen=True)
+class Text:
+    """What a node is found by. `head` weighs most; `apps` is where it was; `body` what was read on the screen."""
+
+    node_id: int
+    head: str
+    apps: str
+    body: str
+
+
+def terms(words: str, most: int = 10_000) -> list[str]:
+    """The terms of a text, in its order."""
+    found: list[str] = []
+    for match in _TERM.finditer(unicodedata.normalize("NFKC", words).casefold()):
+        run = match.group()
+        if not _IS_CJK.match(run):
+            found.append(run[:_LONGEST_TERM])
+        else:
+            found += [run[i : i + 2] for i in range(len(run))]
+        if len(found) >= most:
+            break
+    return found[:most]
+
+
+def _words(query: str) -> list[str]:
+    return query.split()[:_MOST_WORDS]
+
+
+def _phrases(words: Sequence[str]) -> list[tuple[list[str], bool]]:
+    """(terms that stand beside each other, whether the last one is only a beginning) for each word of a query."""
+    found = []
+    for word in (unicodedata.normalize("NFKC", word).casefold() for word in words):
+        parts: list[str] = []
+        beginning = False
+        for match in _TERM.finditer(word):
+            run = match.group()
+            is_cjk = bool(_IS_CJK.match(run))
+            pairs = [run[i : i + 2] for i in range(max(1, len(run) - 1))] if is_cjk else [run[:_LONGEST_TERM]]
+            if is_cjk and match.end() != len(word) and len(run) > 1:
+                pairs.append(run[-1])  # what follows stands beside the run's last character
+            parts += pairs
+            beginning = len(run) == 1 if is_cjk else len(run) >= _SHORTEST_PREFIX
+        if parts:
+            found.append((parts, beginning))
+    return found
+
+
+def _fts5(words: Sequence[str], joined: str, column: str = "") -> str:
+    phrases = [f'"{" ".join(parts)}"{"*" if beginning else ""}' for parts, beginning in _phrases(words)]
+    return f"{column} : ({joined.join(phrases)})" if phrases and column else joined.join(phrases)
+
+
+def _tsquery(words: Sequence[str], joined: str, weight: str = "") -> str:
+    found = []
+    for parts, beginning in _phrases(words):
+        marks = [f":{weight}" if weight else "" for _ in parts]
+        if beginning:
+            marks[-1] = f":*{weight}"
+        found.append("(" + " <-> ".join(f"'{part}'{mark}" for part, mark in zip(parts, marks, strict=True)) + ")")
+    return joined.join(found)
+
+
+def _tsvector(node: Text) -> str:
+    position = 0
+    found: list[str] = []
+    for name, weight in (("head", "A"), ("apps", "C"), ("body", "D")):
+        for term in terms(getattr(node, name), _MOST[name]):
+            position += 1
+            found.append(f"'{term}':{position}{weight}")
+        position += 1  # no phrase goes from one field into the next
+    return " ".join(found)
+
+
+def put(session: Session, nodes: Sequence[Text]) -> None:
+    """Index nodes, anew if they are indexed, in the caller's transaction."""
+    if not nodes:
+        return
+    remove(session, [node.node_id for node in nodes])
+    if _is_sqlite(session):
+        statement = "INSERT INTO screenshot_fts (rowid, head, apps, body) VALUES (:id, :head, :apps, :body)"
+        rows = [
+            {"id": node.node_id, **{name: " ".join(terms(getattr(node, name), most)) for name, most in _MOST.items()}}
+            for node in nodes
+        ]
+    else:
+        statement = "INSERT INTO screenshot_fts (rowid, terms) VALUES (:id, CAST(:terms AS tsvector))"
+        rows = [{"id": node.node_id, "terms": _tsvector(node)} for node in nodes]
+    session.execute(text(statement), rows)
+
+
+def remove(session: Session, node_ids: Sequence[int]) -> None:
+    """Forget nodes; harmless for those that are not indexed."""
+    gone = text("DELETE FROM screenshot_fts WHERE rowid IN :ids").bindparams(bindparam("ids", expanding=True))
+    for start in range(0, len(node_ids), _PORTION):
+        session.execute(gone, {"ids": list(node_ids[start : start + _PORTION])})
+
+
+def search(
+    session: Session, words: str, limit: int, *, since: datetime | None = None, app: str = "", any_word: bool = False
+) -> list[int]:
+    """Nodes with all the words (or any), best first. `app`: its name's words, side by side, as the name of an app."""
+    sqlite = _is_sqlite(session)
+    asked = _words(words)
+    query = _fts5(asked, " OR " if any_word else " AND ") if sqlite else _tsquery(asked, " | " if any_word else " & ")
+    if not query:
+        return []
+    if app:
+        narrowed = _fts5([app], " AND ", "apps") if sqlite else _tsquery([app], " & ", "C")
+        if not narrowed:
+            return []
+        query = f"({query}) AND {narrowed}" if sqlite else f"({query}) & {narrowed}"
+    values: dict[str, Any] = {"query": query, "limit": limit}
+    newer = ""
+    if since is not None:
+        # The plus: otherwise SQLite looks each new node up in the index, instead of each hit among the nodes.
+        newer = " AND +rowid IN (SELECT id FROM screenshot_nodes WHERE event_time >= :since)"
+        values["since"] = since.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f") if sqlite else since
+    statement = (_SQLITE if sqlite else _POSTGRESQL).format(newer=newer)
+    return list(session.execute(text(statement), values).scalars())
+
+
+_SQLITE = """SELECT rowid FROM screenshot_fts WHERE screenshot_fts MATCH :query{newer}
+ORDER BY bm25(screenshot_fts, 8.0, 2.0, 1.0), rowid DESC LIMIT :limit"""
+_POSTGRESQL = """SELECT rowid FROM screenshot_fts, CAST(:query AS tsquery) AS query WHERE terms @@ query{newer}
+ORDER BY ts_rank('{{0.1, 0.2, 0.4, 1.0}}', terms, query, 1) DESC, rowid DESC LIMIT :limit"""
+
+
+def _is_sqlite(session: Session) -> bool:
+    return session.get_bind().dialect.name == "sqlite"

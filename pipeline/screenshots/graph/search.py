@@ -1,0 +1,152 @@
+"""Finding nodes: full text and vectors, fused by reciprocal rank, with how much of everything is indexed beside it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.metrics import count_by
+from pipeline.screenshots.graph import fulltext, nodes
+from pipeline.screenshots.graph.models import LINKS, NODES
+from pipeline.screenshots.models import SHOTS
+from pipeline.screenshots.states import WorkStatus
+from pipeline.storage import vectors
+from pipeline.storage.context import Context
+from pipeline.storage.vectors import Floats
+
+RRF_K = 60
+"""The usual constant of reciprocal rank fusion: a first place counts 1/61."""
+MAX_LIMIT = 200
+_DEPTH = 100
+"""How far down each of the two lists is looked at, at least."""
+_DEPTH_FILTERED = 1000
+
+
+@dataclass(frozen=True)
+class QueryVector:
+    """The query, embedded by the caller, with the model that the nodes' vectors must be of."""
+
+    model: str
+    values: Sequence[float] | Floats
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How much is done, waits (or is under way), and failed for good."""
+
+    done: int
+    waiting: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A node that was found. `score` orders hits of one search; ranks are 1-based, None: not found that way."""
+
+    node: Any
+    score: float
+    text_rank: int | None
+    vector_rank: int | None
+    apps: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Hits, best first; what of the frames is analysed, and what of the nodes has a vector."""
+
+    hits: list[Hit]
+    screenshots: Progress
+    vectors: Progress
+
+
+def search(
+    context: Context, words: str, *, vector: QueryVector | None = None, since: datetime | None = None, app: str = "",
+    limit: int = 10,
+) -> Found:  # fmt: skip
+    """Nodes for these words, best first. Without a vector, full text alone. Raises `UserError` for an empty query."""
+    if not words.strip():
+        raise UserError("say what to look for", code="empty_query")
+    limit = max(1, min(limit, MAX_LIMIT))
+    depth = max(_DEPTH, 2 * limit)
+    with context.db.read() as session:
+        by_text = fulltext.search(session, words, depth, since=since, app=app)
+        if len(by_text) < limit and len(words.split()) > 1:
+            more = fulltext.search(session, words, depth, since=since, app=app, any_word=True)
+            by_text += [node_id for node_id in more if node_id not in set(by_text)]
+        by_vector = _by_vector(session, vector, _DEPTH_FILTERED if since or app else depth)
+        facts = _facts(session, {*by_text, *by_vector})
+        text_rank = _ranks(node_id for node_id in by_text if node_id in facts)
+        wanted = (node_id for node_id in by_vector if node_id in facts and _matches(facts[node_id], since, app))
+        vector_rank = _ranks(wanted)
+        best = fuse(text_rank, vector_rank)[:limit]
+        hits = [
+            Hit(facts[node_id][0], score, text_rank.get(node_id), vector_rank.get(node_id), facts[node_id][1])
+            for node_id, score in best
+        ]
+        return Found(hits, *_coverage(session))
+
+
+def fuse(*rankings: Mapping[int, int]) -> list[tuple[int, float]]:
+    """Reciprocal rank fusion: (item, score), best first. Scores of different kinds need not be comparable."""
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for item, rank in ranking.items():
+            scores[item] = scores.get(item, 0.0) + 1 / (RRF_K + rank)
+    return sorted(scores.items(), key=lambda pair: (-pair[1], -pair[0]))
+
+
+def _ranks(items: Iterable[int]) -> dict[int, int]:
+    return {item: rank for rank, item in enumerate(items, 1)}
+
+
+def _by_vector(session: Session, vector: QueryVector | None, depth: int) -> list[int]:
+    if vector is None:
+        return []
+    hits = vectors.search(session, nodes.KIND, vector.model, vector.values, depth)
+    # What has nothing in common with the query is no hit, however few there are.
+    return [hit.item_id for hit in hits if hit.score > 0]
+
+
+def _facts(session: Session, node_ids: set[int]) -> dict[int, tuple[Any, tuple[str, ...]]]:
+    """(row, apps) of those nodes that stand for themselves."""
+    ids = list(node_ids)
+    stands = select(NODES).where(NODES.c.id.in_(ids), NODES.c.merged_into_id.is_(None))
+    rows = session.execute(stands).all()
+    seen = (
+        select(LINKS.c.node_id, SHOTS.c.app, SHOTS.c.app_guess)
+        .join(SHOTS, SHOTS.c.id == LINKS.c.shot_id)
+        .where(LINKS.c.node_id.in_(ids))
+        .distinct()
+    )
+    apps: dict[int, set[str]] = {}
+    for node_id, app, guess in session.execute(seen):
+        apps.setdefault(node_id, set()).update(filter(None, (app, guess)))
+    return {row.id: (row, tuple(sorted(apps.get(row.id, ())))) for row in rows}
+
+
+def _matches(facts: tuple[Any, tuple[str, ...]], since: datetime | None, app: str) -> bool:
+    row, apps = facts
+    if since is not None and row.event_time < since:
+        return False
+    wanted = " ".join(fulltext.terms(app))
+    return not app or any(f" {wanted}" in f" {' '.join(fulltext.terms(name))}" for name in apps)
+
+
+def coverage(context: Context) -> tuple[Progress, Progress]:
+    """How much of the frames is analysed, and of the nodes has a vector."""
+    with context.db.read() as session:
+        return _coverage(session)
+
+
+def _coverage(session: Session) -> tuple[Progress, Progress]:
+    shots = count_by(session, SHOTS.c.status)
+    done, failed = shots.get(WorkStatus.SUCCEEDED, 0), shots.get(WorkStatus.FAILED_PERMANENT, 0)
+    made = nodes.count_vectors(session)
+    return (
+        Progress(done, sum(shots.values()) - done - failed, failed),
+        Progress(made.get("done", 0), made.get("waiting", 0), made.get("failed", 0)),
+    )

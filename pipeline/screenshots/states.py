@@ -1,0 +1,136 @@
+"""The screenshots flow as data: states, events, legal transitions. Source 000, section 4."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from pipeline.engine.states import Machine
+
+
+class WorkStatus(StrEnum):
+    """State of a batch, a shard, a screenshot's analysis and a node's merge: the same five words for each."""
+
+    PENDING = "pending"
+    FAILED = "failed"
+    """The last attempt failed; there will be another one, when the row is due."""
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED_PERMANENT = "failed_permanent"
+
+
+class WorkEvent(StrEnum):
+    """What can happen to it."""
+
+    CLAIM = "claim"
+    STEP_DONE = "step_done"
+    """A step's result is stored; the next step is claimed anew."""
+    DONE = "done"
+    WAIT = "wait"
+    """A transient error: again, when the row is due."""
+    GIVE_BACK = "give_back"
+    """Its worker was lost, or a gate closed: not its own fault."""
+    FAIL = "fail"
+    """Permanent, or no attempts left."""
+    RETRY = "retry"
+    """A person wants it tried again."""
+    REOPEN = "reopen"
+    """What it was made of has changed: it must be done again."""
+
+
+class Step(StrEnum):
+    """Where a batch is in its chain: its shards are looked at and their results merged; then they become nodes."""
+
+    ANALYSE = "analyse"
+    EXPAND = "expand"
+
+
+class Ask(StrEnum):
+    """What a shard's or an expansion's next call is for. REPAIR: the reply was no use, and may be mended once."""
+
+    FIRST = "first"
+    REPAIR = "repair"
+
+
+class Lane(StrEnum):
+    """Which of the two queues a batch stands in. Source 000, section 2.4.1."""
+
+    REALTIME = "realtime"
+    RECOVERY = "recovery"
+
+
+class Verdict(StrEnum):
+    """What became of a captured frame; each one is in the ledger."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+    REFUSED = "refused"
+    """No picture that can be read; the ledger says why."""
+
+
+class NodeKind(StrEnum):
+    """What a node of the graph is about. Source 000, section 1.6."""
+
+    EVENT = "event"
+    KNOWLEDGE = "knowledge"
+    STATE = "state"
+    PROCEDURE = "procedure"
+    PLAN = "plan"
+
+
+DERIVED = (NodeKind.KNOWLEDGE, NodeKind.STATE, NodeKind.PROCEDURE, NodeKind.PLAN)
+
+
+class Origin(StrEnum):
+    """Who made a segment or a node."""
+
+    MODEL = "model"
+    DIRECT = "direct"
+    """From the vision model's segments as they stand: no text model was there, or its reply was no use."""
+    RULES = "rules"
+    """From recognised text, window titles and rules: no vision model was there."""
+
+
+_S, _E = WorkStatus, WorkEvent
+
+_LEGAL = {
+    (_S.PENDING, _E.CLAIM): _S.RUNNING,
+    (_S.FAILED, _E.CLAIM): _S.RUNNING,
+    (_S.RUNNING, _E.STEP_DONE): _S.PENDING,
+    (_S.RUNNING, _E.DONE): _S.SUCCEEDED,
+    (_S.RUNNING, _E.WAIT): _S.FAILED,
+    (_S.RUNNING, _E.GIVE_BACK): _S.PENDING,
+    (_S.RUNNING, _E.FAIL): _S.FAILED_PERMANENT,
+    # Its last attempt was lost with its worker, or its parent failed before it was claimed.
+    (_S.PENDING, _E.FAIL): _S.FAILED_PERMANENT,
+    (_S.FAILED, _E.FAIL): _S.FAILED_PERMANENT,
+    (_S.FAILED_PERMANENT, _E.RETRY): _S.PENDING,
+}
+
+BATCH = Machine("batch", _LEGAL)
+SHARD = Machine("shard", _LEGAL)
+# Its batch was taken apart before it was done.
+SCREENSHOT = Machine("screenshot", {**_LEGAL, (_S.FAILED, _E.GIVE_BACK): _S.PENDING})
+NODE = Machine("node", {**_LEGAL, **{(state, _E.REOPEN): _S.PENDING for state in _S}})
+
+CLAIMABLE = (WorkStatus.PENDING, WorkStatus.FAILED)
+"""Work that may be claimed once it is due."""
+OPEN = (*CLAIMABLE, WorkStatus.RUNNING)
+
+
+def settled_event(shards: Iterable[WorkStatus]) -> WorkEvent | None:
+    """What a batch's shards mean for it: None while any is open, STEP_DONE when all succeeded, else FAIL.
+
+    6.2 of the source throws all results away when one shard fails. Here each keeps its own: a retry of the batch does
+    again only what failed.
+    """
+    states = list(shards)
+    if not states or any(state in OPEN for state in states):
+        return None
+    return WorkEvent.STEP_DONE if all(state is WorkStatus.SUCCEEDED for state in states) else WorkEvent.FAIL
+
+
+def lost_event(attempt: int, max_attempts: int) -> WorkEvent:
+    """What becomes of work whose worker was lost on attempt `attempt` (1-based).
+
+    2.3.3 of the source rolls it back without looking, which strands a row that has no attempts left.
+    """
+    return WorkEvent.FAIL if attempt >= max_attempts else WorkEvent.GIVE_BACK

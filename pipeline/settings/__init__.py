@@ -1,0 +1,180 @@
+"""All settings, and the only reader of the environment.
+
+Every field can be set by an environment variable with the prefix ``PENSTOCK_`` (nested fields joined by ``__``, as in
+``PENSTOCK_PROVIDERS__OPENAI__API_KEY``) or in the TOML file that ``PENSTOCK_CONFIG`` names (default: ``penstock.toml``
+in the data folder). The environment wins.
+"""
+
+import hashlib
+import os
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from platformdirs import user_data_path
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from pipeline.settings.flows import DocumentSettings, MusicSettings, ScreenshotSettings
+from pipeline.settings.providers import LOCAL, Price, ProviderProfile
+
+__all__ = [
+    "LOCAL", "ConfigFileError", "DocumentSettings", "MusicSettings", "Price", "ProviderProfile", "ScreenshotSettings",
+    "Settings", "config_path", "get_settings",
+]  # fmt: skip
+
+MAX_SOCKET_PATH = 100
+"""Bytes; the system's limit for a unix socket is about 104."""
+
+
+class ConfigFileError(ValueError):
+    """The TOML file with settings cannot be read. The message says where it is and what is wrong with it."""
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. See `penstock doctor` for what is in force."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="PENSTOCK_", env_nested_delimiter="__", extra="ignore", nested_model_default_partial_update=True
+    )
+
+    data_dir: Path = Field(default_factory=lambda: user_data_path("penstock"))
+    # Both may hold a password: they are in no dump.
+    database_url: str = Field(default="", repr=False, exclude=True)
+    """SQLAlchemy URL. Empty: an SQLite file in the data folder."""
+    redis_url: str = Field(default="", repr=False, exclude=True)
+    """Empty: a private redis-server on a unix socket in the data folder."""
+    provider: str = LOCAL
+    """The provider that converts pages where none is named."""
+    providers: dict[str, ProviderProfile] = Field(default_factory=dict)
+    documents: DocumentSettings = Field(default_factory=DocumentSettings)
+    music: MusicSettings = Field(default_factory=MusicSettings)
+    screenshots: ScreenshotSettings = Field(default_factory=ScreenshotSettings)
+    sweep_interval_s: float = Field(default=5, gt=0)
+    """[healthCheckInterval: 1 min; here 5 s, so that a killed worker's pages move again within 30 s]."""
+    presence_interval_s: float = Field(default=3, gt=0)
+    presence_ttl_s: float = Field(default=15, gt=0)
+    ai_concurrency: int = Field(default=32, ge=1, le=1024)
+    """Threads of the worker that calls AI services."""
+    stack_linger_s: float = Field(default=3, ge=0)
+    """How long an embedded stack that a command started stays up for the next command."""
+    log_level: str = "INFO"
+    log_json: bool = False
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().resolve()
+
+    @field_validator("redis_url")
+    @classmethod
+    def _redis_scheme(cls, value: str) -> str:
+        if value and urlsplit(value).scheme not in {"redis", "rediss", "unix"}:
+            raise ValueError("must begin with redis://, rediss:// or unix://")
+        return value
+
+    @model_validator(mode="after")
+    def _providers_of_flows_are_known(self) -> Self:
+        named = {
+            "music": (self.music.provider, self.music.embeddings_provider),
+            "screenshots": (
+                self.screenshots.vision_provider, self.screenshots.text_provider, self.screenshots.embeddings_provider,
+            ),
+        }  # fmt: skip
+        for flow, names in named.items():
+            for name in names:
+                if name and name not in self.providers:
+                    raise ValueError(f"{flow}: there is no provider '{name}' under `providers`")
+        return self
+
+    @model_validator(mode="after")
+    def _fallbacks_are_known(self) -> Self:
+        for name, profile in self.providers.items():
+            if profile.fallback not in {"", LOCAL, *self.providers}:
+                raise ValueError(f"providers: '{name}' falls back to '{profile.fallback}', which is none of them")
+        return self
+
+    @property
+    def embedded_database(self) -> bool:
+        return not self.database_url
+
+    @property
+    def embedded_redis(self) -> bool:
+        return not self.redis_url
+
+    @property
+    def effective_database_url(self) -> str:
+        return self.database_url or f"sqlite:///{self.data_dir / 'penstock.db'}"
+
+    @property
+    def redis_socket(self) -> Path:
+        """Where the embedded Redis listens: in the data folder, or in a private folder if no URL can hold that path."""
+        path = self.data_dir / "redis.sock"
+        if len(str(path).encode()) <= MAX_SOCKET_PATH and not set("%?#") & set(str(path)):
+            return path
+        digest = hashlib.sha256(str(self.data_dir).encode()).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}-{digest}" / "redis.sock"
+
+    @property
+    def effective_redis_url(self) -> str:
+        return self.redis_url or f"unix://{self.redis_socket}?db=0"
+
+    @property
+    def broker_url(self) -> str:
+        """What Celery uses as broker and as result backend."""
+        url = self.effective_redis_url
+        if not url.startswith("unix://"):
+            return url
+        # Celery's words for what redis-py calls `unix://…?db=`.
+        return "redis+socket" + url.removeprefix("unix").replace("?db=", "?virtual_host=")
+
+    @property
+    def upload_dir(self) -> Path:
+        return self.data_dir / "uploads"
+
+    @property
+    def screenshot_dir(self) -> Path:
+        return self.data_dir / "screenshots"
+
+    @property
+    def temp_dir(self) -> Path:
+        return self.data_dir / "temp"
+
+    @property
+    def output_dir(self) -> Path:
+        return self.data_dir / "output"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # the signature is given
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        try:
+            file_settings = TomlConfigSettingsSource(settings_cls, toml_file=config_path())
+        except (OSError, ValueError) as error:  # no permission, not UTF-8, not TOML
+            raise ConfigFileError(f"{config_path()} cannot be read: {error}") from error
+        return init_settings, env_settings, file_settings
+
+
+def config_path() -> Path:
+    """The TOML file that settings are read from; it need not exist."""
+    named = os.environ.get("PENSTOCK_CONFIG")
+    data_dir = os.environ.get("PENSTOCK_DATA_DIR")
+    return Path(named) if named else (Path(data_dir) if data_dir else user_data_path("penstock")) / "penstock.toml"
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    """The settings of this process, read once. Tests call `get_settings.cache_clear()`."""
+    return Settings()

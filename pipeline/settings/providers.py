@@ -1,0 +1,67 @@
+"""AI services: where they are, what they cost, what they allow."""
+
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, Field, SecretStr, field_validator
+
+LOCAL = "local"
+"""The provider that needs no service: text layer, layout and OCR on this machine."""
+
+
+class Price(BaseModel):
+    """What a model costs, in the currency of the cap, for a million tokens."""
+
+    input: float = Field(default=0, ge=0)
+    output: float = Field(default=0, ge=0)
+
+    def of(self, input_tokens: int, output_tokens: int) -> float:
+        """The cost of one call."""
+        return (input_tokens * self.input + output_tokens * self.output) / 1e6
+
+
+class ProviderProfile(BaseModel):
+    """One named AI service that speaks the OpenAI API."""
+
+    kind: Literal["openai_compatible"] = "openai_compatible"
+    base_url: str = "https://api.openai.com/v1"
+    api_key: SecretStr = SecretStr("")
+    model: str = ""
+    timeout_s: float = Field(default=120, gt=0, le=3600)
+    """Hard limit of one call, from connect to the last byte. Source 001, section 9: pageTimeout, 2 min."""
+    concurrency: int = Field(default=8, ge=1, le=1024)
+    """Calls of one document that may be under way at once."""
+    max_tokens: int = Field(default=8192, ge=1)
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    fallback: str = ""
+    """Another provider (or `local`) that does this one's work while its breaker is open."""
+    limits: str = ""
+    """What the service allows, like `10/s, 500/min, 100000 tokens/min`; can be changed live. Empty: no limit."""
+    estimated_tokens: int = Field(default=0, ge=0)
+    """Tokens that a call is taken to use until it says what it did; needed for limits in tokens."""
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """By model; `*` for all others."""
+    daily_spend_cap: float = Field(default=0, ge=0)
+    """Spent in a day (which begins at `quota_reset`), the provider's queues close until the next; 0: no cap."""
+    quota_reset: str = "16:30"
+    """Time of day at which a daily quota begins anew, in `quota_zone`. Source 002, section 2.B."""
+    quota_zone: str = "UTC+8"
+    breaker_fail_max: int = Field(default=5, ge=1)
+    """Transient failures in a row that open the breaker."""
+    breaker_cool_down_s: float = Field(default=15.0, gt=0)
+    """The first pause after them; each further one is twice as long, up to `breaker_longest_s`."""
+    breaker_longest_s: float = Field(default=900.0, gt=0)
+    image_dpi: int = Field(default=150, ge=36, le=600)
+
+    def cost(self, model: str, input_tokens: int, output_tokens: int) -> float:
+        """What a call cost, by the price list; 0 for a model without a price."""
+        price = self.prices.get(model) or self.prices.get("*")
+        return price.of(input_tokens, output_tokens) if price else 0.0
+
+    @field_validator("base_url")
+    @classmethod
+    def _http_only(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError("must be an http:// or https:// URL")
+        return value.rstrip("/")

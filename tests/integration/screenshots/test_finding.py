@@ -1,0 +1,188 @@
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.traces import AiCall
+from pipeline.screenshots import queries, working
+from pipeline.screenshots.graph import forgetting, nodes, search, vectorising
+from pipeline.screenshots.graph.models import ENTITIES, NODES, THREADS
+from pipeline.screenshots.graph.nodes import Content, EntityMention
+from pipeline.screenshots.graph.search import QueryVector
+from pipeline.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS
+from pipeline.screenshots.working import Evidence
+from pipeline.storage.context import Context
+from tests.integration.screenshots.conftest import BEGIN, ME, Hand, draft
+
+
+@pytest.fixture
+def titles(context: Context, hand: Hand) -> Any:
+    batch, shots = hand.batch(app="Visual Studio Code")
+    evidence = {shots[2]: Evidence("Traceback: KeyError 'invoice_total' in billing.py", app_guess="Terminal")}
+    drafts = [
+        draft("修复数据库连接池泄漏", shots[:1], summary="在 PostgreSQL 中排查连接"),
+        draft("Review of invoices", shots[1:2], summary="Q3 numbers, with Ann", at=BEGIN + timedelta(hours=2)),
+        draft("Debugging", shots[2:3], summary="a failing job"),
+        draft("写周报", shots[3:4], summary="日本語のメモ"),
+    ]
+    made = hand.analyse(batch, drafts, evidence)
+
+    def find(words: str, **options: Any) -> list[str]:
+        found = search.search(context, words, **options)
+        assert {hit.node.id for hit in found.hits} <= set(made)
+        return [hit.node.title for hit in found.hits]
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("数据库", "修复数据库连接池泄漏"), ("连接", "修复数据库连接池泄漏"), ("漏", "修复数据库连接池泄漏"),
+        ("库", "修复数据库连接池泄漏"), ("postgresql连接", None), ("postgresql 排查", "修复数据库连接池泄漏"),
+        ("ＰｏｓｔｇｒｅＳＱＬ", "修复数据库连接池泄漏"), ("invoice", "Review of invoices"),
+        ("ann", "Review of invoices"),
+        ("billing.py", "Debugging"), ("keyerror", "Debugging"), ("周报", "写周报"), ("日本語", "写周报"),
+        ("库数据", None), ("' OR \" * : ) (", None), ("不存在", None), ("-", None),
+    ],
+)  # fmt: skip
+def test_words_are_found_in_any_script(titles: Any, words: str, first: str | None) -> None:
+    assert titles(words)[:1] == ([first] if first else [])
+
+
+def test_a_title_counts_more_than_what_was_on_the_screen(titles: Any) -> None:
+    assert titles("invoice") == ["Review of invoices", "Debugging"]
+
+
+def test_since_and_app_narrow(titles: Any) -> None:
+    assert titles("invoice", since=BEGIN + timedelta(hours=1)) == ["Review of invoices"]
+    assert titles("invoice", app="terminal") == ["Debugging"]
+    assert set(titles("invoice", app="Visual Studio")) == {"Review of invoices", "Debugging"}
+    assert titles("invoice", app="Firefox") == []
+    assert titles("invoice", app="studio visual") == []
+
+
+def test_an_empty_query_is_refused(titles: Any) -> None:
+    with pytest.raises(UserError):
+        titles("  ")
+
+
+def test_text_and_vectors_are_fused_and_say_how_much_is_indexed(context: Context, hand: Hand, titles: Any) -> None:
+    wanted = vectorising.wanted(context, 10)
+    by_title = {node.text.split("\n")[0]: node for node in wanted}
+    near = [
+        (by_title["写周报"], [1.0, 0.0]),
+        (by_title["Debugging"], [0.9, 0.1]),
+        (by_title["Review of invoices"], [-1.0, 0.0]),
+    ]
+    assert vectorising.store(context, "m", near) == 3
+    vectorising.give_up(context, by_title["修复数据库连接池泄漏"], "too odd")
+    hand.add()
+    found = search.search(context, "failing invoice", vector=QueryVector("m", [1.0, 0.0]))
+    assert [hit.node.title for hit in found.hits] == ["Debugging", "写周报", "Review of invoices"]
+    assert (found.hits[0].text_rank, found.hits[0].vector_rank) == (1, 2)
+    assert found.screenshots == search.Progress(5, 1, 0)
+    assert found.vectors == search.Progress(3, 0, 1)
+    assert titles("failing", vector=QueryVector("m", [1.0, 0.0]), app="terminal") == ["Debugging"]
+
+
+def test_a_node_that_went_into_another_is_found_there(context: Context, hand: Hand) -> None:
+    batch, shots = hand.batch()
+    hand.analyse(batch, [draft("apples", shots[:1], thread="t"), draft("pears", shots[1:2], thread="t")])
+    hand.merge_all()
+    assert [hit.node.title for hit in search.search(context, "pears").hits] == ["apples + pears"]
+
+
+def test_a_timeline_by_hour_and_thread(context: Context, titles: Any) -> None:
+    hours = queries.timeline(context)
+    assert [(hour.begins_at.hour, len(hour.nodes)) for hour in hours] == [(9, 1)] * 3 + [(11, 1)]
+    assert hours[-1].thread_title == "Review of invoices"
+    assert len(queries.timeline(context, thread=hours[0].thread_id or "")) == 1
+    assert queries.timeline(context, until=BEGIN) == []
+
+
+def everything(context: Context) -> str:
+    """All that the database holds as text, but for the schema."""
+    tables = [SHOTS, REJECTIONS, BATCHES, SHARDS, NODES, ENTITIES, THREADS, AiCall.__table__]
+    with context.db.read() as session:
+        found = [str(tuple(row)) for table in tables for row in session.execute(select(table))]
+        found += [str(tuple(row)) for row in session.execute(text("SELECT * FROM screenshot_fts"))]
+    return " ".join(found).casefold()
+
+
+def secret_and_plain(context: Context, hand: Hand) -> tuple[int, int]:
+    """A node that took in a secret one, which another batch saw an hour later."""
+    batch, shots = hand.batch(ts=BEGIN)
+    (plain,) = hand.analyse(batch, [draft("plain", shots)])
+    hand.merge_all()
+    thread = queries.show(context, plain).node.thread_id
+    later = BEGIN + timedelta(hours=1)
+    batch, shots = hand.batch(ts=later)
+    content = Content("secret", "secret summary", ("secret",), (EntityMention("Secret Person"),))
+    trace = {
+        "capability": "vision", "operation": "o", "provider": "p", "model": "m", "status": "ok", "preview": "secret",
+        "created_at": later,
+    }  # fmt: skip
+    with context.db.transaction() as session:
+        working.record_call(session, batch, "1", trace)
+    (secret,) = hand.analyse(
+        batch, [nodes.Draft("event", content, later, shots, thread)], {shots[0]: Evidence("secret words")}
+    )
+    hand.merge_all()
+    return plain, secret
+
+
+def test_deleting_a_range_leaves_no_word_of_it(context: Context, hand: Hand) -> None:
+    plain, secret = secret_and_plain(context, hand)
+    hand.batch(ts=BEGIN + timedelta(hours=1, minutes=10))  # told of it, and not analysed yet
+    wanted = vectorising.wanted(context, 10)
+    vectorising.store(context, "m", [(node, [1.0]) for node in wanted])
+    assert "secret" in everything(context)
+    middle = BEGIN + timedelta(minutes=30)
+    done = forgetting.forget(context, middle, middle + timedelta(minutes=35))
+    assert (done.screenshots, done.nodes, done.restored) == (5, 1, 1)
+    assert "secret" not in everything(context)
+    assert len(list(context.settings.screenshot_dir.iterdir())) == 10
+    node = queries.show(context, plain).node
+    assert (node.title, node.status, node.merged_from_ids) == ("plain", "pending", "[]")
+    with pytest.raises(UserError):
+        queries.show(context, secret)
+    assert hand.merge_all() == 1
+    assert [hit.node.title for hit in search.search(context, "plain").hits] == ["plain"]
+    again = forgetting.forget(context, middle, middle + timedelta(minutes=35))
+    assert again == forgetting.Forgotten()
+
+
+def test_deleting_the_range_of_the_target_gives_back_what_it_took_in(context: Context, hand: Hand) -> None:
+    _, other = secret_and_plain(context, hand)
+    done = forgetting.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
+    assert (done.nodes, done.restored) == (1, 1)
+    assert "plain" not in everything(context)
+    detail = queries.show(context, other)
+    assert (detail.node.id, detail.node.title, len(detail.screenshots)) == (other, "secret", 5)
+    assert detail.thread is not None
+    assert detail.thread.title == "secret"
+
+
+def test_a_batch_at_work_is_taken_apart_and_the_rest_of_its_frames_are_batched_anew(
+    context: Context, hand: Hand
+) -> None:
+    batch, shots = hand.batch(ts=BEGIN)
+    unit = working.begin(context, ME, batch_id=batch)
+    assert unit is not None
+    forgetting.forget(context, BEGIN, BEGIN + timedelta(seconds=2))
+    assert working.finish(context, unit, {}, [draft("late", shots)]) is None
+    left = [queries.screenshot(context, shot) for shot in shots[2:]]
+    assert [(row.status, row.batch_id) for row in left] == [("pending", None)] * 3
+    with pytest.raises(UserError):
+        forgetting.forget(context, BEGIN, BEGIN)
+
+
+def test_a_rejected_frame_of_the_range_goes_too(context: Context, hand: Hand) -> None:
+    hand.add("hash:" + "0" * 64, ts=BEGIN - timedelta(hours=1))
+    hand.add("hash:" + "0" * 64, ts=BEGIN)
+    assert len(queries.rejections(context)) == 1
+    forgetting.forget(context, BEGIN, BEGIN + timedelta(seconds=1))
+    assert queries.rejections(context) == []

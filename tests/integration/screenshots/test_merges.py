@@ -1,0 +1,204 @@
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, update
+
+from pipeline.engine.claims import Owner
+from pipeline.engine.errors import ErrorKind, UnitError, UserError
+from pipeline.screenshots import queries, recovery, working
+from pipeline.screenshots.graph import merges, nodes, vectorising
+from pipeline.screenshots.graph.models import ENTITIES, LINKS, NODES, THREADS
+from pipeline.screenshots.graph.nodes import Content, Draft, EntityMention
+from pipeline.screenshots.models import BATCHES
+from pipeline.storage import vectors
+from pipeline.storage.context import Context
+from tests.integration.screenshots.conftest import BEGIN, ME, Hand, both, draft
+
+OTHER = Owner("there:2:b", "request-2")
+
+
+def rows(context: Context) -> list[Any]:
+    with context.db.read() as session:
+        return list(session.execute(select(NODES).order_by(NODES.c.id)))
+
+
+def standing(context: Context) -> list[Any]:
+    return [row for row in rows(context) if row.merged_into_id is None]
+
+
+def two_batches(hand: Hand) -> tuple[int, int]:
+    """A node that stands, and one of the same thread and kind that waits."""
+    batch, shots = hand.batch()
+    (first,) = hand.analyse(batch, [draft("first", shots[:2])])
+    hand.merge_all()
+    thread = queries.show(hand.context, first).node.thread_id
+    batch, shots = hand.batch()
+    (second,) = hand.analyse(batch, [draft("second", shots, thread=thread, at=BEGIN + timedelta(minutes=5))])
+    return first, second
+
+
+def test_nodes_are_written_once_by_their_origin_key(context: Context, hand: Hand) -> None:
+    batch, shots = hand.batch()
+    drafts = [draft("a", shots[:2], thread="t"), draft("b", shots[2:], thread="t"), draft("c", kind="plan")]
+    made = hand.analyse(batch, drafts)
+    row = queries.batches(context)[0]
+    with context.db.transaction() as session:
+        assert nodes.write(session, row, drafts, row.created_at) == made
+    assert len(rows(context)) == 3
+
+
+def test_a_thread_that_does_not_exist_becomes_a_new_one_that_its_drafts_share(context: Context, hand: Hand) -> None:
+    batch, shots = hand.batch()
+    drafts = [
+        draft("a", shots, thread="invented"), draft("b", shots, thread="invented"), draft("c", shots),
+        draft("d", shots, kind="knowledge", derived_from=2), draft("e", [99999]),
+    ]  # fmt: skip
+    hand.analyse(batch, drafts)
+    a, b, c, d, e = rows(context)
+    assert a.thread_id == b.thread_id != "invented"
+    assert c.thread_id == d.thread_id != a.thread_id
+    assert len({a.thread_id, c.thread_id, e.thread_id}) == 3
+    assert len(queries.show(context, e.id).screenshots) == 5
+    assert [(edge.from_id, edge.to_id, edge.type) for edge in queries.show(context, d.id).edges] == [
+        (d.id, c.id, "derived_from")
+    ]
+
+
+def test_a_merge_moves_links_keeps_origins_and_asks_for_a_new_vector(context: Context, hand: Hand) -> None:
+    first, second = two_batches(hand)
+    with context.db.transaction() as session:
+        vectors.upsert(session, nodes.KIND, "m", [(first, [1.0]), (second, [1.0])], BEGIN)
+        session.execute(update(NODES).values(vector_status="done"))
+    assert hand.merge_all() == 1
+    detail = queries.show(context, second)
+    assert (detail.asked_id, detail.node.id) == (second, first)
+    assert detail.node.title == "first + second"
+    assert json.loads(detail.node.merged_from_ids) == [second]
+    assert detail.node.vector_status == "waiting"
+    assert len(detail.screenshots) == 7
+    assert [(row.act, row.from_node_id) for row in detail.provenance] == [("made", None), ("merged", second)]
+    with context.db.read() as session:
+        assert vectors.get(session, nodes.KIND, second) is None
+    assert [row.id for row in standing(context)] == [first]
+
+
+def test_a_vector_of_an_older_text_is_discarded(context: Context, hand: Hand) -> None:
+    first, second = two_batches(hand)
+    wanted = vectorising.wanted(context, 10)
+    assert [node.node_id for node in wanted] == [first, second]
+    hand.merge_all()
+    assert vectorising.store(context, "m", [(node, [1.0, 0.0]) for node in wanted]) == 0
+    fresh = vectorising.wanted(context, 10)
+    assert "first + second" in fresh[0].text
+    assert vectorising.store(context, "m", [(node, [1.0, 0.0]) for node in fresh]) == 1
+    assert vectorising.wanted(context, 10) == []
+
+
+def test_a_target_that_changed_meanwhile_is_not_overwritten(context: Context, hand: Hand) -> None:
+    first, second = two_batches(hand)
+    unit = merges.claim(context, ME)
+    assert unit is not None
+    assert unit.target_id == first
+    with context.db.transaction() as session:
+        session.execute(update(NODES).where(NODES.c.id == first).values(version=7, title="changed"))
+    assert merges.commit(context, unit, Content("lost update")) is merges.Merged.AGAIN
+    assert queries.show(context, first).node.title == "changed"
+    assert queries.show(context, second).node.attempts == 0
+    assert hand.merge_all() == 1
+    assert queries.show(context, first).node.title == "changed + second"
+
+
+def test_a_merge_whose_claim_was_taken_away_changes_nothing(context: Context, hand: Hand) -> None:
+    first, _ = two_batches(hand)
+    unit = merges.claim(context, ME)
+    assert unit is not None
+    assert recovery.free_lost(context, {ME.worker_id}) == 1
+    assert merges.commit(context, unit, Content("late")) is merges.Merged.LOST
+    assert queries.show(context, first).node.title == "first"
+
+
+def test_merges_into_one_node_at_once_lose_no_update_and_make_no_duplicate(context: Context, hand: Hand) -> None:
+    thread = None
+    for number in range(3):
+        batch, shots = hand.batch()
+        drafts = [draft(f"n{number}{i}", shots[i : i + 1], thread=thread or "t") for i in range(4)]
+        made = hand.analyse(batch, drafts)
+        thread = queries.show(context, made[0]).node.thread_id
+    barrier = threading.Barrier(3)
+
+    def work(number: int) -> int:
+        barrier.wait(30)
+        done = 0
+        while merges.waiting(context):
+            unit = merges.claim(context, Owner(f"w{number}", f"r{number}"))
+            if unit is None:
+                continue
+            merged = both(unit.target, unit.content) if unit.target else None
+            done += merges.commit(context, unit, merged) is merges.Merged.DONE
+        return done
+
+    with ThreadPoolExecutor(3) as pool:
+        assert sum(pool.map(work, range(3))) == 12
+    (node,) = standing(context)
+    assert len(json.loads(node.merged_from_ids)) == 11
+    assert all(f"n{number}{i}" in node.title for number in range(3) for i in range(4))
+    with context.db.read() as session:
+        assert session.execute(select(func.count(func.distinct(LINKS.c.node_id)))).scalar() == 1
+        assert session.execute(select(func.count()).select_from(LINKS)).scalar() == 12
+
+
+def test_a_cycle_in_the_data_ends(context: Context, hand: Hand) -> None:
+    first, second = two_batches(hand)
+    with context.db.transaction() as session:
+        session.execute(update(NODES).where(NODES.c.id == first).values(merged_into_id=second))
+        session.execute(update(NODES).where(NODES.c.id == second).values(merged_into_id=first))
+    assert queries.show(context, second).node.id == first
+    with pytest.raises(UserError):
+        queries.show(context, 424242)
+
+
+def test_a_merge_that_is_given_up_can_be_replayed(context: Context, hand: Hand) -> None:
+    _, second = two_batches(hand)
+    unit = merges.claim(context, ME)
+    assert unit is not None
+    assert merges.fail(context, unit, UnitError("refused", kind=ErrorKind.PERMANENT)).final
+    assert [(letter.kind, letter.id, letter.reason) for letter in recovery.dead_letters(context)] == [
+        ("merge", second, "refused")
+    ]
+    assert recovery.replay(context, "merge") == [second]
+    assert hand.merge_all() == 1
+
+
+def test_spellings_of_a_name_are_one_entity(context: Context, hand: Hand) -> None:
+    batch, shots = hand.batch()
+    names = (EntityMention("Ann  Lee", "person", 0.5), EntityMention("ＡＮＮ lee", "Person", 0.9), EntityMention(" "))
+    hand.analyse(batch, [Draft("event", Content("a", entities=names), BEGIN, shots)])
+    with context.db.read() as session:
+        assert [row.name_key for row in session.execute(select(ENTITIES))] == ["ann lee"]
+
+
+def test_a_clock_that_goes_backwards_stretches_a_thread(context: Context, hand: Hand) -> None:
+    first, _ = two_batches(hand)
+    thread = queries.show(context, first).node.thread_id
+    batch, shots = hand.batch()
+    hand.analyse(batch, [draft("earlier", shots, thread=thread, at=BEGIN - timedelta(hours=1))])
+    with context.db.read() as session:
+        row = session.execute(select(THREADS).where(THREADS.c.id == thread)).one()
+    assert (row.first_at, row.last_at) == (BEGIN - timedelta(hours=1), BEGIN + timedelta(minutes=5))
+
+
+def test_later_batches_are_told_of_threads_and_entities(context: Context, hand: Hand) -> None:
+    batch, shots = hand.batch(ts=BEGIN)
+    names = (EntityMention("Ann", "person", 0.5),)
+    hand.analyse(batch, [Draft("event", Content("Writing", entities=names), BEGIN, shots)])
+    batch, _ = hand.batch(ts=BEGIN + timedelta(minutes=1))
+    with context.db.read() as session:
+        pack = json.loads(session.execute(select(BATCHES.c.history_pack).where(BATCHES.c.id == batch)).scalar_one())
+    assert [thread["title"] for thread in pack["threads"]] == ["Writing"]
+    assert [segment["title"] for segment in pack["segments"]] == ["Writing"]
+    assert pack["entities"] == ["Ann"]
+    assert working.in_lane(working.Lane.REALTIME, 1, BEGIN) is not None

@@ -1,0 +1,47 @@
+"""Replies and batches for tests of the pure part."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pipeline.screenshots.analysis.expanding import BatchFacts
+from pipeline.screenshots.analysis.schemas import Segment
+from pipeline.screenshots.batching import Shot
+
+NOW = datetime(2026, 1, 12, 16, tzinfo=UTC)
+BASE_MS = 1_768_233_600_000
+
+
+def shot(number: int, **changes: Any) -> Shot:
+    """Screenshot `100 + number`, taken `number` seconds after the first."""
+    known: dict[str, Any] = {"id": 100 + number, "ts_ms": BASE_MS + number * 1000, "accepted_at": NOW}
+    return Shot(**known | changes)
+
+
+def facts(count: int = 5, threads: tuple[str, ...] = ("thread_old",)) -> BatchFacts:
+    """A batch of screens 1 to `count`."""
+    screens = {number: shot(number) for number in range(1, count + 1)}
+    return BatchFacts("vlm_batch:screen:1:1-5:ab", "screen:1", screens, frozenset(threads))
+
+
+def segment(title: str = "Writing a test", screens: tuple[int, ...] = (1, 2), **changes: Any) -> dict[str, Any]:
+    """A segment as the model gives it."""
+    return {
+        "segment_id": "seg_1", "screen_ids": list(screens),
+        "event": {"title": title, "summary": f"{title} in an editor.", "importance": 7, "confidence": 8},
+        "derived": {"knowledge": [{"title": "Fact", "summary": "Tests run"}], "state": [], "procedure": [], "plan": []},
+        "merge_hint": {"decision": "NEW"}, "keywords": ["test"],
+    } | changes  # fmt: skip
+
+
+def parsed(*args: Any, **changes: Any) -> Segment:
+    return Segment.model_validate(segment(*args, **changes))
+
+
+def index(*segments: dict[str, Any], shown: tuple[int, ...] = (101,)) -> dict[str, Any]:
+    """A reply as the model gives it."""
+    seen = [
+        {"screenshot_id": one, "ocr_text": "text", "ui_text_snippets": ["Save"],
+         "app_guess": {"name": "VSCode", "confidence": 0.9}}
+        for one in shown
+    ]  # fmt: skip
+    return {"segments": list(segments), "entities": ["Penstock"], "screenshots": seen}

@@ -1,0 +1,140 @@
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.screenshots.batching import (
+    HistorySegment,
+    HistoryThread,
+    Shot,
+    history_pack,
+    idempotency_key,
+    is_source_key,
+    portions,
+    ready,
+    shards_of,
+)
+from pipeline.screenshots.picking import lane_of, pick, scanned
+from pipeline.screenshots.states import Lane
+from pipeline.settings import ScreenshotSettings
+
+NOW = datetime(2026, 1, 12, 16, tzinfo=UTC)
+SETTINGS = ScreenshotSettings()
+
+
+def shot(number: int, age_s: float = 0, ts_ms: int | None = None) -> Shot:
+    return Shot(number, number * 1000 if ts_ms is None else ts_ms, NOW - timedelta(seconds=age_s), "ab")
+
+
+def ids(batches: list[list[Shot]]) -> list[list[int]]:
+    return [[one.id for one in batch] for batch in batches]
+
+
+def test_ready_at_five_or_thirty_seconds_after_the_first() -> None:
+    assert ids(ready([shot(n) for n in range(7)], 5, 30, NOW)) == [[0, 1, 2, 3, 4]]
+    assert ids(ready([shot(1, 29.9), shot(2)], 5, 30, NOW)) == []
+    assert ids(ready([shot(1, 30), shot(2)], 5, 30, NOW)) == [[1, 2]]
+    assert ready([], 5, 30, NOW) == []
+
+
+def test_a_clock_that_was_set_back_delays_no_batch_and_orders_by_the_frames_own_time() -> None:
+    assert ids(ready([shot(1, -3600), shot(2)], 5, 30, NOW)) == [[1, 2]]
+    backwards = [shot(1, 40, ts_ms=9000), shot(2, ts_ms=1000)]
+    assert ids(ready(backwards, 5, 30, NOW)) == [[2, 1]]
+    assert idempotency_key("screen:1", backwards).startswith("vlm_batch:screen:1:1000-9000:")
+
+
+def test_the_key_is_the_same_in_any_order_and_another_for_other_frames() -> None:
+    frames = [shot(1), shot(2), shot(3)]
+    key = idempotency_key("screen:1", frames)
+    assert key == idempotency_key("screen:1", frames[::-1])
+    assert key != idempotency_key("screen:1", frames[:2])
+    assert key != idempotency_key("screen:2", frames)
+    with pytest.raises(ValueError, match="at least one"):
+        idempotency_key("screen:1", [])
+
+
+def test_twelve_screenshots_are_shards_of_five_five_and_two() -> None:
+    assert [len(shard) for shard in portions(range(12), 5)] == [5, 5, 2]
+
+
+def test_screens_count_through_all_shards() -> None:
+    shards = shards_of([shot(2, ts_ms=50), shot(1, ts_ms=90), shot(3, ts_ms=10)], 2)
+    assert [{screen: one.id for screen, one in shard.items()} for shard in shards] == [{1: 3, 2: 2}, {3: 1}]
+
+
+@pytest.mark.parametrize(
+    ("key", "good"),
+    [("screen:1", True), ("window:0x3a", True), ("screen:", False), ("disk:1", False), ("screen:a\nb", False)],
+)
+def test_source_keys_name_screens_and_windows(key: str, good: bool) -> None:
+    assert is_source_key(key) is good
+
+
+def test_history_holds_three_threads_fifteen_minutes_and_ten_entities() -> None:
+    now_ms = 10_000_000
+    threads = [HistoryThread(thread_id=f"t{n}", last_active_ms=n) for n in range(5)]
+    segments = [
+        HistorySegment(thread_id=f"s{age}", title="x", event_time_ms=now_ms - age * 60_000) for age in (16, 1, 15)
+    ]
+    names = ["Ann", "ann", " ", *(f"e{n}" for n in range(20))]
+    pack = history_pack(threads, segments, names, now_ms, SETTINGS)
+    assert [one.thread_id for one in pack.threads] == ["t4", "t3", "t2"]
+    assert [one.thread_id for one in pack.segments] == ["s1", "s15"]
+    assert pack.entities == ["Ann", *(f"e{n}" for n in range(9))]
+    assert pack.thread_ids == ["t4", "t3", "t2", "s1", "s15"]
+
+
+@dataclass(frozen=True)
+class Row:
+    id: int
+    attempts: int
+    created_at: datetime
+
+
+def rows(realtime: int, recovery: int) -> list[Row]:
+    return [Row(n, 0, NOW) for n in range(realtime)] + [Row(1000 + n, 1, NOW) for n in range(recovery)]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "age_s", "lane"),
+    [(0, 0, Lane.REALTIME), (0, 299, Lane.REALTIME), (0, 300, Lane.RECOVERY), (1, 0, Lane.RECOVERY),
+     (0, -7200, Lane.REALTIME)],
+)  # fmt: skip
+def test_the_lane_follows_age_and_attempts(attempts: int, age_s: float, lane: Lane) -> None:
+    assert lane_of(attempts, NOW - timedelta(seconds=age_s), NOW, 300) is lane
+
+
+def test_three_of_four_turns_are_realtimes_also_over_many_calls() -> None:
+    turn, waiting, order = 0, rows(30, 30), []
+    for _ in range(20):
+        (row,), turn = pick(waiting, 1, NOW, SETTINGS, turn)
+        waiting.remove(row)
+        order.append(row.attempts)
+    assert order == [0, 0, 0, 1] * 5
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 60), st.integers(0, 1000))
+def test_lanes_are_work_conserving_and_keep_three_to_one(new: int, old: int, count: int, turn: int) -> None:
+    waiting = rows(new, old)
+    picked, after = pick(waiting, count, NOW, SETTINGS, turn)
+    assert len(picked) == min(count, new + old)
+    assert len({row.id for row in picked}) == len(picked)
+    contested = after - turn
+    recovered = sum(row.attempts for row in picked[:contested])
+    assert contested // 4 <= recovered <= -(-contested // 4)
+    for lane in (0, 1):
+        chosen = [row.id for row in picked if row.attempts == lane]
+        assert chosen == sorted(chosen)
+
+
+@given(st.integers(0, 50), st.integers(1, 20))
+def test_scan_is_half_newest_and_half_oldest_without_repetition(total: int, limit: int) -> None:
+    waiting = rows(total, 0)
+    found = [row.id for row in scanned(waiting[::-1][:limit], waiting[:limit], limit)]
+    assert len(found) == len(set(found)) == min(total, limit)
+    if total >= limit > 1:
+        assert {0, total - 1} <= set(found)
+        assert sum(one < total / 2 for one in found) in {limit // 2, -(-limit // 2)} or total < 2 * limit

@@ -1,0 +1,74 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.screenshots.analysis.by_rules import CONFIDENCE, NOTE, entities_in, index_by_rules, keywords_in, place_of
+from pipeline.screenshots.analysis.expanding import BatchFacts, direct, with_threads
+from pipeline.screenshots.analysis.indexing import only_sent
+from pipeline.screenshots.batching import HistoryPack, HistoryThread
+from pipeline.screenshots.states import Origin
+from tests.unit.screenshots.factories import BASE_MS, shot
+
+NOTHING = HistoryPack()
+
+
+def test_title_and_hint_say_where_somebody_is() -> None:
+    place = place_of(shot(1, window_title="● main.py - penstock - Visual Studio Code"))
+    assert (place.app, place.document) == ("Visual Studio Code", "main.py – penstock")
+    hinted = place_of(shot(1, app_hint="Firefox", window_title="(3) Inbox — Firefox"))
+    assert (hinted.app, hinted.document, hinted.name) == ("Firefox", "Inbox", "Inbox – Firefox")
+    assert place_of(shot(1)).name == "Screen without a title"
+
+
+def test_each_stay_at_a_place_is_a_segment_and_a_long_pause_ends_one() -> None:
+    screens = {
+        1: shot(1, window_title="a.py - Code"), 2: shot(2, window_title="● a.py - Code"),
+        3: shot(3, window_title="Mail - Firefox"), 4: shot(4, ts_ms=BASE_MS + 300_000, window_title="Mail - Firefox"),
+        5: shot(5, ts_ms=BASE_MS, window_title="Mail - Firefox"),
+    }  # fmt: skip
+    found = index_by_rules(screens, {}, NOTHING)
+    assert [one.screen_ids for one in found.segments] == [[1, 2], [3], [4, 5]]
+    assert {one.event.confidence for one in found.segments} == {CONFIDENCE}
+
+
+def test_summary_claims_no_more_than_is_known() -> None:
+    texts = {101: "Invoice 2026-17\nTotal due: 80"}
+    (one,) = index_by_rules({1: shot(1, window_title="Bill - Viewer")}, texts, NOTHING).segments
+    assert one.event.summary == "1 screenshot in Viewer, 2026-01-12 16:00 UTC. Seen: Invoice 2026-17 · Total due: 80"
+    assert "vision_provider" in NOTE
+
+
+def test_a_stay_goes_on_with_the_thread_of_that_name() -> None:
+    history = HistoryPack(threads=[HistoryThread(thread_id="t1", title="Inbox – Firefox")])
+    (one,) = index_by_rules({1: shot(1, window_title="Inbox - Firefox")}, {}, history).segments
+    assert (one.merge_hint.decision, one.merge_hint.thread_id) == ("MERGE", "t1")
+
+
+def test_files_sites_and_tickets_are_entities_and_frequent_words_keywords() -> None:
+    assert entities_in(["see main.py and MAIN.PY, https://docs.example.org/x, PEN-12, a.b@example.org"]) == [
+        "main.py", "docs.example.org", "PEN-12",
+    ]  # fmt: skip
+    assert keywords_in(["The parser reads; parser tests", "截图 处理"])[:1] == ["parser"]
+    assert "截图" in keywords_in(["截图 处理"])
+
+
+TIMES = st.integers(-(10**15), 10**15)
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=40), st.text(max_size=20), st.text(max_size=200), TIMES), min_size=1, max_size=6
+    )
+)
+def test_rules_make_nodes_of_any_batch_without_any_provider(said: list[tuple[str, str, str, int]]) -> None:
+    screens = {
+        n: shot(n, window_title=title, app_hint=hint, ts_ms=ts) for n, (title, hint, _, ts) in enumerate(said, 1)
+    }
+    texts = {screens[n].id: text for n, (_, _, text, _) in enumerate(said, 1)}
+    found = index_by_rules(screens, texts, NOTHING)
+    sent = {screen: one.id for screen, one in screens.items()}
+    assert only_sent(found, sent).notes == ()
+    assert sorted(screen for one in found.segments for screen in one.screen_ids) == sorted(screens)
+    facts = BatchFacts("key", "screen:1", screens)
+    made = direct(facts, with_threads(found, facts).value, found, Origin.RULES)
+    assert len(made.nodes) == len(found.segments)
+    assert {one.made_by for one in made.nodes} == {Origin.RULES}

@@ -1,0 +1,181 @@
+import json
+from contextlib import suppress
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.screenshots.analysis.expanding import read_expansion, usable_expansion
+from pipeline.screenshots.analysis.indexing import best_index, read_index, usable_index
+from pipeline.screenshots.analysis.replies import BadReply
+from pipeline.screenshots.analysis.schemas import (
+    EXPAND_SCHEMA,
+    INDEX_SCHEMA,
+    MERGE_SCHEMA,
+    EntityMention,
+    MergeReply,
+    SegmentEvent,
+    VlmIndex,
+)
+from pipeline.screenshots.graph.merging import read_merge
+from tests.unit.screenshots.factories import index, segment
+
+SENT = {1: 101, 2: 102, 3: 103}
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize("wrap", ["{}", "```json\n{}\n```", "  {}\n"])
+def test_reply_of_the_source_is_read_bare_or_fenced(wrap: str) -> None:
+    found = read_index(wrap.replace("{}", json.dumps(index(segment()))), SENT)
+    (one,) = found.value.segments
+    assert (one.event.title, one.screen_ids, one.merge_hint.decision) == ("Writing a test", [1, 2], "NEW")
+    assert found.value.screenshots[0].app_guess is not None
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ("", "no JSON"),
+        ("[" * 100_000, "JSON|deeply"),
+        ("[]", "no JSON object"),
+        ("{}", "segments"),
+        ('{"segments": [{"screen_ids": [1], "event": {"title": ""}}]}', "segments.0.event.title"),
+        ('{"segments": [{"screen_ids": [true], "event": {"title": "x"}}]}', "must be a number"),
+        ('{"segments": [{"screen_ids": [9], "event": {"title": "x"}}]}', "none names a screenshot that was sent"),
+        ('{"segments": [' + "1" * 5000 + "]}", "no JSON"),
+        (" " * 1_000_001, "characters"),
+        ('{"\\ud800": 1}', "segments"),
+        ('{"segments": [{"\\ud800": "\\ud800"}]}', "segments.0"),
+    ],
+)
+def test_what_is_no_such_reply_says_why(reply: str, says: str) -> None:
+    with pytest.raises(BadReply, match=says):
+        read_index(reply, SENT)
+
+
+def test_nothing_to_see_is_a_valid_reply() -> None:
+    assert read_index('{"segments": []}', SENT).value.segments == []
+
+
+def test_screenshots_that_were_not_sent_are_left_out_and_named() -> None:
+    reply = index(segment("Kept", (1, 9)), segment("Gone", (7,)), shown=(101, 999, 101))
+    found = read_index(json.dumps(reply), SENT)
+    assert [one.screen_ids for one in found.value.segments] == [[1]]
+    assert [one.screenshot_id for one in found.value.screenshots] == [101]
+    assert len(found.notes) == 4
+    assert any("999" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("value", "score"), [(7, 7), ("8", 8), (11, 10), (-2, 0), (6.6, 7), (None, 5), ("7.5", 8)])
+def test_scores_are_moved_into_their_range(value: object, score: int) -> None:
+    assert SegmentEvent.model_validate({"title": "x", "importance": value}).importance == score
+
+
+@pytest.mark.parametrize("value", [True, "high", [], float("nan"), float("inf")])
+def test_scores_that_are_no_numbers_are_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="0 to 10"):
+        SegmentEvent.model_validate({"title": "x", "importance": value})
+
+
+def test_texts_are_fit_for_every_database() -> None:
+    event = SegmentEvent.model_validate({"title": " a\x00b\ud800 ", "summary": "x" * 5000})
+    assert event.title == "ab?"
+    assert len(event.summary) == 2000
+
+
+def test_valid_parts_of_an_invalid_reply_are_kept() -> None:
+    bad = segment("Half", (2,), derived={"knowledge": [{"title": "Kept"}, {"no": "title"}, 5], "state": "?"})
+    reply = index(segment(), {"screen_ids": [1]}, {}, bad)
+    with pytest.raises(BadReply):
+        read_index(json.dumps(reply), SENT)
+    found = usable_index(json.dumps(reply), SENT)
+    assert found is not None
+    assert [one.event.title for one in found.value.segments] == ["Writing a test", "Half"]
+    assert [one.title for one in found.value.segments[1].derived.knowledge] == ["Kept"]
+
+
+def test_what_stood_before_a_cut_is_kept() -> None:
+    text = json.dumps(index(segment("One"), segment("Two", (3,))))
+    cut = text[: text.index("Two") + 2]
+    found = usable_index(cut, SENT)
+    assert found is not None
+    assert [one.event.title for one in found.value.segments] == ["One"]
+    assert usable_index(text[:20], SENT) is None
+
+
+def test_after_the_repair_the_valid_reply_is_taken_else_the_one_with_most_valid_parts() -> None:
+    whole, bad = json.dumps(index(segment("Whole"))), {"screen_ids": [1]}
+    two = json.dumps(index(segment("One"), segment("Two"), bad))
+    one = json.dumps(index(segment("Only"), bad))
+    assert best_index([two, whole], SENT).value.segments[0].event.title == "Whole"
+    assert best_index([whole, two], SENT).value.segments[0].event.title == "Whole"
+    found = best_index([two, one], SENT)
+    assert [part.event.title for part in found.value.segments] == ["One", "Two"]
+    assert "valid parts" in found.notes[-1]
+    assert [part.event.title for part in best_index([one, "sorry"], SENT).value.segments] == ["Only"]
+    with pytest.raises(BadReply, match="no JSON"):
+        best_index(["sorry", ""], SENT)
+
+
+def test_names_of_entities_may_be_bare() -> None:
+    reply = MergeReply.model_validate({"title": "x", "entities": ["Ann", {"name": "Bob", "entityType": "person"}]})
+    assert [(one.name, one.entity_type) for one in reply.entities] == [("Ann", ""), ("Bob", "person")]
+    assert EntityMention(name="Ann", entity_type="person").model_dump(by_alias=True)["entityType"] == "person"
+
+
+def test_the_schemas_that_are_sent_fit_what_is_read() -> None:
+    reply = index(segment())
+    reply["segments"][0]["merge_hint"] = {"decision": "NEW", "thread_id": None}
+    jsonschema.validate(reply, INDEX_SCHEMA)
+    node = {"kind": "event", "thread_id": None, "title": "x", "summary": "", "keywords": [], "entities": [],
+            "importance": 1, "confidence": 1, "screenshot_ids": [1], "event_time": None}  # fmt: skip
+    jsonschema.validate({"nodes": [node], "edges": []}, EXPAND_SCHEMA)
+    read_expansion(json.dumps({"nodes": [node], "edges": []}))
+    merged = {"title": "x", "summary": "", "keywords": [], "entities": []}
+    jsonschema.validate(merged, MERGE_SCHEMA)
+    read_merge(json.dumps(merged))
+
+
+def mutated(reply: dict[str, Any], path: list[int], value: object) -> dict[str, Any]:
+    """The reply with something else at a place that `path` leads to."""
+    at: Any = reply
+    for step in path[:-1]:
+        keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+        inner = at[keys[step % len(keys)]] if keys else None
+        if not isinstance(inner, dict | list) or not inner:
+            break
+        at = inner
+    keys = list(at) if isinstance(at, dict) else list(range(len(at)))
+    at[keys[path[-1] % len(keys)]] = value
+    return reply
+
+
+@given(st.text() | ANY_JSON.map(json.dumps))
+def test_reading_anything_raises_nothing_but_bad_reply(text: str) -> None:
+    for read in (lambda: read_index(text, SENT), lambda: read_expansion(text), lambda: read_merge(text)):
+        with suppress(BadReply):
+            read()
+    usable_index(text, SENT)
+    usable_expansion(text)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6), ANY_JSON, st.integers(0, 2000))
+def test_a_damaged_reply_is_read_or_refused_and_its_sound_segment_is_kept(
+    path: list[int], value: object, cut: int
+) -> None:
+    sound = segment("Sound", (3,))
+    text = json.dumps({"segments": [sound, mutated(index(segment())["segments"][0], path, value)]})
+    for damaged in (text, text[: max(len(json.dumps(sound)) + 14, cut)]):
+        found = usable_index(damaged, SENT)
+        assert found is not None
+        assert found.value.segments[0].event.title == "Sound"
+    with suppress(BadReply):
+        whole = read_index(text, SENT).value
+        assert VlmIndex.model_validate_json(whole.model_dump_json()) == whole

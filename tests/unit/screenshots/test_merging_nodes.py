@@ -1,0 +1,116 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.screenshots.analysis.replies import BadReply
+from pipeline.screenshots.analysis.schemas import EntityMention
+from pipeline.screenshots.graph.merging import (
+    MergeNode,
+    by_model,
+    by_rules,
+    choose_target,
+    may_merge,
+    merge_entities,
+    merge_text,
+    read_merge,
+    root_of,
+)
+from pipeline.screenshots.states import NodeKind, WorkStatus
+
+
+def node(number: int, **changes: Any) -> MergeNode:
+    known: dict[str, Any] = {
+        "id": number, "kind": NodeKind.EVENT, "thread_id": "t", "title": f"Title {number}",
+        "merge_status": WorkStatus.SUCCEEDED, "event_time_ms": number,
+    }  # fmt: skip
+    return MergeNode(**known | changes)
+
+
+def test_the_target_is_the_latest_settled_node_of_thread_and_kind() -> None:
+    others = [
+        node(2), node(3), node(1), node(9),
+        node(4, kind=NodeKind.PLAN), node(5, thread_id="u"), node(6, merge_status=WorkStatus.PENDING),
+    ]  # fmt: skip
+    found = choose_target(node(9), others)
+    assert found is not None
+    assert found.id == 3
+    assert choose_target(node(9), []) is None
+    assert choose_target(node(9, thread_id=""), others) is None
+
+
+def test_nodes_that_are_part_of_another_are_no_targets_and_merge_no_more() -> None:
+    assert choose_target(node(9), [node(8, merged_into=2)]) is None
+    assert choose_target(node(9, merged_into=2), [node(2)]) is None
+    assert choose_target(node(9, merged_from_ids=(8,)), [node(8)]) is None
+
+
+def test_merging_by_rules_follows_the_source_and_names_the_node_itself() -> None:
+    old = node(1, title="Tests", summary="Old.", keywords=("a", "b"), importance=3, confidence=9,
+               screenshot_ids=(1, 2), merged_from_ids=(7,))  # fmt: skip
+    new = node(2, title="Writing tests", summary="New.", keywords=("B", "c"), importance=5, confidence=1,
+               screenshot_ids=(2, 3), merged_from_ids=(8, 1))  # fmt: skip
+    merged = by_rules(old, new)
+    assert (merged.id, merged.title, merged.summary) == (1, "Writing tests", "Old.\nNew.")
+    assert merged.keywords == ("a", "b", "c")
+    assert (merged.importance, merged.confidence, merged.event_time_ms) == (5, 9, 2)
+    assert merged.screenshot_ids == (1, 2, 3)
+    assert merged.merged_from_ids == (7, 2, 8)
+
+
+def test_merging_twice_changes_nothing_more() -> None:
+    old, new = node(1, title="A", summary="x"), node(2, title="B", summary="y")
+    once = by_rules(old, new)
+    assert by_rules(once, new) == once
+
+
+def test_the_models_words_come_first_and_the_rules_hold_where_it_says_nothing() -> None:
+    reply = read_merge(json.dumps({"title": "Both", "keywords": ["z"], "entities": ["Ann"]}))
+    merged = by_model(node(1, summary="s", keywords=("a",)), node(2), reply)
+    assert (merged.title, merged.summary, merged.keywords) == ("Both", "s", ("z", "a"))
+    assert [one.name for one in merged.entities] == ["Ann"]
+    assert merged.merged_from_ids == (2,)
+    with pytest.raises(BadReply):
+        read_merge('{"summary": "no title"}')
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "merged"),
+    [
+        ("A", "B", "A / B"),
+        ("Tests", "tests", "Tests"),
+        ("", "B", "B"),
+        ("x" * 9, "y" * 8, "x" * 9),
+        ("x" * 30, "y", "x" * 14 + "…"),
+    ],
+)
+def test_texts_are_joined_if_they_fit_else_the_longer_one_holds(one: str, other: str, merged: str) -> None:
+    assert merge_text(one, other, 15, " / ") == merged
+
+
+def test_an_entity_is_there_once_with_its_higher_confidence_and_a_type() -> None:
+    first = [EntityMention(name="Ann", entity_type="person", confidence=3)]
+    second = [EntityMention(name="ＡＮＮ", confidence=8), EntityMention(name="Bob")]
+    assert [(one.name, one.entity_type, one.confidence) for one in merge_entities(first, second)] == [
+        ("ＡＮＮ", "person", 8), ("Bob", "", 5),
+    ]  # fmt: skip
+
+
+def test_a_circle_of_merges_has_one_root_and_none_is_made() -> None:
+    circle = {1: 2, 2: 3, 3: 1, 4: 3}
+    assert {root_of(one, circle) for one in (1, 2, 3, 4)} == {1}
+    assert root_of(5, circle) == 5
+    assert not may_merge(1, 4, {4: 3, 3: 1})
+    assert not may_merge(1, 1, {})
+    assert not may_merge(9, 1, circle)
+    assert may_merge(1, 4, {4: 3})
+
+
+@given(st.dictionaries(st.integers(0, 8), st.integers(0, 8)), st.integers(0, 8), st.integers(0, 8))
+def test_merges_that_are_allowed_never_close_a_circle(links: dict[int, int], one: int, other: int) -> None:
+    if may_merge(one, other, links) and one not in links:
+        after = links | {one: other}
+        assert root_of(one, after) == root_of(other, links)
+        assert root_of(one, after) not in after

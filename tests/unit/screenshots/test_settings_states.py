@@ -1,0 +1,82 @@
+import random
+from datetime import UTC, datetime
+
+import pytest
+from pydantic import ValidationError
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.retry import GiveUp, RetryAt, decide
+from pipeline.engine.states import IllegalTransition
+from pipeline.screenshots.retrying import policy
+from pipeline.screenshots.states import BATCH, WorkEvent, WorkStatus, lost_event, settled_event
+from pipeline.settings import ScreenshotSettings
+
+NOW = datetime(2026, 1, 12, tzinfo=UTC)
+S, E = WorkStatus, WorkEvent
+
+
+def test_defaults_are_those_of_the_table_in_the_source() -> None:
+    found = ScreenshotSettings()
+    assert (found.batch_size, found.batch_timeout_s, found.shard_size) == (5, 30, 5)
+    assert (found.vision_concurrency, found.text_concurrency) == (4, 4)
+    assert found.backoff_s == [5, 15, 60, 300, 600]
+    assert (found.jitter_s, found.stale_running_s, found.scan_interval_s, found.recovery_age_s) == (10, 300, 60, 300)
+    assert (found.history_threads, found.history_minutes, found.history_entities) == (3, 15, 10)
+
+
+@pytest.mark.parametrize(
+    ("vision", "text", "batch", "merge", "scan"), [(4, 4, 2, 1, 20), (1, 1, 1, 1, 20), (100, 100, 4, 10, 56)]
+)
+def test_workers_and_scan_follow_the_formulas_and_merges_never_have_none(
+    vision: int, text: int, batch: int, merge: int, scan: int
+) -> None:
+    found = ScreenshotSettings(vision_concurrency=vision, text_concurrency=text)
+    assert (found.batch_workers, found.merge_workers, found.scan_limit) == (batch, merge, scan)
+
+
+@pytest.mark.parametrize("wrong", [{"dedup_threshold": 12}, {"backoff_s": [-1]}, {"batch_size": 0}])
+def test_settings_that_contradict_themselves_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        ScreenshotSettings.model_validate(wrong)
+
+
+def test_six_attempts_use_all_five_waits_each_with_up_to_ten_seconds_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = policy(ScreenshotSettings())
+    error = UnitError("down", kind=ErrorKind.TRANSIENT)
+    for part in (0.0, 0.999):
+        monkeypatch.setattr(random, "random", lambda part=part: part)
+        found = [decide(error, attempt, NOW, rules) for attempt in range(1, 7)]
+        waits = [(one.at - NOW).total_seconds() for one in found if isinstance(one, RetryAt)]
+        assert waits == pytest.approx([wait + 10 * part for wait in (5, 15, 60, 300, 600)])
+        assert found[5] == GiveUp()
+
+
+def test_states_of_a_batch_are_those_of_section_4() -> None:
+    assert BATCH.target(S.PENDING, E.CLAIM) is S.RUNNING
+    assert BATCH.target(S.FAILED, E.CLAIM) is S.RUNNING
+    assert BATCH.target(S.RUNNING, E.DONE) is S.SUCCEEDED
+    assert BATCH.target(S.RUNNING, E.WAIT) is S.FAILED
+    assert BATCH.target(S.RUNNING, E.FAIL) is S.FAILED_PERMANENT
+    assert BATCH.target(S.FAILED_PERMANENT, E.RETRY) is S.PENDING
+    for state in (S.SUCCEEDED, S.FAILED_PERMANENT):
+        with pytest.raises(IllegalTransition):
+            BATCH.target(state, E.CLAIM)
+
+
+@pytest.mark.parametrize(
+    ("shards", "event"),
+    [
+        ([], None),
+        ([S.SUCCEEDED, S.RUNNING], None),
+        ([S.FAILED_PERMANENT, S.FAILED], None),
+        ([S.SUCCEEDED, S.SUCCEEDED], E.STEP_DONE),
+        ([S.SUCCEEDED, S.FAILED_PERMANENT], E.FAIL),
+    ],
+)
+def test_a_batch_waits_for_all_shards_and_succeeds_with_all(shards: list[WorkStatus], event: WorkEvent | None) -> None:
+    assert settled_event(shards) is event
+
+
+def test_a_worker_lost_on_the_last_attempt_does_not_strand_the_row() -> None:
+    assert lost_event(5, 6) is E.GIVE_BACK
+    assert lost_event(6, 6) is E.FAIL
