@@ -113,7 +113,7 @@ def test_new_batches_get_three_of_four_turns_while_old_ones_wait_too(
     context: Context, new: Callable[..., list[int]]
 ) -> None:
     old, fresh = set(new(8, HOUR)), set(new(20))
-    order = []
+    order: list[str] = []
     while len(order) < 24:
         for batch in sent(context):
             order.append("old" if batch in old else "new")

@@ -251,8 +251,8 @@ def test_a_file_deleted_between_add_and_analyse_gives_up_its_frame_only(context:
     assert retention.image_of(context, shard.shots[1]) is None
     assert retention.image_of(context, shard.shots[2]) is not None
     hand.look(shard)
-    while shard := shards.claim(context, batch, ME):
-        hand.look(shard)
+    while another := shards.claim(context, batch, ME):
+        hand.look(another)
     shards.settle(context, batch)
     unit = working.claim(context, batch, ME)
     assert unit is not None
