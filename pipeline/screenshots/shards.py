@@ -192,7 +192,8 @@ def _wait(context: Context, session: Session, batch: Any, rows: Sequence[Any], n
     error = UnitError(said[0] if said else "a shard failed")
     if isinstance(decide(error, batch.attempts, now, retrying.policy(context.settings.screenshots)), GiveUp):
         return _end(session, batch, WorkEvent.FAIL, rows, now)
-    due = min((row.next_run_at for row in rows if row.next_run_at is not None), default=None)
+    # The longest: what a server asked for is not cut short by a sibling's wait.
+    due = max((row.next_run_at for row in rows if row.next_run_at is not None), default=None)
     _end(session, batch, WorkEvent.WAIT, rows, now, next_run_at=due)
     return Settled(WorkStatus.FAILED, max(0.0, (due - now).total_seconds()) if due else 0.0)
 
