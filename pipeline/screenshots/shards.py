@@ -167,7 +167,8 @@ def _merge(context: Context, session: Session, batch: Any, rows: Sequence[Any], 
     BATCH.move(
         session, BATCHES, WorkEvent.STEP_DONE, BATCHES.c.id == batch.id, step=Step.EXPAND, attempts=0, error=None,
         index_json=index.model_dump_json(), notes=working.as_notes(said),
-        vlm_ms=int(took.total_seconds() * 1000), updated_at=now, **working.launched(now),
+        # Not the queue that it was analysed from: a breaker of that one is no concern of its next message.
+        vlm_ms=int(took.total_seconds() * 1000), queue="", updated_at=now, **working.launched(now),
     )  # fmt: skip
     # Merged: kept once is enough.
     session.execute(update(SHARDS).where(SHARDS.c.batch_id == batch.id).values(result=None, reply=None))
