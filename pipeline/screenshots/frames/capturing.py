@@ -114,7 +114,7 @@ def _png(shot: Any) -> bytes:
 
 def _no_display(error: Exception) -> UserError:
     return UserError(
-        f"the screens cannot be captured ({error}): start this in a desktop session (on Linux X11, with DISPLAY set; on "
-        "macOS, allow screen recording), or let another program save screenshots and watch its folder",
+        f"the screens cannot be captured ({error}): start this in a desktop session (on Linux X11, with DISPLAY set; "
+        "on macOS, allow screen recording), or let another program save screenshots and watch its folder",
         code="no_display",
     )

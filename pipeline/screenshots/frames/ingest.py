@@ -197,7 +197,7 @@ def _judge(context: Context, session: Session, candidate: _Candidate, pressed: P
     )
 
 
-def _same(context: Context, candidate: _Candidate, row: Row[Any]) -> bool:
+def _same(context: Context, candidate: _Candidate, row: Any) -> bool:
     """A closer look at a stored frame that hashes alike. Without its file, the hash is all there is."""
     if row.sha256 == candidate.sha256:
         return True
@@ -212,9 +212,9 @@ def _same(context: Context, candidate: _Candidate, row: Row[Any]) -> bool:
 def _insert(session: Session, candidate: _Candidate, file: str, now: datetime) -> int:
     frame = candidate.frame
     row = {
-        "source_key": frame.source, "ts": frame.ts, "file": file, "sha256": candidate.sha256, "phash": candidate.seen.phash,
-        "size_bytes": len(candidate.data), "app": frame.app, "window_title": frame.window_title, "created_at": now,
-        "updated_at": now,
+        "source_key": frame.source, "ts": frame.ts, "file": file, "sha256": candidate.sha256,
+        "phash": candidate.seen.phash, "size_bytes": len(candidate.data), "app": frame.app,
+        "window_title": frame.window_title, "created_at": now, "updated_at": now,
     }  # fmt: skip
     shot_id: int = session.execute(insert(SHOTS).values(**row).returning(SHOTS.c.id)).scalar_one()
     return shot_id

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from watchfiles import Change, watch as changes_in
+from watchfiles import Change
+from watchfiles import watch as changes_in
 
 from pipeline.engine.errors import UserError
 from pipeline.screenshots.frames.storage import SUFFIXES
@@ -24,12 +25,15 @@ class _Look(NamedTuple):
 
 def watch(folder: Path, stop: threading.Event, *, existing: bool = False, settle_s: float = SETTLE_S) -> Iterator[Path]:
     """New pictures in `folder` (not below it) in the order they were written, until `stop` is set; with `existing`,
-    those already there first. A file that is written anew is given again.
+    those already there first. New is what comes after this call. A file that is written anew is given again.
 
     Raises `UserError` if the folder is not there, or goes away.
     """
     _check(folder)
-    given = {} if existing else _pictures(folder)
+    return _watch(folder, stop, {} if existing else _pictures(folder), settle_s)
+
+
+def _watch(folder: Path, stop: threading.Event, given: dict[Path, _Look], settle_s: float) -> Iterator[Path]:
     waiting: dict[Path, tuple[_Look, float]] = {}
     # The first turn comes without any change, once the folder is watched: what came before that is seen by looking.
     fresh = True
@@ -38,11 +42,11 @@ def watch(folder: Path, stop: threading.Event, *, existing: bool = False, settle
         yield_on_timeout=True, rust_timeout=POLL_MS, step=50, debounce=400, raise_interrupt=True,
     ):  # fmt: skip
         _check(folder)
+        for path in {Path(path) for change, path in found if change is Change.deleted}:
+            given.pop(path, None)
         named = {Path(path) for change, path in found if change is not Change.deleted}
         for path in {*named, *(_pictures(folder) if fresh else ())}:
             waiting.setdefault(path, (_Look(-1, -1), 0.0))
-        for path in {Path(path) for change, path in found if change is Change.deleted}:
-            given.pop(path, None)
         fresh = False
         yield from _whole(waiting, given, settle_s)
 

@@ -6,7 +6,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from sqlalchemy import insert, select, update
 
 from pipeline.screenshots import queries
@@ -66,9 +65,8 @@ def test_a_batch_is_told_of_late_threads_and_open_segments(context: Context, han
     with context.db.transaction() as session:
         now = datetime.now(UTC)
         others = [
-            {"id": f"t{n}", "title": f"t{n}", "first_at": BEGIN - timedelta(days=n), "last_at": BEGIN - timedelta(days=n),
-             "created_at": now}
-            for n in range(1, 5)
+            {"id": f"t{n}", "title": f"t{n}", "first_at": day, "last_at": day, "created_at": now}
+            for n, day in enumerate((BEGIN - timedelta(days=n) for n in range(1, 5)), start=1)
         ]  # fmt: skip
         session.execute(insert(THREADS), others)
 
@@ -121,8 +119,8 @@ def test_many_frames_left_behind_make_full_batches_and_one_rest(context: Context
     hand.add()
     now = datetime.now(UTC)
     left = [
-        {"source_key": "screen:1", "ts": BEGIN + timedelta(hours=1, seconds=n), "file": f"{n}.png", "sha256": f"{n:064}",
-         "phash": "0" * 64, "size_bytes": 1, "created_at": now, "updated_at": now}
+        {"source_key": "screen:1", "ts": BEGIN + timedelta(hours=1, seconds=n), "file": f"{n}.png",
+         "sha256": f"{n:064}", "phash": "0" * 64, "size_bytes": 1, "created_at": now, "updated_at": now}
         for n in range(46)
     ]  # fmt: skip
     with context.db.transaction() as session:

@@ -18,7 +18,8 @@ from tests.unit.screenshots.factories import NOW
 RULES = ScreenshotSettings()
 FORMS = [("PNG", "PNG"), ("JPEG", "JPEG"), ("PNG", "JPEG")]
 SCREENS = [
-    Desktop(lines=12), Desktop(lines=26, dark=True, seed=1), Desktop(lines=34, seed=2), Desktop(seed=3, size=(1366, 768), lines=15),
+    Desktop(lines=12), Desktop(lines=26, dark=True, seed=1), Desktop(lines=34, seed=2),
+    Desktop(seed=3, size=(1366, 768), lines=15),
     Desktop(seed=4, size=(2560, 1440)), Desktop(seed=5, size=(3840, 2160), dark=True),
 ]  # fmt: skip
 SAME = {
