@@ -36,14 +36,14 @@ def foreground() -> Foreground | None:
 
 
 def _x11() -> Foreground | None:
-    root = _said("xprop", "-root", "_NET_ACTIVE_WINDOW")
+    root = _xprop("-root", "_NET_ACTIVE_WINDOW")
     if root is None:
         return None
     window = re.search(r"window id # (0x[0-9a-f]+)", root)
     if window is None or int(window[1], 16) == 0:
         # Without a window manager nobody says. With one, nothing is in front.
         return Foreground() if window else None
-    said = _said("xprop", "-id", window[1], "-notype", "WM_CLASS", "_NET_WM_NAME", "WM_NAME")
+    said = _xprop("-id", window[1], "-notype", "WM_CLASS", "_NET_WM_NAME", "WM_NAME")
     return of_xprop(said) if said is not None else None
 
 
@@ -56,12 +56,31 @@ def of_xprop(said: str) -> Foreground:
 
 
 def _strings(text: str) -> list[str]:
-    return [re.sub(r"\\(.)", r"\1", one) for one in re.findall(r'"((?:[^"\\]|\\.)*)"', text)]
+    return [_unescaped(one) for one in re.findall(r'"((?:[^"\\]|\\.)*)"', text)]
 
 
-def _said(*command: str) -> str | None:
+def _unescaped(text: str) -> str:
+    """In the locale C, xprop writes every byte beyond ASCII as three octal digits: UTF-8, or Latin-1 in old names."""
+    plain = re.sub(
+        rb"\\([0-7]{3}|.)", lambda found: bytes([int(found[1], 8) & 0xFF]) if len(found[1]) == 3 else found[1],
+        text.encode(),
+    )  # fmt: skip
     try:
-        done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=True)  # noqa: S603  # our own words
+        return plain.decode()
+    except UnicodeDecodeError:
+        return plain.decode("latin-1")
+
+
+def _xprop(*arguments: str) -> str | None:
+    # In another locale it would write what that can show, and question marks for the rest.
+    return _said("xprop", *arguments, env={"LC_ALL": "C"})
+
+
+def _said(*command: str, env: dict[str, str] | None = None) -> str | None:
+    try:
+        done = subprocess.run(  # noqa: S603  # our own words
+            command, capture_output=True, timeout=LIMIT_S, check=True, env={**os.environ, **(env or {})}
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode("utf-8", "replace").rstrip("\n")

@@ -109,6 +109,8 @@ def test_a_display_that_goes_away_is_said_too() -> None:
          Foreground("Firefox", 'Straße "A" — 屏幕')),
         ('WM_CLASS(STRING) = "xterm", "XTerm"\n_NET_WM_NAME:  not found.\nWM_NAME(STRING) = "xterm"',
          Foreground("XTerm", "xterm")),
+        (r'_NET_WM_NAME = "Stra\303\237e \\ \"345\" \345\261\217"', Foreground("", 'Straße \\ "345" 屏')),
+        (r'WM_NAME = "Stra\337e"', Foreground("", "Straße")),
         ("WM_CLASS:  not found.\nWM_NAME:  not found.", Foreground()),
         ("", Foreground()),
     ],
