@@ -45,7 +45,7 @@ def _due(session: Session) -> list[str]:
 
 
 def image_of(context: Context, shot: Any) -> Path | None:
-    """Where the file of a frame (its row) is; None if it is gone, which the row then says, so that nobody waits for it."""
+    """Where the file of a frame (its row) is; None if it is gone. The row then says so: nobody waits for it."""
     path = storage.path_of(context.settings, shot.file)
     if path.is_file():
         return path

@@ -2,6 +2,8 @@
 
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -262,3 +264,19 @@ def test_a_source_says_when_it_was_last_seen_and_how_far_behind_analysis_was(con
     take(context, noise("two"), 1)
     with context.db.read() as session:
         assert session.execute(select(SOURCES.c.seen_at)).scalar_one() > BEGIN
+
+
+@pytest.mark.parametrize("apart_s", [0, 1])
+def test_of_the_same_picture_taken_in_at_once_by_several_one_is_accepted(context: Context, apart_s: int) -> None:
+    barrier = threading.Barrier(4)
+    data = encoded(draw(EDITOR))
+
+    def add(number: int) -> Taken:
+        barrier.wait(30)
+        return take(context, data, number * apart_s)
+
+    with ThreadPoolExecutor(4) as pool:
+        taken = list(pool.map(add, range(4)))
+    assert sorted(one.reason for one in taken) == ["", *["duplicate" if apart_s else "known"] * 3]
+    assert len({one.shot_id or one.nearest_id for one in taken}) == 1
+    assert len(files(context)) == 1
