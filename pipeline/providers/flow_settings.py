@@ -1,4 +1,4 @@
-"""Settings of the screenshots flow that can be changed while it runs: the same rules as at its start, as live settings."""
+"""Settings of the screenshots flow that can be changed while it runs, by the same rules as at its start."""
 
 from functools import lru_cache
 from typing import Annotated, Any
