@@ -179,4 +179,4 @@ def _with(notes: list[str], found: Read[VlmIndex]) -> Read[VlmIndex]:
 
 
 def _picture(path: Path) -> Any:
-    return hashing.read_frame(path.read_bytes()).image
+    return hashing.load_image(path)

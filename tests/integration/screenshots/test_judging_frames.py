@@ -11,7 +11,9 @@ import pytest
 from PIL import Image, ImageDraw
 from sqlalchemy import select, update
 
+from pipeline.engine import live
 from pipeline.engine.errors import UserError
+from pipeline.providers.flow_settings import screenshot_settings
 from pipeline.screenshots import queries
 from pipeline.screenshots.frames import hashing, ingest, storage
 from pipeline.screenshots.frames.ingest import Frame, Taken
@@ -280,3 +282,10 @@ def test_of_the_same_picture_taken_in_at_once_by_several_one_is_accepted(context
     assert sorted(one.reason for one in taken) == ["", *["duplicate" if apart_s else "known"] * 3]
     assert len({one.shot_id or one.nearest_id for one in taken}) == 1
     assert len(files(context)) == 1
+
+
+def test_a_threshold_that_is_changed_live_holds_from_the_next_frame_on(context: Context) -> None:
+    assert take(context, draw(EDITOR)).threshold == 6
+    known = screenshot_settings(context.settings)
+    context.db.run(lambda session: live.change(session, known, "screenshots.dedup_threshold", "0", BEGIN))
+    assert take(context, draw(EDITOR.but(seed=9)), 1).threshold == 0
