@@ -2,7 +2,13 @@
 
 import typer
 
-from pipeline.cli import screenshots_adding, screenshots_finding, screenshots_running, screenshots_upkeep
+from pipeline.cli import (
+    screenshots_adding,
+    screenshots_finding,
+    screenshots_running,
+    screenshots_showing,
+    screenshots_upkeep,
+)
 
 app = typer.Typer(
     help="Take screenshots in, let models (or rules) understand them, and search what happened.\n\n"
@@ -18,7 +24,7 @@ app = typer.Typer(
 app.command("add")(screenshots_adding.add)
 app.command("search")(screenshots_finding.search)
 app.command("timeline")(screenshots_finding.timeline)
-app.command("show")(screenshots_finding.show)
+app.command("show")(screenshots_showing.show)
 app.command("status")(screenshots_running.status)
 app.command("batches")(screenshots_running.batches)
 app.command("rejected")(screenshots_running.rejected)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tasks.screenshots import Taken, WorkStatus
 
 DONE, FAILED, PARTIAL = 0, 1, 3
+PICTURES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
+"""What is taken of a folder. A file that is named is looked at, whatever it is called."""
 Source = Annotated[str, typer.Option(metavar="SOURCE", help="Where it was seen: screen:ID or window:ID.")]
 
 
@@ -50,7 +52,7 @@ class Job:
 
 
 def add(
-    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="PNG, JPEG, WebP, GIF, BMP; or folders.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="PNG, JPEG, WebP, GIF, BMP, TIFF; or folders.")],
     source: Source = "screen:0",
     app: Annotated[str, typer.Option(help="The program that was seen, such as Firefox.")] = "",
     title: Annotated[str, typer.Option(help="The window's title.")] = "",
@@ -100,12 +102,10 @@ def add(
 
 def _pictures(given: Sequence[Path]) -> list[Path]:
     """The files that were named, and the pictures in folders that were, in the order of their times."""
-    from pipeline.screenshots.frames.storage import SUFFIXES
-
     found: dict[Path, None] = {}
     for path in given:
         if path.is_dir():
-            inside = [one for one in path.iterdir() if one.suffix.lower() in SUFFIXES and one.is_file()]
+            inside = [one for one in path.iterdir() if one.suffix.lower() in PICTURES and one.is_file()]
             found |= dict.fromkeys(sorted(inside, key=lambda one: (one.stat().st_mtime, one.name)))
         else:
             found[path] = None

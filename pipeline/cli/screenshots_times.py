@@ -32,7 +32,8 @@ def moment(words: str, zone: tzinfo, option: str = "--since", now: datetime | No
                 midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
                 return midnight - timedelta(days=1) if day == "yesterday" else midnight
             case text if _AGO.fullmatch(text):
-                return now - timedelta(seconds=sum(int(n) * _UNITS[unit] for n, unit in _PART.findall(text)))
+                ago = timedelta(seconds=sum(int(n) * _UNITS[unit] for n, unit in _PART.findall(text)))
+                return now.astimezone(UTC) - ago  # in UTC: clocks that go forward take no hour away
         found = datetime.fromisoformat(said)
         # Far from the ends of the calendar, so that no zone leads over them.
         return (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)

@@ -24,6 +24,8 @@ LEXICAL_NOTE = (
     "No provider makes vectors: search knows words and parts of words, but no meaning. "
     "Name one in `screenshots.embeddings_provider` for more."
 )
+QUEUES = "screenshot-"
+"""What the names of the flow's own queues begin with."""
 LATE_BATCHES = 10
 """So many are asked for their notes."""
 MAX_NOTES = 8
@@ -72,13 +74,10 @@ def _notes(session: Session, settings: Settings) -> list[str]:
 
 
 def closed(context: Context) -> list[str]:
-    """Gates of the flow's providers that let nothing through now, in words."""
-    rules = context.settings.screenshots
+    """Gates of the flow's queues that let nothing through now, in words."""
     if not context.online:
         return []
-    asked = {"vision": rules.vision_provider, "text": rules.text_provider, "embeddings": rules.embeddings_provider}
-    queues = gates.gated_queues(context.settings).values()
-    names = sorted(queue.name for queue in queues if asked.get(queue.capability) == queue.provider)
+    names = sorted(name for name in gates.gated_queues(context.settings) if name.startswith(QUEUES))
     return list(dict.fromkeys(filter(None, (gates.closed_because(context, name) for name in names))))
 
 

@@ -148,7 +148,6 @@ class OriginView:
     act: str
     from_node_id: int | None
     batch_id: int | None
-    segment_id: str
     method: Origin
     model: str
     created_at: datetime
