@@ -42,7 +42,7 @@ from pipeline.screenshots.views import (
     view_of,
 )
 from pipeline.storage.context import Context, get_context
-from tasks.screenshot_tasks import launch, wake_in
+from tasks.screenshot_tasks import launch, tend, wake_in
 
 __all__ = [
     "BatchView", "DeadLetter", "Extent", "Forgotten", "Found", "Frame", "Hour", "NodeDetail", "NodeView",
@@ -183,7 +183,7 @@ def replay(kind: str, ids: Sequence[int] | None = None) -> list[int]:
     """Try dead letters again, these or all of the kind (`batch` or `merge`); the ids of those that were."""
     context = get_context()
     done = recovery.replay(context, kind, ids)
-    _moved(context)
+    _freed(context)
     return done
 
 
@@ -197,7 +197,7 @@ def forget(since: datetime, until: datetime) -> Forgotten:
     context = get_context()
     done = forgetting.forget(context, since, until)
     # What was merged with something that is gone is merged anew, and frames of broken-up batches are batched again.
-    _moved(context)
+    _freed(context)
     return done
 
 
@@ -214,3 +214,9 @@ def _moved(context: Context) -> None:
     """After the commit: launch what there is to do, and see to it that the buffer is looked at in time."""
     launch()
     wake_in(buffering.next_look_s(context))
+
+
+def _freed(context: Context) -> None:
+    """After the commit: batches, merges, vectors and the buffer may all have something to do again."""
+    if context.online:
+        tend()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, case, func, or_, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
@@ -188,11 +188,16 @@ _PORTION = 500
 
 
 def states_of(context: Context, shot_ids: Sequence[int]) -> dict[int, WorkStatus]:
-    """How these frames stand; one that was deleted meanwhile is left out."""
+    """How these frames stand; one that was deleted meanwhile is left out.
+
+    Done is a frame when its batch is: then there are nodes of it, which can be found.
+    """
     found: dict[int, WorkStatus] = {}
     with context.db.read() as session:
         for start in range(0, len(shot_ids), _PORTION):
             mine = SHOTS.c.id.in_(shot_ids[start : start + _PORTION])
-            rows = session.execute(select(SHOTS.c.id, SHOTS.c.status).where(mine))
-            found |= {row.id: WorkStatus(row.status) for row in rows}
+            stands = case((SHOTS.c.status == WorkStatus.FAILED_PERMANENT, SHOTS.c.status), else_=BATCHES.c.status)
+            both = SHOTS.outerjoin(BATCHES, BATCHES.c.id == SHOTS.c.batch_id)
+            rows = session.execute(select(SHOTS.c.id, stands).select_from(both).where(mine)).all()
+            found |= {shot_id: WorkStatus(status or WorkStatus.PENDING) for shot_id, status in rows}
     return found

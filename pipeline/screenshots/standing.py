@@ -24,8 +24,6 @@ LEXICAL_NOTE = (
     "No provider makes vectors: search knows words and parts of words, but no meaning. "
     "Name one in `screenshots.embeddings_provider` for more."
 )
-QUEUES = "screenshot-"
-"""What the names of the flow's own queues begin with."""
 LATE_BATCHES = 10
 """So many are asked for their notes."""
 MAX_NOTES = 8
@@ -77,7 +75,7 @@ def closed(context: Context) -> list[str]:
     """Gates of the flow's queues that let nothing through now, in words."""
     if not context.online:
         return []
-    names = sorted(name for name in gates.gated_queues(context.settings) if name.startswith(QUEUES))
+    names = sorted(queue.name for queue in gates.screenshot_queues(context.settings))
     return list(dict.fromkeys(filter(None, (gates.closed_because(context, name) for name in names))))
 
 

@@ -9,21 +9,25 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import typer
-from sqlalchemy import insert
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
 from pipeline.cli.main import app
 from pipeline.cli.screenshots_times import moment
+from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.screenshots import working
-from pipeline.screenshots.graph.models import CALLS
-from pipeline.screenshots.working import Evidence
+from pipeline.screenshots import shards, working
+from pipeline.screenshots.analysis.provenance import Operation
+from pipeline.screenshots.analysis.schemas import VlmIndex
+from pipeline.screenshots.expansion import ExpandWork
+from pipeline.screenshots.routing import CONTROL
+from pipeline.screenshots.states import Ask
+from pipeline.screenshots.working import UsedCall
 from pipeline.storage.context import Context
 from tasks import screenshots
-from tests.integration.screenshots.conftest import ME, Hand, draft
 from tests.support.screenshots import desk
 
+ME = Owner("here:1:a", "request-1")
 AT = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 
 
@@ -64,23 +68,31 @@ def shown(*arguments: str | Path, code: int = 0) -> Any:
     return json.loads(penstock(*arguments, "--json", code=code).stdout)
 
 
+def segment(title: str, screens: list[int], summary: str = "", **more: Any) -> dict[str, Any]:
+    return {"screen_ids": screens, "event": {"title": title, "summary": summary}, **more}
+
+
 @pytest.fixture
-def analysed(context: Context, shots: list[Path], tmp_path: Path) -> list[int]:
-    """Nodes that were made of the five pictures: an event and what was derived from it, and another event."""
+def analysed(context: Context, shots: list[Path]) -> list[int]:
+    """Nodes that a vision model's segments became: an event and what was derived from it, and another event."""
     penstock("add", shots[0].parent, "--app", "Firefox", "--title", "Invoices", "--no-wait")
     batch = screenshots.batches()[0]
-    drafts = [
-        draft("Paying invoices", batch.shot_ids[:2], at=AT, summary="three of March"),
-        draft("Ann pays late", batch.shot_ids[:2], at=AT, kind="knowledge", derived_from=0),
-        draft("修复数据库连接池泄漏", batch.shot_ids[2:], at=AT + timedelta(hours=1)),
+    working.begin(context, batch.id)
+    shard = shards.claim(context, batch.id, ME)
+    assert shard is not None
+    segments = [
+        segment("Paying bills", [1, 2], "three of March", derived={"knowledge": [{"title": "Ann pays late"}]}),
+        segment("修复数据库连接池泄漏", [3, 4, 5]),
     ]
-    made = Hand(context, tmp_path).analyse(batch.id, drafts, {batch.shot_ids[0]: Evidence("Invoice 0 of March")})
-    call = {
-        "batch_id": batch.id, "operation": "vlm_analyze_shard", "provider": "ai", "model": "m", "ask": "first",
-        "prompt_hash": "abc123", "attempt": 2, "shot_ids": json.dumps(batch.shot_ids), "created_at": AT,
-    }  # fmt: skip
-    context.db.run(lambda session: session.execute(insert(CALLS).values(**call)))
-    return made
+    seen = [{"screenshot_id": batch.shot_ids[0], "ocr_text": "Bill 0 of March"}]
+    index = VlmIndex.model_validate({"segments": segments, "screenshots": seen})
+    call = UsedCall(Operation.ANALYSE, "ai", "m", "abc123", 2, Ask.FIRST, batch.shot_ids)
+    assert shards.done(context, shard, index, call)
+    shards.settle(context, batch.id)
+    with ExpandWork(context, batch.id, CONTROL, ME, None) as work:
+        assert work.run().done
+    found = [node for hour in screenshots.timeline(derived=True) for node in hour.nodes]
+    return sorted(node.id for node in found)
 
 
 def test_help_names_every_command(context: Context) -> None:
@@ -157,42 +169,39 @@ def test_status_counts_and_says_in_words_what_was_done_without_a_model(context: 
 
 
 def test_search_says_how_much_is_indexed_and_that_vectors_are_lexical(context: Context, analysed: list[int]) -> None:
-    text = penstock("search", "invoices", "--since", "2026-02-28").output
-    assert "Paying invoices — three of March" in text
+    text = penstock("search", "bills", "--since", "2026-02-28").output
+    assert "Paying bills — three of March" in text
     assert "2026-03-01 10:00" in text, "told in the zone of the settings"
     assert "Indexed: 5 screenshots (0 waiting, 0 failed); vectors of 0 nodes (3 waiting, 0 failed)." in text
     assert "lexical only" in text
     found = shown("search", "数据库")
     assert [hit["node"]["id"] for hit in found["hits"]] == [analysed[2]]
     assert found["lexical"] is True
-    assert shown("search", "invoices", "--since", "2026-03-02")["hits"] == []
-    assert shown("search", "invoices", "--app", "Word")["hits"] == []
-    assert shown("search", "invoices", "--app", "firefox")["hits"] != []
+    assert shown("search", "bills", "--since", "2026-03-02")["hits"] == []
+    assert shown("search", "bills", "--app", "Word")["hits"] == []
+    assert shown("search", "bills", "--app", "firefox")["hits"] != []
     assert "Nothing found" in penstock("search", "zebra").output
 
 
 def test_timeline_goes_by_hour_and_thread(context: Context, analysed: list[int]) -> None:
     hours = shown("timeline")
-    assert [(hour["begins_at"], len(hour["nodes"])) for hour in hours] == [
-        ("2026-03-01T10:00:00+01:00", 1), ("2026-03-01T11:00:00+01:00", 1),
-    ]  # fmt: skip
+    assert [(hour["begins_at"], len(hour["nodes"])) for hour in hours] == [("2026-03-01T10:00:00+01:00", 1)] * 2
     assert len(shown("timeline", "--derived")[0]["nodes"]) == 2
-    assert len(shown("timeline", "--until", "2026-03-01T10:30")) == 1
+    assert len(shown("timeline", "--until", "2026-03-01T10:00:20")) == 1
     assert len(shown("timeline", "--thread", hours[1]["thread_id"])) == 1
-    assert "2026-03-01 10:00  Paying invoices" in penstock("timeline").output
+    assert "2026-03-01 10:00  Paying bills" in penstock("timeline").output
     assert "Nothing is known" in penstock("timeline", "--since", "2026-03-02").output
 
 
 def test_show_leads_from_a_node_to_calls_and_frames(context: Context, analysed: list[int]) -> None:
     text = penstock("show", str(analysed[0])).output
     assert "vlm_analyze_shard: ai m, prompt abc123, attempt 2 → shot:1" in text
-    assert "by the text model" not in text
-    assert "the text model" in text
+    assert "the vision model's segments as they stand" in text
     assert "derived from" in penstock("show", str(analysed[1])).output
     detail = shown("show", str(analysed[0]))
-    assert (detail["node"]["title"], len(detail["screenshots"]), len(detail["calls"])) == ("Paying invoices", 2, 1)
+    assert (detail["node"]["title"], len(detail["screenshots"]), len(detail["calls"])) == ("Paying bills", 2, 1)
     frame = penstock("show", "shot:1").output
-    for part in ("Firefox", "Invoices", "succeeded", "Invoice 0 of March", "kept until"):
+    for part in ("Firefox", "Invoices", "succeeded", "Bill 0 of March", "kept until"):
         assert part in frame
     assert shown("show", "shot:1")["status"] == "succeeded"
     for wrong in ("99", "shot:99"):
@@ -206,12 +215,14 @@ def test_dead_letters_have_reasons_and_are_replayed(context: Context, shots: lis
     batch = screenshots.batches()[0]
 
     def give_up() -> None:
-        unit = working.begin(context, ME, batch_id=batch.id)
-        assert unit is not None
-        working.fail(context, unit, UnitError("no key", kind=ErrorKind.PERMANENT))
+        working.begin(context, batch.id)
+        shard = shards.claim(context, batch.id, ME)
+        assert shard is not None
+        shards.failed(context, shard, UnitError("no key", kind=ErrorKind.PERMANENT))
+        shards.settle(context, batch.id)
 
     give_up()
-    assert [(one["kind"], one["reason"]) for one in shown("dead-letters")] == [("batch", "no key")]
+    assert [(one["kind"], one["reason"]) for one in shown("dead-letters")] == [("batch", "shard 1: no key")]
     assert f"batch:{batch.id}" in penstock("dead-letters").output
     assert shown("status")["dead_letters"] == {"batch": 1}
     assert "no key" in penstock("batches", "--failed").output
@@ -227,9 +238,9 @@ def test_delete_says_what_goes_and_asks(context: Context, analysed: list[int]) -
     ask = ("delete", "--since", "2026-03-01T10:00", "--until", "2026-03-01T10:00:15")
     refused = penstock(*ask, stdin="n\n", code=1).output
     assert "2 screenshots with their files and texts, 2 nodes that rest on them" in refused
-    assert len(shown("search", "paying")["hits"]) == 1
+    assert len(shown("search", "bills")["hits"]) == 1
     assert "Deleted: 2 screenshots, 2 nodes" in penstock(*ask, stdin="y\n").output
-    assert shown("search", "paying")["hits"] == []
+    assert shown("search", "bills")["hits"] == []
     assert "Nothing was captured" in penstock(*ask).output
     assert shown(*ask, "--yes") == {"screenshots": 0, "nodes": 0, "restored": 0}
 
@@ -279,8 +290,8 @@ class TestWithAProviderOfEmbeddings:
         }
 
     def test_one_that_is_down_leaves_words_alone_and_that_is_said(self, context: Context, analysed: list[int]) -> None:
-        text = penstock("search", "invoices").output
-        assert "Paying invoices" in text
+        text = penstock("search", "bills").output
+        assert "Paying bills" in text
         assert "By words alone, without meaning: " in text
-        found = shown("search", "paying")
+        found = shown("search", "bills")
         assert (found["lexical"], bool(found["note"]), len(found["hits"])) == (False, True, 1)
