@@ -79,9 +79,11 @@ def lock(session: Session, batch_id: int) -> Any | None:
 
 
 def lease_s(context: Context) -> float:
-    """How long a claim holds: longer than any call takes."""
+    """How long a claim holds: longer than any call takes, or recognising the text of a shard's frames here."""
     settings = context.settings
-    return max([settings.screenshots.stale_running_s, *(one.timeout_s + 60 for one in settings.providers.values())])
+    own = settings.screenshots
+    calls_s = [one.timeout_s + 60 for one in settings.providers.values()]
+    return max([own.stale_running_s, own.shard_size * settings.documents.page_timeout_s, *calls_s])
 
 
 def begin(context: Context, batch_id: int) -> Begun | None:
