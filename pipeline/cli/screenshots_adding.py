@@ -156,7 +156,8 @@ def _wait(jobs: Sequence[Job], stack: "Stack", rules: "ScreenshotSettings", *, q
     wanted = list(dict.fromkeys(job.shot_id for job in jobs if job.shot_id is not None))
     if not wanted:
         return
-    if len(wanted) % rules.batch_size and not quiet:
+    new = sum(job.outcome == "accepted" for job in jobs)
+    if new % rules.batch_size and not quiet:
         err.print(
             f"[dim]A batch begins with {count(rules.batch_size, 'screenshot')}, or {rules.batch_timeout_s:g} s after "
             "its first one.[/dim]", soft_wrap=True,

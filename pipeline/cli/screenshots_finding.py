@@ -73,10 +73,12 @@ def _show_found(found: "Found") -> None:
 
 
 def _indexed(found: "Found") -> str:
+    from pipeline.cli.output import count
+
     shots, vectors = found.screenshots, found.vectors
     return (
-        f"Indexed: {shots.done:,} screenshots ({shots.waiting:,} waiting, {shots.failed:,} failed); "
-        f"vectors of {vectors.done:,} nodes ({vectors.waiting:,} waiting, {vectors.failed:,} failed)."
+        f"Indexed: {count(shots.done, 'screenshot')} ({shots.waiting:,} waiting, {shots.failed:,} failed); "
+        f"vectors of {count(vectors.done, 'node')} ({vectors.waiting:,} waiting, {vectors.failed:,} failed)."
     )
 
 
