@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine.claims import is_due
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.relaunch import RELAUNCH_AFTER_S, again
+from pipeline.providers.flow_settings import screenshots_in_force
 from pipeline.screenshots.models import BATCHES, SHARDS
 from pipeline.screenshots.picking import pick, scanned
 from pipeline.screenshots.routing import CONTROL, Routes, routes
@@ -37,7 +38,7 @@ class BatchLaunch:
 def plan(context: Context) -> list[BatchLaunch]:
     """The batches to send now, and a note on their rows that they were: what something was paid for first, then as
     many others as there are places for, new and old ones by turns. Source 000, sections 2.2 and 2.4."""
-    rules = context.settings.screenshots
+    rules = screenshots_in_force(context)
     now_open = routes(context)
     depths = _depths(context, [CONTROL, now_open.analyse, now_open.expand])
     turn = _turn(context)
