@@ -18,7 +18,7 @@ from pipeline.engine import quota
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.screenshots import finding, queries, recovery, standing
-from pipeline.screenshots.frames import buffering, storage
+from pipeline.screenshots.frames import buffering, ledger, storage
 from pipeline.screenshots.frames import ingest as taking
 from pipeline.screenshots.frames.ingest import Frame, Taken
 from pipeline.screenshots.graph import forgetting
@@ -47,7 +47,7 @@ from tasks.screenshot_tasks import launch, tend, wake_in
 __all__ = [
     "BatchView", "DeadLetter", "Extent", "Forgotten", "Found", "Frame", "Hour", "NodeDetail", "NodeView",
     "RejectionView", "ScreenshotView", "SourceView", "Status", "Taken", "UserError", "WorkStatus", "batches",
-    "dead_letters", "extent", "follow", "forget", "ingest", "rejections", "replay", "screenshot", "search",
+    "dead_letters", "extent", "follow", "forget", "ingest", "leave_out", "rejections", "replay", "screenshot", "search",
     "set_active", "show", "sources", "status", "time_zone", "timeline",
 ]  # fmt: skip
 
@@ -71,6 +71,13 @@ def ingest(
     taken = taking.ingest(context, frame, Frame(source, at or _captured_at(frame), app, window_title))
     _moved(context)
     return taken
+
+
+def leave_out(frame: Frame) -> None:
+    """Note in the ledger that a frame was not even captured, since a person excluded what it would have shown."""
+    context = get_context()
+    now = datetime.now(UTC)
+    context.db.run(lambda session: ledger.note(session, frame.source, frame.ts, "excluded", now))
 
 
 def _captured_at(picture: Path | bytes) -> datetime:

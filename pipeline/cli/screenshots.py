@@ -7,6 +7,7 @@ from pipeline.cli import (
     screenshots_finding,
     screenshots_running,
     screenshots_showing,
+    screenshots_taking,
     screenshots_upkeep,
 )
 
@@ -22,6 +23,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command("add")(screenshots_adding.add)
+app.command("watch")(screenshots_taking.watch)
+app.command("capture")(screenshots_taking.capture)
 app.command("search")(screenshots_finding.search)
 app.command("timeline")(screenshots_finding.timeline)
 app.command("show")(screenshots_showing.show)

@@ -13,13 +13,10 @@ from pipeline.cli.screenshots_common import Json, ready, tell_if_nothing_runs
 from pipeline.cli.screenshots_times import HOW, moment
 
 if TYPE_CHECKING:
-    from pipeline.settings import ScreenshotSettings
     from pipeline.standalone.stack import Stack
     from tasks.screenshots import Taken, WorkStatus
 
 DONE, FAILED, PARTIAL = 0, 1, 3
-PICTURES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"}
-"""What is taken of a folder. A file that is named is looked at, whatever it is called."""
 Source = Annotated[str, typer.Option(metavar="SOURCE", help="Where it was seen: screen:ID or window:ID.")]
 
 
@@ -92,7 +89,7 @@ def add(
     else:
         with using_stack(settings) as stack:
             _take(jobs, frame, captured, quiet=as_json)
-            _wait(jobs, stack, settings.screenshots, quiet=as_json)
+            _wait(jobs, stack, quiet=as_json)
     if as_json:
         print_json({"files": [_as_json(job) for job in jobs]})
     else:
@@ -101,11 +98,16 @@ def add(
 
 
 def _pictures(given: Sequence[Path]) -> list[Path]:
-    """The files that were named, and the pictures in folders that were, in the order of their times."""
+    """The files that were named, and the pictures in folders that were, in the order of their times.
+
+    A file that is named is looked at, whatever it is called.
+    """
+    from pipeline.screenshots.frames.watching import is_picture
+
     found: dict[Path, None] = {}
     for path in given:
         if path.is_dir():
-            inside = [one for one in path.iterdir() if one.suffix.lower() in PICTURES and one.is_file()]
+            inside = [one for one in path.iterdir() if is_picture(one) and one.is_file()]
             found |= dict.fromkeys(sorted(inside, key=lambda one: (one.stat().st_mtime, one.name)))
         else:
             found[path] = None
@@ -114,19 +116,25 @@ def _pictures(given: Sequence[Path]) -> list[Path]:
 
 def _take(jobs: Sequence[Job], frame: dict[str, str], at: "datetime | None", *, quiet: bool) -> None:
     from pipeline.cli.output import err
+
+    for job in jobs:
+        take(job, frame, at)
+        if not quiet:
+            err.print(line(job), soft_wrap=True)
+
+
+def take(job: Job, frame: dict[str, str], at: "datetime | None" = None) -> None:
+    """Take a file in; `job` says what became of it."""
     from pipeline.engine.errors import PenstockError
     from tasks import screenshots
 
-    for job in jobs:
-        try:
-            job.taken = screenshots.ingest(job.path, at=at, **frame)
-        except PenstockError as error:
-            job.error = str(error)
-        if not quiet:
-            err.print(_line(job), soft_wrap=True)
+    try:
+        job.taken = screenshots.ingest(job.path, at=at, **frame)
+    except PenstockError as error:
+        job.error = str(error)
 
 
-def _line(job: Job) -> str:
+def line(job: Job) -> str:
     """What became of a file, as one line."""
     from pipeline.cli.output import one_line
 
@@ -149,13 +157,16 @@ def _line(job: Job) -> str:
     return f"{name}: [red]refused[/red]" + (f": {one_line(why)}" if why else "")
 
 
-def _wait(jobs: Sequence[Job], stack: "Stack", rules: "ScreenshotSettings", *, quiet: bool) -> None:
+def _wait(jobs: Sequence[Job], stack: "Stack", *, quiet: bool) -> None:
     from pipeline.cli.output import count, err
     from pipeline.cli.screenshots_progress import wait_for
+    from pipeline.providers.flow_settings import screenshots_in_force
+    from pipeline.storage.context import get_context
 
     wanted = list(dict.fromkeys(job.shot_id for job in jobs if job.shot_id is not None))
     if not wanted:
         return
+    rules = screenshots_in_force(get_context())
     new = sum(job.outcome == "accepted" for job in jobs)
     if new % rules.batch_size and not quiet:
         err.print(
@@ -177,12 +188,12 @@ def _wait(jobs: Sequence[Job], stack: "Stack", rules: "ScreenshotSettings", *, q
 def _tell_end(jobs: Sequence[Job], *, waited: bool) -> None:
     from pipeline.cli.output import count, err
 
-    by = Counter(job.outcome for job in jobs)
     analysed = sum(job.state is not None and job.state.value == "succeeded" for job in jobs)
     failed = sum(job.state is not None and job.state.value == "failed_permanent" for job in jobs)
+    by = Counter(job.outcome for job in jobs)
     parts = [f"{count(by['accepted'], 'screenshot')} taken in"]
     parts += [f"{analysed:,} analysed"] if waited else []
-    parts += [f"{by[name]:,} {name}" for name in ("known", "duplicate", "excluded", "inactive", "refused") if by[name]]
+    parts += left_out(by)
     parts += (
         [f"[red]{failed:,} could not be analysed[/red] (`penstock screenshots dead-letters` says why)"]
         if failed
@@ -191,6 +202,11 @@ def _tell_end(jobs: Sequence[Job], *, waited: bool) -> None:
     err.print(", ".join(parts) + ".", soft_wrap=True)
     if not waited and by["accepted"]:
         tell_if_nothing_runs()
+
+
+def left_out(by: "Counter[str]") -> list[str]:
+    """How many were not taken in, by why."""
+    return [f"{by[name]:,} {name}" for name in ("known", "duplicate", "excluded", "inactive", "refused") if by[name]]
 
 
 def _code(jobs: Sequence[Job]) -> int:
