@@ -11,7 +11,7 @@ from pipeline.engine import traces
 from pipeline.engine.errors import PenstockError, UserError
 from pipeline.engine.passage import GateClosed, Passage
 from pipeline.providers import gates
-from pipeline.providers.gates import SCREENSHOT_EMBEDDINGS
+from pipeline.providers.flow_settings import SCREENSHOT_EMBEDDINGS
 from pipeline.providers.protocols import Embeddings
 from pipeline.providers.tracing import Tracer
 from pipeline.screenshots.graph import embedding, search
