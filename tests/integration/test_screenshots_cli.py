@@ -20,9 +20,13 @@ from pipeline.screenshots import shards, working
 from pipeline.screenshots.analysis.provenance import Operation
 from pipeline.screenshots.analysis.schemas import VlmIndex
 from pipeline.screenshots.expansion import ExpandWork
+from pipeline.screenshots.frames import capturing
+from pipeline.screenshots.frames.capturing import Captured
+from pipeline.screenshots.frames.ingest import Frame
 from pipeline.screenshots.routing import CONTROL
 from pipeline.screenshots.states import Ask
 from pipeline.screenshots.working import UsedCall
+from pipeline.settings import ScreenshotSettings
 from pipeline.storage.context import Context
 from tasks import screenshots
 from tests.support.screenshots import desk
@@ -278,6 +282,52 @@ def test_what_is_no_moment_is_refused(words: str) -> None:
         words = "0001-01-01T00:00+14:00"
     with pytest.raises(typer.BadParameter):
         moment(words, ZoneInfo("Europe/Berlin"))
+
+
+class Screens:
+    """Two screens that are looked at twice; the second time one of them has not changed. Then Ctrl-C."""
+
+    def __init__(self, rules: ScreenshotSettings) -> None:
+        self.rules = rules
+        self.looks = 0
+
+    def __enter__(self) -> "Screens":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held."""
+
+    def capture(self) -> list[Captured]:
+        self.looks += 1
+        if self.looks > 2:
+            raise KeyboardInterrupt
+        front = "KeePassXC" if "*KeePass*" in self.rules.excluded_apps else "Firefox"
+        frames = [Frame(f"screen:{n}", AT + timedelta(seconds=self.looks), front) for n in (1, 2)]
+        pictures = [self.picture(0), self.picture(self.looks)]
+        if front == "KeePassXC":
+            pictures = [b"", b""]
+        return [Captured(frame, data) for frame, data in zip(frames, pictures, strict=True)]
+
+    def picture(self, seed: int) -> bytes:
+        path = Path(os.environ["PENSTOCK_DATA_DIR"]) / "screen.png"
+        return desk(path, seed=seed).read_bytes()
+
+
+def test_capturing_goes_on_until_ctrl_c_and_counts(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capturing, "Capturer", Screens)
+    text = penstock("capture", "--every", "0.2").output
+    assert "3 screenshots taken in, 1 duplicate." in text
+    assert [source["key"] for source in shown("sources")] == ["screen:1", "screen:2"]
+    assert screenshots.screenshot(1).app == "Firefox"
+
+
+def test_what_the_command_line_excludes_is_not_captured_but_noted(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capturing, "Capturer", Screens)
+    told = penstock("capture", "--once", "--monitor", "2", "--exclude-app", "*KeePass*").output
+    assert "0 screenshots taken in, 1 excluded." in told
+    assert [(one["source_key"], one["reason"]) for one in shown("rejected")] == [("screen:2", "excluded")]
 
 
 class TestWithAProviderOfEmbeddings:
