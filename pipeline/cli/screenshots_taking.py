@@ -43,10 +43,12 @@ def watch(
     check_source(source)
     frame = {"source": source, "app": app, "window_title": title}
     by: Counter[str] = Counter()
+    # Before the stack is started: what comes while it starts is new, and a folder that is not there is told at once.
+    pictures = pictures_in(folder, Event(), existing=existing)
     with using_stack(settings) as stack:
         err.print(f"Watching {one_line(str(folder))} for {one_line(source)}. Ctrl-C ends it.", soft_wrap=True)
         try:
-            for path in pictures_in(folder, Event(), existing=existing):
+            for path in pictures:
                 stack.ensure()
                 job = Job(path)
                 take(job, frame)
