@@ -103,7 +103,7 @@ class ShardWork:
 
         threads = ocr.threads_of(self._context.settings)
         texts = {
-            unit.shots[screen].id: clean("\n".join(line.text for line in ocr.recognise(_picture(path), threads)))
+            unit.shots[screen].id: clean("\n".join(line.text for line in ocr.recognise(hashing.load_image(path), threads)))
             for screen, path in files.items()
         }  # fmt: skip
         screens = {screen: shot_of(unit.shots[screen]) for screen in files}
@@ -124,7 +124,7 @@ class ShardWork:
         if unit.row.ask == Ask.REPAIR:
             problem = problem_of(unit.row.reply or "", screens)
             prompt = prompts.repair_prompt(prompt, unit.row.reply or "", problem)
-        pictures = [hashing.as_jpeg(_picture(path)) for _, path in sorted(files.items())]
+        pictures = [hashing.as_jpeg(hashing.load_image(path)) for _, path in sorted(files.items())]
         answer = self._tracer.call(
             "vision", Operation.ANALYSE.value, looker.name, looker.model,
             lambda: looker.look(
@@ -176,7 +176,3 @@ def problem_of(reply: str, screens: dict[int, Any]) -> str:
 
 def _with(notes: list[str], found: Read[VlmIndex]) -> Read[VlmIndex]:
     return Read(found.value, (*notes, *found.notes))
-
-
-def _picture(path: Path) -> Any:
-    return hashing.read_frame(path.read_bytes()).image
