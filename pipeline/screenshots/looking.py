@@ -102,10 +102,10 @@ class ShardWork:
         from pipeline.providers.local import ocr  # noqa: PLC0415  # a second, which looking by a provider never needs
 
         threads = ocr.threads_of(self._context.settings)
-        texts = {
-            unit.shots[screen].id: clean("\n".join(line.text for line in ocr.recognise(hashing.load_image(path), threads)))
-            for screen, path in files.items()
-        }  # fmt: skip
+        texts: dict[int, str] = {}
+        for screen, path in files.items():
+            lines = ocr.recognise(hashing.load_image(path), threads)
+            texts[unit.shots[screen].id] = clean("\n".join(line.text for line in lines))
         screens = {screen: shot_of(unit.shots[screen]) for screen in files}
         index = index_by_rules(screens, texts, HistoryPack.model_validate_json(unit.history_pack))
         used = UsedCall(
