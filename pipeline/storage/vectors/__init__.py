@@ -7,11 +7,10 @@ with the few hundred vectors whose codes are nearest. A small collection is comp
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Select, delete, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine import tables
@@ -26,7 +25,7 @@ _CHUNK = 4000
 _PORTION = 500
 _EXACT_VALUES = 2_000_000
 """Collections of up to this many numbers are compared exactly: 2,000 vectors of 1,000, some 20 ms."""
-_SPARE, _SPARE_EACH = 400, 4
+_SPARE, _SPARE_EACH = 600, 2
 """Vectors that are compared exactly: so many, and so many for each hit that is wanted."""
 
 
@@ -119,21 +118,31 @@ def _read(
     session: Session, of: Collection, wanted: Floats, limit: int, among: Sequence[int] | None
 ) -> Iterator[Rows]:
     """What is to be compared exactly, in chunks."""
-    query: Select[Any] = select(VECTORS.c.item_id, VECTORS.c.data).where(
-        VECTORS.c.kind == of.kind, VECTORS.c.model == of.model, VECTORS.c.dims == of.dims
-    )
+    count = _SPARE + _SPARE_EACH * limit
     chosen = None if among is None else np.array(among, np.int64)
     # What this transaction itself has changed is not to get into an index that others use.
-    if not changes.has_own(session, of.kind):
+    if not changes.has_own(session, of.kind) and (chosen is None or len(chosen) > count):
         known = index.current(session, of)
-        if among is not None or len(known.ids) * of.dims > _EXACT_VALUES:
-            chosen = known.nearest(wanted, _SPARE + _SPARE_EACH * limit, chosen)
-    if chosen is None:
-        yield from session.execute(query.execution_options(yield_per=_CHUNK)).partitions()
-        return
-    for start in range(0, len(chosen), _PORTION):
-        portion = np.sort(chosen[start : start + _PORTION]).tolist()
-        yield session.execute(query.where(VECTORS.c.item_id.in_(portion))).all()
+        if chosen is not None or len(known.ids) * of.dims > _EXACT_VALUES:
+            chosen = known.nearest(wanted, count, chosen)
+    return _read_all(session, of) if chosen is None else _read_some(session, of, np.sort(chosen).tolist())
+
+
+def _read_all(session: Session, of: Collection) -> Iterator[Rows]:
+    query = select(VECTORS.c.item_id, VECTORS.c.data).where(
+        VECTORS.c.kind == of.kind, VECTORS.c.model == of.model, VECTORS.c.dims == of.dims
+    )
+    for rows in session.execute(query.execution_options(yield_per=_CHUNK)).partitions():
+        yield [(item_id, data) for item_id, data in rows]
+
+
+def _read_some(session: Session, of: Collection, ids: list[int]) -> Iterator[Rows]:
+    columns = (VECTORS.c.item_id, VECTORS.c.model, VECTORS.c.dims, VECTORS.c.data)
+    for start in range(0, len(ids), _PORTION):
+        # Model and length are looked at here: asked for them, SQLite reads the whole model by its index instead.
+        mine = (VECTORS.c.kind == of.kind, VECTORS.c.item_id.in_(ids[start : start + _PORTION]))
+        rows = session.execute(select(*columns).where(*mine)).all()
+        yield [(item_id, data) for item_id, model, dims, data in rows if (model, dims) == (of.model, of.dims)]
 
 
 def _compared(read: Iterator[Rows], unit: Floats) -> tuple[NDArray[np.int64], Floats]:

@@ -48,7 +48,6 @@ class Index:
         """About the nearest items, in no order; `among`: only of these."""
         ids, words = self.ids, self.words
         if among is not None:
-            # Sorted and searched by hand: three times as fast as `isin` for a few among many.
             keep = np.flatnonzero(np.isin(ids, among))
             ids, words = ids[keep], words[:, keep]
         if len(ids) <= count:
