@@ -137,9 +137,9 @@ class HashedWords:
 def asked(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """(words, filters): three in five without a filter; else a time, short or long, an app, or both."""
     newest = BEGIN + timedelta(minutes=count)
+    day, week, month = ({"since": newest - timedelta(days=days)} for days in (1, 7, 30))
     filters: Sequence[dict[str, Any]] = (
-        {}, {}, {"since": newest - timedelta(days=1)}, {}, {"app": "Chrome"}, {}, {"since": newest - timedelta(days=30)},
-        {}, {"app": "outlook"}, {"since": newest - timedelta(days=7), "app": "微信"},
+        {}, {}, day, {}, {"app": "Chrome"}, {}, month, {}, {"app": "outlook"}, {**week, "app": "微信"},
     )  # fmt: skip
     for number, words in enumerate(screenshot_texts.queries(QUERIES)):
         # Seven kinds of words, ten of filters: each meets each.
@@ -196,10 +196,11 @@ def recall(context: Context, queries: int = 100) -> float:
     asked_for = screenshot_texts.queries(queries, seed=10)
     wanted = np.array(LexicalEmbeddings().embed(asked_for).vectors, np.float32)
     with context.db.read() as session:
-        exact = []
         query = select(VECTORS.c.data).where(VECTORS.c.kind == nodes.KIND).execution_options(yield_per=_PORTION)
-        for rows in session.execute(query).scalars().partitions():
-            exact.append(np.frombuffer(b"".join(rows), "<f4").reshape(len(rows), -1) @ wanted.T)
+        exact = [
+            np.frombuffer(b"".join(rows), "<f4").reshape(len(rows), -1) @ wanted.T
+            for rows in session.execute(query).scalars().partitions()
+        ]
         tenth = np.sort(np.concatenate(exact), axis=0)[-10]
         shares = []
         for vector, least in zip(wanted, tenth, strict=True):

@@ -11,28 +11,35 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from numpy.random import Generator
 
+
+def _listed(words: str) -> list[str]:
+    return words.split()
+
+
 BEGIN = datetime(2026, 1, 1, 8, 0, tzinfo=UTC)
-APPS = ("Visual Studio Code", "Google Chrome", "Terminal", "Slack", "Microsoft Excel", "微信", "飞书", "Figma", "Outlook")
-COMMON = (
-    "review report meeting update error test database invoice project login page server file report screen customer"
-    " order search table email design branch deploy build cache queue worker budget schedule"
-).split()
-COMMON_CHINESE = ("数据库", "会议", "报告", "测试", "页面", "错误", "项目", "更新", "客户", "设计", "订单", "用户", "登录")
-_BEFORE = " re un pre over sub inter multi auto micro cross".split(" ")
-_STEMS = (
-    "connect invoice account deploy request render convert index market travel garden kitchen energy signal paper letter"
-    " window camera finance contract tenant visit graph vector merge schema storage backup cluster network packet socket"
-    " thread memory budget forecast quarter payroll holiday flight hotel ticket museum concert recipe pasta tomato"
-    " bicycle engine battery sensor robot planet orbit protein enzyme patient clinic therapy lecture student grammar"
-    " novel chapter poem sculpt paint colour font layout banner campaign audience metric funnel retain churn price tax"
-    " audit ledger credit debit loan insure claim policy court statute permit zone bridge tunnel harbor cargo freight"
-).split()
-_AFTER = " s ing ed er ment ation able ly board".split(" ")
-_CHINESE = (
-    "数据 连接 系统 服务 用户 报告 会议 项目 测试 部署 缓存 队列 网络 安全 日志 监控 接口 文档 预算 合同 发票 客户 供应 物流"
-    " 库存 订单 支付 退款 营销 设计 图片 视频 音乐 旅行 酒店 机票 餐厅 健康 医院 课程 论文 实验 算法 模型 训练 向量 搜索 排序"
-    " 推荐 广告 增长 留存 分析 统计 财务 税务 审计 招聘 面试 培训 绩效 假期 邮件 通知 权限 登录 注册 版本 分支 合并 冲突 编译"
-).split()
+APPS = ("Visual Studio Code", "Google Chrome", "Terminal", "Slack", "Microsoft Excel", "微信", "飞书", "Outlook")
+COMMON = _listed(
+    "review report meeting update error test database invoice project login page server file report screen"
+    " customer order search table email design branch deploy build cache queue worker budget schedule"
+)
+COMMON_CHINESE = _listed("数据库 会议 报告 测试 页面 错误 项目 更新 客户 设计 订单 用户 登录")
+_BEFORE = ("", "re", "un", "pre", "over", "sub", "inter", "multi", "auto", "micro", "cross")
+_STEMS = _listed(
+    "connect invoice account deploy request render convert index market travel garden kitchen energy signal paper"
+    " letter window camera finance contract tenant visit graph vector merge schema storage backup cluster network"
+    " packet socket thread memory budget forecast quarter payroll holiday flight hotel ticket museum concert"
+    " recipe pasta tomato bicycle engine battery sensor robot planet orbit protein enzyme patient clinic therapy"
+    " lecture student grammar novel chapter poem sculpt paint colour font layout banner campaign audience metric"
+    " funnel retain churn price tax audit ledger credit debit loan insure claim policy court statute permit zone"
+    " bridge tunnel harbor cargo freight"
+)
+_AFTER = ("", "s", "ing", "ed", "er", "ment", "ation", "able", "ly", "board")
+_CHINESE = _listed(
+    "数据 连接 系统 服务 用户 报告 会议 项目 测试 部署 缓存 队列 网络 安全 日志 监控 接口 文档 预算 合同 发票"
+    " 客户 供应 物流 库存 订单 支付 退款 营销 设计 图片 视频 音乐 旅行 酒店 机票 餐厅 健康 医院 课程 论文 实验"
+    " 算法 模型 训练 向量 搜索 排序 推荐 广告 增长 留存 分析 统计 财务 税务 审计 招聘 面试 培训 绩效 假期 邮件"
+    " 通知 权限 登录 注册 版本 分支 合并 冲突 编译"
+)
 
 
 @dataclass(frozen=True)

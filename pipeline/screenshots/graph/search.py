@@ -107,9 +107,7 @@ def _ranks(items: Iterable[int]) -> dict[int, int]:
     return {item: rank for rank, item in enumerate(items, 1)}
 
 
-def _by_vector(
-    session: Session, vector: QueryVector | None, depth: int, since: datetime | None, app: str
-) -> list[int]:
+def _by_vector(session: Session, vector: QueryVector | None, depth: int, since: datetime | None, app: str) -> list[int]:
     if vector is None:
         return []
     if since is None and not app:
@@ -177,6 +175,6 @@ def _count_by(session: Session, column: Column[Any], usual: str) -> dict[str, in
     others = (select(column, func.count()).where(they).group_by(column) for they in (column < usual, column > usual))
     # One statement: counts of different moments need not add up.
     query = union_all(select(literal(_TOTAL), func.count()).select_from(column.table), *others)
-    counted: dict[str, int] = dict(session.execute(query).tuples().all())
+    counted: dict[str, int] = {value: count for value, count in session.execute(query)}  # noqa: C416  # rows are no pairs
     total = counted.pop(_TOTAL)
     return {**counted, usual: total - sum(counted.values())}

@@ -114,9 +114,7 @@ def search(
 Rows = Sequence[tuple[int, bytes]]
 
 
-def _read(
-    session: Session, of: Collection, wanted: Floats, limit: int, among: Sequence[int] | None
-) -> Iterator[Rows]:
+def _read(session: Session, of: Collection, wanted: Floats, limit: int, among: Sequence[int] | None) -> Iterator[Rows]:
     """What is to be compared exactly, in chunks."""
     count = _SPARE + _SPARE_EACH * limit
     chosen = None if among is None else np.array(among, np.int64)
