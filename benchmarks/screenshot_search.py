@@ -154,10 +154,11 @@ def ask(context: Context, words: str, **filters: Any) -> search.Found:
 
 def _warm(context: Context, count: int) -> Figures:
     ask(context, "warm up")
-    plain, filtered, after_change = [], [], []
+    plain, filtered, after_change, cpu = [], [], [], []
     for words, filters in asked(count):
-        begun = time.perf_counter()
+        begun, cpu_begun = time.perf_counter(), time.process_time()
         ask(context, words, **filters)
+        cpu.append((time.process_time() - cpu_begun) * 1000)
         (filtered if filters else plain).append(_ms_since(begun))
     for words in screenshot_texts.queries(40, seed=9):
         with context.db.transaction() as session:
@@ -166,10 +167,13 @@ def _warm(context: Context, count: int) -> Figures:
         begun = time.perf_counter()
         ask(context, words)
         after_change.append(_ms_since(begun))
+    both = [*plain, *filtered]
     return {
-        "search_p95_ms": _percentile([*plain, *filtered], 95), "search_median_ms": _percentile([*plain, *filtered], 50),
-        "search_worst_ms": _percentile([*plain, *filtered], 100), "plain_p95_ms": _percentile(plain, 95),
-        "filtered_p95_ms": _percentile(filtered, 95), "after_change_p95_ms": _percentile(after_change, 95),
+        "search_p95_ms": _percentile(both, 95), "search_median_ms": _percentile(both, 50),
+        # What it takes of the processors: on a machine that others use as well, this says more.
+        "search_p95_cpu_ms": _percentile(cpu, 95), "search_worst_ms": _percentile(both, 100),
+        "plain_p95_ms": _percentile(plain, 95), "filtered_p95_ms": _percentile(filtered, 95),
+        "after_change_p95_ms": _percentile(after_change, 95),
     }  # fmt: skip
 
 

@@ -27,6 +27,8 @@ _DEPTH_FILTERED = 500
 _FEW = 3000
 """Nodes that pass a filter, up to which their vectors alone are compared."""
 
+_SPARE = 10
+"""Nodes that are looked up beyond those asked for, should one have gone into another between two statements."""
 _TOTAL = "*"
 
 
@@ -82,15 +84,14 @@ def search(
             more = fulltext.search(session, words, depth, since=since, app=app, any_word=True)
             by_text += [node_id for node_id in more if node_id not in set(by_text)]
         by_vector = _by_vector(session, vector, depth, since, app)
-        facts = _facts(session, {*by_text, *by_vector})
-        text_rank = _ranks(node_id for node_id in by_text if node_id in facts)
-        wanted = (node_id for node_id in by_vector if node_id in facts and _matches(facts[node_id], since, app))
-        vector_rank = _ranks(wanted)
-        best = fuse(text_rank, vector_rank)[:limit]
+        text_rank, vector_rank = _ranks(by_text), _ranks(by_vector)
+        best = fuse(text_rank, vector_rank)[: limit + _SPARE]
+        facts = _facts(session, [node_id for node_id, _ in best])
         hits = [
             Hit(facts[node_id][0], score, text_rank.get(node_id), vector_rank.get(node_id), facts[node_id][1])
             for node_id, score in best
-        ]
+            if node_id in facts
+        ][:limit]
         return Found(hits, *_coverage(session))
 
 
@@ -126,11 +127,9 @@ def _near(session: Session, vector: QueryVector, depth: int, among: Sequence[int
     return [hit.item_id for hit in hits if hit.score > 0]
 
 
-def _facts(session: Session, node_ids: set[int]) -> dict[int, tuple[Any, tuple[str, ...]]]:
+def _facts(session: Session, ids: Sequence[int]) -> dict[int, tuple[Any, tuple[str, ...]]]:
     """(row, apps) of those nodes that stand for themselves."""
-    ids = list(node_ids)
-    stands = select(NODES).where(NODES.c.id.in_(ids), NODES.c.merged_into_id.is_(None))
-    rows = session.execute(stands).all()
+    rows = session.execute(select(NODES).where(NODES.c.id.in_(ids))).all()
     seen = (
         select(LINKS.c.node_id, SHOTS.c.app, SHOTS.c.app_guess)
         .join(SHOTS, SHOTS.c.id == LINKS.c.shot_id)
@@ -140,15 +139,7 @@ def _facts(session: Session, node_ids: set[int]) -> dict[int, tuple[Any, tuple[s
     apps: dict[int, set[str]] = {}
     for node_id, app, guess in session.execute(seen):
         apps.setdefault(node_id, set()).update(filter(None, (app, guess)))
-    return {row.id: (row, tuple(sorted(apps.get(row.id, ())))) for row in rows}
-
-
-def _matches(facts: tuple[Any, tuple[str, ...]], since: datetime | None, app: str) -> bool:
-    row, apps = facts
-    if since is not None and row.event_time < since:
-        return False
-    wanted = " ".join(fulltext.terms(app))
-    return not app or any(f" {wanted}" in f" {' '.join(fulltext.terms(name))}" for name in apps)
+    return {row.id: (row, tuple(sorted(apps.get(row.id, ())))) for row in rows if row.merged_into_id is None}
 
 
 def coverage(context: Context) -> tuple[Progress, Progress]:
