@@ -17,7 +17,7 @@ from pipeline.screenshots.routing import CONTROL, CPU
 from pipeline.storage.context import Context
 from tests.integration.screenshots.asking.conftest import NewBatch
 from tests.support.provider_server import Fault, ProviderServer
-from tests.support.screens import Driver, Models, expanded, seen
+from tests.support.screens import Driver, Models, expanded, lost_at, seen
 
 
 @pytest.fixture
@@ -68,16 +68,10 @@ def test_model_makes_nodes_and_edges_and_they_name_it(
 
 
 def test_reply_that_was_paid_for_is_used_by_the_worker_that_comes_after_a_lost_one(
-    context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
+) -> None:
     batch = analysed()
-
-    def die(*_: object, **__: object) -> None:
-        raise SystemExit
-
-    with monkeypatch.context() as patched, pytest.raises(SystemExit):
-        patched.setattr(working, "finish", die)
+    with lost_at(working, "finish"):
         driver.expand(batch)
     assert nodes_of(context) == []
     assert recovery.free_lost(context, {"w"}) == 1
@@ -88,16 +82,10 @@ def test_reply_that_was_paid_for_is_used_by_the_worker_that_comes_after_a_lost_o
 
 
 def test_stored_reply_is_used_although_the_text_model_is_away_meanwhile(
-    context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
+) -> None:
     batch = analysed()
-
-    def die(*_: object, **__: object) -> None:
-        raise SystemExit
-
-    with monkeypatch.context() as patched, pytest.raises(SystemExit):
-        patched.setattr(working, "finish", die)
+    with lost_at(working, "finish"):
         driver.expand(batch)
     recovery.free_lost(context, {"w"})
     assert driver.expand(batch, CONTROL).done

@@ -20,7 +20,7 @@ from pipeline.screenshots.routing import CONTROL
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Draft, Hand
 from tests.support.provider_server import Fault, ProviderServer
-from tests.support.screens import Driver, told
+from tests.support.screens import Driver, lost_at, told
 
 
 def said(title: str, *keywords: str) -> Content:
@@ -128,13 +128,9 @@ def test_closed_gate_sends_the_node_back_without_an_attempt(
 
 
 def test_merge_of_a_worker_that_was_lost_is_done_once_by_another(
-    context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int]
 ) -> None:
-    def die(*_: object, **__: object) -> None:
-        raise SystemExit
-
-    with monkeypatch.context() as patched, pytest.raises(SystemExit):
-        patched.setattr(merges, "commit", die)
+    with lost_at(merges, "commit"):
         driver.join()
     assert driver.join().done == 0, "it is held"
     assert recovery.free_lost(context, {"w"}) == 1
