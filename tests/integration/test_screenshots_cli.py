@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
 from pipeline.cli.main import app
-from pipeline.cli.screenshots_times import moment
+from pipeline.cli.screenshots.times import moment
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.screenshots import shards, working

@@ -58,6 +58,11 @@ def _batch_left(session: Session, source: Row[Any], rules: ScreenshotSettings, n
     return _make_all(session, source.key, found, pressed.batch_size, 0, now, rules)
 
 
+def _batch_all(session: Session, source: Row[Any], rules: ScreenshotSettings, now: datetime) -> list[int]:
+    size = pressure_on(session, source, rules).batch_size
+    return _make_all(session, source.key, _buffer_of(session, source.key, size, rules), size, 0, now, rules)
+
+
 def _buffered() -> ColumnElement[bool]:
     return and_(SHOTS.c.batch_id.is_(None), SHOTS.c.status.in_(CLAIMABLE), SHOTS.c.storage_state == "stored")
 
@@ -143,6 +148,14 @@ def _look(context: Context, key: str, batch: Any, rules: ScreenshotSettings) -> 
     while made := context.db.run(work):
         total += made
     return total
+
+
+def batch_now(context: Context, key: str) -> list[int]:
+    """Batch what a source has in its buffer, however little: nothing is to follow. The batches made."""
+    with context.db.read() as session:
+        if session.execute(select(SHOTS.c.id).where(_buffered(), SHOTS.c.source_key == key).limit(1)).first() is None:
+            return []
+    return _look(context, key, _batch_all, screenshots_in_force(context))
 
 
 def next_look_s(context: Context) -> float | None:
