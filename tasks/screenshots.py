@@ -46,9 +46,9 @@ from tasks.screenshot_tasks import launch, tend, wake_in
 
 __all__ = [
     "BatchView", "DeadLetter", "Extent", "Forgotten", "Found", "Frame", "Hour", "NodeDetail", "NodeView",
-    "RejectionView", "ScreenshotView", "SourceView", "Status", "Taken", "UserError", "WorkStatus", "batch_now", "batches",
-    "dead_letters", "extent", "follow", "forget", "ingest", "leave_out", "rejections", "replay", "screenshot", "search",
-    "set_active", "show", "sources", "status", "time_zone", "timeline",
+    "RejectionView", "ScreenshotView", "SourceView", "Status", "Taken", "UserError", "WorkStatus", "batch_now",
+    "batches", "dead_letters", "extent", "follow", "forget", "ingest", "leave_out", "rejections", "replay",
+    "screenshot", "search", "set_active", "show", "sources", "status", "time_zone", "timeline",
 ]  # fmt: skip
 
 configure_as_library()
