@@ -80,9 +80,8 @@ class ExpandWork:
         try:
             return self._make(unit)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            log.exception("screenshots.unexpected_error", batch=unit.id)
-            what = f"unexpected {type(error).__name__}: {error}"
-            working.fail(self._context, unit, UnitError(what, kind=ErrorKind.PERMANENT), self._tracer.trace)
+            # Not the text model's: without it, it would be the same.
+            working.fail(self._context, unit, as_unit_error(error), self._tracer.trace)
             return Made(unit)
 
     def _make(self, unit: BatchUnit) -> Made:

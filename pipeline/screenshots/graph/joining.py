@@ -75,9 +75,8 @@ class MergeWork:
         try:
             return self._merge(unit)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            log.exception("screenshots.unexpected_error", node=unit.id)
-            what = f"unexpected {type(error).__name__}: {error}"
-            merges.fail(self._context, unit, UnitError(what, kind=ErrorKind.PERMANENT), self._tracer.trace)
+            # Not the text model's: by rules, it would be the same.
+            merges.fail(self._context, unit, as_unit_error(error), self._tracer.trace)
             return Joined()
 
     def _merge(self, unit: MergeUnit) -> Joined:

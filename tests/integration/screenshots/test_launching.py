@@ -33,6 +33,7 @@ def settings_env() -> dict[str, str]:
         "PENSTOCK_SCREENSHOTS__TEXT_PROVIDER": "ai",
         "PENSTOCK_SCREENSHOTS__BATCH_SIZE": "1",
         "PENSTOCK_SCREENSHOTS__SHARD_SIZE": "1",
+        "PENSTOCK_SCREENSHOTS__PRESSURE_BATCHES": "1000",
     }
 
 
