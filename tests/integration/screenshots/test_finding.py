@@ -8,9 +8,10 @@ from pipeline.engine import traces
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
 from pipeline.screenshots import queries, working
+from pipeline.screenshots.analysis.schemas import EntityMention
 from pipeline.screenshots.graph import forgetting, search, vectorising
 from pipeline.screenshots.graph.models import ENTITIES, NODES, THREADS
-from pipeline.screenshots.graph.nodes import Content, EntityMention
+from pipeline.screenshots.graph.nodes import Content
 from pipeline.screenshots.graph.search import QueryVector
 from pipeline.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS
 from pipeline.screenshots.states import Origin
