@@ -142,12 +142,6 @@ def _facts(session: Session, ids: Sequence[int]) -> dict[int, tuple[Any, tuple[s
     return {row.id: (row, tuple(sorted(apps.get(row.id, ())))) for row in rows if row.merged_into_id is None}
 
 
-def coverage(context: Context) -> tuple[Progress, Progress]:
-    """How much of the frames is analysed, and of the nodes has a vector."""
-    with context.db.read() as session:
-        return _coverage(session)
-
-
 def _coverage(session: Session) -> tuple[Progress, Progress]:
     shots = _count_by(session, SHOTS.c.status, WorkStatus.SUCCEEDED)
     done, failed = shots.get(WorkStatus.SUCCEEDED, 0), shots.get(WorkStatus.FAILED_PERMANENT, 0)
