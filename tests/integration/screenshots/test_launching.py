@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.relaunch import MAX_RELAUNCH_S, RELAUNCH_AFTER_S
 from pipeline.providers import gates
-from pipeline.providers.gates import SCREENSHOT_TEXT, SCREENSHOT_VISION
+from pipeline.providers.flow_settings import SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.screenshots import launching, recovery, shards, working
 from pipeline.screenshots.launching import TURN, BatchLaunch, places
 from pipeline.screenshots.models import BATCHES

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from pipeline.engine.traces import AiCall
 from pipeline.providers import gates
-from pipeline.providers.gates import SCREENSHOT_TEXT
+from pipeline.providers.flow_settings import SCREENSHOT_TEXT
 from pipeline.screenshots import expansion, launching, queries, recovery, working
 from pipeline.screenshots.graph.models import CALLS, EDGES, NODES
 from pipeline.screenshots.models import SHOTS

@@ -11,7 +11,7 @@ from sqlalchemy import func, select, update
 
 from pipeline.engine.traces import AiCall
 from pipeline.providers import gates
-from pipeline.providers.gates import SCREENSHOT_TEXT
+from pipeline.providers.flow_settings import SCREENSHOT_TEXT
 from pipeline.screenshots import queries, recovery
 from pipeline.screenshots.graph import joining, merges
 from pipeline.screenshots.graph.models import CALLS, LINKS, NODES
