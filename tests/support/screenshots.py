@@ -55,11 +55,13 @@ class ScreenshotModel:
 
     Segments: one for each run of screens with the same window title (or program), going on with the thread of that
     title if the history names one. Summaries name screenshots as `#ID`, and merged ones all that both had, so that a
-    lost one would be missed. `findings`: each segment teaches one thing as well.
+    lost one would be missed. `findings`: each segment teaches one thing as well. `pieces`: it expands into so many
+    events, each with a part of its screenshots, which are of one thread and thus merged again.
     """
 
-    def __init__(self, *, findings: bool = False) -> None:
+    def __init__(self, *, findings: bool = False, pieces: int = 1) -> None:
         self.findings = findings
+        self.pieces = pieces
         self._tricks: dict[Operation, deque[Trick | None]] = {operation: deque() for operation in Operation}
         self._rules: list[Callable[[Asked], Trick | None]] = []
 
@@ -74,7 +76,7 @@ class ScreenshotModel:
     def answer(self, record: Record) -> str:
         """The reply to one call: for `Script.answer` and `Script.look`."""
         asked = asked_of(record)
-        good = {Operation.ANALYSE: self._index, Operation.EXPAND: _expansion, Operation.MERGE: _merged}
+        good = {Operation.ANALYSE: self._index, Operation.EXPAND: self._expansion, Operation.MERGE: _merged}
         reply = good[asked.operation](asked)
         trick = self._trick(asked)
         return trick(asked, reply) if trick else json.dumps(reply, ensure_ascii=False)
@@ -106,6 +108,21 @@ class ScreenshotModel:
             "merge_hint": {"thread_id": None} | hint, "keywords": title.casefold().split()[:3],
         }  # fmt: skip
 
+    def _expansion(self, asked: Asked) -> dict[str, Any]:
+        database = {screen["screen_id"]: screen["database_id"] for screen in asked.data["screenshotMapping"]}
+        nodes: list[dict[str, Any]] = []
+        edges: list[dict[str, Any]] = []
+        for segment in asked.data["segments"]:
+            shots = [database[screen] for screen in segment["screen_ids"]]
+            parts = filter(None, (shots[i :: self.pieces] for i in range(self.pieces)))
+            nodes += [_node("event", {**segment["event"], "summary": named(part)}, segment, part) for part in parts]
+            event = len(nodes) - 1
+            for kind, findings in segment["derived"].items():
+                for finding in findings:
+                    edges.append({"from_index": len(nodes), "to_index": event, "edge_type": "derived_from"})
+                    nodes.append(_node(kind, finding, segment, shots))
+        return {"nodes": nodes, "edges": edges}
+
 
 def named(shot_ids: Iterable[int]) -> str:
     """Screenshots as summaries name them."""
@@ -118,21 +135,6 @@ def _seen(shot: dict[str, Any]) -> dict[str, Any]:
     return {
         "screenshot_id": shot["screenshot_id"], "ocr_text": text, "ui_text_snippets": ["File"], "app_guess": guess,
     }  # fmt: skip
-
-
-def _expansion(asked: Asked) -> dict[str, Any]:
-    database = {screen["screen_id"]: screen["database_id"] for screen in asked.data["screenshotMapping"]}
-    nodes: list[dict[str, Any]] = []
-    edges: list[dict[str, Any]] = []
-    for segment in asked.data["segments"]:
-        shots = [database[screen] for screen in segment["screen_ids"]]
-        event = len(nodes)
-        nodes.append(_node("event", segment["event"], segment, shots))
-        for kind, findings in segment["derived"].items():
-            for finding in findings:
-                edges.append({"from_index": len(nodes), "to_index": event, "edge_type": "derived_from"})
-                nodes.append(_node(kind, finding, segment, shots))
-    return {"nodes": nodes, "edges": edges}
 
 
 def _node(kind: str, said: dict[str, Any], segment: dict[str, Any], shots: list[int]) -> dict[str, Any]:
