@@ -18,9 +18,8 @@ from pipeline.screenshots.graph.models import LINKS, NODES, PROVENANCE
 from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.storage.context import Context
 from tasks import screenshot_tasks
-from tests.support.frames import frame_file
 from tests.support.provider_server import ProviderServer
-from tests.support.screenshots import calls_by_operation, titles_in_runs
+from tests.support.screenshots import calls_by_operation, frame_file, titles_in_runs
 from tests.support.waiting import wait_until
 
 DONE_S = 90

@@ -17,9 +17,8 @@ from pipeline.screenshots.batching import HistoryPack, HistoryThread, Shot
 from pipeline.screenshots.graph.merging import MergeNode, read_merge
 from pipeline.screenshots.states import NodeKind
 from tests.support import screenshots as model_support
-from tests.support.frames import frame_bytes
 from tests.support.provider_server import Fault, ProviderServer
-from tests.support.screenshots import ScreenshotModel, questions, shown
+from tests.support.screenshots import ScreenshotModel, frame_bytes, questions, shown
 from tests.unit.screenshots.factories import NOW, facts, shot
 
 SENT = {number: 100 + number for number in range(1, 6)}
