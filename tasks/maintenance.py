@@ -10,8 +10,10 @@ from pipeline.engine.presence import Presence
 from pipeline.music import recovery as music_recovery
 from pipeline.music import service as music_service
 from pipeline.providers import gates
+from pipeline.screenshots import recovery as screenshot_recovery
+from pipeline.screenshots.frames import retention, storage
 from pipeline.storage.context import Context, get_context
-from tasks import music
+from tasks import music, screenshot_tasks
 from tasks.app import app
 from tasks.canvas import launch
 
@@ -26,10 +28,11 @@ def sweep() -> int:
         return 0
     # Three intervals, so that a late tick does not begin the count anew.
     within_s = max(60, 3 * context.settings.sweep_interval_s)
-    working = recovery.workers(context) | music_recovery.workers(context)
+    working = recovery.workers(context) | music_recovery.workers(context) | screenshot_recovery.workers(context)
     absent = Presence(context.redis).missed_twice(working, within_s)
     music_recovery.free_lost(context, absent)
     music.tend()
+    screenshot_tasks.sweep(absent)
     freed = recovery.free_lost(context, absent)
     documents = sorted(freed | set(recovery.unmoved(context)) | set(recovery.due_pages(context)))
     for document_id in documents:
@@ -53,7 +56,7 @@ def clean_up() -> int:
     context = get_context()
     if not _take_tick(context, "clean-up", 60):
         return 0
-    removed = submission.remove_orphans(context)
+    removed = submission.remove_orphans(context) + storage.remove_orphans(context) + retention.expire(context)
     music_service.prune(context)
     if removed:
         log.info("clean_up.removed", files=removed)

@@ -16,6 +16,7 @@ from pipeline.documents import recovery
 from pipeline.engine.connection import connect
 from pipeline.engine.presence import Presence
 from pipeline.music import recovery as music_recovery
+from pipeline.screenshots import recovery as screenshot_recovery
 from pipeline.settings import get_settings
 from pipeline.storage.context import get_context
 from tasks.gates import keep_in_step
@@ -49,6 +50,7 @@ class Identity:
         try:
             recovery.release_worker(get_context(), [self.worker_id])
             music_recovery.release_worker(get_context(), [self.worker_id])
+            screenshot_recovery.release_worker(get_context(), [self.worker_id])
         except SQLAlchemyError as error:
             log.warning("worker.claims_left", worker=self.worker_id, error=type(error).__name__)
         with suppress(RedisError):

@@ -10,12 +10,10 @@ from sqlalchemy.orm import Session
 from pipeline.documents.models import DOCUMENTS, PAGES
 from pipeline.documents.routing import provider_of, queue_of, stand_in, width
 from pipeline.documents.states import PAGE, DocumentStatus, PageEvent
-from pipeline.documents.units import RELAUNCH_AFTER_S
 from pipeline.engine.claims import is_due
 from pipeline.engine.leases import Leases
+from pipeline.engine.relaunch import wait_s
 from pipeline.storage.context import Context
-
-MAX_RELAUNCH_S = 600
 
 
 class Stage(StrEnum):
@@ -54,11 +52,9 @@ def plan(context: Context, document_id: str) -> Stage | None:
         stage = _STAGES.get(DocumentStatus(row.status)) if row else None
         if row is None or stage is None:
             return None
-        wait_s = min(RELAUNCH_AFTER_S * 2 ** min(row.launches, 10), MAX_RELAUNCH_S)
+        due = datetime.now(UTC) + timedelta(seconds=wait_s(row.launches))
         session.execute(
-            update(DOCUMENTS)
-            .where(DOCUMENTS.c.id == document_id)
-            .values(launches=row.launches + 1, launch_due_at=datetime.now(UTC) + timedelta(seconds=wait_s))
+            update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(launches=row.launches + 1, launch_due_at=due)
         )
         return stage
 

@@ -13,9 +13,9 @@ from pipeline.documents.launching import Lanes, lane_leases, lanes
 from pipeline.documents.models import DOCUMENTS, PAGES
 from pipeline.documents.routing import CPU
 from pipeline.documents.states import PAGE, DocumentStatus, PageEvent, PageStatus
-from pipeline.documents.units import RELAUNCH_AFTER_S
 from pipeline.engine.claims import FREE, is_due, lost
 from pipeline.engine.metrics import queue_depths
+from pipeline.engine.relaunch import RELAUNCH_AFTER_S
 from pipeline.providers import gates
 from pipeline.storage.context import Context
 

@@ -13,9 +13,9 @@ from pipeline.documents import claiming, files
 from pipeline.documents.models import DOCUMENTS, PAGES
 from pipeline.documents.sources import inspect, parse_page_range, render_pages
 from pipeline.documents.states import DOCUMENT, DocumentEvent, DocumentStatus, PageStatus, progress
-from pipeline.documents.units import RELAUNCH_AFTER_S
 from pipeline.engine.claims import FREE, Claim, Owner, held_by
 from pipeline.engine.errors import PenstockError
+from pipeline.engine.relaunch import RELAUNCH_AFTER_S
 from pipeline.providers import registry
 from pipeline.providers.protocols import PageConverter
 from pipeline.storage.context import Context

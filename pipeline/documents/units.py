@@ -22,14 +22,13 @@ from pipeline.engine import claims
 from pipeline.engine.claims import FREE, Claim
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.passage import GateClosed
+from pipeline.engine.relaunch import RELAUNCH_AFTER_S
 from pipeline.engine.retry import Decision, Drop, GiveUp, Policy, Release, RetryAt, decide
 from pipeline.engine.tables import upsert
 from pipeline.engine.traces import AiCall, preview
 from pipeline.providers.protocols import Answer
 from pipeline.providers.registry import MAX_MODEL_CHARS
 
-RELAUNCH_AFTER_S = 10
-"""How long the sweeper leaves a document alone after something moved it."""
 MAX_ERROR_CHARS = 2000
 # NUL, which PostgreSQL refuses, and halves of surrogate pairs, which no encoding has. Models do write them.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")

@@ -1,13 +1,16 @@
 """A row for every call to an AI service: what for, which model, how long, how many tokens, how it ended."""
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import BigInteger, Index, Integer, String, Text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import BigInteger, Index, Integer, String, Text, insert
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from pipeline.engine.tables import Base, UtcDateTime
 
 PREVIEW_CHARS = 500
+MAX_ERROR_CHARS = 2000
 
 
 class AiCall(Base):
@@ -44,3 +47,9 @@ class AiCall(Base):
 def preview(text: str) -> str:
     """The beginning of a text, for people who look at traces."""
     return text if len(text) <= PREVIEW_CHARS else text[: PREVIEW_CHARS - 1] + "…"
+
+
+def record(session: Session, flow: str, scope_id: object, unit: object, trace: Mapping[str, Any] | None) -> None:
+    """Write what a call was: also one whose result is discarded, for it was paid for. Nothing if none was made."""
+    if trace is not None:
+        session.execute(insert(AiCall), [{"flow": flow, "scope_id": str(scope_id), "unit": str(unit), **trace}])

@@ -4,20 +4,16 @@ One message, one call: each step that is paid for stores its result before the n
 """
 
 import json
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import astuple
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 from redis import RedisError
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
-from pipeline.engine.passage import GateClosed, Passage
-from pipeline.engine.traces import preview
+from pipeline.engine.passage import Passage
 from pipeline.music import batches, saving, spaces
 from pipeline.music.batches import BatchUnit, Settled, message_of
 from pipeline.music.routing import writer_of
@@ -25,13 +21,12 @@ from pipeline.music.schemas import REPLY_SCHEMA, Analysis, BadReply, clean, dump
 from pipeline.music.stages import SYSTEM, SongFacts, prompt, repair_prompt, to_embed, vector_text
 from pipeline.music.states import Mode, Step, step_after_metadata
 from pipeline.providers import registry
-from pipeline.providers.protocols import Answer, Usage, Vectors
+from pipeline.providers.protocols import Answer
+from pipeline.providers.tracing import NO_GATE, Tracer
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
-Result = TypeVar("Result", Answer, Vectors)
-NO_GATE = "the queue has no gate: its provider is not configured"
 CUT = (
     "the reply stops at its token limit: raise the provider's MAX_TOKENS, or lower "
     "`penstock settings set queue_batch_size`"
@@ -47,7 +42,7 @@ class StepWork:
         self._owner = owner
         self._passage = passage
         self._queue = passage.gate.queue if passage is not None else ""
-        self._trace: dict[str, Any] | None = None
+        self._tracer = Tracer(passage)
         self.unit: BatchUnit | None = None
 
     def __enter__(self) -> "StepWork":
@@ -89,7 +84,7 @@ class StepWork:
 
     def _failed(self, unit: BatchUnit, error: UnitError, **values: Any) -> Settled:
         log.warning("music.step_failed", batch=unit.id, step=unit.step.value, kind=str(error.kind), error=str(error))
-        return batches.failed(self._context, unit, error, self._trace, **values)
+        return batches.failed(self._context, unit, error, self._tracer.trace, **values)
 
     def _metadata(self, unit: BatchUnit) -> Settled:
         kept = load(unit.row.analysis)
@@ -104,7 +99,7 @@ class StepWork:
         mending = unit.step is Step.REPAIR
         text = repair_prompt(wanted, unit.row.reply or "", unit.row.error or "") if mending else prompt(wanted)
         operation = "repair_metadata" if mending else "batch_metadata"
-        answer = self._call(
+        answer = self._tracer.call(
             "text", operation, asked.name, asked.model,
             lambda: asked.complete(text, system=SYSTEM, json_schema=REPLY_SCHEMA),
         )  # fmt: skip
@@ -125,7 +120,7 @@ class StepWork:
         told["reply"] = _both(unit.row.reply, clean(answer.text))
         if unit.step is Step.METADATA and not answer.truncated:
             told["analysis"] = dump(found) if found else None
-            return batches.step_done(self._context, unit, Step.REPAIR, self._trace, error=problem, **told)
+            return batches.step_done(self._context, unit, Step.REPAIR, self._tracer.trace, error=problem, **told)
         if kept or found:
             return self._described(unit, kept | found, **told)
         what = problem if answer.truncated else f"the model's reply is no use, also after a repair: {problem}"
@@ -136,7 +131,7 @@ class StepWork:
         """Store the metadata. Songs of the batch that are not in `found` go back when it is saved."""
         texts = any(vector_text(found[song.id], song) for song in unit.songs if song.id in found)
         after = step_after_metadata(unit.mode, texts=texts)
-        return batches.step_done(self._context, unit, after, self._trace, analysis=dump(found), **values)
+        return batches.step_done(self._context, unit, after, self._tracer.trace, analysis=dump(found), **values)
 
     def _embed(self, unit: BatchUnit) -> Settled:
         ids, texts = to_embed(self._texts(unit))
@@ -146,13 +141,13 @@ class StepWork:
         if spaces.is_lexical(self._context.settings):
             made = made_by.embed(texts)
         else:
-            made = self._call(
+            made = self._tracer.call(
                 "embeddings", "embed_songs", made_by.name, made_by.model, lambda: made_by.embed(texts)
             )  # fmt: skip
         if len(made.vectors) != len(ids):
             raise UnitError(f"{len(made.vectors)} vectors came for {len(ids)} texts", code="bad_reply")
         return batches.step_done(
-            self._context, unit, Step.SAVE, self._trace, vectors=vectors.pack(made.vectors),
+            self._context, unit, Step.SAVE, self._tracer.trace, vectors=vectors.pack(made.vectors),
             vector_ids=json.dumps(ids), vector_model=spaces.space_of(self._context.settings),
         )  # fmt: skip
 
@@ -168,35 +163,7 @@ class StepWork:
         held = self._context.db.run(lambda session: saving.save(session, unit.id, unit.run_id, unit.claim))
         return Settled(held=held)
 
-    def _call(self, capability: str, operation: str, provider: str, model: str, ask: Callable[[], Result]) -> Result:
-        """One call through the gate, traced however it ends; not if the gate closed before it was made."""
-        trace: dict[str, Any] = {
-            "capability": capability, "operation": operation, "provider": provider, "model": model, "status": "ok",
-            "error": None, "input_tokens": 0, "output_tokens": 0, "cost": 0.0, "preview": "",
-            "created_at": datetime.now(UTC),
-        }  # fmt: skip
-        if self._passage is None:
-            raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
-        begun = time.monotonic()
-        try:
-            result = self._passage.call(ask, lambda answer: (answer.model, *astuple(answer.usage)))
-        except GateClosed:
-            raise
-        except UnitError as error:
-            self._trace = trace | {"status": str(error.kind), "error": message_of(error)} | _took(begun)
-            raise
-        usage: Usage = result.usage
-        said = preview(clean(result.text)) if isinstance(result, Answer) else f"{len(result.vectors)} vectors"
-        tokens: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
-        tokens["cost"] = self._passage.cost_of(result.model, usage.input_tokens, usage.output_tokens)
-        self._trace = trace | tokens | {"model": (result.model or model)[:120], "preview": said} | _took(begun)
-        return result
-
 
 def _both(earlier: str | None, reply: str) -> str:
     """What is kept of replies that were no use: both, if there was a repair."""
     return reply if earlier in {None, reply} else f"{earlier}\n\n--- after a repair:\n\n{reply}"
-
-
-def _took(begun: float) -> dict[str, int]:
-    return {"latency_ms": int((time.monotonic() - begun) * 1000)}

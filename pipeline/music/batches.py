@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine import claims
 from pipeline.engine.claims import FREE, Claim, Owner, held_by, new_claim
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.relaunch import RELAUNCH_AFTER_S
 from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
 from pipeline.music import runs, saving
 from pipeline.music.models import BATCHES, SONGS
@@ -21,8 +22,6 @@ from pipeline.storage.context import Context
 MAX_ERROR_CHARS = 2000
 LONGEST_RELEASE_S = 1.0
 """A batch that was refused at the gate goes back into its queue at once: it is the gate that makes it wait there."""
-RELAUNCH_AFTER_S = 10
-"""How long a batch's message is waited for before it is taken for lost."""
 LOST = "the worker was lost while it worked on this batch"
 
 

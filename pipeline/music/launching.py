@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import is_due
 from pipeline.engine.metrics import queue_depths
+from pipeline.engine.relaunch import RELAUNCH_AFTER_S, again, wait_s
 from pipeline.music import limits, runs
-from pipeline.music.batches import RELAUNCH_AFTER_S
 from pipeline.music.models import BATCHES, RUNS
 from pipeline.music.routing import Routes, routes
 from pipeline.music.states import (
@@ -27,7 +27,6 @@ from pipeline.music.states import (
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
-MAX_RELAUNCH_S = 600
 MAX_LEFT_OVER = 1000
 
 
@@ -89,14 +88,10 @@ def _note(session: Session, run: Any, now: datetime) -> bool:
     """Whether the run's own stage is to be sent, which is spaced out more and more while nothing moves it."""
     if run.launch_due_at is not None and run.launch_due_at > now:
         return False
-    due = now + timedelta(seconds=_wait_s(run.launches))
+    due = now + timedelta(seconds=wait_s(run.launches))
     noted = update(RUNS).where(RUNS.c.id == run.id).values(launches=run.launches + 1, launch_due_at=due)
     session.execute(noted)
     return True
-
-
-def _wait_s(launches: int) -> int:
-    return int(min(RELAUNCH_AFTER_S * 2 ** min(launches, 10), MAX_RELAUNCH_S))
 
 
 def _settle(session: Session, run: Any, size: int, now: datetime) -> bool:
@@ -129,11 +124,8 @@ def _overdue(session: Session, run: Any, open_to: Routes, depths: dict[str, int]
         if not astray and row.launch_due_at is not None and row.launch_due_at > now:
             continue
         waits = not astray and depths.get(launch.queue, 0) > 0
-        later = now + timedelta(seconds=RELAUNCH_AFTER_S if waits else _wait_s(row.launches))
-        asked = 0 if waits else 1
-        if waits and now - row.updated_at > timedelta(seconds=MAX_RELAUNCH_S):
-            asked, later = 1, now + timedelta(seconds=MAX_RELAUNCH_S)
-        changed = {"launches": BATCHES.c.launches + asked, "launch_due_at": later}
+        asked, later = again(row.launches, now - row.updated_at, waits=waits)
+        changed = {"launches": BATCHES.c.launches + int(asked), "launch_due_at": now + later}
         changed |= {"queue": launch.queue} if asked else {}
         session.execute(update(BATCHES).where(BATCHES.c.id == row.id).values(**changed))
         found += [launch] if asked else []

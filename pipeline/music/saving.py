@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlalchemy.orm import Session
 
+from pipeline.engine import traces
 from pipeline.engine.claims import FREE, Claim, held_by
-from pipeline.engine.traces import AiCall
 from pipeline.music import runs
 from pipeline.music.models import BATCHES, SONGS, Song
 from pipeline.music.schemas import Analysis, load
@@ -42,9 +42,7 @@ def texts(session: Session, batch_id: int) -> dict[int, str]:
 
 def record_call(session: Session, run_id: str, batch_id: int, trace: dict[str, Any] | None) -> None:
     """Write the ledger of calls: also of those whose result is discarded, for they were paid for."""
-    if trace is not None:
-        row = {"flow": FLOW, "scope_id": run_id, "unit": str(batch_id), **trace}
-        session.execute(insert(AiCall), [row])
+    traces.record(session, FLOW, run_id, batch_id, trace)
 
 
 def keep_analysis(session: Session, batch_id: int, now: datetime) -> set[int]:

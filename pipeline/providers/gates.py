@@ -30,6 +30,8 @@ log = structlog.get_logger(__name__)
 APPLIED = "penstock:{gates}:applied"
 SLOT_MARGIN_S = 30.0
 METADATA_GENERATION, METADATA_ONLY, EMBEDDING_ONLY = "metadata-generation", "metadata-only", "embedding-only"
+SCREENSHOT_VISION, SCREENSHOT_TEXT = "screenshot-vision", "screenshot-text"
+SCREENSHOT_EMBEDDINGS = "screenshot-embeddings"
 METADATA_PER_MINUTE, EMBEDDINGS_PER_MINUTE = 2, 10
 CONCURRENCY_SETTING, BATCH_SIZE_SETTING = "queue_concurrency", "queue_batch_size"
 RATE_LIMIT_SETTING = "queue_rate_limit_max"
@@ -46,6 +48,8 @@ class GatedQueue:
     """What holds for this queue, beside its provider's limits, where no live setting says otherwise."""
     limits_setting: str = ""
     """A live setting, in messages a minute, that comes before `limits`."""
+    concurrency: int = 0
+    """Calls of this queue under way at once, where no live setting says otherwise; 0: as its provider allows."""
 
     @property
     def breaker(self) -> str:
@@ -62,6 +66,7 @@ def gated_queues(settings: Settings) -> dict[str, GatedQueue]:
     """Every queue with a gate, by name."""
     queues = [GatedQueue(queue_name("vision", name), name, "vision") for name in sorted(settings.providers)]
     queues += music_queues(settings)
+    queues += screenshot_queues(settings)
     return {queue.name: queue for queue in queues}
 
 
@@ -78,6 +83,20 @@ def music_queues(settings: Settings) -> list[GatedQueue]:
     if embedder:
         queues.append(GatedQueue(EMBEDDING_ONLY, embedder, "embeddings", f"{EMBEDDINGS_PER_MINUTE}/min"))
     return queues
+
+
+def screenshot_queues(settings: Settings) -> list[GatedQueue]:
+    """The queues of the screenshots flow: its own, so that no pile of documents stands before what is on the screen.
+
+    With the concurrency of source 000, section 8. None where no provider is named.
+    """
+    own = settings.screenshots
+    queues = [
+        GatedQueue(SCREENSHOT_VISION, own.vision_provider, "vision", concurrency=own.vision_concurrency),
+        GatedQueue(SCREENSHOT_TEXT, own.text_provider, "text", concurrency=own.text_concurrency),
+        GatedQueue(SCREENSHOT_EMBEDDINGS, own.embeddings_provider, "embeddings"),
+    ]
+    return [queue for queue in queues if queue.provider]
 
 
 def gate(context: Context, queue: GatedQueue) -> Gate:
@@ -122,20 +141,20 @@ def known_settings(settings: Settings) -> dict[str, Live]:
     }  # fmt: skip
     for provider in _providers(settings):
         profile = settings.providers[provider]
-        found |= _limits_of(f"provider.{provider}", windows(profile.limits))
+        found |= _limits_of(f"provider.{provider}", windows(profile.limits), 0)
         found[f"provider.{provider}.daily_spend_cap"] = Live(
             "spent in a day, the provider's queues close until the next; 0: no cap", amount, profile.daily_spend_cap
         )
     for queue in gated_queues(settings).values():
-        found |= _limits_of(f"queue.{queue.name}", windows(queue.limits))
+        found |= _limits_of(f"queue.{queue.name}", windows(queue.limits), queue.concurrency)
     return found
 
 
-def _limits_of(scope: str, default: str) -> dict[str, Live]:
+def _limits_of(scope: str, limits: str, concurrency: int) -> dict[str, Live]:
     whom = "all queues of the provider together" if scope.startswith("provider.") else "this queue alone"
     return {
-        f"{scope}.limits": Live(f"calls or tokens in a window, {whom}: 10/s, 100000 tokens/min", windows, default),
-        f"{scope}.concurrency": Live(f"calls under way at once, {whom}; 0: no limit", whole(0, 10_000), 0),
+        f"{scope}.limits": Live(f"calls or tokens in a window, {whom}: 10/s, 100000 tokens/min", windows, limits),
+        f"{scope}.concurrency": Live(f"calls under way at once, {whom}; 0: no limit", whole(0, 10_000), concurrency),
     }
 
 

@@ -74,11 +74,20 @@ class OpenAICompatible:
 
     def describe(self, image: bytes, media_type: str, prompt: str) -> Answer:
         """Answer `prompt` about `image`, of one of `MEDIA_TYPES`. Raises `UnitError`."""
-        if media_type not in MEDIA_TYPES or not image:
+        return self.look([image], media_type, prompt)
+
+    def look(
+        self, images: Sequence[bytes], media_type: str, prompt: str, *, system: str = "",
+        json_schema: dict[str, object] | None = None,
+    ) -> Answer:  # fmt: skip
+        """Answer `prompt` about `images`, of one of `MEDIA_TYPES`; `json_schema` as for `complete`."""
+        if media_type not in MEDIA_TYPES or not images or not all(images):
             raise self._error("takes PNG, JPEG and WebP pictures only", code="bad_image")
-        url = f"data:{media_type};base64,{base64.b64encode(image).decode('ascii')}"
-        content = [{"type": "text", "text": prompt}, {"type": "image_url", "image_url": {"url": url}}]
-        return self._chat([{"role": "user", "content": content}])
+        content: list[dict[str, object]] = [{"type": "text", "text": prompt}]
+        for image in images:
+            url = f"data:{media_type};base64,{base64.b64encode(image).decode('ascii')}"
+            content.append({"type": "image_url", "image_url": {"url": url}})
+        return self._ask(content, system, json_schema)
 
     def complete(self, prompt: str, *, system: str = "", json_schema: dict[str, object] | None = None) -> Answer:
         """Answer `prompt`. Raises `UnitError`.
@@ -86,8 +95,11 @@ class OpenAICompatible:
         With `json_schema` the service is told to hold strictly to it (all properties required, none additional);
         services that ignore this exist, so whoever reads the answer still checks it.
         """
+        return self._ask(prompt, system, json_schema)
+
+    def _ask(self, content: object, system: str, json_schema: dict[str, object] | None) -> Answer:
         messages: list[dict[str, object]] = [{"role": "system", "content": system}] if system else []
-        messages.append({"role": "user", "content": prompt})
+        messages.append({"role": "user", "content": content})
         if json_schema is None:
             return self._chat(messages)
         schema = {"name": "answer", "strict": True, "schema": json_schema}

@@ -61,6 +61,12 @@ class Vision(Protocol):
     def describe(self, image: bytes, media_type: str, prompt: str) -> Answer:
         """Answer `prompt` about `image` (encoded PNG, JPEG or WebP). Raises `UnitError`."""
 
+    def look(
+        self, images: Sequence[bytes], media_type: str, prompt: str, *, system: str = "",
+        json_schema: dict[str, object] | None = None,
+    ) -> Answer:  # fmt: skip
+        """Answer `prompt` about several images, which follow it in their order. Raises `UnitError`."""
+
 
 class Text(Protocol):
     """Answers a text prompt."""

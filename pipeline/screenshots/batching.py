@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -62,6 +62,12 @@ class HistoryPack(BaseModel):
         """Every thread that a segment may be merged into, each once."""
         named = [*(thread.thread_id for thread in self.threads), *(segment.thread_id for segment in self.segments)]
         return list(dict.fromkeys(named))
+
+
+def shot_of(row: Any) -> Shot:
+    """A frame's row, as plain functions see it."""
+    ts_ms = int(row.ts.timestamp() * 1000)
+    return Shot(row.id, ts_ms, row.created_at, row.phash, row.app, row.window_title)
 
 
 def is_source_key(text: str) -> bool:

@@ -11,13 +11,14 @@ from pipeline.engine.claims import FREE, Claim, held_by, lost
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
 from pipeline.engine.states import Machine
+from pipeline.engine.traces import MAX_ERROR_CHARS
 from pipeline.screenshots.states import WorkEvent, WorkStatus
-from pipeline.settings import Settings
 
-MAX_ERROR_CHARS = 2000
 LONGEST_RELEASE_S = 1.0
 """What was refused at the gate goes back at once: it is the gate that makes it wait."""
-JITTER = 0.2
+
+RELEASED = (ErrorKind.RATE_LIMITED, ErrorKind.QUOTA)
+"""Errors that are no fault of the unit: it goes back, and the gate lets it through when it may."""
 
 WorkMachine = Machine[WorkStatus, WorkEvent]
 
@@ -34,18 +35,13 @@ class Failed:
         return self.event is WorkEvent.FAIL
 
 
-def policy(settings: Settings) -> Policy:
-    """When work is tried again: one attempt more than there are waits, so that the last wait is used too."""
-    return Policy(tuple(settings.screenshots.backoff_s), JITTER)
-
-
 def fail(
     session: Session, machine: WorkMachine, table: Table, row: Any, claim: Claim, error: UnitError, rules: Policy,
-    now: datetime,
+    now: datetime, **extra: Any,
 ) -> Failed:  # fmt: skip
     """Settle a row (with `id` and `attempts`) that is held by `claim`: it waits, goes back, or is a dead letter."""
     text = (str(error) or type(error).__name__)[:MAX_ERROR_CHARS]
-    values: dict[str, Any] = {"error": text, "updated_at": now, **FREE}
+    values: dict[str, Any] = {"error": text, "updated_at": now, **FREE, **extra}
     wait_s: float | None = None
     match decide(error, row.attempts, now, rules):
         case RetryAt(at=at):

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import FREE, lost
 from pipeline.engine.errors import UserError
-from pipeline.screenshots import outcomes, working
+from pipeline.screenshots import outcomes, retrying
 from pipeline.screenshots.graph.models import NODES
 from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.screenshots.outcomes import WorkMachine
@@ -59,17 +59,19 @@ def free_lost(context: Context, absent: set[str]) -> int:
 
 def _free(context: Context, session: Session, absent: set[str]) -> int:
     now = datetime.now(UTC)
-    rules = outcomes.policy(context.settings)
+    rules = retrying.policy(context.settings.screenshots)
     # The batches' rows first, in order, as everybody does who locks both.
-    gone = or_(lost(BATCHES, now, absent), BATCHES.c.id.in_(select(SHARDS.c.batch_id).where(lost(SHARDS, now, absent))))
-    session.execute(select(BATCHES.c.id).where(gone).order_by(BATCHES.c.id).with_for_update()).all()
+    shards = select(SHARDS.c.batch_id).where(lost(SHARDS, now, absent))
+    concerned = or_(lost(BATCHES, now, absent), BATCHES.c.id.in_(shards))
+    ids = (
+        session.execute(select(BATCHES.c.id).where(concerned).order_by(BATCHES.c.id).with_for_update()).scalars().all()
+    )
     freed = 0
-    for name, (machine, table) in CLAIMED.items():
+    for machine, table in CLAIMED.values():
         back, given_up = outcomes.free_lost(session, machine, table, lost(table, now, absent), rules, now)
         freed += len(back) + len(given_up)
-        if name == "batch":
-            working.follow(session, back, WorkEvent.GIVE_BACK, "", now)
-            working.follow(session, given_up, WorkEvent.FAIL, "the worker was lost", now)
+    # Their messages are gone with their workers.
+    session.execute(update(BATCHES).where(BATCHES.c.id.in_(ids)).values(launches=0, launch_due_at=None))
     return freed
 
 
@@ -79,12 +81,18 @@ def release_worker(context: Context, worker_ids: Iterable[str]) -> None:
 
     def work(session: Session) -> None:
         now = datetime.now(UTC)
+        held = {
+            name: and_(table.c.worker_id.in_(ids), table.c.claim_id.is_not(None))
+            for name, (_, table) in CLAIMED.items()
+        }
+        shards = select(SHARDS.c.batch_id).where(held["shard"])
+        concerned = or_(held["batch"], BATCHES.c.id.in_(shards))
+        found = select(BATCHES.c.id).where(concerned).order_by(BATCHES.c.id).with_for_update()
+        batches = session.execute(found).scalars().all()
         for name, (machine, table) in CLAIMED.items():
-            held = and_(table.c.worker_id.in_(ids), table.c.claim_id.is_not(None))
             values = {**FREE, "attempts": table.c.attempts - 1, "next_run_at": None, "updated_at": now}
-            rows = machine.move_returning(session, table, WorkEvent.GIVE_BACK, held, **values)
-            if name == "batch":
-                working.follow(session, [row.id for row in rows], WorkEvent.GIVE_BACK, "", now)
+            machine.move(session, table, WorkEvent.GIVE_BACK, held[name], **values)
+        session.execute(update(BATCHES).where(BATCHES.c.id.in_(batches)).values(launches=0, launch_due_at=None))
 
     context.db.run(work, patience_s=5)
 

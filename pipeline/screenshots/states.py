@@ -107,8 +107,15 @@ _LEGAL = {
 
 BATCH = Machine("batch", _LEGAL)
 SHARD = Machine("shard", _LEGAL)
-# Its batch was taken apart before it was done.
-SCREENSHOT = Machine("screenshot", {**_LEGAL, (_S.FAILED, _E.GIVE_BACK): _S.PENDING})
+SCREENSHOT = Machine(
+    "screenshot",
+    {
+        **_LEGAL,
+        # Its batch was taken apart: before its analysis was done, or before anything was made of it.
+        (_S.FAILED, _E.GIVE_BACK): _S.PENDING,
+        (_S.SUCCEEDED, _E.REOPEN): _S.PENDING,
+    },
+)
 NODE = Machine("node", {**_LEGAL, **{(state, _E.REOPEN): _S.PENDING for state in _S}})
 
 CLAIMABLE = (WorkStatus.PENDING, WorkStatus.FAILED)

@@ -1,60 +1,76 @@
-"""A batch as a unit of work: begun, settled when its shards are, finished with its nodes. One transaction each.
+"""A batch as a unit of work. Its shards are claimed one by one; becoming nodes is claimed as a whole.
 
-Every one of them locks the batch's row first, so that exactly one counts the last shard.
+Every transaction here locks the batch's row first, so that exactly one counts the last shard.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import and_, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from pipeline.engine import claims
-from pipeline.engine.claims import FREE, Claim, Owner, held_by, new_claim
+from pipeline.engine import claims, traces
+from pipeline.engine.claims import FREE, Claim, Owner, held_by, is_due, new_claim
 from pipeline.engine.errors import UnitError
+from pipeline.engine.relaunch import RELAUNCH_AFTER_S
 from pipeline.engine.tables import insert_if_absent
-from pipeline.engine.traces import AiCall
-from pipeline.screenshots import outcomes
+from pipeline.engine.traces import MAX_ERROR_CHARS
+from pipeline.screenshots import outcomes, retrying
+from pipeline.screenshots.analysis.expanding import Expansion
+from pipeline.screenshots.analysis.provenance import Operation
+from pipeline.screenshots.analysis.schemas import VlmIndex
+from pipeline.screenshots.batching import portions
 from pipeline.screenshots.graph import nodes
-from pipeline.screenshots.graph.nodes import Draft
+from pipeline.screenshots.graph.models import CALLS
 from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.screenshots.outcomes import Failed
-from pipeline.screenshots.states import BATCH, SCREENSHOT, SHARD, WorkEvent, WorkStatus
+from pipeline.screenshots.states import BATCH, CLAIMABLE, SCREENSHOT, SHARD, Ask, Origin, Step, WorkEvent, WorkStatus
 from pipeline.storage.context import Context
 
 FLOW = "screenshots"
+MAX_NOTES = 50
 
 
-class Lane(StrEnum):
-    """Which share of the workers a batch has. Source 000, section 2.4.1."""
+@dataclass(frozen=True)
+class Begun:
+    """A batch whose shards are looked at. `due`: how many of them wait for a message; 0 with `all_done`: none will."""
 
-    REALTIME = "realtime"
-    RECOVERY = "recovery"
+    row: Any = field(repr=False)
+    due: int
+    all_done: bool
+    is_new: bool
+    """Claimed now, not found running."""
 
 
 @dataclass(frozen=True)
 class BatchUnit:
-    """A claimed batch, the claim to finish it with, and its shards that have no result yet."""
+    """A batch that is claimed to become nodes, and the claim to commit them with."""
 
     id: int
     attempts: int
     claim: Claim
-    open_shards: list[int]
+    shots: list[Any] = field(repr=False)
     row: Any = field(repr=False)
+
+    @property
+    def index(self) -> VlmIndex:
+        return VlmIndex.model_validate_json(self.row.index_json)
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What the model read in one frame."""
+class UsedCall:
+    """A call whose result is stored: where a node comes from."""
 
-    ocr_text: str = ""
-    ui_text_snippets: Sequence[str] = ()
-    entities: Sequence[str] = ()
-    app_guess: str = ""
+    operation: Operation
+    provider: str
+    model: str
+    prompt_hash: str
+    attempt: int
+    ask: Ask
+    shot_ids: Sequence[int]
 
 
 def lock(session: Session, batch_id: int) -> Any | None:
@@ -62,138 +78,169 @@ def lock(session: Session, batch_id: int) -> Any | None:
     return session.execute(select(BATCHES).where(BATCHES.c.id == batch_id).with_for_update()).one_or_none()
 
 
-def in_lane(lane: Lane, recovery_age_s: float, now: datetime) -> Any:
-    """Batches of a lane: tried before or old → recovery; fresh → realtime. As a condition for `begin`."""
-    old = or_(BATCHES.c.attempts > 0, BATCHES.c.created_at <= now - timedelta(seconds=recovery_age_s))
-    return old if lane is Lane.RECOVERY else ~old
+def lease_s(context: Context) -> float:
+    """How long a claim holds: longer than any call takes."""
+    settings = context.settings
+    return max([settings.screenshots.stale_running_s, *(one.timeout_s + 60 for one in settings.providers.values())])
 
 
-def begin(context: Context, owner: Owner, *, batch_id: int | None = None, lane: Lane | None = None) -> BatchUnit | None:
-    """Claim this batch, or the next due one of a lane; its shards are planned, once, and those that failed wait again.
+def begin(context: Context, batch_id: int) -> Begun | None:
+    """Claim a batch for its analysis, and plan its shards, once; those that failed wait again. None if it is not due.
 
-    Results of earlier attempts stay: `open_shards` names only what must be asked (again). None: nothing to claim.
+    A batch that is being analysed is found as it is, for whoever sends messages for its shards again. What its shards
+    found earlier stays.
     """
-    rules = context.settings.screenshots
 
-    def work(session: Session) -> BatchUnit | None:
+    def work(session: Session) -> Begun | None:
         now = datetime.now(UTC)
-        which = [BATCHES.c.id == batch_id] if batch_id is not None else []
-        if lane is not None:
-            which.append(in_lane(lane, rules.recovery_age_s, now))
-        held = new_claim(owner, now, rules.stale_running_s)
-        rows = claims.take(
-            session, BATCHES, BATCH, WorkEvent.CLAIM, *which, claim=held, order_by=BATCHES.c.created_at, limit=1,
-            now=now, updated_at=now, error=None, launches=0, launch_due_at=None,
-        )  # fmt: skip
-        if not rows:
+        batch = lock(session, batch_id)
+        if batch is None or batch.step != Step.ANALYSE:
             return None
-        batch = rows[0]
-        SCREENSHOT.move(session, SHOTS, WorkEvent.CLAIM, SHOTS.c.batch_id == batch.id, updated_at=now, error=None)
-        _plan(session, batch, rules.shard_size, now)
-        return BatchUnit(batch.id, batch.attempts, held, _open_shards(session, batch.id), batch)
+        mine = BATCHES.c.id == batch_id
+        # The shards have claims of their own: nobody holds the batch while they are looked at.
+        claimed = BATCH.move_returning(
+            session, BATCHES, WorkEvent.CLAIM, mine, is_due(BATCHES, now), attempts=BATCHES.c.attempts + 1,
+            next_run_at=None, error=None, started_at=batch.started_at or now, updated_at=now,
+            launch_due_at=now + timedelta(seconds=RELAUNCH_AFTER_S), launches=0,
+        )  # fmt: skip
+        if not claimed and batch.status != WorkStatus.RUNNING:
+            return None
+        if claimed:
+            SCREENSHOT.move(session, SHOTS, WorkEvent.CLAIM, SHOTS.c.batch_id == batch_id, updated_at=now, error=None)
+            _plan(session, batch, context.settings.screenshots.shard_size, now)
+        shards = session.execute(select(SHARDS).where(SHARDS.c.batch_id == batch_id)).all()
+        due = sum(
+            shard.status in CLAIMABLE and (shard.next_run_at is None or shard.next_run_at <= now) for shard in shards
+        )  # fmt: skip
+        done = all(shard.status == WorkStatus.SUCCEEDED for shard in shards)
+        return Begun(claimed[0] if claimed else batch, due, done, bool(claimed))
 
     return context.db.run(work)
 
 
 def _plan(session: Session, batch: Any, size: int, now: datetime) -> None:
-    ids: list[int] = json.loads(batch.shot_ids)
     begun = select(SHARDS.c.id).where(SHARDS.c.batch_id == batch.id).limit(1)
     if session.execute(begun).first() is None:
-        for number, start in enumerate(range(0, len(ids), size)):
+        for number, part in enumerate(portions(json.loads(batch.shot_ids), size)):
             row = {
-                "batch_id": batch.id, "number": number, "shot_ids": json.dumps(ids[start : start + size]),
-                "status": WorkStatus.PENDING, "attempts": 0, "model": "", "created_at": now, "updated_at": now,
+                "batch_id": batch.id, "number": number, "shot_ids": json.dumps(part), "status": WorkStatus.PENDING,
+                "attempts": 0, "ask": Ask.FIRST, "notes": "[]", "model": "", "created_at": now, "updated_at": now,
             }  # fmt: skip
             insert_if_absent(session, SHARDS, row, "batch_id", "number")
-    # The batch is due, and so are its shards; its attempts are the ones that count.
     mine = SHARDS.c.batch_id == batch.id
-    SHARD.move(session, SHARDS, WorkEvent.RETRY, mine, attempts=0, next_run_at=None, updated_at=now)
+    # Given up before: somebody wants the batch tried again.
+    SHARD.move(session, SHARDS, WorkEvent.RETRY, mine, attempts=0, ask=Ask.FIRST, next_run_at=None, updated_at=now)
     waits = and_(mine, SHARDS.c.status == WorkStatus.FAILED)
     session.execute(update(SHARDS).where(waits).values(next_run_at=None))
 
 
-def _open_shards(session: Session, batch_id: int) -> list[int]:
-    wanted = select(SHARDS.c.id).where(SHARDS.c.batch_id == batch_id, SHARDS.c.status != WorkStatus.SUCCEEDED)
-    return list(session.execute(wanted.order_by(SHARDS.c.number)).scalars())
+def claim(context: Context, batch_id: int, owner: Owner) -> BatchUnit | None:
+    """Claim a batch that is analysed and due, to make its nodes; None if it is not.
 
-
-def resume(context: Context, batch_id: int, owner: Owner) -> BatchUnit | None:
-    """Take the claim of a running batch over, to finish it; None if it is not running or its shards are not all done.
-
-    Whoever held it before cannot commit any more: of two that finish, one does.
+    A message that comes again first gives back what its earlier delivery held in this worker, whose process has died.
     """
 
     def work(session: Session) -> BatchUnit | None:
         now = datetime.now(UTC)
         batch = lock(session, batch_id)
-        if batch is None or batch.status != WorkStatus.RUNNING or _open_shards(session, batch_id):
+        if batch is None or batch.step != Step.EXPAND:
             return None
-        held = new_claim(owner, now, context.settings.screenshots.stale_running_s)
-        session.execute(update(BATCHES).where(BATCHES.c.id == batch_id).values(**held.columns, updated_at=now))
-        return BatchUnit(batch_id, batch.attempts, held, [], batch)
+        mine = BATCHES.c.id == batch_id
+        earlier = and_(mine, BATCHES.c.request_id == owner.request_id, BATCHES.c.worker_id == owner.worker_id)
+        outcomes.free_lost(session, BATCH, BATCHES, earlier, retrying.policy(context.settings.screenshots), now)
+        held = new_claim(owner, now, lease_s(context))
+        rows = claims.take(
+            session, BATCHES, BATCH, WorkEvent.CLAIM, mine, claim=held, order_by=BATCHES.c.id, limit=1, now=now,
+            updated_at=now, error=None, launches=0, launch_due_at=None,
+        )  # fmt: skip
+        if not rows:
+            return None
+        return BatchUnit(batch_id, rows[0].attempts, held, shots_of(session, rows[0].shot_ids), rows[0])
 
     return context.db.run(work)
 
 
-def keep_index(context: Context, unit: BatchUnit, index_json: str, vlm_ms: int) -> bool:
-    """Store the merged result of the shards, before the next paid call; False if the claim was taken away."""
+def shots_of(session: Session, shot_ids: str) -> list[Any]:
+    """The frames of a JSON list of ids that are still there, in its order."""
+    ids = ids_of(shot_ids)
+    found = {row.id: row for row in session.execute(select(SHOTS).where(SHOTS.c.id.in_(ids)))}
+    return [found[shot_id] for shot_id in ids if shot_id in found]
+
+
+def ids_of(shot_ids: str) -> list[int]:
+    """A stored JSON list of ids."""
+    found: list[int] = json.loads(shot_ids)
+    return found
+
+
+def keep_reply(
+    context: Context, unit: BatchUnit, reply: str, trace: dict[str, Any] | None, call: UsedCall | None
+) -> bool:
+    """Store what the text model was paid for, before anything is made of it; False if the claim was taken away.
+
+    Without `call` the reply is no use and to be repaired: the batch goes back for another message of the same attempt.
+    """
 
     def work(session: Session) -> bool:
+        now = datetime.now(UTC)
+        lock(session, unit.id)
+        traces.record(session, FLOW, unit.id, "expand", trace)
         mine = and_(BATCHES.c.id == unit.id, held_by(BATCHES, unit.claim))
-        kept = update(BATCHES).where(mine).values(index_json=index_json, vlm_ms=vlm_ms, updated_at=datetime.now(UTC))
-        return session.execute(kept.returning(BATCHES.c.id)).first() is not None
+        values: dict[str, Any] = {"reply": reply, "updated_at": now}
+        if call is None:
+            back = {**FREE, "attempts": BATCHES.c.attempts - 1, "next_run_at": None, "ask": Ask.REPAIR}
+            return bool(BATCH.move(session, BATCHES, WorkEvent.STEP_DONE, mine, **back, **values, **launched(now)))
+        kept = update(BATCHES).where(mine).values(**values, ask=Ask.FIRST).returning(BATCHES.c.id)
+        if session.execute(kept).first() is None:
+            return False
+        record_used(session, call, now, batch_id=unit.id)
+        return True
 
     return context.db.run(work)
+
+
+def launched(now: datetime) -> dict[str, Any]:
+    """Columns of a batch whose next message is under way already."""
+    return {"launches": 1, "launch_due_at": now + timedelta(seconds=RELAUNCH_AFTER_S)}
 
 
 def finish(
-    context: Context, unit: BatchUnit, evidence: Mapping[int, Evidence], drafts: Sequence[Draft], text_ms: int = 0
-) -> list[int] | None:
-    """The batch is done: what was read goes to its frames, nodes are written. Their ids; None if the claim is gone."""
+    context: Context, unit: BatchUnit, expansion: Expansion, made_by: Origin, *, text_ms: int = 0,
+    trace: dict[str, Any] | None = None,
+) -> list[int] | None:  # fmt: skip
+    """The batch is done: its nodes are written. The ids of new ones; None if the claim was taken away."""
 
     def work(session: Session) -> list[int] | None:
         now = datetime.now(UTC)
         batch = lock(session, unit.id)
+        traces.record(session, FLOW, unit.id, "expand", trace)
         if batch is None or batch.claim_id != unit.claim.id:
             return None
-        days = context.settings.screenshots.retention_days
-        _keep_evidence(session, unit.id, evidence, now)
-        SCREENSHOT.move(
-            session, SHOTS, WorkEvent.DONE, SHOTS.c.batch_id == unit.id,
-            retention_expires_at=now + timedelta(days=days), updated_at=now, error=None,
-        )  # fmt: skip
-        made = nodes.write(session, batch, drafts, now)
+        asked = and_(CALLS.c.batch_id == unit.id, CALLS.c.operation == Operation.EXPAND)
+        model = session.execute(select(CALLS.c.model).where(asked).order_by(CALLS.c.id.desc()).limit(1)).scalar()
+        made = nodes.write(session, unit.id, expansion, model or "", now)
+        said = [*json.loads(batch.notes), *expansion.notes]
         BATCH.move(
             session, BATCHES, WorkEvent.DONE, BATCHES.c.id == unit.id, held_by(BATCHES, unit.claim), **FREE,
-            text_ms=text_ms, error=None, next_run_at=None, finished_at=now, updated_at=now,
+            text_ms=BATCHES.c.text_ms + text_ms, made_by=made_by, notes=as_notes(said), error=None, next_run_at=None,
+            launch_due_at=None, finished_at=now, updated_at=now,
         )  # fmt: skip
         return made
 
     return context.db.run(work)
 
 
-def _keep_evidence(session: Session, batch_id: int, evidence: Mapping[int, Evidence], now: datetime) -> None:
-    for shot_id, found in evidence.items():
-        # Only frames of this batch: a model may answer about one that it was not asked about.
-        mine = and_(SHOTS.c.id == shot_id, SHOTS.c.batch_id == batch_id)
-        values = {
-            "ocr_text": found.ocr_text, "app_guess": found.app_guess[:200], "updated_at": now,
-            "ui_text_snippets": json.dumps(list(found.ui_text_snippets), ensure_ascii=False),
-            "detected_entities": json.dumps(list(found.entities), ensure_ascii=False),
-        }  # fmt: skip
-        session.execute(update(SHOTS).where(mine).values(**values))
-
-
-def fail(context: Context, unit: BatchUnit, error: UnitError) -> Failed:
-    """The batch ended in an error: it waits, goes back, or is a dead letter, and its frames with it."""
+def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Failed:
+    """Making nodes ended in an error: the batch waits, goes back, or is a dead letter."""
 
     def work(session: Session) -> Failed:
         now = datetime.now(UTC)
         lock(session, unit.id)
-        failed = outcomes.fail(session, BATCH, BATCHES, unit, unit.claim, error, outcomes.policy(context.settings), now)
-        if failed.event is not None:
-            follow(session, [unit.id], failed.event, str(error), now)
-        return failed
+        traces.record(session, FLOW, unit.id, "expand", trace)
+        rules = retrying.policy(context.settings.screenshots)
+        # What the gate refused takes its place in the queue again: its message is under way.
+        sent = launched(now) if error.kind in outcomes.RELEASED else {"launches": 0, "launch_due_at": None}
+        return outcomes.fail(session, BATCH, BATCHES, unit, unit.claim, error, rules, now, **sent)
 
     return context.db.run(work)
 
@@ -201,10 +248,28 @@ def fail(context: Context, unit: BatchUnit, error: UnitError) -> Failed:
 def follow(session: Session, batch_ids: Sequence[int], event: WorkEvent, error: str, now: datetime) -> None:
     """The frames of batches go where their batch went, so that none is stuck in `running`."""
     mine = SHOTS.c.batch_id.in_(batch_ids)
-    SCREENSHOT.move(session, SHOTS, event, mine, error=error[: outcomes.MAX_ERROR_CHARS] or None, updated_at=now)
+    SCREENSHOT.move(session, SHOTS, event, mine, error=error[:MAX_ERROR_CHARS] or None, updated_at=now)
 
 
-def record_call(session: Session, batch_id: int, unit: str, trace: Mapping[str, Any] | None) -> None:
-    """Write the ledger of calls: also of those whose result is discarded, for they were paid for."""
-    if trace is not None:
-        session.execute(insert(AiCall), [{"flow": FLOW, "scope_id": str(batch_id), "unit": unit, **trace}])
+def record_used(
+    session: Session, call: UsedCall, now: datetime, *, batch_id: int | None = None, node_id: int | None = None
+) -> None:
+    """Write that a result is used: what nodes rest on."""
+    row = {
+        "batch_id": batch_id, "node_id": node_id, "operation": call.operation, "provider": call.provider,
+        "model": call.model[:120], "prompt_hash": call.prompt_hash, "attempt": call.attempt, "ask": call.ask,
+        "shot_ids": json.dumps(list(call.shot_ids)), "created_at": now,
+    }  # fmt: skip
+    session.execute(insert(CALLS).values(**row))
+
+
+def as_notes(said: Sequence[str]) -> str:
+    """Notes as they are stored: each once, not too many."""
+    kept = list(dict.fromkeys(said))
+    more = [f"and {len(kept) - MAX_NOTES} more"] if len(kept) > MAX_NOTES else []
+    return json.dumps([*kept[:MAX_NOTES], *more], ensure_ascii=False)
+
+
+def unlaunched(now: datetime) -> Any:
+    """Batches that no message is waited for."""
+    return or_(BATCHES.c.launch_due_at.is_(None), BATCHES.c.launch_due_at <= now)

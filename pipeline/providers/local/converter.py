@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -56,13 +55,12 @@ class LocalConverter:
     paid = False
 
     def __init__(self, settings: Settings) -> None:
-        cores = os.cpu_count() or 1
         chosen = settings.documents
         self._options = _Options(
             chosen.ocr_dpi,
             chosen.ocr_pictures,
             min(chosen.max_pixels, ocr.pixels_at(chosen.ocr_dpi)),
-            max(1, cores // chosen.converter_count),
+            ocr.threads_of(settings),
             chosen.page_timeout_s / _TEXT_PARTS,
             chosen.keep_headers,
         )

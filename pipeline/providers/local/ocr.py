@@ -16,6 +16,7 @@ from pipeline.providers.local.direction import Found
 from pipeline.providers.local.images import shrink
 from pipeline.providers.local.layout.model import Line
 from pipeline.providers.local.rapid import MAX_SIDE_PX, Engine
+from pipeline.settings import Settings
 
 MAX_PIXELS = 6_750_000
 """Pixels of a picture that are looked at, whoever asks; larger ones are scaled down."""
@@ -58,6 +59,11 @@ def recognise(image: Image.Image, threads: int) -> list[Line]:
     enlarged = image.width / looked_at.width
     lines = straighten.as_lines(found, (looked_at.width / 2, looked_at.height / 2))
     return [straighten.scaled(line, enlarged) for line in lines]
+
+
+def threads_of(settings: Settings) -> int:
+    """What a process recognises with, where others do at the same time."""
+    return max(1, (os.cpu_count() or 1) // settings.documents.converter_count)
 
 
 def pixels_at(dpi: int) -> int:

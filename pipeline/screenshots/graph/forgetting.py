@@ -149,7 +149,7 @@ def _forget_batches(session: Session, ids: Sequence[int], now: datetime) -> None
     session.execute(update(AiCall).where(calls).values(preview="", error=None))
     session.execute(update(SHARDS).where(SHARDS.c.batch_id.in_(done)).values(result=None))
     session.execute(update(BATCHES).where(BATCHES.c.id.in_(done)).values(index_json=None, history_pack="{}"))
-    for event in (WorkEvent.GIVE_BACK, WorkEvent.RETRY):
+    for event in (WorkEvent.GIVE_BACK, WorkEvent.RETRY, WorkEvent.REOPEN):
         SCREENSHOT.move(session, SHOTS, event, SHOTS.c.batch_id.in_(apart), error=None, updated_at=now)
     session.execute(update(SHOTS).where(SHOTS.c.batch_id.in_(apart)).values(batch_id=None))
     session.execute(delete(BATCHES).where(BATCHES.c.id.in_(apart)))

@@ -10,19 +10,21 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import and_, delete, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
-from pipeline.engine import claims
+from pipeline.engine import claims, traces
 from pipeline.engine.claims import FREE, Claim, Owner, held_by, is_due, new_claim
 from pipeline.engine.errors import UnitError
 from pipeline.engine.tables import insert_if_absent
-from pipeline.screenshots import outcomes
+from pipeline.screenshots import outcomes, retrying, working
 from pipeline.screenshots.graph import fulltext, nodes
+from pipeline.screenshots.graph.merging import MergeNode
 from pipeline.screenshots.graph.models import EDGES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS, Node
 from pipeline.screenshots.graph.nodes import Content
 from pipeline.screenshots.outcomes import Failed
-from pipeline.screenshots.states import NODE, WorkEvent, WorkStatus
+from pipeline.screenshots.states import NODE, NodeKind, Origin, WorkEvent, WorkStatus
+from pipeline.screenshots.working import UsedCall
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
 
@@ -41,6 +43,21 @@ class MergeUnit:
     target_version: int
     target: Content | None
     row: Any = field(repr=False)
+    target_row: Any = field(default=None, repr=False)
+
+    def nodes(self) -> tuple[MergeNode, MergeNode]:
+        """(the target, the node), for whoever merges them."""
+        assert self.target is not None, "the node stands for itself"
+        return _as_node(self.target_row, self.target), _as_node(self.row, self.content)
+
+
+def _as_node(row: Any, content: Content) -> MergeNode:
+    return MergeNode(
+        row.id, NodeKind(row.kind), row.thread_id or "", content.title, content.summary, content.keywords,
+        content.entities, content.importance, content.confidence,
+        event_time_ms=int(row.event_time.timestamp() * 1000),
+        merged_from_ids=tuple(json.loads(row.merged_from_ids)),
+    )  # fmt: skip
 
 
 class Merged(StrEnum):
@@ -59,8 +76,20 @@ def lock_thread(session: Session, thread_id: str | None) -> None:
         session.execute(select(THREADS.c.id).where(THREADS.c.id == thread_id).with_for_update()).all()
 
 
-def claim(context: Context, owner: Owner) -> MergeUnit | None:
-    """The oldest node that waits for its merge and whose thread and kind has none under way; None if there is none."""
+def _has_target() -> ColumnElement[bool]:
+    other = aliased(Node)
+    fit = select(other.id).where(
+        other.thread_id == NODES.c.thread_id, other.kind == NODES.c.kind, other.status == WorkStatus.SUCCEEDED,
+        other.merged_into_id.is_(None), other.id != NODES.c.id,
+    )  # fmt: skip
+    return fit.exists()
+
+
+def claim(context: Context, owner: Owner, *, alone: bool = False) -> MergeUnit | None:
+    """The oldest node that waits for its merge and whose thread and kind has none under way; None if there is none.
+
+    `alone`: only one that has nothing to be merged with, which needs nobody's thought.
+    """
     busy = aliased(Node)
     under_way = (
         select(busy.id)
@@ -71,12 +100,13 @@ def claim(context: Context, owner: Owner) -> MergeUnit | None:
     def work(session: Session) -> MergeUnit | None:
         now = datetime.now(UTC)
         waits = NODES.c.status.in_(list(NODE.sources(WorkEvent.CLAIM)))
-        free = select(NODES.c.id, NODES.c.thread_id).where(waits, is_due(NODES, now), ~under_way)
+        which = [~_has_target()] if alone else []
+        free = select(NODES.c.id, NODES.c.thread_id).where(waits, is_due(NODES, now), ~under_way, *which)
         found = session.execute(free.order_by(NODES.c.event_time, NODES.c.id).limit(1)).one_or_none()
         if found is None:
             return None
         lock_thread(session, found.thread_id)
-        held = new_claim(owner, now, context.settings.screenshots.stale_running_s)
+        held = new_claim(owner, now, working.lease_s(context))
         # Looked at again: another may have begun with this thread while we waited for its lock.
         rows = claims.take(
             session, NODES, NODE, WorkEvent.CLAIM, NODES.c.id == found.id, ~under_way, claim=held,
@@ -86,7 +116,7 @@ def claim(context: Context, owner: Owner) -> MergeUnit | None:
 
     for _ in range(CLAIM_TRIES):
         unit = context.db.run(work)
-        if unit is not None or not waiting(context):
+        if unit is not None or alone or not waiting(context):
             break  # another may have taken the very node that we had found: there are more
     return unit
 
@@ -104,7 +134,8 @@ def _unit(session: Session, row: Any, held: Claim) -> MergeUnit:
     content = nodes.content_of(row)
     if target is None:
         return MergeUnit(row.id, row.attempts, content, held, None, 0, None, row)
-    return MergeUnit(row.id, row.attempts, content, held, target.id, target.version, nodes.content_of(target), row)
+    said = nodes.content_of(target)
+    return MergeUnit(row.id, row.attempts, content, held, target.id, target.version, said, row, target)
 
 
 def _target(session: Session, row: Any) -> Any | None:
@@ -116,13 +147,18 @@ def _target(session: Session, row: Any) -> Any | None:
 
 
 def commit(
-    context: Context, unit: MergeUnit, merged: Content | None = None, *, method: str = "model", model: str = ""
-) -> Merged:
-    """The merge is thought out: `merged` is what the target is to say, None where there is no target."""
+    context: Context, unit: MergeUnit, merged: Content | None = None, call: UsedCall | None = None,
+    trace: dict[str, Any] | None = None,
+) -> Merged:  # fmt: skip
+    """The merge is thought out: `merged` is what the target is to say, None where there is no target.
+
+    `call`: the one whose answer it is; without, the rules have merged.
+    """
 
     def work(session: Session) -> Merged:
         now = datetime.now(UTC)
         lock_thread(session, unit.row.thread_id)
+        traces.record(session, working.FLOW, unit.row.batch_id or "", f"node {unit.id}", trace)
         held = and_(NODES.c.id == unit.id, held_by(NODES, unit.claim))
         node = session.execute(select(NODES).where(held).with_for_update()).one_or_none()
         if node is None:
@@ -141,9 +177,12 @@ def commit(
         _move_what_belongs(session, node.id, target.id)
         row = {
             "node_id": target.id, "act": "merged", "from_node_id": node.id, "batch_id": node.batch_id,
-            "segment_id": "", "method": method[:20], "model": model[:120], "created_at": now,
+            "method": Origin.MODEL if call else Origin.RULES, "model": call.model[:120] if call else "",
+            "created_at": now,
         }  # fmt: skip
         insert_if_absent(session, PROVENANCE, row, "node_id", "act", "from_node_id")
+        if call is not None:
+            working.record_used(session, call, now, node_id=target.id)
         NODE.move(session, NODES, WorkEvent.DONE, held, **done, merged_into_id=target.id, vector_status="none")
         fulltext.remove(session, [node.id])
         vectors.remove(session, nodes.KIND, [node.id])
@@ -177,13 +216,15 @@ def _move_what_belongs(session: Session, node_id: int, target_id: int) -> None:
     session.execute(delete(EDGES).where(mine))
 
 
-def fail(context: Context, unit: MergeUnit, error: UnitError) -> Failed:
+def fail(context: Context, unit: MergeUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Failed:
     """A merge ended in an error: the node waits, goes back, or is a dead letter that stands for itself."""
 
     def work(session: Session) -> Failed:
         now = datetime.now(UTC)
         lock_thread(session, unit.row.thread_id)
-        return outcomes.fail(session, NODE, NODES, unit, unit.claim, error, outcomes.policy(context.settings), now)
+        traces.record(session, working.FLOW, unit.row.batch_id or "", f"node {unit.id}", trace)
+        rules = retrying.policy(context.settings.screenshots)
+        return outcomes.fail(session, NODE, NODES, unit, unit.claim, error, rules, now)
 
     return context.db.run(work)
 

@@ -141,7 +141,6 @@ class Provenance(Base):
     """`made` or `merged`."""
     from_node_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"))
     batch_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_batches.id", ondelete="SET NULL"), index=True)
-    segment_id: Mapped[str] = mapped_column(String(80), default="")
     method: Mapped[str] = mapped_column(String(20), default="model")
     """`model`, `direct` or `rules`: who made or merged it."""
     model: Mapped[str] = mapped_column(String(120), default="")

@@ -2,35 +2,28 @@
 
 import hashlib
 import json
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, Protocol
 
 from sqlalchemy import case, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.tables import insert_if_absent
+from pipeline.screenshots.analysis.expanding import Expansion, PendingNode
+from pipeline.screenshots.analysis.schemas import EntityMention, entity_key
 from pipeline.screenshots.graph import fulltext
 from pipeline.screenshots.graph.models import EDGES, ENTITIES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS
 from pipeline.screenshots.models import SHOTS
-from pipeline.screenshots.states import WorkStatus
+from pipeline.screenshots.states import Origin, WorkStatus
 
 KIND = "screenshot"
 """Of their vectors."""
 MAX_KEY = 255
 MAX_TITLE = 200
 MAX_ENTITIES = 50
-
-
-@dataclass(frozen=True)
-class EntityMention:
-    """A name that a node mentions; `confidence` 0 to 1."""
-
-    name: str
-    type: str = ""
-    confidence: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -45,119 +38,90 @@ class Content:
     confidence: int = 5
 
 
-@dataclass(frozen=True)
-class Draft:
-    """A node to write. `thread`: what the model says, which may not exist; None: a thread of its own, or its event's.
-
-    `derived_from`: index of the draft of its event, whose thread it inherits.
-    """
-
-    kind: str
-    content: Content
-    event_time: datetime
-    shot_ids: Sequence[int]
-    thread: str | None = None
-    derived_from: int | None = None
-    segment_id: str = ""
-    method: str = "model"
-    model: str = ""
-    origin_key: str = ""
-    """Where the caller has made it already; at most `MAX_KEY` characters."""
+class _Said(Protocol):
+    @property
+    def title(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def keywords(self) -> tuple[str, ...]: ...
+    @property
+    def entities(self) -> tuple[EntityMention, ...]: ...
+    @property
+    def importance(self) -> int: ...
+    @property
+    def confidence(self) -> int: ...
 
 
-def origin_key(batch_key: str, shot_ids: Iterable[int], kind: str, ordinal: int) -> str:
-    """`ctx_node:BATCH:ss:SHOTS:KIND:ORDINAL`; the end of what is too long is its hash."""
-    shots = ",".join(str(shot_id) for shot_id in sorted(set(shot_ids)))
-    key = f"ctx_node:{batch_key}:ss:{shots}:{kind}:{ordinal}"
+def said_by(node: _Said) -> Content:
+    """The content of a node that is to be written, or of one that was merged."""
+    return Content(node.title, node.summary, node.keywords, node.entities, node.importance, node.confidence)
+
+
+def stored_key(key: str) -> str:
+    """An origin key as its column takes it: the end of what is too long is its hash."""
     if len(key) <= MAX_KEY:
         return key
     return f"{key[: MAX_KEY - 65]}:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
-def write(session: Session, batch: Any, drafts: Sequence[Draft], now: datetime) -> list[int]:
-    """Write a batch's nodes with threads, links, entities, edges, provenance and full text; their ids, in order.
+def write(session: Session, batch_id: int, expansion: Expansion, model: str, now: datetime) -> list[int]:
+    """Write a batch's nodes with threads, links, entities, edges, provenance and full text; the ids of new ones.
 
     What is there already is left as it is: it may have been merged since.
     """
-    allowed = set(json.loads(batch.shot_ids))
-    threads = _threads(session, batch, drafts, now)
-    made: list[int] = []
+    ids: dict[str, int] = {}
     new: list[int] = []
-    ordinals: dict[str, int] = {}
-    for index, draft in enumerate(drafts):
-        # A model may name frames that it was not shown; a node without any rests on the whole batch.
-        shots = sorted(allowed & set(draft.shot_ids)) or sorted(allowed)
-        ordinals[draft.kind] = ordinals.get(draft.kind, -1) + 1
-        key = draft.origin_key or origin_key(batch.idempotency_key, shots, draft.kind, ordinals[draft.kind])
+    # In one order everywhere: two batches that go on with the same threads must not wait for each other.
+    for node in sorted(expansion.nodes, key=lambda node: node.thread_id):
+        _keep_thread(session, node, now)
+    for node in expansion.nodes:
+        key = stored_key(node.origin_key)
+        content = said_by(node)
         row = {
-            "kind": draft.kind[:20], "thread_id": threads[index], "origin_key": key, "batch_id": batch.id,
-            "event_time": draft.event_time, "own": dump(draft.content), "version": 1, "status": WorkStatus.PENDING,
-            "merged_from_ids": "[]", "vector_status": "waiting", "attempts": 0, "created_at": now, "updated_at": now,
-            **columns(draft.content),
+            "kind": node.kind.value, "thread_id": node.thread_id, "origin_key": key, "batch_id": batch_id,
+            "event_time": at_ms(node.event_time_ms), "made_by": node.made_by.value, "own": dump(content), "version": 1,
+            "status": WorkStatus.PENDING, "merged_from_ids": "[]", "vector_status": "waiting", "attempts": 0,
+            "created_at": now, "updated_at": now, **columns(content),
         }  # fmt: skip
         is_new = insert_if_absent(session, NODES, row, "origin_key")
-        node_id = session.execute(select(NODES.c.id).where(NODES.c.origin_key == key)).scalar_one()
-        made.append(node_id)
+        ids[node.origin_key] = session.execute(select(NODES.c.id).where(NODES.c.origin_key == key)).scalar_one()
         if is_new:
-            new.append(node_id)
-            _attach(session, node_id, batch.id, draft, shots, now)
-    _derive(session, drafts, made)
+            new.append(ids[node.origin_key])
+            _attach(session, ids[node.origin_key], batch_id, node, model, now)
+    for edge in expansion.edges:
+        ends = ids[edge.from_key], ids[edge.to_key]
+        if ends[0] != ends[1] and not set(ends).isdisjoint(new):
+            add_edge(session, *ends, edge.edge_type)
     reindex(session, new)
-    return made
+    return new
 
 
-def _threads(session: Session, batch: Any, drafts: Sequence[Draft], now: datetime) -> list[str]:
-    """A thread for each draft: the one that the model named if it exists, else a new one of this batch's."""
-    named = {draft.thread for draft in drafts if draft.thread}
-    known = set(session.execute(select(THREADS.c.id).where(THREADS.c.id.in_(named))).scalars())
-    found: list[str] = []
-    for index, draft in enumerate(drafts):
-        parent = draft.derived_from
-        if parent is not None and 0 <= parent < index:
-            found.append(found[parent])
-            continue
-        # Drafts that share an invented name share a thread; the same batch, written again, gives the same one.
-        name = draft.thread or f"{index}"
-        thread = name if name in known else _thread_id(batch.idempotency_key, name)
-        found.append(thread)
-        row = {
-            "id": thread, "title": draft.content.title[:MAX_TITLE], "first_at": draft.event_time,
-            "last_at": draft.event_time, "created_at": now,
-        }  # fmt: skip
-        if not insert_if_absent(session, THREADS, row):
-            _stretch(session, thread, draft.event_time)
-    return found
+def at_ms(moment_ms: int) -> datetime:
+    """A time in ms since 1970 as the tables keep it."""
+    return datetime.fromtimestamp(moment_ms / 1000, UTC)
 
 
-def _thread_id(batch_key: str, name: str) -> str:
-    digest = hashlib.sha256("\n".join([batch_key, name]).encode()).hexdigest()
-    return f"thread_{digest[:20]}"
+def _keep_thread(session: Session, node: PendingNode, now: datetime) -> None:
+    at = at_ms(node.event_time_ms)
+    row = {"id": node.thread_id, "title": node.title[:MAX_TITLE], "first_at": at, "last_at": at, "created_at": now}
+    if not insert_if_absent(session, THREADS, row):
+        # Clocks go backwards: a thread begins with its earliest node and ends with its latest, whichever came last.
+        first = case((THREADS.c.first_at > at, at), else_=THREADS.c.first_at)
+        last = case((THREADS.c.last_at < at, at), else_=THREADS.c.last_at)
+        session.execute(update(THREADS).where(THREADS.c.id == node.thread_id).values(first_at=first, last_at=last))
 
 
-def _stretch(session: Session, thread: str, at: datetime) -> None:
-    """Clocks go backwards: a thread begins with its earliest node and ends with its latest, whichever came last."""
-    first = case((THREADS.c.first_at > at, at), else_=THREADS.c.first_at)
-    last = case((THREADS.c.last_at < at, at), else_=THREADS.c.last_at)
-    session.execute(update(THREADS).where(THREADS.c.id == thread).values(first_at=first, last_at=last))
-
-
-def _attach(session: Session, node_id: int, batch_id: int, draft: Draft, shots: Sequence[int], now: datetime) -> None:
-    links = [{"origin_id": node_id, "shot_id": shot_id, "node_id": node_id} for shot_id in shots]
+def _attach(session: Session, node_id: int, batch_id: int, node: PendingNode, model: str, now: datetime) -> None:
+    links = [{"origin_id": node_id, "shot_id": shot_id, "node_id": node_id} for shot_id in node.screenshot_ids]
     if links:
         session.execute(insert(LINKS), links)
-    mention(session, node_id, draft.content.entities, now)
-    row = {
-        "node_id": node_id, "act": "made", "batch_id": batch_id, "segment_id": draft.segment_id[:80],
-        "method": draft.method[:20], "model": draft.model[:120], "created_at": now,
+    mention(session, node_id, node.entities, now)
+    made = {
+        "node_id": node_id, "act": "made", "batch_id": batch_id, "method": node.made_by.value,
+        "model": model[:120] if node.made_by is Origin.MODEL else "", "created_at": now,
     }  # fmt: skip
-    session.execute(insert(PROVENANCE).values(**row))
-
-
-def _derive(session: Session, drafts: Sequence[Draft], made: Sequence[int]) -> None:
-    for draft, node_id in zip(drafts, made, strict=True):
-        parent = draft.derived_from
-        if parent is not None and 0 <= parent < len(made) and made[parent] != node_id:
-            add_edge(session, node_id, made[parent], "derived_from")
+    session.execute(insert(PROVENANCE).values(**made))
 
 
 def add_edge(session: Session, from_id: int, to_id: int, kind: str) -> None:
@@ -183,15 +147,10 @@ def mention(session: Session, node_id: int, entities: Sequence[EntityMention], n
 def _distinct(entities: Sequence[EntityMention]) -> dict[tuple[str, str], EntityMention]:
     found: dict[tuple[str, str], EntityMention] = {}
     for entity in entities[:MAX_ENTITIES]:
-        key = name_key(entity.name), entity.type.strip().casefold()[:40]
+        key = entity_key(entity.name)[:200], entity.entity_type.strip().casefold()[:40]
         if key[0] and (key not in found or found[key].confidence < entity.confidence):
             found[key] = entity
     return found
-
-
-def name_key(name: str) -> str:
-    """What makes two spellings of a name one."""
-    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())[:200]
 
 
 def columns(content: Content) -> dict[str, Any]:
@@ -199,29 +158,29 @@ def columns(content: Content) -> dict[str, Any]:
     return {
         "title": content.title[:MAX_TITLE], "summary": content.summary,
         "keywords": json.dumps(list(content.keywords), ensure_ascii=False),
-        "entities": json.dumps([asdict(entity) for entity in content.entities], ensure_ascii=False),
+        "entities": _entities(content),
         "importance": content.importance, "confidence": content.confidence,
     }  # fmt: skip
 
 
 def content_of(row: Any) -> Content:
     """What a node's row says."""
-    entities = tuple(EntityMention(**entity) for entity in json.loads(row.entities))
-    keywords = tuple(json.loads(row.keywords))
-    return Content(row.title, row.summary, keywords, entities, row.importance, row.confidence)
+    entities = tuple(EntityMention.model_validate(entity) for entity in json.loads(row.entities))
+    return Content(row.title, row.summary, tuple(json.loads(row.keywords)), entities, row.importance, row.confidence)
+
+
+def _entities(content: Content) -> str:
+    return json.dumps([entity.model_dump(by_alias=True) for entity in content.entities], ensure_ascii=False)
 
 
 def dump(content: Content) -> str:
     """A content as JSON."""
-    return json.dumps(asdict(content), ensure_ascii=False)
+    return json.dumps(columns(content), ensure_ascii=False)
 
 
 def load(text: str) -> Content:
     """What `dump` wrote."""
-    data: dict[str, Any] = json.loads(text)
-    entities = tuple(EntityMention(**entity) for entity in data.pop("entities"))
-    content = Content(**data, entities=entities)
-    return replace(content, keywords=tuple(content.keywords))
+    return content_of(SimpleNamespace(**json.loads(text)))
 
 
 def reindex(session: Session, node_ids: Sequence[int]) -> None:

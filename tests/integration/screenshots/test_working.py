@@ -90,7 +90,7 @@ def test_two_that_finish_a_batch_finish_it_once(context: Context, hand: Hand) ->
 
 def test_a_crash_on_the_last_attempt_makes_a_dead_letter_not_a_stranded_row(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    attempts = outcomes.policy(context.settings).max_attempts
+    attempts = retrying.policy(context.settings.screenshots).max_attempts
     assert attempts == 6  # every one of the five waits is used
     for attempt in range(attempts):
         assert working.begin(context, ME, batch_id=batch) is not None, attempt

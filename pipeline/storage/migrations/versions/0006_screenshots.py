@@ -300,7 +300,6 @@ def _provenance() -> None:
         sa.Column("act", sa.String(length=20), nullable=False),
         sa.Column("from_node_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("batch_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
-        sa.Column("segment_id", sa.String(length=80), nullable=False),
         sa.Column("method", sa.String(length=20), nullable=False),
         sa.Column("model", sa.String(length=120), nullable=False),
         sa.Column("created_at", tables.UtcDateTime(timezone=True), nullable=False),

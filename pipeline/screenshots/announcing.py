@@ -1,0 +1,47 @@
+"""What others are told of batches: begun, and ended with how long each part took. Source 000, sections 7.1 and 7.2."""
+
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from redis import RedisError
+from sqlalchemy import select
+
+from pipeline.engine import events
+from pipeline.screenshots.models import BATCHES
+from pipeline.screenshots.working import FLOW
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+
+
+def started(context: Context, batch: Any) -> None:
+    """`pipeline:batch:started`."""
+    _publish(context, "pipeline:batch:started", batch)
+
+
+def finished(context: Context, batch_id: int) -> None:
+    """`pipeline:batch:finished`: succeeded, failed (and tried again later), or failed_permanent."""
+    with context.db.read() as session:
+        batch = session.execute(select(BATCHES).where(BATCHES.c.id == batch_id)).one_or_none()
+    if batch is None:
+        return
+    ended = batch.finished_at or datetime.now(UTC)
+    total_ms = int((ended - (batch.started_at or ended)).total_seconds() * 1000)
+    fields = {"status": batch.status, "totalMs": total_ms, "vlmMs": batch.vlm_ms, "textLlmMs": batch.text_ms}
+    if batch.error:
+        fields["errorMessage"] = batch.error[:500]
+    _publish(context, "pipeline:batch:finished", batch, **fields)
+
+
+def _publish(context: Context, kind: str, batch: Any, **fields: Any) -> None:
+    shots = len(json.loads(batch.shot_ids))
+    known = {"batchDbId": batch.id, "batchId": batch.correlation_id, "sourceKey": batch.source_key}
+    known |= {"attempts": batch.attempts, "screenshotCount": shots, **fields}
+    log.info(kind, **known)
+    if context.online:
+        # Who watches misses it while Redis is away; the rows have it all.
+        with suppress(RedisError):
+            events.publish(context.redis, FLOW, kind, **known)

@@ -1,0 +1,182 @@
+"""What one message does for a batch: take its next shard, have its frames looked at, store what was seen."""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from redis import RedisError
+
+from pipeline.engine.claims import Owner
+from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
+from pipeline.engine.passage import Passage
+from pipeline.providers import registry
+from pipeline.providers.protocols import Answer
+from pipeline.providers.tracing import NO_GATE, Tracer
+from pipeline.screenshots import shards
+from pipeline.screenshots.analysis import by_rules, indexing, prompts
+from pipeline.screenshots.analysis.by_rules import index_by_rules
+from pipeline.screenshots.analysis.provenance import Operation
+from pipeline.screenshots.analysis.replies import BadReply, Read, clean
+from pipeline.screenshots.analysis.schemas import INDEX_SCHEMA, VlmIndex
+from pipeline.screenshots.batching import HistoryPack, shot_of
+from pipeline.screenshots.frames import hashing, retention
+from pipeline.screenshots.outcomes import RELEASED
+from pipeline.screenshots.routing import CPU, looker_of
+from pipeline.screenshots.shards import ShardUnit
+from pipeline.screenshots.states import Ask, Origin
+from pipeline.screenshots.working import UsedCall
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+CUT = "the reply stops at its token limit: raise the provider's MAX_TOKENS, or lower PENSTOCK_SCREENSHOTS__SHARD_SIZE"
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a message did. `again`: its shard is due once more, so it should take its place in the queue again."""
+
+    worked: bool = False
+    again: bool = False
+
+
+class ShardWork:
+    """One message's work on a batch. Use as a context manager: leaving it gives the gate's slot back."""
+
+    def __init__(self, context: Context, batch_id: int, queue: str, owner: Owner, passage: Passage | None) -> None:
+        self._context = context
+        self._batch_id = batch_id
+        self._queue = queue
+        self._owner = owner
+        self._passage = passage
+        self._tracer = Tracer(passage)
+
+    def __enter__(self) -> "ShardWork":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._passage is not None:
+            with suppress(RedisError):
+                self._passage.leave()
+
+    def run(self) -> Looked:
+        """Work on the next shard that is due; nothing if there is none. Never raises for what is wrong with a shard."""
+        unit = shards.claim(self._context, self._batch_id, self._owner)
+        if unit is None:
+            return Looked()
+        try:
+            return self._look(unit)
+        except UnitError as error:
+            return self._failed(unit, error)
+        except PenstockError as error:
+            return self._failed(unit, UnitError(str(error), kind=ErrorKind.PERMANENT))
+        except OSError as error:
+            return self._failed(unit, UnitError(f"{type(error).__name__}: {error.strerror or error}"))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            log.exception("screenshots.unexpected_error", shard=unit.id)
+            what = f"unexpected {type(error).__name__}: {error}"
+            return self._failed(unit, UnitError(what, kind=ErrorKind.PERMANENT))
+
+    def _failed(self, unit: ShardUnit, error: UnitError) -> Looked:
+        log.warning("shard.failed", batch=unit.batch_id, shard=unit.id, kind=str(error.kind), error=str(error))
+        failed = shards.failed(self._context, unit, error, self._tracer.trace)
+        # Refused at the gate: it waits there, like every message.
+        return Looked(worked=True, again=failed.event is not None and error.kind in RELEASED)
+
+    def _look(self, unit: ShardUnit) -> Looked:
+        paths = {screen: retention.image_of(self._context, shot) for screen, shot in unit.shots.items()}
+        files = {screen: path for screen, path in paths.items() if path is not None}
+        gone = len(json.loads(unit.row.shot_ids)) - len(files)
+        notes = [f"{gone} screenshots were deleted before they were analysed"] if gone else []
+        if not files:
+            empty = VlmIndex(segments=[])
+            return self._done(unit, Read(empty, tuple(notes)), self._used("", "", "", unit, []))
+        if self._queue == CPU:
+            return self._by_rules(unit, files, notes)
+        return self._ask(unit, files, notes)
+
+    def _by_rules(self, unit: ShardUnit, files: dict[int, Path], notes: list[str]) -> Looked:
+        """Window titles, recognised text and rules, where nobody else looks."""
+        from pipeline.providers.local import ocr  # noqa: PLC0415  # a second, which looking by a provider never needs
+
+        threads = ocr.threads_of(self._context.settings)
+        texts = {
+            unit.shots[screen].id: clean("\n".join(line.text for line in ocr.recognise(_picture(path), threads)))
+            for screen, path in files.items()
+        }  # fmt: skip
+        screens = {screen: shot_of(unit.shots[screen]) for screen in files}
+        index = index_by_rules(screens, texts, HistoryPack.model_validate_json(unit.history_pack))
+        used = UsedCall(
+            Operation.RULES, "local", Origin.RULES.value, "", unit.attempts, Ask.FIRST, sorted(texts)
+        )  # fmt: skip
+        return self._done(unit, Read(index, (*notes, by_rules.NOTE)), used)
+
+    def _ask(self, unit: ShardUnit, files: dict[int, Path], notes: list[str]) -> Looked:
+        if self._passage is None:
+            raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
+        settings = self._context.settings
+        provider, model = looker_of(settings, self._queue)
+        looker = registry.vision(settings, provider, model)
+        screens = {screen: shot_of(unit.shots[screen]) for screen in files}
+        prompt = prompts.vision_prompt(screens, HistoryPack.model_validate_json(unit.history_pack))
+        if unit.row.ask == Ask.REPAIR:
+            problem = problem_of(unit.row.reply or "", screens)
+            prompt = prompts.repair_prompt(prompt, unit.row.reply or "", problem)
+        pictures = [hashing.as_jpeg(_picture(path)) for _, path in sorted(files.items())]
+        answer = self._tracer.call(
+            "vision", Operation.ANALYSE.value, looker.name, looker.model,
+            lambda: looker.look(
+                pictures, "image/jpeg", prompt, system=prompts.VISION_SYSTEM, json_schema=INDEX_SCHEMA
+            ),
+        )  # fmt: skip
+        used = self._used(
+            looker.name, answer.model or looker.model, prompts.prompt_hash(prompts.VISION_SYSTEM, prompt), unit,
+            [shot.id for shot in screens.values()],
+        )  # fmt: skip
+        return self._read(unit, answer, {screen: shot.id for screen, shot in screens.items()}, notes, used)
+
+    def _read(self, unit: ShardUnit, answer: Answer, sent: dict[int, int], notes: list[str], used: UsedCall) -> Looked:
+        """Store what the reply says; where it is no use, have it mended once, then take the parts that are valid."""
+        text = clean(answer.text)
+        try:
+            return self._done(unit, _with(notes, indexing.read_index(text, sent)), used)
+        except BadReply as bad:
+            problem = bad
+        log.warning("shard.reply_unusable", batch=unit.batch_id, shard=unit.id, problem=str(problem))
+        if unit.row.ask == Ask.FIRST and not answer.truncated:
+            kept = shards.to_repair(self._context, unit, text, self._tracer.trace)
+            return Looked(worked=True, again=kept)
+        earlier = [unit.row.reply] if unit.row.reply else []
+        try:
+            found = indexing.best_index([*earlier, text], sent)
+        except BadReply as bad:
+            what = CUT if answer.truncated else f"the model's reply is no use, also after a repair: {bad}"
+            raise UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply") from None
+        return self._done(unit, _with(notes, found), used)
+
+    def _done(self, unit: ShardUnit, found: Read[VlmIndex], used: UsedCall) -> Looked:
+        shards.done(self._context, unit, found.value, used, found.notes, self._tracer.trace)
+        log.info("shard.done", batch=unit.batch_id, shard=unit.id, segments=len(found.value.segments), model=used.model)
+        return Looked(worked=True)
+
+    def _used(self, provider: str, model: str, digest: str, unit: ShardUnit, shot_ids: list[int]) -> UsedCall:
+        return UsedCall(Operation.ANALYSE, provider, model, digest, unit.attempts, Ask(unit.row.ask), shot_ids)
+
+
+def problem_of(reply: str, screens: dict[int, Any]) -> str:
+    """What was wrong with a reply that is to be mended."""
+    try:
+        indexing.read_index(reply, {screen: shot.id for screen, shot in screens.items()})
+    except BadReply as bad:
+        return str(bad)
+    return "it was cut off"
+
+
+def _with(notes: list[str], found: Read[VlmIndex]) -> Read[VlmIndex]:
+    return Read(found.value, (*notes, *found.notes))
+
+
+def _picture(path: Path) -> Any:
+    return hashing.read_frame(path.read_bytes()).image

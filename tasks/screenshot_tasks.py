@@ -1,0 +1,274 @@
+"""The screenshots flow as Celery tasks. A batch's canvas:
+`chain(begin ⇒ chord(analyse × shards, merge_shards), expand, merge_nodes ⇒ group(merge_node × places))`.
+
+Messages carry ids only and are nudges: each task looks at the row and does what is to be done, or nothing.
+"""
+
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from celery import Signature, chain, chord, group
+from celery.result import denied_join_result
+from kombu.exceptions import OperationalError
+from redis import RedisError
+
+from pipeline.engine import deliveries
+from pipeline.engine.leases import Leases
+from pipeline.engine.wakeups import plan_wakeup
+from pipeline.providers import gates
+from pipeline.screenshots import announcing, launching, recovery, shards, working
+from pipeline.screenshots.expansion import ExpandWork, Made
+from pipeline.screenshots.frames import buffering, retention
+from pipeline.screenshots.graph import embedding, merges
+from pipeline.screenshots.graph.joining import MergeWork
+from pipeline.screenshots.launching import BatchLaunch
+from pipeline.screenshots.looking import ShardWork
+from pipeline.screenshots.routing import CONTROL, routes
+from pipeline.screenshots.states import Step, WorkStatus
+from pipeline.screenshots.working import FLOW
+from pipeline.storage.context import Context, get_context
+from tasks.app import app
+from tasks.canvas import owner, take_place_again
+from tasks.presence import holder_of
+
+log = structlog.get_logger(__name__)
+LANE_TTL_S = 60.0
+"""How long a message that merges or embeds counts as at work, at least."""
+
+
+def launch() -> None:
+    """Send whatever rows say is to be done; nothing if nothing is. The only way work begins.
+
+    A broker that is away costs time, not work: the sweeper launches what nobody did.
+    """
+    context = get_context()
+    if not context.online:
+        return
+    try:
+        # Denied: else the client subscribes to a result that nobody reads, and tries for 20 s if Redis is away.
+        with denied_join_result():
+            for batch in launching.plan(context):
+                canvas(batch).apply_async()
+    except OperationalError as error:
+        log.warning("launch.postponed", flow=FLOW, error=type(error).__name__)
+
+
+def canvas(batch: BatchLaunch) -> Signature:
+    """What is left of a batch's way, from its step on."""
+    expanding = expand.si(batch.id, batch.expand).set(queue=batch.expand)
+    rest = [expanding, merge_nodes.si()]
+    return chain(begin.si(batch.id), *rest) if batch.step is Step.ANALYSE else chain(*rest)
+
+
+@app.task(bind=True, name="screenshots.begin")
+def begin(self: Any, batch_id: int) -> None:
+    """Claim a batch, and replace itself with its shards and what merges their results."""
+    context = get_context()
+    found = working.begin(context, batch_id)
+    if found is None:
+        self.request.chain = None
+        return
+    if found.is_new:
+        announcing.started(context, found.row)
+    if not found.due:
+        _merge_shards(self, batch_id)
+        return
+    queue = routes(context).analyse
+    header = [analyse.si(batch_id, queue).set(queue=queue) for _ in range(found.due)]
+    raise self.replace(chord(group(header), merge_shards.si(batch_id)))
+
+
+@app.task(bind=True, name="screenshots.analyse", ignore_result=True)
+def analyse(self: Any, batch_id: int, queue: str, hop: str = "") -> None:
+    """Have one shard of the batch looked at, and store what was seen."""
+    with deliveries.first(owner(self, hop).request_id) as is_first:
+        if is_first:
+            _analyse(self, batch_id, queue, hop)
+
+
+def _analyse(self: Any, batch_id: int, queue: str, hop: str) -> None:
+    context = get_context()
+    passage = gates.passage(context, queue, holder_of(self.request.id))
+    with ShardWork(context, batch_id, queue, owner(self, hop), passage) as work:
+        looked = work.run()
+    if looked.again:
+        again = analyse.si(batch_id, queue, uuid4().hex[:8]).set(queue=queue)
+        take_place_again(self.request, again)
+
+
+@app.task(bind=True, name="screenshots.merge_shards")
+def merge_shards(self: Any, batch_id: int) -> None:
+    """All messages for the shards have ended: what they found is merged, or the batch waits, or is given up."""
+    _merge_shards(self, batch_id)
+
+
+def _merge_shards(self: Any, batch_id: int) -> None:
+    context = get_context()
+    settled = shards.settle(context, batch_id)
+    if settled.status is not WorkStatus.PENDING:
+        self.request.chain = None
+    if settled.status in {WorkStatus.FAILED, WorkStatus.FAILED_PERMANENT}:
+        announcing.finished(context, batch_id)
+    wake_in(settled.retry_in_s)
+    launch()
+
+
+@app.task(bind=True, name="screenshots.expand")
+def expand(self: Any, batch_id: int, queue: str, hop: str = "") -> None:
+    """Make nodes of what was seen: by the text model, or as it stands."""
+    with deliveries.first(owner(self, hop).request_id) as is_first:
+        if not is_first:
+            self.request.chain = None
+            return
+        context = get_context()
+        passage = gates.passage(context, queue, holder_of(self.request.id))
+        with ExpandWork(context, batch_id, queue, owner(self, hop), passage) as work:
+            made = work.run()
+        _expanded(self, context, batch_id, queue, made)
+
+
+def _expanded(self: Any, context: Context, batch_id: int, queue: str, made: Made) -> None:
+    if made.again:
+        # The rest of the chain is launched from rows when it is done.
+        expand.si(batch_id, queue, uuid4().hex[:8]).set(queue=queue).apply_async()
+    if not made.done:
+        self.request.chain = None
+    if made.unit is not None and not made.again:
+        announcing.finished(context, batch_id)
+    if made.done:
+        if not self.request.chain:
+            merge_nodes.si().apply_async()
+        if not context.settings.screenshots.retention_days:
+            retention.expire(context)
+        go_on_embedding()
+    wake_in(made.retry_in_s)
+    launch()
+
+
+@app.task(bind=True, name="screenshots.merge_nodes", ignore_result=True)
+def merge_nodes(self: Any) -> None:
+    """Settle nodes that have nothing to be merged with, and send messages for the merges of the others."""
+    context = get_context()
+    queue = routes(context).merge
+    with MergeWork(context, CONTROL, owner(self), None) as work:
+        joined = work.run(alone=queue != CONTROL)
+    if joined.done:
+        go_on_embedding()
+    wake_in(joined.retry_in_s)
+    workers = context.settings.screenshots.merge_workers
+    lanes = [
+        merge_node.si(queue).set(queue=queue, task_id=ticket)
+        for ticket in (uuid4().hex for _ in range(min(merges.waiting(context), workers)))
+        if merge_places(context).acquire(ticket, LANE_TTL_S)
+    ]
+    if lanes:
+        group(lanes).apply_async()
+
+
+@app.task(bind=True, name="screenshots.merge_node", ignore_result=True)
+def merge_node(self: Any, queue: str, hop: str = "") -> None:
+    """Merge one node into another, and queue up again if more wait."""
+    context = get_context()
+    passage = gates.passage(context, queue, holder_of(self.request.id))
+    places = merge_places(context)
+    with MergeWork(context, queue, owner(self, hop), passage) as work:
+        if not places.acquire(self.request.id, LANE_TTL_S):
+            return  # an extra message: all places are taken
+        joined = work.run()
+    wake_in(joined.retry_in_s)
+    if joined.done:
+        go_on_embedding()
+    if joined.done and merges.waiting(context):
+        places.acquire(self.request.id, LANE_TTL_S)
+        take_place_again(self.request, merge_node.si(queue, uuid4().hex[:8]).set(queue=queue))
+    else:
+        places.release(self.request.id)
+
+
+def merge_places(context: Context) -> Leases:
+    """Messages for merges that wait or are at work. One that is lost gives its place back by itself."""
+    return Leases(context.redis, "screenshots:merges", context.settings.screenshots.merge_workers)
+
+
+@app.task(bind=True, name="screenshots.embed", ignore_result=True)
+def embed(self: Any, queue: str, portion: int = embedding.PORTION) -> None:
+    """Make the vectors of some nodes, and queue up again if more wait. One such message at a time is enough."""
+    context = get_context()
+    place = embed_place(context)
+    passage = gates.passage(context, queue, holder_of(self.request.id))
+    if not place.acquire(self.request.id, LANE_TTL_S):
+        if passage is not None:
+            passage.leave()
+        return
+    done = embedding.embed(context, passage, portion)
+    wake_in(done.retry_in_s)
+    if done.portion:
+        place.acquire(self.request.id, LANE_TTL_S)
+        take_place_again(self.request, embed.si(queue, done.portion).set(queue=queue))
+    else:
+        place.release(self.request.id)
+
+
+def embed_place(context: Context) -> Leases:
+    """The one message for vectors that waits or is at work."""
+    return Leases(context.redis, "screenshots:embed", limit=1)
+
+
+def go_on_embedding() -> None:
+    """See to the vectors of nodes that wait for one, unless somebody does, or nobody may."""
+    context = get_context()
+    queue = routes(context).embed
+    ticket = uuid4().hex
+    try:
+        if (
+            context.online
+            and not gates.closed_because(context, queue)
+            and embed_place(context).acquire(ticket, LANE_TTL_S)
+        ):
+            embed.si(queue).set(queue=queue, task_id=ticket).apply_async()
+    except (RedisError, OperationalError) as error:
+        log.warning("embedding.postponed", error=type(error).__name__)
+
+
+@app.task(name="screenshots.wake", ignore_result=True)
+def wake() -> None:
+    """Launch what has waited long enough, and see to the next wake-up."""
+    tend()
+
+
+def sweep(absent: set[str]) -> None:
+    """Give back what absent workers held, and launch all that is due."""
+    context = get_context()
+    if recovery.free_lost(context, absent):
+        # Messages of lost workers may be among them: the others take their places again.
+        merge_places(context).clear()
+        embed_place(context).clear()
+    tend()
+
+
+def tend() -> None:
+    """Batch frames that waited long enough, and launch all that is due."""
+    context = get_context()
+    buffering.batch_ready(context)
+    buffering.batch_orphans(context)
+    launch()
+    try:
+        if merges.waiting(context) and not gates.closed_because(context, routes(context).merge):
+            merge_nodes.si().apply_async()
+        if embedding.waiting(context):
+            go_on_embedding()
+    except (RedisError, OperationalError) as error:
+        log.warning("launch.postponed", flow=FLOW, error=type(error).__name__)
+    waits = [wait for wait in (recovery.next_wait_s(context), buffering.next_look_s(context)) if wait is not None]
+    wake_in(min(waits, default=None))
+
+
+def wake_in(wait_s: float | None) -> None:
+    """See to it that the flow is woken in `wait_s` seconds."""
+    try:
+        if wait_s is not None and get_context().online and plan_wakeup(get_context().redis, FLOW, wait_s):
+            wake.apply_async(countdown=max(0.0, wait_s) + 0.05)
+    except (RedisError, OperationalError) as error:
+        # The sweeper finds what is due.
+        log.warning("wakeup.postponed", flow=FLOW, error=type(error).__name__)
