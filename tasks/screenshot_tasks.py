@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
+from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Signature, chain, chord, group
 from celery.result import denied_join_result
 from kombu.exceptions import OperationalError
@@ -17,6 +18,7 @@ from pipeline.engine import deliveries
 from pipeline.engine.leases import Leases
 from pipeline.engine.wakeups import plan_wakeup
 from pipeline.providers import gates
+from pipeline.providers.flow_settings import screenshots_in_force
 from pipeline.screenshots import announcing, launching, recovery, shards, working
 from pipeline.screenshots.expansion import ExpandWork, Made
 from pipeline.screenshots.frames import buffering, retention
@@ -24,7 +26,7 @@ from pipeline.screenshots.graph import embedding, merges
 from pipeline.screenshots.graph.joining import MergeWork
 from pipeline.screenshots.launching import BatchLaunch
 from pipeline.screenshots.looking import ShardWork
-from pipeline.screenshots.routing import CONTROL, routes
+from pipeline.screenshots.routing import CONTROL, CPU, routes
 from pipeline.screenshots.states import Step, WorkStatus
 from pipeline.screenshots.working import FLOW
 from pipeline.storage.context import Context, get_context
@@ -75,7 +77,7 @@ def begin(self: Any, batch_id: int) -> None:
         _merge_shards(self, batch_id)
         return
     queue = routes(context).analyse
-    header = [analyse.si(batch_id, queue).set(queue=queue) for _ in range(found.due)]
+    header = [_analysing(context, batch_id, queue) for _ in range(found.due)]
     raise self.replace(chord(group(header), merge_shards.si(batch_id)))
 
 
@@ -90,11 +92,20 @@ def analyse(self: Any, batch_id: int, queue: str, hop: str = "") -> None:
 def _analyse(self: Any, batch_id: int, queue: str, hop: str) -> None:
     context = get_context()
     passage = gates.passage(context, queue, holder_of(self.request.id))
-    with ShardWork(context, batch_id, queue, owner(self, hop), passage) as work:
+    with ShardWork(context, batch_id, queue, owner(self, hop), passage, SoftTimeLimitExceeded) as work:
         looked = work.run()
     if looked.again:
-        again = analyse.si(batch_id, queue, uuid4().hex[:8]).set(queue=queue)
-        take_place_again(self.request, again)
+        take_place_again(self.request, _analysing(context, batch_id, queue, uuid4().hex[:8]))
+
+
+def _analysing(context: Context, batch_id: int, queue: str, hop: str = "") -> Signature:
+    signature = analyse.si(batch_id, queue, hop).set(queue=queue)
+    if queue == CPU:
+        # Threads have no such limit: there, calls have.
+        settings = context.settings
+        limit_s = settings.documents.page_timeout_s * settings.screenshots.shard_size
+        signature.set(soft_time_limit=limit_s, time_limit=limit_s + 30)
+    return signature
 
 
 @app.task(bind=True, name="screenshots.merge_shards")
@@ -139,7 +150,7 @@ def _expanded(self: Any, context: Context, batch_id: int, queue: str, made: Made
     if made.done:
         if not self.request.chain:
             merge_nodes.si().apply_async()
-        if not context.settings.screenshots.retention_days:
+        if not screenshots_in_force(context).retention_days:
             retention.expire(context)
         go_on_embedding()
     wake_in(made.retry_in_s)

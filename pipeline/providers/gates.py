@@ -22,6 +22,12 @@ from pipeline.engine.limits import parse_windows
 from pipeline.engine.live import Live, amount, whole, windows
 from pipeline.engine.passage import Passage
 from pipeline.providers import spending
+from pipeline.providers.flow_settings import (
+    SCREENSHOT_EMBEDDINGS,
+    SCREENSHOT_TEXT,
+    SCREENSHOT_VISION,
+    screenshot_settings,
+)
 from pipeline.providers.quota_days import next_reset
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
@@ -30,8 +36,6 @@ log = structlog.get_logger(__name__)
 APPLIED = "penstock:{gates}:applied"
 SLOT_MARGIN_S = 30.0
 METADATA_GENERATION, METADATA_ONLY, EMBEDDING_ONLY = "metadata-generation", "metadata-only", "embedding-only"
-SCREENSHOT_VISION, SCREENSHOT_TEXT = "screenshot-vision", "screenshot-text"
-SCREENSHOT_EMBEDDINGS = "screenshot-embeddings"
 METADATA_PER_MINUTE, EMBEDDINGS_PER_MINUTE = 2, 10
 CONCURRENCY_SETTING, BATCH_SIZE_SETTING = "queue_concurrency", "queue_batch_size"
 RATE_LIMIT_SETTING = "queue_rate_limit_max"
@@ -139,6 +143,7 @@ def known_settings(settings: Settings) -> dict[str, Live]:
         ),
         BATCH_SIZE_SETTING: Live("songs in one batch, from the next batch on", whole(1, 500), 10),
     }  # fmt: skip
+    found |= screenshot_settings(settings)
     for provider in _providers(settings):
         profile = settings.providers[provider]
         found |= _limits_of(f"provider.{provider}", windows(profile.limits), 0)

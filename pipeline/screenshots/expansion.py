@@ -10,7 +10,7 @@ import structlog
 from redis import RedisError
 
 from pipeline.engine.claims import Owner
-from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
+from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.passage import Passage
 from pipeline.providers import registry
 from pipeline.providers.tracing import NO_GATE, Tracer
@@ -30,7 +30,7 @@ from pipeline.screenshots.analysis.provenance import Operation
 from pipeline.screenshots.analysis.replies import BadReply, clean
 from pipeline.screenshots.analysis.schemas import EXPAND_SCHEMA, ExpandReply, Segment
 from pipeline.screenshots.batching import HistoryPack, shot_of
-from pipeline.screenshots.outcomes import RELEASED
+from pipeline.screenshots.outcomes import RELEASED, as_unit_error
 from pipeline.screenshots.routing import CONTROL, writer_of
 from pipeline.screenshots.states import Ask, Origin
 from pipeline.screenshots.working import BatchUnit, UsedCall
@@ -81,11 +81,8 @@ class ExpandWork:
         threads = with_threads(unit.index, facts)
         try:
             return self._expand(unit, facts, threads.value, threads.notes)
-        except UnitError as error:
-            return self._failed(unit, error, facts, threads.value, threads.notes)
-        except PenstockError as error:
-            permanent = UnitError(str(error), kind=ErrorKind.PERMANENT)
-            return self._failed(unit, permanent, facts, threads.value, threads.notes)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the row says it
+            return self._failed(unit, as_unit_error(error), facts, threads.value, threads.notes)
 
     def _expand(
         self, unit: BatchUnit, facts: BatchFacts, segments: list[tuple[Segment, str]], notes: tuple[str, ...]

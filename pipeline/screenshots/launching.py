@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine.claims import is_due
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.relaunch import RELAUNCH_AFTER_S, again
+from pipeline.providers.flow_settings import screenshots_in_force
 from pipeline.screenshots.models import BATCHES, SHARDS
 from pipeline.screenshots.picking import pick, scanned
 from pipeline.screenshots.routing import CONTROL, Routes, routes
@@ -37,7 +38,7 @@ class BatchLaunch:
 def plan(context: Context) -> list[BatchLaunch]:
     """The batches to send now, and a note on their rows that they were: what something was paid for first, then as
     many others as there are places for, new and old ones by turns. Source 000, sections 2.2 and 2.4."""
-    rules = context.settings.screenshots
+    rules = screenshots_in_force(context)
     now_open = routes(context)
     depths = _depths(context, [CONTROL, now_open.analyse, now_open.expand])
     turn = _turn(context)
@@ -88,19 +89,23 @@ def _overdue(session: Session, open_to: Routes, depths: dict[str, int], now: dat
 
     Those, too, whose message waits behind an open breaker while there is another way.
     """
-    held = select(SHARDS.c.id).where(SHARDS.c.batch_id == BATCHES.c.id, SHARDS.c.claim_id.is_not(None)).exists()
+    mine = select(SHARDS.c.id).where(SHARDS.c.batch_id == BATCHES.c.id)
+    held = mine.where(SHARDS.c.claim_id.is_not(None)).exists()
+    asked_for = mine.where(SHARDS.c.status.in_(CLAIMABLE), is_due(SHARDS, now)).exists()
     sent = and_(BATCHES.c.launches > 0, BATCHES.c.status.in_(CLAIMABLE), is_due(BATCHES, now))
     analysed = and_(BATCHES.c.step == Step.ANALYSE, BATCHES.c.status == WorkStatus.RUNNING, ~held)
     due = or_(BATCHES.c.launch_due_at.is_(None), BATCHES.c.launch_due_at <= now, BATCHES.c.queue.in_(open_to.shut))
-    query = select(BATCHES).where(or_(sent, analysed), due).order_by(BATCHES.c.id).limit(MAX_OVERDUE)
+    query = select(BATCHES, asked_for.label("asked_for")).where(or_(sent, analysed), due)
     found = []
-    for row in session.execute(query).all():
+    for row in session.execute(query.order_by(BATCHES.c.id).limit(MAX_OVERDUE)).all():
         step = Step(row.step)
         queue = open_to.queue(step)
         astray = open_to.astray(row.queue, step)
         if not astray and row.launch_due_at is not None and row.launch_due_at > now:
             continue
-        waits = not astray and depths.get(queue, 0) > 0
+        # Without a time its message is known to be lost; and where all shards are done, none is in their queue.
+        wanted = row.status != WorkStatus.RUNNING or row.asked_for
+        waits = not astray and wanted and row.launch_due_at is not None and depths.get(queue, 0) > 0
         asked, later = again(row.launches, now - row.updated_at, waits=waits)
         values = {"launches": row.launches + int(asked), "launch_due_at": now + later}
         if asked:

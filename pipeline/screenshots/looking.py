@@ -10,7 +10,7 @@ import structlog
 from redis import RedisError
 
 from pipeline.engine.claims import Owner
-from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
+from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.passage import Passage
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
@@ -23,7 +23,7 @@ from pipeline.screenshots.analysis.replies import BadReply, Read, clean
 from pipeline.screenshots.analysis.schemas import INDEX_SCHEMA, VlmIndex
 from pipeline.screenshots.batching import HistoryPack, shot_of
 from pipeline.screenshots.frames import hashing, retention
-from pipeline.screenshots.outcomes import RELEASED
+from pipeline.screenshots.outcomes import RELEASED, as_unit_error
 from pipeline.screenshots.routing import CPU, looker_of
 from pipeline.screenshots.shards import ShardUnit
 from pipeline.screenshots.states import Ask, Origin
@@ -45,7 +45,11 @@ class Looked:
 class ShardWork:
     """One message's work on a batch. Use as a context manager: leaving it gives the gate's slot back."""
 
-    def __init__(self, context: Context, batch_id: int, queue: str, owner: Owner, passage: Passage | None) -> None:
+    def __init__(
+        self, context: Context, batch_id: int, queue: str, owner: Owner, passage: Passage | None,
+        timed_out: type[Exception] = TimeoutError,
+    ) -> None:  # fmt: skip
+        self._timed_out = timed_out
         self._context = context
         self._batch_id = batch_id
         self._queue = queue
@@ -68,16 +72,12 @@ class ShardWork:
             return Looked()
         try:
             return self._look(unit)
-        except UnitError as error:
-            return self._failed(unit, error)
-        except PenstockError as error:
-            return self._failed(unit, UnitError(str(error), kind=ErrorKind.PERMANENT))
-        except OSError as error:
-            return self._failed(unit, UnitError(f"{type(error).__name__}: {error.strerror or error}"))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            log.exception("screenshots.unexpected_error", shard=unit.id)
-            what = f"unexpected {type(error).__name__}: {error}"
-            return self._failed(unit, UnitError(what, kind=ErrorKind.PERMANENT))
+        except self._timed_out:
+            return self._failed(
+                unit, UnitError("recognising the text of these screenshots took too long", code="timeout")
+            )
+        except Exception as error:  # noqa: BLE001  # whatever it is, the row says it
+            return self._failed(unit, as_unit_error(error))
 
     def _failed(self, unit: ShardUnit, error: UnitError) -> Looked:
         log.warning("shard.failed", batch=unit.batch_id, shard=unit.id, kind=str(error.kind), error=str(error))

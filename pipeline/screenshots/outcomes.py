@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+import structlog
 from sqlalchemy import ColumnElement, Table, and_, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import FREE, Claim, held_by, lost
-from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
 from pipeline.engine.states import Machine
 from pipeline.engine.traces import MAX_ERROR_CHARS
@@ -20,6 +22,7 @@ LONGEST_RELEASE_S = 1.0
 RELEASED = (ErrorKind.RATE_LIMITED, ErrorKind.QUOTA)
 """Errors that are no fault of the unit: it goes back, and the gate lets it through when it may."""
 
+log = structlog.get_logger(__name__)
 WorkMachine = Machine[WorkStatus, WorkEvent]
 
 
@@ -33,6 +36,19 @@ class Failed:
     @property
     def final(self) -> bool:
         return self.event is WorkEvent.FAIL
+
+
+def as_unit_error(error: Exception) -> UnitError:
+    """What an exception means for the unit that was worked on: nothing that one raises may end a worker's task."""
+    match error:
+        case UnitError():
+            return error
+        case PenstockError():
+            return UnitError(str(error), kind=ErrorKind.PERMANENT)
+        case OSError() | MemoryError() | SQLAlchemyError():
+            return UnitError(f"{type(error).__name__}: {error}")
+    log.error("screenshots.unexpected_error", exc_info=error)
+    return UnitError(f"unexpected {type(error).__name__}: {error}", kind=ErrorKind.PERMANENT)
 
 
 def fail(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pipeline.providers import fallbacks, gates
-from pipeline.providers.gates import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
+from pipeline.providers.flow_settings import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.screenshots.states import Step
 from pipeline.settings import LOCAL, Settings
 from pipeline.storage.context import Context

@@ -14,6 +14,7 @@ from pipeline.engine.claims import FREE, Claim, Owner, held_by, new_claim
 from pipeline.engine.errors import UnitError
 from pipeline.engine.retry import GiveUp, decide
 from pipeline.engine.traces import MAX_ERROR_CHARS
+from pipeline.providers.flow_settings import screenshots_in_force
 from pipeline.screenshots import outcomes, retrying, working
 from pipeline.screenshots.analysis.schemas import VlmIndex
 from pipeline.screenshots.analysis.sharding import merge_shards
@@ -21,6 +22,7 @@ from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.screenshots.outcomes import Failed
 from pipeline.screenshots.states import BATCH, SCREENSHOT, SHARD, Ask, Step, WorkEvent, WorkStatus
 from pipeline.screenshots.working import UsedCall
+from pipeline.settings import ScreenshotSettings
 from pipeline.storage.context import Context
 
 
@@ -132,6 +134,7 @@ def settle(context: Context, batch_id: int) -> Settled:
     All succeeded: their results are merged and stored, its frames are done, and it waits to become nodes (`pending`).
     Else it waits (`failed`), or is given up with its frames; what its shards found stays.
     """
+    in_force = screenshots_in_force(context)
 
     def work(session: Session) -> Settled:
         now = datetime.now(UTC)
@@ -141,7 +144,7 @@ def settle(context: Context, batch_id: int) -> Settled:
         rows = session.execute(select(SHARDS).where(SHARDS.c.batch_id == batch_id).order_by(SHARDS.c.number)).all()
         states = {WorkStatus(row.status) for row in rows}
         if states <= {WorkStatus.SUCCEEDED}:
-            _merge(context, session, batch, rows, now)
+            _merge(in_force, session, batch, rows, now)
             return Settled(WorkStatus.PENDING)
         if WorkStatus.RUNNING in states or WorkStatus.PENDING in states:
             return Settled(None)  # those without a message get one from the sweeper
@@ -152,8 +155,7 @@ def settle(context: Context, batch_id: int) -> Settled:
     return context.db.run(work)
 
 
-def _merge(context: Context, session: Session, batch: Any, rows: Sequence[Any], now: datetime) -> None:
-    rules = context.settings.screenshots
+def _merge(rules: ScreenshotSettings, session: Session, batch: Any, rows: Sequence[Any], now: datetime) -> None:
     parts = [VlmIndex.model_validate_json(row.result) for row in rows]
     index = merge_shards(parts, rules.max_segments_per_batch)
     _keep_evidence(session, batch.id, index, now)

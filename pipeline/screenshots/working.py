@@ -18,6 +18,7 @@ from pipeline.engine.errors import UnitError
 from pipeline.engine.relaunch import RELAUNCH_AFTER_S
 from pipeline.engine.tables import insert_if_absent
 from pipeline.engine.traces import MAX_ERROR_CHARS
+from pipeline.providers.flow_settings import screenshots_in_force
 from pipeline.screenshots import outcomes, retrying
 from pipeline.screenshots.analysis.expanding import Expansion
 from pipeline.screenshots.analysis.provenance import Operation
@@ -79,9 +80,11 @@ def lock(session: Session, batch_id: int) -> Any | None:
 
 
 def lease_s(context: Context) -> float:
-    """How long a claim holds: longer than any call takes."""
+    """How long a claim holds: longer than any call takes, or recognising the text of a shard's frames here."""
     settings = context.settings
-    return max([settings.screenshots.stale_running_s, *(one.timeout_s + 60 for one in settings.providers.values())])
+    own = settings.screenshots
+    calls_s = [one.timeout_s + 60 for one in settings.providers.values()]
+    return max([own.stale_running_s, own.shard_size * settings.documents.page_timeout_s, *calls_s])
 
 
 def begin(context: Context, batch_id: int) -> Begun | None:
@@ -90,6 +93,7 @@ def begin(context: Context, batch_id: int) -> Begun | None:
     A batch that is being analysed is found as it is, for whoever sends messages for its shards again. What its shards
     found earlier stays.
     """
+    shard_size = screenshots_in_force(context).shard_size
 
     def work(session: Session) -> Begun | None:
         now = datetime.now(UTC)
@@ -107,7 +111,7 @@ def begin(context: Context, batch_id: int) -> Begun | None:
             return None
         if claimed:
             SCREENSHOT.move(session, SHOTS, WorkEvent.CLAIM, SHOTS.c.batch_id == batch_id, updated_at=now, error=None)
-            _plan(session, batch, context.settings.screenshots.shard_size, now)
+            _plan(session, batch, shard_size, now)
         shards = session.execute(select(SHARDS).where(SHARDS.c.batch_id == batch_id)).all()
         due = sum(
             shard.status in CLAIMABLE and (shard.next_run_at is None or shard.next_run_at <= now) for shard in shards

@@ -9,7 +9,7 @@ from redis import RedisError
 from sqlalchemy import select
 
 from pipeline.engine.claims import Owner
-from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
+from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.passage import Passage
 from pipeline.providers import registry
 from pipeline.providers.tracing import NO_GATE, Tracer
@@ -21,7 +21,7 @@ from pipeline.screenshots.graph import merges, nodes
 from pipeline.screenshots.graph.merges import Merged, MergeUnit
 from pipeline.screenshots.graph.merging import MergeNode, by_model, by_rules, read_merge
 from pipeline.screenshots.graph.models import LINKS
-from pipeline.screenshots.outcomes import RELEASED
+from pipeline.screenshots.outcomes import RELEASED, as_unit_error
 from pipeline.screenshots.routing import CONTROL, writer_of
 from pipeline.screenshots.states import Ask
 from pipeline.screenshots.working import UsedCall
@@ -77,15 +77,13 @@ class MergeWork:
         target, node = unit.nodes()
         try:
             merged, used = self._thought_out(unit, target, node)
-        except UnitError as error:
+        except Exception as raised:  # noqa: BLE001  # whatever it is, the row says it
+            error = as_unit_error(raised)
             log.warning("merge.failed", node=unit.id, target=unit.target_id, kind=str(error.kind), error=str(error))
             if error.kind in RELEASED:
                 failed = merges.fail(self._context, unit, error, self._tracer.trace)
                 return Joined(0, failed.retry_in_s)
             # The model only adds to what the rules do: source 000, section 3.3.
-            merged, used = by_rules(target, node), None
-        except PenstockError as error:
-            log.warning("merge.failed", node=unit.id, target=unit.target_id, error=str(error))
             merged, used = by_rules(target, node), None
         return self._commit(unit, merged, used)
 

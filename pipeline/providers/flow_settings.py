@@ -1,0 +1,72 @@
+"""Settings of the screenshots flow that can be changed while it runs, by the same rules as at its start."""
+
+from functools import lru_cache
+from typing import Annotated, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from pipeline.engine import live
+from pipeline.engine.live import Live, whole
+from pipeline.settings import ScreenshotSettings, Settings
+from pipeline.storage.context import Context
+
+SCREENSHOT_VISION, SCREENSHOT_TEXT = "screenshot-vision", "screenshot-text"
+SCREENSHOT_EMBEDDINGS = "screenshot-embeddings"
+"""The flow's queues."""
+_HELP = {
+    "batch_size": "screenshots of a batch, from the next one on",
+    "batch_timeout_s": "a smaller batch is ready so long after its first screenshot",
+    "shard_size": "screenshots that are looked at in one call, from the next batch on",
+    "max_segments_per_batch": "segments of a batch; where there are more, the least important are joined",
+    "recovery_age_s": "batches that are older go to the recovery lane",
+    "realtime_weight": "turns of new batches while old ones wait, too",
+    "recovery_weight": "turns of old and retried batches while new ones wait, too",
+    "dedup_threshold": "bits of 256 in which a frame may differ from a recent one and still be the same",
+    "dedup_threshold_pressed": "the same while the vision queue is behind",
+    "dedup_frames": "accepted frames of its source that a new one is compared with",
+    "dedup_window_s": "older frames are not compared with",
+    "pressure_batches": "so many batches waiting widen the threshold; twice as many make batches longer, too",
+    "retention_days": "days that original frames are kept after their analysis; 0: deleted at once",
+}
+_CONCURRENCY = {"vision_concurrency": SCREENSHOT_VISION, "text_concurrency": SCREENSHOT_TEXT}
+
+
+def screenshot_settings(settings: Settings) -> dict[str, Live]:
+    """Every live setting of the flow, with what its own settings say as the default."""
+    own = settings.screenshots
+    return {f"screenshots.{name}": Live(text, _Reader(name), getattr(own, name)) for name, text in _HELP.items()}
+
+
+def screenshots_in_force(context: Context) -> ScreenshotSettings:
+    """The flow's settings with what was changed live. A change holds for what begins after it."""
+    own = context.settings.screenshots
+    known = screenshot_settings(context.settings)
+    slots = {f"queue.{queue}.concurrency": name for name, queue in _CONCURRENCY.items()}
+    known |= {key: Live("", whole(0, 10_000), 0) for key in slots}
+    with context.db.read() as session:
+        found = live.values(session, known)
+    changed = {value.key: value.value for value in found if not value.is_default}
+    # No limit of their own: then as many as were meant at the start.
+    update = {
+        slots.get(key, key.partition(".")[2]): value for key, value in changed.items() if value or key not in slots
+    }
+    return own.model_copy(update=update) if update else own
+
+
+class _Reader:
+    """Reads a field as its own rules have it. Raises `ValueError` in one line."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, text: str) -> Any:
+        try:
+            return _adapter(self._name).validate_python(text)
+        except ValidationError as error:
+            raise ValueError(error.errors(include_url=False)[0]["msg"]) from None
+
+
+@lru_cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    field = ScreenshotSettings.model_fields[name]
+    return TypeAdapter(Annotated[(field.annotation, *field.metadata)])  # type: ignore[arg-type]  # its rules, as data
