@@ -113,7 +113,7 @@ _pictures: dict[int, bytes] = {}
 
 def _stored(context: Context, source: str, at: datetime, number: int) -> dict[str, Any]:
     """A frame's row, and its file. Forty pictures in turn: what they show is nobody's concern here."""
-    from tests.support.screenshots import frame_bytes
+    from tests.support.screenshot_model import frame_bytes
 
     kind = number % 40
     data = _pictures.setdefault(kind, b"") or frame_bytes(kind, ".jpg", FRAME_SIZE)
@@ -223,7 +223,7 @@ def _use(url: str) -> None:
 def _provider() -> Iterator[str]:
     """A provider in a process of its own; its address."""
     options = ["--latency", str(LATENCY_S), "--max-concurrent", str(PLACES)]
-    answers = ["--answers", "tests.support.screenshots:answer"]
+    answers = ["--answers", "tests.support.screenshot_model:answer"]
     running = subprocess.Popen(
         [sys.executable, "-m", "tests.support.provider_server", *options, *answers], cwd=ROOT,
         stdout=subprocess.PIPE, text=True,

@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from pipeline.cli import convert, documents, live_settings, music, operate, queues
+from pipeline.cli import convert, documents, live_settings, music, operate, queues, screenshots
 from pipeline.engine.errors import PenstockError
 from pipeline.engine.logs import configure
 
@@ -30,6 +30,7 @@ app.add_typer(queues.queues, name="queues")
 app.add_typer(queues.breakers, name="breakers")
 app.add_typer(live_settings.app, name="settings")
 app.add_typer(music.app, name="music")
+app.add_typer(screenshots.app, name="screenshots")
 _passed_on = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 app.command("worker", context_settings=_passed_on)(operate.worker)
 app.command("beat", context_settings=_passed_on)(operate.beat)

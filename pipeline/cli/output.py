@@ -26,6 +26,9 @@ STYLES = {
     "PARTIAL_FAILED": "yellow",
     "CANCELLED": "dim",
     "PAUSED": "magenta",
+    "succeeded": "green",
+    "failed": "yellow",
+    "failed_permanent": "red",
 }
 _GAP = "  "
 _LEAST_WIDTH = 12

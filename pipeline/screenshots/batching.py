@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.settings import ScreenshotSettings
 
-_SOURCE_KEY = re.compile(r"(?:screen|window):[^\x00-\x1f\x7f]{1,190}")
+MAX_SOURCE_KEY = 120
+_SOURCE_KEY = re.compile(r"(?:screen|window):[^\s:/\\]+")
 Item = TypeVar("Item")
 
 
@@ -71,8 +72,11 @@ def shot_of(row: Any) -> Shot:
 
 
 def is_source_key(text: str) -> bool:
-    """Whether this names a source: `screen:ID` or `window:ID`. Source 000, section 1.1."""
-    return bool(_SOURCE_KEY.fullmatch(text))
+    """Whether this names a source: `screen:ID` or `window:ID`, at most 120 characters. Source 000, section 1.1.
+
+    An ID has no colon, slash or blank: it stands in keys of batches, and in names that people type.
+    """
+    return len(text) <= MAX_SOURCE_KEY and text.isprintable() and bool(_SOURCE_KEY.fullmatch(text))
 
 
 def in_order(shots: Sequence[Shot]) -> list[Shot]:
@@ -80,12 +84,14 @@ def in_order(shots: Sequence[Shot]) -> list[Shot]:
     return sorted(shots, key=lambda shot: (shot.ts_ms, shot.id))
 
 
-def due_at(first: Shot, timeout_s: float, now: datetime) -> datetime:
-    """When a batch that begins with `first` is ready, however small.
+def due_at(accepted_at: datetime, timeout_s: float, now: datetime) -> datetime:
+    """When a batch whose first frame came at `accepted_at` is ready, however small.
 
-    By our clock, not by the frame's. If `first` seems to come from the future, our clock was set back: it is due now.
+    By our clock, not by the frame's. If that time is further away than the time-out itself, our clock was set back: it
+    is due now. Clocks of several machines that differ by less change nothing but the wait.
     """
-    return now if first.accepted_at > now else first.accepted_at + timedelta(seconds=timeout_s)
+    wait = timedelta(seconds=timeout_s)
+    return now if accepted_at > now + wait else accepted_at + wait
 
 
 def ready(waiting: Sequence[Shot], size: int, timeout_s: float, now: datetime) -> list[list[Shot]]:
@@ -95,7 +101,7 @@ def ready(waiting: Sequence[Shot], size: int, timeout_s: float, now: datetime) -
     """
     queue = sorted(waiting, key=lambda shot: shot.id)
     found = portions(queue, size)
-    if found and len(found[-1]) < size and due_at(found[-1][0], timeout_s, now) > now:
+    if found and len(found[-1]) < size and due_at(found[-1][0].accepted_at, timeout_s, now) > now:
         found.pop()
     return [in_order(batch) for batch in found]
 

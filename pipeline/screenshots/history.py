@@ -1,51 +1,74 @@
 """What a batch is told of the time before it: late threads, open segments, entities. Source 000, section 1.3."""
 
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from pipeline.screenshots.batching import HistoryPack, HistorySegment, HistoryThread, history_pack
 from pipeline.screenshots.graph.models import ENTITIES, MENTIONS, NODES, THREADS
+from pipeline.settings import ScreenshotSettings
 
-THREADS_SHOWN = 3
-ENTITIES_SHOWN = 10
-SEGMENTS_SHOWN = 10
-OPEN_FOR = timedelta(minutes=15)
-
-
-def pack(session: Session, at: datetime) -> dict[str, Any]:
-    """The history before `at`, the time of the batch's first frame, small enough for a prompt."""
-    return {"threads": _threads(session, at), "segments": _segments(session, at), "entities": _entities(session, at)}
+SEGMENTS_READ = 10
+"""Open segments, the latest ones: a prompt has no room for a busy quarter of an hour in full."""
+_ENTITY_SPELLINGS = 3
+"""Names read for each entity that is wanted: some differ in case only."""
+_ENTITIES_OF = timedelta(days=1)
 
 
-def _threads(session: Session, at: datetime) -> list[dict[str, Any]]:
-    late = select(THREADS).where(THREADS.c.first_at <= at).order_by(THREADS.c.last_at.desc()).limit(THREADS_SHOWN)
+def pack(session: Session, at: datetime, settings: ScreenshotSettings) -> HistoryPack:
+    """The history before `at`, the time of the batch's first frame.
+
+    A clock that went backwards gives a batch nothing to go on with, and does no other harm.
+    """
+    return history_pack(
+        _threads(session, at, settings),
+        _segments(session, at, settings),
+        _entities(session, at, settings),
+        _ms(at),
+        settings,
+    )
+
+
+def _threads(session: Session, at: datetime, settings: ScreenshotSettings) -> list[HistoryThread]:
+    late = select(THREADS).where(THREADS.c.first_at <= at).order_by(THREADS.c.last_at.desc(), THREADS.c.id)
     return [
-        {"thread_id": row.id, "title": row.title, "last_at": row.last_at.isoformat()} for row in session.execute(late)
+        HistoryThread(thread_id=row.id, title=row.title, last_active_ms=_ms(row.last_at))
+        for row in session.execute(late.limit(settings.history_threads))
     ]
 
 
-def _segments(session: Session, at: datetime) -> list[dict[str, Any]]:
-    # A clock that went backwards gives a batch nothing to go on with, and does no other harm.
+def _segments(session: Session, at: datetime, settings: ScreenshotSettings) -> list[HistorySegment]:
+    since = at - timedelta(minutes=settings.history_minutes)
     late = (
-        select(NODES.c.thread_id, NODES.c.title, NODES.c.summary)
-        .where(NODES.c.kind == "event", NODES.c.merged_into_id.is_(None), NODES.c.event_time.between(at - OPEN_FOR, at))
-        .order_by(NODES.c.event_time.desc())
-        .limit(SEGMENTS_SHOWN)
-    )
-    return [dict(row._mapping) for row in session.execute(late)]  # noqa: SLF001  # SQLAlchemy's public name for it
+        select(NODES.c.thread_id, NODES.c.title, NODES.c.summary, NODES.c.event_time)
+        .where(
+            NODES.c.kind == "event", NODES.c.merged_into_id.is_(None), NODES.c.thread_id.is_not(None),
+            NODES.c.event_time.between(since, at),
+        )
+        .order_by(NODES.c.event_time.desc(), NODES.c.id.desc())
+        .limit(SEGMENTS_READ)
+    )  # fmt: skip
+    return [
+        HistorySegment(thread_id=row.thread_id, title=row.title, summary=row.summary, event_time_ms=_ms(row.event_time))
+        for row in session.execute(late)
+    ]
 
 
-def _entities(session: Session, at: datetime) -> list[str]:
+def _entities(session: Session, at: datetime, settings: ScreenshotSettings) -> list[str]:
+    """Names, the last mentioned first."""
     last = func.max(NODES.c.event_time)
     late = (
         select(ENTITIES.c.name)
         .join(MENTIONS, MENTIONS.c.entity_id == ENTITIES.c.id)
         .join(NODES, NODES.c.id == MENTIONS.c.node_id)
-        .where(NODES.c.event_time.between(at - timedelta(days=1), at))
+        .where(NODES.c.event_time.between(at - _ENTITIES_OF, at))
         .group_by(ENTITIES.c.id, ENTITIES.c.name)
-        .order_by(last.desc())
-        .limit(ENTITIES_SHOWN)
+        .order_by(last.desc(), ENTITIES.c.id)
+        .limit(settings.history_entities * _ENTITY_SPELLINGS)
     )
     return list(session.execute(late).scalars())
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

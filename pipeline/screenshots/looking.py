@@ -102,10 +102,10 @@ class ShardWork:
         from pipeline.providers.local import ocr  # noqa: PLC0415  # a second, which looking by a provider never needs
 
         threads = ocr.threads_of(self._context.settings)
-        texts = {
-            unit.shots[screen].id: clean("\n".join(line.text for line in ocr.recognise(_picture(path), threads)))
-            for screen, path in files.items()
-        }  # fmt: skip
+        texts: dict[int, str] = {}
+        for screen, path in files.items():
+            lines = ocr.recognise(hashing.load_image(path), threads)
+            texts[unit.shots[screen].id] = clean("\n".join(line.text for line in lines))
         screens = {screen: shot_of(unit.shots[screen]) for screen in files}
         index = index_by_rules(screens, texts, HistoryPack.model_validate_json(unit.history_pack))
         used = UsedCall(
@@ -124,7 +124,7 @@ class ShardWork:
         if unit.row.ask == Ask.REPAIR:
             problem = problem_of(unit.row.reply or "", screens)
             prompt = prompts.repair_prompt(prompt, unit.row.reply or "", problem)
-        pictures = [hashing.as_jpeg(_picture(path)) for _, path in sorted(files.items())]
+        pictures = [hashing.as_jpeg(hashing.load_image(path)) for _, path in sorted(files.items())]
         answer = self._tracer.call(
             "vision", Operation.ANALYSE.value, looker.name, looker.model,
             lambda: looker.look(
@@ -176,7 +176,3 @@ def problem_of(reply: str, screens: dict[int, Any]) -> str:
 
 def _with(notes: list[str], found: Read[VlmIndex]) -> Read[VlmIndex]:
     return Read(found.value, (*notes, *found.notes))
-
-
-def _picture(path: Path) -> Any:
-    return hashing.read_frame(path.read_bytes()).image

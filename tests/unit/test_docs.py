@@ -14,6 +14,7 @@ from pydantic_core import PydanticUndefined
 
 from pipeline.documents.states import DOCUMENT, PAGE, DocumentStatus, PageStatus
 from pipeline.engine.states import Machine
+from pipeline.screenshots.states import BATCH, NODE, SCREENSHOT, SHARD, WorkEvent, WorkStatus
 from pipeline.settings import ProviderProfile, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,6 +108,18 @@ def test_the_state_diagrams_have_exactly_the_machine_s_transitions(
     assert set(drawn) == {(before.name, after.name, event.value) for (before, event), after in machine.legal.items()}
     assert own.count("-->") == len(drawn) + 1
     assert _INITIAL.findall(own) == [initial.name]
+
+
+@pytest.mark.parametrize("machine", [BATCH, SHARD, SCREENSHOT, NODE], ids=lambda machine: machine.name)
+def test_the_diagrams_of_the_screenshots_flow_have_exactly_the_machines_transitions(
+    machine: Machine[WorkStatus, WorkEvent],
+) -> None:
+    diagrams = _DIAGRAM.findall((ROOT / "docs" / "screenshots.md").read_text(encoding="utf-8"))
+    own = "".join(diagram for diagram in diagrams if f"%% {machine.name}\n" in diagram)
+    drawn = _TRANSITION.findall(own)
+    assert len(drawn) == len(set(drawn)), "a transition is drawn twice"
+    assert set(drawn) == {(before.value, after.value, event.value) for (before, event), after in machine.legal.items()}
+    assert _INITIAL.findall(own) == [WorkStatus.PENDING.value]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ Adding a frame and the beat both look, and whoever looks second finds the buffer
 UPDATE that compares, and a batch of the same frames meets the idempotency key.
 """
 
-import hashlib
 import json
 import time
 from collections.abc import Sequence
@@ -12,30 +11,54 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Integer, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.states import StaleClaim
 from pipeline.engine.tables import insert_if_absent
 from pipeline.screenshots import history
+from pipeline.screenshots.batching import Shot, due_at, idempotency_key, ready
+from pipeline.screenshots.frames.deduplicating import Pressure, pressure
 from pipeline.screenshots.models import BATCHES, SHOTS, SOURCES
-from pipeline.screenshots.states import WorkStatus
+from pipeline.screenshots.states import CLAIMABLE, Step, WorkStatus
 from pipeline.settings import ScreenshotSettings
 from pipeline.storage.context import Context
 
 ORPHAN_GRACE_S = 5.0
-MAX_DRAIN = 4
-"""Sizes of a batch that one batch may have at most, when a buffer filled faster than it was looked at."""
 
 
-def lock_source(session: Session, key: str) -> Any:
+def lock_source(session: Session, key: str) -> Row[Any]:
     """The source's row, locked until the transaction ends."""
     return session.execute(select(SOURCES).where(SOURCES.c.key == key).with_for_update()).one()
 
 
+def waiting_batches(session: Session) -> int:
+    """Batches that the vision model has not begun with, or must be asked about again."""
+    waits = and_(BATCHES.c.step == Step.ANALYSE, BATCHES.c.status.in_(CLAIMABLE))
+    return session.execute(select(func.count()).where(waits)).scalar_one()
+
+
+def pressure_on(session: Session, source: Row[Any], rules: ScreenshotSettings) -> Pressure:
+    """How a source's frames are judged and batched now: by what waits, and by how it was before."""
+    return pressure(waiting_batches(session), source.pressure, rules)
+
+
+def batch_source(session: Session, source: Row[Any], rules: ScreenshotSettings, now: datetime) -> list[int]:
+    """Batches of a source that the caller has locked: full ones, and the rest once it is due. Those that are new."""
+    pressed = pressure_on(session, source, rules)
+    found = _buffer_of(session, source.key, pressed.batch_size, rules)
+    return _make_all(session, source.key, found, pressed.batch_size, pressed.batch_timeout_s, now, rules)
+
+
+def _batch_left(session: Session, source: Row[Any], rules: ScreenshotSettings, now: datetime) -> list[int]:
+    pressed = pressure_on(session, source, rules)
+    old = overdue(now, pressed.batch_timeout_s + ORPHAN_GRACE_S)
+    found = _buffer_of(session, source.key, pressed.batch_size, rules, old)
+    return _make_all(session, source.key, found, pressed.batch_size, 0, now, rules)
+
+
 def _buffered() -> ColumnElement[bool]:
-    waits = SHOTS.c.status.in_([WorkStatus.PENDING, WorkStatus.FAILED])
-    return and_(SHOTS.c.batch_id.is_(None), waits, SHOTS.c.storage_state == "stored")
+    return and_(SHOTS.c.batch_id.is_(None), SHOTS.c.status.in_(CLAIMABLE), SHOTS.c.storage_state == "stored")
 
 
 def overdue(now: datetime, age_s: float) -> ColumnElement[bool]:
@@ -44,40 +67,41 @@ def overdue(now: datetime, age_s: float) -> ColumnElement[bool]:
     return or_(SHOTS.c.created_at <= now - age, SHOTS.c.created_at > now + age)
 
 
-def batch_source(session: Session, key: str, rules: ScreenshotSettings, now: datetime) -> list[int]:
-    """Drain the buffer of a source that the caller has locked, if it is ready; the batches that were made."""
-    ready = select(func.count(), func.max(overdue(now, rules.batch_timeout_s).cast(Integer)))
-    count, late = session.execute(ready.where(_buffered(), SHOTS.c.source_key == key)).one()
-    if count < rules.batch_size and not late:
-        return []
-    return _drain(session, key, rules.batch_size * MAX_DRAIN, now)
+def _buffer_of(
+    session: Session, key: str, size: int, rules: ScreenshotSettings, *which: ColumnElement[bool]
+) -> list[Row[Any]]:
+    """Frames in the order they came; of very many, as many whole batches as one look reads."""
+    columns = (SHOTS.c.id, SHOTS.c.ts, SHOTS.c.created_at, SHOTS.c.phash)
+    waiting = select(*columns).where(_buffered(), SHOTS.c.source_key == key, *which).order_by(SHOTS.c.id)
+    return list(session.execute(waiting.limit(size * max(1, rules.scan_limit // size))))
 
 
-def _drain(session: Session, key: str, at_most: int, now: datetime) -> list[int]:
-    buffered = select(SHOTS).where(_buffered(), SHOTS.c.source_key == key).order_by(SHOTS.c.id)
-    shots = session.execute(buffered).all()
-    made = [make(session, key, shots[i : i + at_most], now) for i in range(0, len(shots), at_most)]
+def _make_all(
+    session: Session, key: str, rows: Sequence[Row[Any]], size: int, timeout_s: float, now: datetime,
+    rules: ScreenshotSettings,
+) -> list[int]:  # fmt: skip
+    by_id = {row.id: row for row in rows}
+    shots = [Shot(row.id, int(row.ts.timestamp() * 1000), row.created_at, row.phash) for row in rows]
+    batches = ready(shots, size, timeout_s, now)
+    made = [make(session, key, shots, [by_id[shot.id].ts for shot in shots], now, rules) for shots in batches]
     return [batch_id for batch_id in made if batch_id is not None]
 
 
-def idempotency_key(source: str, shots: Sequence[Any]) -> str:
-    """`vlm_batch:SOURCE:START-END:HASH`, for frames in the order of capture; times in ms."""
-    start, end = (int(shot.ts.timestamp() * 1000) for shot in (shots[0], shots[-1]))
-    members = ",".join(f"{shot.id}:{shot.sha256}" for shot in shots)
-    return f"vlm_batch:{source}:{start}-{end}:{hashlib.sha256(members.encode()).hexdigest()[:16]}"
+def make(
+    session: Session, source: str, shots: Sequence[Shot], times: Sequence[datetime], now: datetime,
+    rules: ScreenshotSettings,
+) -> int | None:  # fmt: skip
+    """A batch of these frames, in the order of `shots`; `times`: when they were taken.
 
-
-def make(session: Session, source: str, shots: Sequence[Any], now: datetime) -> int | None:
-    """A batch of these frames, in the caller's transaction; None if that very batch is there already."""
-    ordered = sorted(shots, key=lambda shot: (shot.ts, shot.id))
-    ids = [shot.id for shot in ordered]
-    key = idempotency_key(source, ordered)
+    In the caller's transaction, which has locked the source. None if that very batch is there already.
+    """
+    ids = [shot.id for shot in shots]
+    key = idempotency_key(source, shots)
     row = {
         "correlation_id": f"batch_{time.time_ns() // 1_000_000}_{uuid4().hex[:8]}", "source_key": source,
-        "shot_ids": json.dumps(ids), "ts_start": ordered[0].ts, "ts_end": ordered[-1].ts, "idempotency_key": key,
-        "history_pack": json.dumps(history.pack(session, ordered[0].ts), ensure_ascii=False),
-        "status": WorkStatus.PENDING, "attempts": 0, "launches": 0, "vlm_ms": 0, "text_ms": 0,
-        "created_at": now, "updated_at": now,
+        "shot_ids": json.dumps(ids), "ts_start": min(times), "ts_end": max(times), "idempotency_key": key,
+        "history_pack": history.pack(session, min(times), rules).model_dump_json(), "status": WorkStatus.PENDING,
+        "step": Step.ANALYSE, "attempts": 0, "created_at": now, "updated_at": now,
     }  # fmt: skip
     is_new = insert_if_absent(session, BATCHES, row, "idempotency_key")
     batch_id = session.execute(select(BATCHES.c.id).where(BATCHES.c.idempotency_key == key)).scalar_one()
@@ -89,45 +113,48 @@ def make(session: Session, source: str, shots: Sequence[Any], now: datetime) -> 
 
 
 def batch_ready(context: Context) -> list[int]:
-    """What the beat does: look at every source with frames that wait too long; the batches that were made."""
+    """What the beat does: look at every source with enough frames, or one that waits too long. The batches made."""
     now = datetime.now(UTC)
     rules = context.settings.screenshots
-    waiting = select(SHOTS.c.source_key).where(_buffered(), overdue(now, rules.batch_timeout_s)).distinct()
+    late = select(SHOTS.c.source_key).where(_buffered(), overdue(now, rules.batch_timeout_s)).distinct()
     full = select(SHOTS.c.source_key).where(_buffered()).group_by(SHOTS.c.source_key)
     with context.db.read() as session:
-        late = set(session.execute(waiting).scalars())
-        late |= set(session.execute(full.having(func.count() >= rules.batch_size)).scalars())
-
-    def work(session: Session, key: str) -> list[int]:
-        lock_source(session, key)
-        return batch_source(session, key, rules, datetime.now(UTC))
-
-    return [made for key in sorted(late) for made in context.db.run(lambda session, key=key: work(session, key))]  # type: ignore[misc]
+        keys = set(session.execute(late).scalars())
+        keys |= set(session.execute(full.having(func.count() >= rules.batch_size)).scalars())
+    return [made for key in sorted(keys) for made in _look(context, key, batch_source)]
 
 
 def batch_orphans(context: Context) -> list[int]:
-    """Batch what was left behind: frames older than the time-out and 5 s, whatever their source."""
-    now = datetime.now(UTC)
-    rules = context.settings.screenshots
-    old = and_(_buffered(), overdue(now, rules.batch_timeout_s + ORPHAN_GRACE_S))
+    """Batch what was left behind: frames older than the time-out and 5 s, whatever their source. The batches made."""
+    age_s = context.settings.screenshots.batch_timeout_s + ORPHAN_GRACE_S
+    old = and_(_buffered(), overdue(datetime.now(UTC), age_s))
     with context.db.read() as session:
         keys = sorted(session.execute(select(SHOTS.c.source_key).where(old).distinct()).scalars())
+    return [made for key in keys for made in _look(context, key, _batch_left)]
 
-    def work(session: Session, key: str) -> list[int]:
-        lock_source(session, key)
-        query = select(SHOTS).where(old, SHOTS.c.source_key == key).order_by(SHOTS.c.ts, SHOTS.c.id)
-        shots = session.execute(query).all()
-        size = rules.batch_size
-        made = [make(session, key, shots[i : i + size], now) for i in range(0, len(shots), size)]
-        return [batch_id for batch_id in made if batch_id is not None]
 
-    return [made for key in keys for made in context.db.run(lambda session, key=key: work(session, key))]  # type: ignore[misc]
+def _look(context: Context, key: str, batch: Any) -> list[int]:
+    """Until nothing is ready, a portion a transaction: others must be able to write in between."""
+    rules = context.settings.screenshots
+
+    def work(session: Session) -> list[int]:
+        found: list[int] = batch(session, lock_source(session, key), rules, datetime.now(UTC))
+        return found
+
+    total: list[int] = []
+    while made := context.db.run(work):
+        total += made
+    return total
 
 
 def next_look_s(context: Context) -> float | None:
-    """Seconds until the buffer's oldest frame makes a batch; None if it is empty."""
+    """Seconds until some source's oldest frame makes a batch; None if no frame waits."""
+    now = datetime.now(UTC)
+    first = func.min(SHOTS.c.created_at).label("first")
+    sources = select(SOURCES.c.key, SOURCES.c.pressure, first).join(SHOTS, SHOTS.c.source_key == SOURCES.c.key)
     with context.db.read() as session:
-        oldest: datetime | None = session.execute(select(func.min(SHOTS.c.created_at)).where(_buffered())).scalar()
-    if oldest is None:
-        return None
-    return max(0.0, context.settings.screenshots.batch_timeout_s - (datetime.now(UTC) - oldest).total_seconds())
+        rows = session.execute(sources.where(_buffered()).group_by(SOURCES.c.key, SOURCES.c.pressure)).all()
+        waiting = waiting_batches(session) if rows else 0
+    waits = [pressure(waiting, row.pressure, context.settings.screenshots).batch_timeout_s for row in rows]
+    due = [due_at(row.first, wait_s, now) for row, wait_s in zip(rows, waits, strict=True)]
+    return max(0.0, (min(due) - now).total_seconds()) if due else None

@@ -1,6 +1,6 @@
 """Whether a frame was seen already, and how strictly that is judged while the vision queue is behind."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -31,21 +31,30 @@ class Judgement:
 def recent(frames: Sequence[Seen], now: datetime, settings: ScreenshotSettings) -> list[Seen]:
     """What a new frame is compared with: the source's last accepted frames, newest first.
 
-    A frame from the future is one too: the clock was set back.
+    Newest by arrival, which ids tell: clocks are set back. A frame from the future is as good as any.
     """
     fresh = [frame for frame in frames if (now - frame.accepted_at).total_seconds() <= settings.dedup_window_s]
-    fresh.sort(key=lambda frame: (frame.accepted_at, frame.id), reverse=True)
+    fresh.sort(key=lambda frame: frame.id, reverse=True)
     return fresh[: settings.dedup_frames]
 
 
-def judge(phash: str, frames: Iterable[Seen], threshold: int) -> Judgement:
-    """Duplicate if any of `frames` is at most `threshold` bits away. The first of the nearest is named."""
-    near = min(((distance(phash, frame.phash), frame) for frame in frames), key=lambda pair: pair[0], default=None)
-    if near is None:
+def judge(
+    phash: str, frames: Iterable[Seen], threshold: int, same: Callable[[Seen], bool] = lambda _: True
+) -> Judgement:
+    """Duplicate of the nearest of `frames` that is at most `threshold` bits away and the `same` to a closer look.
+
+    Of several as near, the first is named. Accepted: named is the nearest, however near.
+    """
+    near = sorted(((distance(phash, frame.phash), frame) for frame in frames), key=lambda pair: pair[0])
+    for bits, frame in near:
+        if bits > threshold:
+            break
+        if same(frame):
+            return Judgement(Verdict.DUPLICATE, threshold, bits, frame.id)
+    if not near:
         return Judgement(Verdict.ACCEPTED, threshold)
-    bits, frame = near
-    verdict = Verdict.DUPLICATE if bits <= threshold else Verdict.ACCEPTED
-    return Judgement(verdict, threshold, bits, frame.id)
+    bits, frame = near[0]
+    return Judgement(Verdict.ACCEPTED, threshold, bits, frame.id)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -43,13 +44,12 @@ def _due(session: Session) -> list[str]:
     return list(session.execute(gone.values(**values).returning(SHOTS.c.file)).scalars())
 
 
-def image_of(context: Context, shot: object) -> Path | None:
-    """Where a frame's file is; None if it is gone, which the row then says, so that nobody waits for it."""
-    file, shot_id = str(getattr(shot, "file")), int(getattr(shot, "id"))  # noqa: B009  # a row, whose type has no names
-    path = storage.path_of(context.settings, file)
+def image_of(context: Context, shot: Any) -> Path | None:
+    """Where the file of a frame (its row) is; None if it is gone. The row then says so: nobody waits for it."""
+    path = storage.path_of(context.settings, shot.file)
     if path.is_file():
         return path
-    context.db.run(lambda session: mark_missing(session, shot_id))
+    context.db.run(lambda session: mark_missing(session, shot.id))
     return None
 
 

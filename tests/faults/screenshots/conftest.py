@@ -8,7 +8,7 @@ import pytest
 from pipeline.storage.context import Context
 from tests.faults.screenshots.flow import Shots
 from tests.support.provider_server import ProviderServer
-from tests.support.screenshots import ScreenshotModel
+from tests.support.screenshot_model import ScreenshotModel
 from tests.support.stack import ROLES, Stack
 
 QUEUES = "control,cpu,screenshot-vision,screenshot-text"
@@ -66,6 +66,6 @@ def stack(
 
 
 @pytest.fixture
-def shots(context: Context, provider: ProviderServer, data_dir: Path) -> Shots:
+def shots(context: Context, provider: ProviderServer) -> Shots:
     """The screenshots flow as a test sees it."""
-    return Shots(context, provider, data_dir)
+    return Shots(context, provider)

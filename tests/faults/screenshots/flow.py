@@ -6,20 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
 
 from pipeline.screenshots.analysis.provenance import Operation
-from pipeline.screenshots.frames import hashing, ingest
+from pipeline.screenshots.frames import ingest
 from pipeline.screenshots.frames.ingest import Frame
 from pipeline.screenshots.graph.models import LINKS, NODES, PROVENANCE
 from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.storage.context import Context
 from tasks import screenshot_tasks
 from tests.support.provider_server import ProviderServer
-from tests.support.screenshots import calls_by_operation, frame_file, titles_in_runs
+from tests.support.screenshot_model import calls_by_operation, frame_bytes, titles_in_runs
 from tests.support.waiting import wait_until
 
 DONE_S = 90
@@ -34,7 +33,6 @@ class Shots:
 
     context: Context
     provider: ProviderServer
-    folder: Path
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def add(self, amount: int = 10, *, source: str = "screen:1", titles: Sequence[str] = ()) -> list[int]:
@@ -43,8 +41,7 @@ class Shots:
         for title in titles or titles_in_runs(amount, 5):
             number = next(self.numbers)
             frame = Frame(source, BEGIN + timedelta(seconds=number), "Editor", title)
-            path = frame_file(self.folder, number)
-            taken = ingest.ingest(self.context, path, frame, _fingerprint)
+            taken = ingest.ingest(self.context, frame_bytes(number), frame)
             assert taken.shot_id is not None, taken
             found.append(taken.shot_id)
         return found
@@ -128,7 +125,3 @@ class Shots:
         more = {operation: self.calls(operation) - stored for operation, stored in needed.items()}
         assert min(more.values()) >= 0, more
         assert sum(more.values()) <= again, (more, self.stand())
-
-
-def _fingerprint(path: Path) -> str:
-    return hashing.read_frame(path.read_bytes()).phash

@@ -11,9 +11,9 @@ from pipeline.screenshots.graph.models import NODES
 from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
 from tests.faults.flow import SQLITE, settings
 from tests.faults.screenshots.flow import START_S, Shots
-from tests.support import screenshots as replies
+from tests.support import screenshot_model as replies
 from tests.support.provider_server import Fault, ProviderServer
-from tests.support.screenshots import ScreenshotModel, always_on, faults_on, questions, shown
+from tests.support.screenshot_model import ScreenshotModel, always_on, faults_on, questions, shown
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 

@@ -10,7 +10,7 @@ from tests.faults.screenshots.flow import Shots
 from tests.support.postgres import Postgres
 from tests.support.provider_server import ProviderServer
 from tests.support.redis_server import RedisServer
-from tests.support.screenshots import shown
+from tests.support.screenshot_model import shown
 from tests.support.stack import Stack
 
 # Sweeps far enough apart for living workers to be back before they are missed twice.

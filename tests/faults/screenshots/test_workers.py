@@ -4,7 +4,7 @@ import pytest
 
 from tests.faults.flow import POSTGRESQL, SQLITE
 from tests.faults.screenshots.flow import START_S, Shots
-from tests.support.screenshots import ScreenshotModel
+from tests.support.screenshot_model import ScreenshotModel
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 

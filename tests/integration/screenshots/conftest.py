@@ -1,6 +1,5 @@
 """Frames on disk, and a hand that does the workers' part: no model, no broker."""
 
-import hashlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,15 +16,10 @@ from pipeline.screenshots.graph import merges
 from pipeline.screenshots.graph.nodes import Content, Draft
 from pipeline.screenshots.working import Evidence
 from pipeline.storage.context import Context
+from tests.support.frames import noise
 
 BEGIN = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 ME = Owner("here:1:a", "request-1")
-
-
-def fingerprint(path: Path) -> str:
-    """Far from every other content's: what a test wants near, it says in the file."""
-    text = path.read_text(encoding="utf-8")
-    return text.removeprefix("hash:")[:64] if text.startswith("hash:") else hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass
@@ -37,9 +31,10 @@ class Hand:
     numbers: itertools.count = field(default_factory=itertools.count)  # type: ignore[type-arg]
 
     def file(self, text: str = "") -> Path:
+        """A picture of its own for each text, far from every other text's."""
         number = next(self.numbers)
         path = self.folder / f"frame-{number}.png"
-        path.write_text(text or f"frame {number}", encoding="utf-8")
+        noise(text or f"frame {number}").save(path)
         return path
 
     def add(
@@ -47,7 +42,7 @@ class Hand:
     ) -> Taken:
         path = self.file(text)
         at = ts or BEGIN + timedelta(seconds=next(self.numbers))
-        return ingest.ingest(self.context, path, Frame(source, at, app, title), fingerprint)
+        return ingest.ingest(self.context, path, Frame(source, at, app, title))
 
     def batch(self, *, source: str = "screen:1", ts: datetime | None = None, app: str = "") -> tuple[int, list[int]]:
         """(a batch of five new frames, their ids)."""

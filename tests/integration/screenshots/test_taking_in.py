@@ -1,17 +1,20 @@
+"""Frames become rows and batches, exactly one batch each, whoever looks."""
+
+import json
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
-import pytest
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 
-from pipeline.engine.errors import UserError
 from pipeline.screenshots import queries
+from pipeline.screenshots.batching import HistoryPack
 from pipeline.screenshots.frames import buffering, ingest, storage
-from pipeline.screenshots.models import BATCHES, SHOTS
+from pipeline.screenshots.graph.models import THREADS
+from pipeline.screenshots.models import BATCHES, SHOTS, SOURCES
 from pipeline.storage.context import Context
-from tests.integration.screenshots.conftest import BEGIN, Hand, fingerprint
+from tests.integration.screenshots.conftest import BEGIN, Hand, draft
 
 
 def files(context: Context) -> set[str]:
@@ -24,59 +27,16 @@ def age(context: Context, seconds: float) -> None:
         session.execute(update(SHOTS).values(created_at=datetime.now(UTC) - timedelta(seconds=seconds)))
 
 
-def test_a_frame_has_a_copy_of_its_file_and_stays_when_the_original_goes(context: Context, hand: Hand) -> None:
-    path = hand.file("one")
-    taken = ingest.ingest(context, path, ingest.Frame("screen:1", BEGIN), fingerprint)
-    path.unlink()
-    row = queries.screenshot(context, taken.shot_id or 0)
-    assert storage.path_of(context.settings, row.file).read_text() == "one"
-    assert taken.accepted
-    assert not taken.batches
-
-
-def test_the_same_capture_twice_is_one_row_and_one_file(context: Context, hand: Hand) -> None:
-    first, second = hand.add("same", ts=BEGIN), hand.add("same", ts=BEGIN)
-    assert (second.accepted, second.reason, second.shot_id) == (False, "known", first.shot_id)
-    assert len(files(context)) == 1
-    assert queries.rejections(context) == []
-
-
-def test_a_duplicate_leaves_its_distance_and_nearest_frame_and_no_file(context: Context, hand: Hand) -> None:
-    first = hand.add("hash:" + "0" * 64)
-    near = hand.add("hash:" + "0" * 62 + "ff")
-    far = hand.add("hash:" + "0" * 61 + "1ff")
-    assert (near.accepted, near.reason, near.distance, near.nearest_id) == (False, "duplicate", 8, first.shot_id)
-    assert far.accepted
-    row = queries.rejections(context)[0]
-    assert (row.distance, row.nearest_id, row.reason) == (8, first.shot_id, "duplicate")
-    assert len(files(context)) == 2
-
-
-def test_an_inactive_source_is_refused_and_another_is_not(context: Context, hand: Hand) -> None:
-    ingest.set_active(context, "window:7", active=False)
-    assert hand.add(source="window:7").reason == "inactive"
-    assert hand.add(source="window:8").accepted
-    ingest.set_active(context, "window:7", active=True)
-    assert hand.add(source="window:7").accepted
-    assert len(files(context)) == 2
-
-
-@pytest.mark.parametrize("source", ["", "screen", "screen:", "camera:1", "screen:../1", "screen:a b"])
-def test_what_is_no_source_is_refused_before_anything_is_copied(context: Context, hand: Hand, source: str) -> None:
-    with pytest.raises(UserError, match="no source"):
-        hand.add(source=source)
-    assert files(context) == set()
-
-
-def test_what_cannot_be_taken_leaves_nothing(context: Context, hand: Hand) -> None:
-    def broken(path: Path) -> str:
-        raise UserError(f"{path} is no picture")
-
-    with pytest.raises(UserError, match="no picture"):
-        ingest.ingest(context, hand.file(), ingest.Frame("screen:1", BEGIN), broken)
-    with pytest.raises(UserError):
-        ingest.ingest(context, hand.folder / "none.png", ingest.Frame("screen:1", BEGIN), fingerprint)
-    assert files(context) == set()
+def behind(context: Context, level: int) -> None:
+    """As many batches wait as bring this level of pressure."""
+    now = datetime.now(UTC)
+    rows = [
+        {"correlation_id": "b", "source_key": "screen:0", "shot_ids": "[]", "ts_start": now, "ts_end": now,
+         "idempotency_key": f"waits {number}", "created_at": now, "updated_at": now, "attempts": 0}
+        for number in range(context.settings.screenshots.pressure_batches * level)
+    ]  # fmt: skip
+    with context.db.transaction() as session:
+        session.execute(insert(BATCHES), rows)
 
 
 def test_five_frames_make_a_batch_in_the_order_of_capture_though_the_clock_went_back(
@@ -86,15 +46,52 @@ def test_five_frames_make_a_batch_in_the_order_of_capture_though_the_clock_went_
     assert [bool(one.batches) for one in taken] == [False] * 4 + [True]
     batch = queries.batches(context)[0]
     assert batch.shot_ids == str([one.shot_id for one in taken[::-1]])
-    assert batch.ts_start < batch.ts_end
-    assert batch.idempotency_key.startswith("vlm_batch:screen:1:")
+    assert (batch.ts_start, batch.ts_end) == (BEGIN - timedelta(minutes=4), BEGIN)
+    start, end = (int(at.timestamp() * 1000) for at in (batch.ts_start, batch.ts_end))
+    assert batch.idempotency_key.startswith(f"vlm_batch:screen:1:{start}-{end}:")
+
+
+def test_a_new_batch_has_every_column_set(context: Context, hand: Hand) -> None:
+    hand.batch()
+    row = queries.batches(context)[0]
+    assert (row.status, row.step, row.ask, row.made_by) == ("pending", "analyse", "first", "")
+    assert (row.notes, row.queue, row.launches, row.vlm_ms, row.text_ms, row.attempts) == ("[]", "", 0, 0, 0, 0)
+    assert HistoryPack.model_validate_json(row.history_pack) == HistoryPack()
+
+
+def test_a_batch_is_told_of_late_threads_and_open_segments(context: Context, hand: Hand) -> None:
+    first, shots = hand.batch(ts=BEGIN)
+    hand.analyse(first, [draft("Writing a report", shots, thread="thread_a", at=BEGIN)])
+    with context.db.transaction() as session:
+        now = datetime.now(UTC)
+        others = [
+            {"id": f"t{n}", "title": f"t{n}", "first_at": day, "last_at": day, "created_at": now}
+            for n, day in enumerate((BEGIN - timedelta(days=n) for n in range(1, 5)), start=1)
+        ]  # fmt: skip
+        session.execute(insert(THREADS), others)
+
+    def told(minutes: int) -> HistoryPack:
+        batch, _ = hand.batch(ts=BEGIN + timedelta(minutes=minutes))
+        row = next(row for row in queries.batches(context) if row.id == batch)
+        return HistoryPack.model_validate_json(row.history_pack)
+
+    soon, later = told(14), told(16)
+    assert [one.title for one in soon.segments] == ["Writing a report"]
+    assert len(soon.threads) == len(later.threads) == 3
+    assert soon.threads[0].thread_id == soon.segments[0].thread_id
+    assert soon.threads[0].last_active_ms == int(BEGIN.timestamp() * 1000)
+    assert later.segments == []
 
 
 def test_fewer_wait_for_the_time_out_then_the_beat_makes_one_batch(context: Context, hand: Hand) -> None:
     hand.add()
     hand.add()
     assert buffering.batch_ready(context) == []
+    waits = buffering.next_look_s(context)
+    assert waits is not None
+    assert 0 < waits <= 30
     age(context, 31)
+    assert buffering.next_look_s(context) == 0
     assert len(buffering.batch_ready(context)) == 1
     assert buffering.batch_ready(context) == []
     assert buffering.next_look_s(context) is None
@@ -103,6 +100,7 @@ def test_fewer_wait_for_the_time_out_then_the_beat_makes_one_batch(context: Cont
 def test_a_frame_from_the_future_does_not_wait_until_the_clock_comes_there(context: Context, hand: Hand) -> None:
     hand.add()
     age(context, -3600)
+    assert buffering.next_look_s(context) == 0
     assert len(buffering.batch_ready(context)) == 1
 
 
@@ -115,6 +113,22 @@ def test_orphans_are_batched_after_the_time_out_and_five_seconds(context: Contex
     age(context, 36)
     assert len(buffering.batch_orphans(context)) == 2
     assert buffering.batch_orphans(context) == []
+
+
+def test_many_frames_left_behind_make_full_batches_and_one_rest(context: Context, hand: Hand) -> None:
+    hand.add()
+    now = datetime.now(UTC)
+    left = [
+        {"source_key": "screen:1", "ts": BEGIN + timedelta(hours=1, seconds=n), "file": f"{n}.png",
+         "sha256": f"{n:064}", "phash": "0" * 64, "size_bytes": 1, "created_at": now, "updated_at": now}
+        for n in range(46)
+    ]  # fmt: skip
+    with context.db.transaction() as session:
+        session.execute(insert(SHOTS), left)
+    age(context, 40)
+    assert len(buffering.batch_ready(context)) == 10
+    sizes = [len(json.loads(row.shot_ids)) for row in queries.batches(context)]
+    assert sorted(sizes) == [2] + [5] * 9
 
 
 def test_adds_and_looks_at_once_make_each_frame_part_of_exactly_one_batch(context: Context, hand: Hand) -> None:
@@ -137,7 +151,7 @@ def test_adds_and_looks_at_once_make_each_frame_part_of_exactly_one_batch(contex
     assert len(made) == len(set(made)) >= 1
     with context.db.read() as session:
         rows = session.execute(select(BATCHES)).all()
-        members = [number for row in rows for number in eval(row.shot_ids)]
+        members = [number for row in rows for number in json.loads(row.shot_ids)]
         batched = session.execute(select(SHOTS.c.id).where(SHOTS.c.batch_id.is_not(None))).scalars().all()
     assert {row.id for row in rows} == set(made)
     assert sorted(members) == sorted(batched)
@@ -157,9 +171,36 @@ def test_two_frames_that_fill_the_buffer_at_once_make_one_batch(context: Context
     assert len(made) == len(queries.batches(context)) == 1
 
 
-def test_a_file_without_a_row_is_swept_when_it_is_old(context: Context, hand: Hand) -> None:
-    import os
+def test_while_analysis_is_behind_batches_are_longer_and_wait_longer(context: Context, hand: Hand) -> None:
+    behind(context, 2)
+    taken = [hand.add() for _ in range(10)]
+    assert [len(one.batches) for one in taken] == [0] * 9 + [1]
+    assert {one.threshold for one in taken} == {context.settings.screenshots.dedup_threshold_pressed}
+    hand.add()
+    waits = buffering.next_look_s(context)
+    assert waits is not None
+    assert 30 < waits <= 60
+    age(context, 40)
+    assert buffering.batch_ready(context) == buffering.batch_orphans(context) == []
+    age(context, 61)
+    assert len(buffering.batch_ready(context)) == 1
 
+
+def test_pressure_stays_until_half_of_what_began_it_is_left(context: Context, hand: Hand) -> None:
+    rules = context.settings.screenshots
+    behind(context, 1)
+    assert hand.add().threshold == rules.dedup_threshold_pressed
+    with context.db.transaction() as session:
+        for count, expected in ((rules.pressure_batches // 2 + 1, 1), (rules.pressure_batches // 2, 0)):
+            waiting = select(BATCHES.c.id).where(BATCHES.c.status == "pending").order_by(BATCHES.c.id)
+            over = session.execute(waiting).scalars().all()[count:]
+            session.execute(update(BATCHES).where(BATCHES.c.id.in_(over)).values(status="succeeded"))
+            source = session.execute(select(SOURCES).where(SOURCES.c.key == "screen:1")).one()
+            assert buffering.pressure_on(session, source, rules).level == expected
+    assert hand.add().threshold == rules.dedup_threshold
+
+
+def test_a_file_without_a_row_is_swept_when_it_is_old(context: Context, hand: Hand) -> None:
     hand.add()
     lost = context.settings.screenshot_dir / "lost.png"
     lost.write_text("x")

@@ -5,7 +5,7 @@ from sqlalchemy import select, update
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.screenshots import outcomes, queries, recovery, shards, working
+from pipeline.screenshots import queries, recovery, shards, working
 from pipeline.screenshots.frames import retention, storage
 from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.screenshots.working import Evidence, Lane

@@ -41,6 +41,7 @@ def test_ready_at_five_or_thirty_seconds_after_the_first() -> None:
 
 def test_a_clock_that_was_set_back_delays_no_batch_and_orders_by_the_frames_own_time() -> None:
     assert ids(ready([shot(1, -3600), shot(2)], 5, 30, NOW)) == [[1, 2]]
+    assert ids(ready([shot(1, -2), shot(2)], 5, 30, NOW)) == []  # two machines' clocks
     backwards = [shot(1, 40, ts_ms=9000), shot(2, ts_ms=1000)]
     assert ids(ready(backwards, 5, 30, NOW)) == [[2, 1]]
     assert idempotency_key("screen:1", backwards).startswith("vlm_batch:screen:1:1000-9000:")
@@ -67,7 +68,20 @@ def test_screens_count_through_all_shards() -> None:
 
 @pytest.mark.parametrize(
     ("key", "good"),
-    [("screen:1", True), ("window:0x3a", True), ("screen:", False), ("disk:1", False), ("screen:a\nb", False)],
+    [
+        ("screen:1", True),
+        ("window:0x3a", True),
+        ("screen:", False),
+        ("disk:1", False),
+        ("screen:a\nb", False),
+        ("screen:../1", False),
+        ("screen:a b", False),
+        ("screen:a:b", False),
+        ("screen:\ud800", False),
+        ("screen:" + "1" * 113, True),
+        ("screen:" + "1" * 114, False),
+        ("window:屏幕", True),
+    ],
 )
 def test_source_keys_name_screens_and_windows(key: str, good: bool) -> None:
     assert is_source_key(key) is good

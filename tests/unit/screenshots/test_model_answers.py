@@ -1,4 +1,4 @@
-"""The scripted model of `tests.support.screenshots` answers what the flow asks, in shapes that the flow reads."""
+"""The scripted model of `tests.support.screenshot_model` answers what the flow asks, in shapes that the flow reads."""
 
 import base64
 import json
@@ -16,9 +16,9 @@ from pipeline.screenshots.analysis.replies import BadReply
 from pipeline.screenshots.batching import HistoryPack, HistoryThread, Shot
 from pipeline.screenshots.graph.merging import MergeNode, read_merge
 from pipeline.screenshots.states import NodeKind
-from tests.support import screenshots as model_support
+from tests.support import screenshot_model as model_support
 from tests.support.provider_server import Fault, ProviderServer
-from tests.support.screenshots import ScreenshotModel, frame_bytes, questions, shown
+from tests.support.screenshot_model import ScreenshotModel, frame_bytes, questions, shown
 from tests.unit.screenshots.factories import NOW, facts, shot
 
 SENT = {number: 100 + number for number in range(1, 6)}

@@ -1,0 +1,174 @@
+"""What taking a screenshot in costs: `python -m benchmarks.screenshot_frames`.
+
+`png_ratio`: frames hashed and judged in a second, as a part of what `imagehash` alone does with the same files. 1 is as
+fast. `jpeg_draft_speedup`: the same for JPEG, which is decoded at a smaller size. Both by processor time, which is the
+same on a busy machine. `bytes_per_1000`: disk for 1,000 accepted 1080p frames, files and rows. The last line is JSON.
+"""
+
+import json
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import imagehash
+from PIL import Image
+from structlog.testing import capture_logs
+
+from benchmarks.support import CORPUS, BenchmarkError, progress
+from pipeline.screenshots.frames.capturing import PNG_LEVEL
+from pipeline.screenshots.frames.deduplicating import Seen, judge
+from pipeline.screenshots.frames.hashing import Fingerprint, read_frame
+from pipeline.screenshots.frames.ingest import Frame, ingest
+from pipeline.screenshots.frames.sketches import differs
+from pipeline.settings import ScreenshotSettings, Settings
+from pipeline.storage.context import Context
+from pipeline.storage.schema import migrate
+from tests.support.frames import TYPED, Desktop, draw, encoded
+
+ROUNDS = 7
+STORED = 60
+JPEG_QUALITY = 85
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Milliseconds of processor time: the median over the rounds, summed over all pictures."""
+
+    bare_ms: float
+    ours_ms: float
+
+    @property
+    def ratio(self) -> float:
+        return self.bare_ms / self.ours_ms
+
+
+def measure_hashing() -> dict[str, Any]:
+    """Both ratios, `bytes_per_1000`, and the figures that they come from."""
+    pictures = screens()
+    progress(f"{len(pictures)} screens, {ROUNDS} rounds each as PNG and as JPEG")
+    png = compare([encoded(image) for image in pictures])
+    jpeg = compare([encoded(image, "JPEG", quality=JPEG_QUALITY) for image in pictures])
+    progress(f"{STORED} frames taken in")
+    return {
+        "png_ratio": round(png.ratio, 3), "jpeg_draft_speedup": round(jpeg.ratio, 2), "pictures": len(pictures),
+        "png_bare_ms": round(png.bare_ms / len(pictures), 2), "png_ours_ms": round(png.ours_ms / len(pictures), 2),
+        "jpeg_bare_ms": round(jpeg.bare_ms / len(pictures), 2), "jpeg_ours_ms": round(jpeg.ours_ms / len(pictures), 2),
+        **measure_storage(),
+    }  # fmt: skip
+
+
+def screens() -> list[Image.Image]:
+    """The corpus' screenshots where they are at hand, and drawn ones."""
+    found = sorted((CORPUS / "screenshots").glob("*.png"))
+    drawn = [Desktop(), Desktop(seed=1, dark=True, lines=36), Desktop(seed=2, typed=TYPED), Desktop(dialog="Save?")]
+    real = []
+    for path in found:
+        with Image.open(path) as opened:
+            real.append(opened.convert("RGB"))
+    return real + [draw(desktop) for desktop in drawn]
+
+
+def compare(files: Sequence[bytes]) -> Speed:
+    """imagehash alone, and our reading and judging, of each file in turn: what disturbs the machine disturbs both."""
+    rules, now = ScreenshotSettings(), datetime.now(UTC)
+    seen = [read_frame(data) for data in files]
+    frames = [Seen(number, one.phash, now) for number, one in enumerate(seen)]
+
+    def ours(data: bytes) -> None:
+        one = read_frame(data)
+        # Each is a duplicate of itself: the closer look is part of it.
+        judge(one.phash, frames[-rules.dedup_frames :], rules.dedup_threshold, lambda frame: _same(one, seen[frame.id]))
+
+    took: list[tuple[list[float], list[float]]] = [([], []) for _ in files]
+    for number in range(ROUNDS):
+        for data, (bare_ms, ours_ms) in zip(files, took, strict=True):
+            turns: list[tuple[Callable[[bytes], None], list[float]]] = [(bare, bare_ms), (ours, ours_ms)]
+            for work, times in turns if number % 2 else turns[::-1]:
+                times.append(_took_ms(work, data))
+    return Speed(sum(median(one) for one, _ in took), sum(median(other) for _, other in took))
+
+
+def bare(data: bytes) -> None:
+    """What one writes without Penstock."""
+    with Image.open(BytesIO(data)) as image:
+        imagehash.phash(image, hash_size=16)
+
+
+def measure_storage() -> dict[str, float]:
+    """Bytes on disk for 1,000 accepted frames (SQLite), and how many a second are taken in, duplicates or not."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-frames-"))
+    try:
+        # A line of log for each frame would hide the table.
+        with capture_logs():
+            return _stored(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stored(folder: Path) -> dict[str, float]:
+    context = Context(Settings(data_dir=folder, database_url=f"sqlite:///{folder / 'penstock.db'}"))
+    migrate(context.db)
+    empty = _bytes_in(folder)
+    begun = datetime.now(UTC)
+    frames = [_captured(number) for number in range(STORED)]
+    try:
+        accepted, took_s = 0, 0.0
+        for number, data in enumerate(frames):
+            before = time.perf_counter()
+            accepted += ingest(
+                context, data, Frame("screen:1", begun + timedelta(seconds=number), "editor", "report")
+            ).accepted
+            took_s += time.perf_counter() - before
+        used = _bytes_in(folder) - empty
+        before = time.perf_counter()
+        for number, data in enumerate(frames[-5:]):
+            ingest(context, data, Frame("screen:1", begun + timedelta(hours=1, seconds=number)))
+        again_s = (time.perf_counter() - before) / 5
+    finally:
+        context.db.dispose()
+    if accepted != STORED:
+        raise BenchmarkError(f"{accepted} of {STORED} frames were accepted")
+    return {
+        "bytes_per_1000": round(used / accepted * 1000), "accepted_per_s": round(accepted / took_s, 1),
+        "duplicates_per_s": round(1 / again_s, 1),
+    }  # fmt: skip
+
+
+def _captured(number: int) -> bytes:
+    """A screen of its own, as `capture` encodes it."""
+    picker = random.Random(number)
+    screen = Desktop(seed=number, lines=picker.randint(15, 36), dark=number % 3 == 0)
+    return encoded(draw(screen), compress_level=PNG_LEVEL)
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _same(one: Fingerprint, other: Fingerprint) -> bool:
+    return not differs(one.sketch, other.sketch)
+
+
+def _took_ms(work: Callable[[bytes], None], data: bytes) -> float:
+    begun = time.thread_time()
+    work(data)
+    return (time.thread_time() - begun) * 1000
+
+
+def main() -> None:
+    figures = measure_hashing()
+    for name, value in figures.items():
+        print(f"{name:20} {value:>14,}")
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

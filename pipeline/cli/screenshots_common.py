@@ -1,0 +1,38 @@
+"""What all commands of `penstock screenshots` share."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pipeline.settings import Settings
+
+Json = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
+Limit = Annotated[int, typer.Option(min=1, max=100_000, help="At most so many.")]
+
+MADE_BY = {
+    "model": "the text model",
+    "direct": "the vision model's segments as they stand: no text model, or its reply was no use",
+    "rules": "window titles, recognised text and rules: no vision model looked",
+    "": "",
+}
+"""Who made a node, in words."""
+
+
+def ready() -> "Settings":
+    """The settings, with the embedded database up to date."""
+    from pipeline.settings import get_settings
+    from pipeline.standalone.stack import migrate_embedded
+
+    settings = get_settings()
+    migrate_embedded(settings)
+    return settings
+
+
+def tell_if_nothing_runs() -> None:
+    """Where nothing runs that could go on with what was asked for, say how to start it."""
+    from pipeline.cli.output import err
+    from pipeline.storage.context import get_context
+
+    if not get_context().online:
+        err.print("Nothing is running here: `penstock up` goes on with it.")

@@ -1,0 +1,74 @@
+"""Finding nodes for words: the query is embedded like the nodes; where that cannot be, words alone are looked for."""
+
+import time
+from contextlib import suppress
+from datetime import datetime
+from uuid import uuid4
+
+from redis import RedisError
+
+from pipeline.engine import traces
+from pipeline.engine.errors import PenstockError, UserError
+from pipeline.engine.passage import GateClosed, Passage
+from pipeline.providers import gates
+from pipeline.providers.flow_settings import SCREENSHOT_EMBEDDINGS
+from pipeline.providers.protocols import Embeddings
+from pipeline.providers.tracing import Tracer
+from pipeline.screenshots.graph import embedding, search
+from pipeline.screenshots.graph.search import QueryVector
+from pipeline.screenshots.views import Found, Hit, NodeView, view_of
+from pipeline.screenshots.working import FLOW
+from pipeline.storage.context import Context
+
+PATIENCE_S = 5.0
+"""How long a search waits for its one call when the gate is full: full text answers at once."""
+
+
+def find(context: Context, words: str, *, since: datetime | None = None, app: str = "", limit: int = 10) -> Found:
+    """Nodes for these words, best first. Raises `UserError` for an empty query."""
+    if not words.strip():
+        raise UserError("say what to look for", code="empty_query")
+    vector, note = None, ""
+    try:
+        vector = _embedded(context, words.strip())
+    except (PenstockError, RedisError) as error:
+        note = f"By words alone, without meaning: {error}"
+    found = search.search(context, words, vector=vector, since=since, app=app, limit=limit)
+    hits = [
+        Hit(view_of(NodeView, hit.node), round(hit.score, 5), hit.text_rank, hit.vector_rank, list(hit.apps))
+        for hit in found.hits
+    ]
+    lexical = not context.settings.screenshots.embeddings_provider
+    return Found(hits, found.screenshots, found.vectors, lexical, note)
+
+
+def _embedded(context: Context, words: str) -> QueryVector:
+    maker, space = embedding.embeddings(context.settings), embedding.space_of(context.settings)
+    if not context.settings.screenshots.embeddings_provider:
+        return QueryVector(space, maker.embed([words]).vectors[0])
+    if not context.online:
+        raise UserError("nothing is running here that could ask the provider of embeddings", code="offline")
+    passage = gates.passage(context, SCREENSHOT_EMBEDDINGS, f"search:{uuid4().hex}")
+    gates.sync(context)
+    return QueryVector(space, _asked(context, maker, words, passage))
+
+
+def _asked(context: Context, maker: Embeddings, words: str, passage: Passage | None) -> list[float]:
+    """The query's vector, from the provider, in its turn at the gate."""
+    deadline = time.monotonic() + PATIENCE_S
+    tracer = Tracer(passage)
+    while True:
+        try:
+            made = tracer.call("embeddings", "embed_query", maker.name, maker.model, lambda: maker.embed([words]))
+        except GateClosed as closed:
+            wait_s = closed.retry_after_s or 1.0
+            if time.monotonic() + wait_s > deadline:
+                raise
+            time.sleep(wait_s)
+        else:
+            return made.vectors[0]
+        finally:
+            if passage is not None:
+                with suppress(RedisError):
+                    passage.leave()
+            context.db.run(lambda session: traces.record(session, FLOW, "search", 0, tracer.trace))

@@ -1,0 +1,109 @@
+"""Which program and window are in front, where the platform tells: X11 by xprop, macOS by osascript, Windows itself."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import NamedTuple
+
+LIMIT_S = 3.0
+_MAC = """tell application "System Events"
+set front to first application process whose frontmost is true
+set title to ""
+try
+set title to name of front window of front
+end try
+return (name of front) & linefeed & title
+end tell"""
+
+
+class Foreground(NamedTuple):
+    """Empty strings: nothing is in front, or it does not say."""
+
+    app: str = ""
+    title: str = ""
+
+
+def foreground() -> Foreground | None:
+    """What is in front; None if there is no way to tell here."""
+    if sys.platform == "win32":
+        return _windows()
+    if sys.platform == "darwin":
+        said = _said("osascript", "-e", _MAC)
+        return None if said is None else Foreground(*(*said.split("\n", 1), "")[:2])
+    return _x11() if os.environ.get("DISPLAY") and shutil.which("xprop") else None
+
+
+def _x11() -> Foreground | None:
+    root = _xprop("-root", "_NET_ACTIVE_WINDOW")
+    if root is None:
+        return None
+    window = re.search(r"window id # (0x[0-9a-f]+)", root)
+    if window is None or int(window[1], 16) == 0:
+        # Without a window manager nobody says. With one, nothing is in front.
+        return Foreground() if window else None
+    said = _xprop("-id", window[1], "-notype", "WM_CLASS", "_NET_WM_NAME", "WM_NAME")
+    return of_xprop(said) if said is not None else None
+
+
+def of_xprop(said: str) -> Foreground:
+    """From what xprop says of a window: the last word of its class, its UTF-8 name or else its old one."""
+    values = dict(re.findall(r"^(\w+)(?:\(\w+\))? = (.*)$", said, re.MULTILINE))
+    classes = _strings(values.get("WM_CLASS", ""))
+    names = _strings(values.get("_NET_WM_NAME", "")) or _strings(values.get("WM_NAME", ""))
+    return Foreground(classes[-1] if classes else "", names[0] if names else "")
+
+
+def _strings(text: str) -> list[str]:
+    return [_unescaped(one) for one in re.findall(r'"((?:[^"\\]|\\.)*)"', text)]
+
+
+def _unescaped(text: str) -> str:
+    """In the locale C, xprop writes every byte beyond ASCII as three octal digits: UTF-8, or Latin-1 in old names."""
+    plain = re.sub(
+        rb"\\([0-7]{3}|.)", lambda found: bytes([int(found[1], 8) & 0xFF]) if len(found[1]) == 3 else found[1],
+        text.encode(),
+    )  # fmt: skip
+    try:
+        return plain.decode()
+    except UnicodeDecodeError:
+        return plain.decode("latin-1")
+
+
+def _xprop(*arguments: str) -> str | None:
+    # In another locale it would write what that can show, and question marks for the rest.
+    return _said("xprop", *arguments, env={"LC_ALL": "C"})
+
+
+def _said(*command: str, env: dict[str, str] | None = None) -> str | None:
+    try:
+        done = subprocess.run(  # noqa: S603  # our own words
+            command, capture_output=True, timeout=LIMIT_S, check=True, env={**os.environ, **(env or {})}
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode("utf-8", "replace").rstrip("\n")
+
+
+def _windows() -> Foreground | None:
+    if sys.platform != "win32":
+        return None
+    import ctypes  # noqa: PLC0415  # its Windows part is there on Windows only
+    from ctypes import wintypes  # noqa: PLC0415
+
+    user, kernel = ctypes.windll.user32, ctypes.windll.kernel32
+    window = user.GetForegroundWindow()
+    if not window:
+        return Foreground()
+    title = ctypes.create_unicode_buffer(512)
+    user.GetWindowTextW(window, title, len(title))
+    process = wintypes.DWORD()
+    user.GetWindowThreadProcessId(window, ctypes.byref(process))
+    limited = 0x1000
+    handle = kernel.OpenProcess(limited, False, process)
+    path, size = ctypes.create_unicode_buffer(1024), wintypes.DWORD(1024)
+    if handle:
+        kernel.QueryFullProcessImageNameW(handle, 0, path, ctypes.byref(size))
+        kernel.CloseHandle(handle)
+    return Foreground(path.value.rsplit("\\", 1)[-1], title.value)

@@ -1,0 +1,176 @@
+"""`penstock screenshots` on the embedded stack: from pictures to a search, with exit codes for scripts."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import Cli, environment, plain, provider_settings
+from tests.support.provider_server import Fault, ProviderServer, Record
+from tests.support.screenshots import desk
+
+TITLES = {"Invoices": "Paying invoices", "Code": "Fixing the pool"}
+FAST = {
+    "PENSTOCK_SCREENSHOTS__BATCH_SIZE": "2",
+    "PENSTOCK_SCREENSHOTS__BATCH_TIMEOUT_S": "1",
+    "PENSTOCK_SCREENSHOTS__BACKOFF_S": "[0.1]",
+    "PENSTOCK_SCREENSHOTS__JITTER_S": "0",
+}
+
+
+def see(record: Record) -> Fault | None:
+    """What a good vision model says about the screenshots of a call; None for other calls."""
+    if not record.image_sha256:
+        return None
+    asked, _ = json.JSONDecoder().raw_decode(record.prompt[record.prompt.index('{\n "screenshots"') :])
+    shown: list[dict[str, Any]] = asked["screenshots"]
+    index = {
+        "segments": [
+            {
+                "screen_ids": [shot["screen_id"] for shot in shown],
+                "event": {"title": TITLES.get(shown[0]["window_title"], "Something"), "summary": "seen by the model"},
+                "merge_hint": {"decision": "NEW"},
+            }
+        ],
+        "screenshots": [{"screenshot_id": shot["screenshot_id"], "ocr_text": "total 37"} for shot in shown],
+    }
+    return Fault("reply", status=200, text=json.dumps(index))
+
+
+def _here(tmp_path: Path, **settings: str) -> Iterator[Cli]:
+    folder = Path(tempfile.mkdtemp(prefix="ps-", dir="/tmp")).resolve()
+    cli = Cli(folder, tmp_path, environment(folder, **FAST, **settings))
+    yield cli
+    cli.kill_everything()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Cli]:
+    """Commands on a data folder of the test's own, without any provider."""
+    yield from _here(tmp_path)
+
+
+@pytest.fixture
+def model() -> Iterator[ProviderServer]:
+    with ProviderServer(rule=see, api_key="secret-key") as server:
+        yield server
+
+
+@pytest.fixture
+def seeing(model: ProviderServer, tmp_path: Path) -> Iterator[Cli]:
+    """The same with a vision model, and with embeddings."""
+    names = {"PENSTOCK_SCREENSHOTS__VISION_PROVIDER": "ai", "PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER": "ai"}
+    yield from _here(tmp_path, **provider_settings(model.base_url), **names)
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> list[Path]:
+    """Three pictures, a minute apart."""
+    folder = tmp_path / "shots"
+    folder.mkdir()
+    found = [desk(folder / f"desk{n}.png", f"Invoice number {n}", f"Total {n * 37} EUR", seed=n) for n in range(3)]
+    for number, path in enumerate(found):
+        os.utime(path, (1_772_355_600 + 60 * number,) * 2)
+    return found
+
+
+def test_without_any_service_what_was_on_the_screen_is_found(here: Cli, shots: list[Path]) -> None:
+    done = here.run("screenshots", "add", "shots", "--app", "Firefox", "--title", "Invoices")
+    assert (done.code, done.out) == (0, ""), done.err
+    assert done.err.splitlines()[-1] == "3 screenshots taken in, 3 analysed."
+    found = here.run("screenshots", "search", "total eur", "--json").json()
+    assert found["hits"], found
+    assert found["screenshots"] == {"done": 3, "waiting": 0, "failed": 0}
+    assert found["lexical"] is True
+    node = here.run("screenshots", "show", str(found["hits"][0]["node"]["id"]))
+    assert "no vision model looked" in node.out
+    assert "→ shot:1" in node.out or "→ shot:3" in node.out
+    assert "Total 37 EUR" in here.run("screenshots", "show", "shot:2").out
+    status = here.run("screenshots", "status").out
+    assert "No vision model looked at these screenshots" in status
+    assert here.run("screenshots", "add", "shots").err.splitlines()[-1].endswith("3 analysed, 3 known.")
+
+
+def test_some_refused_files_are_exit_code_3_and_the_json_says_which(here: Cli, shots: list[Path]) -> None:
+    (shots[0].parent / "bad.png").write_text("no picture")
+    shutil.copyfile(shots[0], shots[0].parent / "copy.png")
+    done = here.run("screenshots", "add", "shots", "--json")
+    assert done.code == 3
+    outcomes = {Path(one["input"]).name: (one["outcome"], one["status"]) for one in done.json()["files"]}
+    assert outcomes["desk0.png"] == ("accepted", "succeeded")
+    assert outcomes["copy.png"] == ("duplicate", None)
+    assert outcomes["bad.png"] == ("refused", None)
+    assert here.run("screenshots", "add", "shots/bad.png").code == 1
+
+
+def test_what_a_model_saw_is_found_by_words_that_the_provider_embeds(
+    seeing: Cli, model: ProviderServer, shots: list[Path]
+) -> None:
+    code, written = seeing.terminal("screenshots", "add", *shots[:2], "--title", "Invoices")
+    assert code == 0, plain(written)
+    assert "2/2 screenshots" in plain(written)
+    seeing.wait_until_gone()
+    found = seeing.run("screenshots", "search", "paying", "--json").json()
+    assert [hit["node"]["title"] for hit in found["hits"]] == ["Paying invoices"]
+    assert (found["lexical"], found["note"]) == (False, "")
+    detail = seeing.run("screenshots", "show", str(found["hits"][0]["node"]["id"]), "--json").json()
+    assert [(call["operation"], call["provider"]) for call in detail["calls"]] == [("vlm_analyze_shard", "ai")]
+    model.stop()
+    alone = seeing.run("screenshots", "search", "paying")
+    assert alone.code == 0
+    assert "Paying invoices" in alone.out
+    assert "By words alone, without meaning: " in alone.err
+
+
+def test_frames_that_the_model_refuses_are_dead_letters_and_a_replay_does_them(
+    seeing: Cli, model: ProviderServer, shots: list[Path]
+) -> None:
+    model.push(Fault("reply", status=400))
+    done = seeing.run("screenshots", "add", *shots[:2], "--title", "Invoices")
+    assert done.code == 1
+    assert "2 could not be analysed" in done.err
+    (letter,) = seeing.run("screenshots", "dead-letters", "--json").json()
+    assert letter["kind"] == "batch"
+    assert seeing.run("screenshots", "replay", "--all").code == 0
+    again = seeing.run("screenshots", "add", *shots[:2])
+    assert (again.code, again.err.splitlines()[-1]) == (0, "0 screenshots taken in, 2 analysed, 2 known.")
+
+
+def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(
+    seeing: Cli, model: ProviderServer, shots: list[Path]
+) -> None:
+    model.push(Fault("hang"))
+    waiting = seeing.start("screenshots", "add", *shots[:2])
+    assert model.wait_for_calls(1, 60)
+    waiting.interrupt()
+    assert waiting.wait() == 130
+    assert "run the same command again" in waiting.output
+    seeing.wait_until_gone()
+    again = seeing.run("screenshots", "add", *shots[:2])
+    assert again.code == 0, again.err
+
+
+def test_a_folder_is_watched_until_ctrl_c(here: Cli, shots: list[Path], tmp_path: Path) -> None:
+    watching = here.start("screenshots", "watch", "shots", "--source", "screen:1", "--existing")
+    watching.wait_for("shot:3")
+    desk(shots[0].parent / "new.png", "A new one", seed=9)
+    watching.wait_for("new.png → shot:4")
+    (shots[0].parent / "note.txt").write_text("no picture")
+    watching.interrupt()
+    assert watching.wait() == 0
+    assert "4 screenshots taken in." in watching.output
+    (source,) = here.run("screenshots", "sources", "--json").json()
+    assert (source["key"], source["frames"]) == ("screen:1", 4)
+
+
+def test_capturing_without_a_display_says_what_to_do(here: Cli) -> None:
+    done = here.using(DISPLAY=None, WAYLAND_DISPLAY=None).run("screenshots", "capture", "--once")
+    assert done.code == 1
+    assert "the screens cannot be captured" in done.err
+    assert not here.processes(), "nothing is started for it"

@@ -1,0 +1,282 @@
+"""What is accepted and what is not, what is left of either, and what the ledger says."""
+
+import os
+import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from PIL import Image, ImageDraw
+from sqlalchemy import select, update
+
+from pipeline.engine.errors import UserError
+from pipeline.screenshots import queries
+from pipeline.screenshots.frames import hashing, ingest, storage
+from pipeline.screenshots.frames.ingest import Frame, Taken
+from pipeline.screenshots.models import SHOTS, SOURCES
+from pipeline.storage.context import Context
+from tests.integration.screenshots.conftest import BEGIN, Hand
+from tests.integration.screenshots.test_taking_in import age, behind, files
+from tests.support.frames import TYPED, Desktop, draw, encoded, noise
+
+EDITOR = Desktop(lines=12)
+
+
+def take(context: Context, picture: Image.Image | bytes | Path, second: int = 0, **named: str) -> Taken:
+    data = encoded(picture) if isinstance(picture, Image.Image) else picture
+    source = named.pop("source", "screen:1")
+    return ingest.ingest(context, data, Frame(source, BEGIN + timedelta(seconds=second), **named))
+
+
+def test_a_frame_has_a_private_copy_that_stays_when_the_original_goes(context: Context, hand: Hand) -> None:
+    path = hand.file("one")
+    data = path.read_bytes()
+    taken = take(context, path)
+    path.unlink()
+    row = queries.screenshot(context, taken.shot_id or 0)
+    stored = storage.path_of(context.settings, row.file)
+    assert taken.accepted
+    assert (stored.read_bytes(), row.size_bytes, row.phash) == (data, len(data), hashing.read_frame(data).phash)
+    if os.name == "posix":
+        assert [stat.S_IMODE(one.stat().st_mode) for one in (stored, stored.parent)] == [0o600, 0o700]
+
+
+@pytest.mark.parametrize("name", ["..evil..png", "a\nb.png", "évènement 屏幕.PNG", "no-suffix"])
+def test_no_name_of_the_users_becomes_a_name_of_ours(context: Context, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "deep" / "down" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(encoded(noise("one")))
+    assert take(context, path).accepted
+    (stored,) = files(context)
+    assert Path(stored).suffix == ".png"
+    assert Path(stored).stem.isalnum()
+
+
+def test_the_same_capture_twice_is_one_row_and_one_file(context: Context, hand: Hand) -> None:
+    first, second = hand.add("same", ts=BEGIN), hand.add("same", ts=BEGIN)
+    assert (second.accepted, second.reason, second.shot_id) == (False, "known", first.shot_id)
+    assert len(files(context)) == 1
+    assert queries.rejections(context) == []
+
+
+def test_a_duplicate_leaves_its_distance_threshold_and_nearest_frame_and_no_file(context: Context) -> None:
+    first = take(context, draw(EDITOR))
+    moved = [take(context, draw(EDITOR.but(clock="09:42", cursor=(1500, 800))), 1) for _ in range(2)]
+    typed = take(context, draw(EDITOR.but(typed=TYPED)), 2)
+    assert {(one.accepted, one.reason, one.nearest_id) for one in moved} == {(False, "duplicate", first.shot_id)}
+    assert typed.accepted
+    (row,) = queries.rejections(context)
+    assert (row.distance, row.nearest_id, row.reason) == (moved[0].distance, first.shot_id, "duplicate")
+    assert row.threshold == context.settings.screenshots.dedup_threshold
+    assert len(row.sha256) == len(row.phash) == 64
+    assert len(files(context)) == 2
+
+
+def test_what_pressure_rejects_is_in_the_ledger_with_the_wider_threshold(context: Context) -> None:
+    rules = context.settings.screenshots
+    one = noise("one").resize((640, 640), Image.Resampling.NEAREST)
+    other = one.copy()
+    before = hashing.phash(one)
+    for row in range(0, 640, 10):
+        ImageDraw.Draw(other).rectangle((0, row, 9, row + 9), fill="white")
+        if hashing.distance(before, hashing.phash(other)) > rules.dedup_threshold:
+            break
+    bits = hashing.distance(before, hashing.phash(other))
+    assert rules.dedup_threshold < bits <= rules.dedup_threshold_pressed
+    take(context, one)
+    behind(context, 1)
+    assert take(context, other, 1).reason == "duplicate"
+    (row,) = queries.rejections(context)
+    assert (row.threshold, row.distance) == (rules.dedup_threshold_pressed, bits)
+
+
+def test_what_was_seen_too_long_ago_or_too_many_frames_ago_or_elsewhere_is_taken_again(context: Context) -> None:
+    take(context, draw(EDITOR))
+    assert take(context, draw(EDITOR), 1, source="screen:2").accepted
+    age(context, context.settings.screenshots.dedup_window_s + 1)
+    assert take(context, draw(EDITOR), 2).accepted
+    for number in range(context.settings.screenshots.dedup_frames):
+        take(context, noise(f"{number}"), 3 + number)
+    assert take(context, draw(EDITOR), 100).accepted
+
+
+def test_order_of_arrival_says_what_is_recent_when_the_clock_goes_back(context: Context) -> None:
+    for number in range(context.settings.screenshots.dedup_frames):
+        take(context, noise(f"{number}"), number)
+    age(context, -7200)
+    take(context, draw(EDITOR), -3600)
+    assert take(context, draw(EDITOR), -7200).reason == "duplicate"
+
+
+def test_an_inactive_source_is_refused_and_another_is_not(context: Context, hand: Hand) -> None:
+    ingest.set_active(context, "window:7", active=False)
+    assert hand.add(source="window:7").reason == "inactive"
+    assert hand.add(source="window:8").accepted
+    ingest.set_active(context, "window:7", active=True)
+    assert hand.add(source="window:7").accepted
+    assert len(files(context)) == 2
+    assert [row.reason for row in queries.rejections(context)] == ["inactive"]
+
+
+@pytest.mark.parametrize(
+    "source", ["", "screen", "screen:", "camera:1", "screen:../1", "screen:a b", "screen:" + "1" * 114]
+)
+def test_what_is_no_source_is_refused_before_anything_is_read(context: Context, hand: Hand, source: str) -> None:
+    with pytest.raises(UserError, match="no source") as error:
+        take(context, hand.folder / "none.png", source=source)
+    assert error.value.code == "bad_source"
+    assert files(context) == set()
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", "not_an_image"),
+        (b"%PDF-1.7\n", "not_an_image"),
+        (encoded(noise("one"))[:2000], "corrupt"),
+        (encoded(draw(), "JPEG")[:60_000], "corrupt"),
+        (encoded(Image.new("1", (20_000, 20_000))), "too_many_pixels"),
+    ],
+)
+def test_what_is_no_sound_picture_is_refused_and_the_ledger_says_why(context: Context, data: bytes, code: str) -> None:
+    for _ in range(2):
+        with pytest.raises(UserError, match="screen:1") as error:
+            take(context, data)
+        assert error.value.code == code
+    (row,) = queries.rejections(context)
+    assert row.reason == "refused"
+    assert row.detail in str(error.value)
+    assert files(context) == set()
+
+
+class TestSmallLimit:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_SCREENSHOTS__MAX_IMAGE_MB": "1"}
+
+    def test_what_is_too_large_is_refused_unread(self, context: Context, tmp_path: Path) -> None:
+        path = tmp_path / "large.png"
+        path.write_bytes(encoded(noise("one")) + bytes(2**20))
+        for picture in (path, path.read_bytes()):
+            with pytest.raises(UserError, match="max_image_mb") as error:
+                take(context, picture)
+            assert error.value.code == "too_large"
+        (row,) = queries.rejections(context)
+        assert (row.reason, row.sha256) == ("refused", "")
+        assert "1 MB" in row.detail
+
+
+@pytest.mark.parametrize(("name", "code"), [("none.png", "not_found"), (".", "not_a_file"), ("a\0b.png", "io_error")])
+def test_what_is_no_file_is_refused_by_name(context: Context, tmp_path: Path, name: str, code: str) -> None:
+    with pytest.raises(UserError) as error:
+        take(context, tmp_path / name)
+    assert error.value.code == code
+    assert queries.rejections(context) == []
+
+
+def test_a_time_without_zone_is_refused(context: Context) -> None:
+    with pytest.raises(UserError, match="zone"):
+        ingest.ingest(context, encoded(noise("one")), Frame("screen:1", datetime(2026, 3, 1)))  # noqa: DTZ001
+
+
+def test_text_that_no_database_takes_does_no_harm(context: Context) -> None:
+    taken = take(context, noise("one"), app="edi\0tor", window_title="\ud800 Straße 屏幕\n" + "x" * 1000)
+    row = queries.screenshot(context, taken.shot_id or 0)
+    assert row.app == "edi tor"
+    assert row.window_title.startswith("  Straße 屏幕 ")
+
+
+class TestExclusions:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {
+            "PENSTOCK_SCREENSHOTS__EXCLUDED_APPS": '["*keepass*"]',
+            "PENSTOCK_SCREENSHOTS__EXCLUDED_TITLES": '["*Private Browsing*"]',
+        }
+
+    @pytest.mark.parametrize(("app", "title"), [("KeePassXC", "x"), ("firefox", "Bank — PRIVATE browsing")])
+    def test_an_excluded_frame_leaves_nothing_but_that_there_was_one(
+        self, context: Context, app: str, title: str
+    ) -> None:
+        assert take(context, draw(), app=app, window_title=title).reason == "excluded"
+        assert take(context, Path("never read.png"), 1, app=app, window_title=title).reason == "excluded"
+        assert files(context) == set()
+        rows = queries.rejections(context)
+        assert [(row.reason, row.sha256, row.phash, row.distance) for row in rows] == [("excluded", "", "", None)] * 2
+        assert all(app not in str(row) and "browsing" not in str(row) for row in rows)
+
+    def test_others_are_taken(self, context: Context) -> None:
+        assert take(context, draw(), app="firefox", window_title="News").accepted
+
+
+def test_one_that_became_new_between_the_glance_and_the_decision_has_its_file(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "_looks_new", lambda *_: False)
+    taken = take(context, noise("one"))
+    assert taken.accepted
+    assert files(context) == {queries.screenshot(context, taken.shot_id or 0).file}
+
+
+def test_one_that_became_known_between_the_glance_and_the_decision_leaves_no_file(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(context, draw())
+    monkeypatch.setattr(ingest, "_looks_new", lambda *_: True)
+    assert take(context, draw()).reason == "known"
+    assert take(context, draw(), 1).reason == "duplicate"
+    assert len(files(context)) == 1
+
+
+def test_a_file_stays_when_nobody_knows_whether_its_row_was_committed(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(*_: object) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(ingest, "_decide", cut_off)
+    with pytest.raises(ConnectionError):
+        take(context, noise("one"))
+    assert len(files(context)) == 1
+
+
+def test_a_full_disk_is_said_in_words_and_leaves_no_row(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage.os, "fsync", full)
+    with pytest.raises(UserError, match="No space left"):
+        take(context, noise("one"))
+    with context.db.read() as session:
+        assert session.execute(select(SHOTS.c.id)).all() == []
+    assert files(context) == set()
+
+
+def test_a_source_says_when_it_was_last_seen_and_how_far_behind_analysis_was(context: Context) -> None:
+    behind(context, 2)
+    take(context, noise("one"))
+    with context.db.transaction() as session:
+        row = session.execute(select(SOURCES)).one()
+        assert row.pressure == 2
+        session.execute(update(SOURCES).values(seen_at=BEGIN))
+    take(context, noise("two"), 1)
+    with context.db.read() as session:
+        assert session.execute(select(SOURCES.c.seen_at)).scalar_one() > BEGIN
+
+
+@pytest.mark.parametrize("apart_s", [0, 1])
+def test_of_the_same_picture_taken_in_at_once_by_several_one_is_accepted(context: Context, apart_s: int) -> None:
+    barrier = threading.Barrier(4)
+    data = encoded(draw(EDITOR))
+
+    def add(number: int) -> Taken:
+        barrier.wait(30)
+        return take(context, data, number * apart_s)
+
+    with ThreadPoolExecutor(4) as pool:
+        taken = list(pool.map(add, range(4)))
+    assert sorted(one.reason for one in taken) == ["", *["duplicate" if apart_s else "known"] * 3]
+    assert len({one.shot_id or one.nearest_id for one in taken}) == 1
+    assert len(files(context)) == 1

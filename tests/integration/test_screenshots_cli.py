@@ -1,0 +1,347 @@
+"""`penstock screenshots …` as people use it, with a hand that does the workers' part."""
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+import typer
+from structlog.testing import capture_logs
+from typer.testing import CliRunner, Result
+
+from pipeline.cli.main import app
+from pipeline.cli.screenshots_times import moment
+from pipeline.engine.claims import Owner
+from pipeline.engine.errors import ErrorKind, UnitError, UserError
+from pipeline.screenshots import shards, working
+from pipeline.screenshots.analysis.provenance import Operation
+from pipeline.screenshots.analysis.schemas import VlmIndex
+from pipeline.screenshots.expansion import ExpandWork
+from pipeline.screenshots.frames import capturing
+from pipeline.screenshots.frames.capturing import Captured
+from pipeline.screenshots.frames.ingest import Frame
+from pipeline.screenshots.routing import CONTROL
+from pipeline.screenshots.states import Ask
+from pipeline.screenshots.working import UsedCall
+from pipeline.settings import ScreenshotSettings
+from pipeline.storage.context import Context
+from tasks import screenshots
+from tests.support.screenshots import desk
+
+ME = Owner("here:1:a", "request-1")
+AT = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {
+        "PENSTOCK_PROVIDERS__AI__BASE_URL": "http://127.0.0.1:9/v1",
+        "PENSTOCK_PROVIDERS__AI__MODEL": "m",
+        "PENSTOCK_SCREENSHOTS__TIME_ZONE": "Europe/Berlin",
+    }
+
+
+@pytest.fixture
+def database_url(data_dir: Path) -> str:
+    return f"sqlite:///{data_dir / 'penstock.db'}"
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> list[Path]:
+    """Five pictures, ten seconds apart."""
+    folder = tmp_path / "shots"
+    folder.mkdir()
+    found = [desk(folder / f"desk{number}.png", f"Invoice {number}", seed=number) for number in range(5)]
+    for number, path in enumerate(found):
+        at = (AT + timedelta(seconds=10 * number)).timestamp()
+        os.utime(path, (at, at))
+    return found
+
+
+def penstock(*arguments: str | Path, code: int = 0, stdin: str = "") -> Result:
+    with capture_logs():
+        result = CliRunner().invoke(app, ["screenshots", *map(str, arguments)], input=stdin)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def shown(*arguments: str | Path, code: int = 0) -> Any:
+    return json.loads(penstock(*arguments, "--json", code=code).stdout)
+
+
+def segment(title: str, screens: list[int], summary: str = "", **more: Any) -> dict[str, Any]:
+    return {"screen_ids": screens, "event": {"title": title, "summary": summary}, **more}
+
+
+@pytest.fixture
+def analysed(context: Context, shots: list[Path]) -> list[int]:
+    """Nodes that a vision model's segments became: an event and what was derived from it, and another event."""
+    penstock("add", shots[0].parent, "--app", "Firefox", "--title", "Invoices", "--no-wait")
+    batch = screenshots.batches()[0]
+    working.begin(context, batch.id)
+    shard = shards.claim(context, batch.id, ME)
+    assert shard is not None
+    segments = [
+        segment("Paying bills", [1, 2], "three of March", derived={"knowledge": [{"title": "Ann pays late"}]}),
+        segment("修复数据库连接池泄漏", [3, 4, 5]),
+    ]
+    seen = [{"screenshot_id": batch.shot_ids[0], "ocr_text": "Bill 0 of March"}]
+    index = VlmIndex.model_validate({"segments": segments, "screenshots": seen})
+    call = UsedCall(Operation.ANALYSE, "ai", "m", "abc123", 2, Ask.FIRST, batch.shot_ids)
+    assert shards.done(context, shard, index, call)
+    shards.settle(context, batch.id)
+    with ExpandWork(context, batch.id, CONTROL, ME, None) as work:
+        assert work.run().done
+    found = [node for hour in screenshots.timeline(derived=True) for node in hour.nodes]
+    return sorted(node.id for node in found)
+
+
+def test_help_names_every_command(context: Context) -> None:
+    text = penstock("--help").output
+    for command in (
+        "add", "watch", "capture", "search", "timeline", "show", "status", "batches", "sources", "rejected",
+        "dead-letters", "replay", "delete",
+    ):  # fmt: skip
+        assert command in text
+        assert penstock(command, "--help").output
+
+
+def test_add_tells_what_became_of_each_file(context: Context, shots: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_text("no picture")
+    again = tmp_path / "again.png"
+    again.write_bytes(shots[0].read_bytes())
+    os.utime(again, (AT.timestamp() + 60, AT.timestamp() + 60))
+    told = penstock("add", shots[0], shots[1], again, tmp_path / "bad.png", "--no-wait", code=3).output
+    assert "desk0.png → shot:1" in told
+    assert "again.png: duplicate of shot:1 (0 of 256 bits differ)" in told
+    assert "bad.png: refused: " in told
+    assert "2 screenshots taken in, 1 duplicate, 1 refused." in told
+    known = shown("add", shots[0], "--no-wait")["files"]
+    assert [(one["outcome"], one["id"]) for one in known] == [("known", 1)]
+    assert screenshots.screenshot(1).ts == AT, "a file's time is when it was captured"
+
+
+def test_add_says_what_no_file_can_be_taken_for(context: Context, tmp_path: Path) -> None:
+    (refused,) = shown("add", tmp_path / "none.png", "--no-wait", code=1)["files"]
+    assert refused["outcome"] == "refused"
+    assert "none.png" in refused["error"]
+    (tmp_path / "empty").mkdir()
+    for wrong, said in (([tmp_path / "empty"], "no picture"), ([tmp_path, "--source", "camera:1"], "no source")):
+        with pytest.raises(UserError, match=said):
+            CliRunner().invoke(app, ["screenshots", "add", *map(str, wrong)], catch_exceptions=False)
+
+
+def test_what_is_added_with_a_time_has_that_time(context: Context, shots: list[Path]) -> None:
+    penstock("add", shots[0], "--at", "2026-03-01T14:30", "--no-wait")
+    assert screenshots.screenshot(1).ts == datetime(2026, 3, 1, 13, 30, tzinfo=UTC), "the zone is Berlin's"
+    assert "2026-03-01 14:30:00" in penstock("show", "shot:1").output
+
+
+def test_frames_of_a_source_that_is_switched_off_are_not_taken(context: Context, shots: list[Path]) -> None:
+    assert "refused from now on" in penstock("sources", "deactivate", "screen:0").output
+    assert "switched off" in penstock("add", shots[0], "--no-wait", code=1).output
+    (source,) = shown("sources")
+    assert (source["active"], source["frames"], source["rejected"]) == (False, 0, 1)
+    assert "inactive" in penstock("rejected").output
+    penstock("sources", "activate", "screen:0")
+    penstock("add", shots[0], "--no-wait")
+    assert "yes" in penstock("sources").output
+
+
+def test_rejected_frames_are_listed_with_what_they_were_judged_by(context: Context, shots: list[Path]) -> None:
+    penstock("add", shots[0], "--no-wait")
+    penstock("add", shots[0], "--at", "2026-03-01T09:01Z", "--no-wait")
+    (one,) = shown("rejected")
+    assert (one["reason"], one["distance"], one["nearest_id"]) == ("duplicate", 0, 1)
+    assert shown("rejected", "--source", "screen:9") == []
+
+
+def test_status_counts_and_says_in_words_what_was_done_without_a_model(context: Context, shots: list[Path]) -> None:
+    assert "penstock screenshots add" in penstock("status").output
+    penstock("add", *shots[:3], "--no-wait")
+    found = shown("status")
+    assert (found["screenshots"], found["buffered"], found["batches"]) == ({"pending": 3}, 3, {})
+    assert 0 < found["next_batch_in_s"] <= 30
+    penstock("add", *shots[3:], "--no-wait")
+    found = shown("status")
+    assert (found["batches"], found["buffered"], found["pressure"]) == ({"pending": 1}, 0, 0)
+    assert any("No vision model looked" in note for note in found["notes"])
+    assert "no meaning" in penstock("status").output
+
+
+def test_search_says_how_much_is_indexed_and_that_vectors_are_lexical(context: Context, analysed: list[int]) -> None:
+    text = penstock("search", "bills", "--since", "2026-02-28").output
+    assert "Paying bills — three of March" in text
+    assert "2026-03-01 10:00" in text, "told in the zone of the settings"
+    assert "Indexed: 5 screenshots (0 waiting, 0 failed); vectors of 0 nodes (3 waiting, 0 failed)." in text
+    assert "lexical only" in text
+    found = shown("search", "数据库")
+    assert [hit["node"]["id"] for hit in found["hits"]] == [analysed[2]]
+    assert found["lexical"] is True
+    assert shown("search", "bills", "--since", "2026-03-02")["hits"] == []
+    assert shown("search", "bills", "--app", "Word")["hits"] == []
+    assert shown("search", "bills", "--app", "firefox")["hits"] != []
+    assert "Nothing found" in penstock("search", "zebra").output
+
+
+def test_timeline_goes_by_hour_and_thread(context: Context, analysed: list[int]) -> None:
+    hours = shown("timeline")
+    assert [(hour["begins_at"], len(hour["nodes"])) for hour in hours] == [("2026-03-01T10:00:00+01:00", 1)] * 2
+    assert len(shown("timeline", "--derived")[0]["nodes"]) == 2
+    assert len(shown("timeline", "--until", "2026-03-01T10:00:20")) == 1
+    assert len(shown("timeline", "--thread", hours[1]["thread_id"])) == 1
+    assert "2026-03-01 10:00  Paying bills" in penstock("timeline").output
+    assert "Nothing is known" in penstock("timeline", "--since", "2026-03-02").output
+
+
+def test_show_leads_from_a_node_to_calls_and_frames(context: Context, analysed: list[int]) -> None:
+    text = penstock("show", str(analysed[0])).output
+    assert "vlm_analyze_shard: ai m, prompt abc123, attempt 2 → shot:1" in text
+    assert "the vision model's segments as they stand" in text
+    assert "derived from" in penstock("show", str(analysed[1])).output
+    detail = shown("show", str(analysed[0]))
+    assert (detail["node"]["title"], len(detail["screenshots"]), len(detail["calls"])) == ("Paying bills", 2, 1)
+    frame = penstock("show", "shot:1").output
+    for part in ("Firefox", "Invoices", "succeeded", "Bill 0 of March", "kept until"):
+        assert part in frame
+    assert shown("show", "shot:1")["status"] == "succeeded"
+    for wrong in ("99", "shot:99"):
+        with pytest.raises(UserError, match="there is no"):
+            CliRunner().invoke(app, ["screenshots", "show", wrong], catch_exceptions=False)
+
+
+def test_dead_letters_have_reasons_and_are_replayed(context: Context, shots: list[Path]) -> None:
+    assert "No dead letters" in penstock("dead-letters").output
+    penstock("add", *shots, "--no-wait")
+    batch = screenshots.batches()[0]
+
+    def give_up() -> None:
+        working.begin(context, batch.id)
+        shard = shards.claim(context, batch.id, ME)
+        assert shard is not None
+        shards.failed(context, shard, UnitError("no key", kind=ErrorKind.PERMANENT))
+        shards.settle(context, batch.id)
+
+    give_up()
+    assert [(one["kind"], one["reason"]) for one in shown("dead-letters")] == [("batch", "shard 1: no key")]
+    assert f"batch:{batch.id}" in penstock("dead-letters").output
+    assert shown("status")["dead_letters"] == {"batch": 1}
+    assert "no key" in penstock("batches", "--failed").output
+    assert "1 dead letter will be tried again" in penstock("replay", f"batch:{batch.id}").output
+    assert screenshots.batches()[0].status == "pending"
+    give_up()
+    assert "1 dead letter will" in penstock("replay", "--all").output
+    with pytest.raises(UserError, match="no dead letters: 7"):
+        CliRunner().invoke(app, ["screenshots", "replay", "7"], catch_exceptions=False)
+
+
+def test_delete_says_what_goes_and_asks(context: Context, analysed: list[int]) -> None:
+    ask = ("delete", "--since", "2026-03-01T10:00", "--until", "2026-03-01T10:00:15")
+    refused = penstock(*ask, stdin="n\n", code=1).output
+    assert "2 screenshots with their files and texts, 2 nodes that rest on them" in refused
+    assert len(shown("search", "bills")["hits"]) == 1
+    assert "Deleted: 2 screenshots, 2 nodes" in penstock(*ask, stdin="y\n").output
+    assert shown("search", "bills")["hits"] == []
+    assert "Nothing was captured" in penstock(*ask).output
+    assert shown(*ask, "--yes") == {"screenshots": 0, "nodes": 0, "restored": 0}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("add",), ("search",), ("search", "x", "--since", "soon"), ("show", "x"), ("show", "shot:"), ("replay",),
+        ("replay", "4", "--all"), ("replay", "shard:4"), ("replay", "--all", "--kind", "shard"), ("delete",),
+        ("delete", "--since", "2d"), ("nonsense",),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_exit_code_2(context: Context, arguments: tuple[str, ...]) -> None:
+    penstock(*arguments, code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "iso"),
+    [
+        ("2d", "2026-03-27T12:00+00:00"), ("1h30m", "2026-03-29T12:30+02:00"), ("90min", "2026-03-29T12:30+02:00"),
+        ("today", "2026-03-29T00:00+01:00"), ("yesterday", "2026-03-28T00:00+01:00"), ("now", "2026-03-29T14:00+02:00"),
+        ("2026-03-28", "2026-03-28T00:00+01:00"), ("2026-03-28T10:00Z", "2026-03-28T10:00+00:00"),
+    ],
+)  # fmt: skip
+def test_moments_are_said_as_people_say_them(words: str, iso: str) -> None:
+    now = datetime(2026, 3, 29, 12, 0, tzinfo=UTC)  # the day on which Berlin's clocks go forward
+    found = moment(words, ZoneInfo("Europe/Berlin"), now=now)
+    assert found == datetime.fromisoformat(iso)
+
+
+@pytest.mark.parametrize("words", ["soon", "2x", "-3d", "99999999999999w", "2026-13-01", "0001-01-01", "d"])
+def test_what_is_no_moment_is_refused(words: str) -> None:
+    if words == "0001-01-01":
+        assert moment(words, ZoneInfo("UTC")) is not None
+        words = "0001-01-01T00:00+14:00"
+    with pytest.raises(typer.BadParameter):
+        moment(words, ZoneInfo("Europe/Berlin"))
+
+
+class Screens:
+    """Two screens that are looked at twice; the second time one of them has not changed. Then Ctrl-C."""
+
+    def __init__(self, rules: ScreenshotSettings) -> None:
+        self.rules = rules
+        self.looks = 0
+
+    def __enter__(self) -> "Screens":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held."""
+
+    def capture(self) -> list[Captured]:
+        self.looks += 1
+        if self.looks > 2:
+            raise KeyboardInterrupt
+        front = "KeePassXC" if "*KeePass*" in self.rules.excluded_apps else "Firefox"
+        frames = [Frame(f"screen:{n}", AT + timedelta(seconds=self.looks), front) for n in (1, 2)]
+        pictures = [self.picture(0), self.picture(self.looks)]
+        if front == "KeePassXC":
+            pictures = [b"", b""]
+        return [Captured(frame, data) for frame, data in zip(frames, pictures, strict=True)]
+
+    def picture(self, seed: int) -> bytes:
+        path = Path(os.environ["PENSTOCK_DATA_DIR"]) / "screen.png"
+        return desk(path, seed=seed).read_bytes()
+
+
+def test_capturing_goes_on_until_ctrl_c_and_counts(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capturing, "Capturer", Screens)
+    text = penstock("capture", "--every", "0.2").output
+    assert "3 screenshots taken in, 1 duplicate." in text
+    assert [source["key"] for source in shown("sources")] == ["screen:1", "screen:2"]
+    assert screenshots.screenshot(1).app == "Firefox"
+
+
+def test_what_the_command_line_excludes_is_not_captured_but_noted(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capturing, "Capturer", Screens)
+    told = penstock("capture", "--once", "--monitor", "2", "--exclude-app", "*KeePass*").output
+    assert "0 screenshots taken in, 1 excluded." in told
+    assert [(one["source_key"], one["reason"]) for one in shown("rejected")] == [("screen:2", "excluded")]
+
+
+class TestWithAProviderOfEmbeddings:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {
+            "PENSTOCK_PROVIDERS__AI__BASE_URL": "http://127.0.0.1:9/v1",
+            "PENSTOCK_PROVIDERS__AI__MODEL": "m",
+            "PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER": "ai",
+        }
+
+    def test_one_that_is_down_leaves_words_alone_and_that_is_said(self, context: Context, analysed: list[int]) -> None:
+        text = penstock("search", "bills").output
+        assert "Paying bills" in text
+        assert "By words alone, without meaning: " in text
+        found = shown("search", "bills")
+        assert (found["lexical"], bool(found["note"]), len(found["hits"])) == (False, True, 1)

@@ -1,0 +1,125 @@
+"""Every monitor is captured, what is excluded is not, and where nothing can be captured one is told what to do."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any
+
+import pytest
+from mss.exception import ScreenShotError
+from PIL import Image
+
+from pipeline.engine.errors import UserError
+from pipeline.screenshots.frames import foreground
+from pipeline.screenshots.frames.capturing import Capturer
+from pipeline.screenshots.frames.foreground import Foreground, of_xprop
+from pipeline.settings import ScreenshotSettings
+
+FREE = ScreenshotSettings()
+EXCLUDING = ScreenshotSettings(excluded_apps=["*keepass*"])
+
+
+@dataclass(frozen=True)
+class Shot:
+    size: tuple[int, int]
+    bgra: bytes
+
+
+@dataclass
+class Screens:
+    """Two monitors, blue and red."""
+
+    monitors: tuple[int, ...] = (0, 1, 2)
+    grabbed: list[int] = field(default_factory=list)
+    closed: bool = False
+
+    def grab(self, monitor: int, /) -> Shot:
+        self.grabbed.append(monitor)
+        return Shot((4, 3), (b"\xff\0\0\0" if monitor == 1 else b"\0\0\xff\0") * 12)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def fronts(*found: Foreground | None) -> Callable[[], Foreground | None]:
+    looks = iter(found)
+    return lambda: next(looks)
+
+
+def test_each_monitor_is_a_png_with_the_program_in_front() -> None:
+    screens, front = Screens(), Foreground("editor", "report.txt")
+    with Capturer(FREE, lambda: screens, lambda: front) as capturer:
+        one, two = capturer.capture()
+    assert [shot.frame.source for shot in (one, two)] == ["screen:1", "screen:2"]
+    assert (one.frame.app, one.frame.window_title, one.frame.ts) == ("editor", "report.txt", two.frame.ts)
+    with Image.open(BytesIO(one.data)) as blue, Image.open(BytesIO(two.data)) as red:
+        assert (blue.format, blue.size, blue.getpixel((0, 0)), red.getpixel((3, 2))) == (
+            "PNG", (4, 3), (0, 0, 255), (255, 0, 0),
+        )  # fmt: skip
+    assert screens.closed
+
+
+def test_what_is_excluded_is_not_even_grabbed() -> None:
+    screens, vault = Screens(), Foreground("KeePassXC", "vault")
+    shots = Capturer(EXCLUDING, lambda: screens, lambda: vault).capture()
+    assert [shot.data for shot in shots] == [b"", b""]
+    assert screens.grabbed == []
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_what_came_to_the_front_or_left_it_meanwhile_is_excluded_too(order: int) -> None:
+    looks = [Foreground("editor", "x"), Foreground("KeePassXC", "vault")]
+    shots = Capturer(EXCLUDING, Screens, fronts(*(looks[::-1] if order else looks))).capture()
+    assert [(shot.data, shot.frame.app) for shot in shots] == [(b"", "KeePassXC")] * 2
+
+
+def test_without_a_way_to_tell_what_is_in_front_exclusions_stop_capturing_instead_of_being_ignored() -> None:
+    screens = Screens()
+    with pytest.raises(UserError, match="xprop") as error:
+        Capturer(EXCLUDING, lambda: screens, lambda: None).capture()
+    assert error.value.code == "no_foreground"
+    assert screens.grabbed == []
+    (one, _) = Capturer(FREE, lambda: screens, lambda: None).capture()
+    assert (one.frame.app, one.frame.window_title) == ("", "")
+
+
+def test_no_display_says_what_to_do() -> None:
+    def none() -> Any:
+        raise ScreenShotError("cannot open display")
+
+    with pytest.raises(UserError, match="watch its folder") as error:
+        Capturer(FREE, none)
+    assert error.value.code == "no_display"
+
+
+def test_a_display_that_goes_away_is_said_too() -> None:
+    class Broken(Screens):
+        def grab(self, monitor: int, /) -> Shot:
+            raise ScreenShotError("connection lost")
+
+    with pytest.raises(UserError, match="connection lost"):
+        Capturer(FREE, Broken, Foreground).capture()
+
+
+@pytest.mark.parametrize(
+    ("said", "front"),
+    [
+        ('WM_CLASS = "navigator", "Firefox"\n_NET_WM_NAME = "Straße \\"A\\" — 屏幕"\nWM_NAME = "old"',
+         Foreground("Firefox", 'Straße "A" — 屏幕')),
+        ('WM_CLASS(STRING) = "xterm", "XTerm"\n_NET_WM_NAME:  not found.\nWM_NAME(STRING) = "xterm"',
+         Foreground("XTerm", "xterm")),
+        (r'_NET_WM_NAME = "Stra\303\237e \\ \"345\" \345\261\217"', Foreground("", 'Straße \\ "345" 屏')),
+        (r'WM_NAME = "Stra\337e"', Foreground("", "Straße")),
+        ("WM_CLASS:  not found.\nWM_NAME:  not found.", Foreground()),
+        ("", Foreground()),
+    ],
+)  # fmt: skip
+def test_what_xprop_says_is_understood(said: str, front: Foreground) -> None:
+    assert of_xprop(said) == front
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="X11")
+def test_without_display_nothing_is_known_of_the_foreground(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DISPLAY", raising=False)
+    assert foreground.foreground() is None

@@ -1,0 +1,56 @@
+"""What is a duplicate of what, and how strictly that is judged while analysis is behind."""
+
+from datetime import UTC, datetime, timedelta
+
+from pipeline.screenshots.frames.deduplicating import Seen, judge, pressure, recent
+from pipeline.screenshots.states import Verdict
+from pipeline.settings import ScreenshotSettings
+
+NOW = datetime(2026, 1, 12, 16, tzinfo=UTC)
+SETTINGS = ScreenshotSettings()
+
+
+def hash_of(bits: int) -> str:
+    return f"{(1 << bits) - 1:064x}"
+
+
+def seen(number: int, bits: int, age_s: float = 0) -> Seen:
+    return Seen(number, hash_of(bits), NOW - timedelta(seconds=age_s))
+
+
+def test_a_rejection_names_its_distance_threshold_and_nearest_frame() -> None:
+    found = judge(hash_of(0), [seen(1, 40), seen(2, 6), seen(3, 6)], 6)
+    assert (found.verdict, found.distance, found.nearest, found.threshold) == (Verdict.DUPLICATE, 6, 2, 6)
+    assert judge(hash_of(0), [seen(1, 7)], 6).verdict is Verdict.ACCEPTED
+    assert judge(hash_of(0), [], 6).nearest is None
+
+
+def test_a_closer_look_may_say_that_what_hashes_alike_is_not_the_same() -> None:
+    frames = [seen(1, 4), seen(2, 2), seen(3, 40)]
+    found = judge(hash_of(0), frames, 6, lambda frame: frame.id == 1)
+    assert (found.verdict, found.distance, found.nearest) == (Verdict.DUPLICATE, 4, 1)
+    found = judge(hash_of(0), frames, 6, lambda _: False)
+    assert (found.verdict, found.distance, found.nearest, found.threshold) == (Verdict.ACCEPTED, 2, 2, 6)
+
+
+def test_compared_with_the_last_few_frames_of_the_window_to_arrive_and_those_from_the_future() -> None:
+    frames = [seen(number, 0, age_s=number) for number in range(20)] + [seen(98, 0, 601), seen(99, 0, -3600)]
+    found = [frame.id for frame in recent(frames, NOW, SETTINGS)]
+    assert found == [99, *range(19, 20 - SETTINGS.dedup_frames, -1)]
+
+
+def test_pressure_widens_the_threshold_first_then_makes_batches_longer() -> None:
+    at = SETTINGS.pressure_batches
+    levels = [pressure(waiting, 0, SETTINGS) for waiting in (0, at - 1, at, 2 * at)]
+    assert [one.level for one in levels] == [0, 0, 1, 2]
+    assert [one.threshold for one in levels] == [6, 6, 10, 10]
+    assert [(one.batch_size, one.batch_timeout_s) for one in levels] == [(5, 30), (5, 30), (5, 30), (10, 60)]
+
+
+def test_pressure_ends_at_half_of_what_began_it() -> None:
+    at = SETTINGS.pressure_batches
+    assert pressure(at - 1, 1, SETTINGS).level == 1
+    assert pressure(at // 2, 1, SETTINGS).level == 0
+    assert pressure(at + 1, 2, SETTINGS).level == 2
+    assert pressure(at, 2, SETTINGS).level == 1
+    assert pressure(0, 2, SETTINGS).level == 0

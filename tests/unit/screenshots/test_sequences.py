@@ -1,0 +1,105 @@
+"""Screens of which one thing changed, as files: what nobody needs twice is a duplicate, changed text never is."""
+
+import random
+from io import BytesIO
+
+import pytest
+from PIL import Image, ImageDraw
+
+from pipeline.screenshots.frames.deduplicating import Seen, judge
+from pipeline.screenshots.frames.hashing import Fingerprint, distance, read_frame
+from pipeline.screenshots.frames.sketches import Recent, differs
+from pipeline.screenshots.states import Verdict
+from pipeline.settings import ScreenshotSettings
+from tests.support.corpus import corpus_file
+from tests.support.frames import TYPED, Desktop, draw, encoded, font
+from tests.unit.screenshots.factories import NOW
+
+RULES = ScreenshotSettings()
+FORMS = [("PNG", "PNG"), ("JPEG", "JPEG"), ("PNG", "JPEG")]
+SCREENS = [
+    Desktop(lines=12), Desktop(lines=26, dark=True, seed=1), Desktop(lines=34, seed=2),
+    Desktop(seed=3, size=(1366, 768), lines=15),
+    Desktop(seed=4, size=(2560, 1440)), Desktop(seed=5, size=(3840, 2160), dark=True),
+]  # fmt: skip
+SAME = {
+    "the clock": {"clock": "09:42"},
+    "the cursor": {"cursor": (1200, 600)},
+    "cursor on text": {"cursor": (420, 300)},
+}
+CHANGED = {
+    "a typed line": {"typed": TYPED}, "a typed word": {"typed": "Done."}, "scrolled by a line": {"scrolled": 1},
+    "a dialog": {"dialog": "Save changes?"}, "another window": {"seed": 99, "title": "mail"},
+}  # fmt: skip
+CORPUS = ("excel", "google_page", "onenote", "windows_multitab", "word")
+
+
+def seen(image: Image.Image, form: str) -> Fingerprint:
+    return read_frame(encoded(image, form, **{"PNG": {"compress_level": 1}, "JPEG": {"quality": 80}}[form]))
+
+
+def verdict(one: Fingerprint, other: Fingerprint, threshold: int) -> Verdict:
+    frame = Seen(1, one.phash, NOW)
+    return judge(other.phash, [frame], threshold, lambda _: not differs(one.sketch, other.sketch)).verdict
+
+
+@pytest.mark.parametrize("forms", FORMS, ids="-".join)
+@pytest.mark.parametrize("screen", SCREENS, ids=lambda one: f"{one.size[1]}-{one.seed}")
+def test_changed_text_is_never_a_duplicate_however_wide_the_threshold(screen: Desktop, forms: tuple[str, str]) -> None:
+    before = seen(draw(screen), forms[0])
+    for what, change in CHANGED.items():
+        after = seen(draw(screen.but(**change)), forms[1])
+        for threshold in (RULES.dedup_threshold, RULES.dedup_threshold_pressed, 64):
+            assert verdict(before, after, threshold) is Verdict.ACCEPTED, what
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+def test_a_clock_and_a_cursor_on_a_window_are_no_change(form: str) -> None:
+    before = seen(draw(Desktop()), form)
+    for change in ({"clock": "09:42"}, {"cursor": (1200, 600)}, {"cursor": (420, 300)}):
+        assert verdict(before, seen(draw(Desktop().but(**change)), form), RULES.dedup_threshold) is Verdict.DUPLICATE
+
+
+@pytest.mark.parametrize("forms", FORMS, ids="-".join)
+@pytest.mark.parametrize("screen", SCREENS, ids=lambda one: f"{one.size[1]}-{one.seed}")
+def test_nor_are_they_on_any_screen_by_a_threshold_that_is_as_wide(screen: Desktop, forms: tuple[str, str]) -> None:
+    before = seen(draw(screen), forms[0])
+    for what, change in SAME.items():
+        after = seen(draw(screen.but(**change)), forms[1])
+        assert verdict(before, after, 16) is Verdict.DUPLICATE, (what, distance(before.phash, after.phash))
+
+
+@pytest.mark.parametrize("forms", FORMS, ids="-".join)
+@pytest.mark.parametrize("name", CORPUS)
+def test_on_real_screens_too(name: str, forms: tuple[str, str]) -> None:
+    with Image.open(BytesIO(corpus_file(f"screenshots/{name}.png").read_bytes())) as opened:
+        before = opened.convert("RGB")
+    x, y = random.Random(name).randrange(before.width // 2), before.height // 2
+    cursor, typed = before.copy(), before.copy()
+    ImageDraw.Draw(cursor).polygon(
+        ((x, y), (x, y + 17), (x + 4, y + 13), (x + 11, y + 12)), fill="black", outline="white"
+    )
+    pen = ImageDraw.Draw(typed)
+    pen.rectangle((x, y, x + 450, y + 24), fill="white")
+    pen.text((x + 2, y + 2), TYPED, fill="black", font=font(17))
+    old = seen(before, forms[0])
+    assert verdict(old, seen(cursor, forms[1]), RULES.dedup_threshold_pressed) is Verdict.DUPLICATE
+    for threshold in (RULES.dedup_threshold, RULES.dedup_threshold_pressed):
+        assert verdict(old, seen(typed, forms[1]), threshold) is Verdict.ACCEPTED
+
+
+def test_screens_of_another_size_differ_and_tiny_ones_by_any_cell() -> None:
+    assert differs(Image.new("L", (40, 20)), Image.new("L", (20, 40)))
+    assert differs(Image.new("L", (3, 3)), Image.new("L", (3, 3), 200))
+    assert not differs(Image.new("L", (3, 3)), Image.new("L", (3, 3), 5))
+
+
+def test_sketches_are_kept_for_the_last_files_and_read_again_for_others() -> None:
+    kept, read = Recent(at_most=2), []
+
+    def make(name: str) -> Image.Image:
+        return kept.get(name, lambda: read.append(name) or Image.new("L", (1, 1)))
+
+    for name in ("a", "b", "a", "c", "a"):
+        make(name)
+    assert read == ["a", "b", "c", "a"]
