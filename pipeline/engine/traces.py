@@ -49,7 +49,13 @@ def preview(text: str) -> str:
     return text if len(text) <= PREVIEW_CHARS else text[: PREVIEW_CHARS - 1] + "…"
 
 
-def record(session: Session, flow: str, scope_id: object, unit: object, trace: Mapping[str, Any] | None) -> None:
-    """Write what a call was: also one whose result is discarded, for it was paid for. Nothing if none was made."""
+def record(
+    session: Session, flow: str, scope_id: object, unit: object, trace: Mapping[str, Any] | None, *, gone: bool = False
+) -> None:
+    """Write what a call was: also one whose result is discarded, for it was paid for. Nothing if none was made.
+
+    `gone`: what it was about is deleted meanwhile, so nothing that was said is kept.
+    """
     if trace is not None:
-        session.execute(insert(AiCall), [{"flow": flow, "scope_id": str(scope_id), "unit": str(unit), **trace}])
+        said = {"preview": "", "error": None} if gone else {}
+        session.execute(insert(AiCall), [{"flow": flow, "scope_id": str(scope_id), "unit": str(unit), **trace, **said}])

@@ -111,8 +111,8 @@ def failed(context: Context, unit: ShardUnit, error: UnitError, trace: dict[str,
 
 
 def _begin(session: Session, unit: ShardUnit, trace: dict[str, Any] | None) -> datetime:
-    working.lock(session, unit.batch_id)
-    traces.record(session, working.FLOW, unit.batch_id, unit.id, trace)
+    batch = working.lock(session, unit.batch_id)
+    traces.record(session, working.FLOW, unit.batch_id, unit.id, trace, gone=batch is None)
     return datetime.now(UTC)
 
 

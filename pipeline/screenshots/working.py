@@ -187,8 +187,8 @@ def keep_reply(
 
     def work(session: Session) -> bool:
         now = datetime.now(UTC)
-        lock(session, unit.id)
-        traces.record(session, FLOW, unit.id, "expand", trace)
+        batch = lock(session, unit.id)
+        traces.record(session, FLOW, unit.id, "expand", trace, gone=batch is None)
         mine = and_(BATCHES.c.id == unit.id, held_by(BATCHES, unit.claim))
         values: dict[str, Any] = {"reply": reply, "updated_at": now}
         if call is None:
@@ -217,7 +217,7 @@ def finish(
     def work(session: Session) -> list[int] | None:
         now = datetime.now(UTC)
         batch = lock(session, unit.id)
-        traces.record(session, FLOW, unit.id, "expand", trace)
+        traces.record(session, FLOW, unit.id, "expand", trace, gone=batch is None)
         if batch is None or batch.claim_id != unit.claim.id:
             return None
         asked = and_(CALLS.c.batch_id == unit.id, CALLS.c.operation == Operation.EXPAND)
@@ -239,8 +239,8 @@ def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, A
 
     def work(session: Session) -> Failed:
         now = datetime.now(UTC)
-        lock(session, unit.id)
-        traces.record(session, FLOW, unit.id, "expand", trace)
+        batch = lock(session, unit.id)
+        traces.record(session, FLOW, unit.id, "expand", trace, gone=batch is None)
         rules = retrying.policy(context.settings.screenshots)
         # What the gate refused takes its place in the queue again: its message is under way.
         sent = launched(now) if error.kind in outcomes.RELEASED else {"launches": 0, "launch_due_at": None}

@@ -48,8 +48,8 @@ def space_of(settings: Settings) -> str:
 def embed(context: Context, passage: Passage | None, portion: int = PORTION) -> Embedded:
     """Make the vectors of the next nodes that wait for one.
 
-    A text that cannot be embedded must not keep the others from it: where a portion is refused, its nodes are tried
-    one by one, and the one that is refused alone is given up.
+    A text that cannot be embedded must not keep the others from it: where a portion is refused, half of it is tried,
+    and so on; the one that is refused alone is given up. What follows a good portion is twice as large again.
     """
     wanted = vectorising.wanted(context, portion)
     tracer = Tracer(passage)
@@ -67,7 +67,7 @@ def embed(context: Context, passage: Passage | None, portion: int = PORTION) -> 
                 passage.leave()
     _record(context, tracer)
     done = vectorising.store(context, space_of(context.settings), list(zip(wanted, made, strict=True)))
-    return Embedded(done, PORTION if vectorising.wanted(context, 1) else 0)
+    return Embedded(done, min(PORTION, 2 * portion) if vectorising.wanted(context, 1) else 0)
 
 
 def _made(context: Context, tracer: Tracer, wanted: list[Wanted]) -> list[list[float]]:
@@ -88,7 +88,7 @@ def _failed(context: Context, tracer: Tracer, wanted: list[Wanted], error: UnitE
         waits = error.retry_after_s if error.retry_after_s is not None else WAIT_S
         return Embedded(retry_in_s=waits)
     if len(wanted) > 1:
-        return Embedded(portion=1)
+        return Embedded(portion=len(wanted) // 2)
     vectorising.give_up(context, wanted[0], str(error))
     return Embedded(portion=PORTION)
 

@@ -7,6 +7,7 @@ only some of what it took in is, it says again what it said before, and what is 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 from sqlalchemy import and_, delete, func, or_, select, update
@@ -17,7 +18,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
 from pipeline.screenshots import working
 from pipeline.screenshots.frames import storage
-from pipeline.screenshots.graph import fulltext, nodes
+from pipeline.screenshots.graph import fulltext, merges, nodes
 from pipeline.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS
 from pipeline.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS, SOURCES
 from pipeline.screenshots.states import NODE, SCREENSHOT, WorkEvent, WorkStatus
@@ -26,6 +27,7 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 _PORTION = 200
+_UNSAID: dict[str, Any] = {"preview": "", "error": None}
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,9 @@ def _forget(session: Session, ids: Sequence[int]) -> tuple[Forgotten, list[str]]
     threads = select(NODES.c.thread_id).where(NODES.c.id.in_(concerned | doomed), NODES.c.thread_id.is_not(None))
     names = sorted(set(session.execute(threads).scalars()))
     session.execute(select(THREADS.c.id).where(THREADS.c.id.in_(names)).order_by(THREADS.c.id).with_for_update()).all()
+    # A merge was told of both nodes.
+    told = and_(AiCall.flow == working.FLOW, AiCall.unit.in_([merges.trace_unit(node_id) for node_id in concerned]))
+    session.execute(update(AiCall).where(told).values(**_UNSAID))
     _remove_nodes(session, sorted(doomed))
     restored = sorted(concerned - doomed)
     for node_id in restored:
@@ -146,9 +151,11 @@ def _forget_batches(session: Session, ids: Sequence[int], now: datetime) -> None
     apart = [row.id for row in rows if row.status != WorkStatus.SUCCEEDED]
     units = [str(row.id) for row in rows]
     calls = and_(AiCall.flow == working.FLOW, AiCall.scope_id.in_(units))
-    session.execute(update(AiCall).where(calls).values(preview="", error=None))
-    session.execute(update(SHARDS).where(SHARDS.c.batch_id.in_(done)).values(result=None))
-    session.execute(update(BATCHES).where(BATCHES.c.id.in_(done)).values(index_json=None, history_pack="{}"))
+    session.execute(update(AiCall).where(calls).values(**_UNSAID))
+    unsaid: dict[str, Any] = {"reply": None, "notes": "[]", "error": None}
+    session.execute(update(SHARDS).where(SHARDS.c.batch_id.in_(done)).values(result=None, **unsaid))
+    stored = update(BATCHES).where(BATCHES.c.id.in_(done))
+    session.execute(stored.values(index_json=None, history_pack="{}", **unsaid))
     for event in (WorkEvent.GIVE_BACK, WorkEvent.RETRY, WorkEvent.REOPEN):
         SCREENSHOT.move(session, SHOTS, event, SHOTS.c.batch_id.in_(apart), error=None, updated_at=now)
     session.execute(update(SHOTS).where(SHOTS.c.batch_id.in_(apart)).values(batch_id=None))

@@ -70,6 +70,11 @@ class Merged(StrEnum):
     """The target has changed or gone meanwhile: the node waits for its merge again, without an attempt counted."""
 
 
+def trace_unit(node_id: int) -> str:
+    """What the traces of calls about a node's merge name it by."""
+    return f"node {node_id}"
+
+
 def lock_thread(session: Session, thread_id: str | None) -> None:
     """Lock a thread's merges until the transaction ends."""
     if thread_id is not None:
@@ -158,13 +163,16 @@ def commit(
     def work(session: Session) -> Merged:
         now = datetime.now(UTC)
         lock_thread(session, unit.row.thread_id)
-        traces.record(session, working.FLOW, unit.row.batch_id or "", f"node {unit.id}", trace)
         held = and_(NODES.c.id == unit.id, held_by(NODES, unit.claim))
         node = session.execute(select(NODES).where(held).with_for_update()).one_or_none()
+        target = _target(session, node) if node is not None else None
+        same = (target.id if target else None, target.version if target else 0) == (unit.target_id, unit.target_version)
+        # Of nodes that have changed it may say what was deleted since.
+        gone = node is None or not same
+        traces.record(session, working.FLOW, unit.row.batch_id or "", trace_unit(unit.id), trace, gone=gone)
         if node is None:
             return Merged.LOST
-        target = _target(session, node)
-        if (target.id if target else None, target.version if target else 0) != (unit.target_id, unit.target_version):
+        if not same:
             back = {"attempts": NODES.c.attempts - 1, "next_run_at": None, "updated_at": now}
             NODE.move(session, NODES, WorkEvent.GIVE_BACK, held, **FREE, **back)
             return Merged.AGAIN
@@ -222,7 +230,7 @@ def fail(context: Context, unit: MergeUnit, error: UnitError, trace: dict[str, A
     def work(session: Session) -> Failed:
         now = datetime.now(UTC)
         lock_thread(session, unit.row.thread_id)
-        traces.record(session, working.FLOW, unit.row.batch_id or "", f"node {unit.id}", trace)
+        traces.record(session, working.FLOW, unit.row.batch_id or "", trace_unit(unit.id), trace)
         rules = retrying.policy(context.settings.screenshots)
         return outcomes.fail(session, NODE, NODES, unit, unit.claim, error, rules, now)
 

@@ -10,16 +10,75 @@ import pytest
 
 from pipeline.engine.claims import Owner
 from pipeline.screenshots import shards, working
+from pipeline.screenshots.analysis.expanding import Expansion, PendingEdge, PendingNode
+from pipeline.screenshots.analysis.provenance import Operation
+from pipeline.screenshots.analysis.schemas import AppGuess, SeenScreenshot, VlmIndex
 from pipeline.screenshots.frames import ingest
 from pipeline.screenshots.frames.ingest import Frame, Taken
 from pipeline.screenshots.graph import merges
-from pipeline.screenshots.graph.nodes import Content, Draft
-from pipeline.screenshots.working import Evidence
+from pipeline.screenshots.graph.nodes import Content
+from pipeline.screenshots.shards import ShardUnit
+from pipeline.screenshots.states import Ask, NodeKind, Origin, WorkStatus
+from pipeline.screenshots.working import UsedCall
 from pipeline.storage.context import Context
 from tests.support.frames import noise
 
 BEGIN = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 ME = Owner("here:1:a", "request-1")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a model read on a frame."""
+
+    ocr_text: str = ""
+    snippets: Sequence[str] = ()
+    entities: Sequence[str] = ()
+    app_guess: str = ""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A node as a test describes it. No `shots`: all of its batch. No `thread`: that of what it is `derived_from` (a
+    place among the drafts), or a new one."""
+
+    kind: str
+    content: Content
+    at: datetime
+    shots: Sequence[int] = ()
+    thread: str | None = None
+    derived_from: int | None = None
+
+
+def as_expansion(batch_id: int, shots: Sequence[int], drafts: Sequence[Draft]) -> Expansion:
+    """Drafts of a batch with these frames as what `working.finish` takes."""
+    nodes: list[PendingNode] = []
+    edges: list[PendingEdge] = []
+    for place, draft in enumerate(drafts):
+        said, parent = draft.content, nodes[draft.derived_from] if draft.derived_from is not None else None
+        thread = draft.thread or (parent.thread_id if parent else f"thread_{batch_id}_{place}")
+        node = PendingNode(
+            NodeKind(draft.kind), thread, said.title, said.summary, said.keywords, said.entities, said.importance,
+            said.confidence, tuple(draft.shots or shots), int(draft.at.timestamp() * 1000), Origin.MODEL,
+            f"ctx_node:{batch_id}:{place}",
+        )  # fmt: skip
+        nodes.append(node)
+        if parent:
+            edges.append(PendingEdge(node.origin_key, parent.origin_key))
+    return Expansion(tuple(nodes), tuple(edges))
+
+
+def as_index(evidence: dict[int, Evidence]) -> VlmIndex:
+    """What was read on frames, as a model says it: no segments."""
+    seen = [
+        SeenScreenshot(
+            screenshot_id=shot, ocr_text=read.ocr_text, ui_text_snippets=list(read.snippets),
+            app_guess=AppGuess(name=read.app_guess) if read.app_guess else None,
+        )
+        for shot, read in evidence.items()
+    ]  # fmt: skip
+    names = [name for read in evidence.values() for name in read.entities]
+    return VlmIndex(segments=[], entities=names, screenshots=seen)
 
 
 @dataclass
@@ -49,15 +108,26 @@ class Hand:
         taken = [self.add(source=source, ts=ts + timedelta(seconds=i) if ts else None, app=app) for i in range(5)]
         return taken[-1].batches[0], [shot.shot_id for shot in taken if shot.shot_id is not None]
 
-    def analyse(self, batch_id: int, drafts: Sequence[Draft], evidence: dict[int, Evidence] | None = None) -> list[int]:
-        unit = working.begin(self.context, ME, batch_id=batch_id)
-        assert unit is not None
+    def look(self, shard: ShardUnit, evidence: dict[int, Evidence] | None = None, model: str = "m") -> bool:
+        """A shard's result is stored: what was read on those of its frames that there is evidence of."""
+        shots = [shot.id for shot in shard.shots.values()]
+        index = as_index({shot: read for shot, read in (evidence or {}).items() if shot in shots})
+        call = UsedCall(Operation.ANALYSE, "p", model, "hash", shard.attempts, Ask.FIRST, shots)
+        return shards.done(self.context, shard, index, call)
+
+    def look_at_all(self, batch_id: int, evidence: dict[int, Evidence] | None = None) -> None:
+        """The batch is analysed, and waits to become nodes."""
+        assert working.begin(self.context, batch_id) is not None
         while shard := shards.claim(self.context, batch_id, ME):
-            assert shards.done(self.context, shard, "{}", "m")
-        assert shards.settle(self.context, batch_id) == "succeeded"
-        resumed = working.resume(self.context, batch_id, ME)
-        assert resumed is not None
-        made = working.finish(self.context, resumed, evidence or {}, drafts)
+            assert self.look(shard, evidence)
+        assert shards.settle(self.context, batch_id).status is WorkStatus.PENDING
+
+    def analyse(self, batch_id: int, drafts: Sequence[Draft], evidence: dict[int, Evidence] | None = None) -> list[int]:
+        self.look_at_all(batch_id, evidence)
+        unit = working.claim(self.context, batch_id, ME)
+        assert unit is not None
+        expansion = as_expansion(batch_id, [shot.id for shot in unit.shots], drafts)
+        made = working.finish(self.context, unit, expansion, Origin.MODEL)
         assert made is not None
         return made
 

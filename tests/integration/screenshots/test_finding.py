@@ -4,17 +4,18 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
+from pipeline.engine import traces
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
 from pipeline.screenshots import queries, working
-from pipeline.screenshots.graph import forgetting, nodes, search, vectorising
+from pipeline.screenshots.graph import forgetting, search, vectorising
 from pipeline.screenshots.graph.models import ENTITIES, NODES, THREADS
 from pipeline.screenshots.graph.nodes import Content, EntityMention
 from pipeline.screenshots.graph.search import QueryVector
 from pipeline.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS
-from pipeline.screenshots.working import Evidence
+from pipeline.screenshots.states import Origin
 from pipeline.storage.context import Context
-from tests.integration.screenshots.conftest import BEGIN, ME, Hand, draft
+from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Evidence, Hand, as_expansion, draft
 
 
 @pytest.fixture
@@ -120,16 +121,15 @@ def secret_and_plain(context: Context, hand: Hand) -> tuple[int, int]:
     thread = queries.show(context, plain).node.thread_id
     later = BEGIN + timedelta(hours=1)
     batch, shots = hand.batch(ts=later)
-    content = Content("secret", "secret summary", ("secret",), (EntityMention("Secret Person"),))
+    content = Content("secret", "secret summary", ("secret",), (EntityMention(name="Secret Person"),))
     trace = {
         "capability": "vision", "operation": "o", "provider": "p", "model": "m", "status": "ok", "preview": "secret",
         "created_at": later,
     }  # fmt: skip
     with context.db.transaction() as session:
-        working.record_call(session, batch, "1", trace)
-    (secret,) = hand.analyse(
-        batch, [nodes.Draft("event", content, later, shots, thread)], {shots[0]: Evidence("secret words")}
-    )
+        traces.record(session, working.FLOW, batch, "1", trace)
+    drafts = [Draft("event", content, later, shots, thread)]
+    (secret,) = hand.analyse(batch, drafts, {shots[0]: Evidence("secret words")})
     hand.merge_all()
     return plain, secret
 
@@ -170,10 +170,12 @@ def test_a_batch_at_work_is_taken_apart_and_the_rest_of_its_frames_are_batched_a
     context: Context, hand: Hand
 ) -> None:
     batch, shots = hand.batch(ts=BEGIN)
-    unit = working.begin(context, ME, batch_id=batch)
+    hand.look_at_all(batch)
+    unit = working.claim(context, batch, ME)
     assert unit is not None
     forgetting.forget(context, BEGIN, BEGIN + timedelta(seconds=2))
-    assert working.finish(context, unit, {}, [draft("late", shots)]) is None
+    late = as_expansion(batch, shots, [draft("late", shots)])
+    assert working.finish(context, unit, late, Origin.MODEL) is None
     left = [queries.screenshot(context, shot) for shot in shots[2:]]
     assert [(row.status, row.batch_id) for row in left] == [("pending", None)] * 3
     with pytest.raises(UserError):

@@ -9,14 +9,15 @@ from sqlalchemy import func, select, update
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.screenshots import queries, recovery, working
+from pipeline.screenshots import queries, recovery
+from pipeline.screenshots.batching import HistoryPack
 from pipeline.screenshots.graph import merges, nodes, vectorising
-from pipeline.screenshots.graph.models import ENTITIES, LINKS, NODES, THREADS
-from pipeline.screenshots.graph.nodes import Content, Draft, EntityMention
+from pipeline.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, THREADS
+from pipeline.screenshots.graph.nodes import Content, EntityMention
 from pipeline.screenshots.models import BATCHES
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
-from tests.integration.screenshots.conftest import BEGIN, ME, Hand, both, draft
+from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Hand, as_expansion, both, draft
 
 OTHER = Owner("there:2:b", "request-2")
 
@@ -45,24 +46,24 @@ def test_nodes_are_written_once_by_their_origin_key(context: Context, hand: Hand
     batch, shots = hand.batch()
     drafts = [draft("a", shots[:2], thread="t"), draft("b", shots[2:], thread="t"), draft("c", kind="plan")]
     made = hand.analyse(batch, drafts)
-    row = queries.batches(context)[0]
     with context.db.transaction() as session:
-        assert nodes.write(session, row, drafts, row.created_at) == made
-    assert len(rows(context)) == 3
+        assert nodes.write(session, batch, as_expansion(batch, shots, drafts), "m", BEGIN) == []
+    assert [row.id for row in rows(context)] == made
 
 
-def test_a_thread_that_does_not_exist_becomes_a_new_one_that_its_drafts_share(context: Context, hand: Hand) -> None:
+def test_nodes_are_written_with_their_threads_frames_and_what_they_are_derived_from(
+    context: Context, hand: Hand
+) -> None:
     batch, shots = hand.batch()
     drafts = [
-        draft("a", shots, thread="invented"), draft("b", shots, thread="invented"), draft("c", shots),
-        draft("d", shots, kind="knowledge", derived_from=2), draft("e", [99999]),
+        draft("a", shots[:2], thread="t"), draft("b", shots[2:3], thread="t"), draft("c", shots[3:]),
+        draft("d", shots[3:4], kind="knowledge", derived_from=2),
     ]  # fmt: skip
     hand.analyse(batch, drafts)
-    a, b, c, d, e = rows(context)
-    assert a.thread_id == b.thread_id != "invented"
-    assert c.thread_id == d.thread_id != a.thread_id
-    assert len({a.thread_id, c.thread_id, e.thread_id}) == 3
-    assert len(queries.show(context, e.id).screenshots) == 5
+    a, b, c, d = rows(context)
+    assert (a.thread_id, b.thread_id, d.thread_id) == ("t", "t", c.thread_id)
+    assert c.thread_id != "t"
+    assert [shot.id for shot in queries.show(context, a.id).screenshots] == shots[:2]
     assert [(edge.from_id, edge.to_id, edge.type) for edge in queries.show(context, d.id).edges] == [
         (d.id, c.id, "derived_from")
     ]
@@ -175,10 +176,12 @@ def test_a_merge_that_is_given_up_can_be_replayed(context: Context, hand: Hand) 
 
 def test_spellings_of_a_name_are_one_entity(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
-    names = (EntityMention("Ann  Lee", "person", 0.5), EntityMention("ＡＮＮ lee", "Person", 0.9), EntityMention(" "))
+    said = [("Ann  Lee", "person", 5), ("ＡＮＮ lee", "Person", 9)]
+    names = tuple(EntityMention(name=name, entity_type=kind, confidence=sure) for name, kind, sure in said)
     hand.analyse(batch, [Draft("event", Content("a", entities=names), BEGIN, shots)])
     with context.db.read() as session:
         assert [row.name_key for row in session.execute(select(ENTITIES))] == ["ann lee"]
+        assert session.execute(select(MENTIONS.c.confidence)).scalars().all() == [9]
 
 
 def test_a_clock_that_goes_backwards_stretches_a_thread(context: Context, hand: Hand) -> None:
@@ -193,12 +196,13 @@ def test_a_clock_that_goes_backwards_stretches_a_thread(context: Context, hand: 
 
 def test_later_batches_are_told_of_threads_and_entities(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch(ts=BEGIN)
-    names = (EntityMention("Ann", "person", 0.5),)
+    names = (EntityMention(name="Ann", entity_type="person"),)
     hand.analyse(batch, [Draft("event", Content("Writing", entities=names), BEGIN, shots)])
     batch, _ = hand.batch(ts=BEGIN + timedelta(minutes=1))
     with context.db.read() as session:
-        pack = json.loads(session.execute(select(BATCHES.c.history_pack).where(BATCHES.c.id == batch)).scalar_one())
-    assert [thread["title"] for thread in pack["threads"]] == ["Writing"]
-    assert [segment["title"] for segment in pack["segments"]] == ["Writing"]
-    assert pack["entities"] == ["Ann"]
-    assert working.in_lane(working.Lane.REALTIME, 1, BEGIN) is not None
+        told = session.execute(select(BATCHES.c.history_pack).where(BATCHES.c.id == batch)).scalar_one()
+    pack = HistoryPack.model_validate_json(told)
+    assert [thread.title for thread in pack.threads] == ["Writing"]
+    assert [segment.title for segment in pack.segments] == ["Writing"]
+    assert pack.entities == ["Ann"]
+    assert set(pack.thread_ids) == {row.thread_id for row in rows(context)}

@@ -5,12 +5,13 @@ from sqlalchemy import select, update
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.screenshots import queries, recovery, shards, working
+from pipeline.screenshots import launching, queries, recovery, retrying, shards, working
 from pipeline.screenshots.frames import retention, storage
 from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
-from pipeline.screenshots.working import Evidence, Lane
+from pipeline.screenshots.shards import ShardUnit
+from pipeline.screenshots.states import Origin, WorkStatus
 from pipeline.storage.context import Context
-from tests.integration.screenshots.conftest import ME, Hand, draft
+from tests.integration.screenshots.conftest import ME, Evidence, Hand, as_expansion, draft
 
 OTHER = Owner("there:2:b", "request-2")
 
@@ -30,99 +31,175 @@ def due_now(context: Context) -> None:
         session.execute(update(BATCHES).values(next_run_at=None))
 
 
+def claimed(context: Context, batch: int) -> ShardUnit:
+    shard = shards.claim(context, batch, ME)
+    assert shard is not None
+    return shard
+
+
+def models(context: Context) -> list[str]:
+    """What looked at each shard; empty where nothing has."""
+    with context.db.read() as session:
+        return list(session.execute(select(SHARDS.c.model).order_by(SHARDS.c.number)).scalars())
+
+
 def test_only_the_failed_shard_runs_again(context: Context, hand: Hand) -> None:
-    batch, _ = hand.batch()
-    unit = working.begin(context, ME, batch_id=batch)
-    assert unit is not None
-    assert len(unit.open_shards) == 3
-    assert working.begin(context, OTHER, batch_id=batch) is None
+    batch, shots = hand.batch()
+    begun = working.begin(context, batch)
+    assert begun is not None
+    assert (begun.due, begun.is_new) == (3, True)
+    found_again = working.begin(context, batch)
+    assert found_again is not None
+    assert (found_again.due, found_again.is_new) == (3, False)
     for number in range(3):
-        shard = shards.claim(context, batch, ME)
-        assert shard is not None
-        assert shard.number == number
+        shard = claimed(context, batch)
+        assert shard.row.number == number
         if number == 1:
             assert shards.failed(context, shard, UnitError("504")).retry_in_s
         else:
-            assert shards.done(context, shard, f"result {number}", "m")
-    assert shards.settle(context, batch) == "failed"
+            assert hand.look(shard, {shots[2 * number]: Evidence(f"text {number}")}, f"model {number}")
+    settled = shards.settle(context, batch)
+    assert settled.status is WorkStatus.FAILED
+    assert settled.retry_in_s
     assert statuses(context) == ["failed"] * 5
-    assert working.begin(context, ME, batch_id=batch) is None  # not due
+    assert working.begin(context, batch) is None  # not due
     due_now(context)
-    again = working.begin(context, ME, batch_id=batch)
+    again = working.begin(context, batch)
     assert again is not None
-    assert len(again.open_shards) == 1
-    shard = shards.claim(context, batch, ME)
-    assert shard is not None
-    assert shard.number == 1
-    shards.done(context, shard, "result 1", "m")
+    assert (again.due, again.is_new) == (1, True)
+    shard = claimed(context, batch)
+    assert shard.row.number == 1
+    hand.look(shard, {shots[2]: Evidence("text 1")}, "model 1")
     assert shards.claim(context, batch, ME) is None
-    assert shards.settle(context, batch) == "succeeded"
-    assert shards.results(context, batch) == ["result 0", "result 1", "result 2"]
+    assert shards.settle(context, batch).status is WorkStatus.PENDING
+    assert shards.settle(context, batch).status is None  # one caller sees it end
+    assert models(context) == ["model 0", "model 1", "model 2"]
+    read = [queries.screenshot(context, shot).ocr_text for shot in shots]
+    assert read == ["text 0", None, "text 1", None, "text 2"]
+
+
+def test_a_shard_that_is_under_way_keeps_its_batch_open(context: Context, hand: Hand) -> None:
+    batch, _ = hand.batch()
+    working.begin(context, batch)
+    shard = claimed(context, batch)
+    assert shards.settle(context, batch).status is None
+    hand.look(shard)
+    assert shards.settle(context, batch).status is None
+    assert statuses(context, BATCHES) == ["running"]
 
 
 def test_a_result_whose_claim_was_taken_away_changes_nothing(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
-    hand_unit = working.begin(context, ME, batch_id=batch)
-    assert hand_unit is not None
-    stolen = shards.claim(context, batch, ME)
-    assert stolen is not None
-    assert recovery.free_lost(context, {ME.worker_id}) == 2
-    assert not shards.done(context, stolen, "late", "m")
-    assert working.finish(context, hand_unit, {}, [draft("late", shots)]) is None
-    assert statuses(context) == ["pending"] * 5
+    working.begin(context, batch)
+    stolen = claimed(context, batch)
+    assert recovery.free_lost(context, {ME.worker_id}) == 1
+    assert not hand.look(stolen, {shots[0]: Evidence("late")})
+    assert shards.failed(context, stolen, UnitError("late")).event is None
+    assert statuses(context, SHARDS) == ["pending"] * 3
+    hand.look_at_all(batch)
+    unit = working.claim(context, batch, ME)
+    assert unit is not None
+    assert recovery.free_lost(context, {ME.worker_id}) == 1
+    late = as_expansion(batch, shots, [draft("late", shots)])
+    assert working.finish(context, unit, late, Origin.MODEL) is None
+    assert working.fail(context, unit, UnitError("late")).event is None
+    assert statuses(context, BATCHES) == ["pending"]
 
 
 def test_two_that_finish_a_batch_finish_it_once(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
-    working.begin(context, ME, batch_id=batch)
-    while shard := shards.claim(context, batch, ME):
-        shards.done(context, shard, "{}", "m")
-    first, second = working.resume(context, batch, ME), working.resume(context, batch, OTHER)
+    hand.look_at_all(batch, {shots[0]: Evidence("读到的文字 Ann", ["File"], ["Ann", "Bob"], "Code")})
+    first = working.claim(context, batch, ME)
     assert first is not None
+    assert working.claim(context, batch, OTHER) is None
+    recovery.free_lost(context, {ME.worker_id})
+    second = working.claim(context, batch, OTHER)
     assert second is not None
-    evidence = {shots[0]: Evidence("读到的文字", ["File"], ["Ann"], "Code")}
-    assert working.finish(context, first, evidence, [draft("a", shots)]) is None
-    assert working.finish(context, second, evidence, [draft("a", shots)]) is not None
-    assert working.finish(context, second, evidence, [draft("a", shots)]) is None
+    expansion = as_expansion(batch, shots, [draft("a", shots)])
+    assert working.finish(context, first, expansion, Origin.MODEL) is None
+    assert working.finish(context, second, expansion, Origin.MODEL) is not None
+    assert working.finish(context, second, expansion, Origin.MODEL) is None
     row = queries.screenshot(context, shots[0])
-    assert (row.ocr_text, row.app_guess, row.status) == ("读到的文字", "Code", "succeeded")
+    assert (row.ocr_text, row.app_guess, row.status) == ("读到的文字 Ann", "Code", "succeeded")
+    assert (row.ui_text_snippets, row.detected_entities) == ('["File"]', '["Ann"]')
+
+
+def test_a_message_that_comes_again_gives_back_what_its_lost_process_held(context: Context, hand: Hand) -> None:
+    batch, _ = hand.batch()
+    working.begin(context, batch)
+    lost = claimed(context, batch)
+    again = claimed(context, batch)
+    assert (again.id, again.attempts) == (lost.id, 2)
+    assert not hand.look(lost)
+    assert hand.look(again)
+    while shard := shards.claim(context, batch, OTHER):
+        hand.look(shard)
+    shards.settle(context, batch)
+    units = [working.claim(context, batch, ME) for _ in range(2)]
+    assert [unit.attempts for unit in units if unit] == [1, 2]
 
 
 def test_a_crash_on_the_last_attempt_makes_a_dead_letter_not_a_stranded_row(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     attempts = retrying.policy(context.settings.screenshots).max_attempts
     assert attempts == 6  # every one of the five waits is used
+    working.begin(context, batch)
     for attempt in range(attempts):
-        assert working.begin(context, ME, batch_id=batch) is not None, attempt
+        assert claimed(context, batch).row.number == 0, attempt
         recovery.free_lost(context, {ME.worker_id})
-    assert working.begin(context, ME, batch_id=batch) is None
+    while shard := shards.claim(context, batch, ME):
+        hand.look(shard)
+    assert shards.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
     letter = recovery.dead_letters(context)[0]
-    assert (letter.kind, letter.id, letter.attempts) == ("batch", batch, attempts)
-    assert "lost" in letter.reason
+    assert (letter.kind, letter.id) == ("batch", batch)
+    assert letter.reason == "shard 1: the worker was lost while it worked on this (after 6 attempts)"
     assert statuses(context) == ["failed_permanent"] * 5
     assert recovery.replay(context, "batch", [batch]) == [batch]
     assert statuses(context) == ["pending"] * 5
     assert recovery.dead_letters(context) == []
 
 
+def test_a_crash_on_the_last_attempt_of_making_nodes_makes_a_dead_letter(context: Context, hand: Hand) -> None:
+    batch, _ = hand.batch()
+    hand.look_at_all(batch)
+    attempts = retrying.policy(context.settings.screenshots).max_attempts
+    for attempt in range(attempts):
+        assert working.claim(context, batch, ME) is not None, attempt
+        recovery.free_lost(context, {ME.worker_id})
+    assert working.claim(context, batch, ME) is None
+    letter = recovery.dead_letters(context)[0]
+    assert (letter.kind, letter.id, letter.attempts) == ("batch", batch, attempts)
+    assert "lost" in letter.reason
+    assert statuses(context) == ["succeeded"] * 5  # what was seen on them stays
+    assert recovery.replay(context, "batch", [batch]) == [batch]
+    assert [launch.step for launch in launching.plan(context)] == ["expand"]
+    assert working.claim(context, batch, ME) is not None
+
+
 def test_an_expired_lease_is_given_back(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    working.begin(context, ME, batch_id=batch)
+    working.begin(context, batch)
+    claimed(context, batch)
     assert recovery.free_lost(context, set()) == 0
     with context.db.transaction() as session:
-        session.execute(update(BATCHES).values(lease_until=datetime.now(UTC) - timedelta(seconds=1)))
+        session.execute(update(SHARDS).values(lease_until=datetime.now(UTC) - timedelta(seconds=1)))
     assert recovery.free_lost(context, set()) == 1
-    assert statuses(context, BATCHES) == ["pending"]
+    assert statuses(context, SHARDS) == ["pending"] * 3
+    assert claimed(context, batch).row.number == 0
+
+
+def dead_batch(context: Context, hand: Hand) -> int:
+    """A batch that was given up when it was to become nodes."""
+    batch, _ = hand.batch()
+    hand.look_at_all(batch)
+    unit = working.claim(context, batch, ME)
+    assert unit is not None
+    assert working.fail(context, unit, UnitError("no such model", kind=ErrorKind.PERMANENT)).final
+    return batch
 
 
 def test_replaying_some_or_all_and_nothing_when_one_is_no_dead_letter(context: Context, hand: Hand) -> None:
-    ids = []
-    for _ in range(3):
-        batch, _ = hand.batch()
-        unit = working.begin(context, ME, batch_id=batch)
-        assert unit is not None
-        assert working.fail(context, unit, UnitError("no such model", kind=ErrorKind.PERMANENT)).final
-        ids.append(batch)
+    ids = [dead_batch(context, hand) for _ in range(3)]
     with pytest.raises(UserError, match="999"):
         recovery.replay(context, "batch", [ids[0], 999])
     assert [letter.reason for letter in recovery.dead_letters(context)] == ["no such model"] * 3
@@ -132,62 +209,55 @@ def test_replaying_some_or_all_and_nothing_when_one_is_no_dead_letter(context: C
 
 def test_a_replayed_batch_asks_only_for_what_failed_and_with_all_its_attempts(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    working.begin(context, ME, batch_id=batch)
+    working.begin(context, batch)
     outcome = [UnitError("503"), None, UnitError("refused", kind=ErrorKind.PERMANENT)]
     for error in outcome:
-        shard = shards.claim(context, batch, ME)
-        assert shard is not None
+        shard = claimed(context, batch)
         if error is None:
-            shards.done(context, shard, "paid", "m")
+            hand.look(shard, model="paid")
         else:
             shards.failed(context, shard, error)
-    assert shards.settle(context, batch) == "failed_permanent"
-    assert "shard 2: refused" in recovery.dead_letters(context)[0].reason
+    assert shards.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
+    assert "shard 3: refused" in recovery.dead_letters(context)[0].reason
     recovery.replay(context, "batch", [batch])
-    again = working.begin(context, ME, batch_id=batch)
+    again = working.begin(context, batch)
     assert again is not None
-    assert len(again.open_shards) == 2
-    found = [shards.claim(context, batch, ME) for _ in range(2)]
-    assert [(shard.number, shard.attempts) for shard in found if shard] == [(0, 1), (2, 1)]
-    assert shards.results(context, batch) == ["paid"]
+    assert again.due == 2
+    found = [shards.claim(context, batch, owner) for owner in (ME, OTHER)]
+    assert [(shard.row.number, shard.attempts) for shard in found if shard] == [(0, 1), (2, 1)]
+    assert models(context) == ["", "paid", ""]
 
 
 def test_a_rate_limit_uses_no_attempt(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    unit = working.begin(context, ME, batch_id=batch)
+    working.begin(context, batch)
+    failed = shards.failed(context, claimed(context, batch), UnitError("429", kind=ErrorKind.RATE_LIMITED))
+    assert not failed.final
+    assert claimed(context, batch).attempts == 1
+    batch, _ = hand.batch()
+    hand.look_at_all(batch)
+    unit = working.claim(context, batch, ME)
     assert unit is not None
     working.fail(context, unit, UnitError("429", kind=ErrorKind.RATE_LIMITED))
     row = queries.batches(context)[0]
     assert (row.status, row.attempts) == ("pending", 0)
 
 
-def test_lanes_split_fresh_batches_from_old_and_tried_ones(context: Context, hand: Hand) -> None:
-    old, _ = hand.batch()
-    fresh, _ = hand.batch()
-    with context.db.transaction() as session:
-        an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
-        session.execute(update(BATCHES).where(BATCHES.c.id == old).values(created_at=an_hour_ago))
-    realtime, recovered = (working.begin(context, ME, lane=lane) for lane in (Lane.REALTIME, Lane.RECOVERY))
-    assert realtime is not None
-    assert recovered is not None
-    assert (realtime.id, recovered.id) == (fresh, old)
-    assert working.begin(context, ME, lane=Lane.REALTIME) is None
-
-
 def test_a_file_deleted_between_add_and_analyse_gives_up_its_frame_only(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
-    working.begin(context, ME, batch_id=batch)
-    shard = shards.claim(context, batch, ME)
-    assert shard is not None
-    storage.discard(context.settings, [shard.shots[0].file])
-    assert retention.image_of(context, shard.shots[0]) is None
-    assert retention.image_of(context, shard.shots[1]) is not None
-    shards.done(context, shard, "{}", "m")
+    working.begin(context, batch)
+    shard = claimed(context, batch)
+    storage.discard(context.settings, [shard.shots[1].file])
+    assert retention.image_of(context, shard.shots[1]) is None
+    assert retention.image_of(context, shard.shots[2]) is not None
+    hand.look(shard)
     while shard := shards.claim(context, batch, ME):
-        shards.done(context, shard, "{}", "m")
-    unit = working.resume(context, batch, ME)
+        hand.look(shard)
+    shards.settle(context, batch)
+    unit = working.claim(context, batch, ME)
     assert unit is not None
-    assert working.finish(context, unit, {}, [draft("a", shots[1:])]) is not None
+    expansion = as_expansion(batch, shots, [draft("a", shots[1:])])
+    assert working.finish(context, unit, expansion, Origin.MODEL) is not None
     assert statuses(context) == ["failed_permanent", *["succeeded"] * 4]
     assert "gone" in queries.screenshot(context, shots[0]).error
 

@@ -1,0 +1,82 @@
+"""Who watches is told when a batch begins and how it ended."""
+
+import pytest
+
+from pipeline.engine import events
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.screenshots import announcing, queries, shards, working
+from pipeline.screenshots.states import WorkStatus
+from pipeline.storage.context import Context
+from tests.integration.screenshots.asking.conftest import NewBatch
+from tests.integration.screenshots.conftest import ME
+from tests.support.provider_server import Fault, ProviderServer
+from tests.support.screens import Driver
+
+
+def told_of(context: Context) -> list[dict[str, str]]:
+    return [fields for _, fields in events.read(context.redis, "0", 0.01) if fields["flow"] == "screenshots"]
+
+
+def test_batch_is_announced_when_it_begins_and_when_it_is_done_with_its_times(
+    context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
+) -> None:
+    provider.script.latency_s = 0.05
+    batch, _ = new_batch()
+    begun = working.begin(context, batch)
+    assert begun is not None
+    announcing.started(context, begun.row)
+    driver.look_at(batch)
+    driver.expand(batch)
+    announcing.finished(context, batch)
+    row = queries.batches(context)[0]
+    started, finished = told_of(context)
+    assert started == {
+        "flow": "screenshots", "event": "pipeline:batch:started", "batchDbId": str(batch),
+        "batchId": row.correlation_id, "sourceKey": "screen:1", "attempts": "1", "screenshotCount": "5",
+    }  # fmt: skip
+    assert (finished["event"], finished["status"]) == ("pipeline:batch:finished", "succeeded")
+    assert {name: finished[name] for name in ("batchDbId", "batchId", "sourceKey", "screenshotCount")} == {
+        name: started[name] for name in ("batchDbId", "batchId", "sourceKey", "screenshotCount")
+    }
+    vlm_ms, text_ms, total_ms = (int(finished[name]) for name in ("vlmMs", "textLlmMs", "totalMs"))
+    assert vlm_ms >= 100  # two calls, one after the other
+    assert text_ms >= 50
+    assert total_ms >= vlm_ms + text_ms - 1
+    assert "errorMessage" not in finished
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(UnitError("504 from the model"), "failed"), (UnitError("refused", kind=ErrorKind.PERMANENT), "failed_permanent")],
+    ids=["waits", "given-up"],
+)
+def test_batch_that_failed_says_why(
+    context: Context, driver: Driver, new_batch: NewBatch, error: UnitError, status: str
+) -> None:
+    batch, _ = new_batch()
+    working.begin(context, batch)
+    while shard := shards.claim(context, batch, ME):
+        shards.failed(context, shard, error)
+    assert shards.settle(context, batch).status == WorkStatus(status)
+    announcing.finished(context, batch)
+    (finished,) = told_of(context)
+    assert finished["status"] == status
+    assert str(error) in finished["errorMessage"]
+
+
+def test_batch_that_is_gone_is_not_announced_and_nobody_fails_while_redis_is_away(
+    context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
+) -> None:
+    announcing.finished(context, 4711)
+    assert told_of(context) == []
+    batch, _ = new_batch()
+    provider.push(Fault(status=500))
+    begun = working.begin(context, batch)
+    assert begun is not None
+    context.redis.config_set("min-replicas-to-write", 1)  # writes are refused from now on
+    try:
+        announcing.started(context, begun.row)
+        announcing.finished(context, batch)
+    finally:
+        context.redis.config_set("min-replicas-to-write", 0)
+    assert told_of(context) == []

@@ -1,0 +1,148 @@
+"""A message makes vectors of nodes: by a provider, or lexical ones here."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from pipeline.providers import gates
+from pipeline.providers.gates import SCREENSHOT_EMBEDDINGS
+from pipeline.screenshots.graph import embedding, nodes
+from pipeline.screenshots.graph.models import NODES
+from pipeline.storage import vectors
+from pipeline.storage.context import Context
+from tests.integration.screenshots.conftest import BEGIN, Hand, draft
+from tests.support.provider_server import Fault, ProviderServer, Record
+from tests.support.screens import EMBED, Driver
+
+
+@pytest.fixture
+def made(hand: Hand) -> list[int]:
+    """Four nodes that wait for their vectors, the third of an odd text."""
+    batch, _ = hand.batch()
+    titles = ["apples", "pears", "odd", "plums"]
+    return hand.analyse(
+        batch, [draft(title, at=BEGIN + timedelta(minutes=n), thread=f"t{n}") for n, title in enumerate(titles)]
+    )
+
+
+def states(context: Context) -> list[str]:
+    with context.db.read() as session:
+        return list(session.execute(select(NODES.c.vector_status).order_by(NODES.c.id)).scalars())
+
+
+def models_of(context: Context, node_ids: list[int]) -> list[str]:
+    with context.db.read() as session:
+        found = [vectors.get(session, nodes.KIND, node_id) for node_id in node_ids]
+    return [one[0] if one else "" for one in found]
+
+
+def refuses_odd(record: Record) -> Fault | None:
+    said: Any = record.body["input"]
+    return Fault(status=400) if any(text.startswith("odd") for text in said) else None
+
+
+class TestLexical:
+    """Without a provider."""
+
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {}
+
+    def test_vectors_are_made_here(self, context: Context, driver: Driver, made: list[int]) -> None:
+        assert embedding.waiting(context)
+        done = driver.embed(queue="control")
+        assert (done.done, done.portion) == (4, 0)
+        assert states(context) == ["done"] * 4
+        assert set(models_of(context, made)) == {embedding.space_of(context.settings)}
+        assert not embedding.waiting(context)
+
+    def test_a_portion_is_made_at_once_and_the_next_message_goes_on(
+        self, context: Context, driver: Driver, made: list[int]
+    ) -> None:
+        done = driver.embed(3, queue="control")
+        assert (done.done, bool(done.portion)) == (3, True)
+        assert driver.embed(done.portion, queue="control").done == 1
+
+
+def test_provider_makes_the_vectors_of_a_portion_in_one_call(
+    context: Context, driver: Driver, provider: ProviderServer, made: list[int]
+) -> None:
+    assert driver.embed().done == 4
+    assert [record.path for record in provider.records] == [EMBED]
+    assert models_of(context, made) == ["ai:vectors"] * 4
+    assert states(context) == ["done"] * 4
+
+
+def test_text_that_is_refused_alone_is_given_up_and_the_others_get_their_vectors(
+    context: Context, driver: Driver, provider: ProviderServer, made: list[int]
+) -> None:
+    provider.script.rule = refuses_odd
+    portion = embedding.PORTION
+    for _ in range(20):
+        portion = driver.embed(portion).portion
+        if not portion:
+            break
+    assert states(context) == ["done", "done", "failed", "done"]
+    assert models_of(context, made) == ["ai:vectors", "ai:vectors", "", "ai:vectors"]
+    with context.db.read() as session:
+        error = session.execute(select(NODES.c.vector_error).where(NODES.c.id == made[2])).scalar_one()
+    assert "(400)" in str(error)
+
+
+def test_one_bad_text_among_many_is_found_with_few_calls(
+    context: Context, driver: Driver, provider: ProviderServer, hand: Hand
+) -> None:
+    batch, _ = hand.batch()
+    titles = [*(f"n{number}" for number in range(31)), "odd"]
+    hand.analyse(batch, [draft(title) for title in titles])
+    provider.script.rule = refuses_odd
+    portion = embedding.PORTION
+    while portion:
+        portion = driver.embed(portion).portion
+    assert states(context) == [*["done"] * 31, "failed"]
+    assert len(provider.records) <= 12  # one by one, with all others again after each, were 63
+
+
+def test_passing_error_leaves_all_waiting_and_says_when_to_try_again(
+    context: Context, driver: Driver, provider: ProviderServer, made: list[int]
+) -> None:
+    provider.push(Fault(status=503, headers={"Retry-After": "7"}))
+    done = driver.embed()
+    assert (done.done, done.portion, done.retry_in_s) == (0, 0, 7)
+    assert states(context) == ["waiting"] * 4
+    assert driver.embed().done == 4
+
+
+def test_closed_gate_costs_no_call(context: Context, driver: Driver, provider: ProviderServer, made: list[int]) -> None:
+    gates.pause(context, SCREENSHOT_EMBEDDINGS, 60)
+    done = driver.embed()
+    assert (done.done, done.portion) == (0, 0)
+    assert done.retry_in_s
+    assert provider.records == []
+
+
+def test_reply_with_too_few_vectors_stores_none(
+    context: Context, driver: Driver, provider: ProviderServer, made: list[int]
+) -> None:
+    body = {"data": [{"index": 0, "embedding": [1.0, 0.0]}], "model": "vectors", "usage": {}}
+    provider.push(Fault(status=200, body=body))
+    assert driver.embed().done == 0
+    assert states(context) == ["waiting"] * 4
+
+
+def test_vector_of_a_text_that_changed_meanwhile_is_discarded(
+    context: Context, driver: Driver, provider: ProviderServer, made: list[int]
+) -> None:
+    def change(record: Record) -> None:
+        changed = update(NODES).where(NODES.c.id == made[0]).values(title="cherries", version=2)
+        with context.db.transaction() as session:
+            session.execute(changed)
+
+    provider.script.rule = change
+    assert driver.embed().done == 3
+    assert states(context) == ["waiting", "done", "done", "done"]
+    provider.script.rule = None
+    assert driver.embed().done == 1
+    assert "cherries" in provider.records[1].prompt

@@ -1,0 +1,300 @@
+"""A message makes nodes of a batch: by the text model, and directly where it is away or no use."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from pipeline.engine.traces import AiCall
+from pipeline.providers import gates
+from pipeline.providers.gates import SCREENSHOT_TEXT
+from pipeline.screenshots import launching, queries, recovery, working
+from pipeline.screenshots.graph.models import CALLS, EDGES, NODES
+from pipeline.screenshots.models import SHOTS
+from pipeline.screenshots.routing import CONTROL, CPU
+from pipeline.storage.context import Context
+from tests.integration.screenshots.asking.conftest import NewBatch
+from tests.support.provider_server import Fault, ProviderServer
+from tests.support.screens import Driver, Models, expanded, seen
+
+
+@pytest.fixture
+def analysed(driver: Driver, new_batch: NewBatch, provider: ProviderServer) -> Callable[[], int]:
+    """Makes a batch that was looked at; what was asked for that is forgotten."""
+
+    def make() -> int:
+        batch, _ = new_batch()
+        driver.look_at(batch)
+        provider.records.clear()
+        return batch
+
+    return make
+
+
+def nodes_of(context: Context) -> list[Any]:
+    with context.db.read() as session:
+        return list(session.execute(select(NODES).order_by(NODES.c.id)))
+
+
+def row_of(context: Context, batch: int) -> Any:
+    (row,) = [row for row in queries.batches(context) if row.id == batch]
+    return row
+
+
+def expansions(context: Context) -> list[Any]:
+    with context.db.read() as session:
+        return list(session.execute(select(CALLS).where(CALLS.c.operation == "text_expand").order_by(CALLS.c.id)))
+
+
+def test_model_makes_nodes_and_edges_and_they_name_it(
+    context: Context, driver: Driver, analysed: Callable[[], int]
+) -> None:
+    batch = analysed()
+    made = driver.expand(batch)
+    assert (made.done, made.again) == (True, False)
+    event, plan = nodes_of(context)
+    assert (event.title, event.kind, event.made_by) == ("Writing a test, expanded", "event", "model")
+    assert (plan.title, plan.kind, plan.thread_id) == ("Go on with Writing a test", "plan", event.thread_id)
+    with context.db.read() as session:
+        assert [tuple(row) for row in session.execute(select(EDGES))] == [(plan.id, event.id, "derived_from")]
+    row = row_of(context, batch)
+    assert (row.status, row.made_by, row.error) == ("succeeded", "model", None)
+    (call,) = expansions(context)
+    assert (call.provider, call.model, call.attempt, call.ask) == ("ai", "writer", 1, "first")
+    assert json.loads(call.shot_ids) == json.loads(row.shot_ids)
+    assert queries.show(context, event.id).provenance[0].model == "writer"
+
+
+def test_reply_that_was_paid_for_is_used_by_the_worker_that_comes_after_a_lost_one(
+    context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    batch = analysed()
+
+    def die(*_: object, **__: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(working, "finish", die)
+        driver.expand(batch)
+    assert nodes_of(context) == []
+    assert recovery.free_lost(context, {"w"}) == 1
+    assert driver.expand(batch).done
+    assert len(provider.records) == 1, "no second call"
+    assert [node.made_by for node in nodes_of(context)] == ["model", "model"]
+    assert [call.attempt for call in expansions(context)] == [1]
+
+
+def test_stored_reply_is_used_although_the_text_model_is_away_meanwhile(
+    context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    batch = analysed()
+
+    def die(*_: object, **__: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(working, "finish", die)
+        driver.expand(batch)
+    recovery.free_lost(context, {"w"})
+    assert driver.expand(batch, CONTROL).done
+    assert {node.made_by for node in nodes_of(context)} == {"model"}
+
+
+def test_unusable_reply_is_mended_once(
+    context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
+) -> None:
+    batch = analysed()
+    provider.push(Fault(status=200, text='{"nodes": []}'))
+    made = driver.expand(batch)
+    assert (made.done, made.again) == (False, True)
+    row = row_of(context, batch)
+    assert (row.status, row.attempts, row.ask) == ("pending", 0, "repair")
+    assert driver.expand(batch).done
+    assert "none is of kind event" in provider.records[1].prompt
+    assert [(call.attempt, call.ask) for call in expansions(context)] == [(1, "repair")]
+    assert {node.made_by for node in nodes_of(context)} == {"model"}
+
+
+def test_reply_that_is_broken_twice_leaves_segments_as_they_stand_and_says_so(
+    context: Context, driver: Driver, provider: ProviderServer, models: Models, analysed: Callable[[], int]
+) -> None:
+    models.expand = lambda _: "no JSON at all"
+    batch = analysed()
+    assert driver.expand(batch).again
+    assert driver.expand(batch).done
+    assert len(provider.records) == 2
+    (node,) = nodes_of(context)
+    assert (node.title, node.made_by) == ("Writing a test", "direct")
+    row = row_of(context, batch)
+    assert (row.status, row.made_by) == ("succeeded", "direct")
+    assert "the reply is no JSON" in row.notes
+    assert "No text model expanded these segments" in row.notes
+
+
+def test_valid_nodes_of_a_reply_that_stays_broken_are_kept(
+    context: Context, driver: Driver, models: Models, analysed: Callable[[], int]
+) -> None:
+    def half(asked: dict[str, Any]) -> object:
+        reply = expanded(asked)
+        reply["nodes"][1]["kind"] = "poem"
+        return reply
+
+    models.expand = half
+    batch = analysed()
+    driver.expand(batch)
+    assert driver.expand(batch).done
+    assert [(node.kind, node.made_by) for node in nodes_of(context)] == [("event", "model")]
+    assert "only the valid parts of the text model's reply were taken" in row_of(context, batch).notes
+
+
+def test_text_model_that_fails_three_times_is_done_without(
+    context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
+) -> None:
+    batch = analysed()
+    provider.push(*[Fault(status=500)] * 3)
+    for attempt in (1, 2):
+        made = driver.expand(batch)
+        assert (made.done, made.again, bool(made.retry_in_s)) == (False, False, True)
+        row = row_of(context, batch)
+        assert (row.status, row.attempts) == ("failed", attempt)
+        assert driver.expand(batch).unit is None, "not due"
+        driver.skip_waits()
+    assert driver.expand(batch).done
+    assert len(provider.records) == 3
+    row = row_of(context, batch)
+    assert (row.status, row.made_by, row.error) == ("succeeded", "direct", None)
+    assert "the text model failed: provider 'ai' failed (500)" in row.notes
+    assert [node.made_by for node in nodes_of(context)] == ["direct"]
+    with context.db.read() as session:
+        failed = select(AiCall.status).where(AiCall.operation == "text_expand")
+        assert list(session.execute(failed).scalars()) == ["transient"] * 3
+
+
+def test_refusal_of_the_text_model_costs_one_call(
+    context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
+) -> None:
+    batch = analysed()
+    provider.push(Fault("refusal"))
+    assert driver.expand(batch).done
+    assert len(provider.records) == 1
+    assert row_of(context, batch).made_by == "direct"
+
+
+def test_closed_gate_uses_no_attempt_and_the_message_takes_its_place_again(
+    context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
+) -> None:
+    batch = analysed()
+    gates.pause(context, SCREENSHOT_TEXT, None)
+    made = driver.expand(batch)
+    assert (made.done, made.again) == (False, True)
+    row = row_of(context, batch)
+    assert (row.status, row.attempts, row.launches) == ("pending", 0, 1)
+    assert provider.records == []
+    gates.resume(context, SCREENSHOT_TEXT)
+    assert driver.expand(batch).done
+
+
+def test_batches_go_on_without_the_text_model_while_its_breaker_is_open(
+    context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch, analysed: Callable[[], int]
+) -> None:
+    analysed()
+    gates.breaker(context, "ai:text").open(600, "by hand")
+    batch, _ = new_batch()
+    with context.db.transaction() as session:
+        session.execute(NODES.delete())
+    (launch,) = [one for one in launching.plan(context) if one.id == batch]
+    assert launch.expand == CONTROL
+    driver.look_at(batch)
+    provider.records.clear()
+    assert driver.expand(batch, launch.expand).done
+    assert provider.records == []
+    assert [node.made_by for node in nodes_of(context)] == ["direct"]
+    assert "No text model expanded these segments" in row_of(context, batch).notes
+
+
+def test_threads_that_nobody_was_told_of_begin_new_ones(
+    context: Context, driver: Driver, models: Models, analysed: Callable[[], int]
+) -> None:
+    def elsewhere(asked: dict[str, Any]) -> object:
+        reply = expanded(asked)
+        for node in reply["nodes"]:
+            node["thread_id"] = "thread_of_the_text_model"
+        return reply
+
+    models.index = lambda asked: seen(asked, merge_hint={"decision": "MERGE", "thread_id": "invented"})
+    models.expand = elsewhere
+    batch = analysed()
+    assert driver.expand(batch).done
+    event, plan = nodes_of(context)
+    assert event.thread_id == plan.thread_id
+    assert event.thread_id not in {"invented", "thread_of_the_text_model"}
+    notes = row_of(context, batch).notes
+    assert "asks for a thread that it was not told of" in notes
+    assert "names another thread than its segment has" in notes
+
+
+def test_segments_go_on_with_a_thread_of_the_history(
+    context: Context, driver: Driver, models: Models, provider: ProviderServer, analysed: Callable[[], int]
+) -> None:
+    first = analysed()
+    driver.expand(first)
+    thread = nodes_of(context)[0].thread_id
+    told_of: list[str] = []
+
+    def goes_on(asked: dict[str, Any]) -> object:
+        told_of.extend(known["thread_id"] for known in asked["before"]["threads"])
+        return seen(asked, merge_hint={"decision": "MERGE", "thread_id": told_of[0]})
+
+    models.index = goes_on
+    second = analysed()
+    assert set(told_of) == {thread}
+    driver.expand(second)
+    assert {node.thread_id for node in nodes_of(context)} == {thread}
+    with context.db.read() as session:
+        assert len(set(session.execute(select(NODES.c.batch_id)).scalars())) == 2
+
+
+def test_batch_without_segments_is_done_without_a_call(
+    context: Context, driver: Driver, models: Models, provider: ProviderServer, analysed: Callable[[], int]
+) -> None:
+    models.index = lambda asked: {"segments": [], "entities": [], "screenshots": []}
+    batch = analysed()
+    assert driver.expand(batch).done
+    assert provider.records == []
+    assert nodes_of(context) == []
+    assert row_of(context, batch).status == "succeeded"
+
+
+def test_segments_made_by_rules_are_told_from_those_of_a_model(
+    context: Context, driver: Driver, new_batch: NewBatch
+) -> None:
+    batch, _ = new_batch()
+    driver.look_at(batch, CPU)
+    assert driver.expand(batch, CONTROL).done
+    assert {node.made_by for node in nodes_of(context)} == {"rules"}
+    assert row_of(context, batch).made_by == "rules"
+
+
+def test_frames_that_are_deleted_meanwhile_do_not_move_segments_to_other_frames(
+    context: Context, driver: Driver, models: Models, provider: ProviderServer, new_batch: NewBatch
+) -> None:
+    def one_each(asked: dict[str, Any]) -> object:
+        reply = seen(asked)
+        reply["segments"] = [
+            {"screen_ids": [shot["screen_id"]], "event": {"title": f"about {shot['screenshot_id']}"}}
+            for shot in asked["screenshots"]
+        ]
+        return reply
+
+    models.index = one_each
+    batch, shots = new_batch()
+    driver.look_at(batch)
+    with context.db.transaction() as session:
+        session.execute(SHOTS.delete().where(SHOTS.c.id == shots[0]))
+    assert driver.expand(batch, CONTROL).done
+    found = {node.title: [shot.id for shot in queries.show(context, node.id).screenshots] for node in nodes_of(context)}
+    assert found == {f"about {shot}": [shot] for shot in shots[1:]}

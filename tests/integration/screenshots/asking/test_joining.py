@@ -1,0 +1,168 @@
+"""A message merges nodes: by the text model, and by rules where there is none or its reply is no use."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select, update
+
+from pipeline.engine.traces import AiCall
+from pipeline.providers import gates
+from pipeline.providers.gates import SCREENSHOT_TEXT
+from pipeline.screenshots import queries, recovery
+from pipeline.screenshots.graph import merges
+from pipeline.screenshots.graph.models import CALLS, LINKS, NODES
+from pipeline.screenshots.graph.nodes import Content
+from pipeline.screenshots.routing import CONTROL
+from pipeline.storage.context import Context
+from tests.integration.screenshots.conftest import BEGIN, Draft, Hand
+from tests.support.provider_server import Fault, ProviderServer
+from tests.support.screens import Driver, told
+
+
+def said(title: str, *keywords: str) -> Content:
+    return Content(title, f"About {title}.", keywords, importance=len(keywords))
+
+
+@pytest.fixture
+def pair(driver: Driver, hand: Hand) -> tuple[int, int]:
+    """A node that stands, with a vector, and a newer one of its thread and kind that waits."""
+    return add(driver, hand, "apples", "red"), add(driver, hand, "pears", "green", "sweet")
+
+
+def add(driver: Driver, hand: Hand, title: str, *keywords: str) -> int:
+    batch, shots = hand.batch()
+    later = BEGIN + timedelta(minutes=batch)
+    (node,) = hand.analyse(batch, [Draft("event", said(title, *keywords), later, shots[:2], "t")])
+    driver.join(alone=True)
+    with hand.context.db.transaction() as session:
+        session.execute(update(NODES).where(NODES.c.id == node).values(vector_status="done"))
+    return node
+
+
+def merged_calls(context: Context) -> list[Any]:
+    with context.db.read() as session:
+        return list(session.execute(select(CALLS).where(CALLS.c.operation == "text_merge")))
+
+
+def traced(context: Context) -> list[str]:
+    with context.db.read() as session:
+        return list(session.execute(select(AiCall.status).where(AiCall.operation == "text_merge")).scalars())
+
+
+def test_nodes_with_nothing_to_be_merged_with_need_no_model(
+    context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int]
+) -> None:
+    first, second = pair
+    assert provider.records == []
+    assert (queries.show(context, first).node.status, queries.show(context, second).node.status) == (
+        "succeeded", "pending",
+    )  # fmt: skip
+
+
+def test_model_writes_the_merged_node_which_names_it_and_waits_for_its_vector(
+    context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int]
+) -> None:
+    first, second = pair
+    assert driver.join().done == 1
+    node = queries.show(context, second).node
+    assert (node.id, node.title, node.summary) == (first, "apples & pears", "Both.")
+    assert json.loads(node.keywords) == ["both", "red", "green", "sweet"]
+    assert (node.importance, node.vector_status, node.version) == (2, "waiting", 2)
+    assert json.loads(node.merged_from_ids) == [second]
+    assert node.event_time == BEGIN + timedelta(minutes=2)
+    assert len(queries.show(context, first).screenshots) == 4
+    (call,) = merged_calls(context)
+    assert (call.node_id, call.model, call.attempt, len(json.loads(call.shot_ids))) == (first, "writer", 1, 4)
+    assert queries.show(context, first).provenance[-1].model == "writer"
+    assert [told(record)["new"]["title"] for record in provider.records] == ["pears"]
+    assert driver.join().done == 0
+
+
+def test_rules_merge_where_nobody_is_asked(
+    context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int]
+) -> None:
+    first, second = pair
+    assert driver.join(CONTROL).done == 1
+    node = queries.show(context, second).node
+    assert (node.id, node.title, node.summary) == (first, "apples / pears", "About apples.\nAbout pears.")
+    assert node.vector_status == "waiting"
+    assert queries.show(context, first).provenance[-1].method == "rules"
+    assert (provider.records, merged_calls(context)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(status=200, text="no JSON"), Fault(status=200, text='{"title": ""}'), Fault("refusal"), Fault(status=500),
+        Fault("truncated", text='{"title": "ap'),
+    ],
+    ids=["no-json", "no-title", "refused", "server-error", "cut-off"],
+)  # fmt: skip
+def test_rules_merge_where_the_model_is_no_use(
+    context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int], fault: Fault
+) -> None:
+    provider.push(fault)
+    assert driver.join().done == 1
+    assert queries.show(context, pair[0]).node.title == "apples / pears"
+    assert queries.show(context, pair[0]).provenance[-1].method == "rules"
+    assert merged_calls(context) == []
+    assert len(traced(context)) == 1, "what was paid for is told of"
+
+
+def test_closed_gate_sends_the_node_back_without_an_attempt(
+    context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int]
+) -> None:
+    gates.pause(context, SCREENSHOT_TEXT, None)
+    joined = driver.join()
+    assert (joined.done, joined.retry_in_s is not None) == (0, True)
+    node = queries.show(context, pair[1]).node
+    assert (node.id, node.status, node.attempts) == (pair[1], "pending", 0)
+    assert provider.records == []
+    gates.resume(context, SCREENSHOT_TEXT)
+    driver.skip_waits()
+    assert driver.join().done == 1
+
+
+def test_merge_of_a_worker_that_was_lost_is_done_once_by_another(
+    context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object, **__: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(merges, "commit", die)
+        driver.join()
+    assert driver.join().done == 0, "it is held"
+    assert recovery.free_lost(context, {"w"}) == 1
+    assert driver.join().done == 1
+    assert queries.show(context, pair[0]).node.title == "apples & pears"
+    assert [call.attempt for call in merged_calls(context)] == [2]
+
+
+def test_two_messages_at_once_on_one_target_lose_nothing(
+    context: Context, driver: Driver, provider: ProviderServer, hand: Hand
+) -> None:
+    provider.script.latency_s = 0.05
+    made = [add(driver, hand, f"n{number}") for number in range(6)]
+    barrier = threading.Barrier(2)
+
+    def work(_: int) -> int:
+        barrier.wait(30)
+        done = 0
+        while merges.waiting(context):
+            done += driver.join().done
+        return done
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sum(pool.map(work, range(2))) == 5
+    with context.db.read() as session:
+        (node,) = session.execute(select(NODES).where(NODES.c.merged_into_id.is_(None))).all()
+        assert session.execute(select(func.count()).select_from(LINKS).where(LINKS.c.node_id == node.id)).scalar() == 12
+    assert node.title == " & ".join(f"n{number}" for number in range(6))
+    assert json.loads(node.merged_from_ids) == made[1:]
+    assert provider.max_concurrent == 1, "merges into one target are serial: nothing is paid for twice"
+    assert len(provider.records) == 5

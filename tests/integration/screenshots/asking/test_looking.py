@@ -1,0 +1,239 @@
+"""A message looks at a shard: what is asked, what is stored, and what becomes of a call that goes wrong."""
+
+import hashlib
+import json
+from typing import Any
+
+from sqlalchemy import select
+
+from pipeline.engine.traces import AiCall
+from pipeline.providers import gates
+from pipeline.providers.gates import SCREENSHOT_VISION
+from pipeline.screenshots import queries, recovery, shards, working
+from pipeline.screenshots.frames import storage
+from pipeline.screenshots.graph.models import CALLS
+from pipeline.screenshots.models import BATCHES, SHARDS
+from pipeline.screenshots.routing import CPU
+from pipeline.screenshots.states import WorkStatus
+from pipeline.storage.context import Context
+from tests.integration.screenshots.asking.conftest import NewBatch
+from tests.support.provider_server import Fault, ProviderServer
+from tests.support.screens import Driver, Models, seen, told
+
+
+def shard_rows(context: Context) -> list[Any]:
+    with context.db.read() as session:
+        return list(session.execute(select(SHARDS).order_by(SHARDS.c.number)))
+
+
+def used_calls(context: Context) -> list[Any]:
+    with context.db.read() as session:
+        return list(session.execute(select(CALLS).order_by(CALLS.c.id)))
+
+
+def traced(context: Context) -> list[tuple[str, str, str]]:
+    with context.db.read() as session:
+        found = session.execute(select(AiCall.operation, AiCall.model, AiCall.status).order_by(AiCall.id))
+        return [(row.operation, row.model, row.status) for row in found]
+
+
+def batch_row(context: Context) -> Any:
+    with context.db.read() as session:
+        return session.execute(select(BATCHES)).one()
+
+
+def titles(context: Context) -> list[str]:
+    index = json.loads(batch_row(context).index_json)
+    return [segment["event"]["title"] for segment in index["segments"]]
+
+
+def test_good_replies_are_stored_with_what_they_rest_on(
+    context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
+) -> None:
+    batch, shots = new_batch()
+    assert driver.look_at(batch).status is WorkStatus.PENDING
+    assert titles(context) == ["Writing a test"]  # the boundary between the shards is gone
+    assert [queries.screenshot(context, shot).ocr_text for shot in shots] == [f"text {shot}" for shot in shots]
+    first, second = used_calls(context)
+    said = provider.records[0].body["messages"]
+    digest = hashlib.sha256(f"{said[0]['content']}\0{said[1]['content'][0]['text']}".encode()).hexdigest()
+    assert (first.batch_id, first.operation, first.provider, first.model) == (batch, "vlm_analyze_shard", "ai", "eyes")
+    assert (first.prompt_hash, first.attempt, first.ask) == (digest, 1, "first")
+    assert [json.loads(call.shot_ids) for call in (first, second)] == [shots[:3], shots[3:]]
+    assert traced(context) == [("vlm_analyze_shard", "eyes", "ok")] * 2
+    assert [len(record.body["messages"][1]["content"]) - 1 for record in provider.records] == [3, 2]
+    # Screens are counted in the batch, not in the shard.
+    assert [[one["screen_id"] for one in told(record)["screenshots"]] for record in provider.records] == [
+        [1, 2, 3], [4, 5],
+    ]  # fmt: skip
+
+
+def test_unusable_reply_is_mended_once_by_a_second_message(
+    context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
+) -> None:
+    batch, _ = new_batch()
+    working.begin(context, batch)
+    provider.push(Fault(status=200, text='{"segments": 5}'))
+    looked = driver.analyse(batch)
+    assert (looked.worked, looked.again) == (True, True)
+    row = shard_rows(context)[0]
+    assert (row.status, row.attempts, row.ask, row.reply) == ("pending", 0, "repair", '{"segments": 5}')
+    assert used_calls(context) == []
+    assert not driver.analyse(batch).again
+    asked = provider.records[1].body["messages"][1]["content"]
+    assert "segments: Input should be a valid list" in asked[0]["text"]
+    assert len(asked) == 4  # the pictures are sent again
+    row = shard_rows(context)[0]
+    assert (row.status, row.attempts, row.reply) == ("succeeded", 1, None)
+    assert [(call.attempt, call.ask) for call in used_calls(context)] == [(1, "repair")]
+
+
+def test_reply_that_stays_unusable_gives_up_its_batch_after_one_repair(
+    context: Context, driver: Driver, provider: ProviderServer, models: Models, new_batch: NewBatch
+) -> None:
+    models.index = lambda asked: seen(asked) if len(asked["screenshots"]) == 2 else "I cannot say."
+    batch, _ = new_batch()
+    assert driver.look_at(batch).status is WorkStatus.FAILED_PERMANENT
+    assert len(provider.records) == 3  # two about the first shard, one about the second
+    assert [row.status for row in shard_rows(context)] == ["failed_permanent", "succeeded"]
+    reason = recovery.dead_letters(context)[0].reason
+    assert reason.startswith("shard 1: the model's reply is no use, also after a repair: the reply is no JSON")
+
+
+def test_valid_parts_of_a_reply_that_stays_broken_are_kept_and_it_says_so(
+    context: Context, driver: Driver, provider: ProviderServer, models: Models, new_batch: NewBatch
+) -> None:
+    def half(asked: dict[str, Any]) -> object:
+        reply = seen(asked)
+        reply["segments"].append({"screen_ids": "all", "event": {}})
+        return reply
+
+    models.index = half
+    batch, _ = new_batch()
+    assert driver.look_at(batch).status is WorkStatus.PENDING
+    assert len(provider.records) == 4
+    assert titles(context) == ["Writing a test"]
+    assert "only the valid parts of the reply were taken" in batch_row(context).notes
+
+
+def test_reply_that_is_cut_off_is_not_asked_for_again(
+    context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
+) -> None:
+    batch, _ = new_batch()
+    provider.push(Fault("truncated", text='{"segments": ['))
+    assert driver.look_at(batch).status is WorkStatus.FAILED_PERMANENT
+    assert len(provider.records) == 2
+    assert "PENSTOCK_SCREENSHOTS__SHARD_SIZE" in recovery.dead_letters(context)[0].reason
+
+
+def test_screenshots_that_were_not_sent_are_left_out(
+    context: Context, driver: Driver, models: Models, new_batch: NewBatch
+) -> None:
+    others = new_batch()[1]
+
+    def confused(asked: dict[str, Any]) -> object:
+        reply = seen(asked)
+        reply["segments"][0]["screen_ids"].append(77)
+        reply["segments"].append({"screen_ids": [99], "event": {"title": "Elsewhere"}})
+        reply["screenshots"].append({"screenshot_id": others[0], "ocr_text": "not asked for"})
+        return reply
+
+    models.index = confused
+    batch, _ = new_batch()
+    driver.look_at(batch)
+    notes = queries.batches(context)[0].notes
+    assert "“Elsewhere” was left out" in notes
+    assert f"a screenshot that was not sent was described: {others[0]}" in notes
+    assert queries.screenshot(context, others[0]).ocr_text is None
+    segments = json.loads(queries.batches(context)[0].index_json)["segments"]
+    assert [segment["screen_ids"] for segment in segments] == [[1, 2, 3, 4, 5]]
+
+
+def test_refusal_is_final_for_its_shard_and_its_sibling_is_paid_for_once(
+    context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
+) -> None:
+    batch, _ = new_batch()
+    provider.push(Fault("refusal"))
+    assert driver.look_at(batch).status is WorkStatus.FAILED_PERMANENT
+    assert [row.status for row in shard_rows(context)] == ["failed_permanent", "succeeded"]
+    assert "refused to answer" in recovery.dead_letters(context)[0].reason
+    assert traced(context)[0] == ("vlm_analyze_shard", "eyes", "permanent")
+    recovery.replay(context, "batch")
+    assert driver.look_at(batch).status is WorkStatus.PENDING
+    assert len(provider.records) == 3
+
+
+def test_shard_that_met_a_server_error_waits_and_is_asked_about_alone(
+    context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
+) -> None:
+    batch, _ = new_batch()
+    provider.push(Fault(status=503))
+    settled = driver.look_at(batch)
+    assert settled.status is WorkStatus.FAILED
+    assert settled.retry_in_s is not None
+    assert 4 < settled.retry_in_s < 16  # 5 s and a jitter of up to 10
+    assert [(row.status, row.attempts) for row in shard_rows(context)] == [("failed", 1), ("succeeded", 1)]
+    assert working.begin(context, batch) is None, "not due"
+    driver.skip_waits()
+    assert driver.look_at(batch).status is WorkStatus.PENDING
+    assert [len(told(record)["screenshots"]) for record in provider.records] == [3, 2, 3]
+    assert [(call.attempt, json.loads(call.shot_ids)[0]) for call in used_calls(context)][1][0] == 2
+    assert batch_row(context).error is None
+
+
+def test_shard_that_meets_a_rate_limit_goes_back_and_waits_at_the_gate_without_an_attempt(
+    context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
+) -> None:
+    batch, _ = new_batch()
+    working.begin(context, batch)
+    provider.push(Fault(status=429, headers={"Retry-After": "300"}))
+    assert driver.analyse(batch).again
+    assert [(row.status, row.attempts) for row in shard_rows(context)] == [("pending", 0)] * 2
+    # The gate is closed now: nothing is sent.
+    assert driver.analyse(batch).again
+    assert len(provider.records) == 1
+    assert gates.closed_because(context, SCREENSHOT_VISION)
+
+
+def test_shard_before_a_closed_gate_goes_back_without_an_attempt_and_without_a_call(
+    context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
+) -> None:
+    batch, _ = new_batch()
+    working.begin(context, batch)
+    gates.pause(context, SCREENSHOT_VISION, None)
+    assert driver.analyse(batch).again
+    assert [(row.status, row.attempts, row.claim_id) for row in shard_rows(context)] == [("pending", 0, None)] * 2
+    assert provider.records == []
+    assert traced(context) == []
+    assert shards.settle(context, batch).status is None
+    gates.resume(context, SCREENSHOT_VISION)
+    assert driver.look_at(batch).status is WorkStatus.PENDING
+
+
+def test_frames_whose_files_are_gone_are_not_sent_and_a_shard_without_any_costs_no_call(
+    context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
+) -> None:
+    batch, shots = new_batch()
+    gone = [shots[0], *shots[3:]]
+    storage.discard(context.settings, [queries.screenshot(context, shot).file for shot in gone])
+    assert driver.look_at(batch).status is WorkStatus.PENDING
+    assert [[one["screenshot_id"] for one in told(record)["screenshots"]] for record in provider.records] == [
+        shots[1:3]
+    ]
+    assert "1 screenshots were deleted before they were analysed" in batch_row(context).notes
+    assert [json.loads(call.shot_ids) for call in used_calls(context)] == [shots[1:3]]
+    states = [queries.screenshot(context, shot).status for shot in shots]
+    assert states == ["failed_permanent", "succeeded", "succeeded", "failed_permanent", "failed_permanent"]
+
+
+def test_without_a_provider_text_is_recognised_here_and_the_batch_says_so(
+    context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
+) -> None:
+    batch, shots = new_batch()
+    assert driver.look_at(batch, CPU).status is WorkStatus.PENDING
+    assert provider.records == []
+    assert f"Screen {shots[0]}" in queries.screenshot(context, shots[0]).ocr_text
+    assert "No vision model looked at these screenshots" in batch_row(context).notes
+    assert {(call.operation, call.provider, call.model) for call in used_calls(context)} == {
+        ("rules", "local", "rules")
+    }

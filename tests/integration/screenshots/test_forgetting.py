@@ -1,0 +1,193 @@
+"""A time range is deleted while a batch of it is somewhere on its way."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from pipeline.engine import traces
+from pipeline.engine.errors import ErrorKind, UnitError, UserError
+from pipeline.engine.traces import AiCall
+from pipeline.screenshots import launching, queries, shards, working
+from pipeline.screenshots.analysis.provenance import Operation
+from pipeline.screenshots.frames import buffering
+from pipeline.screenshots.graph import forgetting, merges, nodes
+from pipeline.screenshots.graph.models import CALLS, NODES
+from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
+from pipeline.screenshots.states import Ask, Origin, WorkStatus
+from pipeline.screenshots.working import UsedCall
+from pipeline.storage.context import Context
+from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Evidence, Hand, as_expansion, as_index, draft
+from tests.integration.screenshots.test_finding import everything
+
+SECRET = "secret"
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_SCREENSHOTS__SHARD_SIZE": "2"}
+
+
+def trace(operation: str, said: str) -> dict[str, Any]:
+    return {
+        "capability": "text", "operation": operation, "provider": "p", "model": "m", "status": "ok", "preview": said,
+        "created_at": BEGIN,
+    }  # fmt: skip
+
+
+def waits(context: Context, hand: Hand, batch: int) -> None:
+    """Not begun."""
+
+
+def sent(context: Context, hand: Hand, batch: int) -> None:
+    launching.plan(context)
+
+
+def analysing(context: Context, hand: Hand, batch: int) -> None:
+    """One shard is done, one to be mended, one at work."""
+    working.begin(context, batch)
+    done = shards.claim(context, batch, ME)
+    assert done is not None
+    read = as_index({shot.id: Evidence(f"{SECRET} words") for shot in done.shots.values()})
+    call = UsedCall(Operation.ANALYSE, "p", "m", "", 1, Ask.FIRST, [shot.id for shot in done.shots.values()])
+    assert shards.done(context, done, read, call, [f"a {SECRET} note"], trace("a", f"{SECRET} reply"))
+    broken = shards.claim(context, batch, ME)
+    assert broken is not None
+    assert shards.to_repair(context, broken, f"{SECRET} and broken", trace("b", f"{SECRET} reply"))
+    assert shards.claim(context, batch, ME) is not None
+
+
+def failed(context: Context, hand: Hand, batch: int) -> None:
+    working.begin(context, batch)
+    while shard := shards.claim(context, batch, ME):
+        shards.failed(context, shard, UnitError(f"{SECRET} error"))
+    assert shards.settle(context, batch).status is WorkStatus.FAILED
+
+
+def given_up(context: Context, hand: Hand, batch: int) -> None:
+    working.begin(context, batch)
+    while shard := shards.claim(context, batch, ME):
+        shards.failed(context, shard, UnitError(f"{SECRET} error", kind=ErrorKind.PERMANENT))
+    assert shards.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
+
+
+def analysed(context: Context, hand: Hand, batch: int) -> None:
+    with context.db.read() as session:
+        ids = list(session.execute(select(SHOTS.c.id).where(SHOTS.c.batch_id == batch)).scalars())
+    hand.look_at_all(batch, {ids[0]: Evidence(f"{SECRET} words")})
+
+
+def expanding(context: Context, hand: Hand, batch: int) -> None:
+    analysed(context, hand, batch)
+    unit = working.claim(context, batch, ME)
+    assert unit is not None
+    call = UsedCall(Operation.EXPAND, "p", "m", "", 1, Ask.FIRST, [])
+    assert working.keep_reply(context, unit, f"{SECRET} reply", trace("c", f"{SECRET} reply"), call)
+
+
+@pytest.mark.parametrize("step", [waits, sent, analysing, failed, given_up, analysed, expanding])
+def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_anew(
+    context: Context, hand: Hand, step: Callable[[Context, Hand, int], None]
+) -> None:
+    batch, shots = hand.batch(ts=BEGIN)
+    step(context, hand, batch)
+    unit, shard = working.claim(context, batch, ME), shards.claim(context, batch, ME)
+    done = forgetting.forget(context, BEGIN, BEGIN + timedelta(seconds=2))
+    assert done.screenshots == 2
+    left = [queries.screenshot(context, shot) for shot in shots[2:]]
+    assert [(row.status, row.batch_id, row.error) for row in left] == [("pending", None, None)] * 3
+    assert queries.batches(context) == []
+    # Whoever was at work writes nothing more, and is not sent anything.
+    if unit is not None:
+        late = as_expansion(batch, shots, [draft("late", shots)])
+        assert working.finish(context, unit, late, Origin.MODEL) is None
+    reply = trace("late", f"{SECRET} reply")
+    if unit is not None:
+        assert working.fail(context, unit, UnitError("late"), reply).event is None
+    if shard is not None:
+        assert not hand.look(shard)
+        assert shards.failed(context, shard, UnitError("late"), reply).event is None
+    assert SECRET not in everything(context)
+    assert shards.settle(context, batch).status is None
+    assert working.begin(context, batch) is None
+    assert launching.plan(context) == []
+    with context.db.read() as session:
+        for table in (SHARDS, NODES, CALLS):
+            assert session.execute(select(func.count()).select_from(table)).scalar() == 0
+    # They wait for a batch like new ones, and are looked at again.
+    with context.db.transaction() as session:
+        buffering.lock_source(session, "screen:1")
+        again = buffering.make(session, "screen:1", left, BEGIN)
+    assert again is not None
+    hand.analyse(again, [draft("what is left")])
+    assert [queries.screenshot(context, shot).status for shot in shots[2:]] == ["succeeded"] * 3
+
+
+def test_batch_that_is_done_keeps_no_word_of_what_was_said_about_it(context: Context, hand: Hand) -> None:
+    batch, shots = hand.batch(ts=BEGIN)
+    analysed(context, hand, batch)
+    unit = working.claim(context, batch, ME)
+    assert unit is not None
+    call = UsedCall(Operation.EXPAND, "p", "m", "", 1, Ask.FIRST, shots)
+    working.keep_reply(context, unit, f"{SECRET} reply", trace("c", f"{SECRET} reply"), call)
+    expansion = as_expansion(batch, shots, [draft(f"a {SECRET} node", shots[:1]), draft("other", shots[2:])])
+    said = type(expansion)(expansion.nodes, expansion.edges, (f"“a {SECRET} node” was left out",))
+    assert working.finish(context, unit, said, Origin.MODEL)
+    assert SECRET in everything(context)
+    forgetting.forget(context, BEGIN, BEGIN + timedelta(seconds=1))
+    assert SECRET not in everything(context)
+    with context.db.read() as session:
+        assert list(session.execute(select(NODES.c.title)).scalars()) == ["other"]
+        assert session.execute(select(BATCHES.c.status)).scalar() == "succeeded"
+
+
+def test_merge_that_told_of_both_nodes_keeps_no_word_of_the_one_that_goes(context: Context, hand: Hand) -> None:
+    batch, shots = hand.batch(ts=BEGIN)
+    hand.analyse(batch, [draft(f"a {SECRET} node", shots, thread="t")])
+    hand.merge_all()
+    batch, shots = hand.batch(ts=BEGIN + timedelta(hours=1))
+    (plain,) = hand.analyse(batch, [draft("plain", shots, thread="t", at=BEGIN + timedelta(hours=1))])
+    unit = merges.claim(context, ME)
+    assert unit is not None
+    content = nodes.Content(f"a {SECRET} node & plain")
+    call = UsedCall(Operation.MERGE, "p", "m", "", 1, Ask.FIRST, shots)
+    assert merges.commit(context, unit, content, call, trace("text_merge", f"{SECRET} & plain")) is merges.Merged.DONE
+    forgetting.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
+    assert SECRET not in everything(context)
+    assert queries.show(context, plain).node.title == "plain"
+    with context.db.read() as session:
+        assert session.execute(select(func.count()).select_from(AiCall)).scalar() == 1, "what was paid for stays known"
+
+
+def test_node_that_is_being_merged_is_not_merged_with_what_is_deleted(context: Context, hand: Hand) -> None:
+    batch, shots = hand.batch(ts=BEGIN)
+    hand.analyse(batch, [draft(SECRET, shots, thread="t")])
+    hand.merge_all()
+    batch, shots = hand.batch(ts=BEGIN + timedelta(hours=1))
+    (plain,) = hand.analyse(batch, [Draft("event", nodes.Content("plain"), BEGIN + timedelta(hours=1), shots, "t")])
+    unit = merges.claim(context, ME)
+    assert unit is not None
+    forgetting.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
+    late = merges.commit(context, unit, nodes.Content(f"{SECRET} + plain"), trace=trace("text_merge", SECRET))
+    assert late is merges.Merged.AGAIN
+    assert SECRET not in everything(context)
+    assert hand.merge_all() == 1
+    assert queries.show(context, plain).node.title == "plain"
+    with pytest.raises(UserError):
+        queries.show(context, plain + 1000)
+
+
+def test_traces_of_other_batches_are_left_alone(context: Context, hand: Hand) -> None:
+    first, shots = hand.batch(ts=BEGIN)
+    hand.analyse(first, [draft("a", shots)])
+    second, shots = hand.batch(ts=BEGIN + timedelta(hours=1))
+    hand.analyse(second, [draft("b", shots)])
+    with context.db.transaction() as session:
+        for batch in (first, second):
+            traces.record(session, working.FLOW, batch, "expand", trace("text_expand", f"reply {batch}"))
+    forgetting.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
+    with context.db.read() as session:
+        previews = list(session.execute(select(AiCall.preview).order_by(AiCall.id)).scalars())
+    assert previews == ["", f"reply {second}"]

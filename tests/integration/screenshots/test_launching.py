@@ -1,0 +1,296 @@
+"""What is sent when: lanes, places, messages that are lost, and what comes first."""
+
+import itertools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.relaunch import MAX_RELAUNCH_S, RELAUNCH_AFTER_S
+from pipeline.providers import gates
+from pipeline.providers.gates import SCREENSHOT_TEXT, SCREENSHOT_VISION
+from pipeline.screenshots import launching, recovery, shards, working
+from pipeline.screenshots.launching import TURN, BatchLaunch, places
+from pipeline.screenshots.models import BATCHES
+from pipeline.screenshots.routing import CONTROL, CPU
+from pipeline.screenshots.states import Step, WorkStatus
+from pipeline.storage.context import Context
+from tests.integration.screenshots.conftest import ME, Hand
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {
+        "PENSTOCK_PROVIDERS__AI__BASE_URL": "http://127.0.0.1:9/v1",
+        "PENSTOCK_PROVIDERS__AI__API_KEY": "k",
+        "PENSTOCK_PROVIDERS__AI__MODEL": "any",
+        "PENSTOCK_SCREENSHOTS__VISION_PROVIDER": "ai",
+        "PENSTOCK_SCREENSHOTS__TEXT_PROVIDER": "ai",
+        "PENSTOCK_SCREENSHOTS__BATCH_SIZE": "1",
+        "PENSTOCK_SCREENSHOTS__SHARD_SIZE": "1",
+    }
+
+
+@pytest.fixture
+def new(hand: Hand) -> Callable[..., list[int]]:
+    """Makes batches of one frame; `age`: how long ago the first was made, the others a second each after it."""
+
+    screens = itertools.count(1)
+
+    def make(count: int, age: timedelta = timedelta()) -> list[int]:
+        found = []
+        for number in range(count):
+            taken = hand.add(source=f"screen:{next(screens)}")
+            (batch,) = taken.batches
+            found.append(batch)
+            at = datetime.now(UTC) - age + timedelta(seconds=number - count)
+            change(hand.context, batch, created_at=at)
+        return found
+
+    return make
+
+
+def change(context: Context, batch: int | None = None, **values: object) -> None:
+    which = [BATCHES.c.id == batch] if batch is not None else []
+    with context.db.transaction() as session:
+        session.execute(update(BATCHES).where(*which).values(**values))
+
+
+def row_of(context: Context, batch: int) -> Any:
+    with context.db.read() as session:
+        return session.execute(select(BATCHES).where(BATCHES.c.id == batch)).one()
+
+
+def sent(context: Context) -> list[int]:
+    return [one.id for one in launching.plan(context)]
+
+
+def finish(context: Context, batch: int) -> None:
+    """A place becomes free."""
+    change(context, batch, status=WorkStatus.SUCCEEDED, launches=0, launch_due_at=None)
+
+
+def overdue(context: Context, batch: int) -> None:
+    """The message is waited for no longer."""
+    change(context, batch, launch_due_at=datetime.now(UTC) - timedelta(seconds=1))
+
+
+def test_a_launch_says_where_each_step_goes(context: Context, new: Callable[..., list[int]]) -> None:
+    (batch,) = new(1)
+    assert launching.plan(context) == [BatchLaunch(batch, Step.ANALYSE, SCREENSHOT_TEXT)]
+    row = row_of(context, batch)
+    assert (row.launches, row.queue, row.status) == (1, SCREENSHOT_VISION, "pending")
+
+
+def test_a_batch_that_was_sent_is_not_sent_twice(context: Context, new: Callable[..., list[int]]) -> None:
+    (batch,) = new(1)
+    assert sent(context) == [batch]
+    assert sent(context) == []
+    working.begin(context, batch)
+    assert sent(context) == []
+
+
+def test_no_more_batches_are_sent_than_there_are_places(context: Context, new: Callable[..., list[int]]) -> None:
+    room = places(context.settings.screenshots)
+    assert room == 6  # two workers, and four calls at once
+    batches = new(room + 3)
+    first = sent(context)
+    assert len(first) == room
+    assert sent(context) == []
+    working.begin(context, first[0])
+    assert sent(context) == [], "one that is being analysed keeps its place"
+    finish(context, first[0])
+    (next_one,) = sent(context)
+    assert next_one in set(batches) - set(first)
+
+
+def test_new_batches_get_three_of_four_turns_while_old_ones_wait_too(
+    context: Context, new: Callable[..., list[int]]
+) -> None:
+    old, fresh = set(new(8, HOUR)), set(new(20))
+    order = []
+    while len(order) < 24:
+        for batch in sent(context):
+            order.append("old" if batch in old else "new")
+            assert batch in old | fresh
+            finish(context, batch)
+    assert order[:24] == ["new", "new", "new", "old"] * 6
+
+
+def test_the_turn_outlives_a_plan_and_a_lost_one_begins_anew(context: Context, new: Callable[..., list[int]]) -> None:
+    old = set(new(4, HOUR))
+    new(20)
+    first = sent(context)
+    assert [batch in old for batch in first] == [False, False, False, True, False, False]
+    assert context.redis.get(TURN) == "6"
+    finish(context, first[0])
+    finish(context, first[1])
+    assert [batch in old for batch in sent(context)] == [False, True]
+    context.redis.set(TURN, "nonsense")
+    finish(context, first[2])
+    assert [batch in old for batch in sent(context)] == [False]
+
+
+def test_an_empty_lane_leaves_its_places_to_the_other(context: Context, new: Callable[..., list[int]]) -> None:
+    old = new(9, HOUR)
+    first = sent(context)
+    assert len(first) == places(context.settings.screenshots)
+    assert set(first) <= set(old)
+    assert context.redis.get(TURN) is None, "no turn is used up, nobody is owed"
+
+
+def test_what_was_tried_before_is_in_the_recovery_lane_however_new(
+    context: Context, new: Callable[..., list[int]]
+) -> None:
+    tried, *fresh = new(8)
+    change(context, tried, attempts=1, status=WorkStatus.FAILED, next_run_at=None)
+    assert sent(context).index(tried) == 3
+    assert len(fresh) == 7
+
+
+def test_half_of_what_is_sent_is_the_newest_and_half_the_oldest(
+    context: Context, new: Callable[..., list[int]]
+) -> None:
+    batches = new(30)
+    assert sent(context) == [batches[-1], batches[0], batches[-2], batches[1], batches[-3], batches[2]]
+
+
+def test_a_batch_that_waits_for_its_next_attempt_is_not_sent_before(
+    context: Context, new: Callable[..., list[int]]
+) -> None:
+    (batch,) = new(1)
+    sent(context)
+    working.begin(context, batch)
+    shard = shards.claim(context, batch, ME)
+    assert shard is not None
+    shards.failed(context, shard, UnitError("503"))
+    wait_s = shards.settle(context, batch).retry_in_s
+    assert wait_s
+    assert recovery.next_wait_s(context) == pytest.approx(wait_s, abs=2)
+    assert sent(context) == []
+    change(context, batch, next_run_at=datetime.now(UTC))
+    assert sent(context) == [batch]
+
+
+def test_what_was_analysed_is_sent_first_and_from_there_on(context: Context, hand: Hand, new: Any) -> None:
+    *_, analysed = new(9)
+    hand.look_at_all(analysed)
+    assert sent(context)[:1] != [analysed], "its own message is under way"
+    change(context, analysed, launches=0, launch_due_at=None)
+    for batch in new(1):
+        finish(context, batch)
+    assert launching.plan(context) == [BatchLaunch(analysed, Step.EXPAND, SCREENSHOT_TEXT)]
+    assert row_of(context, analysed).queue == SCREENSHOT_TEXT
+    assert sent(context) == []
+
+
+def test_nothing_new_is_begun_while_too_much_waits_for_the_text_model(
+    context: Context, hand: Hand, new: Callable[..., list[int]]
+) -> None:
+    rules = context.settings.screenshots
+    for batch in new(places(rules) + rules.text_concurrency):
+        hand.look_at_all(batch)
+    (batch,) = new(1)
+    assert sent(context) == []
+    with context.db.read() as session:
+        one = session.execute(select(BATCHES.c.id).where(BATCHES.c.step == Step.EXPAND).limit(1)).scalar_one()
+    finish(context, one)
+    assert sent(context) == [batch]
+
+
+def test_a_message_that_was_lost_is_sent_again_and_ever_more_seldom(
+    context: Context, new: Callable[..., list[int]]
+) -> None:
+    (batch,) = new(1)
+    assert sent(context) == [batch]
+    overdue(context, batch)
+    assert sent(context) == [batch]
+    row = row_of(context, batch)
+    assert row.launches == 2
+    assert (row.launch_due_at - datetime.now(UTC)).total_seconds() > RELAUNCH_AFTER_S * 1.5
+    assert sent(context) == []
+
+
+def test_a_message_that_may_stand_in_its_queue_is_not_sent_again_for_long(
+    context: Context, new: Callable[..., list[int]]
+) -> None:
+    (batch,) = new(1)
+    sent(context)
+    context.redis.rpush(SCREENSHOT_VISION, "a message")
+    overdue(context, batch)
+    assert sent(context) == []
+    long_ago = datetime.now(UTC) - timedelta(seconds=MAX_RELAUNCH_S + 1)
+    change(context, batch, updated_at=long_ago)
+    overdue(context, batch)
+    assert sent(context) == [batch]
+
+
+def test_the_rest_of_a_batch_whose_messages_were_lost_in_the_middle_is_sent(
+    context: Context, hand: Hand, new: Callable[..., list[int]]
+) -> None:
+    first, second = new(2)
+    sent(context)
+    working.begin(context, first)
+    hand.look_at_all(second)
+    for batch in (first, second):
+        overdue(context, batch)
+    assert launching.plan(context) == [
+        BatchLaunch(first, Step.ANALYSE, SCREENSHOT_TEXT), BatchLaunch(second, Step.EXPAND, SCREENSHOT_TEXT),
+    ]  # fmt: skip
+    begun = working.begin(context, first)
+    assert begun is not None
+    assert (begun.due, begun.is_new) == (1, False)
+
+
+def test_a_batch_whose_shard_is_worked_on_is_not_sent_again(context: Context, new: Callable[..., list[int]]) -> None:
+    (batch,) = new(1)
+    sent(context)
+    working.begin(context, batch)
+    assert shards.claim(context, batch, ME) is not None
+    overdue(context, batch)
+    assert sent(context) == []
+
+
+def test_a_replayed_dead_letter_is_sent(context: Context, new: Callable[..., list[int]]) -> None:
+    (batch,) = new(1)
+    sent(context)
+    working.begin(context, batch)
+    shard = shards.claim(context, batch, ME)
+    assert shard is not None
+    shards.failed(context, shard, UnitError("refused", kind=ErrorKind.PERMANENT))
+    assert shards.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
+    assert sent(context) == []
+    recovery.replay(context, "batch")
+    assert sent(context) == [batch]
+    assert working.begin(context, batch) is not None
+
+
+def test_what_waits_behind_the_text_models_breaker_goes_on_without_it(
+    context: Context, hand: Hand, new: Callable[..., list[int]]
+) -> None:
+    (batch,) = new(1)
+    hand.look_at_all(batch)
+    change(context, batch, queue=SCREENSHOT_TEXT)
+    assert sent(context) == []
+    gates.sync(context)
+    gates.breaker(context, "ai:text").open(600, "by hand")
+    assert launching.plan(context) == [BatchLaunch(batch, Step.EXPAND, CONTROL)]
+    assert sent(context) == [], "once"
+
+
+class TestWithoutProviders:
+    """Everything is done here."""
+
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_SCREENSHOTS__BATCH_SIZE": "1"}
+
+    def test_frames_are_looked_at_by_this_machine(self, context: Context, new: Callable[..., list[int]]) -> None:
+        (batch,) = new(1)
+        assert launching.plan(context) == [BatchLaunch(batch, Step.ANALYSE, CONTROL)]
+        assert row_of(context, batch).queue == CPU

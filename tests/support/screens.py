@@ -1,0 +1,167 @@
+"""Pictures of screens, what models answer about them, and a driver that does the workers' part, message by message."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+from uuid import uuid4
+
+from PIL import Image, ImageDraw, ImageFont
+from sqlalchemy import select, update
+
+from pipeline.engine.claims import Owner
+from pipeline.providers import gates
+from pipeline.providers.gates import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
+from pipeline.screenshots import shards, working
+from pipeline.screenshots.expansion import ExpandWork, Made
+from pipeline.screenshots.frames import storage
+from pipeline.screenshots.graph import embedding
+from pipeline.screenshots.graph.embedding import PORTION, Embedded
+from pipeline.screenshots.graph.joining import Joined, MergeWork
+from pipeline.screenshots.graph.models import NODES
+from pipeline.screenshots.looking import Looked, ShardWork
+from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
+from pipeline.screenshots.shards import Settled
+from pipeline.storage.context import Context
+from tests.support.provider_server import Fault, Record
+
+EMBED = "/v1/embeddings"
+MAX_MESSAGES = 50
+
+
+def picture(text: str) -> bytes:
+    """A small screen with a line of text that can be read."""
+    image = Image.new("RGB", (640, 160), "white")
+    ImageDraw.Draw(image).text((20, 40), text, "black", ImageFont.load_default(36))
+    buffer = BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def paint(context: Context, shot_ids: Iterable[int], text: str = "Screen") -> None:
+    """Frames show a real picture each: `Screen 1` for the first."""
+    with context.db.read() as session:
+        files = dict(session.execute(select(SHOTS.c.id, SHOTS.c.file)).all())
+    for shot_id in shot_ids:
+        storage.path_of(context.settings, files[shot_id]).write_bytes(picture(f"{text} {shot_id}"))
+
+
+def told(record: Record) -> dict[str, Any]:
+    """The JSON that a call's prompt begins with."""
+    content = record.body["messages"][-1]["content"]
+    text = content if isinstance(content, str) else content[0]["text"]
+    found: dict[str, Any] = json.JSONDecoder().raw_decode(text)[0]
+    return found
+
+
+def kind_of(record: Record) -> str:
+    """What a call is for: `index`, `expand`, `merge` or `embed`."""
+    if record.path == EMBED:
+        return "embed"
+    asked = told(record)
+    return "index" if "screenshots" in asked else "merge" if "existing" in asked else "expand"
+
+
+def seen(asked: dict[str, Any], title: str = "Writing a test", **segment: Any) -> dict[str, Any]:
+    """What a vision model says: one segment over all that it was sent, and a text of each."""
+    shots = asked["screenshots"]
+    one = {
+        "segment_id": "s", "screen_ids": [shot["screen_id"] for shot in shots],
+        "event": {"title": title, "summary": "In an editor.", "importance": 7, "confidence": 8},
+        "merge_hint": {"decision": "NEW"}, "keywords": ["test"],
+    } | segment  # fmt: skip
+    read = [{"screenshot_id": one["screenshot_id"], "ocr_text": f"text {one['screenshot_id']}"} for one in shots]
+    return {"segments": [one], "entities": ["Penstock"], "screenshots": read}
+
+
+def expanded(asked: dict[str, Any]) -> dict[str, Any]:
+    """What a text model makes of segments: an event for each, with a plan that is derived from it."""
+    ids = {screen["screen_id"]: screen["database_id"] for screen in asked["screenshotMapping"]}
+    nodes: list[dict[str, Any]] = []
+    edges = []
+    for segment in asked["segments"]:
+        shots = [ids[screen] for screen in segment["screen_ids"] if screen in ids]
+        known = {"thread_id": segment["thread_id"], "screenshot_ids": shots, "summary": "By a model."}
+        nodes.append({"kind": "event", "title": f"{segment['event']['title']}, expanded", **known})
+        nodes.append({"kind": "plan", "title": f"Go on with {segment['event']['title']}", **known})
+        edges.append({"from_index": len(nodes) - 1, "to_index": len(nodes) - 2, "edge_type": "derived_from"})
+    return {"nodes": nodes, "edges": edges}
+
+
+def merged(asked: dict[str, Any]) -> dict[str, Any]:
+    """What a text model makes of two nodes."""
+    title = f"{asked['existing']['title']} & {asked['new']['title']}"
+    return {"title": title, "summary": "Both.", "keywords": ["both"], "entities": [{"name": "Model"}]}
+
+
+@dataclass
+class Models:
+    """The rule of a `ProviderServer` that plays all models; each answer is JSON, or a text as it is."""
+
+    index: Callable[[dict[str, Any]], object] = seen
+    expand: Callable[[dict[str, Any]], object] = expanded
+    merge: Callable[[dict[str, Any]], object] = merged
+
+    def __call__(self, record: Record) -> Fault | None:
+        kind = kind_of(record)
+        if kind == "embed":
+            return None
+        says: Callable[[dict[str, Any]], object] = getattr(self, kind)
+        said = says(told(record))
+        return (
+            said if isinstance(said, Fault) else Fault(status=200, text=said if isinstance(said, str) else _json(said))
+        )
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+class Driver:
+    """Does what workers would do, one message at a time."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        gates.sync(context)
+
+    def owner(self, worker: str = "w") -> Owner:
+        return Owner(worker, uuid4().hex)
+
+    def analyse(self, batch_id: int, queue: str = SCREENSHOT_VISION) -> Looked:
+        """A message for a shard."""
+        passage = gates.passage(self.context, queue, uuid4().hex)
+        with ShardWork(self.context, batch_id, queue, self.owner(), passage) as work:
+            return work.run()
+
+    def look_at(self, batch_id: int, queue: str = SCREENSHOT_VISION) -> Settled:
+        """All messages for a batch's shards, each again while it asks for that, and what comes after them."""
+        begun = working.begin(self.context, batch_id)
+        assert begun is not None, "the batch is not due"
+        for _ in range(begun.due):
+            for _ in range(MAX_MESSAGES):
+                if not self.analyse(batch_id, queue).again:
+                    break
+        return shards.settle(self.context, batch_id)
+
+    def expand(self, batch_id: int, queue: str = SCREENSHOT_TEXT) -> Made:
+        """A message that makes nodes of a batch."""
+        passage = gates.passage(self.context, queue, uuid4().hex)
+        with ExpandWork(self.context, batch_id, queue, self.owner(), passage) as work:
+            return work.run()
+
+    def join(self, queue: str = SCREENSHOT_TEXT, *, alone: bool = False) -> Joined:
+        """A message that merges nodes."""
+        passage = gates.passage(self.context, queue, uuid4().hex)
+        with MergeWork(self.context, queue, self.owner(), passage) as work:
+            return work.run(alone=alone)
+
+    def embed(self, portion: int = PORTION, queue: str = SCREENSHOT_EMBEDDINGS) -> Embedded:
+        """A message that makes vectors."""
+        return embedding.embed(self.context, gates.passage(self.context, queue, uuid4().hex), portion)
+
+    def skip_waits(self) -> None:
+        """Let every wait be over."""
+        with self.context.db.transaction() as session:
+            for table in (BATCHES, SHARDS, NODES):
+                session.execute(update(table).values(next_run_at=None))
