@@ -84,15 +84,16 @@ def p95(values: Sequence[float], share: float = 0.95) -> float:
     return sorted(values)[math.ceil(share * len(values)) - 1]
 
 
-def fill(context: Context, shots: int, at: datetime, source: str = "screen:1") -> list[int]:
+def fill(context: Context, count: int, at: datetime, source: str = "screen:1") -> list[int]:
     """Frames in batches of five that came at `at`, without a message to anybody; the batches' ids."""
     from sqlalchemy import insert
 
     from pipeline.engine.tables import insert_if_absent
+    from pipeline.screenshots.batching import shot_of
     from pipeline.screenshots.frames import buffering
     from pipeline.screenshots.models import SHOTS, SOURCES
 
-    rows = [_stored(context, source, at, number) for number in itertools.islice(_numbers, shots)]
+    rows = [_stored(context, source, at, number) for number in itertools.islice(_numbers, count)]
 
     def work(session: Any) -> list[int]:
         insert_if_absent(session, SOURCES, {"key": source, "active": True, "created_at": at, "seen_at": at})
@@ -102,7 +103,8 @@ def fill(context: Context, shots: int, at: datetime, source: str = "screen:1") -
             some = [
                 session.execute(insert(SHOTS).values(row).returning(SHOTS)).one() for row in rows[start : start + BATCH]
             ]
-            made.append(buffering.make(session, source, some, at))
+            shots, times = [shot_of(row) for row in some], [row.ts for row in some]
+            made.append(buffering.make(session, source, shots, times, at, context.settings.screenshots))
         return [batch for batch in made if batch is not None]
 
     return context.db.run(work)
