@@ -36,7 +36,7 @@ def measure(source: Path) -> dict[str, float]:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     penstock(source, PAGES[:10])  # imports, fonts
     best_s = min(_timed_s(source) for _ in range(ROUNDS))
-    return {"pages_per_s": round(len(PAGES) / best_s, 1), "peak_mb": round(_peak_mb(), 1)}
+    return {"pages_per_s": round(len(PAGES) / best_s, 1), "peak_mb": round(peak_mb(), 1)}
 
 
 def _timed_s(source: Path) -> float:
@@ -45,7 +45,7 @@ def _timed_s(source: Path) -> float:
     return time.perf_counter() - begun
 
 
-def _peak_mb() -> float:
+def peak_mb() -> float:
     status = Path("/proc/self/status")
     if status.is_file():
         # Of this program alone: `ru_maxrss` has the peak of the process that started it as well.

@@ -11,7 +11,7 @@ from pipeline.music import recovery as music_recovery
 from pipeline.music import service as music_service
 from pipeline.providers import gates
 from pipeline.screenshots import recovery as screenshot_recovery
-from pipeline.screenshots.frames import retention, storage
+from pipeline.screenshots.frames import ledger, retention, storage
 from pipeline.storage.context import Context, get_context
 from tasks import music, screenshot_tasks
 from tasks.app import app
@@ -58,6 +58,7 @@ def clean_up() -> int:
         return 0
     removed = submission.remove_orphans(context) + storage.remove_orphans(context) + retention.expire(context)
     music_service.prune(context)
+    ledger.prune(context)
     if removed:
         log.info("clean_up.removed", files=removed)
     return removed

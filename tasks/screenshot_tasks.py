@@ -160,6 +160,12 @@ def _expanded(self: Any, context: Context, batch_id: int, queue: str, made: Made
 @app.task(bind=True, name="screenshots.merge_nodes", ignore_result=True)
 def merge_nodes(self: Any) -> None:
     """Settle nodes that have nothing to be merged with, and send messages for the merges of the others."""
+    with deliveries.first(owner(self).request_id) as is_first:
+        if is_first:
+            _merge_nodes(self)
+
+
+def _merge_nodes(self: Any) -> None:
     context = get_context()
     queue = routes(context).merge
     with MergeWork(context, CONTROL, owner(self), None) as work:
@@ -180,6 +186,12 @@ def merge_nodes(self: Any) -> None:
 @app.task(bind=True, name="screenshots.merge_node", ignore_result=True)
 def merge_node(self: Any, queue: str, hop: str = "") -> None:
     """Merge one node into another, and queue up again if more wait."""
+    with deliveries.first(owner(self, hop).request_id) as is_first:
+        if is_first:
+            _merge_node(self, queue, hop)
+
+
+def _merge_node(self: Any, queue: str, hop: str) -> None:
     context = get_context()
     passage = gates.passage(context, queue, holder_of(self.request.id))
     places = merge_places(context)

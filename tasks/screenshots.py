@@ -46,15 +46,13 @@ from tasks.screenshot_tasks import launch, tend, wake_in
 
 __all__ = [
     "BatchView", "DeadLetter", "Extent", "Forgotten", "Found", "Frame", "Hour", "NodeDetail", "NodeView",
-    "RejectionView", "ScreenshotView", "SourceView", "Status", "Taken", "UserError", "WorkStatus", "batches",
-    "dead_letters", "extent", "follow", "forget", "ingest", "leave_out", "rejections", "replay", "screenshot", "search",
-    "set_active", "show", "sources", "status", "time_zone", "timeline",
+    "RejectionView", "ScreenshotView", "SourceView", "Status", "Taken", "UserError", "WorkStatus", "batch_now",
+    "batches", "dead_letters", "extent", "follow", "forget", "ingest", "leave_out", "rejections", "replay",
+    "screenshot", "search", "set_active", "show", "sources", "status", "time_zone", "timeline",
 ]  # fmt: skip
 
 configure_as_library()
 
-KINDS = ("batch", "merge")
-"""Of dead letters."""
 _LOOK_AGAIN_S = 0.5
 
 
@@ -71,6 +69,12 @@ def ingest(
     taken = taking.ingest(context, frame, Frame(source, at or _captured_at(frame), app, window_title))
     _moved(context)
     return taken
+
+
+def batch_now(source: str) -> None:
+    """Have a source's frames looked at without waiting for more of them, when nothing is to follow soon."""
+    buffering.batch_now(get_context(), source)
+    launch()
 
 
 def leave_out(frame: Frame) -> None:

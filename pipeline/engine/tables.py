@@ -54,10 +54,11 @@ def table_of(model: type[Any]) -> Table:
 def upsert(session: Session, table: Table, rows: Sequence[dict[str, Any]]) -> None:
     """Insert rows, all with the same columns; one whose primary key is there takes that one's place."""
     insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
-    statement = insert(table).values(list(rows))
+    # Rows beside the statement, not in it: one of thousands of values takes longer to compile than to run.
+    statement = insert(table)
     key = [column.name for column in table.primary_key]
     changed = {name: statement.excluded[name] for name in rows[0] if name not in key}
-    session.execute(statement.on_conflict_do_update(index_elements=key, set_=changed))
+    session.execute(statement.on_conflict_do_update(index_elements=key, set_=changed), list(rows))
 
 
 def insert_if_absent(session: Session, table: Table, row: dict[str, Any], *unique: str) -> bool:

@@ -58,10 +58,12 @@ def _count(context: Context, model: str) -> int:
         return session.execute(query).scalar_one()
 
 
-def _search(context: Context, model: str, vector: "vectors.Floats | list[float]", limit: int, **options: int) -> Found:
+def _search(
+    context: Context, model: str, vector: "vectors.Floats | list[float]", limit: int, *, without: int | None = None
+) -> Found:
     limit = max(1, min(limit, MAX_LIMIT))
     with context.db.read() as session:
-        hits = vectors.search(session, saving.KIND, model, vector, limit + _SPARE, **options)
+        hits = vectors.search(session, saving.KIND, model, vector, limit + _SPARE, without=without)
     songs = queries.songs_by_id(context, [hit.item_id for hit in hits])
     matches = [Match(songs[hit.item_id], round(hit.score, 4)) for hit in hits if hit.item_id in songs]
     here = [match for match in matches if match.song.missing_since is None]

@@ -11,10 +11,12 @@ from sqlalchemy import select
 
 from pipeline.engine import events
 from pipeline.screenshots.models import BATCHES
+from pipeline.screenshots.states import WorkStatus
 from pipeline.screenshots.working import FLOW
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
+ENDED = (WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.FAILED_PERMANENT)
 
 
 def started(context: Context, batch: Any) -> None:
@@ -23,10 +25,13 @@ def started(context: Context, batch: Any) -> None:
 
 
 def finished(context: Context, batch_id: int) -> None:
-    """`pipeline:batch:finished`: succeeded, failed (and tried again later), or failed_permanent."""
+    """`pipeline:batch:finished`: succeeded, failed (and tried again later), or failed_permanent.
+
+    Nothing where it goes on elsewhere: the claim of whoever tells was taken away.
+    """
     with context.db.read() as session:
         batch = session.execute(select(BATCHES).where(BATCHES.c.id == batch_id)).one_or_none()
-    if batch is None:
+    if batch is None or batch.status not in ENDED:
         return
     ended = batch.finished_at or datetime.now(UTC)
     total_ms = int((ended - (batch.started_at or ended)).total_seconds() * 1000)

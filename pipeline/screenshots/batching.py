@@ -111,15 +111,6 @@ def portions(items: Sequence[Item], size: int) -> list[list[Item]]:
     return [list(items[start : start + size]) for start in range(0, len(items), size)]
 
 
-def shards_of(shots: Sequence[Shot], size: int) -> list[dict[int, Shot]]:
-    """The batch's frames in their order, by screen id, in shards of `size`. Section 1.4.
-
-    Screen ids count the batch's frames from 1, not the shard's: when the shards' segments are merged, a screen id must
-    name one picture.
-    """
-    return [dict(shard) for shard in portions(list(enumerate(in_order(shots), start=1)), size)]
-
-
 def idempotency_key(source_key: str, shots: Sequence[Shot]) -> str:
     """`vlm_batch:SOURCE:FIRST-LAST:HASH`: the same for the same frames, in whatever order. Section 1.3.
 

@@ -77,6 +77,15 @@ class ExpandWork:
         unit = working.claim(self._context, self._batch_id, self._owner)
         if unit is None:
             return Made()
+        try:
+            return self._make(unit)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            log.exception("screenshots.unexpected_error", batch=unit.id)
+            what = f"unexpected {type(error).__name__}: {error}"
+            working.fail(self._context, unit, UnitError(what, kind=ErrorKind.PERMANENT), self._tracer.trace)
+            return Made(unit)
+
+    def _make(self, unit: BatchUnit) -> Made:
         facts = _facts(unit)
         threads = with_threads(unit.index, facts)
         try:

@@ -22,12 +22,14 @@ log = structlog.get_logger(__name__)
 CLAIMED: dict[str, tuple[WorkMachine, Table]] = {
     "batch": (BATCH, BATCHES), "shard": (SHARD, SHARDS), "merge": (NODE, NODES),
 }  # fmt: skip
+KINDS = ("batch", "merge", "vector")
+"""Kinds of dead letters; merges and vectors are named by their nodes."""
 _BACK: dict[str, Any] = {"error": None, "attempts": 0, "next_run_at": None}
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """Work that was given up, and why. `kind`: `batch` or `merge`; a shard's reason is in its batch's."""
+    """Work that was given up, and why. `kind`: one of `KINDS`; a shard's reason is in its batch's."""
 
     kind: str
     id: int
@@ -106,6 +108,10 @@ def dead_letters(context: Context, limit: int = 100) -> list[DeadLetter]:
             query = select(table).where(table.c.status == WorkStatus.FAILED_PERMANENT)
             rows = session.execute(query.order_by(table.c.updated_at.desc()).limit(limit))
             found += [DeadLetter(kind, row.id, row.error or "", row.attempts, row.updated_at) for row in rows]
+        failed = select(NODES).where(NODES.c.vector_status == "failed").order_by(NODES.c.updated_at.desc()).limit(limit)
+        found += [
+            DeadLetter("vector", row.id, row.vector_error or "", 1, row.updated_at) for row in session.execute(failed)
+        ]
     return sorted(found, key=lambda letter: letter.at, reverse=True)[:limit]
 
 
@@ -114,15 +120,12 @@ def replay(context: Context, kind: str, ids: Sequence[int] | None = None) -> lis
 
     Raises `UserError`, with nothing changed, if one of `ids` is no dead letter.
     """
-    if kind not in {"batch", "merge"}:
-        raise UserError(f"{kind} is no kind of dead letter: batch, merge", code="usage")
-    machine, table = CLAIMED[kind]
+    if kind not in KINDS:
+        raise UserError(f"{kind} is no kind of dead letter: {', '.join(KINDS)}", code="usage")
 
     def work(session: Session) -> list[int]:
         now = datetime.now(UTC)
-        which = [table.c.id.in_(ids)] if ids is not None else []
-        rows = machine.move_returning(session, table, WorkEvent.RETRY, *which, **_BACK, updated_at=now)
-        done = sorted(row.id for row in rows)
+        done = _wait_again(session, kind, ids, now)
         missing = sorted(set(ids or ()) - set(done))
         if missing:
             raise UserError(f"no dead letters: {', '.join(map(str, missing))}", code="unknown_dead_letter")
@@ -136,6 +139,17 @@ def replay(context: Context, kind: str, ids: Sequence[int] | None = None) -> lis
         return done
 
     return context.db.run(work)
+
+
+def _wait_again(session: Session, kind: str, ids: Sequence[int] | None, now: datetime) -> list[int]:
+    if kind == "vector":
+        mine = [NODES.c.vector_status == "failed", *([NODES.c.id.in_(ids)] if ids is not None else [])]
+        again = update(NODES).where(*mine).values(vector_status="waiting", vector_error=None, updated_at=now)
+        return sorted(session.execute(again.returning(NODES.c.id)).scalars())
+    machine, table = CLAIMED[kind]
+    which = [table.c.id.in_(ids)] if ids is not None else []
+    rows = machine.move_returning(session, table, WorkEvent.RETRY, *which, **_BACK, updated_at=now)
+    return sorted(row.id for row in rows)
 
 
 def next_wait_s(context: Context) -> float | None:

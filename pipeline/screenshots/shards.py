@@ -169,7 +169,8 @@ def _merge(rules: ScreenshotSettings, session: Session, batch: Any, rows: Sequen
     BATCH.move(
         session, BATCHES, WorkEvent.STEP_DONE, BATCHES.c.id == batch.id, step=Step.EXPAND, attempts=0, error=None,
         index_json=index.model_dump_json(), notes=working.as_notes(said),
-        vlm_ms=int(took.total_seconds() * 1000), updated_at=now, **working.launched(now),
+        # Not the queue that it was analysed from: a breaker of that one is no concern of its next message.
+        vlm_ms=int(took.total_seconds() * 1000), queue="", updated_at=now, **working.launched(now),
     )  # fmt: skip
     # Merged: kept once is enough.
     session.execute(update(SHARDS).where(SHARDS.c.batch_id == batch.id).values(result=None, reply=None))
@@ -194,7 +195,8 @@ def _wait(context: Context, session: Session, batch: Any, rows: Sequence[Any], n
     error = UnitError(said[0] if said else "a shard failed")
     if isinstance(decide(error, batch.attempts, now, retrying.policy(context.settings.screenshots)), GiveUp):
         return _end(session, batch, WorkEvent.FAIL, rows, now)
-    due = min((row.next_run_at for row in rows if row.next_run_at is not None), default=None)
+    # The longest: what a server asked for is not cut short by a sibling's wait.
+    due = max((row.next_run_at for row in rows if row.next_run_at is not None), default=None)
     _end(session, batch, WorkEvent.WAIT, rows, now, next_run_at=due)
     return Settled(WorkStatus.FAILED, max(0.0, (due - now).total_seconds()) if due else 0.0)
 

@@ -12,7 +12,6 @@ from pipeline.engine.presence import Presence
 from pipeline.providers import gates
 from pipeline.screenshots.analysis import by_rules
 from pipeline.screenshots.frames import buffering
-from pipeline.screenshots.graph import nodes
 from pipeline.screenshots.graph.models import NODES
 from pipeline.screenshots.models import BATCHES, REJECTIONS, SHOTS, SOURCES
 from pipeline.screenshots.states import CLAIMABLE, WorkStatus
@@ -41,7 +40,7 @@ def status(context: Context) -> Status:
         pressure = session.execute(select(func.max(SOURCES.c.pressure))).scalar() or 0
         rejected = count_by(session, REJECTIONS.c.reason)
         made_by = count_by(session, NODES.c.made_by)
-        vectors = nodes.count_vectors(session)
+        vectors = {state: count for state, count in count_by(session, NODES.c.vector_status).items() if state != "none"}
         notes = _notes(session, context.settings)
     gave_up = {kind: by.get(WorkStatus.FAILED_PERMANENT, 0) for kind, by in (("batch", batches), ("merge", merges))}
     return Status(

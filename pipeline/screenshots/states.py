@@ -1,6 +1,5 @@
 """The screenshots flow as data: states, events, legal transitions. Source 000, section 4."""
 
-from collections.abc import Iterable
 from enum import StrEnum
 
 from pipeline.engine.states import Machine
@@ -121,23 +120,3 @@ NODE = Machine("node", {**_LEGAL, **{(state, _E.REOPEN): _S.PENDING for state in
 CLAIMABLE = (WorkStatus.PENDING, WorkStatus.FAILED)
 """Work that may be claimed once it is due."""
 OPEN = (*CLAIMABLE, WorkStatus.RUNNING)
-
-
-def settled_event(shards: Iterable[WorkStatus]) -> WorkEvent | None:
-    """What a batch's shards mean for it: None while any is open, STEP_DONE when all succeeded, else FAIL.
-
-    6.2 of the source throws all results away when one shard fails. Here each keeps its own: a retry of the batch does
-    again only what failed.
-    """
-    states = list(shards)
-    if not states or any(state in OPEN for state in states):
-        return None
-    return WorkEvent.STEP_DONE if all(state is WorkStatus.SUCCEEDED for state in states) else WorkEvent.FAIL
-
-
-def lost_event(attempt: int, max_attempts: int) -> WorkEvent:
-    """What becomes of work whose worker was lost on attempt `attempt` (1-based).
-
-    2.3.3 of the source rolls it back without looking, which strands a row that has no attempts left.
-    """
-    return WorkEvent.FAIL if attempt >= max_attempts else WorkEvent.GIVE_BACK

@@ -66,6 +66,7 @@ def model() -> Iterator[ProviderServer]:
 def seeing(model: ProviderServer, tmp_path: Path) -> Iterator[Cli]:
     """The same with a vision model, and with embeddings."""
     names = {"PENSTOCK_SCREENSHOTS__VISION_PROVIDER": "ai", "PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER": "ai"}
+    names["PENSTOCK_PROVIDERS__AI__TIMEOUT_S"] = "5"
     yield from _here(tmp_path, **provider_settings(model.base_url), **names)
 
 

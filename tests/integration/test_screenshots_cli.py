@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
 from pipeline.cli.main import app
-from pipeline.cli.screenshots_times import moment
+from pipeline.cli.screenshots.times import moment
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.screenshots import shards, working
@@ -116,7 +116,7 @@ def test_add_tells_what_became_of_each_file(context: Context, shots: list[Path],
     os.utime(again, (AT.timestamp() + 60, AT.timestamp() + 60))
     told = penstock("add", shots[0], shots[1], again, tmp_path / "bad.png", "--no-wait", code=3).output
     assert "desk0.png → shot:1" in told
-    assert "again.png: duplicate of shot:1 (0 of 256 bits differ)" in told
+    assert "again.png: duplicate of shot:1 (0 of 256 bits differ, up to 10 count as the same)" in told
     assert "bad.png: refused: " in told
     assert "2 screenshots taken in, 1 duplicate, 1 refused." in told
     known = shown("add", shots[0], "--no-wait")["files"]

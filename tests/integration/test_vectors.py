@@ -1,14 +1,61 @@
-"""Vectors are stored and found again on both databases."""
+"""Vectors are stored and found again on both databases, also by those who have them in memory already."""
 
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import select
 
-from pipeline.storage import vectors
+from pipeline.engine.tables import Base
+from pipeline.storage import schema, vectors
 from pipeline.storage.context import Context
+from pipeline.storage.database import Database
+from pipeline.storage.vectors import Hit, codes, index
+from pipeline.storage.vectors.models import CODES, VERSIONS
 
 NOW = datetime.now(UTC)
+MANY = 2200
+DIMS = 1024
+
+
+def put(db: Database, rows: "list[tuple[int, vectors.Floats]]", *, kind: str = "song", model: str = "m") -> None:
+    with db.transaction() as session:
+        vectors.upsert(session, kind, model, rows, NOW)
+
+
+def find(db: Database, vector: "vectors.Floats", limit: int = 5, *, model: str = "m") -> list[Hit]:
+    with db.read() as session:
+        return vectors.search(session, "song", model, vector, limit)
+
+
+def ids(hits: list[Hit]) -> list[int]:
+    return [hit.item_id for hit in hits]
+
+
+@pytest.fixture(scope="module")
+def rows() -> "vectors.Floats":
+    """Too many to be compared exactly: near one of 200 centres each, as texts are near their subjects."""
+    random = np.random.default_rng(1)
+    centres = random.normal(size=(200, DIMS))
+    near = centres[random.integers(0, 200, MANY)] + random.normal(size=(MANY, DIMS))
+    return near.astype(np.float32)
+
+
+@pytest.fixture
+def other(context: Context) -> Iterator[Database]:
+    """Another process's view: connections of its own, and nothing in memory."""
+    database = Database(context.settings.effective_database_url)
+    yield database
+    database.dispose()
 
 
 def test_nearest_come_first_and_other_kinds_models_and_lengths_never(context: Context) -> None:
@@ -23,9 +70,9 @@ def test_nearest_come_first_and_other_kinds_models_and_lengths_never(context: Co
         found = vectors.search(session, "song", "m", rows[4321], 5)
         without = vectors.search(session, "song", "m", rows[4321], 5, without=4321)
     scores = rows @ rows[4321] / np.linalg.norm(rows, axis=1) / np.linalg.norm(rows[4321])
-    assert [hit.item_id for hit in found] == list(np.argsort(-scores)[:5])
+    assert ids(found) == list(np.argsort(-scores)[:5])
     assert found[0].score == pytest.approx(1.0)
-    assert [hit.item_id for hit in without][:4] == [hit.item_id for hit in found][1:]
+    assert ids(without)[:4] == ids(found)[1:]
 
 
 def test_new_vector_replaces_the_old_one_and_removed_ones_are_gone(context: Context) -> None:
@@ -44,10 +91,218 @@ def test_zeros_and_nothing_find_nothing(context: Context) -> None:
     with context.db.transaction() as session:
         vectors.upsert(session, "song", "a", [(1, [0.0, 0.0]), (2, [1.0, 0.0])], NOW)
         assert vectors.search(session, "song", "a", [0.0, 0.0], 3) == []
-        assert [hit.item_id for hit in vectors.search(session, "song", "a", [1.0, 0.0], 3)] == [2, 1]
+        assert ids(vectors.search(session, "song", "a", [1.0, 0.0], 3)) == [2, 1]
+    with context.db.read() as session:
+        assert ids(vectors.search(session, "song", "a", [1.0, 0.0], 3)) == [2, 1]
+        assert vectors.search(session, "song", "unknown", [1.0, 0.0], 3) == []
 
 
 @pytest.mark.parametrize("rows", [[[float("nan")]], [[1.0], [1.0, 2.0]], [[]], []])
 def test_what_is_no_vector_is_refused(rows: list[list[float]]) -> None:
     with pytest.raises(ValueError):
         vectors.pack(rows)
+
+
+@pytest.mark.parametrize("dims", [3, 384, 1024, 1536, 3072])
+def test_small_collections_are_compared_exactly(context: Context, dims: int) -> None:
+    random = np.random.default_rng(dims)
+    stored = random.normal(size=(300, dims)).astype(np.float32)
+    put(context.db, list(enumerate(stored)))
+    query = random.normal(size=dims).astype(np.float32)
+    scores = stored @ query / np.linalg.norm(stored, axis=1) / np.linalg.norm(query)
+    found = find(context.db, query, 300)
+    assert ids(found) == list(np.argsort(-scores))
+    assert [hit.score for hit in found] == pytest.approx(np.sort(scores)[::-1].tolist(), abs=1e-5)
+
+
+def test_of_many_at_most_one_in_a_hundred_of_the_ten_best_is_missed(context: Context, rows: "vectors.Floats") -> None:
+    put(context.db, list(enumerate(rows)))
+    random = np.random.default_rng(2)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    missed = 0
+    for query in rows[random.integers(0, MANY, 50)] + random.normal(size=(50, DIMS)).astype(np.float32):
+        best = set(np.argsort(-(unit @ query))[:10].tolist())
+        missed += len(best - set(ids(find(context.db, query, 10))))
+    assert missed <= 5
+
+
+def test_scores_of_many_are_exact(context: Context, rows: "vectors.Floats") -> None:
+    put(context.db, list(enumerate(rows)))
+    found = find(context.db, rows[7], 20)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    scores = unit @ unit[7]
+    assert [hit.score for hit in found] == pytest.approx(scores[ids(found)].tolist(), abs=1e-5)
+    assert found[0].item_id == 7
+
+
+def test_only_among_those_that_are_named(context: Context, rows: "vectors.Floats") -> None:
+    put(context.db, list(enumerate(rows)))
+    with context.db.read() as session:
+        for few in (range(100, 200), range(200, 2200)):
+            hits = vectors.search(session, "song", "m", rows[5], 5, among=few)
+            unit = rows[few.start : few.stop] / np.linalg.norm(rows[few.start : few.stop], axis=1, keepdims=True)
+            assert ids(hits) == [few.start + int(i) for i in np.argsort(-(unit @ rows[5]))[:5]]
+        assert vectors.search(session, "song", "m", rows[5], 5, among=[]) == []
+
+
+def test_changes_of_others_are_seen_by_the_next_search(
+    context: Context, other: Database, rows: "vectors.Floats"
+) -> None:
+    """New, changed, removed, and of another model now; by one who has the codes of all in memory."""
+    put(context.db, list(enumerate(rows)))
+    assert ids(find(context.db, rows[0], 1)) == [0]
+    put(other, [(MANY, rows[0] * 2), (1, -rows[1])])
+    assert ids(find(context.db, rows[0], 2)) == [0, MANY]
+    assert 1 not in ids(find(context.db, rows[1], 600))
+    with other.transaction() as session:
+        vectors.remove(session, "song", [0, 2])
+        vectors.upsert(session, "song", "new", [(3, rows[3])], NOW)
+    assert ids(find(context.db, rows[0], 1)) == [MANY]
+    assert find(context.db, rows[2], 1)[0].item_id != 2
+    assert find(context.db, rows[3], 1)[0].item_id != 3
+    assert ids(find(context.db, rows[3], 1, model="new")) == [3]
+    put(other, [(3, rows[3]), (0, rows[0])])
+    assert ids(find(context.db, rows[3], 1)) == [3]
+    assert ids(find(context.db, rows[0], 2)) == [0, MANY]
+    assert find(context.db, rows[3], 1, model="new") == []
+
+
+def test_another_process_sees_and_changes_the_same(context: Context, rows: "vectors.Floats") -> None:
+    put(context.db, list(enumerate(rows)))
+    assert ids(find(context.db, rows[9], 1)) == [9]
+    program = (
+        "import numpy as np\n"
+        "from datetime import UTC, datetime\n"
+        "from pipeline.storage import vectors\n"
+        "from pipeline.storage.context import get_context\n"
+        "db = get_context().db\n"
+        "with db.transaction() as session:\n"
+        "    found = vectors.get(session, 'song', 9)[1]\n"
+        "    print(vectors.search(session, 'song', 'm', found, 1)[0].item_id)\n"
+        "    vectors.remove(session, 'song', [9])\n"
+        f"    vectors.upsert(session, 'song', 'm', [({MANY}, found)], datetime.now(UTC))\n"
+        "db.dispose()\n"
+    )
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stderr, done.stdout.strip()) == ("", "9")
+    assert ids(find(context.db, rows[9], 1)) == [MANY]
+
+
+def test_what_is_rolled_back_was_never_there(context: Context, rows: "vectors.Floats") -> None:
+    put(context.db, list(enumerate(rows)))
+    with context.db.transaction() as session:
+        vectors.upsert(session, "song", "m", [(MANY, rows[0])], NOW)
+        vectors.remove(session, "song", [0])
+        assert ids(vectors.search(session, "song", "m", rows[0], 1)) == [MANY]
+        session.rollback()
+    assert ids(find(context.db, rows[0], 1)) == [0]
+    with context.db.read() as session:
+        assert session.execute(select(VERSIONS)).one().version == 1
+        assert set(session.execute(select(CODES.c.version)).scalars()) == {1}
+
+
+def test_nobody_else_sees_what_is_not_committed(context: Context, other: Database, rows: "vectors.Floats") -> None:
+    put(context.db, list(enumerate(rows)))
+    with other.transaction() as session:
+        vectors.upsert(session, "song", "m", [(MANY, rows[0] * 2)], NOW)
+        assert ids(vectors.search(session, "song", "m", rows[0], 2)) == [0, MANY]
+        assert MANY not in ids(find(context.db, rows[0], 2))
+    assert ids(find(context.db, rows[0], 2)) == [0, MANY]
+
+
+def test_searches_in_many_threads_while_another_writes_miss_nothing(context: Context, rows: "vectors.Floats") -> None:
+    put(context.db, list(enumerate(rows)))
+    ended = threading.Event()
+
+    def search(number: int) -> int:
+        rounds = 0
+        while rounds < 5 or not ended.is_set():
+            rounds += 1
+            assert ids(find(context.db, rows[number], 1)) == [number]
+        return rounds
+
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(search, number) for number in range(4)]
+        try:
+            for number in range(20):
+                put(context.db, [(MANY + number, rows[100 + number])])
+                assert ids(find(context.db, rows[100 + number], 2)) == [100 + number, MANY + number]
+        finally:
+            ended.set()
+        assert all(future.result(60) >= 5 for future in running)
+
+
+def test_a_writer_of_two_kinds_does_not_stop_a_writer_of_the_other_order(context: Context) -> None:
+    vector = np.ones(4, np.float32)
+
+    def write(kinds: tuple[str, str], first: int) -> None:
+        for number in range(20):
+            with context.db.transaction() as session:
+                for kind in kinds:
+                    vectors.upsert(session, kind, "m", [(first + number, vector)], NOW)
+
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(write, ("a", "b"), 0), pool.submit(write, ("b", "a"), 100)]:
+            future.result(60)
+    with context.db.read() as session:
+        versions = {row.kind: row.version for row in session.execute(select(VERSIONS))}
+        assert versions == {"a": 40, "b": 40}
+        assert len(vectors.search(session, "a", "m", vector, 100)) == 40
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the libraries' own threads
+def test_a_child_of_a_fork_can_search(context: Context, rows: "vectors.Floats") -> None:
+    put(context.db, list(enumerate(rows)))
+    find(context.db, rows[0], 1)
+    url = context.settings.effective_database_url
+    # At the fork another thread is in the midst of a search.
+    with index._lock:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = 0 if ids(find(Database(url), rows[3], 1)) == [3] else 2
+            finally:
+                os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_memory_is_that_of_a_few_collections(context: Context, rows: "vectors.Floats") -> None:
+    for number in range(index.MOST_KEPT + 2):
+        put(context.db, [(number, rows[number])], model=f"m{number}")
+        assert ids(find(context.db, rows[number], 1, model=f"m{number}")) == [number]
+    kept = index._kept[context.db.engine.pool].indexes
+    assert [of.model for of in kept] == [f"m{number}" for number in range(2, index.MOST_KEPT + 2)]
+
+
+def test_vectors_that_were_there_before_codes_get_theirs(context: Context, rows: "vectors.Floats") -> None:
+    put(context.db, list(enumerate(rows)))
+    config = Config()
+    config.set_main_option("script_location", str(Path(schema.__file__).parent / "migrations"))
+    with context.db.engine.connect() as connection:
+        config.attributes.update(connection=connection, metadata=Base.metadata)
+        command.downgrade(config, "0006")
+        connection.commit()
+    schema.migrate(context.db)
+    assert ids(find(context.db, rows[5], 1)) == [5]
+    put(context.db, [(MANY, rows[5])])
+    assert ids(find(context.db, rows[5], 2)) == [5, MANY]
+
+
+def test_a_code_is_the_same_everywhere() -> None:
+    """Codes are stored: if this fails, a migration must make them anew."""
+    vector = np.zeros((1, 5), np.float32)
+    vector[0] = [0.5, -1.0, 2.0, 0.25, 4.0]
+    assert codes.encode(vector)[0][:8].hex() == "05c13c3dbef3693c"
+    assert codes.encode(vector * 3) == codes.encode(vector)
+
+
+@pytest.mark.parametrize("dims", [1, 64, 1000, 1024, 1100, 1536, 3072])
+def test_the_rotation_keeps_what_it_can_of_cosines(dims: int) -> None:
+    random = np.random.default_rng(dims)
+    pair = random.normal(size=(2, dims)).astype(np.float32)
+    turned = codes.rotated(pair)
+    assert turned.shape == (2, codes.code_bits(dims))
+    before, after = (float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)) for a, b in (pair, turned))
+    assert after == pytest.approx(before, abs=1e-4 if dims in {1, 64, 1000, 1024} else 0.1)

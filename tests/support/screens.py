@@ -1,12 +1,15 @@
 """Pictures of screens, what models answer about them, and a driver that does the workers' part, message by message."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
+from types import ModuleType
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from PIL import Image, ImageDraw, ImageFont
 from sqlalchemy import select, update
 
@@ -116,6 +119,19 @@ class Models:
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+@contextmanager
+def lost_at(module: ModuleType, name: str) -> Iterator[None]:
+    """The worker is lost where it would call `module.name`."""
+
+    def die(*_: object, **__: object) -> None:
+        raise SystemExit
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, name, die)
+        with pytest.raises(SystemExit):
+            yield
 
 
 class Driver:

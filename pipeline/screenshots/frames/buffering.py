@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.states import StaleClaim
 from pipeline.engine.tables import insert_if_absent
+from pipeline.providers.flow_settings import screenshots_in_force
 from pipeline.screenshots import history
-from pipeline.screenshots.batching import Shot, due_at, idempotency_key, ready
+from pipeline.screenshots.batching import Shot, due_at, idempotency_key, ready, shot_of
 from pipeline.screenshots.frames.deduplicating import Pressure, pressure
 from pipeline.screenshots.models import BATCHES, SHOTS, SOURCES
 from pipeline.screenshots.states import CLAIMABLE, Step, WorkStatus
@@ -57,6 +58,11 @@ def _batch_left(session: Session, source: Row[Any], rules: ScreenshotSettings, n
     return _make_all(session, source.key, found, pressed.batch_size, 0, now, rules)
 
 
+def _batch_all(session: Session, source: Row[Any], rules: ScreenshotSettings, now: datetime) -> list[int]:
+    size = pressure_on(session, source, rules).batch_size
+    return _make_all(session, source.key, _buffer_of(session, source.key, size, rules), size, 0, now, rules)
+
+
 def _buffered() -> ColumnElement[bool]:
     return and_(SHOTS.c.batch_id.is_(None), SHOTS.c.status.in_(CLAIMABLE), SHOTS.c.storage_state == "stored")
 
@@ -71,8 +77,7 @@ def _buffer_of(
     session: Session, key: str, size: int, rules: ScreenshotSettings, *which: ColumnElement[bool]
 ) -> list[Row[Any]]:
     """Frames in the order they came; of very many, as many whole batches as one look reads."""
-    columns = (SHOTS.c.id, SHOTS.c.ts, SHOTS.c.created_at, SHOTS.c.phash)
-    waiting = select(*columns).where(_buffered(), SHOTS.c.source_key == key, *which).order_by(SHOTS.c.id)
+    waiting = select(SHOTS).where(_buffered(), SHOTS.c.source_key == key, *which).order_by(SHOTS.c.id)
     return list(session.execute(waiting.limit(size * max(1, rules.scan_limit // size))))
 
 
@@ -81,8 +86,7 @@ def _make_all(
     rules: ScreenshotSettings,
 ) -> list[int]:  # fmt: skip
     by_id = {row.id: row for row in rows}
-    shots = [Shot(row.id, int(row.ts.timestamp() * 1000), row.created_at, row.phash) for row in rows]
-    batches = ready(shots, size, timeout_s, now)
+    batches = ready([shot_of(row) for row in rows], size, timeout_s, now)
     made = [make(session, key, shots, [by_id[shot.id].ts for shot in shots], now, rules) for shots in batches]
     return [batch_id for batch_id in made if batch_id is not None]
 
@@ -115,27 +119,26 @@ def make(
 def batch_ready(context: Context) -> list[int]:
     """What the beat does: look at every source with enough frames, or one that waits too long. The batches made."""
     now = datetime.now(UTC)
-    rules = context.settings.screenshots
+    rules = screenshots_in_force(context)
     late = select(SHOTS.c.source_key).where(_buffered(), overdue(now, rules.batch_timeout_s)).distinct()
     full = select(SHOTS.c.source_key).where(_buffered()).group_by(SHOTS.c.source_key)
     with context.db.read() as session:
         keys = set(session.execute(late).scalars())
         keys |= set(session.execute(full.having(func.count() >= rules.batch_size)).scalars())
-    return [made for key in sorted(keys) for made in _look(context, key, batch_source)]
+    return [made for key in sorted(keys) for made in _look(context, key, batch_source, rules)]
 
 
 def batch_orphans(context: Context) -> list[int]:
     """Batch what was left behind: frames older than the time-out and 5 s, whatever their source. The batches made."""
-    age_s = context.settings.screenshots.batch_timeout_s + ORPHAN_GRACE_S
-    old = and_(_buffered(), overdue(datetime.now(UTC), age_s))
+    rules = screenshots_in_force(context)
+    old = and_(_buffered(), overdue(datetime.now(UTC), rules.batch_timeout_s + ORPHAN_GRACE_S))
     with context.db.read() as session:
         keys = sorted(session.execute(select(SHOTS.c.source_key).where(old).distinct()).scalars())
-    return [made for key in keys for made in _look(context, key, _batch_left)]
+    return [made for key in keys for made in _look(context, key, _batch_left, rules)]
 
 
-def _look(context: Context, key: str, batch: Any) -> list[int]:
+def _look(context: Context, key: str, batch: Any, rules: ScreenshotSettings) -> list[int]:
     """Until nothing is ready, a portion a transaction: others must be able to write in between."""
-    rules = context.settings.screenshots
 
     def work(session: Session) -> list[int]:
         found: list[int] = batch(session, lock_source(session, key), rules, datetime.now(UTC))
@@ -147,14 +150,22 @@ def _look(context: Context, key: str, batch: Any) -> list[int]:
     return total
 
 
+def batch_now(context: Context, key: str) -> list[int]:
+    """Batch what a source has in its buffer, however little: nothing is to follow. The batches made."""
+    with context.db.read() as session:
+        if session.execute(select(SHOTS.c.id).where(_buffered(), SHOTS.c.source_key == key).limit(1)).first() is None:
+            return []
+    return _look(context, key, _batch_all, screenshots_in_force(context))
+
+
 def next_look_s(context: Context) -> float | None:
     """Seconds until some source's oldest frame makes a batch; None if no frame waits."""
-    now = datetime.now(UTC)
+    now, rules = datetime.now(UTC), screenshots_in_force(context)
     first = func.min(SHOTS.c.created_at).label("first")
     sources = select(SOURCES.c.key, SOURCES.c.pressure, first).join(SHOTS, SHOTS.c.source_key == SOURCES.c.key)
     with context.db.read() as session:
         rows = session.execute(sources.where(_buffered()).group_by(SOURCES.c.key, SOURCES.c.pressure)).all()
         waiting = waiting_batches(session) if rows else 0
-    waits = [pressure(waiting, row.pressure, context.settings.screenshots).batch_timeout_s for row in rows]
+    waits = [pressure(waiting, row.pressure, rules).batch_timeout_s for row in rows]
     due = [due_at(row.first, wait_s, now) for row, wait_s in zip(rows, waits, strict=True)]
     return max(0.0, (min(due) - now).total_seconds()) if due else None

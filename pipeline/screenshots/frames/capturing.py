@@ -100,12 +100,6 @@ class Capturer:
         return bool(excluded_by(front.app, front.title, self._rules))
 
 
-def capture_once(rules: ScreenshotSettings) -> list[Captured]:
-    """Every monitor as it is now. Raises `UserError` as `Capturer` does."""
-    with Capturer(rules) as capturer:
-        return capturer.capture()
-
-
 def _png(shot: Any) -> bytes:
     out = BytesIO()
     Image.frombytes("RGB", shot.size, shot.bgra, "raw", "BGRX").save(out, "PNG", compress_level=PNG_LEVEL)

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.engine.tables import insert_if_absent
+from pipeline.providers.flow_settings import screenshots_in_force
 from pipeline.screenshots.batching import is_source_key
 from pipeline.screenshots.frames import buffering, hashing, ledger, storage
 from pipeline.screenshots.frames.deduplicating import Judgement, Pressure, Seen, judge, recent
@@ -20,6 +21,7 @@ from pipeline.screenshots.frames.hashing import Fingerprint
 from pipeline.screenshots.frames.sketches import Recent, differs
 from pipeline.screenshots.models import SHOTS, SOURCES
 from pipeline.screenshots.states import Verdict
+from pipeline.settings import ScreenshotSettings
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -117,13 +119,15 @@ def _plain(text: str) -> str:
 
 
 def _take(context: Context, candidate: _Candidate) -> Taken:
-    settings = context.settings
-    file = storage.write(settings, candidate.data, candidate.seen.format) if _looks_new(context, candidate) else ""
-    taken = context.db.run(lambda session: _decide(context, session, candidate, file))
+    settings, rules = context.settings, screenshots_in_force(context)
+    file = (
+        storage.write(settings, candidate.data, candidate.seen.format) if _looks_new(context, candidate, rules) else ""
+    )
+    taken = context.db.run(lambda session: _decide(context, session, candidate, file, rules))
     if taken is None:
         # In between, what it was like became too old, or its source active again.
         file = storage.write(settings, candidate.data, candidate.seen.format)
-        taken = context.db.run(lambda session: _decide(context, session, candidate, file))
+        taken = context.db.run(lambda session: _decide(context, session, candidate, file, rules))
     assert taken is not None
     # After an error the file stays: the row may have been committed. If not, `remove_orphans` finds the file.
     if taken.accepted:
@@ -133,9 +137,8 @@ def _take(context: Context, candidate: _Candidate) -> Taken:
     return taken
 
 
-def _looks_new(context: Context, candidate: _Candidate) -> bool:
+def _looks_new(context: Context, candidate: _Candidate, rules: ScreenshotSettings) -> bool:
     """Whether it will be accepted, as far as one can see without the lock: so a duplicate writes no file."""
-    rules = context.settings.screenshots
     with context.db.read() as session:
         source = session.execute(select(SOURCES).where(SOURCES.c.key == candidate.frame.source)).one_or_none()
         if source is None:
@@ -143,13 +146,15 @@ def _looks_new(context: Context, candidate: _Candidate) -> bool:
         if not source.active or _known(session, candidate) is not None:
             return False
         pressed = buffering.pressure_on(session, source, rules)
-        return _judge(context, session, candidate, pressed, datetime.now(UTC)).verdict is Verdict.ACCEPTED
+        return _judge(context, session, candidate, pressed, rules, datetime.now(UTC)).verdict is Verdict.ACCEPTED
 
 
-def _decide(context: Context, session: Session, candidate: _Candidate, file: str) -> Taken | None:
+def _decide(
+    context: Context, session: Session, candidate: _Candidate, file: str, rules: ScreenshotSettings
+) -> Taken | None:
     """What becomes of it, under the source's lock. None: it is to be accepted, but there is no file yet."""
     now = datetime.now(UTC)
-    rules, frame = context.settings.screenshots, candidate.frame
+    frame = candidate.frame
     source = _lock_source(session, frame.source, now)
     known = _known(session, candidate)
     if known is not None:
@@ -162,7 +167,7 @@ def _decide(context: Context, session: Session, candidate: _Candidate, file: str
     if not source.active:
         _note(session, candidate, "inactive", None, now)
         return Taken(False, reason="inactive")
-    judged = _judge(context, session, candidate, pressed, now)
+    judged = _judge(context, session, candidate, pressed, rules, now)
     if judged.verdict is Verdict.DUPLICATE:
         _note(session, candidate, judged.verdict, judged, now)
         return Taken(False, None, "duplicate", judged.distance, judged.nearest, judged.threshold)
@@ -186,8 +191,10 @@ def _known(session: Session, candidate: _Candidate) -> Any:
     return session.execute(same).one_or_none()
 
 
-def _judge(context: Context, session: Session, candidate: _Candidate, pressed: Pressure, now: datetime) -> Judgement:
-    rules = context.settings.screenshots
+def _judge(
+    context: Context, session: Session, candidate: _Candidate, pressed: Pressure, rules: ScreenshotSettings,
+    now: datetime,
+) -> Judgement:  # fmt: skip
     columns = (SHOTS.c.id, SHOTS.c.phash, SHOTS.c.created_at, SHOTS.c.file, SHOTS.c.sha256)
     late = select(*columns).where(SHOTS.c.source_key == candidate.frame.source).order_by(SHOTS.c.id.desc())
     rows = {row.id: row for row in session.execute(late.limit(rules.dedup_frames))}

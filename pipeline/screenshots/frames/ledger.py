@@ -1,13 +1,14 @@
 """The ledger of frames that were not accepted: what remains of them for an audit."""
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
 from pipeline.screenshots.frames.deduplicating import Judgement
 from pipeline.screenshots.models import REJECTIONS
+from pipeline.storage.context import Context
 
 MAX_DETAIL = 300
 
@@ -30,3 +31,9 @@ def note(
     if judged is not None:
         row |= {"threshold": judged.threshold, "distance": judged.distance, "nearest_id": judged.nearest}
     session.execute(insert(REJECTIONS).values(**row))
+
+
+def prune(context: Context) -> None:
+    """Forget what is older than the ledger is kept."""
+    before = datetime.now(UTC) - timedelta(days=context.settings.screenshots.ledger_days)
+    context.db.run(lambda session: session.execute(delete(REJECTIONS).where(REJECTIONS.c.created_at < before)))

@@ -156,8 +156,10 @@ def _forget_batches(session: Session, ids: Sequence[int], now: datetime) -> None
     session.execute(update(SHARDS).where(SHARDS.c.batch_id.in_(done)).values(result=None, **unsaid))
     stored = update(BATCHES).where(BATCHES.c.id.in_(done))
     session.execute(stored.values(index_json=None, history_pack="{}", **unsaid))
+    # Frames whose files are gone stay as they are: nothing can be looked at, and no batch would take them.
+    there = and_(SHOTS.c.batch_id.in_(apart), SHOTS.c.storage_state == "stored")
     for event in (WorkEvent.GIVE_BACK, WorkEvent.RETRY, WorkEvent.REOPEN):
-        SCREENSHOT.move(session, SHOTS, event, SHOTS.c.batch_id.in_(apart), error=None, updated_at=now)
+        SCREENSHOT.move(session, SHOTS, event, there, error=None, updated_at=now)
     session.execute(update(SHOTS).where(SHOTS.c.batch_id.in_(apart)).values(batch_id=None))
     session.execute(delete(BATCHES).where(BATCHES.c.id.in_(apart)))
 

@@ -140,18 +140,50 @@ def search(
             return []
         query = f"({query}) AND {narrowed}" if sqlite else f"({query}) & {narrowed}"
     values: dict[str, Any] = {"query": query, "limit": limit}
-    newer = ""
+    newer = "TRUE"
     if since is not None:
-        # The plus: otherwise SQLite looks each new node up in the index, instead of each hit among the nodes.
-        newer = " AND +rowid IN (SELECT id FROM screenshot_nodes WHERE event_time >= :since)"
-        values["since"] = since.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f") if sqlite else since
+        newer = _NEWER
+        values["since"] = _moment(since, sqlite=sqlite)
     statement = (_SQLITE if sqlite else _POSTGRESQL).format(newer=newer)
-    return list(session.execute(text(statement), values).scalars())
+    return list(session.execute(text(statement), values).scalars().all())
 
 
-_SQLITE = """SELECT rowid FROM screenshot_fts WHERE screenshot_fts MATCH :query{newer}
+def narrowed(
+    session: Session, limit: int, *, since: datetime | None = None, app: str = "", among: Sequence[int] | None = None
+) -> list[int]:
+    """Up to `limit` nodes since then, of this app; `among`: only of these. In no order."""
+    sqlite = _is_sqlite(session)
+    values: dict[str, Any] = {"limit": limit}
+    conditions = []
+    if app:
+        values["query"] = _fts5([app], " AND ", "apps") if sqlite else _tsquery([app], " & ", "C")
+        if not values["query"]:
+            return []
+        conditions.append("screenshot_fts MATCH :query" if sqlite else "terms @@ CAST(:query AS tsquery)")
+    if since is not None:
+        values["since"] = _moment(since, sqlite=sqlite)
+        # The pluses here and below: SQLite is to go through what is fewer, and knows no numbers of either.
+        later = "+event_time >= :since" if sqlite and among is not None else "event_time >= :since"
+        conditions.append(_NEWER if app else later)
+    table, key = ("screenshot_fts", "rowid") if app else ("screenshot_nodes", "id")
+    if among is not None:
+        values["among"] = list(among)
+        conditions.append(f"{'+' if app and sqlite else ''}{key} IN :among")
+    statement = text(f"SELECT {key} FROM {table} WHERE {' AND '.join(conditions) or 'TRUE'} LIMIT :limit")  # noqa: S608  # ours
+    if among is not None:
+        statement = statement.bindparams(bindparam("among", expanding=True))
+    return list(session.execute(statement, values).scalars().all())
+
+
+def _moment(at: datetime, *, sqlite: bool) -> datetime | str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f") if sqlite else at
+
+
+# The plus: otherwise SQLite looks each new node up in the index, instead of each hit among the nodes.
+_NEWER = "+rowid IN (SELECT id FROM screenshot_nodes WHERE event_time >= :since)"
+_SQLITE = """SELECT rowid FROM screenshot_fts WHERE screenshot_fts MATCH :query AND {newer}
 ORDER BY bm25(screenshot_fts, 8.0, 2.0, 1.0), rowid DESC LIMIT :limit"""
-_POSTGRESQL = """SELECT rowid FROM screenshot_fts, CAST(:query AS tsquery) AS query WHERE terms @@ query{newer}
+_POSTGRESQL = """SELECT rowid FROM screenshot_fts, CAST(:query AS tsquery) AS query WHERE terms @@ query AND {newer}
 ORDER BY ts_rank('{{0.1, 0.2, 0.4, 1.0}}', terms, query, 1) DESC, rowid DESC LIMIT :limit"""
 
 

@@ -65,11 +65,20 @@ class MergeWork:
         """
         begun, total = time.monotonic(), 0
         while unit := merges.claim(self._context, self._owner, alone=alone):
-            joined = self._merge(unit)
+            joined = self._settled(unit)
             total += joined.done
             if self._queue != CONTROL or joined.retry_in_s is not None or time.monotonic() - begun > QUANTUM_S:
                 return Joined(total, joined.retry_in_s)
         return Joined(total)
+
+    def _settled(self, unit: MergeUnit) -> Joined:
+        try:
+            return self._merge(unit)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            log.exception("screenshots.unexpected_error", node=unit.id)
+            what = f"unexpected {type(error).__name__}: {error}"
+            merges.fail(self._context, unit, UnitError(what, kind=ErrorKind.PERMANENT), self._tracer.trace)
+            return Joined()
 
     def _merge(self, unit: MergeUnit) -> Joined:
         if unit.target is None:

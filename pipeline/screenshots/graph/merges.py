@@ -93,8 +93,10 @@ def _has_target() -> ColumnElement[bool]:
 def claim(context: Context, owner: Owner, *, alone: bool = False) -> MergeUnit | None:
     """The oldest node that waits for its merge and whose thread and kind has none under way; None if there is none.
 
-    `alone`: only one that has nothing to be merged with, which needs nobody's thought.
+    `alone`: only one that has nothing to be merged with, which needs nobody's thought. A message that comes again first
+    gives back what its earlier delivery held in this worker, whose process has died.
     """
+    _free_earlier(context, owner)
     busy = aliased(Node)
     under_way = (
         select(busy.id)
@@ -124,6 +126,18 @@ def claim(context: Context, owner: Owner, *, alone: bool = False) -> MergeUnit |
         if unit is not None or alone or not waiting(context):
             break  # another may have taken the very node that we had found: there are more
     return unit
+
+
+def _free_earlier(context: Context, owner: Owner) -> None:
+    earlier = and_(
+        NODES.c.claim_id.is_not(None), NODES.c.request_id == owner.request_id, NODES.c.worker_id == owner.worker_id
+    )
+    with context.db.read() as session:
+        if session.execute(select(NODES.c.id).where(earlier).limit(1)).first() is None:
+            return
+    rules = retrying.policy(context.settings.screenshots)
+    # In a transaction of its own: everybody else locks a thread before its nodes.
+    context.db.run(lambda session: outcomes.free_lost(session, NODE, NODES, earlier, rules, datetime.now(UTC)))
 
 
 def waiting(context: Context) -> int:

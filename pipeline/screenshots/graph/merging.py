@@ -1,11 +1,11 @@
 """Two nodes of one thread and kind as one. Source 000, sections 1.7 and 3.3."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.screenshots.analysis.replies import as_json, as_model
 from pipeline.screenshots.analysis.schemas import MAX_KEYWORDS, EntityMention, MergeReply, clipped, entity_key, unique
-from pipeline.screenshots.states import NodeKind, WorkStatus
+from pipeline.screenshots.states import NodeKind
 
 TITLE_CHARS = 100
 SUMMARY_CHARS = 200
@@ -14,7 +14,7 @@ SUMMARY_CHARS = 200
 
 @dataclass(frozen=True)
 class MergeNode:
-    """A node as merging sees it. `merged_into`: the node it is part of now; `merge_status`: of its own merge."""
+    """A node as merging sees it."""
 
     id: int
     kind: NodeKind
@@ -28,53 +28,6 @@ class MergeNode:
     screenshot_ids: tuple[int, ...] = ()
     event_time_ms: int = 0
     merged_from_ids: tuple[int, ...] = ()
-    merged_into: int | None = None
-    merge_status: WorkStatus = WorkStatus.PENDING
-
-
-def choose_target(node: MergeNode, candidates: Iterable[MergeNode]) -> MergeNode | None:
-    """The latest settled node of the same thread and kind that is not part of another; None: the node stands alone.
-
-    The source also takes nodes that were merged away themselves, since those are "succeeded" too: what is merged into
-    them is never seen again.
-    """
-    if not node.thread_id or node.merged_into is not None:
-        return None
-    fit = [
-        other
-        for other in candidates
-        if other.id != node.id and other.thread_id == node.thread_id and other.kind is node.kind
-        and other.merge_status is WorkStatus.SUCCEEDED and other.merged_into is None
-        and other.id not in node.merged_from_ids
-    ]  # fmt: skip
-    return max(fit, key=lambda other: (other.event_time_ms, other.id), default=None)
-
-
-def root_of(node_id: int, merged_into: Mapping[int, int]) -> int:
-    """The node that `node_id` is part of in the end: itself, if of none.
-
-    Where the links run in a circle, the lowest id in it, whichever of its nodes is asked for.
-    """
-    path: dict[int, None] = {}
-    while node_id not in path:
-        path[node_id] = None
-        if node_id not in merged_into:
-            return node_id
-        node_id = merged_into[node_id]
-    trail = list(path)
-    return min(trail[trail.index(node_id) :])
-
-
-def may_merge(node_id: int, target_id: int, merged_into: Mapping[int, int]) -> bool:
-    """Whether `node_id` can become part of `target_id` without closing a circle."""
-    seen: set[int] = set()
-    at: int | None = target_id
-    while at is not None and at not in seen:
-        if at == node_id:
-            return False
-        seen.add(at)
-        at = merged_into.get(at)
-    return at is None
 
 
 def by_rules(existing: MergeNode, new: MergeNode) -> MergeNode:

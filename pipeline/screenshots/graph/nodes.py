@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from sqlalchemy import case, func, insert, select, update
+from sqlalchemy import case, insert, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.tables import insert_if_absent
@@ -209,9 +209,3 @@ def texts(session: Session, node_ids: Sequence[int]) -> Mapping[int, fulltext.Te
         head = " \n".join([content.title, content.summary, *content.keywords, *names])
         found[row.id] = fulltext.Text(row.id, head, " \n".join(apps.get(row.id, {})), " \n".join(seen.get(row.id, {})))
     return found
-
-
-def count_vectors(session: Session) -> dict[str, int]:
-    """How many nodes that stand for themselves have a vector, wait for one, or failed to get one."""
-    own = select(NODES.c.vector_status, func.count()).where(NODES.c.vector_status != "none")
-    return dict(session.execute(own.group_by(NODES.c.vector_status)).all())

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Column, func, literal, select, union_all
 from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
-from pipeline.engine.metrics import count_by
 from pipeline.screenshots.graph import fulltext, nodes
 from pipeline.screenshots.graph.models import LINKS, NODES
 from pipeline.screenshots.models import SHOTS
@@ -23,7 +22,14 @@ RRF_K = 60
 MAX_LIMIT = 200
 _DEPTH = 100
 """How far down each of the two lists is looked at, at least."""
-_DEPTH_FILTERED = 1000
+_DEPTH_FILTERED = 500
+"""How far down the vectors' list is looked at for what passes a filter that lets many nodes through."""
+_FEW = 3000
+"""Nodes that pass a filter, up to which their vectors alone are compared."""
+
+_SPARE = 10
+"""Nodes that are looked up beyond those asked for, should one have gone into another between two statements."""
+_TOTAL = "*"
 
 
 @dataclass(frozen=True)
@@ -77,16 +83,15 @@ def search(
         if len(by_text) < limit and len(words.split()) > 1:
             more = fulltext.search(session, words, depth, since=since, app=app, any_word=True)
             by_text += [node_id for node_id in more if node_id not in set(by_text)]
-        by_vector = _by_vector(session, vector, _DEPTH_FILTERED if since or app else depth)
-        facts = _facts(session, {*by_text, *by_vector})
-        text_rank = _ranks(node_id for node_id in by_text if node_id in facts)
-        wanted = (node_id for node_id in by_vector if node_id in facts and _matches(facts[node_id], since, app))
-        vector_rank = _ranks(wanted)
-        best = fuse(text_rank, vector_rank)[:limit]
+        by_vector = _by_vector(session, vector, depth, since, app)
+        text_rank, vector_rank = _ranks(by_text), _ranks(by_vector)
+        best = fuse(text_rank, vector_rank)[: limit + _SPARE]
+        facts = _facts(session, [node_id for node_id, _ in best])
         hits = [
             Hit(facts[node_id][0], score, text_rank.get(node_id), vector_rank.get(node_id), facts[node_id][1])
             for node_id, score in best
-        ]
+            if node_id in facts
+        ][:limit]
         return Found(hits, *_coverage(session))
 
 
@@ -103,19 +108,28 @@ def _ranks(items: Iterable[int]) -> dict[int, int]:
     return {item: rank for rank, item in enumerate(items, 1)}
 
 
-def _by_vector(session: Session, vector: QueryVector | None, depth: int) -> list[int]:
+def _by_vector(session: Session, vector: QueryVector | None, depth: int, since: datetime | None, app: str) -> list[int]:
     if vector is None:
         return []
-    hits = vectors.search(session, nodes.KIND, vector.model, vector.values, depth)
+    if since is None and not app:
+        return _near(session, vector, depth)
+    few = fulltext.narrowed(session, _FEW + 1, since=since, app=app)
+    if len(few) <= _FEW:
+        return _near(session, vector, depth, few)
+    near = _near(session, vector, max(_DEPTH_FILTERED, 3 * depth))
+    passing = set(fulltext.narrowed(session, len(near), since=since, app=app, among=near))
+    return [node_id for node_id in near if node_id in passing][:depth]
+
+
+def _near(session: Session, vector: QueryVector, depth: int, among: Sequence[int] | None = None) -> list[int]:
+    hits = vectors.search(session, nodes.KIND, vector.model, vector.values, depth, among=among)
     # What has nothing in common with the query is no hit, however few there are.
     return [hit.item_id for hit in hits if hit.score > 0]
 
 
-def _facts(session: Session, node_ids: set[int]) -> dict[int, tuple[Any, tuple[str, ...]]]:
+def _facts(session: Session, ids: Sequence[int]) -> dict[int, tuple[Any, tuple[str, ...]]]:
     """(row, apps) of those nodes that stand for themselves."""
-    ids = list(node_ids)
-    stands = select(NODES).where(NODES.c.id.in_(ids), NODES.c.merged_into_id.is_(None))
-    rows = session.execute(stands).all()
+    rows = session.execute(select(NODES).where(NODES.c.id.in_(ids))).all()
     seen = (
         select(LINKS.c.node_id, SHOTS.c.app, SHOTS.c.app_guess)
         .join(SHOTS, SHOTS.c.id == LINKS.c.shot_id)
@@ -125,28 +139,27 @@ def _facts(session: Session, node_ids: set[int]) -> dict[int, tuple[Any, tuple[s
     apps: dict[int, set[str]] = {}
     for node_id, app, guess in session.execute(seen):
         apps.setdefault(node_id, set()).update(filter(None, (app, guess)))
-    return {row.id: (row, tuple(sorted(apps.get(row.id, ())))) for row in rows}
-
-
-def _matches(facts: tuple[Any, tuple[str, ...]], since: datetime | None, app: str) -> bool:
-    row, apps = facts
-    if since is not None and row.event_time < since:
-        return False
-    wanted = " ".join(fulltext.terms(app))
-    return not app or any(f" {wanted}" in f" {' '.join(fulltext.terms(name))}" for name in apps)
-
-
-def coverage(context: Context) -> tuple[Progress, Progress]:
-    """How much of the frames is analysed, and of the nodes has a vector."""
-    with context.db.read() as session:
-        return _coverage(session)
+    return {row.id: (row, tuple(sorted(apps.get(row.id, ())))) for row in rows if row.merged_into_id is None}
 
 
 def _coverage(session: Session) -> tuple[Progress, Progress]:
-    shots = count_by(session, SHOTS.c.status)
+    shots = _count_by(session, SHOTS.c.status, WorkStatus.SUCCEEDED)
     done, failed = shots.get(WorkStatus.SUCCEEDED, 0), shots.get(WorkStatus.FAILED_PERMANENT, 0)
-    made = nodes.count_vectors(session)
+    made = _count_by(session, NODES.c.vector_status, "done")
     return (
         Progress(done, sum(shots.values()) - done - failed, failed),
-        Progress(made.get("done", 0), made.get("waiting", 0), made.get("failed", 0)),
+        Progress(made["done"], made.get("waiting", 0), made.get("failed", 0)),
     )
+
+
+def _count_by(session: Session, column: Column[Any], usual: str) -> dict[str, int]:
+    """How many rows have which value. Those with the usual one, nearly all, are what the others leave of the total:
+
+    to count a whole table SQLite looks at one number a page, to count a part of it at each row.
+    """
+    others = (select(column, func.count()).where(they).group_by(column) for they in (column < usual, column > usual))
+    # One statement: counts of different moments need not add up.
+    query = union_all(select(literal(_TOTAL), func.count()).select_from(column.table), *others)
+    counted: dict[str, int] = {value: count for value, count in session.execute(query)}  # noqa: C416  # rows are no pairs
+    total = counted.pop(_TOTAL)
+    return {**counted, usual: total - sum(counted.values())}

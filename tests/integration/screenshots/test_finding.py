@@ -8,9 +8,10 @@ from pipeline.engine import traces
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
 from pipeline.screenshots import queries, working
+from pipeline.screenshots.analysis.schemas import EntityMention
 from pipeline.screenshots.graph import forgetting, search, vectorising
 from pipeline.screenshots.graph.models import ENTITIES, NODES, THREADS
-from pipeline.screenshots.graph.nodes import Content, EntityMention
+from pipeline.screenshots.graph.nodes import Content
 from pipeline.screenshots.graph.search import QueryVector
 from pipeline.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS
 from pipeline.screenshots.states import Origin
@@ -63,6 +64,26 @@ def test_since_and_app_narrow(titles: Any) -> None:
     assert set(titles("invoice", app="Visual Studio")) == {"Review of invoices", "Debugging"}
     assert titles("invoice", app="Firefox") == []
     assert titles("invoice", app="studio visual") == []
+
+
+@pytest.mark.parametrize("few", [search._FEW, 0], ids=["few pass", "many pass"])
+def test_filters_hold_for_what_vectors_find(
+    context: Context, titles: Any, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    """Whether the filter lets few nodes through, which are then compared, or many, of which some are near."""
+    monkeypatch.setattr(search, "_FEW", few)
+    wanted = vectorising.wanted(context, 10)
+    vectorising.store(context, "m", [(node, [1.0, 0.1 * number]) for number, node in enumerate(wanted)])
+
+    def near(**options: Any) -> set[str]:
+        return set(titles("zzz", vector=QueryVector("m", [1.0, 0.0]), **options))
+
+    assert len(near()) == 4
+    assert near(since=BEGIN + timedelta(hours=1)) == {"Review of invoices"}
+    assert near(app="terminal") == {"Debugging"}
+    assert near(app="Visual", since=BEGIN + timedelta(hours=1)) == {"Review of invoices"}
+    assert near(app="terminal", since=BEGIN + timedelta(hours=1)) == set()
+    assert near(app="Firefox") == near(app="-") == set()
 
 
 def test_an_empty_query_is_refused(titles: Any) -> None:

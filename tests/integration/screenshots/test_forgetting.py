@@ -5,14 +5,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from pipeline.engine import traces
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.traces import AiCall
 from pipeline.screenshots import launching, queries, shards, working
 from pipeline.screenshots.analysis.provenance import Operation
-from pipeline.screenshots.frames import buffering
+from pipeline.screenshots.frames import buffering, retention, storage
 from pipeline.screenshots.graph import forgetting, merges, nodes
 from pipeline.screenshots.graph.models import CALLS, NODES
 from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
@@ -123,6 +123,22 @@ def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_an
     assert again is not None
     hand.analyse(again, [draft("what is left")])
     assert [queries.screenshot(context, shot).status for shot in shots[2:]] == ["succeeded"] * 3
+
+
+def test_frame_whose_file_is_gone_does_not_wait_for_ever_when_its_batch_is_taken_apart(
+    context: Context, hand: Hand
+) -> None:
+    batch, shots = hand.batch(ts=BEGIN)
+    missing = queries.screenshot(context, shots[4])
+    storage.discard(context.settings, [missing.file])
+    assert retention.image_of(context, missing) is None
+    hand.look_at_all(batch)
+    expired = SHOTS.c.id == shots[3]
+    with context.db.transaction() as session:
+        session.execute(update(SHOTS).where(expired).values(storage_state="deleted"))
+    forgetting.forget(context, BEGIN, BEGIN + timedelta(seconds=1))
+    states = [queries.screenshot(context, shot).status for shot in shots[1:]]
+    assert states == ["pending", "pending", "succeeded", "failed_permanent"]
 
 
 def test_batch_that_is_done_keeps_no_word_of_what_was_said_about_it(context: Context, hand: Hand) -> None:

@@ -4,18 +4,20 @@ import os
 import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from PIL import Image, ImageDraw
 from sqlalchemy import select, update
 
+from pipeline.engine import live
 from pipeline.engine.errors import UserError
+from pipeline.providers.flow_settings import screenshot_settings
 from pipeline.screenshots import queries
-from pipeline.screenshots.frames import hashing, ingest, storage
+from pipeline.screenshots.frames import hashing, ingest, ledger, storage
 from pipeline.screenshots.frames.ingest import Frame, Taken
-from pipeline.screenshots.models import SHOTS, SOURCES
+from pipeline.screenshots.models import REJECTIONS, SHOTS, SOURCES
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Hand
 from tests.integration.screenshots.test_taking_in import age, behind, files
@@ -280,3 +282,21 @@ def test_of_the_same_picture_taken_in_at_once_by_several_one_is_accepted(context
     assert sorted(one.reason for one in taken) == ["", *["duplicate" if apart_s else "known"] * 3]
     assert len({one.shot_id or one.nearest_id for one in taken}) == 1
     assert len(files(context)) == 1
+
+
+def test_a_threshold_that_is_changed_live_holds_from_the_next_frame_on(context: Context) -> None:
+    assert take(context, draw(EDITOR)).threshold == 10
+    known = screenshot_settings(context.settings)
+    context.db.run(lambda session: live.change(session, known, "screenshots.dedup_threshold", "0", BEGIN))
+    assert take(context, draw(EDITOR.but(seed=9)), 1).threshold == 0
+
+
+def test_the_ledger_is_kept_for_its_days_only(context: Context) -> None:
+    now = datetime.now(UTC)
+    with context.db.transaction() as session:
+        for age_days in (1, 29, 31):
+            then = now - timedelta(days=age_days)
+            ledger.note(session, "screen:1", then, "duplicate", then, sha256=str(age_days))
+    ledger.prune(context)
+    with context.db.read() as session:
+        assert sorted(session.execute(select(REJECTIONS.c.sha256)).scalars()) == ["1", "29"]

@@ -113,7 +113,7 @@ def test_new_batches_get_three_of_four_turns_while_old_ones_wait_too(
     context: Context, new: Callable[..., list[int]]
 ) -> None:
     old, fresh = set(new(8, HOUR)), set(new(20))
-    order = []
+    order: list[str] = []
     while len(order) < 24:
         for batch in sent(context):
             order.append("old" if batch in old else "new")
@@ -281,6 +281,28 @@ def test_what_waits_behind_the_text_models_breaker_goes_on_without_it(
     gates.breaker(context, "ai:text").open(600, "by hand")
     assert launching.plan(context) == [BatchLaunch(batch, Step.EXPAND, CONTROL)]
     assert sent(context) == [], "once"
+
+
+def test_what_was_analysed_does_not_stand_behind_the_breaker_of_who_looked_at_it(
+    context: Context, hand: Hand, new: Callable[..., list[int]]
+) -> None:
+    (batch,) = new(1)
+    assert sent(context) == [batch]
+    hand.look_at_all(batch)
+    gates.sync(context)
+    gates.breaker(context, "ai:vision").open(600, "by hand")
+    assert sent(context) == []
+
+
+def test_what_is_to_be_looked_at_waits_for_a_provider_that_is_away(
+    context: Context, new: Callable[..., list[int]]
+) -> None:
+    (batch,) = new(1)
+    gates.sync(context)
+    gates.breaker(context, "ai:vision").open(600, "by hand")
+    assert sent(context) == [batch]
+    assert row_of(context, batch).queue == SCREENSHOT_VISION
+    assert sent(context) == []
 
 
 class TestWithoutProviders:

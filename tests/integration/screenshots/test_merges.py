@@ -10,10 +10,11 @@ from sqlalchemy import func, select, update
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.screenshots import queries, recovery
+from pipeline.screenshots.analysis.schemas import EntityMention
 from pipeline.screenshots.batching import HistoryPack
 from pipeline.screenshots.graph import merges, nodes, vectorising
 from pipeline.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, THREADS
-from pipeline.screenshots.graph.nodes import Content, EntityMention
+from pipeline.screenshots.graph.nodes import Content
 from pipeline.screenshots.models import BATCHES
 from pipeline.storage import vectors
 from pipeline.storage.context import Context

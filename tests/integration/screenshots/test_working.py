@@ -78,6 +78,14 @@ def test_only_the_failed_shard_runs_again(context: Context, hand: Hand) -> None:
     assert read == ["text 0", None, "text 1", None, "text 2"]
 
 
+def test_a_batch_waits_as_long_as_a_server_asked_for_one_of_its_shards(context: Context, hand: Hand) -> None:
+    batch, _ = hand.batch()
+    working.begin(context, batch)
+    for wait_s in (None, 120, None):
+        shards.failed(context, claimed(context, batch), UnitError("503", retry_after_s=wait_s))
+    assert shards.settle(context, batch).retry_in_s == pytest.approx(120, abs=2)
+
+
 def test_a_shard_that_is_under_way_keeps_its_batch_open(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     working.begin(context, batch)
@@ -251,8 +259,8 @@ def test_a_file_deleted_between_add_and_analyse_gives_up_its_frame_only(context:
     assert retention.image_of(context, shard.shots[1]) is None
     assert retention.image_of(context, shard.shots[2]) is not None
     hand.look(shard)
-    while shard := shards.claim(context, batch, ME):
-        hand.look(shard)
+    while another := shards.claim(context, batch, ME):
+        hand.look(another)
     shards.settle(context, batch)
     unit = working.claim(context, batch, ME)
     assert unit is not None

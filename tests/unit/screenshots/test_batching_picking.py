@@ -14,7 +14,6 @@ from pipeline.screenshots.batching import (
     is_source_key,
     portions,
     ready,
-    shards_of,
 )
 from pipeline.screenshots.picking import lane_of, pick, scanned
 from pipeline.screenshots.states import Lane
@@ -59,11 +58,6 @@ def test_the_key_is_the_same_in_any_order_and_another_for_other_frames() -> None
 
 def test_twelve_screenshots_are_shards_of_five_five_and_two() -> None:
     assert [len(shard) for shard in portions(range(12), 5)] == [5, 5, 2]
-
-
-def test_screens_count_through_all_shards() -> None:
-    shards = shards_of([shot(2, ts_ms=50), shot(1, ts_ms=90), shot(3, ts_ms=10)], 2)
-    assert [{screen: one.id for screen, one in shard.items()} for shard in shards] == [{1: 3, 2: 2}, {3: 1}]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_pressure_widens_the_threshold_first_then_makes_batches_longer() -> None
     at = SETTINGS.pressure_batches
     levels = [pressure(waiting, 0, SETTINGS) for waiting in (0, at - 1, at, 2 * at)]
     assert [one.level for one in levels] == [0, 0, 1, 2]
-    assert [one.threshold for one in levels] == [6, 6, 10, 10]
+    assert [one.threshold for one in levels] == [10, 10, 16, 16]
     assert [(one.batch_size, one.batch_timeout_s) for one in levels] == [(5, 30), (5, 30), (5, 30), (10, 60)]
 
 

@@ -2,8 +2,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.screenshots.analysis.replies import BadReply
 from pipeline.screenshots.analysis.schemas import EntityMention
@@ -11,40 +9,19 @@ from pipeline.screenshots.graph.merging import (
     MergeNode,
     by_model,
     by_rules,
-    choose_target,
-    may_merge,
     merge_entities,
     merge_text,
     read_merge,
-    root_of,
 )
-from pipeline.screenshots.states import NodeKind, WorkStatus
+from pipeline.screenshots.states import NodeKind
 
 
 def node(number: int, **changes: Any) -> MergeNode:
     known: dict[str, Any] = {
         "id": number, "kind": NodeKind.EVENT, "thread_id": "t", "title": f"Title {number}",
-        "merge_status": WorkStatus.SUCCEEDED, "event_time_ms": number,
+        "event_time_ms": number,
     }  # fmt: skip
     return MergeNode(**known | changes)
-
-
-def test_the_target_is_the_latest_settled_node_of_thread_and_kind() -> None:
-    others = [
-        node(2), node(3), node(1), node(9),
-        node(4, kind=NodeKind.PLAN), node(5, thread_id="u"), node(6, merge_status=WorkStatus.PENDING),
-    ]  # fmt: skip
-    found = choose_target(node(9), others)
-    assert found is not None
-    assert found.id == 3
-    assert choose_target(node(9), []) is None
-    assert choose_target(node(9, thread_id=""), others) is None
-
-
-def test_nodes_that_are_part_of_another_are_no_targets_and_merge_no_more() -> None:
-    assert choose_target(node(9), [node(8, merged_into=2)]) is None
-    assert choose_target(node(9, merged_into=2), [node(2)]) is None
-    assert choose_target(node(9, merged_from_ids=(8,)), [node(8)]) is None
 
 
 def test_merging_by_rules_follows_the_source_and_names_the_node_itself() -> None:
@@ -96,21 +73,3 @@ def test_an_entity_is_there_once_with_its_higher_confidence_and_a_type() -> None
     assert [(one.name, one.entity_type, one.confidence) for one in merge_entities(first, second)] == [
         ("ＡＮＮ", "person", 8), ("Bob", "", 5),
     ]  # fmt: skip
-
-
-def test_a_circle_of_merges_has_one_root_and_none_is_made() -> None:
-    circle = {1: 2, 2: 3, 3: 1, 4: 3}
-    assert {root_of(one, circle) for one in (1, 2, 3, 4)} == {1}
-    assert root_of(5, circle) == 5
-    assert not may_merge(1, 4, {4: 3, 3: 1})
-    assert not may_merge(1, 1, {})
-    assert not may_merge(9, 1, circle)
-    assert may_merge(1, 4, {4: 3})
-
-
-@given(st.dictionaries(st.integers(0, 8), st.integers(0, 8)), st.integers(0, 8), st.integers(0, 8))
-def test_merges_that_are_allowed_never_close_a_circle(links: dict[int, int], one: int, other: int) -> None:
-    if may_merge(one, other, links) and one not in links:
-        after = links | {one: other}
-        assert root_of(one, after) == root_of(other, links)
-        assert root_of(one, after) not in after

@@ -9,7 +9,7 @@ from pipeline.screenshots.states import WorkStatus
 from pipeline.storage.context import Context
 from tests.integration.screenshots.asking.conftest import NewBatch
 from tests.integration.screenshots.conftest import ME
-from tests.support.provider_server import Fault, ProviderServer
+from tests.support.provider_server import ProviderServer
 from tests.support.screens import Driver
 
 
@@ -64,15 +64,26 @@ def test_batch_that_failed_says_why(
     assert str(error) in finished["errorMessage"]
 
 
+def test_batch_that_goes_on_elsewhere_is_not_announced_as_finished(
+    context: Context, driver: Driver, new_batch: NewBatch
+) -> None:
+    batch, _ = new_batch()
+    driver.look_at(batch)
+    assert working.claim(context, batch, ME) is not None
+    announcing.finished(context, batch)
+    assert told_of(context) == []
+
+
 def test_batch_that_is_gone_is_not_announced_and_nobody_fails_while_redis_is_away(
-    context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
+    context: Context, driver: Driver, new_batch: NewBatch
 ) -> None:
     announcing.finished(context, 4711)
     assert told_of(context) == []
     batch, _ = new_batch()
-    provider.push(Fault(status=500))
     begun = working.begin(context, batch)
     assert begun is not None
+    driver.look_at(batch)
+    driver.expand(batch)
     context.redis.config_set("min-replicas-to-write", 1)  # writes are refused from now on
     try:
         announcing.started(context, begun.row)

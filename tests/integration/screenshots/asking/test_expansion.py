@@ -10,14 +10,14 @@ from sqlalchemy import select
 from pipeline.engine.traces import AiCall
 from pipeline.providers import gates
 from pipeline.providers.gates import SCREENSHOT_TEXT
-from pipeline.screenshots import launching, queries, recovery, working
+from pipeline.screenshots import expansion, launching, queries, recovery, working
 from pipeline.screenshots.graph.models import CALLS, EDGES, NODES
 from pipeline.screenshots.models import SHOTS
 from pipeline.screenshots.routing import CONTROL, CPU
 from pipeline.storage.context import Context
 from tests.integration.screenshots.asking.conftest import NewBatch
 from tests.support.provider_server import Fault, ProviderServer
-from tests.support.screens import Driver, Models, expanded, seen
+from tests.support.screens import Driver, Models, expanded, lost_at, seen
 
 
 @pytest.fixture
@@ -68,16 +68,10 @@ def test_model_makes_nodes_and_edges_and_they_name_it(
 
 
 def test_reply_that_was_paid_for_is_used_by_the_worker_that_comes_after_a_lost_one(
-    context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
+) -> None:
     batch = analysed()
-
-    def die(*_: object, **__: object) -> None:
-        raise SystemExit
-
-    with monkeypatch.context() as patched, pytest.raises(SystemExit):
-        patched.setattr(working, "finish", die)
+    with lost_at(working, "finish"):
         driver.expand(batch)
     assert nodes_of(context) == []
     assert recovery.free_lost(context, {"w"}) == 1
@@ -88,16 +82,10 @@ def test_reply_that_was_paid_for_is_used_by_the_worker_that_comes_after_a_lost_o
 
 
 def test_stored_reply_is_used_although_the_text_model_is_away_meanwhile(
-    context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
+) -> None:
     batch = analysed()
-
-    def die(*_: object, **__: object) -> None:
-        raise SystemExit
-
-    with monkeypatch.context() as patched, pytest.raises(SystemExit):
-        patched.setattr(working, "finish", die)
+    with lost_at(working, "finish"):
         driver.expand(batch)
     recovery.free_lost(context, {"w"})
     assert driver.expand(batch, CONTROL).done
@@ -298,3 +286,20 @@ def test_frames_that_are_deleted_meanwhile_do_not_move_segments_to_other_frames(
     assert driver.expand(batch, CONTROL).done
     found = {node.title: [shot.id for shot in queries.show(context, node.id).screenshots] for node in nodes_of(context)}
     assert found == {f"about {shot}": [shot] for shot in shots[1:]}
+
+
+def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
+    context: Context, driver: Driver, analysed: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("unforeseen")
+
+    batch = analysed()
+    with monkeypatch.context() as patched:
+        patched.setattr(expansion, "expanded", broken)
+        made = driver.expand(batch)
+    assert (made.done, made.again) == (False, False)
+    assert "unexpected KeyError" in recovery.dead_letters(context)[0].reason
+    assert recovery.workers(context) == set()
+    recovery.replay(context, "batch")
+    assert driver.expand(batch).done, "by the reply that was stored"

@@ -13,14 +13,14 @@ from pipeline.engine.traces import AiCall
 from pipeline.providers import gates
 from pipeline.providers.gates import SCREENSHOT_TEXT
 from pipeline.screenshots import queries, recovery
-from pipeline.screenshots.graph import merges
+from pipeline.screenshots.graph import joining, merges
 from pipeline.screenshots.graph.models import CALLS, LINKS, NODES
 from pipeline.screenshots.graph.nodes import Content
 from pipeline.screenshots.routing import CONTROL
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Draft, Hand
 from tests.support.provider_server import Fault, ProviderServer
-from tests.support.screens import Driver, told
+from tests.support.screens import Driver, lost_at, told
 
 
 def said(title: str, *keywords: str) -> Content:
@@ -128,13 +128,9 @@ def test_closed_gate_sends_the_node_back_without_an_attempt(
 
 
 def test_merge_of_a_worker_that_was_lost_is_done_once_by_another(
-    context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int]
 ) -> None:
-    def die(*_: object, **__: object) -> None:
-        raise SystemExit
-
-    with monkeypatch.context() as patched, pytest.raises(SystemExit):
-        patched.setattr(merges, "commit", die)
+    with lost_at(merges, "commit"):
         driver.join()
     assert driver.join().done == 0, "it is held"
     assert recovery.free_lost(context, {"w"}) == 1
@@ -166,3 +162,19 @@ def test_two_messages_at_once_on_one_target_lose_nothing(
     assert json.loads(node.merged_from_ids) == made[1:]
     assert provider.max_concurrent == 1, "merges into one target are serial: nothing is paid for twice"
     assert len(provider.records) == 5
+
+
+def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
+    context: Context, driver: Driver, pair: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise TypeError("unforeseen")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(joining, "by_model", broken)
+        assert driver.join().done == 0
+    (letter,) = recovery.dead_letters(context)
+    assert (letter.kind, letter.id, "unexpected TypeError" in letter.reason) == ("merge", pair[1], True)
+    assert recovery.workers(context) == set()
+    recovery.replay(context, "merge")
+    assert driver.join().done == 1

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.screenshots_common import MADE_BY, Json, Limit, ready, tell_if_nothing_runs
-from pipeline.cli.screenshots_times import span, told
+from pipeline.cli.screenshots.common import MADE_BY, Json, Limit, ready, tell_if_nothing_runs
+from pipeline.cli.screenshots.times import span, told
 
 if TYPE_CHECKING:
     from tasks.screenshots import Status
 
-KINDS = ("batch", "merge")
+KINDS = ("batch", "merge", "vector")
 
 
 def status(as_json: Json = False) -> None:
@@ -166,7 +166,7 @@ def replay(
         typer.Argument(metavar="[ID…]", help="As `dead-letters` lists them: batch:4, or 4 --kind batch."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    kind: Annotated[str, typer.Option(help="batch or merge. Default: what the ids say; with --all, both.")] = "",
+    kind: Annotated[str, typer.Option(help="batch, merge or vector. Default: as the ids say.")] = "",
 ) -> None:
     """Try dead letters again. What was paid for stays: only what failed is asked for again.
 

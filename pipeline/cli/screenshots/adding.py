@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.screenshots_common import Json, ready, tell_if_nothing_runs
-from pipeline.cli.screenshots_times import HOW, moment
+from pipeline.cli.screenshots.common import Json, ready, tell_if_nothing_runs
+from pipeline.cli.screenshots.times import HOW, moment
 
 if TYPE_CHECKING:
     from pipeline.standalone.stack import Stack
@@ -89,6 +89,7 @@ def add(
     else:
         with using_stack(settings) as stack:
             _take(jobs, frame, captured, quiet=as_json)
+            screenshots.batch_now(source)
             _wait(jobs, stack, quiet=as_json)
     if as_json:
         print_json({"files": [_as_json(job) for job in jobs]})
@@ -147,7 +148,8 @@ def line(job: Job) -> str:
             return f"{name}: known already, as shot:{taken.shot_id}"
         case "duplicate" if taken:
             return (
-                f"{name}: [yellow]duplicate[/yellow] of shot:{taken.nearest_id} ({taken.distance} of 256 bits differ)"
+                f"{name}: [yellow]duplicate[/yellow] of shot:{taken.nearest_id} "
+                f"({taken.distance} of 256 bits differ, up to {taken.threshold} count as the same)"
             )
         case "inactive":
             return f"{name}: [red]not taken[/red], its source is switched off (`penstock screenshots sources activate`)"
@@ -158,21 +160,12 @@ def line(job: Job) -> str:
 
 
 def _wait(jobs: Sequence[Job], stack: "Stack", *, quiet: bool) -> None:
-    from pipeline.cli.output import count, err
-    from pipeline.cli.screenshots_progress import wait_for
-    from pipeline.providers.flow_settings import screenshots_in_force
-    from pipeline.storage.context import get_context
+    from pipeline.cli.output import err
+    from pipeline.cli.screenshots.progress import wait_for
 
     wanted = list(dict.fromkeys(job.shot_id for job in jobs if job.shot_id is not None))
     if not wanted:
         return
-    rules = screenshots_in_force(get_context())
-    new = sum(job.outcome == "accepted" for job in jobs)
-    if new % rules.batch_size and not quiet:
-        err.print(
-            f"[dim]A batch begins with {count(rules.batch_size, 'screenshot')}, or {rules.batch_timeout_s:g} s after "
-            "its first one.[/dim]", soft_wrap=True,
-        )  # fmt: skip
     try:
         found = wait_for(stack, wanted, quiet=quiet)
     except KeyboardInterrupt:

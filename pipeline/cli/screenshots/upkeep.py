@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.screenshots_common import Json, ready, tell_if_nothing_runs
-from pipeline.cli.screenshots_times import moment, told
+from pipeline.cli.screenshots.common import Json, ready, tell_if_nothing_runs
+from pipeline.cli.screenshots.times import moment, told
 
 if TYPE_CHECKING:
     from tasks.screenshots import Extent

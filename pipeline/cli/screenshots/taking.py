@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.screenshots_adding import Source, left_out
-from pipeline.cli.screenshots_common import ready
+from pipeline.cli.screenshots.adding import Source, left_out
+from pipeline.cli.screenshots.common import ready
 
 if TYPE_CHECKING:
     from pipeline.screenshots.frames.capturing import Captured
@@ -34,7 +34,7 @@ def watch(
     from threading import Event
 
     from pipeline.cli.output import err, one_line
-    from pipeline.cli.screenshots_adding import Job, line, take
+    from pipeline.cli.screenshots.adding import Job, line, take
     from pipeline.screenshots.frames.ingest import check_source
     from pipeline.screenshots.frames.watching import watch as pictures_in
     from pipeline.standalone.stack import using_stack

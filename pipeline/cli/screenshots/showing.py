@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.screenshots_common import MADE_BY, Json, ready
-from pipeline.cli.screenshots_times import told
+from pipeline.cli.screenshots.common import MADE_BY, Json, ready
+from pipeline.cli.screenshots.times import told
 
 if TYPE_CHECKING:
     from tasks.screenshots import NodeDetail, NodeView, ScreenshotView

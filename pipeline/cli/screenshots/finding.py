@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.screenshots_common import Json, ready
-from pipeline.cli.screenshots_times import Since, Until, moment, told
+from pipeline.cli.screenshots.common import Json, ready
+from pipeline.cli.screenshots.times import Since, Until, moment, told
 
 if TYPE_CHECKING:
     from tasks.screenshots import Found

@@ -1,0 +1,58 @@
+"""Versions of a kind's vectors: how another process learns in one row that something has changed, and then what.
+
+A transaction takes its version when it is about to commit, as the last thing that it does, and holds the counter's row
+until it has committed. So versions become visible in their order, without gaps: who has seen 7 needs what is above 7.
+Taken earlier, that row would be a lock in the midst of others, and transactions could wait for each other.
+"""
+
+from typing import Any
+
+from sqlalchemy import event, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from pipeline.storage.vectors.models import CODES, VERSIONS
+
+_CHANGED = "vectors.changed"
+UNSTAMPED = 0
+
+
+def note(session: Session, kind: str, *, removed: bool = False) -> None:
+    """Vectors of this kind were changed in this transaction; `removed`: or taken away."""
+    changed = session.info.setdefault(_CHANGED, {})
+    changed[kind] = changed.get(kind, False) or removed
+
+
+def has_own(session: Session, kind: str) -> bool:
+    """Whether this transaction itself has changed vectors of this kind, which nobody else can see yet."""
+    return kind in session.info.get(_CHANGED, {})
+
+
+def seen(session: Session, kind: str) -> tuple[int, int]:
+    """(the version, the last version that removed any) as this transaction sees them."""
+    row = session.execute(select(VERSIONS.c.version, VERSIONS.c.removed).where(VERSIONS.c.kind == kind)).one_or_none()
+    return (row.version, row.removed) if row else (0, 0)
+
+
+@event.listens_for(Session, "before_commit")
+def _stamp(session: Session) -> None:
+    # In one order: two transactions that changed several kinds must not wait for each other.
+    for kind, removed in sorted(session.info.pop(_CHANGED, {}).items()):
+        version = _next(session, kind)
+        if removed:
+            session.execute(update(VERSIONS).where(VERSIONS.c.kind == kind).values(removed=version))
+        mine = update(CODES).where(CODES.c.kind == kind, CODES.c.version == UNSTAMPED)
+        session.execute(mine.values(version=version))
+
+
+@event.listens_for(Session, "after_rollback")
+def _forget(session: Session) -> None:
+    session.info.pop(_CHANGED, None)
+
+
+def _next(session: Session, kind: str) -> int:
+    insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    statement = insert(VERSIONS).values(kind=kind, version=1, removed=0)
+    higher = statement.on_conflict_do_update(index_elements=["kind"], set_={"version": VERSIONS.c.version + 1})
+    version: int = session.execute(higher.returning(VERSIONS.c.version)).scalar_one()
+    return version

@@ -1,0 +1,94 @@
+"""Codes of vectors: after a fixed random rotation, one bit a dimension says on which side of zero the vector is there.
+
+That is RaBitQ's idea (Gao and Long, 2024): rotated, every vector is spread evenly over all dimensions, so its signs
+alone give its cosine with a query to within 0.02 or so (1,024 bits), whatever the vectors are. The query keeps four
+bits a dimension, which halves the error. What is nearest by code is to be compared exactly.
+
+The rotation is a Hadamard transform of flipped signs, twice. It must stay what it is: codes are stored.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Words = NDArray[np.uint64]
+_FEWEST_BITS = 1024
+_MOST_BITS = 2048
+_ROUNDS = 2
+_PLANES = 4
+"""Bits of a query's value."""
+_PORTION = 2000
+
+
+def code_bits(dims: int) -> int:
+    """How many bits the code of a vector has; a multiple of 64."""
+    return min(_MOST_BITS, max(_FEWEST_BITS, -(-dims // 64) * 64))
+
+
+def encode(vectors: Floats) -> list[bytes]:
+    """The codes of vectors (n, dims)."""
+    found: list[bytes] = []
+    for start in range(0, len(vectors), _PORTION):
+        bits = np.packbits(rotated(vectors[start : start + _PORTION]) > 0, axis=1, bitorder="little")
+        found += [row.tobytes() for row in bits]
+    return found
+
+
+def words_of(codes: Sequence[bytes], dims: int) -> Words:
+    """Codes as a matrix (words, n): one word of all codes is one row, since those are what is worked on."""
+    rows = np.frombuffer(b"".join(codes), dtype="<u8").reshape(len(codes), code_bits(dims) // 64)
+    return np.ascontiguousarray(rows.T)
+
+
+def likeness(words: Words, vector: Floats) -> Floats:
+    """How near each code's vector is to this one: more is nearer. Only the order says anything."""
+    values = rotated(vector[np.newaxis])[0]
+    low, high = float(values.min()), float(values.max())
+    step = (high - low) / ((1 << _PLANES) - 1) or 1.0
+    levels = np.rint((values - low) / step).astype(np.uint8)
+    # The sum of a query's values where the code has ones, less that of all others: the constant part is left out.
+    total: Floats = low * _common_bits(words, np.full(words.shape[0], ~np.uint64(0))).astype(np.float32)
+    for plane in range(_PLANES):
+        mask = np.packbits(levels >> plane & 1, bitorder="little").view("<u8")
+        total += np.float32(step * (1 << plane)) * _common_bits(words, mask)
+    return total
+
+
+def _common_bits(words: Words, mask: Words) -> NDArray[np.uint16]:
+    count = np.zeros(words.shape[1], np.uint16)
+    for row, bits in zip(words, mask, strict=True):
+        count += np.bitwise_count(row & bits)
+    return count
+
+
+def rotated(vectors: Floats) -> Floats:
+    """Vectors (n, dims) after the rotation: the first `code_bits` dimensions of each."""
+    count, dims = vectors.shape
+    size = 1 << (max(dims, _FEWEST_BITS) - 1).bit_length()
+    left, right = _hadamard(1 << size.bit_length() // 2), _hadamard(size >> size.bit_length() // 2)
+    turned = np.zeros((count, size), np.float32)
+    turned[:, :dims] = vectors
+    for turn in range(_ROUNDS):
+        # The transform of a product is that of its factors: two small multiplications in place of a large one.
+        grid = (turned * _signs(size, turn)).reshape(count, len(left), len(right))
+        turned = (left @ grid @ right).reshape(count, size)
+    return turned[:, : code_bits(dims)]
+
+
+@cache
+def _signs(size: int, turn: int) -> Floats:
+    # Not of a random generator, whose numbers another version of NumPy may change.
+    digest = hashlib.shake_256(f"penstock vectors {size} {turn}".encode()).digest(size // 8)
+    return np.unpackbits(np.frombuffer(digest, np.uint8)).astype(np.float32) * 2 - 1
+
+
+@cache
+def _hadamard(size: int) -> Floats:
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]]).astype(np.float32)
+    return matrix / np.float32(np.sqrt(size))

@@ -1,0 +1,182 @@
+"""What workers that are lost or end leave behind is taken up again, at whatever step they were."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from pipeline.engine.claims import Owner
+from pipeline.engine.errors import ErrorKind, UnitError, UserError
+from pipeline.screenshots import launching, queries, recovery, retrying, shards, working
+from pipeline.screenshots.frames import retention, storage
+from pipeline.screenshots.graph import merges
+from pipeline.screenshots.graph.models import NODES
+from pipeline.screenshots.models import BATCHES, SHARDS
+from pipeline.screenshots.states import Step, WorkStatus
+from pipeline.storage.context import Context
+from tests.integration.screenshots.conftest import ME, Hand, draft
+
+OTHER = Owner("there:2:b", "request-2")
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_SCREENSHOTS__SHARD_SIZE": "2"}
+
+
+def first_row(context: Context, table: Any) -> Any:
+    with context.db.read() as session:
+        return session.execute(select(table).order_by(table.c.id).limit(1)).one()
+
+
+def node_row(context: Context, node_id: int) -> Any:
+    with context.db.read() as session:
+        return session.execute(select(NODES).where(NODES.c.id == node_id)).one()
+
+
+def waiting_merge(hand: Hand) -> int:
+    """A node that waits to be merged into one that stands."""
+    batch, shots = hand.batch()
+    hand.analyse(batch, [draft("first", shots, thread="t")])
+    hand.merge_all()
+    batch, shots = hand.batch()
+    return hand.analyse(batch, [draft("second", shots, thread="t")])[0]
+
+
+def test_shard_of_a_lost_worker_is_sent_again_at_once_and_its_siblings_are_not(context: Context, hand: Hand) -> None:
+    batch, _ = hand.batch()
+    launching.plan(context)
+    working.begin(context, batch)
+    lost, sibling = shards.claim(context, batch, ME), shards.claim(context, batch, OTHER)
+    assert lost is not None
+    assert sibling is not None
+    assert recovery.workers(context) == {ME.worker_id, OTHER.worker_id}
+    assert recovery.free_lost(context, {ME.worker_id}) == 1
+    assert recovery.workers(context) == {OTHER.worker_id}
+    assert launching.plan(context) == [], "a sibling's worker lives and goes on"
+    hand.look(sibling)
+    assert [launch.step for launch in launching.plan(context)] == [Step.ANALYSE]
+    begun = working.begin(context, batch)
+    assert begun is not None
+    assert (begun.due, begun.is_new) == (2, False)
+    again = shards.claim(context, batch, OTHER)
+    assert again is not None
+    assert (again.id, again.attempts) == (lost.id, 2)
+
+
+def test_batch_of_a_worker_that_is_lost_while_it_makes_nodes_is_sent_again_from_there(
+    context: Context, hand: Hand
+) -> None:
+    batch, _ = hand.batch()
+    hand.look_at_all(batch)
+    assert working.claim(context, batch, ME) is not None
+    assert recovery.free_lost(context, {ME.worker_id}) == 1
+    assert [(launch.id, launch.step) for launch in launching.plan(context)] == [(batch, Step.EXPAND)]
+    unit = working.claim(context, batch, OTHER)
+    assert unit is not None
+    assert unit.attempts == 2
+
+
+def test_merge_of_a_lost_worker_is_claimed_again(context: Context, hand: Hand) -> None:
+    node = waiting_merge(hand)
+    assert merges.claim(context, ME) is not None
+    assert merges.claim(context, OTHER) is None
+    assert recovery.free_lost(context, {ME.worker_id}) == 1
+    unit = merges.claim(context, OTHER)
+    assert unit is not None
+    assert (unit.id, unit.attempts) == (node, 2)
+
+
+def test_merge_message_that_comes_again_gives_back_what_its_lost_process_held(context: Context, hand: Hand) -> None:
+    node = waiting_merge(hand)
+    assert merges.claim(context, ME) is not None
+    unit = merges.claim(context, ME)
+    assert unit is not None
+    assert (unit.id, unit.attempts) == (node, 2)
+    assert hand.merge_all() == 1
+
+
+def test_merge_whose_last_attempt_is_lost_is_a_dead_letter_that_can_be_replayed(context: Context, hand: Hand) -> None:
+    node = waiting_merge(hand)
+    attempts = retrying.policy(context.settings.screenshots).max_attempts
+    for attempt in range(attempts):
+        assert merges.claim(context, ME) is not None, attempt
+        recovery.free_lost(context, {ME.worker_id})
+    assert merges.claim(context, ME) is None
+    (letter,) = recovery.dead_letters(context)
+    assert (letter.kind, letter.id, letter.attempts) == ("merge", node, attempts)
+    assert letter.reason == "the worker was lost while it worked on this (after 6 attempts)"
+    assert recovery.replay(context, "merge", [node]) == [node]
+    assert hand.merge_all() == 1
+
+
+def test_shard_whose_last_attempt_is_lost_ends_its_batch_though_nobody_is_left_to_settle_it(
+    context: Context, hand: Hand
+) -> None:
+    batch, _ = hand.batch()
+    launching.plan(context)
+    working.begin(context, batch)
+    for _ in range(retrying.policy(context.settings.screenshots).max_attempts):
+        assert shards.claim(context, batch, ME) is not None
+        recovery.free_lost(context, {ME.worker_id})
+    while shard := shards.claim(context, batch, ME):
+        hand.look(shard)
+    with context.db.transaction() as session:
+        session.execute(update(BATCHES).values(launch_due_at=None))
+    assert [launch.id for launch in launching.plan(context)] == [batch]
+    begun = working.begin(context, batch)
+    assert begun is not None
+    assert (begun.due, begun.all_done) == (0, False)
+    assert shards.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
+    assert launching.plan(context) == []
+
+
+def test_worker_that_ends_gives_back_all_it_holds_without_an_attempt(context: Context, hand: Hand) -> None:
+    node = waiting_merge(hand)
+    expanding, _ = hand.batch()
+    hand.look_at_all(expanding)
+    analysing, _ = hand.batch()
+    working.begin(context, analysing)
+    assert merges.claim(context, ME) is not None
+    assert working.claim(context, expanding, ME) is not None
+    assert shards.claim(context, analysing, ME) is not None
+    mine = shards.claim(context, analysing, OTHER)
+    assert mine is not None
+    recovery.release_worker(context, [ME.worker_id])
+    assert recovery.workers(context) == {OTHER.worker_id}
+    assert (node_row(context, node).status, node_row(context, node).attempts) == ("pending", 0)
+    with context.db.read() as session:
+        batch = session.execute(select(BATCHES).where(BATCHES.c.id == expanding)).one()
+        shard = session.execute(select(SHARDS).where(SHARDS.c.batch_id == analysing, SHARDS.c.number == 0)).one()
+    assert (batch.status, batch.attempts, shard.status, shard.attempts) == ("pending", 0, "pending", 0)
+    assert (expanding, Step.EXPAND) in [(launch.id, launch.step) for launch in launching.plan(context)]
+    assert hand.look(mine)
+
+
+def test_nothing_is_freed_while_everybody_lives(context: Context, hand: Hand) -> None:
+    batch, _ = hand.batch()
+    working.begin(context, batch)
+    assert shards.claim(context, batch, ME) is not None
+    assert recovery.free_lost(context, {"somebody else"}) == 0
+    assert first_row(context, SHARDS).status == "running"
+
+
+def test_dead_letters_of_unknown_kinds_are_refused(context: Context) -> None:
+    with pytest.raises(UserError):
+        recovery.replay(context, "shard")
+
+
+def test_dead_letter_of_a_batch_does_not_bring_back_frames_whose_files_are_gone(context: Context, hand: Hand) -> None:
+    batch, shots = hand.batch()
+    working.begin(context, batch)
+    shard = shards.claim(context, batch, ME)
+    assert shard is not None
+    storage.discard(context.settings, [shard.shots[1].file])
+    retention.image_of(context, shard.shots[1])
+    shards.failed(context, shard, UnitError("refused", kind=ErrorKind.PERMANENT))
+    while shard := shards.claim(context, batch, ME):
+        hand.look(shard)
+    shards.settle(context, batch)
+    recovery.replay(context, "batch")
+    states = [queries.screenshot(context, shot).status for shot in shots]
+    assert states == ["failed_permanent", *["pending"] * 4]
