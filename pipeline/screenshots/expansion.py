@@ -13,6 +13,7 @@ from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.passage import Passage
 from pipeline.providers import registry
+from pipeline.providers.protocols import Answer
 from pipeline.providers.tracing import NO_GATE, Tracer
 from pipeline.screenshots import working
 from pipeline.screenshots.analysis import by_rules, prompts
@@ -52,6 +53,19 @@ class Made:
     text_ms: int = 0
 
 
+@dataclass(frozen=True)
+class _Told:
+    """A batch with what is known of it: its segments with their threads, and what was put right on the way."""
+
+    unit: BatchUnit
+    facts: BatchFacts
+    segments: list[tuple[Segment, str]]
+    notes: tuple[str, ...]
+
+    def noting(self, note: str) -> "_Told":
+        return replace(self, notes=(*self.notes, note))
+
+
 class ExpandWork:
     """One message's work on a batch. Use as a context manager: leaving it gives the gate's slot back."""
 
@@ -78,62 +92,69 @@ class ExpandWork:
         if unit is None:
             return Made()
         try:
-            return self._make(unit)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            log.exception("screenshots.unexpected_error", batch=unit.id)
-            what = f"unexpected {type(error).__name__}: {error}"
-            working.fail(self._context, unit, UnitError(what, kind=ErrorKind.PERMANENT), self._tracer.trace)
-            return Made(unit)
-
-    def _make(self, unit: BatchUnit) -> Made:
-        facts = _facts(unit)
-        threads = with_threads(unit.index, facts)
-        try:
-            return self._expand(unit, facts, threads.value, threads.notes)
+            return self._expand(_told(unit))
         except Exception as error:  # noqa: BLE001  # whatever it is, the row says it
-            return self._failed(unit, as_unit_error(error), facts, threads.value, threads.notes)
+            return self._failed(unit, as_unit_error(error))
 
-    def _expand(
-        self, unit: BatchUnit, facts: BatchFacts, segments: list[tuple[Segment, str]], notes: tuple[str, ...]
-    ) -> Made:
-        if not segments:
-            return self._finish(unit, Expansion((), ()), _origin(unit), notes)
+    def _failed(self, unit: BatchUnit, error: UnitError) -> Made:
+        """The batch waits, or its segments are taken as they stand: the text model only adds to what is known."""
+        log.warning("expansion.failed", batch=unit.id, kind=str(error.kind), error=str(error))
+        waits = error.kind in RELEASED
+        if waits or (error.kind is ErrorKind.TRANSIENT and unit.attempts < TRIES):
+            failed = working.fail(self._context, unit, error, self._tracer.trace)
+            return Made(unit, again=waits and failed.event is not None, retry_in_s=failed.retry_in_s)
+        try:
+            return self._directly(_told(unit).noting(f"the text model failed: {error}"))
+        except Exception as also:  # noqa: BLE001  # a dead letter, not a claim that stays
+            failure = as_unit_error(also)
+            failed = working.fail(self._context, unit, failure, self._tracer.trace)
+            return Made(unit, retry_in_s=failed.retry_in_s)
+
+    def _expand(self, told: _Told) -> Made:
+        unit = told.unit
+        if not told.segments:
+            return self._finish(told, Expansion((), ()), _origin(unit))
         if unit.row.reply and unit.row.ask == Ask.FIRST:
             # Paid for by an attempt that was lost before its nodes were written.
-            reply = read_expansion(unit.row.reply)
-            return self._taken(unit, facts, segments, notes, reply)
+            return self._taken(told, read_expansion(unit.row.reply))
         if self._queue == CONTROL:
-            return self._directly(unit, facts, segments, notes)
+            return self._directly(told)
+        return self._ask(told)
+
+    def _directly(self, told: _Told) -> Made:
+        made_by = _origin(told.unit)
+        noted = told if made_by is Origin.RULES else told.noting(by_rules.TEXT_NOTE)
+        return self._finish(noted, direct(told.facts, told.segments, told.unit.index, made_by), made_by)
+
+    def _ask(self, told: _Told) -> Made:
         if self._passage is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
-        return self._ask(unit, facts, segments, notes)
-
-    def _directly(
-        self, unit: BatchUnit, facts: BatchFacts, segments: list[tuple[Segment, str]], notes: tuple[str, ...]
-    ) -> Made:
-        made_by = _origin(unit)
-        told = () if made_by is Origin.RULES else (by_rules.TEXT_NOTE,)
-        return self._finish(unit, direct(facts, segments, unit.index, made_by), made_by, (*notes, *told))
-
-    def _ask(
-        self, unit: BatchUnit, facts: BatchFacts, segments: list[tuple[Segment, str]], notes: tuple[str, ...]
-    ) -> Made:
-        settings = self._context.settings
+        unit, settings = told.unit, self._context.settings
         provider, model = writer_of(settings, self._queue)
         writer = registry.text(settings, provider, model)
-        zone = settings.screenshots.time_zone
-        evidence = evidence_of(unit.index, facts)
-        prompt = prompts.expand_prompt(facts, segments, evidence, datetime.now(UTC), zone)
-        first = unit.row.reply if unit.row.ask == Ask.REPAIR else None
-        if first is not None:
-            prompt = prompts.repair_prompt(prompt, first, _problem(first))
+        prompt, first = self._prompt(told)
         answer = self._tracer.call(
             "text", Operation.EXPAND.value, writer.name, writer.model,
             lambda: writer.complete(prompt, system=prompts.EXPAND_SYSTEM, json_schema=EXPAND_SCHEMA),
         )  # fmt: skip
-        text = clean(answer.text)
         digest = prompts.prompt_hash(prompts.EXPAND_SYSTEM, prompt)
-        used = self._used(unit, writer.name, answer.model or writer.model, digest)
+        used = UsedCall(
+            Operation.EXPAND, writer.name, answer.model or writer.model, digest, unit.attempts, Ask(unit.row.ask),
+            [shot.id for shot in unit.shots],
+        )  # fmt: skip
+        return self._read(told, answer, first, used)
+
+    def _prompt(self, told: _Told) -> tuple[str, str | None]:
+        """(what to ask, the reply that is to be mended, if there is one)."""
+        zone = self._context.settings.screenshots.time_zone
+        evidence = evidence_of(told.unit.index, told.facts)
+        prompt = prompts.expand_prompt(told.facts, told.segments, evidence, datetime.now(UTC), zone)
+        first = told.unit.row.reply if told.unit.row.ask == Ask.REPAIR else None
+        return (prompts.repair_prompt(prompt, first, _problem(first)) if first is not None else prompt), first
+
+    def _read(self, told: _Told, answer: Answer, first: str | None, used: UsedCall) -> Made:
+        """Store what the reply says; where it is no use, have it mended once, then take the parts that are valid."""
+        unit, text = told.unit, clean(answer.text)
         try:
             reply: ExpandReply | None = read_expansion(text)
         except BadReply as bad:
@@ -142,42 +163,30 @@ class ExpandWork:
                 kept = working.keep_reply(self._context, unit, text, self._tracer.trace, None)
                 return Made(unit, again=kept)
             reply = usable_expansion(text) or (usable_expansion(first) if first else None)
-            notes = (*notes, f"only the valid parts of the text model's reply were taken: {bad}")
+            told = told.noting(f"only the valid parts of the text model's reply were taken: {bad}")
         if reply is None:
-            return self._directly(unit, facts, segments, notes)
+            return self._directly(told)
         if not working.keep_reply(self._context, unit, reply.model_dump_json(), self._tracer.trace, used):
             return Made(unit)
         self._tracer.trace = None
-        return self._taken(unit, facts, segments, notes, reply)
+        return self._taken(told, reply)
 
-    def _taken(
-        self, unit: BatchUnit, facts: BatchFacts, segments: list[tuple[Segment, str]], notes: tuple[str, ...],
-        reply: ExpandReply,
-    ) -> Made:  # fmt: skip
-        return self._finish(unit, expanded(facts, segments, reply, unit.index), Origin.MODEL, notes)
+    def _taken(self, told: _Told, reply: ExpandReply) -> Made:
+        return self._finish(told, expanded(told.facts, told.segments, reply, told.unit.index), Origin.MODEL)
 
-    def _failed(
-        self, unit: BatchUnit, error: UnitError, facts: BatchFacts, segments: list[tuple[Segment, str]],
-        notes: tuple[str, ...],
-    ) -> Made:  # fmt: skip
-        log.warning("expansion.failed", batch=unit.id, kind=str(error.kind), error=str(error))
-        waits = error.kind in RELEASED
-        if waits or (error.kind is ErrorKind.TRANSIENT and unit.attempts < TRIES):
-            failed = working.fail(self._context, unit, error, self._tracer.trace)
-            return Made(unit, again=waits and failed.event is not None, retry_in_s=failed.retry_in_s)
-        return self._directly(unit, facts, segments, (*notes, f"the text model failed: {error}"))
-
-    def _finish(self, unit: BatchUnit, expansion: Expansion, made_by: Origin, notes: tuple[str, ...]) -> Made:
+    def _finish(self, told: _Told, expansion: Expansion, made_by: Origin) -> Made:
         text_ms = int((time.monotonic() - self._begun) * 1000)
-        noted = replace(expansion, notes=(*notes, *expansion.notes))
+        noted = replace(expansion, notes=(*told.notes, *expansion.notes))
         made = working.finish(
-            self._context, unit, noted, made_by, text_ms=text_ms, trace=self._tracer.trace
+            self._context, told.unit, noted, made_by, text_ms=text_ms, trace=self._tracer.trace
         )  # fmt: skip
-        return Made(unit, done=made is not None, text_ms=text_ms)
+        return Made(told.unit, done=made is not None, text_ms=text_ms)
 
-    def _used(self, unit: BatchUnit, provider: str, model: str, digest: str) -> UsedCall:
-        ids = [shot.id for shot in unit.shots]
-        return UsedCall(Operation.EXPAND, provider, model, digest, unit.attempts, Ask(unit.row.ask), ids)
+
+def _told(unit: BatchUnit) -> _Told:
+    facts = _facts(unit)
+    threads = with_threads(unit.index, facts)
+    return _Told(unit, facts, threads.value, threads.notes)
 
 
 def _facts(unit: BatchUnit) -> BatchFacts:

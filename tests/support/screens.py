@@ -15,7 +15,7 @@ from sqlalchemy import select, update
 
 from pipeline.engine.claims import Owner
 from pipeline.providers import gates
-from pipeline.providers.gates import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
+from pipeline.providers.flow_settings import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.screenshots import shards, working
 from pipeline.screenshots.expansion import ExpandWork, Made
 from pipeline.screenshots.frames import storage

@@ -74,11 +74,9 @@ class MergeWork:
     def _settled(self, unit: MergeUnit) -> Joined:
         try:
             return self._merge(unit)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            log.exception("screenshots.unexpected_error", node=unit.id)
-            what = f"unexpected {type(error).__name__}: {error}"
-            merges.fail(self._context, unit, UnitError(what, kind=ErrorKind.PERMANENT), self._tracer.trace)
-            return Joined()
+        except Exception as error:  # noqa: BLE001  # a dead letter, not a claim that stays
+            failed = merges.fail(self._context, unit, as_unit_error(error), self._tracer.trace)
+            return Joined(0, failed.retry_in_s)
 
     def _merge(self, unit: MergeUnit) -> Joined:
         if unit.target is None:

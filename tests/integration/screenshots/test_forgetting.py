@@ -1,7 +1,7 @@
 """A time range is deleted while a batch of it is somewhere on its way."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -118,9 +118,8 @@ def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_an
             assert session.execute(select(func.count()).select_from(table)).scalar() == 0
     # They wait for a batch like new ones, and are looked at again.
     with context.db.transaction() as session:
-        buffering.lock_source(session, "screen:1")
-        again = buffering.make(session, "screen:1", left, BEGIN)
-    assert again is not None
+        session.execute(update(SHOTS).values(created_at=datetime.now(UTC) - timedelta(hours=1)))
+    (again,) = buffering.batch_ready(context)
     hand.analyse(again, [draft("what is left")])
     assert [queries.screenshot(context, shot).status for shot in shots[2:]] == ["succeeded"] * 3
 

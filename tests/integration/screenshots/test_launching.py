@@ -12,7 +12,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.relaunch import MAX_RELAUNCH_S, RELAUNCH_AFTER_S
 from pipeline.providers import gates
-from pipeline.providers.gates import SCREENSHOT_TEXT, SCREENSHOT_VISION
+from pipeline.providers.flow_settings import SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.screenshots import launching, recovery, shards, working
 from pipeline.screenshots.launching import TURN, BatchLaunch, places
 from pipeline.screenshots.models import BATCHES
@@ -35,6 +35,7 @@ def settings_env() -> dict[str, str]:
         "PENSTOCK_SCREENSHOTS__TEXT_PROVIDER": "ai",
         "PENSTOCK_SCREENSHOTS__BATCH_SIZE": "1",
         "PENSTOCK_SCREENSHOTS__SHARD_SIZE": "1",
+        "PENSTOCK_SCREENSHOTS__PRESSURE_BATCHES": "1000",
     }
 
 

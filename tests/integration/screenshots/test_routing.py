@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.providers import gates
-from pipeline.providers.gates import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
+from pipeline.providers.flow_settings import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.screenshots.routing import CONTROL, CPU, Routes, looker_of, routes, writer_of
 from pipeline.storage.context import Context
 

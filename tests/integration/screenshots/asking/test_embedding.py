@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select, update
 
 from pipeline.providers import gates
-from pipeline.providers.gates import SCREENSHOT_EMBEDDINGS
+from pipeline.providers.flow_settings import SCREENSHOT_EMBEDDINGS
 from pipeline.screenshots.graph import embedding, nodes
 from pipeline.screenshots.graph.models import NODES
 from pipeline.storage import vectors

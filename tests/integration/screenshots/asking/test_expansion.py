@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from pipeline.engine.traces import AiCall
 from pipeline.providers import gates
-from pipeline.providers.gates import SCREENSHOT_TEXT
+from pipeline.providers.flow_settings import SCREENSHOT_TEXT
 from pipeline.screenshots import expansion, launching, queries, recovery, working
 from pipeline.screenshots.graph.models import CALLS, EDGES, NODES
 from pipeline.screenshots.models import SHOTS
@@ -288,6 +288,19 @@ def test_frames_that_are_deleted_meanwhile_do_not_move_segments_to_other_frames(
     assert found == {f"about {shot}": [shot] for shot in shots[1:]}
 
 
+def test_reply_that_nobody_foresaw_is_done_without(
+    context: Context, driver: Driver, analysed: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("unforeseen")
+
+    batch = analysed()
+    monkeypatch.setattr(expansion, "expanded", broken)
+    assert driver.expand(batch).done
+    assert row_of(context, batch).made_by == "direct"
+    assert "unexpected KeyError" in row_of(context, batch).notes
+
+
 def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
     context: Context, driver: Driver, analysed: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,10 +309,10 @@ def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
 
     batch = analysed()
     with monkeypatch.context() as patched:
-        patched.setattr(expansion, "expanded", broken)
+        patched.setattr(expansion, "with_threads", broken)
         made = driver.expand(batch)
     assert (made.done, made.again) == (False, False)
     assert "unexpected KeyError" in recovery.dead_letters(context)[0].reason
     assert recovery.workers(context) == set()
     recovery.replay(context, "batch")
-    assert driver.expand(batch).done, "by the reply that was stored"
+    assert driver.expand(batch).done

@@ -11,7 +11,7 @@ from sqlalchemy import func, select, update
 
 from pipeline.engine.traces import AiCall
 from pipeline.providers import gates
-from pipeline.providers.gates import SCREENSHOT_TEXT
+from pipeline.providers.flow_settings import SCREENSHOT_TEXT
 from pipeline.screenshots import queries, recovery
 from pipeline.screenshots.graph import joining, merges
 from pipeline.screenshots.graph.models import CALLS, LINKS, NODES
@@ -171,10 +171,21 @@ def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
         raise TypeError("unforeseen")
 
     with monkeypatch.context() as patched:
-        patched.setattr(joining, "by_model", broken)
-        assert driver.join().done == 0
+        patched.setattr(joining, "by_rules", broken)
+        assert driver.join(CONTROL).done == 0
     (letter,) = recovery.dead_letters(context)
     assert (letter.kind, letter.id, "unexpected TypeError" in letter.reason) == ("merge", pair[1], True)
     assert recovery.workers(context) == set()
     recovery.replay(context, "merge")
     assert driver.join().done == 1
+
+
+def test_reply_that_nobody_foresaw_is_done_without(
+    context: Context, driver: Driver, pair: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise TypeError("unforeseen")
+
+    monkeypatch.setattr(joining, "by_model", broken)
+    assert driver.join().done == 1
+    assert queries.show(context, pair[0]).node.title == "apples / pears"

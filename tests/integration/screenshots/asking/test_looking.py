@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from pipeline.engine.traces import AiCall
 from pipeline.providers import gates
-from pipeline.providers.gates import SCREENSHOT_VISION
+from pipeline.providers.flow_settings import SCREENSHOT_VISION
 from pipeline.screenshots import queries, recovery, shards, working
 from pipeline.screenshots.frames import storage
 from pipeline.screenshots.graph.models import CALLS
