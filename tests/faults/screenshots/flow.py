@@ -114,6 +114,10 @@ class Shots:
             told = {word for part in (node, *parts) for word in json.loads(part.own)["summary"].split()}
             assert set(node.summary.split()) == told, (node.summary, told)
 
+    def merged(self) -> int:
+        """How many nodes went into another."""
+        return sum(row.act == "merged" for row in self.rows(PROVENANCE))
+
     def assert_paid_once(self, *, again: int = 0) -> None:
         """There was one call for each result that is stored, and at most `again` more: those under way at the fault."""
         merged = [row for row in self.rows(PROVENANCE) if row.act == "merged" and row.method == "model"]

@@ -10,6 +10,8 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
+MERGES = 2
+"""Of a batch: two segments become two events each."""
 # What dies, and how many calls may have been under way or answered in vain: a batch has two shards, and two merges.
 STEPS = {
     "before_a_batch_is_begun": ("working:begin:before", 0),
@@ -49,6 +51,7 @@ def _die_and_finish(stack: Stack, shots: Shots, in_vain: int) -> None:
     shots.finish()
     shots.assert_once(ids)
     shots.assert_paid_once(again=in_vain)
+    assert shots.merged() == MERGES
 
 
 @SQLITE
@@ -73,3 +76,4 @@ def test_two_workers_merge_into_one_node_without_losing_anything(
     shots.finish()
     shots.assert_once(ids)
     shots.assert_paid_once()
+    assert shots.merged() == 3 * 2 * 4
