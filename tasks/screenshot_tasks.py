@@ -18,7 +18,7 @@ from pipeline.engine import deliveries
 from pipeline.engine.leases import Leases
 from pipeline.engine.wakeups import plan_wakeup
 from pipeline.providers import gates
-from pipeline.providers.flow_settings import screenshots_in_force
+from pipeline.providers.flow_settings import SCREENSHOT_TEXT, SCREENSHOT_VISION, screenshots_in_force
 from pipeline.screenshots import announcing, launching, recovery, shards, working
 from pipeline.screenshots.expansion import ExpandWork, Made
 from pipeline.screenshots.frames import buffering, retention
@@ -35,6 +35,8 @@ from tasks.canvas import owner, take_place_again
 from tasks.presence import holder_of
 
 log = structlog.get_logger(__name__)
+URGENT, FILLER = 0, 3
+"""Priorities of messages in Redis: steps of three, the lowest number first."""
 LANE_TTL_S = 60.0
 """How long a message that merges or embeds counts as at work, at least."""
 
@@ -58,13 +60,13 @@ def launch() -> None:
 
 def canvas(batch: BatchLaunch) -> Signature:
     """What is left of a batch's way, from its step on."""
-    expanding = expand.si(batch.id, batch.expand).set(queue=batch.expand)
+    expanding = expand.si(batch.id, batch.expand).set(queue=batch.expand, priority=priority(batch.expand, batch.filler))
     rest = [expanding, merge_nodes.si()]
-    return chain(begin.si(batch.id), *rest) if batch.step is Step.ANALYSE else chain(*rest)
+    return chain(begin.si(batch.id, batch.filler), *rest) if batch.step is Step.ANALYSE else chain(*rest)
 
 
 @app.task(bind=True, name="screenshots.begin")
-def begin(self: Any, batch_id: int) -> None:
+def begin(self: Any, batch_id: int, filler: bool = False) -> None:
     """Claim a batch, and replace itself with its shards and what merges their results."""
     context = get_context()
     found = working.begin(context, batch_id)
@@ -77,7 +79,8 @@ def begin(self: Any, batch_id: int) -> None:
         _merge_shards(self, batch_id)
         return
     queue = routes(context).analyse
-    header = [_analysing(context, batch_id, queue) for _ in range(found.due)]
+    urgency = priority(queue, filler)
+    header = [_analysing(context, batch_id, queue, urgency) for _ in range(found.due)]
     raise self.replace(chord(group(header), merge_shards.si(batch_id)))
 
 
@@ -95,17 +98,28 @@ def _analyse(self: Any, batch_id: int, queue: str, hop: str) -> None:
     with ShardWork(context, batch_id, queue, owner(self, hop), passage, SoftTimeLimitExceeded) as work:
         looked = work.run()
     if looked.again:
-        take_place_again(self.request, _analysing(context, batch_id, queue, uuid4().hex[:8]))
+        take_place_again(self.request, _analysing(context, batch_id, queue, _own(self), uuid4().hex[:8]))
 
 
-def _analysing(context: Context, batch_id: int, queue: str, hop: str = "") -> Signature:
-    signature = analyse.si(batch_id, queue, hop).set(queue=queue)
+def _analysing(context: Context, batch_id: int, queue: str, urgency: int, hop: str = "") -> Signature:
+    signature = analyse.si(batch_id, queue, hop).set(queue=queue, priority=urgency)
     if queue == CPU:
         # Threads have no such limit: there, calls have.
         settings = context.settings
         limit_s = settings.documents.page_timeout_s * settings.screenshots.shard_size
         signature.set(soft_time_limit=limit_s, time_limit=limit_s + 30)
     return signature
+
+
+def priority(queue: str, filler: bool) -> int:
+    """How urgent a message is. Only in the flow's own queues one lets others pass: elsewhere it would never have a turn
+    while another flow is busy."""
+    return FILLER if filler and queue in {SCREENSHOT_VISION, SCREENSHOT_TEXT} else URGENT
+
+
+def _own(task: Any) -> int:
+    """How urgent the message is that a task works on."""
+    return (task.request.delivery_info or {}).get("priority") or URGENT
 
 
 @app.task(bind=True, name="screenshots.merge_shards")
@@ -142,7 +156,8 @@ def expand(self: Any, batch_id: int, queue: str, hop: str = "") -> None:
 def _expanded(self: Any, context: Context, batch_id: int, queue: str, made: Made) -> None:
     if made.again:
         # The rest of the chain is launched from rows when it is done.
-        expand.si(batch_id, queue, uuid4().hex[:8]).set(queue=queue).apply_async()
+        again = expand.si(batch_id, queue, uuid4().hex[:8])
+        again.set(queue=queue, priority=_own(self)).apply_async()
     if not made.done:
         self.request.chain = None
     if made.unit is not None and not made.again:

@@ -49,10 +49,17 @@ def throughput(session: Session, attempts: Table, since: datetime, now: datetime
     return Throughput(finished, finished - good, round(good / minutes, 1), round(mean, 1))
 
 
+PRIORITY_SUFFIXES = ("", *(f"\x06\x16{step}" for step in (3, 6, 9)))
+"""A queue is a list for each of kombu's priority steps."""
+
+
 def queue_depths(redis: "Redis", queues: Iterable[str]) -> dict[str, int]:
-    """Messages that wait in each queue; those under way are not counted."""
+    """Messages that wait in each queue, whatever their priority; those under way are not counted."""
     names = list(queues)
     with redis.pipeline(transaction=False) as pipe:
         for name in names:
-            pipe.llen(name)
-        return dict(zip(names, cast("list[int]", pipe.execute()), strict=True))
+            for suffix in PRIORITY_SUFFIXES:
+                pipe.llen(f"{name}{suffix}")
+        found = cast("list[int]", pipe.execute())
+    steps = len(PRIORITY_SUFFIXES)
+    return {name: sum(found[at * steps : (at + 1) * steps]) for at, name in enumerate(names)}

@@ -75,6 +75,8 @@ class Passage:
             sending.reset(token)
         if not on_the_way.stamp:
             raise RuntimeError("a provider made a call without telling `sending`")
+        # What follows (accounts, storing the result) needs no place at the provider: another call may have it.
+        self._note(self.leave)
         self._note(lambda: self._succeeded(usage_of(result)))
         return result
 

@@ -1,7 +1,7 @@
 """What is to be done for screenshots now, derived from rows: capture, retry, replay and recovery all end here."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,9 +14,9 @@ from pipeline.engine.metrics import queue_depths
 from pipeline.engine.relaunch import RELAUNCH_AFTER_S, again
 from pipeline.providers.flow_settings import screenshots_in_force
 from pipeline.screenshots.models import BATCHES, SHARDS
-from pipeline.screenshots.picking import pick, scanned
+from pipeline.screenshots.picking import lane_of, pick, scanned
 from pipeline.screenshots.routing import CONTROL, Routes, routes
-from pipeline.screenshots.states import CLAIMABLE, Step, WorkStatus
+from pipeline.screenshots.states import CLAIMABLE, Lane, Step, WorkStatus
 from pipeline.screenshots.working import unlaunched
 from pipeline.settings import ScreenshotSettings
 from pipeline.storage.context import Context
@@ -28,11 +28,15 @@ MAX_OVERDUE = 500
 
 @dataclass(frozen=True)
 class BatchLaunch:
-    """A batch whose canvas is to be sent, from `step` on. `expand`: the queue of its second step."""
+    """A batch whose canvas is to be sent, from `step` on. `expand`: the queue of its second step.
+
+    `filler`: it recovers in a place that no new batch wanted, and lets those that come later pass in the queues.
+    """
 
     id: int
     step: Step
     expand: str
+    filler: bool = False
 
 
 def plan(context: Context) -> list[BatchLaunch]:
@@ -142,7 +146,11 @@ def _to_analyse(
     oldest = session.execute(query.order_by(BATCHES.c.created_at, BATCHES.c.id)).all()
     rows: list[Any] = scanned(newest, oldest, limit)
     picked, after = pick(rows, free, now, rules, turn)
-    return [one for row in picked if (one := _send(session, row.id, Step.ANALYSE, open_to, now))], after
+    lanes = {row.id: lane_of(row.attempts, row.created_at, now, rules.recovery_age_s) for row in rows}
+    # Beside new batches, an old one has a turn of its own, and is as urgent: else it might wait in a queue for ever.
+    filler = Lane.REALTIME not in lanes.values()
+    sent = [_send(session, row.id, Step.ANALYSE, open_to, now) for row in picked]
+    return [replace(one, filler=filler) for one in sent if one], after
 
 
 def _under_way(session: Session, step: Step, now: datetime) -> int:

@@ -15,8 +15,9 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import import_module
 from typing import Any, Literal, Self
 
 from tests.support.provider_http import Server
@@ -47,7 +48,8 @@ class Fault:
 
 @dataclass
 class Record:
-    """One call as the server saw it. `time`: monotonic seconds at its arrival; `status`: 0 until it is answered."""
+    """One call as the server saw it. `time`: monotonic seconds at its arrival; `ended`: when it was under way no more,
+    0 before; `status`: 0 until it is answered; `image_sha256`: of its last picture."""
 
     time: float
     path: str
@@ -56,6 +58,7 @@ class Record:
     image_sha256: str = ""
     prompt: str = ""
     status: int = 0
+    ended: float = 0.0
     body: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
@@ -65,7 +68,7 @@ class Script:
 
     `faults` are used up first to last, one a call (None: answer that call well); then `rule` is asked, then `always`
     holds. `answers`: replies by the image's sha256. `models`: the only ones known; empty: any. `answer`: the text that
-    a call without a picture is answered with. `vector`: the vector of a text.
+    a call without a picture is answered with; `look`: one with pictures. `vector`: the vector of a text.
     """
 
     latency_s: float = 0.0
@@ -79,6 +82,7 @@ class Script:
     always: Fault | None = None
     rule: Callable[[Record], Fault | None] | None = None
     answer: Callable[[Record], str] | None = None
+    look: Callable[[Record], str] | None = None
     vector: Callable[[str], list[float]] | None = None
 
 
@@ -150,7 +154,7 @@ class ProviderServer:
         with self._changed:
             counts = {str(status): n for status, n in Counter(r.status for r in self.records).items()}
             stats: dict[str, Any] = {"calls": len(self.records), "by_status": counts}
-            stats |= {"max_concurrent": self.max_concurrent, "under_way": self._under_way}
+            stats |= {"max_concurrent": self.max_concurrent, "under_way": self._under_way, **_spans(self.records)}
             return stats | ({"records": [asdict(r) for r in self.records]} if records else {})
 
     def push(self, *faults: Fault | None) -> None:
@@ -162,7 +166,7 @@ class ProviderServer:
         """Take over a JSON script. Raises `TypeError` for fields that do not exist."""
         values = dict(change)
         reset = values.pop("reset", False)
-        known = {f.name for f in fields(Script)} - {"rule", "answer", "vector"}
+        known = {f.name for f in fields(Script)} - {"rule", "answer", "look", "vector"}
         if unknown := values.keys() - known:
             raise TypeError(f"unknown fields: {', '.join(sorted(unknown))}")
         if "faults" in values:
@@ -200,7 +204,7 @@ class ProviderServer:
     def leave(self, record: Record, status: int) -> None:
         """A call is under way no more; `status` is what it was answered with, 0 where it was not."""
         with self._changed:
-            record.status = status
+            record.status, record.ended = status, time.monotonic()
             self._under_way -= 1
             self._changed.notify_all()
 
@@ -241,6 +245,13 @@ class ProviderServer:
         return _error(429, "Rate limit reached: quota exceeded, slow down", "rate_limit_exceeded", headers)
 
 
+def _spans(records: Iterable[Record]) -> dict[str, float]:
+    """Seconds of the calls that have ended: added up, and from the first one's arrival to the last end."""
+    times = [(record.time, record.ended) for record in records if record.ended]
+    span_s = max(end for _, end in times) - min(begin for begin, _ in times) if times else 0.0
+    return {"busy_s": sum(end - begin for begin, end in times), "span_s": span_s}
+
+
 def read_call(path: str, body: dict[str, Any]) -> Record:
     """What a request asks for, as a record without a status."""
     record = Record(time=time.monotonic(), path=path, model=str(body.get("model", "")), body=body)
@@ -273,8 +284,7 @@ def _images(body: dict[str, Any]) -> Iterator[bytes]:
 
 def _good_reply(record: Record, script: Script) -> Reply:
     if record.path.endswith("/embeddings"):
-        inputs = _inputs(record.body)
-        vector = script.vector or default_vector
+        inputs, vector = _inputs(record.body), script.vector or default_vector
         data = [{"object": "embedding", "index": i, "embedding": vector(t)} for i, t in enumerate(inputs)]
         tokens = sum(len(text) // 4 + 1 for text in inputs)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
@@ -284,7 +294,8 @@ def _good_reply(record: Record, script: Script) -> Reply:
 
 def _text_for(record: Record, script: Script) -> str:
     if record.image_sha256:
-        return script.answers.get(record.image_sha256) or default_markdown(next(_images(record.body)))
+        look = script.look or (lambda _: default_markdown(next(_images(record.body))))
+        return script.answers.get(record.image_sha256) or look(record)
     if script.answer:
         return script.answer(record)
     echo = hashlib.sha256(record.prompt.encode()).hexdigest()[:12]
@@ -361,7 +372,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--window-s", type=float, default=1.0)
     parser.add_argument("--max-concurrent", type=int, default=0)
     parser.add_argument("--api-key", default="")
+    parser.add_argument("--answers", default="", metavar="MODULE:FUNCTION", help="what answers calls to chat models")
     return parser.parse_args()
+
+
+def _answers(name: str) -> dict[str, Any]:
+    module, _, function = name.partition(":")
+    return dict.fromkeys(("answer", "look"), getattr(import_module(module), function)) if name else {}
 
 
 def main() -> None:
@@ -369,7 +386,7 @@ def main() -> None:
     args = _arguments()
     script = {"latency_s": args.latency, "max_concurrent": args.max_concurrent, "api_key": args.api_key}
     limit = {"limit": args.limit_per_s or args.limit, "window_s": 1.0 if args.limit_per_s else args.window_s}
-    with ProviderServer(port=args.port, **script, **limit) as server:
+    with ProviderServer(port=args.port, **script, **limit, **_answers(args.answers)) as server:
         sys.stdout.write(server.base_url + "\n")
         sys.stdout.flush()
         try:

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import select, update
 
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.metrics import queue_depths
 from pipeline.engine.relaunch import MAX_RELAUNCH_S, RELAUNCH_AFTER_S
 from pipeline.providers import gates
 from pipeline.providers.flow_settings import SCREENSHOT_TEXT, SCREENSHOT_VISION
@@ -18,6 +19,7 @@ from pipeline.screenshots.models import BATCHES
 from pipeline.screenshots.routing import CONTROL, CPU
 from pipeline.screenshots.states import Step, WorkStatus
 from pipeline.storage.context import Context
+from tasks import screenshot_tasks
 from tests.integration.screenshots.conftest import ME, Hand
 
 HOUR = timedelta(hours=1)
@@ -143,6 +145,34 @@ def test_an_empty_lane_leaves_its_places_to_the_other(context: Context, new: Cal
     assert len(first) == places(context.settings.screenshots)
     assert set(first) <= set(old)
     assert context.redis.get(TURN) is None, "no turn is used up, nobody is owed"
+
+
+def test_what_recovers_lets_others_pass_only_in_places_that_no_new_batch_wants(
+    context: Context, new: Callable[..., list[int]]
+) -> None:
+    old = set(new(8, HOUR))
+    first = launching.plan(context)
+    assert {one.id for one in first} <= old
+    assert all(one.filler for one in first)
+    new(8)
+    for one in first:
+        finish(context, one.id)
+    second = launching.plan(context)
+    assert any(one.id in old for one in second), "beside new batches it has turns of its own"
+    assert not any(one.filler for one in second)
+
+
+def test_messages_are_counted_whatever_their_priority(context: Context) -> None:
+    for priority in (0, 3, 9):
+        signature = screenshot_tasks.wake.si().set(queue=SCREENSHOT_TEXT, priority=priority)
+        signature.apply_async()
+    assert queue_depths(context.redis, [SCREENSHOT_TEXT, CONTROL]) == {SCREENSHOT_TEXT: 3, CONTROL: 0}
+
+
+def test_only_the_flows_own_queues_know_less_urgent_messages() -> None:
+    assert [screenshot_tasks.priority(queue, True) for queue in (SCREENSHOT_VISION, SCREENSHOT_TEXT)] == [3, 3]
+    assert [screenshot_tasks.priority(queue, True) for queue in (CONTROL, CPU, "vision.other")] == [0, 0, 0]
+    assert screenshot_tasks.priority(SCREENSHOT_VISION, False) == 0
 
 
 def test_what_was_tried_before_is_in_the_recovery_lane_however_new(

@@ -1,0 +1,230 @@
+"""Screenshots on a running stack (SQLite, the embedded Redis), with a provider that takes half a second a call.
+
+`measure_use`: 1,000 frames in 200 batches; how much of four calls at once is used. `measure_realtime`: how long batches
+take that come now and then while 2,000 frames wait to be recovered, beside the same on an idle stack.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from benchmarks.support import ROOT, BenchmarkError, progress, stack, stop, wait_until
+from pipeline.settings import get_settings
+from pipeline.storage.context import Context, forget_context, get_context
+
+PLACES = 4
+LATENCY_S = 0.5
+BATCH = 5
+FRAME_SIZE = (1280, 720)
+PROVIDER = "sample"
+OLD = timedelta(minutes=10)
+"""Recovery begins at five."""
+Figures = dict[str, Any]
+_numbers = itertools.count(1)
+
+
+def measure_use(shots: int = 1000) -> Figures:
+    """provider_utilisation: seconds of calls, of those that four calls at once would have had."""
+    with _running() as url:
+        progress(f"{shots} frames, {2 * shots / BATCH / PLACES * LATENCY_S:.0f} s at best")
+        batches = fill(get_context(), shots, datetime.now(UTC))
+        begun = time.monotonic()
+        _launch()
+        wait_until("all batches", lambda: _done(batches) == len(batches), 120, every_s=0.1)
+        total_s = time.monotonic() - begun
+        # What follows a batch's nodes makes no calls here: each batch is a thread of its own.
+        seen = _ask(url, "__stats?records=0")
+    calls = 2 * shots // BATCH
+    if seen["by_status"] != {"200": calls} or seen["max_concurrent"] > PLACES:
+        raise BenchmarkError(f"{shots} frames are {calls} calls, {PLACES} at once, but the provider saw {seen}")
+    return {
+        "provider_utilisation": round(seen["busy_s"] / (PLACES * seen["span_s"]), 3),
+        "first call to last reply, s": round(seen["span_s"], 1),
+        "launch to the last batch, s": round(total_s, 1),
+        "frames/s": round(shots / total_s, 1),
+        "most calls at once": seen["max_concurrent"],
+    }
+
+
+def measure_realtime(backlog: int = 2000, samples: int = 20, every_s: float = 2.0) -> Figures:
+    """realtime_p95_ratio: a new batch from its making to its nodes, beside a backlog, of the same on an idle stack."""
+    with _running():
+        progress("new batches on an idle stack")
+        _one_after_another(2)
+        idle = _seconds(_one_after_another(samples))
+        progress(f"new batches while {backlog} frames wait to be recovered")
+        waiting = fill(get_context(), backlog, datetime.now(UTC) - OLD)
+        _launch()
+        wait_until("the backlog to be at work", lambda: _done(waiting) >= PLACES, 60)
+        busy = _seconds(_now_and_then(samples, every_s))
+        left = len(waiting) - _done(waiting)
+    if not left:
+        raise BenchmarkError("the backlog was done before the last new batch: nothing was in its way")
+    return {
+        "realtime_p95_ratio": round(p95(busy) / p95(idle), 2),
+        "new batch, idle: median, p95, s": f"{p95(idle, 0.5):.2f}, {p95(idle):.2f}",
+        "new batch, beside the backlog: median, p95, s": f"{p95(busy, 0.5):.2f}, {p95(busy):.2f}",
+        "backlog, batches done meanwhile": len(waiting) - left,
+    }
+
+
+def p95(values: Sequence[float], share: float = 0.95) -> float:
+    """The value that `share` of all do not exceed."""
+    return sorted(values)[math.ceil(share * len(values)) - 1]
+
+
+def fill(context: Context, count: int, at: datetime, source: str = "screen:1") -> list[int]:
+    """Frames in batches of five that came at `at`, without a message to anybody; the batches' ids."""
+    from sqlalchemy import insert
+
+    from pipeline.engine.tables import insert_if_absent
+    from pipeline.screenshots.batching import shot_of
+    from pipeline.screenshots.frames import buffering
+    from pipeline.screenshots.models import SHOTS, SOURCES
+
+    rows = [_stored(context, source, at, number) for number in itertools.islice(_numbers, count)]
+
+    def work(session: Any) -> list[int]:
+        insert_if_absent(session, SOURCES, {"key": source, "active": True, "created_at": at, "seen_at": at})
+        buffering.lock_source(session, source)
+        made = []
+        for start in range(0, len(rows), BATCH):
+            some = [
+                session.execute(insert(SHOTS).values(row).returning(SHOTS)).one() for row in rows[start : start + BATCH]
+            ]
+            shots, times = [shot_of(row) for row in some], [row.ts for row in some]
+            made.append(buffering.make(session, source, shots, times, at, context.settings.screenshots))
+        return [batch for batch in made if batch is not None]
+
+    return context.db.run(work)
+
+
+_pictures: dict[int, bytes] = {}
+
+
+def _stored(context: Context, source: str, at: datetime, number: int) -> dict[str, Any]:
+    """A frame's row, and its file. Forty pictures in turn: what they show is nobody's concern here."""
+    from tests.support.screenshot_model import frame_bytes
+
+    kind = number % 40
+    data = _pictures.setdefault(kind, b"") or frame_bytes(kind, ".jpg", FRAME_SIZE)
+    _pictures[kind] = data
+    folder = context.settings.screenshot_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{number}.jpg").write_bytes(data)
+    digest = hashlib.sha256(f"{number}".encode()).hexdigest()
+    return {
+        "source_key": source, "ts": at + timedelta(milliseconds=number), "file": f"{number}.jpg", "sha256": digest,
+        "phash": digest, "size_bytes": len(data), "app": "Editor",
+        "window_title": f"Window {(number - 1) // BATCH}", "created_at": at, "updated_at": at,
+    }  # fmt: skip
+
+
+def _one_after_another(count: int) -> list[int]:
+    made = []
+    for _ in range(count):
+        one = fill(get_context(), BATCH, datetime.now(UTC), "screen:2")
+        _launch()
+        wait_until("a new batch", partial(_done, one), 60)
+        made += one
+    return made
+
+
+def _now_and_then(count: int, every_s: float) -> list[int]:
+    made = []
+    for _ in range(count):
+        made += fill(get_context(), BATCH, datetime.now(UTC), "screen:2")
+        _launch()
+        time.sleep(every_s)
+    wait_until("the new batches", lambda: _done(made) == count, 60)
+    return made
+
+
+def _launch() -> None:
+    from tasks import screenshot_tasks
+
+    screenshot_tasks.launch()
+
+
+def _done(batches: Sequence[int]) -> int:
+    """How many of these batches have become nodes."""
+    from sqlalchemy import func, select
+
+    from pipeline.screenshots.models import BATCHES
+
+    ended = select(func.count()).where(BATCHES.c.id.in_(batches), BATCHES.c.finished_at.is_not(None))
+    with get_context().db.read() as session:
+        return int(session.execute(ended).scalar_one())
+
+
+def _seconds(batches: Sequence[int]) -> list[float]:
+    """From each batch's making to its nodes."""
+    from sqlalchemy import select
+
+    from pipeline.screenshots.models import BATCHES
+
+    with get_context().db.read() as session:
+        rows = session.execute(select(BATCHES).where(BATCHES.c.id.in_(batches))).all()
+    return [(row.finished_at - row.created_at).total_seconds() for row in rows]
+
+
+@contextmanager
+def _running() -> Iterator[str]:
+    """A stack and a provider, both warm; the provider's address."""
+    with _provider() as url:
+        _use(url)
+        with stack():
+            from pipeline.providers import gates
+
+            gates.change_setting(get_context(), f"provider.{PROVIDER}.concurrency", str(PLACES))
+            progress("warming up")
+            _one_after_another(2)
+            _ask(url, "__script", {"reset": True})
+            yield url
+
+
+def _use(url: str) -> None:
+    """Make the provider known to this process and to those that it starts. Before `tasks` is imported."""
+    name = f"PENSTOCK_PROVIDERS__{PROVIDER.upper()}__"
+    os.environ |= {
+        f"{name}BASE_URL": f"{url}/v1", f"{name}API_KEY": "none", f"{name}MODEL": "sees-and-writes",
+        "PENSTOCK_SCREENSHOTS__VISION_PROVIDER": PROVIDER, "PENSTOCK_SCREENSHOTS__TEXT_PROVIDER": PROVIDER,
+    }  # fmt: skip
+    get_settings.cache_clear()
+    forget_context()
+
+
+@contextmanager
+def _provider() -> Iterator[str]:
+    """A provider in a process of its own; its address."""
+    options = ["--latency", str(LATENCY_S), "--max-concurrent", str(PLACES)]
+    answers = ["--answers", "tests.support.screenshot_model:answer"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.provider_server", *options, *answers], cwd=ROOT,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert running.stdout
+        url = running.stdout.readline().strip().removesuffix("/v1")
+        if not url:
+            raise BenchmarkError("the provider server did not start")
+        yield url
+    finally:
+        stop(running)
+
+
+def _ask(url: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(f"{url}/{path}", data, timeout=10) as reply:
+        return json.load(reply)

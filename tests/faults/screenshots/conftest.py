@@ -1,0 +1,71 @@
+"""A fleet for the screenshots flow, over a scripted vision and text model that counts what it is asked."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.storage.context import Context
+from tests.faults.screenshots.flow import Shots
+from tests.support.provider_server import ProviderServer
+from tests.support.screenshot_model import ScreenshotModel
+from tests.support.stack import ROLES, Stack
+
+QUEUES = "control,cpu,screenshot-vision,screenshot-text"
+WORKER = ["worker", "-Q", QUEUES, "-P", "threads", "-c", "6"]
+
+
+@pytest.fixture
+def model() -> ScreenshotModel:
+    """Every segment becomes two events that are merged, so that a batch has every kind of call."""
+    return ScreenshotModel(pieces=2)
+
+
+@pytest.fixture
+def provider(model: ScreenshotModel) -> Iterator[ProviderServer]:
+    with ProviderServer(answer=model.answer, look=model.answer, latency_s=0.3) as server:
+        yield server
+
+
+@pytest.fixture
+def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[str, str]:
+    """Two shards a batch; waits so short that tests are, too."""
+    services = {
+        f"PENSTOCK_PROVIDERS__{name}__{field}": value
+        for name in ("EYE", "PEN")
+        for field, value in {
+            "BASE_URL": provider.base_url, "API_KEY": "k", "MODEL": f"{name.lower()}-model", "TIMEOUT_S": "20",
+            # A breaker that stays closed: what is seen is how attempts end.
+            "BREAKER_FAIL_MAX": "1000",
+        }.items()
+    }  # fmt: skip
+    return {
+        **services,
+        "PENSTOCK_SCREENSHOTS__VISION_PROVIDER": "eye",
+        "PENSTOCK_SCREENSHOTS__TEXT_PROVIDER": "pen",
+        "PENSTOCK_SCREENSHOTS__BATCH_SIZE": "10",
+        "PENSTOCK_SCREENSHOTS__SHARD_SIZE": "5",
+        "PENSTOCK_SCREENSHOTS__BATCH_TIMEOUT_S": "1",
+        "PENSTOCK_SCREENSHOTS__BACKOFF_S": "[0.1,0.1,0.1,0.1,0.1]",
+        "PENSTOCK_SCREENSHOTS__JITTER_S": "0",
+        "PENSTOCK_SWEEP_INTERVAL_S": "1",
+        "PENSTOCK_PRESENCE_TTL_S": "3",
+        "PENSTOCK_PRESENCE_INTERVAL_S": "0.5",
+    } | extra_env
+
+
+@pytest.fixture
+def stack(
+    context: Context, data_dir: Path, redis_url: str, database_url: str, settings_env: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Stack]:  # fmt: skip
+    monkeypatch.setitem(ROLES, "shots", WORKER)
+    monkeypatch.setitem(ROLES, "doomed", [*WORKER, "-I", "tests.faults.screenshots.killing"])
+    with Stack(data_dir, database_url, redis_url, **settings_env) as stack:
+        yield stack
+
+
+@pytest.fixture
+def shots(context: Context, provider: ProviderServer) -> Shots:
+    """The screenshots flow as a test sees it."""
+    return Shots(context, provider)

@@ -1,0 +1,131 @@
+"""The screenshots flow as a fault test sees it: frames to add, rows to look at, promises to check."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+from sqlalchemy import select
+
+from pipeline.screenshots.analysis.provenance import Operation
+from pipeline.screenshots.frames import ingest
+from pipeline.screenshots.frames.ingest import Frame
+from pipeline.screenshots.graph.models import LINKS, NODES, PROVENANCE
+from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
+from pipeline.storage.context import Context
+from tasks import screenshot_tasks
+from tests.support.provider_server import ProviderServer
+from tests.support.screenshot_model import calls_by_operation, frame_bytes, titles_in_runs
+from tests.support.waiting import wait_until
+
+DONE_S = 90
+"""How long frames may take, with whatever recovery they need, on a busy machine."""
+START_S = 40
+BEGIN = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Shots:
+    """What a test does with frames, the rows and the provider."""
+
+    context: Context
+    provider: ProviderServer
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def add(self, amount: int = 10, *, source: str = "screen:1", titles: Sequence[str] = ()) -> list[int]:
+        """Frames as a capturing program brings them, five of each title; their ids. Nobody is told of them yet."""
+        found = []
+        for title in titles or titles_in_runs(amount, 5):
+            number = next(self.numbers)
+            frame = Frame(source, BEGIN + timedelta(seconds=number), "Editor", title)
+            taken = ingest.ingest(self.context, frame_bytes(number), frame)
+            assert taken.shot_id is not None, taken
+            found.append(taken.shot_id)
+        return found
+
+    def submit(self, amount: int = 10, **options: Any) -> list[int]:
+        """Add frames and begin with them; their ids."""
+        found = self.add(amount, **options)
+        self.launch()
+        return found
+
+    def launch(self) -> None:
+        """Begin with whatever is to be done."""
+        screenshot_tasks.launch()
+
+    def rows(self, table: Any) -> list[Any]:
+        with self.context.db.read() as session:
+            return list(session.execute(select(table).order_by(*table.primary_key.columns)))
+
+    def states(self, table: Any) -> dict[str, int]:
+        """How many rows are in which state."""
+        return dict(Counter(row.status for row in self.rows(table)))
+
+    def wait_for(self, operation: Operation, calls: int = 1) -> None:
+        """Wait until so many calls of the operation have come in."""
+        seen = self.provider.wait_for(lambda: self.calls(operation) >= calls, START_S)
+        assert seen, f"only {self.stand()}"
+
+    def calls(self, operation: Operation) -> int:
+        return calls_by_operation(self.provider).get(operation, 0)
+
+    def finish(self, within_s: float = DONE_S) -> None:
+        """Wait until every batch has succeeded and every node is merged."""
+        wait_until(self._finished, within_s, "every batch has become nodes that are merged", last=self.stand)
+
+    def finish_batches(self) -> None:
+        """Wait until every batch has succeeded, with or without nodes."""
+        wait_until(lambda: set(self.states(BATCHES)) == {"succeeded"}, DONE_S, "batches have ended", last=self.stand)
+
+    def _finished(self) -> bool:
+        return all(
+            (found := self.states(table)) and set(found) == {"succeeded"} for table in (BATCHES, NODES)
+        )  # fmt: skip
+
+    def stand(self) -> object:
+        """How things stand, for people."""
+        rows = {table.name: self.states(table) for table in (SHOTS, BATCHES, SHARDS, NODES)}
+        errors = [row.error for table in (BATCHES, SHARDS, NODES) for row in self.rows(table) if row.error]
+        return rows, calls_by_operation(self.provider), self.provider.counts, errors
+
+    def assert_once(self, shot_ids: Sequence[int]) -> None:
+        """Every frame is done; every event rests on some of them, no two on the same; merges went in once, whole."""
+        shots = {row.id: row.status for row in self.rows(SHOTS)}
+        assert {shot_id: shots[shot_id] for shot_id in shot_ids} == dict.fromkeys(shot_ids, "succeeded")
+        nodes = self.rows(NODES)
+        events = [node for node in nodes if node.kind == "event"]
+        origins = Counter(link.shot_id for link in self.rows(LINKS))
+        assert origins == dict.fromkeys(shot_ids, 1), "each frame is behind exactly one event"
+        assert len({node.origin_key for node in nodes}) == len(nodes)
+        made = Counter(row.node_id for row in self.rows(PROVENANCE) if row.act == "made")
+        assert made == {node.id: 1 for node in nodes}
+        self._assert_merged_once(events)
+
+    def _assert_merged_once(self, events: Sequence[Any]) -> None:
+        merged = Counter(row.from_node_id for row in self.rows(PROVENANCE) if row.act == "merged")
+        assert merged == {node.id: 1 for node in events if node.merged_into_id}
+        stand = {node.id: node for node in events if node.merged_into_id is None}
+        for node in stand.values():
+            # Summaries name frames: one that a merge lost would be missing.
+            parts = [other for other in events if other.merged_into_id == node.id]
+            told = {word for part in (node, *parts) for word in json.loads(part.own)["summary"].split()}
+            assert set(node.summary.split()) == told, (node.summary, told)
+
+    def merged(self) -> int:
+        """How many nodes went into another."""
+        return sum(row.act == "merged" for row in self.rows(PROVENANCE))
+
+    def assert_paid_once(self, *, again: int = 0) -> None:
+        """There was one call for each result that is stored, and at most `again` more: those under way at the fault."""
+        merged = [row for row in self.rows(PROVENANCE) if row.act == "merged" and row.method == "model"]
+        needed = {
+            Operation.ANALYSE: len(self.rows(SHARDS)),
+            Operation.EXPAND: sum(row.made_by == "model" for row in self.rows(BATCHES)),
+            Operation.MERGE: len(merged),
+        }  # fmt: skip
+        more = {operation: self.calls(operation) - stored for operation, stored in needed.items()}
+        assert min(more.values()) >= 0, more
+        assert sum(more.values()) <= again, (more, self.stand())

@@ -1,0 +1,94 @@
+"""Frames on their way while Redis or the database goes away, or a file is gone."""
+
+import pytest
+
+from pipeline.screenshots.analysis.provenance import Operation
+from pipeline.screenshots.frames import storage
+from pipeline.screenshots.models import BATCHES, SHOTS
+from tests.faults.flow import POSTGRESQL, SQLITE, settings
+from tests.faults.screenshots.flow import Shots
+from tests.support.postgres import Postgres
+from tests.support.provider_server import ProviderServer
+from tests.support.redis_server import RedisServer
+from tests.support.screenshot_model import shown
+from tests.support.stack import Stack
+
+# Sweeps far enough apart for living workers to be back before they are missed twice.
+pytestmark = [pytest.mark.faults, settings(SWEEP_INTERVAL_S="2")]
+
+
+@pytest.fixture
+def midway(stack: Stack, shots: Shots, provider: ProviderServer) -> list[int]:
+    """Forty frames in four batches, whose first answers are there."""
+    stack.start("shots-1", "shots-2", "beat-1")
+    ids = shots.submit(40)
+    shots.wait_for(Operation.ANALYSE, 5)
+    return ids
+
+
+def test_redis_emptied_in_the_middle(midway: list[int], shots: Shots, redis_server: RedisServer) -> None:
+    redis_server.flush()
+    shots.finish()
+    shots.assert_once(midway)
+    shots.assert_paid_once()
+
+
+@SQLITE
+def test_redis_emptied_again_and_again(midway: list[int], shots: Shots, redis_server: RedisServer) -> None:
+    for operation in (Operation.ANALYSE, Operation.EXPAND, Operation.MERGE):
+        shots.wait_for(operation)
+        redis_server.flush()
+    shots.finish()
+    shots.assert_once(midway)
+    shots.assert_paid_once()
+
+
+@SQLITE
+def test_redis_killed_and_restarted_without_its_data(
+    midway: list[int], stack: Stack, shots: Shots, redis_server: RedisServer
+) -> None:
+    redis_server.kill()
+    redis_server.lose_data()
+    redis_server.start()
+    shots.finish()
+    shots.assert_once(midway)
+    shots.assert_paid_once()
+    assert all(running.alive for running in stack.running)
+
+
+@POSTGRESQL
+def test_database_restarted_costs_no_answer(
+    midway: list[int], shots: Shots, postgres: Postgres, provider: ProviderServer
+) -> None:
+    postgres.restart("fast")
+    shots.wait_for(Operation.EXPAND, 2)
+    postgres.restart("immediate")
+    shots.finish()
+    shots.assert_once(midway)
+    shots.assert_paid_once()
+
+
+@SQLITE
+def test_file_deleted_before_it_is_looked_at_leaves_the_others(stack: Stack, shots: Shots) -> None:
+    ids = shots.add()
+    gone = {row.id: row.file for row in shots.rows(SHOTS)}[ids[3]]
+    storage.path_of(shots.context.settings, gone).unlink()
+    stack.start("shots-1", "beat-1")
+    shots.launch()
+    shots.finish()
+    asked = set(shown(shots.provider, Operation.ANALYSE))
+    assert asked == {tuple(shot for shot in ids[:5] if shot != ids[3]), tuple(ids[5:])}
+    (batch,) = shots.rows(BATCHES)
+    assert "deleted before" in batch.notes
+    assert {row.id: row.storage_state for row in shots.rows(SHOTS)}[ids[3]] == "missing"
+
+
+@SQLITE
+def test_batch_without_any_file_ends_without_a_call(stack: Stack, shots: Shots) -> None:
+    shots.add()
+    for row in shots.rows(SHOTS):
+        storage.path_of(shots.context.settings, row.file).unlink()
+    stack.start("shots-1", "beat-1")
+    shots.launch()
+    shots.finish_batches()
+    assert shots.provider.records == []

@@ -1,0 +1,79 @@
+"""A worker that is killed at any step of the canvas: another one finishes, and nothing that is stored is paid again."""
+
+import pytest
+
+from tests.faults.flow import POSTGRESQL, SQLITE
+from tests.faults.screenshots.flow import START_S, Shots
+from tests.support.screenshot_model import ScreenshotModel
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.faults
+
+MERGES = 2
+"""Of a batch: two segments become two events each."""
+# What dies, and how many calls may have been under way or answered in vain: a batch has two shards, and two merges.
+STEPS = {
+    "before_a_batch_is_begun": ("working:begin:before", 0),
+    "when_a_batch_is_begun": ("working:begin:after", 0),
+    "with_a_shard_claimed": ("shards:claim:after", 0),
+    "while_the_model_looks": ("analysis.prompts:vision_prompt:during", 2),
+    "with_an_answer_that_is_not_stored": ("shards:done:before", 2),
+    "with_a_result_just_stored": ("shards:done:after", 1),
+    "before_the_shards_are_settled": ("shards:settle:before", 0),
+    "when_the_shards_are_settled": ("shards:settle:after", 0),
+    "with_an_expansion_claimed": ("working:claim:after", 0),
+    "while_the_model_writes": ("analysis.prompts:expand_prompt:during", 1),
+    "with_a_reply_that_is_not_stored": ("working:keep_reply:before", 1),
+    "with_a_reply_just_stored": ("working:keep_reply:after", 0),
+    "before_nodes_are_written": ("working:finish:before", 0),
+    "with_nodes_just_written": ("working:finish:after", 0),
+    "with_a_merge_claimed": ("graph.merges:claim:after", 0),
+    "while_the_model_merges": ("analysis.prompts:merge_prompt:during", 2),
+    "with_a_merge_that_is_not_committed": ("graph.merges:commit:before", 2),
+    "with_a_merge_just_committed": ("graph.merges:commit:after", 1),
+}
+
+
+def deadly(*names: str) -> pytest.MarkDecorator:
+    """Run the test once for each of these steps, with a worker that dies there."""
+    cases = [
+        pytest.param({"KILL_AT": f"pipeline.screenshots.{STEPS[name][0]}"}, STEPS[name][1], id=name) for name in names
+    ]
+    return pytest.mark.parametrize(("extra_env", "in_vain"), cases, indirect=["extra_env"])
+
+
+def _die_and_finish(stack: Stack, shots: Shots, in_vain: int) -> None:
+    stack.start("doomed-1", "beat-1")
+    ids = shots.submit()
+    wait_until(lambda: not stack["doomed-1"].alive, START_S, "the worker has died", last=shots.stand)
+    stack.start("shots-1")
+    shots.finish()
+    shots.assert_once(ids)
+    shots.assert_paid_once(again=in_vain)
+    assert shots.merged() == MERGES
+
+
+@SQLITE
+@deadly(*STEPS)
+def test_worker_killed_costs_the_calls_under_way_and_nothing_else(stack: Stack, shots: Shots, in_vain: int) -> None:
+    _die_and_finish(stack, shots, in_vain)
+
+
+@POSTGRESQL
+@deadly("with_an_answer_that_is_not_stored", "before_nodes_are_written", "with_a_merge_that_is_not_committed")
+def test_the_same_on_postgresql(stack: Stack, shots: Shots, in_vain: int) -> None:
+    _die_and_finish(stack, shots, in_vain)
+
+
+def test_two_workers_merge_into_one_node_without_losing_anything(
+    stack: Stack, shots: Shots, model: ScreenshotModel
+) -> None:
+    model.pieces = 5
+    stack.start("shots-1", "shots-2", "beat-1")
+    # Three batches at once; in each, ten events of two threads.
+    ids = [shot for source in (1, 2, 3) for shot in shots.submit(source=f"screen:{source}")]
+    shots.finish()
+    shots.assert_once(ids)
+    shots.assert_paid_once()
+    assert shots.merged() == 3 * 2 * 4

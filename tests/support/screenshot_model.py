@@ -1,0 +1,308 @@
+"""A vision and text model for the screenshots flow, as a scripted provider answers, and frames that nobody has seen.
+
+In a test: ``model = ScreenshotModel(); ProviderServer(answer=model.answer, look=model.answer)``. What it was asked is
+read from the provider's records: `asked_of(record)`.
+"""
+
+import json
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from io import BytesIO
+from itertools import groupby
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+
+from pipeline.screenshots.analysis.provenance import Operation
+from tests.support.provider_server import Fault, ProviderServer, Record
+
+CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question. `shot_ids`: the screenshots that it shows or tells of; `titles`: of the nodes, for a merge."""
+
+    operation: Operation
+    data: dict[str, Any] = field(repr=False)
+    repair: bool
+    shot_ids: tuple[int, ...]
+    pictures: int
+    titles: tuple[str, ...] = ()
+
+
+Trick = Callable[[Asked, dict[str, Any]], str]
+"""Makes a reply out of the good one."""
+
+
+def asked_of(record: Record) -> Asked:
+    """What a call asks, by its prompt."""
+    content = record.body["messages"][-1]["content"]
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    text = next(part["text"] for part in parts if part["type"] == "text")
+    data, end = json.JSONDecoder().raw_decode(text)
+    repair, pictures = bool(text[end:].strip()), sum(part["type"] == "image_url" for part in parts)
+    if "screenshots" in data:
+        shots = tuple(shot["screenshot_id"] for shot in data["screenshots"])
+        return Asked(Operation.ANALYSE, data, repair, shots, pictures)
+    if "segments" in data:
+        shots = tuple(screen["database_id"] for screen in data["screenshotMapping"])
+        return Asked(Operation.EXPAND, data, repair, shots, pictures)
+    titles = (data["existing"]["title"], data["new"]["title"])
+    return Asked(Operation.MERGE, data, repair, (), pictures, titles)
+
+
+class ScreenshotModel:
+    """Answers all three operations well, but for what its tricks say.
+
+    Segments: one for each run of screens with the same window title (or program), going on with the thread of that
+    title if the history names one. Summaries name screenshots as `#ID`, and merged ones all that both had, so that a
+    lost one would be missed. `findings`: each segment teaches one thing as well. `pieces`: it expands into so many
+    events, each with a part of its screenshots, which are of one thread and thus merged again.
+    """
+
+    def __init__(self, *, findings: bool = False, pieces: int = 1) -> None:
+        self.findings = findings
+        self.pieces = pieces
+        self._tricks: dict[Operation, deque[Trick | None]] = {operation: deque() for operation in Operation}
+        self._rules: list[Callable[[Asked], Trick | None]] = []
+
+    def play(self, operation: Operation, *tricks: Trick | None) -> None:
+        """Use these up first to last, one for each call of the operation; None stands for a good reply."""
+        self._tricks[operation].extend(tricks)
+
+    def whenever(self, rule: Callable[[Asked], Trick | None]) -> None:
+        """Ask this rule about each call that no trick of `play` is left for."""
+        self._rules.append(rule)
+
+    def answer(self, record: Record) -> str:
+        """The reply to one call: for `Script.answer` and `Script.look`."""
+        asked = asked_of(record)
+        good = {Operation.ANALYSE: self._index, Operation.EXPAND: self._expansion, Operation.MERGE: _merged}
+        reply = good[asked.operation](asked)
+        trick = self._trick(asked)
+        return trick(asked, reply) if trick else json.dumps(reply, ensure_ascii=False)
+
+    def _trick(self, asked: Asked) -> Trick | None:
+        if waiting := self._tricks[asked.operation]:
+            return waiting.popleft()
+        return next((trick for rule in self._rules if (trick := rule(asked))), None)
+
+    def _index(self, asked: Asked) -> dict[str, Any]:
+        known = {thread["title"]: thread["thread_id"] for thread in asked.data["before"]["threads"]}
+        runs = groupby(asked.data["screenshots"], key=lambda shot: shot["window_title"] or shot["app"] or "Screen")
+        return {
+            "segments": [
+                self._segment(number, title, list(shots), known) for number, (title, shots) in enumerate(runs, 1)
+            ],
+            "entities": sorted({shot["app"] for shot in asked.data["screenshots"] if shot["app"]}),
+            "screenshots": [_seen(shot) for shot in asked.data["screenshots"]],
+        }
+
+    def _segment(self, number: int, title: str, shots: list[dict[str, Any]], known: dict[str, str]) -> dict[str, Any]:
+        hint = {"decision": "MERGE", "thread_id": known[title]} if title in known else {"decision": "NEW"}
+        ids = [shot["screenshot_id"] for shot in shots]
+        fact = {"title": f"About {title}", "summary": named(ids)}
+        return {
+            "segment_id": f"seg_{number}", "screen_ids": [shot["screen_id"] for shot in shots],
+            "event": {"title": title, "summary": named(ids), "importance": 6, "confidence": 8},
+            "derived": {"knowledge": [fact] if self.findings else [], "state": [], "procedure": [], "plan": []},
+            "merge_hint": {"thread_id": None} | hint, "keywords": title.casefold().split()[:3],
+        }  # fmt: skip
+
+    def _expansion(self, asked: Asked) -> dict[str, Any]:
+        database = {screen["screen_id"]: screen["database_id"] for screen in asked.data["screenshotMapping"]}
+        nodes: list[dict[str, Any]] = []
+        edges: list[dict[str, Any]] = []
+        for segment in asked.data["segments"]:
+            shots = [database[screen] for screen in segment["screen_ids"]]
+            parts = filter(None, (shots[i :: self.pieces] for i in range(self.pieces)))
+            nodes += [_node("event", {**segment["event"], "summary": named(part)}, segment, part) for part in parts]
+            event = len(nodes) - 1
+            for kind, findings in segment["derived"].items():
+                for finding in findings:
+                    edges.append({"from_index": len(nodes), "to_index": event, "edge_type": "derived_from"})
+                    nodes.append(_node(kind, finding, segment, shots))
+        return {"nodes": nodes, "edges": edges}
+
+
+def named(shot_ids: Iterable[int]) -> str:
+    """Screenshots as summaries name them."""
+    return " ".join(f"#{shot_id}" for shot_id in shot_ids)
+
+
+def _seen(shot: dict[str, Any]) -> dict[str, Any]:
+    guess = {"name": shot["app"] or "Unknown", "confidence": 0.9}
+    text = f"text of screenshot {shot['screenshot_id']}"
+    return {
+        "screenshot_id": shot["screenshot_id"], "ocr_text": text, "ui_text_snippets": ["File"], "app_guess": guess,
+    }  # fmt: skip
+
+
+def _node(kind: str, said: dict[str, Any], segment: dict[str, Any], shots: list[int]) -> dict[str, Any]:
+    return {
+        "kind": kind, "thread_id": segment["thread_id"], "title": said["title"], "summary": said["summary"],
+        "keywords": segment["keywords"], "entities": [{"name": "Penstock", "entityType": "project", "confidence": 8}],
+        "importance": 6, "confidence": 8, "screenshot_ids": shots, "event_time": None,
+    }  # fmt: skip
+
+
+def _merged(asked: Asked) -> dict[str, Any]:
+    existing, new = asked.data["existing"], asked.data["new"]
+    words = dict.fromkeys([*existing["summary"].split(), *new["summary"].split()])
+    return {**existing, "summary": " ".join(words)}
+
+
+# Tricks.
+
+
+def no_json(_asked: Asked, _reply: dict[str, Any]) -> str:
+    """Words instead of JSON."""
+    return "Certainly! I see a person at work."
+
+
+def cut_off(_asked: Asked, reply: dict[str, Any]) -> str:
+    """JSON that ends in the middle of its last segment: what stands before it can be used."""
+    text = json.dumps(reply)
+    return text[: text.rindex('"merge_hint"')]
+
+
+def strangers(_asked: Asked, reply: dict[str, Any]) -> str:
+    """Screenshots that were not sent, beside those that were: in segments, among those read, and in nodes."""
+    for segment in reply.get("segments", []):
+        segment["screen_ids"] = [*segment["screen_ids"], 990]
+    for node in reply.get("nodes", []):
+        node["screenshot_ids"] = [*node["screenshot_ids"], 999_990]
+    if "segments" in reply:
+        reply["screenshots"].append({"screenshot_id": 999_991, "ocr_text": "never sent"})
+    return json.dumps(reply)
+
+
+def only_strangers(_asked: Asked, reply: dict[str, Any]) -> str:
+    """Segments that name nothing that was sent."""
+    for segment in reply["segments"]:
+        segment["screen_ids"] = [991, 992]
+    return json.dumps(reply)
+
+
+def unknown_threads(_asked: Asked, reply: dict[str, Any]) -> str:
+    """Threads that nobody told the model of."""
+    for segment in reply.get("segments", []):
+        segment["merge_hint"] = {"decision": "MERGE", "thread_id": "thread_of_somebody_else"}
+    for node in reply.get("nodes", []):
+        node["thread_id"] = "thread_of_somebody_else"
+    return json.dumps(reply)
+
+
+def empty(_asked: Asked, reply: dict[str, Any]) -> str:
+    """Valid JSON that says nothing."""
+    return json.dumps({key: [] for key in reply})
+
+
+def bad_segment(_asked: Asked, reply: dict[str, Any]) -> str:
+    """One more segment, which has no event: the others can be used."""
+    reply["segments"].append({"segment_id": "broken", "screen_ids": [1], "event": None})
+    return json.dumps(reply)
+
+
+# Faults of the wire by operation, for `Script.rule`.
+
+
+def faults_on(
+    operation: Operation, *faults: Fault | None, shots: Iterable[int] = ()
+) -> Callable[[Record], Fault | None]:
+    """Use up `faults`, one for each call of the operation; with `shots`, only for those that show one of them."""
+    waiting = deque(faults)
+    wanted = set(shots)
+
+    def rule(record: Record) -> Fault | None:
+        if record.path != CHAT or not waiting:
+            return None
+        asked = asked_of(record)
+        fits = asked.operation is operation and (not wanted or wanted & set(asked.shot_ids))
+        return waiting.popleft() if fits else None
+
+    return rule
+
+
+def always_on(operation: Operation, fault: Fault) -> Callable[[Record], Fault | None]:
+    """The same fault for every call of the operation."""
+
+    def rule(record: Record) -> Fault | None:
+        return fault if record.path == CHAT and asked_of(record).operation is operation else None
+
+    return rule
+
+
+# What the provider saw.
+
+
+def questions(provider: ProviderServer, operation: Operation, status: int | None = None) -> list[Asked]:
+    """Every call of an operation (answered with this status), in the order of arrival."""
+    return [
+        asked for record, asked in _chats(provider) if asked.operation is operation and status in {None, record.status}
+    ]
+
+
+def shown(provider: ProviderServer, operation: Operation, status: int | None = 200) -> Counter[tuple[int, ...]]:
+    """How often calls that were answered with this status showed each set of screenshots."""
+    return Counter(asked.shot_ids for asked in questions(provider, operation, status))
+
+
+def _chats(provider: ProviderServer) -> Iterator[tuple[Record, Asked]]:
+    return ((record, asked_of(record)) for record in list(provider.records) if record.path == CHAT)
+
+
+def calls_by_operation(provider: ProviderServer) -> dict[Operation, int]:
+    """All calls, answered or not."""
+    return dict(Counter(asked.operation for _, asked in _chats(provider)))
+
+
+_plain = ScreenshotModel()
+
+
+def answer(record: Record) -> str:
+    """A good reply: for `python -m tests.support.provider_server --answers tests.support.screenshot_model:answer`."""
+    return _plain.answer(record)
+
+
+def titles_in_runs(count: int, run: int, names: Sequence[str] = ()) -> list[str]:
+    """Window titles for `count` screenshots that change every `run`; `names` come again and again, else all differ."""
+    return [names[i // run % len(names)] if names else f"Window {i // run}" for i in range(count)]
+
+
+# Frames.
+
+FRAME_SIZE = (640, 400)
+_CELLS = (8, 5)
+
+
+def frame(number: int, size: tuple[int, int] = FRAME_SIZE) -> Image.Image:
+    """Frame `number`: a window of coloured panes and its number in words; the same for the same number."""
+    chance = random.Random(number)
+    image = Image.new("RGB", size, "white")
+    draw = ImageDraw.Draw(image)
+    width, height = size[0] / _CELLS[0], size[1] / _CELLS[1]
+    for column in range(_CELLS[0]):
+        for row in range(_CELLS[1]):
+            left, top = column * width, row * height
+            shade = chance.choice((20, 90, 160, 240))
+            draw.rectangle((left, top, left + width, top + height), fill=(shade, shade, chance.choice((30, 200))))
+    draw.rectangle((0, 0, size[0], 44), fill="white")
+    draw.text((12, 4), f"Frame {number}", fill="black", font=_font())
+    return image
+
+
+def frame_bytes(number: int, suffix: str = ".png", size: tuple[int, int] = FRAME_SIZE) -> bytes:
+    """Frame `number` as a file."""
+    out = BytesIO()
+    frame(number, size).save(out, "JPEG" if suffix in {".jpg", ".jpeg"} else "PNG")
+    return out.getvalue()
+
+
+@lru_cache(maxsize=1)
+def _font() -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(32)
