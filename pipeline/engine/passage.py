@@ -75,9 +75,11 @@ class Passage:
             sending.reset(token)
         if not on_the_way.stamp:
             raise RuntimeError("a provider made a call without telling `sending`")
-        # What follows (accounts, storing the result) needs no place at the provider: another call may have it.
+        # The breaker first: while it is half-open, its probe keeps others out. What follows (accounts, storing the
+        # result) needs no place at the provider: another call may have it.
+        self._note(self._succeeded)
         self._note(self.leave)
-        self._note(lambda: self._succeeded(usage_of(result)))
+        self._note(lambda: self._account(*usage_of(result)))
         return result
 
     def _note(self, note: Callable[[], None]) -> None:
@@ -87,10 +89,9 @@ class Passage:
         except (RedisError, SQLAlchemyError) as error:
             log.warning("passage.not_noted", queue=self.gate.queue, error=type(error).__name__)
 
-    def _succeeded(self, usage: tuple[str, int, int]) -> None:
+    def _succeeded(self) -> None:
         if self.breaker.succeeded():
             self.on_change(None)
-        self._account(*usage)
 
     def _account(self, model: str, input_tokens: int, output_tokens: int) -> None:
         if self.tokens:
