@@ -244,6 +244,8 @@ def embed(self: Any, queue: str, portion: int = embedding.PORTION) -> None:
     if done.portion:
         place.acquire(self.request.id, LANE_TTL_S)
         take_place_again(self.request, embed.si(queue, done.portion).set(queue=queue))
+    elif done.retry_in_s:
+        place.acquire(self.request.id, done.retry_in_s)  # nobody else takes it until then
     else:
         place.release(self.request.id)
 

@@ -118,7 +118,9 @@ class ExpandWork:
             # Paid for by an attempt that was lost before its nodes were written.
             return self._taken(told, read_expansion(unit.row.reply))
         if self._queue == CONTROL:
-            return self._directly(told)
+            # What was paid for is used as far as it goes, where nobody is left to mend it.
+            parts = usable_expansion(unit.row.reply) if unit.row.reply else None
+            return self._taken(told, parts) if parts else self._directly(told)
         return self._ask(told)
 
     def _directly(self, told: _Told) -> Made:

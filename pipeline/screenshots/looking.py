@@ -1,12 +1,13 @@
 """What one message does for a batch: take its next shard, have its frames looked at, store what was seen."""
 
 import json
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
+from PIL import Image
 from redis import RedisError
 
 from pipeline.engine.claims import Owner
@@ -21,7 +22,7 @@ from pipeline.screenshots.analysis.by_rules import index_by_rules
 from pipeline.screenshots.analysis.provenance import Operation
 from pipeline.screenshots.analysis.replies import BadReply, Read, clean
 from pipeline.screenshots.analysis.schemas import INDEX_SCHEMA, VlmIndex
-from pipeline.screenshots.batching import HistoryPack, shot_of
+from pipeline.screenshots.batching import HistoryPack, Shot, shot_of
 from pipeline.screenshots.frames import hashing, retention
 from pipeline.screenshots.outcomes import RELEASED, as_unit_error
 from pipeline.screenshots.routing import CPU, looker_of
@@ -31,6 +32,7 @@ from pipeline.screenshots.working import UsedCall
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
+Prepared = TypeVar("Prepared")
 CUT = "the reply stops at its token limit: raise the provider's MAX_TOKENS, or lower PENSTOCK_SCREENSHOTS__SHARD_SIZE"
 
 
@@ -86,45 +88,59 @@ class ShardWork:
         return Looked(worked=True, again=failed.event is not None and error.kind in RELEASED)
 
     def _look(self, unit: ShardUnit) -> Looked:
-        paths = {screen: retention.image_of(self._context, shot) for screen, shot in unit.shots.items()}
-        files = {screen: path for screen, path in paths.items() if path is not None}
-        gone = len(json.loads(unit.row.shot_ids)) - len(files)
-        notes = [f"{gone} screenshots were deleted before they were analysed"] if gone else []
-        if not files:
-            empty = VlmIndex(segments=[])
-            return self._done(unit, Read(empty, tuple(notes)), self._used("", "", "", unit, []))
         if self._queue == CPU:
-            return self._by_rules(unit, files, notes)
-        return self._ask(unit, files, notes)
+            texts = self._prepared(unit, self._recognised)
+            screens, notes = _shown(unit, texts)
+            return self._by_rules(unit, screens, texts, notes) if texts else self._nothing(unit, notes)
+        pictures = self._prepared(unit, hashing.as_jpeg)
+        screens, notes = _shown(unit, pictures)
+        in_order = [picture for _, picture in sorted(pictures.items())]
+        return self._ask(unit, screens, in_order, notes) if pictures else self._nothing(unit, notes)
 
-    def _by_rules(self, unit: ShardUnit, files: dict[int, Path], notes: list[str]) -> Looked:
-        """Window titles, recognised text and rules, where nobody else looks."""
+    def _nothing(self, unit: ShardUnit, notes: list[str]) -> Looked:
+        """All its frames are gone: there is nothing to see."""
+        return self._done(unit, Read(VlmIndex(segments=[]), tuple(notes)), self._used("", "", "", unit, []))
+
+    def _prepared(self, unit: ShardUnit, prepare: Callable[[Image.Image], Prepared]) -> dict[int, Prepared]:
+        """What is made of each frame's picture, by screen id. Frames without one are given up, the others go on."""
+        found: dict[int, Prepared] = {}
+        for screen, shot in unit.shots.items():
+            path = retention.image_of(self._context, shot)
+            if path is None:
+                continue
+            try:
+                image = hashing.load_image(path)
+            except UnitError as error:
+                retention.give_up(self._context, shot, str(error))
+                continue
+            found[screen] = prepare(image)
+        return found
+
+    def _recognised(self, image: Image.Image) -> str:
         from pipeline.providers.local import ocr  # noqa: PLC0415  # a second, which looking by a provider never needs
 
-        threads = ocr.threads_of(self._context.settings)
-        texts: dict[int, str] = {}
-        for screen, path in files.items():
-            lines = ocr.recognise(hashing.load_image(path), threads)
-            texts[unit.shots[screen].id] = clean("\n".join(line.text for line in lines))
-        screens = {screen: shot_of(unit.shots[screen]) for screen in files}
+        lines = ocr.recognise(image, ocr.threads_of(self._context.settings))
+        return clean("\n".join(line.text for line in lines))
+
+    def _by_rules(self, unit: ShardUnit, screens: dict[int, Shot], read: dict[int, str], notes: list[str]) -> Looked:
+        """Window titles, recognised text and rules, where nobody else looks."""
+        texts = {screens[screen].id: text for screen, text in read.items()}
         index = index_by_rules(screens, texts, HistoryPack.model_validate_json(unit.history_pack))
         used = UsedCall(
             Operation.RULES, "local", Origin.RULES.value, "", unit.attempts, Ask.FIRST, sorted(texts)
         )  # fmt: skip
         return self._done(unit, Read(index, (*notes, by_rules.NOTE)), used)
 
-    def _ask(self, unit: ShardUnit, files: dict[int, Path], notes: list[str]) -> Looked:
+    def _ask(self, unit: ShardUnit, screens: dict[int, Shot], pictures: list[bytes], notes: list[str]) -> Looked:
         if self._passage is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         settings = self._context.settings
         provider, model = looker_of(settings, self._queue)
         looker = registry.vision(settings, provider, model)
-        screens = {screen: shot_of(unit.shots[screen]) for screen in files}
         prompt = prompts.vision_prompt(screens, HistoryPack.model_validate_json(unit.history_pack))
         if unit.row.ask == Ask.REPAIR:
             problem = problem_of(unit.row.reply or "", screens)
             prompt = prompts.repair_prompt(prompt, unit.row.reply or "", problem)
-        pictures = [hashing.as_jpeg(hashing.load_image(path)) for _, path in sorted(files.items())]
         answer = self._tracer.call(
             "vision", Operation.ANALYSE.value, looker.name, looker.model,
             lambda: looker.look(
@@ -163,6 +179,13 @@ class ShardWork:
 
     def _used(self, provider: str, model: str, digest: str, unit: ShardUnit, shot_ids: list[int]) -> UsedCall:
         return UsedCall(Operation.ANALYSE, provider, model, digest, unit.attempts, Ask(unit.row.ask), shot_ids)
+
+
+def _shown(unit: ShardUnit, seen: Collection[int]) -> tuple[dict[int, Shot], list[str]]:
+    """(frames that can be looked at, by screen id; what is to be said of the others)."""
+    gone = len(json.loads(unit.row.shot_ids)) - len(seen)
+    notes = [f"deleted or damaged before they were analysed: {gone} of {gone + len(seen)} screenshots"] if gone else []
+    return {screen: shot_of(unit.shots[screen]) for screen in seen}, notes
 
 
 def problem_of(reply: str, screens: dict[int, Any]) -> str:

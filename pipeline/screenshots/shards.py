@@ -164,13 +164,13 @@ def _merge(rules: ScreenshotSettings, session: Session, batch: Any, rows: Sequen
         session, SHOTS, WorkEvent.DONE, SHOTS.c.batch_id == batch.id, retention_expires_at=expires, updated_at=now,
         error=None,
     )  # fmt: skip
-    took = now - (batch.started_at or now)
+    took = _took_ms(batch, now)
     said = [note for row in rows for note in json.loads(row.notes)]
     BATCH.move(
         session, BATCHES, WorkEvent.STEP_DONE, BATCHES.c.id == batch.id, step=Step.EXPAND, attempts=0, error=None,
         index_json=index.model_dump_json(), notes=working.as_notes(said),
         # Not the queue that it was analysed from: a breaker of that one is no concern of its next message.
-        vlm_ms=int(took.total_seconds() * 1000), queue="", updated_at=now, **working.launched(now),
+        vlm_ms=batch.vlm_ms + took, queue="", updated_at=now, **working.launched(now),
     )  # fmt: skip
     # Merged: kept once is enough.
     session.execute(update(SHARDS).where(SHARDS.c.batch_id == batch.id).values(result=None, reply=None))
@@ -206,7 +206,12 @@ def _end(session: Session, batch: Any, event: WorkEvent, rows: Sequence[Any], no
     error = "; ".join(f"shard {row.number + 1}: {row.error}" for row in bad)[:MAX_ERROR_CHARS]
     BATCH.move(
         session, BATCHES, event, BATCHES.c.id == batch.id, error=error, updated_at=now, launch_due_at=None, launches=0,
-        **values,
+        vlm_ms=batch.vlm_ms + _took_ms(batch, now), **values,
     )  # fmt: skip
     working.follow(session, [batch.id], event, error, now)
     return Settled(BATCH.target(WorkStatus.RUNNING, event))
+
+
+def _took_ms(batch: Any, now: datetime) -> int:
+    """Since the batch was claimed, which nothing has changed since: waits between attempts do not count."""
+    return max(0, int((now - batch.updated_at).total_seconds() * 1000))

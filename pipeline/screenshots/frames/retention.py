@@ -49,14 +49,18 @@ def image_of(context: Context, shot: Any) -> Path | None:
     path = storage.path_of(context.settings, shot.file)
     if path.is_file():
         return path
-    context.db.run(lambda session: mark_missing(session, shot.id))
+    give_up(context, shot, MISSING)
     return None
 
 
-def mark_missing(session: Session, shot_id: int) -> None:
-    """A frame's file is gone though its time was not over: it cannot be analysed, its batch goes on without it."""
-    now = datetime.now(UTC)
-    mine = SHOTS.c.id == shot_id
-    stored = update(SHOTS).where(mine, SHOTS.c.storage_state == "stored")
-    session.execute(stored.values(storage_state="missing", updated_at=now))
-    SCREENSHOT.move(session, SHOTS, WorkEvent.FAIL, mine, error=MISSING, updated_at=now)
+def give_up(context: Context, shot: Any, why: str) -> None:
+    """A frame cannot be looked at: it is given up, and its batch goes on without it."""
+
+    def work(session: Session) -> None:
+        now = datetime.now(UTC)
+        mine = SHOTS.c.id == shot.id
+        stored = update(SHOTS).where(mine, SHOTS.c.storage_state == "stored")
+        session.execute(stored.values(storage_state="missing", updated_at=now))
+        SCREENSHOT.move(session, SHOTS, WorkEvent.FAIL, mine, error=why, updated_at=now)
+
+    context.db.run(work)

@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 PORTION = 64
 """Nodes whose vectors are made in one call."""
 WAIT_S = 15.0
+NOT_OF_THE_TEXT = {"auth", "forbidden", "not_found", "no_model"}
+"""What the operator has to put right: no node is given up for it."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +79,16 @@ def _made(context: Context, tracer: Tracer, wanted: list[Wanted]) -> list[list[f
         return maker.embed(texts).vectors
     made = tracer.call("embeddings", "embed_nodes", maker.name, maker.model, lambda: maker.embed(texts)).vectors
     if len(made) != len(texts):
-        raise UnitError(f"{len(made)} vectors came for {len(texts)} texts", code="bad_reply")
+        # Permanent, so that fewer are asked for at once: some services take one text a call.
+        what = f"{len(made)} vectors came for {len(texts)} texts"
+        raise UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply")
     return made
 
 
 def _failed(context: Context, tracer: Tracer, wanted: list[Wanted], error: UnitError) -> Embedded:
     log.warning("nodes.not_embedded", nodes=len(wanted), kind=str(error.kind), error=str(error))
     _record(context, tracer)
-    if error.kind is not ErrorKind.PERMANENT:
+    if error.kind is not ErrorKind.PERMANENT or error.code in NOT_OF_THE_TEXT:
         waits = error.retry_after_s if error.retry_after_s is not None else WAIT_S
         return Embedded(retry_in_s=waits)
     if len(wanted) > 1:

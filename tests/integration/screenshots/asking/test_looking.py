@@ -220,10 +220,24 @@ def test_frames_whose_files_are_gone_are_not_sent_and_a_shard_without_any_costs_
     assert [[one["screenshot_id"] for one in told(record)["screenshots"]] for record in provider.records] == [
         shots[1:3]
     ]
-    assert "1 screenshots were deleted before they were analysed" in batch_row(context).notes
+    assert "deleted or damaged before they were analysed: 1 of 3 screenshots" in batch_row(context).notes
     assert [json.loads(call.shot_ids) for call in used_calls(context)] == [shots[1:3]]
     states = [queries.screenshot(context, shot).status for shot in shots]
     assert states == ["failed_permanent", "succeeded", "succeeded", "failed_permanent", "failed_permanent"]
+
+
+def test_damaged_file_gives_up_its_frame_alone(
+    context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
+) -> None:
+    batch, shots = new_batch()
+    path = storage.path_of(context.settings, queries.screenshot(context, shots[1]).file)
+    path.write_bytes(path.read_bytes()[:100])
+    assert driver.look_at(batch).status is WorkStatus.PENDING
+    row = queries.screenshot(context, shots[1])
+    assert (row.status, row.storage_state) == ("failed_permanent", "missing")
+    assert row.error
+    sent = [one["screenshot_id"] for record in provider.records for one in told(record)["screenshots"]]
+    assert sorted(sent) == sorted(set(shots) - {shots[1]})
 
 
 def test_without_a_provider_text_is_recognised_here_and_the_batch_says_so(
