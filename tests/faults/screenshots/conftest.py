@@ -45,7 +45,8 @@ def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[st
         "PENSTOCK_SCREENSHOTS__TEXT_PROVIDER": "pen",
         "PENSTOCK_SCREENSHOTS__BATCH_SIZE": "10",
         "PENSTOCK_SCREENSHOTS__SHARD_SIZE": "5",
-        "PENSTOCK_SCREENSHOTS__BATCH_TIMEOUT_S": "1",
+        # Longer than it takes to add ten frames on a busy machine: else they would be two batches.
+        "PENSTOCK_SCREENSHOTS__BATCH_TIMEOUT_S": "5",
         "PENSTOCK_SCREENSHOTS__BACKOFF_S": "[0.1,0.1,0.1,0.1,0.1]",
         "PENSTOCK_SCREENSHOTS__JITTER_S": "0",
         "PENSTOCK_SWEEP_INTERVAL_S": "1",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pipeline.screenshots.graph.models import NODES
 from tests.faults.flow import POSTGRESQL, SQLITE
 from tests.faults.screenshots.flow import START_S, Shots
 from tests.support.screenshot_model import ScreenshotModel
@@ -76,4 +77,5 @@ def test_two_workers_merge_into_one_node_without_losing_anything(
     shots.finish()
     shots.assert_once(ids)
     shots.assert_paid_once()
-    assert shots.merged() == 3 * 2 * 4
+    nodes = shots.rows(NODES)
+    assert shots.merged() == len(nodes) - len({node.thread_id for node in nodes}) >= 20, shots.stand()
