@@ -79,7 +79,7 @@ def test_file_deleted_before_it_is_looked_at_leaves_the_others(stack: Stack, sho
     asked = set(shown(shots.provider, Operation.ANALYSE))
     assert asked == {tuple(shot for shot in ids[:5] if shot != ids[3]), tuple(ids[5:])}
     (batch,) = shots.rows(BATCHES)
-    assert "deleted before" in batch.notes
+    assert "deleted or damaged before" in batch.notes
     assert {row.id: row.storage_state for row in shots.rows(SHOTS)}[ids[3]] == "missing"
 
 
