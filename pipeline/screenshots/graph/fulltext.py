@@ -24,7 +24,9 @@ _IS_CJK = re.compile(f"[{_CJK}]")
 _LONGEST_TERM = 64
 _MOST = {"head": 1000, "apps": 200, "body": 8000}
 _SHORTEST_PREFIX = 3
-_MOST_WORDS = 32
+_MOST_WORDS, _LONGEST_WORD = 32, 200
+_MOST_BYTES = 800_000
+"""Of the terms of one node: a tsvector holds a million, with what it needs itself."""
 _PORTION = 500
 
 
@@ -53,7 +55,7 @@ def terms(words: str, most: int = 10_000) -> list[str]:
 
 
 def _words(query: str) -> list[str]:
-    return query.split()[:_MOST_WORDS]
+    return [word[:_LONGEST_WORD] for word in query.split()[:_MOST_WORDS]]
 
 
 def _phrases(words: Sequence[str]) -> list[tuple[list[str], bool]]:
@@ -92,10 +94,14 @@ def _tsquery(words: Sequence[str], joined: str, weight: str = "") -> str:
 
 def _tsvector(node: Text) -> str:
     position = 0
+    left = _MOST_BYTES
     found: list[str] = []
     for name, weight in (("head", "A"), ("apps", "C"), ("body", "D")):
         for term in terms(getattr(node, name), _MOST[name]):
             position += 1
+            left -= len(term.encode())
+            if left < 0:
+                return " ".join(found)
             found.append(f"'{term}':{position}{weight}")
         position += 1  # no phrase goes from one field into the next
     return " ".join(found)
