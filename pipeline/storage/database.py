@@ -87,6 +87,16 @@ class Database:
 
         return _riding_over(attempt, patience_s)
 
+    def checkpoint(self) -> None:
+        """Leave nothing in SQLite's log of what was overwritten in its file, as far as readers let it."""
+        if not self.is_sqlite:
+            return
+        connection = self.engine.raw_connection()  # outside of any transaction
+        try:
+            connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+        finally:
+            connection.close()
+
     def dispose(self, *, close: bool = True) -> None:
         """Drop all connections; `close=False` in a forked child, whose parent still uses them."""
         self.engine.dispose(close=close)

@@ -56,6 +56,8 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
             total.screenshots + done.screenshots, total.nodes + done.nodes, total.restored + done.restored
         )
     context.db.run(lambda session: _forget_ledgers(session, since, until))
+    fulltext.purge(context.db)
+    context.db.checkpoint()
     log.info("screenshots.forgotten", screenshots=total.screenshots, nodes=total.nodes, restored=total.restored)
     return total
 

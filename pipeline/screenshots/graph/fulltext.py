@@ -16,6 +16,8 @@ from typing import Any
 from sqlalchemy import bindparam, text
 from sqlalchemy.orm import Session
 
+from pipeline.storage.database import Database
+
 _CJK = (
     "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
@@ -28,6 +30,7 @@ _MOST_WORDS, _LONGEST_WORD = 32, 200
 _MOST_BYTES = 800_000
 """Of the terms of one node: a tsvector holds a million, with what it needs itself."""
 _PORTION = 500
+_MERGED_PAGES, _FEWEST_CHANGES = 500, 2
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,28 @@ def remove(session: Session, node_ids: Sequence[int]) -> None:
     gone = text("DELETE FROM screenshot_fts WHERE rowid IN :ids").bindparams(bindparam("ids", expanding=True))
     for start in range(0, len(node_ids), _PORTION):
         session.execute(gone, {"ids": list(node_ids[start : start + _PORTION])})
+
+
+def purge(db: Database) -> None:
+    """Leave no word of what was removed in the index's file: SQLite only marks it as deleted until it is merged.
+
+    In steps, so that others can write in between.
+    """
+    if not db.is_sqlite:
+        return
+    # Below zero: everything is to be merged, which the steps after it go on with. Less than two changes: all is.
+    pages = -_MERGED_PAGES
+
+    def merge(session: Session) -> int:
+        counted = text("SELECT total_changes()")
+        before: int = session.execute(counted).scalar_one()
+        command = text("INSERT INTO screenshot_fts (screenshot_fts, rank) VALUES ('merge', :pages)")
+        session.execute(command, {"pages": pages})
+        after: int = session.execute(counted).scalar_one()
+        return after - before
+
+    while db.run(merge) >= _FEWEST_CHANGES:
+        pages = _MERGED_PAGES
 
 
 def search(
