@@ -254,3 +254,17 @@ def test_what_a_database_says_of_an_error_holds_nothing_of_the_screen(context: C
     with pytest.raises(DBAPIError) as failed, context.db.transaction() as session:
         session.execute(text("SELECT :secret FROM nowhere"), {"secret": "what was read on the screen"})
     assert "what was read" not in str(failed.value)
+
+
+def test_frames_wait_while_their_whole_folder_is_away(
+    context: Context, driver: Driver, new_batch: NewBatch, provider: ProviderServer
+) -> None:
+    batch, shots = new_batch()
+    folder = context.settings.screenshot_dir
+    away = folder.rename(folder.with_name("not-mounted"))
+    assert driver.look_at(batch).status is WorkStatus.FAILED
+    assert {queries.screenshot(context, shot).storage_state for shot in shots} == {"stored"}
+    assert provider.records == []
+    away.rename(folder)
+    driver.skip_waits()
+    assert driver.look_at(batch).status is WorkStatus.PENDING
