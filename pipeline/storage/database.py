@@ -137,7 +137,12 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
     # Autocommit: SQLAlchemy's own BEGIN is sent by _begin_sqlite, as IMMEDIATE.
     connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in ("synchronous=NORMAL", "foreign_keys=ON", "secure_delete=ON", f"busy_timeout={BUSY_TIMEOUT_S * 1000}"):
+    for pragma in (
+        "synchronous=NORMAL",
+        "foreign_keys=ON",
+        "secure_delete=ON",
+        f"busy_timeout={BUSY_TIMEOUT_S * 1000}",
+    ):
         cursor.execute(f"PRAGMA {pragma}")
     _use_wal(cursor)
     cursor.close()

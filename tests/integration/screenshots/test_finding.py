@@ -212,7 +212,7 @@ def test_a_rejected_frame_of_the_range_goes_too(context: Context, hand: Hand) ->
 
 
 def test_very_long_words_on_screens_and_in_queries_break_nothing(context: Context, hand: Hand) -> None:
-    batch, shots = hand.batch()
+    batch, _shots = hand.batch()
     (made,) = hand.analyse(batch, [draft("long")])
     # Thai has no blanks between words: a screen's text is few terms, each as long as terms get.
     words = ["long", *("".join(chr(0xE01 + (number * place) % 46) for place in range(1, 65)) for number in range(8000))]

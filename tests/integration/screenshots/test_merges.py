@@ -15,8 +15,8 @@ from pipeline.screenshots import queries, recovery, working
 from pipeline.screenshots.analysis.schemas import EntityMention
 from pipeline.screenshots.batching import HistoryPack
 from pipeline.screenshots.graph import forgetting, merges, nodes, vectorising
-from pipeline.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, THREADS
 from pipeline.screenshots.graph.merges import Merged
+from pipeline.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, THREADS
 from pipeline.screenshots.graph.nodes import Content
 from pipeline.screenshots.models import BATCHES
 from pipeline.screenshots.states import Origin
@@ -241,9 +241,11 @@ def test_deleting_and_merging_do_not_wait_for_each_other(
         batch, _ = hand.batch(ts=BEGIN + timedelta(days=day))
         hand.analyse(batch, [draft(title, thread="thread_a", at=BEGIN + timedelta(days=day))])
     first = merges.claim(context, ME)
-    assert first is not None and merges.commit(context, first) is Merged.DONE
+    assert first is not None
+    assert merges.commit(context, first) is Merged.DONE
     unit = merges.claim(context, ME)
-    assert unit is not None and unit.target is not None
+    assert unit is not None
+    assert unit.target is not None
     is_merging, change = threading.Event(), merges._change_target
 
     def slowly(*arguments: Any) -> None:
