@@ -188,7 +188,7 @@ def _merge_nodes(self: Any) -> None:
     if joined.done:
         go_on_embedding()
     wake_in(joined.retry_in_s)
-    workers = context.settings.screenshots.merge_workers
+    workers = screenshots_in_force(context).merge_workers
     lanes = [
         merge_node.si(queue).set(queue=queue, task_id=ticket)
         for ticket in (uuid4().hex for _ in range(min(merges.waiting(context), workers)))
@@ -226,7 +226,7 @@ def _merge_node(self: Any, queue: str, hop: str) -> None:
 
 def merge_places(context: Context) -> Leases:
     """Messages for merges that wait or are at work. One that is lost gives its place back by itself."""
-    return Leases(context.redis, "screenshots:merges", context.settings.screenshots.merge_workers)
+    return Leases(context.redis, "screenshots:merges", screenshots_in_force(context).merge_workers)
 
 
 @app.task(bind=True, name="screenshots.embed", ignore_result=True)

@@ -5,11 +5,23 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, String, Table, and_, or_, select
+from sqlalchemy import ColumnElement, Index, String, Table, and_, or_, select, text
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from pipeline.engine.states import Event, Machine, State
 from pipeline.engine.tables import UtcDateTime
+
+
+def claims_index(table: str) -> Index:
+    """Finds the few rows of a table that somebody holds: sweepers ask every few seconds, and tables grow."""
+    held = text("claim_id IS NOT NULL")
+    return Index(f"ix_{table}_claimed", "worker_id", "lease_until", sqlite_where=held, postgresql_where=held)
+
+
+def waits_index(table: str) -> Index:
+    """Finds the few rows of a table that wait for a time."""
+    waits = text("next_run_at IS NOT NULL")
+    return Index(f"ix_{table}_next_run_at", "next_run_at", sqlite_where=waits, postgresql_where=waits)
 
 
 class ClaimColumns:

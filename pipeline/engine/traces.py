@@ -44,6 +44,11 @@ class AiCall(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
+def plain(text: str) -> str:
+    """A text as every database takes it: no NUL, no halves of characters."""
+    return text.replace("\x00", "").encode("utf-8", "replace").decode()
+
+
 def preview(text: str) -> str:
     """The beginning of a text, for people who look at traces."""
     return text if len(text) <= PREVIEW_CHARS else text[: PREVIEW_CHARS - 1] + "…"

@@ -16,6 +16,7 @@ import openai
 from pydantic import SecretStr
 
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.traces import plain
 
 MAX_MESSAGE = 500
 """Characters of an error's message; longer ones are cut."""
@@ -167,7 +168,7 @@ def clean(text: str, secret: SecretStr) -> str:
     if key:
         text = text.replace(key, "***")
     text = _DATA_LIKE.sub("[data]", _KEY_LIKE.sub("***", text))
-    text = " ".join(text.split())
+    text = plain(" ".join(text.split()))
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
 
 

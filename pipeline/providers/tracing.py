@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.passage import GateClosed, Passage
-from pipeline.engine.traces import MAX_ERROR_CHARS, preview
+from pipeline.engine.traces import MAX_ERROR_CHARS, plain, preview
 from pipeline.providers.protocols import Answer, Usage, Vectors
 
 Result = TypeVar("Result", Answer, Vectors)
@@ -51,8 +51,7 @@ class Tracer:
 def _said(result: Answer | Vectors) -> str:
     if isinstance(result, Vectors):
         return f"{len(result.vectors)} vectors"
-    # As every database takes it: no NUL, no halves of characters.
-    return preview(result.text.replace("\x00", "").encode("utf-8", "replace").decode())
+    return preview(plain(result.text))
 
 
 def _took(begun: float) -> dict[str, int]:

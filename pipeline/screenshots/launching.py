@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine.claims import is_due
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.relaunch import RELAUNCH_AFTER_S, again
+from pipeline.providers import gates
 from pipeline.providers.flow_settings import screenshots_in_force
 from pipeline.screenshots.models import BATCHES, SHARDS
 from pipeline.screenshots.picking import lane_of, pick, scanned
@@ -45,11 +46,13 @@ def plan(context: Context) -> list[BatchLaunch]:
     rules = screenshots_in_force(context)
     now_open = routes(context)
     depths = _depths(context, [CONTROL, now_open.analyse, now_open.expand])
+    # What waits before a closed gate is not lost, however long: sent again and again, it would pile up.
+    closed = {name for name, depth in depths.items() if depth and gates.closed_because(context, name)}
     turn = _turn(context)
 
     def work(session: Session) -> tuple[list[BatchLaunch], int]:
         now = datetime.now(UTC)
-        found = _overdue(session, now_open, depths, now)
+        found = _overdue(session, now_open, depths, closed, now)
         found += _to_expand(session, now_open, now)
         begun, after = _to_analyse(session, rules, now_open, turn, now)
         return [*found, *begun], after
@@ -88,7 +91,9 @@ def places(rules: ScreenshotSettings) -> int:
     return rules.batch_workers + math.ceil(rules.vision_concurrency / shards)
 
 
-def _overdue(session: Session, open_to: Routes, depths: dict[str, int], now: datetime) -> list[BatchLaunch]:
+def _overdue(
+    session: Session, open_to: Routes, depths: dict[str, int], closed: set[str], now: datetime
+) -> list[BatchLaunch]:
     """Batches whose messages seem lost: they are long due, and their queue is empty, or has been asked for very long.
 
     Those, too, whose message waits behind an open breaker while there is another way.
@@ -109,8 +114,11 @@ def _overdue(session: Session, open_to: Routes, depths: dict[str, int], now: dat
             continue
         # Without a time its message is known to be lost; and where all shards are done, none is in their queue.
         wanted = row.status != WorkStatus.RUNNING or row.asked_for
-        waits = not astray and wanted and row.launch_due_at is not None and depths.get(queue, 0) > 0
-        asked, later = again(row.launches, now - row.updated_at, waits=waits)
+        # What begins a batch stands in a queue of its own, with nothing that waits for anybody.
+        stands_in = CONTROL if step is Step.ANALYSE and row.status != WorkStatus.RUNNING else queue
+        waits = not astray and wanted and row.launch_due_at is not None and depths.get(stands_in, 0) > 0
+        idle = timedelta() if stands_in in closed else now - row.updated_at
+        asked, later = again(row.launches, idle, waits=waits)
         values = {"launches": row.launches + int(asked), "launch_due_at": now + later}
         if asked:
             values["queue"] = queue

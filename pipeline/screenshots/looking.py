@@ -111,6 +111,8 @@ class ShardWork:
             try:
                 image = hashing.load_image(path)
             except UnitError as error:
+                if error.code == "unreadable":
+                    raise UnitError(str(error)) from error  # of the system, not of the picture: it may pass
                 retention.give_up(self._context, shot, str(error))
                 continue
             found[screen] = prepare(image)

@@ -4,16 +4,23 @@ Source 000, sections 1.1 to 1.5 and 4. Nodes and what belongs to them are in `no
 """
 
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from pipeline.engine.claims import ClaimColumns
+from pipeline.engine.claims import ClaimColumns, claims_index, waits_index
 from pipeline.engine.tables import Base, UtcDateTime, table_of
 from pipeline.screenshots.states import Ask, Step, WorkStatus
 
 Id = BigInteger().with_variant(Integer, "sqlite")
 MAX_SOURCE = 120
+
+
+def _where(condition: str) -> dict[str, Any]:
+    """An index of these rows alone. SQLite, which does not know how many they are, takes it where they are asked for,
+    and takes no index of others for them."""
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
 class Source(Base):
@@ -42,7 +49,13 @@ class Screenshot(Base):
         Index("ix_screenshots_source_key_id", "source_key", "id"),
         Index("ix_screenshots_ts", "ts"),
         Index("ix_screenshots_status", "status"),
-        Index("ix_screenshots_retention", "storage_state", "retention_expires_at"),
+        Index(
+            "ix_screenshots_retention",
+            "storage_state",
+            "retention_expires_at",
+            **_where("retention_expires_at IS NOT NULL"),
+        ),
+        Index("ix_screenshots_buffer", "source_key", "created_at", **_where("batch_id IS NULL")),
     )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
@@ -105,6 +118,8 @@ class Batch(ClaimColumns, Base):
     __table_args__ = (
         UniqueConstraint("idempotency_key"),
         Index("ix_screenshot_batches_status_created_at", "status", "created_at"),
+        claims_index("screenshot_batches"),
+        waits_index("screenshot_batches"),
     )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
@@ -152,6 +167,7 @@ class Shard(ClaimColumns, Base):
     __table_args__ = (
         UniqueConstraint("batch_id", "number"),
         Index("ix_screenshot_shards_status", "status"),
+        claims_index("screenshot_shards"),
     )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)

@@ -7,6 +7,9 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 
+_LONGEST_DAYS = 36_500
+"""Calendars end: what is to be kept for ever is kept for a hundred years."""
+
 
 class DocumentSettings(BaseModel):
     """Limits and timings of the documents flow. Source 001, section 9 gives the names in brackets."""
@@ -137,12 +140,12 @@ class ScreenshotSettings(BaseModel):
     pressed_batch_factor: int = Field(default=2, ge=1, le=10)
     """By how much batches (their size and their time) grow then."""
     history_threads: int = Field(default=3, ge=0, le=20)
-    history_minutes: float = Field(default=15, ge=0)
+    history_minutes: float = Field(default=15, ge=0, le=_LONGEST_DAYS * 1440)
     history_entities: int = Field(default=10, ge=0, le=100)
     """What the model is told about before: threads, open segments of so many minutes, entities. Source 000, 1.3."""
-    retention_days: float = Field(default=7, ge=0)
+    retention_days: float = Field(default=7, ge=0, le=_LONGEST_DAYS)
     """Days that original frames are kept after their analysis; 0: they are deleted at once. Texts are kept."""
-    ledger_days: float = Field(default=30, gt=0)
+    ledger_days: float = Field(default=30, gt=0, le=_LONGEST_DAYS)
     """Days that the ledger of rejected frames is kept: an idle screen adds 17,000 lines a day."""
     max_image_mb: int = Field(default=50, ge=1, le=200)
     """The largest frame that is taken."""

@@ -47,7 +47,9 @@ class Database:
     def _sqlite(self) -> Engine:
         if self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        engine = create_engine(self.url, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False})
+        engine = create_engine(
+            self.url, hide_parameters=True, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
+        )  # fmt: skip
         event.listen(engine, "connect", _configure_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
@@ -55,7 +57,7 @@ class Database:
     def _server(self, pool_size: int) -> Engine:
         return create_engine(
             self.url, pool_size=pool_size, max_overflow=pool_size, pool_pre_ping=True, pool_recycle=1800,
-            connect_args={"connect_timeout": 10},
+            hide_parameters=True, connect_args={"connect_timeout": 10},
         )  # fmt: skip
 
     @contextmanager
@@ -84,6 +86,16 @@ class Database:
                 return work(session)
 
         return _riding_over(attempt, patience_s)
+
+    def checkpoint(self) -> None:
+        """Leave nothing in SQLite's log of what was overwritten in its file, as far as readers let it."""
+        if not self.is_sqlite:
+            return
+        connection = self.engine.raw_connection()  # outside of any transaction
+        try:
+            connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+        finally:
+            connection.close()
 
     def dispose(self, *, close: bool = True) -> None:
         """Drop all connections; `close=False` in a forked child, whose parent still uses them."""
@@ -125,7 +137,12 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
     # Autocommit: SQLAlchemy's own BEGIN is sent by _begin_sqlite, as IMMEDIATE.
     connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in ("synchronous=NORMAL", "foreign_keys=ON", f"busy_timeout={BUSY_TIMEOUT_S * 1000}"):
+    for pragma in (
+        "synchronous=NORMAL",
+        "foreign_keys=ON",
+        "secure_delete=ON",
+        f"busy_timeout={BUSY_TIMEOUT_S * 1000}",
+    ):
         cursor.execute(f"PRAGMA {pragma}")
     _use_wal(cursor)
     cursor.close()

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import typer
+from sqlalchemy import update
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
@@ -23,6 +24,7 @@ from pipeline.screenshots.expansion import ExpandWork
 from pipeline.screenshots.frames import capturing
 from pipeline.screenshots.frames.capturing import Captured
 from pipeline.screenshots.frames.ingest import Frame
+from pipeline.screenshots.graph.models import EDGES
 from pipeline.screenshots.routing import CONTROL
 from pipeline.screenshots.states import Ask
 from pipeline.screenshots.working import UsedCall
@@ -195,6 +197,14 @@ def test_timeline_goes_by_hour_and_thread(context: Context, analysed: list[int])
     assert len(shown("timeline", "--thread", hours[1]["thread_id"])) == 1
     assert "2026-03-01 10:00  Paying bills" in penstock("timeline").output
     assert "Nothing is known" in penstock("timeline", "--since", "2026-03-02").output
+
+
+def test_what_a_model_calls_an_edge_is_no_markup(context: Context, analysed: list[int]) -> None:
+    with context.db.transaction() as session:
+        session.execute(update(EDGES).values(type="[/bold][link=x]\x1b[2J"))
+    shown_text = penstock("show", "1").output
+    assert "[/bold][link=x]" in shown_text
+    assert "\x1b[2J" not in shown_text
 
 
 def test_show_leads_from_a_node_to_calls_and_frames(context: Context, analysed: list[int]) -> None:

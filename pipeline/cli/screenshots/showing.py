@@ -90,7 +90,10 @@ def _show_node(detail: "NodeDetail") -> None:
 
 
 def _edge(node: "NodeView", from_id: int, to_id: int, kind: str) -> str:
-    return f"{kind.replace('_', ' ')} node {to_id}" if from_id == node.id else f"node {from_id} is {kind} this one"
+    from pipeline.cli.output import one_line
+
+    said = one_line(kind)  # a model's word
+    return f"{said.replace('_', ' ')} node {to_id}" if from_id == node.id else f"node {from_id} is {said} this one"
 
 
 def _origin(detail: "NodeDetail") -> list[tuple[str, str]]:

@@ -59,7 +59,8 @@ def _score(value: object) -> object:
         return DEFAULT_SCORE
     if isinstance(value, str):
         value = float(value) if value.strip().replace(".", "", 1).isdecimal() else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    # Not `isfinite`: whole numbers have no end, and those beyond a float's cannot be asked.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value < math.inf:
         raise ValueError("must be a number from 0 to 10")
     return max(0, min(10, round(value)))
 

@@ -26,6 +26,7 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 MAX_APP, MAX_TITLE = 200, 500
+_EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
 _sketches = Recent()
 
 
@@ -80,6 +81,9 @@ def ingest(context: Context, picture: Path | bytes, frame: Frame) -> Taken:
     check_source(frame.source)
     if frame.ts.tzinfo is None:
         raise UserError("the time of a frame needs its zone", code="bad_time")
+    if not _EARLIEST <= frame.ts < _LATEST:
+        # Near the calendar's ends no time can be counted back from it: its source could never be batched again.
+        raise UserError("the time of a frame must be from 1970 to 2999", code="bad_time")
     rule = excluded_by(frame.app, frame.window_title, context.settings.screenshots)
     taken = _exclude(context, frame, rule) if rule else _take(context, _read(context, picture, frame))
     log.info("screenshot.taken", source=frame.source, shot=taken.shot_id, reason=taken.reason, batches=taken.batches)

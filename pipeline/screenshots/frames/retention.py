@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from pipeline.engine.errors import UnitError
 from pipeline.screenshots.frames import storage
 from pipeline.screenshots.models import SHOTS
 from pipeline.screenshots.states import SCREENSHOT, WorkEvent, WorkStatus
@@ -45,10 +46,15 @@ def _due(session: Session) -> list[str]:
 
 
 def image_of(context: Context, shot: Any) -> Path | None:
-    """Where the file of a frame (its row) is; None if it is gone. The row then says so: nobody waits for it."""
+    """Where the file of a frame (its row) is; None if it is gone. The row then says so: nobody waits for it.
+
+    Raises `UnitError` (transient) where the whole folder is away: a disk that is not mounted, or another host's.
+    """
     path = storage.path_of(context.settings, shot.file)
     if path.is_file():
         return path
+    if shot.storage_state == "stored" and not path.parent.is_dir():
+        raise UnitError(f"the folder of screenshots is not here: {path.parent}", code="no_folder")
     give_up(context, shot, MISSING)
     return None
 

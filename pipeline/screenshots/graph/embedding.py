@@ -53,17 +53,19 @@ def embed(context: Context, passage: Passage | None, portion: int = PORTION) -> 
     A text that cannot be embedded must not keep the others from it: where a portion is refused, half of it is tried,
     and so on; the one that is refused alone is given up. What follows a good portion is twice as large again.
     """
-    wanted = vectorising.wanted(context, portion)
     tracer = Tracer(passage)
-    if not wanted:
-        return Embedded()
     try:
-        made = _made(context, tracer, wanted)
-    except UnitError as error:
-        return _failed(context, tracer, wanted, error)
-    except PenstockError as error:
-        return _failed(context, tracer, wanted, UnitError(str(error), kind=ErrorKind.PERMANENT))
+        wanted = vectorising.wanted(context, portion)
+        if not wanted:
+            return Embedded()
+        try:
+            made = _made(context, tracer, wanted)
+        except UnitError as error:
+            return _failed(context, tracer, wanted, error)
+        except PenstockError as error:
+            return _failed(context, tracer, wanted, UnitError(str(error), kind=ErrorKind.PERMANENT))
     finally:
+        # Also where nothing was to be done: a place that is kept would keep others out.
         if passage is not None:
             with suppress(RedisError):
                 passage.leave()

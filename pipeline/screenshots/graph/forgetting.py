@@ -56,6 +56,8 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
             total.screenshots + done.screenshots, total.nodes + done.nodes, total.restored + done.restored
         )
     context.db.run(lambda session: _forget_ledgers(session, since, until))
+    fulltext.purge(context.db)
+    context.db.checkpoint()
     log.info("screenshots.forgotten", screenshots=total.screenshots, nodes=total.nodes, restored=total.restored)
     return total
 
@@ -79,6 +81,8 @@ def _forget(session: Session, ids: Sequence[int]) -> tuple[Forgotten, list[str]]
     session.execute(update(AiCall).where(told).values(**_UNSAID))
     _remove_nodes(session, sorted(doomed))
     restored = sorted(concerned - doomed)
+    said = select(NODES.c.own).where(NODES.c.id.in_(restored))
+    nodes.keep_entities(session, [nodes.load(own).entities for own in session.execute(said).scalars()], now)
     for node_id in restored:
         _restore(session, node_id, now)
     nodes.reindex(session, restored)
@@ -127,7 +131,7 @@ def _restore(session: Session, node_id: int, now: datetime) -> None:
         merged_into_id=None, merged_from_ids="[]", version=row.version + 1, vector_status="waiting", attempts=0,
         next_run_at=None, error=None, updated_at=now,
     )  # fmt: skip
-    nodes.mention(session, node_id, content.entities, now)
+    nodes.mention(session, node_id, content.entities)
     vectors.remove(session, nodes.KIND, [node_id])
     merged = and_(PROVENANCE.c.node_id == node_id, PROVENANCE.c.act == "merged")
     session.execute(delete(PROVENANCE).where(merged))

@@ -16,6 +16,8 @@ from typing import Any
 from sqlalchemy import bindparam, text
 from sqlalchemy.orm import Session
 
+from pipeline.storage.database import Database
+
 _CJK = (
     "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
@@ -24,8 +26,11 @@ _IS_CJK = re.compile(f"[{_CJK}]")
 _LONGEST_TERM = 64
 _MOST = {"head": 1000, "apps": 200, "body": 8000}
 _SHORTEST_PREFIX = 3
-_MOST_WORDS = 32
+_MOST_WORDS, _LONGEST_WORD = 32, 200
+_MOST_BYTES = 800_000
+"""Of the terms of one node: a tsvector holds a million, with what it needs itself."""
 _PORTION = 500
+_MERGED_PAGES, _FEWEST_CHANGES = 500, 2
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ def terms(words: str, most: int = 10_000) -> list[str]:
 
 
 def _words(query: str) -> list[str]:
-    return query.split()[:_MOST_WORDS]
+    return [word[:_LONGEST_WORD] for word in query.split()[:_MOST_WORDS]]
 
 
 def _phrases(words: Sequence[str]) -> list[tuple[list[str], bool]]:
@@ -92,10 +97,14 @@ def _tsquery(words: Sequence[str], joined: str, weight: str = "") -> str:
 
 def _tsvector(node: Text) -> str:
     position = 0
+    left = _MOST_BYTES
     found: list[str] = []
     for name, weight in (("head", "A"), ("apps", "C"), ("body", "D")):
         for term in terms(getattr(node, name), _MOST[name]):
             position += 1
+            left -= len(term.encode())
+            if left < 0:
+                return " ".join(found)
             found.append(f"'{term}':{position}{weight}")
         position += 1  # no phrase goes from one field into the next
     return " ".join(found)
@@ -123,6 +132,28 @@ def remove(session: Session, node_ids: Sequence[int]) -> None:
     gone = text("DELETE FROM screenshot_fts WHERE rowid IN :ids").bindparams(bindparam("ids", expanding=True))
     for start in range(0, len(node_ids), _PORTION):
         session.execute(gone, {"ids": list(node_ids[start : start + _PORTION])})
+
+
+def purge(db: Database) -> None:
+    """Leave no word of what was removed in the index's file: SQLite only marks it as deleted until it is merged.
+
+    In steps, so that others can write in between.
+    """
+    if not db.is_sqlite:
+        return
+    # Below zero: everything is to be merged, which the steps after it go on with. Less than two changes: all is.
+    pages = -_MERGED_PAGES
+
+    def merge(session: Session) -> int:
+        counted = text("SELECT total_changes()")
+        before: int = session.execute(counted).scalar_one()
+        command = text("INSERT INTO screenshot_fts (screenshot_fts, rank) VALUES ('merge', :pages)")
+        session.execute(command, {"pages": pages})
+        after: int = session.execute(counted).scalar_one()
+        return after - before
+
+    while db.run(merge) >= _FEWEST_CHANGES:
+        pages = _MERGED_PAGES
 
 
 def search(

@@ -22,6 +22,7 @@ from pipeline.screenshots.graph import fulltext, nodes
 from pipeline.screenshots.graph.merging import MergeNode
 from pipeline.screenshots.graph.models import EDGES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS, Node
 from pipeline.screenshots.graph.nodes import Content
+from pipeline.screenshots.models import BATCHES
 from pipeline.screenshots.outcomes import Failed
 from pipeline.screenshots.states import NODE, NodeKind, Origin, WorkEvent, WorkStatus
 from pipeline.screenshots.working import UsedCall
@@ -176,6 +177,9 @@ def commit(
 
     def work(session: Session) -> Merged:
         now = datetime.now(UTC)
+        # What is noted of the merge names the batch: its row comes before the thread's, as for everybody.
+        batch = select(BATCHES.c.id).where(BATCHES.c.id == unit.row.batch_id)
+        session.execute(batch.with_for_update(read=True, key_share=True)).all()
         lock_thread(session, unit.row.thread_id)
         held = and_(NODES.c.id == unit.id, held_by(NODES, unit.claim))
         node = session.execute(select(NODES).where(held).with_for_update()).one_or_none()
@@ -224,7 +228,8 @@ def _change_target(session: Session, node: Any, target: Any, merged: Content, no
     }  # fmt: skip
     mine = and_(NODES.c.id == target.id, NODES.c.version == target.version)
     session.execute(update(NODES).where(mine).values(**values))
-    nodes.mention(session, target.id, merged.entities, now)
+    nodes.keep_entities(session, [merged.entities], now)
+    nodes.mention(session, target.id, merged.entities)
 
 
 def _move_what_belongs(session: Session, node_id: int, target_id: int) -> None:

@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import Float, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from pipeline.engine.claims import ClaimColumns
+from pipeline.engine.claims import ClaimColumns, claims_index, waits_index
 from pipeline.engine.tables import Base, UtcDateTime, table_of
 from pipeline.screenshots.models import Id
 from pipeline.screenshots.states import Origin, WorkStatus
@@ -37,7 +37,9 @@ class Node(ClaimColumns, Base):
         Index("ix_screenshot_nodes_thread", "thread_id", "kind", "status"),
         Index("ix_screenshot_nodes_status", "status"),
         Index("ix_screenshot_nodes_event_time", "event_time"),
-        Index("ix_screenshot_nodes_merged_into_id", "merged_into_id"),
+        Index("ix_screenshot_nodes_merged_into_id_event_time", "merged_into_id", "event_time"),
+        claims_index("screenshot_nodes"),
+        waits_index("screenshot_nodes"),
         Index("ix_screenshot_nodes_batch_id", "batch_id"),
         Index("ix_screenshot_nodes_vector_status", "vector_status"),
     )

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -75,6 +75,7 @@ def write(session: Session, batch_id: int, expansion: Expansion, model: str, now
     # In one order everywhere: two batches that go on with the same threads must not wait for each other.
     for node in sorted(expansion.nodes, key=lambda node: node.thread_id):
         _keep_thread(session, node, now)
+    keep_entities(session, [node.entities for node in expansion.nodes], now)
     for node in expansion.nodes:
         key = stored_key(node.origin_key)
         content = said_by(node)
@@ -116,7 +117,7 @@ def _attach(session: Session, node_id: int, batch_id: int, node: PendingNode, mo
     links = [{"origin_id": node_id, "shot_id": shot_id, "node_id": node_id} for shot_id in node.screenshot_ids]
     if links:
         session.execute(insert(LINKS), links)
-    mention(session, node_id, node.entities, now)
+    mention(session, node_id, node.entities)
     made = {
         "node_id": node_id, "act": "made", "batch_id": batch_id, "method": node.made_by.value,
         "model": model[:120] if node.made_by is Origin.MODEL else "", "created_at": now,
@@ -129,16 +130,26 @@ def add_edge(session: Session, from_id: int, to_id: int, kind: str) -> None:
     insert_if_absent(session, EDGES, {"from_id": from_id, "to_id": to_id, "type": kind[:40]})
 
 
-def mention(session: Session, node_id: int, entities: Sequence[EntityMention], now: datetime) -> None:
-    """What a node mentions, in place of what it mentioned before."""
-    session.execute(MENTIONS.delete().where(MENTIONS.c.node_id == node_id))
-    # In one order everywhere: two transactions that add the same names must not wait for each other.
-    for (key, kind), found in sorted(_distinct(entities).items()):
-        row = {"name": found.name.strip()[:200], "name_key": key, "type": kind, "seen_at": now}
+def keep_entities(session: Session, said: Iterable[Sequence[EntityMention]], now: datetime) -> None:
+    """Rows of all entities that a transaction is going to mention, and their locks.
+
+    In one order everywhere, and for all of its nodes at once: two transactions that add the same names must not wait
+    for each other.
+    """
+    found = {key: entity for entities in said for key, entity in _distinct(entities).items()}
+    for key, kind in sorted(found):
+        row = {"name": found[key, kind].name.strip()[:200], "name_key": key, "type": kind, "seen_at": now}
         insert_if_absent(session, ENTITIES, row, "name_key", "type")
         mine = (ENTITIES.c.name_key == key, ENTITIES.c.type == kind)
-        seen = update(ENTITIES).where(*mine).values(seen_at=now).returning(ENTITIES.c.id)
-        entity_id = session.execute(seen).scalar_one()
+        session.execute(update(ENTITIES).where(*mine).values(seen_at=now))
+
+
+def mention(session: Session, node_id: int, entities: Sequence[EntityMention]) -> None:
+    """What a node mentions, in place of what it mentioned before. The entities are kept: see `keep_entities`."""
+    session.execute(MENTIONS.delete().where(MENTIONS.c.node_id == node_id))
+    for (key, kind), found in _distinct(entities).items():
+        named = select(ENTITIES.c.id).where(ENTITIES.c.name_key == key, ENTITIES.c.type == kind)
+        entity_id = session.execute(named).scalar_one()
         session.execute(
             insert(MENTIONS).values(node_id=node_id, entity_id=entity_id, confidence=float(found.confidence))
         )

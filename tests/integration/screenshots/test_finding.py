@@ -9,7 +9,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
 from pipeline.screenshots import queries, working
 from pipeline.screenshots.analysis.schemas import EntityMention
-from pipeline.screenshots.graph import forgetting, search, vectorising
+from pipeline.screenshots.graph import forgetting, fulltext, search, vectorising
 from pipeline.screenshots.graph.models import ENTITIES, NODES, THREADS
 from pipeline.screenshots.graph.nodes import Content
 from pipeline.screenshots.graph.search import QueryVector
@@ -209,3 +209,15 @@ def test_a_rejected_frame_of_the_range_goes_too(context: Context, hand: Hand) ->
     assert len(queries.rejections(context)) == 1
     forgetting.forget(context, BEGIN, BEGIN + timedelta(seconds=1))
     assert queries.rejections(context) == []
+
+
+def test_very_long_words_on_screens_and_in_queries_break_nothing(context: Context, hand: Hand) -> None:
+    batch, _shots = hand.batch()
+    (made,) = hand.analyse(batch, [draft("long")])
+    # Thai has no blanks between words: a screen's text is few terms, each as long as terms get.
+    words = ["long", *("".join(chr(0xE01 + (number * place) % 46) for place in range(1, 65)) for number in range(8000))]
+    with context.db.transaction() as session:
+        fulltext.put(session, [fulltext.Text(made, "long", "", " ".join(words))])
+    assert [hit.node.id for hit in search.search(context, "long").hits] == [made]
+    for query in ("数据" * 50_000, " ".join(["数" * 5000] * 40)):
+        assert search.search(context, query).hits == []

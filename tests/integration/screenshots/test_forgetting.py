@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from pipeline.engine.traces import AiCall
 from pipeline.screenshots import launching, queries, shards, working
 from pipeline.screenshots.analysis.provenance import Operation
 from pipeline.screenshots.frames import buffering, retention, storage
-from pipeline.screenshots.graph import forgetting, merges, nodes
+from pipeline.screenshots.graph import forgetting, merges, nodes, search
 from pipeline.screenshots.graph.models import CALLS, NODES
 from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.screenshots.states import Ask, Origin, WorkStatus
@@ -206,3 +207,18 @@ def test_traces_of_other_batches_are_left_alone(context: Context, hand: Hand) ->
     with context.db.read() as session:
         previews = list(session.execute(select(AiCall.preview).order_by(AiCall.id)).scalars())
     assert previews == ["", f"reply {second}"]
+
+
+def test_no_word_of_it_is_left_in_the_database_file(context: Context, hand: Hand, data_dir: Path) -> None:
+    if not context.db.is_sqlite:
+        pytest.skip("PostgreSQL removes it when it vacuums")
+    for day, word in enumerate(("xylophonequux", "elsewhere")):
+        batch, shots = hand.batch(ts=BEGIN + timedelta(days=day))
+        evidence = {shots[0]: Evidence(f"kangaroo{word}")}
+        hand.analyse(batch, [draft(word, summary=f"zebra{word}", at=BEGIN + timedelta(days=day))], evidence)
+    forgetting.forget(context, BEGIN - timedelta(hours=1), BEGIN + timedelta(hours=1))
+    left = b"".join(file.read_bytes() for file in data_dir.glob("penstock.db*"))
+    for word in (b"xylophonequux", b"kangarooxylo", b"zebraxylo"):
+        assert word not in left
+    assert b"elsewhere" in left
+    assert len(search.search(context, "elsewhere").hits) == 1

@@ -252,11 +252,43 @@ def test_a_message_that_may_stand_in_its_queue_is_not_sent_again_for_long(
 ) -> None:
     (batch,) = new(1)
     sent(context)
+    working.begin(context, batch)
     context.redis.rpush(SCREENSHOT_VISION, "a message")
     overdue(context, batch)
     assert sent(context) == []
     long_ago = datetime.now(UTC) - timedelta(seconds=MAX_RELAUNCH_S + 1)
     change(context, batch, updated_at=long_ago)
+    overdue(context, batch)
+    assert sent(context) == [batch]
+
+
+def test_what_begins_a_batch_is_not_taken_to_stand_in_the_queue_of_its_shards(
+    context: Context, new: Callable[..., list[int]]
+) -> None:
+    (batch,) = new(1)
+    sent(context)
+    context.redis.rpush(SCREENSHOT_VISION, "another batch's message")
+    overdue(context, batch)
+    assert sent(context) == [batch]
+    context.redis.rpush(CONTROL, "a message")
+    overdue(context, batch)
+    assert sent(context) == []
+
+
+def test_what_waits_before_a_closed_gate_is_not_sent_again_however_long(
+    context: Context, new: Callable[..., list[int]]
+) -> None:
+    (batch,) = new(1)
+    sent(context)
+    working.begin(context, batch)
+    gates.sync(context)
+    gates.pause(context, SCREENSHOT_VISION, None)
+    context.redis.rpush(SCREENSHOT_VISION, "its message")
+    change(context, batch, updated_at=datetime.now(UTC) - timedelta(days=2))
+    for _ in range(5):
+        overdue(context, batch)
+        assert sent(context) == []
+    context.redis.delete(SCREENSHOT_VISION)
     overdue(context, batch)
     assert sent(context) == [batch]
 

@@ -1,21 +1,26 @@
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select, update
+from structlog.testing import capture_logs
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.screenshots import queries, recovery
+from pipeline.screenshots import queries, recovery, working
 from pipeline.screenshots.analysis.schemas import EntityMention
 from pipeline.screenshots.batching import HistoryPack
-from pipeline.screenshots.graph import merges, nodes, vectorising
+from pipeline.screenshots.graph import forgetting, merges, nodes, vectorising
+from pipeline.screenshots.graph.merges import Merged
 from pipeline.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, THREADS
 from pipeline.screenshots.graph.nodes import Content
 from pipeline.screenshots.models import BATCHES
+from pipeline.screenshots.states import Origin
+from pipeline.screenshots.working import BatchUnit
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Hand, as_expansion, both, draft
@@ -207,3 +212,51 @@ def test_later_batches_are_told_of_threads_and_entities(context: Context, hand: 
     assert [segment.title for segment in pack.segments] == ["Writing"]
     assert pack.entities == ["Ann"]
     assert set(pack.thread_ids) == {row.thread_id for row in rows(context)}
+
+
+def test_batches_that_name_the_same_entities_do_not_wait_for_each_other(context: Context, hand: Hand) -> None:
+    names = [f"name {number}" for number in range(40)]
+    owners = (Owner("here:1:a", "one"), Owner("here:1:b", "two"))
+    units = []
+    for owner, source in zip(owners, ("screen:1", "screen:2"), strict=True):
+        batch, _ = hand.batch(source=source)
+        hand.look_at_all(batch)
+        units.append(working.claim(context, batch, owner))
+
+    def finish(unit: BatchUnit, ordered: list[str]) -> list[int] | None:
+        drafts = [Draft("event", Content(name, entities=(EntityMention(name=name),)), BEGIN) for name in ordered]
+        expansion = as_expansion(unit.id, [shot.id for shot in unit.shots], drafts)
+        return working.finish(context, unit, expansion, Origin.MODEL)
+
+    with capture_logs() as logs, ThreadPoolExecutor() as pool:
+        made = list(pool.map(finish, units, (names, names[::-1])))
+    assert [len(ids or ()) for ids in made] == [40, 40]
+    assert not [line for line in logs if line["event"] == "database.retry"]
+
+
+def test_deleting_and_merging_do_not_wait_for_each_other(
+    context: Context, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day, title in enumerate(("a", "b")):
+        batch, _ = hand.batch(ts=BEGIN + timedelta(days=day))
+        hand.analyse(batch, [draft(title, thread="thread_a", at=BEGIN + timedelta(days=day))])
+    first = merges.claim(context, ME)
+    assert first is not None
+    assert merges.commit(context, first) is Merged.DONE
+    unit = merges.claim(context, ME)
+    assert unit is not None
+    assert unit.target is not None
+    is_merging, change = threading.Event(), merges._change_target
+
+    def slowly(*arguments: Any) -> None:
+        is_merging.set()
+        time.sleep(0.5)
+        change(*arguments)
+
+    monkeypatch.setattr(merges, "_change_target", slowly)
+    with capture_logs() as logs, ThreadPoolExecutor() as pool:
+        merged = pool.submit(merges.commit, context, unit, Content("ab"))
+        assert is_merging.wait(10)
+        forgotten = forgetting.forget(context, BEGIN + timedelta(hours=12), BEGIN + timedelta(days=2))
+    assert (merged.result(), forgotten.nodes, forgotten.restored) == (Merged.DONE, 1, 1)
+    assert not [line for line in logs if line["event"] == "database.retry"]

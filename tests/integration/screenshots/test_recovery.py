@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import event, select, update
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.screenshots import launching, queries, recovery, retrying, shards, working
-from pipeline.screenshots.frames import retention, storage
+from pipeline.screenshots.frames import buffering, retention, storage
 from pipeline.screenshots.graph import merges
 from pipeline.screenshots.graph.models import NODES
 from pipeline.screenshots.models import BATCHES, SHARDS
@@ -180,3 +180,32 @@ def test_dead_letter_of_a_batch_does_not_bring_back_frames_whose_files_are_gone(
     recovery.replay(context, "batch")
     states = [queries.screenshot(context, shot).status for shot in shots]
     assert states == ["failed_permanent", *["pending"] * 4]
+
+
+def test_what_is_asked_every_few_seconds_reads_no_whole_table(context: Context) -> None:
+    if not context.db.is_sqlite:
+        pytest.skip("PostgreSQL decides by how much there is")
+    asked: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        asked.append((statement, parameters))
+
+    event.listen(context.db.engine, "before_cursor_execute", note)
+    recovery.workers(context)
+    recovery.free_lost(context, {"gone:1:a"})
+    recovery.next_wait_s(context)
+    buffering.batch_ready(context)
+    buffering.batch_orphans(context)
+    buffering.next_look_s(context)
+    event.remove(context.db.engine, "before_cursor_execute", note)
+    with context.db.engine.connect() as connection:
+        steps = {
+            str(step[3])
+            for statement, parameters in asked
+            if "FROM screenshot" in statement
+            for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        }
+    of_rows = {step for step in steps if step.startswith(("SCAN", "SEARCH")) and "screenshot_sources" not in step}
+    few = ("_claimed", "_next_run_at", "ix_screenshots_buffer", "ix_screenshots_batch_id")
+    assert of_rows
+    assert not [step for step in of_rows if not any(name in step for name in few)]

@@ -6,8 +6,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from sqlalchemy import insert, select, update
 
+from pipeline.engine.errors import UserError
 from pipeline.screenshots import queries
 from pipeline.screenshots.batching import HistoryPack
 from pipeline.screenshots.frames import buffering, ingest, storage
@@ -209,3 +211,13 @@ def test_a_file_without_a_row_is_swept_when_it_is_old(context: Context, hand: Ha
         os.utime(context.settings.screenshot_dir / name, (1, 1))
     assert storage.remove_orphans(context) == 1
     assert len(files(context)) == 1
+
+
+def test_a_time_that_no_other_can_be_counted_back_from_is_refused(context: Context, hand: Hand) -> None:
+    for at in (datetime(1, 1, 1, 0, 5, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)):
+        with pytest.raises(UserError) as refused:
+            hand.add(ts=at)
+        assert refused.value.code == "bad_time"
+    hand.add(ts=datetime(1970, 1, 1, tzinfo=UTC))
+    age(context, 60)
+    assert len(buffering.batch_ready(context)) == 1

@@ -124,6 +124,11 @@ def test_after_the_repair_the_valid_reply_is_taken_else_the_one_with_most_valid_
         best_index(["sorry", ""], SENT)
 
 
+def test_numbers_that_are_larger_than_any_float_are_moved_into_the_range_like_others() -> None:
+    assert SegmentEvent.model_validate({"title": "x", "importance": 10**400}).importance == 10
+    assert SegmentEvent.model_validate({"title": "x", "importance": -(10**400)}).importance == 0
+
+
 def test_names_of_entities_may_be_bare() -> None:
     reply = MergeReply.model_validate({"title": "x", "entities": ["Ann", {"name": "Bob", "entityType": "person"}]})
     assert [(one.name, one.entity_type) for one in reply.entities] == [("Ann", ""), ("Bob", "person")]

@@ -4,7 +4,9 @@ import hashlib
 import json
 from typing import Any
 
-from sqlalchemy import select
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.exc import DBAPIError
 
 from pipeline.engine.traces import AiCall
 from pipeline.providers import gates
@@ -251,3 +253,32 @@ def test_without_a_provider_text_is_recognised_here_and_the_batch_says_so(
     assert {(call.operation, call.provider, call.model) for call in used_calls(context)} == {
         ("rules", "local", "rules")
     }
+
+
+def test_what_a_provider_says_of_an_error_fits_every_database(
+    context: Context, driver: Driver, new_batch: NewBatch, models: Models
+) -> None:
+    batch, _ = new_batch()
+    models.index = lambda _: Fault(status=400, body={"error": {"message": "odd \x00 picture"}})
+    assert driver.look_at(batch).status is WorkStatus.FAILED_PERMANENT
+    assert all("odd" in row.error and "\x00" not in row.error for row in shard_rows(context))
+
+
+def test_what_a_database_says_of_an_error_holds_nothing_of_the_screen(context: Context) -> None:
+    with pytest.raises(DBAPIError) as failed, context.db.transaction() as session:
+        session.execute(text("SELECT :secret FROM nowhere"), {"secret": "what was read on the screen"})
+    assert "what was read" not in str(failed.value)
+
+
+def test_frames_wait_while_their_whole_folder_is_away(
+    context: Context, driver: Driver, new_batch: NewBatch, provider: ProviderServer
+) -> None:
+    batch, shots = new_batch()
+    folder = context.settings.screenshot_dir
+    away = folder.rename(folder.with_name("not-mounted"))
+    assert driver.look_at(batch).status is WorkStatus.FAILED
+    assert {queries.screenshot(context, shot).storage_state for shot in shots} == {"stored"}
+    assert provider.records == []
+    away.rename(folder)
+    driver.skip_waits()
+    assert driver.look_at(batch).status is WorkStatus.PENDING
