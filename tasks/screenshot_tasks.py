@@ -230,12 +230,20 @@ def merge_places(context: Context) -> Leases:
 
 
 @app.task(bind=True, name="screenshots.embed", ignore_result=True)
-def embed(self: Any, queue: str, portion: int = embedding.PORTION) -> None:
+def embed(self: Any, queue: str, portion: int = embedding.PORTION, hop: str = "") -> None:
     """Make the vectors of some nodes, and queue up again if more wait. One such message at a time is enough."""
+    with deliveries.first(owner(self, hop).request_id) as is_first:
+        if is_first:
+            _embed(self, queue, portion)
+
+
+def _embed(self: Any, queue: str, portion: int) -> None:
     context = get_context()
     place = embed_place(context)
     passage = gates.passage(context, queue, holder_of(self.request.id))
-    if not place.acquire(self.request.id, LANE_TTL_S):
+    # Longer than the call: nobody else makes the same vectors meanwhile.
+    calls = context.settings.providers.get(context.settings.screenshots.embeddings_provider)
+    if not place.acquire(self.request.id, LANE_TTL_S + (calls.timeout_s if calls else 0)):
         if passage is not None:
             passage.leave()
         return
@@ -243,7 +251,7 @@ def embed(self: Any, queue: str, portion: int = embedding.PORTION) -> None:
     wake_in(done.retry_in_s)
     if done.portion:
         place.acquire(self.request.id, LANE_TTL_S)
-        take_place_again(self.request, embed.si(queue, done.portion).set(queue=queue))
+        take_place_again(self.request, embed.si(queue, done.portion, uuid4().hex[:8]).set(queue=queue))
     elif done.retry_in_s:
         place.acquire(self.request.id, done.retry_in_s)  # nobody else takes it until then
     else:
@@ -281,17 +289,21 @@ def sweep(absent: set[str]) -> None:
     """Give back what absent workers held, and launch all that is due."""
     context = get_context()
     if recovery.free_lost(context, absent):
-        # Messages of lost workers may be among them: the others take their places again.
+        # Messages of lost workers may be among them: the others take their places again. Not so for vectors, which
+        # nobody claims: whoever makes them may live, and be in a call that is paid for.
         merge_places(context).clear()
-        embed_place(context).clear()
     tend()
 
 
 def tend() -> None:
     """Batch frames that waited long enough, and launch all that is due."""
     context = get_context()
-    buffering.batch_ready(context)
-    buffering.batch_orphans(context)
+    for batch in (buffering.batch_ready, buffering.batch_orphans):
+        try:
+            batch(context)
+        except Exception as error:
+            # What one source's rows raise must not keep the others' batches from being launched.
+            log.exception("buffers.not_batched", error=type(error).__name__)
     launch()
     try:
         if merges.waiting(context) and not gates.closed_because(context, routes(context).merge):

@@ -92,7 +92,7 @@ class ExpandWork:
         if unit is None:
             return Made()
         try:
-            return self._expand(_told(unit))
+            return self._expand(self._told(unit))
         except Exception as error:  # noqa: BLE001  # whatever it is, the row says it
             return self._failed(unit, as_unit_error(error))
 
@@ -104,11 +104,24 @@ class ExpandWork:
             failed = working.fail(self._context, unit, error, self._tracer.trace)
             return Made(unit, again=waits and failed.event is not None, retry_in_s=failed.retry_in_s)
         try:
-            return self._directly(_told(unit).noting(f"the text model failed: {error}"))
+            return self._directly(self._told(unit).noting(f"the text model failed: {error}"))
         except Exception as also:  # noqa: BLE001  # a dead letter, not a claim that stays
             failure = as_unit_error(also)
             failed = working.fail(self._context, unit, failure, self._tracer.trace)
             return Made(unit, retry_in_s=failed.retry_in_s)
+
+    def _told(self, unit: BatchUnit) -> _Told:
+        facts = _facts(unit)
+        threads = with_threads(unit.index, facts)
+        segments = threads.value
+        if _origin(unit) is Origin.RULES:
+            # Batches that are looked at at once were not told of one another: by rules, a title is a thread.
+            titles = [by_rules.title_of(segment, facts.screens) for segment, _ in segments]
+            late = working.late_threads(self._context, unit, titles)
+            segments = [
+                (segment, late.get(title, thread)) for (segment, thread), title in zip(segments, titles, strict=True)
+            ]
+        return _Told(unit, facts, segments, threads.notes)
 
     def _expand(self, told: _Told) -> Made:
         unit = told.unit
@@ -183,12 +196,6 @@ class ExpandWork:
             self._context, told.unit, noted, made_by, text_ms=text_ms, trace=self._tracer.trace
         )  # fmt: skip
         return Made(told.unit, done=made is not None, text_ms=text_ms)
-
-
-def _told(unit: BatchUnit) -> _Told:
-    facts = _facts(unit)
-    threads = with_threads(unit.index, facts)
-    return _Told(unit, facts, threads.value, threads.notes)
 
 
 def _facts(unit: BatchUnit) -> BatchFacts:

@@ -94,7 +94,8 @@ def places(rules: ScreenshotSettings) -> int:
 def _overdue(
     session: Session, open_to: Routes, depths: dict[str, int], closed: set[str], now: datetime
 ) -> list[BatchLaunch]:
-    """Batches whose messages seem lost: they are long due, and their queue is empty, or has been asked for very long.
+    """Batches whose messages seem lost: they are long due, and their queue holds fewer messages than there should be,
+    or has been asked for very long.
 
     Those, too, whose message waits behind an open breaker while there is another way.
     """
@@ -105,8 +106,10 @@ def _overdue(
     analysed = and_(BATCHES.c.step == Step.ANALYSE, BATCHES.c.status == WorkStatus.RUNNING, ~held)
     due = or_(BATCHES.c.launch_due_at.is_(None), BATCHES.c.launch_due_at <= now, BATCHES.c.queue.in_(open_to.shut))
     query = select(BATCHES, asked_for.label("asked_for")).where(or_(sent, analysed), due)
+    rows = session.execute(query.order_by(BATCHES.c.id).limit(MAX_OVERDUE)).all()
+    expected = _expected(session, now) if rows else {}
     found = []
-    for row in session.execute(query.order_by(BATCHES.c.id).limit(MAX_OVERDUE)).all():
+    for row in rows:
         step = Step(row.step)
         queue = open_to.queue(step)
         astray = open_to.astray(row.queue, step)
@@ -116,7 +119,9 @@ def _overdue(
         wanted = row.status != WorkStatus.RUNNING or row.asked_for
         # What begins a batch stands in a queue of its own, with nothing that waits for anybody.
         stands_in = CONTROL if step is Step.ANALYSE and row.status != WorkStatus.RUNNING else queue
-        waits = not astray and wanted and row.launch_due_at is not None and depths.get(stands_in, 0) > 0
+        there = depths.get(stands_in, 0)
+        all_there = there > 0 and (stands_in == CONTROL or there >= expected.get(step, 0))
+        waits = not astray and wanted and row.launch_due_at is not None and all_there
         idle = timedelta() if stands_in in closed else now - row.updated_at
         asked, later = again(row.launches, idle, waits=waits)
         values = {"launches": row.launches + int(asked), "launch_due_at": now + later}
@@ -125,6 +130,18 @@ def _overdue(
             found.append(BatchLaunch(row.id, step, open_to.expand))
         session.execute(update(BATCHES).where(BATCHES.c.id == row.id).values(**values))
     return found
+
+
+def _expected(session: Session, now: datetime) -> dict[Step, int]:
+    """Messages that should stand in the queue of each step: one for a shard that nobody has claimed, one for a batch
+    that was sent to become nodes."""
+    running = select(BATCHES.c.id).where(BATCHES.c.step == Step.ANALYSE, BATCHES.c.status == WorkStatus.RUNNING)
+    shards = and_(SHARDS.c.batch_id.in_(running), SHARDS.c.status.in_(CLAIMABLE), is_due(SHARDS, now))
+    sent = and_(BATCHES.c.step == Step.EXPAND, BATCHES.c.status.in_(CLAIMABLE), BATCHES.c.launches > 0)
+    return {
+        Step.ANALYSE: session.execute(select(func.count()).select_from(SHARDS).where(shards)).scalar_one(),
+        Step.EXPAND: session.execute(select(func.count()).select_from(BATCHES).where(sent)).scalar_one(),
+    }
 
 
 def _to_expand(session: Session, open_to: Routes, now: datetime) -> list[BatchLaunch]:

@@ -186,6 +186,10 @@ class Hit:
     text_rank: int | None
     vector_rank: int | None
     apps: list[str]
+    shot_id: int | None = None
+    """A frame on which one of the words was read."""
+    excerpt: str = ""
+    """What stands around it there."""
 
 
 @dataclass(frozen=True)

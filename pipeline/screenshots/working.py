@@ -25,7 +25,7 @@ from pipeline.screenshots.analysis.provenance import Operation
 from pipeline.screenshots.analysis.schemas import VlmIndex
 from pipeline.screenshots.batching import portions
 from pipeline.screenshots.graph import nodes
-from pipeline.screenshots.graph.models import CALLS
+from pipeline.screenshots.graph.models import CALLS, THREADS
 from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.screenshots.outcomes import Failed
 from pipeline.screenshots.states import BATCH, CLAIMABLE, SCREENSHOT, SHARD, Ask, Origin, Step, WorkEvent, WorkStatus
@@ -175,6 +175,16 @@ def ids_of(shot_ids: str) -> list[int]:
     """A stored JSON list of ids."""
     found: list[int] = json.loads(shot_ids)
     return found
+
+
+def late_threads(context: Context, unit: BatchUnit, titles: Sequence[str]) -> dict[str, str]:
+    """The latest thread of each of these titles that was active within a day of the batch; by title."""
+    wanted = {title[: nodes.MAX_TITLE]: title for title in titles if title}
+    day = timedelta(days=1)
+    near = THREADS.c.last_at.between(unit.row.ts_start - day, unit.row.ts_end + day)
+    query = select(THREADS.c.title, THREADS.c.id).where(THREADS.c.title.in_(wanted), near).order_by(THREADS.c.last_at)
+    with context.db.read() as session:
+        return {wanted[row.title]: row.id for row in session.execute(query)}
 
 
 def keep_reply(

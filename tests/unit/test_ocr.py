@@ -109,7 +109,9 @@ def test_boxes_are_in_pixels_of_the_picture_that_was_given(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("size", [(60_000, 20), (20, 60_000), (9000, 9000), (1, 1), (300, 200)])
+@pytest.mark.parametrize(
+    "size", [(60_000, 20), (20, 60_000), (1, 30_000), (30_000, 1), (9000, 9000), (1, 1), (300, 200)]
+)
 def test_the_engine_sees_pictures_of_bounded_size_and_shape(monkeypatch, size):
     seen = answering(monkeypatch)
     ocr.recognise(Image.new("RGB", size), threads=1)

@@ -8,7 +8,7 @@ import math
 import os
 import threading
 
-from PIL import Image, ImageOps
+from PIL import Image
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.providers.local import direction, straighten
@@ -77,7 +77,11 @@ def pixels_at(dpi: int) -> int:
 def bounded(image: Image.Image) -> Image.Image:
     """The image, or a smaller one that the engine has memory for."""
     image = shrink(image, MAX_PIXELS)
-    return image if max(image.size) <= MAX_SIDE_PX else ImageOps.contain(image, (MAX_SIDE_PX, MAX_SIDE_PX))
+    if max(image.size) <= MAX_SIDE_PX:
+        return image
+    scale = MAX_SIDE_PX / max(image.size)
+    # A line one pixel wide stays one: `ImageOps.contain` would make it none.
+    return image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
 
 
 def padded(image: Image.Image) -> Image.Image:

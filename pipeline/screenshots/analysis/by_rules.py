@@ -34,6 +34,9 @@ CONFIDENCE = 3
 GAP_MS = 120_000
 """A longer pause ends a segment."""
 
+UNTITLED = "Screen without a title"
+_LEAST_LETTERS = 5
+_MOST_OF_HEADING = 80
 _DASHES = re.compile(r"\s+[-–—|·]\s+")
 _MARKS = re.compile(r"^(?:[●•*✳]\s*|\(\d+\+?\)\s*|\[\d+\+?\]\s*)+")
 _WORD = re.compile(r"[^\W\d_][\w'-]{2,}")
@@ -58,9 +61,8 @@ class Place:
 
     @property
     def name(self) -> str:
-        """Both as a line; says so where neither is known."""
-        parts = unique([self.document, self.app])
-        return clipped(" – ".join(parts), MAX_TITLE) if parts else "Screen without a title"
+        """Both as a line; empty where neither is known."""
+        return clipped(" – ".join(unique([self.document, self.app])), MAX_TITLE)
 
 
 def place_of(shot: Shot) -> Place:
@@ -88,13 +90,20 @@ def index_by_rules(screens: Mapping[int, Shot], texts: Mapping[int, str], histor
     return VlmIndex(segments=segments, entities=entities_in(shown), screenshots=seen)
 
 
+def title_of(segment: Segment, screens: Mapping[int, Shot]) -> str:
+    """The title of the window that a segment was made of; empty where none was known."""
+    shown = [screens[screen] for screen in segment.screen_ids if screen in screens]
+    return place_of(shown[0]).name if shown else ""
+
+
 def _stays(screens: Mapping[int, Shot]) -> list[tuple[Place, list[int]]]:
     """Runs of screens at one place without a long pause. A clock that was set back is no pause."""
     stays: list[tuple[Place, list[int]]] = []
     last_ms = 0
     for screen_id, shot in sorted(screens.items()):
         place = place_of(shot)
-        if stays and stays[-1][0] == place and shot.ts_ms - last_ms <= GAP_MS:
+        # That two frames have no title says nothing of what they have in common.
+        if place.name and stays and stays[-1][0] == place and shot.ts_ms - last_ms <= GAP_MS:
             stays[-1][1].append(screen_id)
         else:
             stays.append((place, [screen_id]))
@@ -108,17 +117,25 @@ def _segment(
 ) -> Segment:  # fmt: skip
     shots = [screens[screen] for screen in members]
     said = [texts.get(shot.id, "") for shot in shots]
-    thread = next((one.thread_id for one in history.threads if one.title.casefold() == place.name.casefold()), "")
+    known = (one.thread_id for one in history.threads if place.name and one.title.casefold() == place.name.casefold())
+    thread = next(known, "")
     return Segment(
         segment_id=f"seg_{number}",
         screen_ids=list(members),
         event=SegmentEvent(
-            title=place.name, summary=_summary(place, shots, said), importance=min(5, 1 + len(shots)),
+            title=place.name or _heading(said), summary=_summary(place, shots, said), importance=min(5, 1 + len(shots)),
             confidence=CONFIDENCE,
         ),
         merge_hint=MergeHint(decision="MERGE", thread_id=thread) if thread else MergeHint(),
         keywords=keywords_in([place.document, *said]),
     )  # fmt: skip
+
+
+def _heading(said: Sequence[str]) -> str:
+    """The first line that was read and looks like one: what a frame without a title is called."""
+    lines = [" ".join(line.split()) for text in said for line in text.splitlines()]
+    worded = (line for line in lines if sum(letter.isalpha() for letter in line) >= _LEAST_LETTERS)
+    return clipped(next(worded, UNTITLED), _MOST_OF_HEADING)
 
 
 def _summary(place: Place, shots: Sequence[Shot], said: Sequence[str]) -> str:

@@ -38,6 +38,8 @@ class QueryVector:
 
     model: str
     values: Sequence[float] | Floats
+    floor: float = 0.0
+    """What is no more like the query than that (cosine) is no hit, however few there are."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,7 @@ def _by_vector(session: Session, vector: QueryVector | None, depth: int, since: 
 
 def _near(session: Session, vector: QueryVector, depth: int, among: Sequence[int] | None = None) -> list[int]:
     hits = vectors.search(session, nodes.KIND, vector.model, vector.values, depth, among=among)
-    # What has nothing in common with the query is no hit, however few there are.
-    return [hit.item_id for hit in hits if hit.score > 0]
+    return [hit.item_id for hit in hits if hit.score > vector.floor]
 
 
 def _facts(session: Session, ids: Sequence[int]) -> dict[int, tuple[Any, tuple[str, ...]]]:

@@ -7,7 +7,7 @@ from sqlalchemy import select, text
 from pipeline.engine import traces
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
-from pipeline.screenshots import queries, working
+from pipeline.screenshots import finding, queries, working
 from pipeline.screenshots.analysis.schemas import EntityMention
 from pipeline.screenshots.graph import forgetting, fulltext, search, vectorising
 from pipeline.screenshots.graph.models import ENTITIES, NODES, THREADS
@@ -56,6 +56,17 @@ def test_words_are_found_in_any_script(titles: Any, words: str, first: str | Non
 
 def test_a_title_counts_more_than_what_was_on_the_screen(titles: Any) -> None:
     assert titles("invoice") == ["Review of invoices", "Debugging"]
+
+
+def test_what_was_found_says_on_which_frame_it_stands_and_what_around_it(context: Context, titles: Any) -> None:
+    hit = finding.find(context, "keyerror").hits[0]
+    assert hit.node.title == "Debugging"
+    assert hit.excerpt == "Traceback: KeyError 'invoice_total' in billing.py"
+    assert hit.shot_id is not None
+    assert "KeyError" in queries.screenshot(context, hit.shot_id).ocr_text
+    assert (finding.find(context, "weekly").hits, titles("weekly")) == ([], [])
+    written = finding.find(context, "周报").hits[0]
+    assert (written.excerpt, written.shot_id) == ("", None)
 
 
 def test_since_and_app_narrow(titles: Any) -> None:

@@ -1,7 +1,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.screenshots.analysis.by_rules import CONFIDENCE, NOTE, entities_in, index_by_rules, keywords_in, place_of
+from pipeline.screenshots.analysis.by_rules import (
+    CONFIDENCE,
+    NOTE,
+    UNTITLED,
+    entities_in,
+    index_by_rules,
+    keywords_in,
+    place_of,
+    title_of,
+)
 from pipeline.screenshots.analysis.expanding import BatchFacts, direct, with_threads
 from pipeline.screenshots.analysis.indexing import only_sent
 from pipeline.screenshots.batching import HistoryPack, HistoryThread
@@ -16,7 +25,7 @@ def test_title_and_hint_say_where_somebody_is() -> None:
     assert (place.app, place.document) == ("Visual Studio Code", "main.py – penstock")
     hinted = place_of(shot(1, app_hint="Firefox", window_title="(3) Inbox — Firefox"))
     assert (hinted.app, hinted.document, hinted.name) == ("Firefox", "Inbox", "Inbox – Firefox")
-    assert place_of(shot(1)).name == "Screen without a title"
+    assert place_of(shot(1)).name == ""
 
 
 def test_each_stay_at_a_place_is_a_segment_and_a_long_pause_ends_one() -> None:
@@ -28,6 +37,18 @@ def test_each_stay_at_a_place_is_a_segment_and_a_long_pause_ends_one() -> None:
     found = index_by_rules(screens, {}, NOTHING)
     assert [one.screen_ids for one in found.segments] == [[1, 2], [3], [4, 5]]
     assert {one.event.confidence for one in found.segments} == {CONFIDENCE}
+
+
+def test_frames_without_a_title_are_no_stay_and_no_thread_and_are_called_by_what_was_read() -> None:
+    screens = {1: shot(1), 2: shot(2), 3: shot(3)}
+    texts = {101: "三\n12\nGoogle Search\nAbout", 102: "Monday, November 11"}
+    threads = [HistoryThread(thread_id="t1", title=""), HistoryThread(thread_id="t2", title=UNTITLED)]
+    history = HistoryPack(threads=threads)
+    found = index_by_rules(screens, texts, history)
+    assert [one.screen_ids for one in found.segments] == [[1], [2], [3]]
+    assert [one.event.title for one in found.segments] == ["Google Search", "Monday, November 11", UNTITLED]
+    assert {one.merge_hint.decision for one in found.segments} == {"NEW"}
+    assert [title_of(one, screens) for one in found.segments] == ["", "", ""]
 
 
 def test_summary_claims_no_more_than_is_known() -> None:

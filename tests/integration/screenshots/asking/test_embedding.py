@@ -32,6 +32,18 @@ def states(context: Context) -> list[str]:
         return list(session.execute(select(NODES.c.vector_status).order_by(NODES.c.id)).scalars())
 
 
+def test_a_message_that_has_nothing_to_do_gives_its_place_back(
+    context: Context, driver: Driver, provider: ProviderServer
+) -> None:
+    gate = gates.gate(context, gates.require(context, SCREENSHOT_EMBEDDINGS))
+    assert gate.admit("me").granted
+    assert gate.look().in_flight == 1
+    passage = gates.passage(context, SCREENSHOT_EMBEDDINGS, "me")
+    assert embedding.embed(context, passage) == embedding.Embedded()
+    assert gate.look().in_flight == 0
+    assert provider.records == []
+
+
 def models_of(context: Context, node_ids: list[int]) -> list[str]:
     with context.db.read() as session:
         found = [vectors.get(session, nodes.KIND, node_id) for node_id in node_ids]

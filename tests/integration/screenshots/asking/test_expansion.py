@@ -16,8 +16,9 @@ from pipeline.screenshots.models import SHOTS
 from pipeline.screenshots.routing import CONTROL, CPU
 from pipeline.storage.context import Context
 from tests.integration.screenshots.asking.conftest import NewBatch
+from tests.integration.screenshots.conftest import Hand
 from tests.support.provider_server import Fault, ProviderServer
-from tests.support.screens import Driver, Models, expanded, lost_at, seen
+from tests.support.screens import Driver, Models, expanded, lost_at, paint, seen
 
 
 @pytest.fixture
@@ -257,6 +258,11 @@ def test_batch_without_segments_is_done_without_a_call(
     assert row_of(context, batch).status == "succeeded"
 
 
+def shots_of_batch(context: Context, batch: int) -> list[int]:
+    with context.db.read() as session:
+        return list(session.execute(select(SHOTS.c.id).where(SHOTS.c.batch_id == batch)).scalars())
+
+
 def test_segments_made_by_rules_are_told_from_those_of_a_model(
     context: Context, driver: Driver, new_batch: NewBatch
 ) -> None:
@@ -265,6 +271,21 @@ def test_segments_made_by_rules_are_told_from_those_of_a_model(
     assert driver.expand(batch, CONTROL).done
     assert {node.made_by for node in nodes_of(context)} == {"rules"}
     assert row_of(context, batch).made_by == "rules"
+
+
+def test_batches_of_one_window_that_were_not_told_of_each_other_are_one_thread_by_rules(
+    context: Context, driver: Driver, hand: Hand
+) -> None:
+    ids = [hand.batch(app=app)[0] for app in ("Kill test", "Kill test", "", "")]
+    for batch in ids:
+        paint(context, shots_of_batch(context, batch))
+        driver.look_at(batch, CPU)
+    for batch in ids:
+        assert driver.expand(batch, CONTROL).done
+    threads = {batch: {node.thread_id for node in nodes_of(context) if node.batch_id == batch} for batch in ids}
+    assert threads[ids[0]] == threads[ids[1]]
+    assert len(threads[ids[0]]) == 1
+    assert threads[ids[2]].isdisjoint(threads[ids[3]])
 
 
 def test_frames_that_are_deleted_meanwhile_do_not_move_segments_to_other_frames(
