@@ -22,19 +22,20 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from pipeline.settings.environment import Environment, UnreadableSettingsError
 from pipeline.settings.flows import DocumentSettings, MusicSettings, ScreenshotSettings
 from pipeline.settings.providers import LOCAL, Price, ProviderProfile
 
 __all__ = [
     "LOCAL", "ConfigFileError", "DocumentSettings", "MusicSettings", "Price", "ProviderProfile", "ScreenshotSettings",
-    "Settings", "config_path", "get_settings",
+    "Settings", "UnreadableSettingsError", "config_path", "get_settings",
 ]  # fmt: skip
 
 MAX_SOCKET_PATH = 100
 """Bytes; the system's limit for a unix socket is about 104."""
 
 
-class ConfigFileError(ValueError):
+class ConfigFileError(UnreadableSettingsError):
     """The TOML file with settings cannot be read. The message says where it is and what is wrong with it."""
 
 
@@ -156,7 +157,7 @@ class Settings(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # the signature is given
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
@@ -164,7 +165,7 @@ class Settings(BaseSettings):
             file_settings = TomlConfigSettingsSource(settings_cls, toml_file=config_path())
         except (OSError, ValueError) as error:  # no permission, not UTF-8, not TOML
             raise ConfigFileError(f"{config_path()} cannot be read: {error}") from error
-        return init_settings, env_settings, file_settings
+        return init_settings, Environment(settings_cls), file_settings
 
 
 def config_path() -> Path:

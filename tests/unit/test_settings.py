@@ -12,6 +12,7 @@ from pipeline.settings import (
     DocumentSettings,
     ProviderProfile,
     Settings,
+    UnreadableSettingsError,
     config_path,
     get_settings,
 )
@@ -194,3 +195,21 @@ def test_settings_are_read_without_anything_heavy() -> None:
     program = f"import sys, pipeline.settings; print(*{heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "example"),
+    [
+        ("PENSTOCK_SCREENSHOTS__EXCLUDED_APPS", "keepass", """PENSTOCK_SCREENSHOTS__EXCLUDED_APPS='["keepass"]'"""),
+        ("PENSTOCK_SCREENSHOTS__EXCLUDED_TITLES", "a, [b", """PENSTOCK_SCREENSHOTS__EXCLUDED_TITLES='["a", "b"]'"""),
+        ("PENSTOCK_DOCUMENTS__BACKOFF_S", "5 s", "PENSTOCK_DOCUMENTS__BACKOFF_S='[5, 15]'"),
+        ("PENSTOCK_PROVIDERS", SECRET, "PENSTOCK_PROVIDERS='{\"name\": …}'"),
+    ],
+)
+def test_what_is_no_json_is_named_with_an_example(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, example: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UnreadableSettingsError) as caught:
+        Settings()
+    assert str(caught.value) == f"{variable} must be JSON, like {example}"
