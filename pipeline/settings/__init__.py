@@ -8,6 +8,7 @@ in the data folder). The environment wins.
 import hashlib
 import os
 import tempfile
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Self
@@ -83,16 +84,13 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _providers_of_flows_are_known(self) -> Self:
-        named = {
-            "music": (self.music.provider, self.music.embeddings_provider),
-            "screenshots": (
-                self.screenshots.vision_provider, self.screenshots.text_provider, self.screenshots.embeddings_provider,
-            ),
-        }  # fmt: skip
-        for flow, names in named.items():
-            for name in names:
+        for flow, rules in (("music", self.music), ("screenshots", self.screenshots)):
+            for field in type(rules).model_fields:
+                if not field.endswith("provider"):
+                    continue
+                name = getattr(rules, field)
                 if name and name not in self.providers:
-                    raise ValueError(f"{flow}: there is no provider '{name}' under `providers`")
+                    raise ValueError(_unknown_provider(f"{flow}__{field}".upper(), name, self.providers))
         return self
 
     @model_validator(mode="after")
@@ -166,6 +164,15 @@ class Settings(BaseSettings):
         except (OSError, ValueError) as error:  # no permission, not UTF-8, not TOML
             raise ConfigFileError(f"{config_path()} cannot be read: {error}") from error
         return init_settings, Environment(settings_cls), file_settings
+
+
+def _unknown_provider(setting: str, name: str, known: Mapping[str, object]) -> str:
+    prefix = f"PENSTOCK_PROVIDERS__{name.upper()}__"
+    others = f" (known are {', '.join(sorted(known))})" if known else ""
+    return (
+        f"PENSTOCK_{setting}: there is no provider '{name}'{others}. To add it, set {prefix}BASE_URL, {prefix}API_KEY "
+        f"and {prefix}MODEL"
+    )
 
 
 def config_path() -> Path:

@@ -213,3 +213,16 @@ def test_what_is_no_json_is_named_with_an_example(
     with pytest.raises(UnreadableSettingsError) as caught:
         Settings()
     assert str(caught.value) == f"{variable} must be JSON, like {example}"
+
+
+@pytest.mark.parametrize(
+    "setting", ["SCREENSHOTS__VISION_PROVIDER", "SCREENSHOTS__EMBEDDINGS_PROVIDER", "MUSIC__PROVIDER"]
+)
+def test_an_unknown_provider_of_a_flow_is_said_with_its_variable_and_how_to_add_it(
+    monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.setenv(f"PENSTOCK_{setting}", "eye")
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__AI__MODEL", "m")
+    said = refused()
+    assert f"PENSTOCK_{setting}: there is no provider 'eye' (known are ai)" in said
+    assert "PENSTOCK_PROVIDERS__EYE__BASE_URL" in said
