@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -246,6 +247,23 @@ def test_dead_letters_have_reasons_and_are_replayed(context: Context, shots: lis
     assert "1 dead letter will" in penstock("replay", "--all").output
     with pytest.raises(UserError, match="no dead letters: 7"):
         CliRunner().invoke(app, ["screenshots", "replay", "7"], catch_exceptions=False)
+
+
+def test_what_failed_and_will_be_tried_again_is_said_with_reason_and_time(context: Context, shots: list[Path]) -> None:
+    penstock("add", *shots, "--no-wait")
+    batch = screenshots.batches()[0]
+    working.begin(context, batch.id)
+    shard = shards.claim(context, batch.id, ME)
+    assert shard is not None
+    shards.failed(context, shard, UnitError("eye cannot be reached"))
+    shards.settle(context, batch.id)
+    (retry,) = shown("status")["retries"]
+    assert (retry["kind"], retry["count"], retry["reason"]) == ("batch", 1, "shard 1: eye cannot be reached")
+    assert 0 < retry["next_in_s"] <= 15
+    text = penstock("status").output
+    assert re.search(r"1 batch waits for another try, in \d+ s: shard 1: eye cannot be reached", text)
+    assert "will be tried again 1" in text
+    assert "failed" not in text
 
 
 def test_delete_says_what_goes_and_asks(context: Context, analysed: list[int]) -> None:
