@@ -3,8 +3,10 @@
 import json
 import os
 import re
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -30,6 +32,7 @@ from pipeline.screenshots.routing import CONTROL
 from pipeline.screenshots.states import Ask
 from pipeline.screenshots.working import UsedCall
 from pipeline.settings import ScreenshotSettings
+from pipeline.standalone import stack
 from pipeline.storage.context import Context
 from tasks import screenshots
 from tests.support.screenshots import desk
@@ -264,6 +267,21 @@ def test_what_failed_and_will_be_tried_again_is_said_with_reason_and_time(contex
     assert re.search(r"1 batch waits for another try, in \d+ s: shard 1: eye cannot be reached", text)
     assert "will be tried again 1" in text
     assert "failed" not in text
+
+
+def test_add_says_why_a_file_could_not_be_analysed(
+    context: Context, shots: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    penstock("add", *shots, "--no-wait")
+    working.begin(context, screenshots.batches()[0].id)
+    shard = shards.claim(context, screenshots.batches()[0].id, ME)
+    assert shard is not None
+    shards.failed(context, shard, UnitError("no key", kind=ErrorKind.PERMANENT))
+    shards.settle(context, screenshots.batches()[0].id)
+    monkeypatch.setattr(stack, "using_stack", lambda _: nullcontext(SimpleNamespace(ensure=bool, trouble=str)))
+    (one,) = shown("add", shots[0], code=1)["files"]
+    assert (one["outcome"], one["status"], one["error"]) == ("known", "failed_permanent", "shard 1: no key")
+    assert "desk0.png: not analysed: shard 1: no key" in penstock("add", shots[0], code=1).output
 
 
 def test_delete_says_what_goes_and_asks(context: Context, analysed: list[int]) -> None:
