@@ -135,9 +135,8 @@ def test_add_says_what_no_file_can_be_taken_for(context: Context, tmp_path: Path
     assert refused["outcome"] == "refused"
     assert "none.png" in refused["error"]
     (tmp_path / "empty").mkdir()
-    for wrong, said in (([tmp_path / "empty"], "no picture"), ([tmp_path, "--source", "camera:1"], "no source")):
-        with pytest.raises(UserError, match=said):
-            CliRunner().invoke(app, ["screenshots", "add", *map(str, wrong)], catch_exceptions=False)
+    with pytest.raises(UserError, match="no picture"):
+        CliRunner().invoke(app, ["screenshots", "add", str(tmp_path / "empty")], catch_exceptions=False)
 
 
 def test_what_is_added_with_a_time_has_that_time(context: Context, shots: list[Path]) -> None:
@@ -155,6 +154,24 @@ def test_frames_of_a_source_that_is_switched_off_are_not_taken(context: Context,
     penstock("sources", "activate", "screen:0")
     penstock("add", shots[0], "--no-wait")
     assert "yes" in penstock("sources").output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("add", ".", "--source", "camera:1"), ("watch", ".", "--source", "screen:a b"), ("sources", "activate", "0"),
+        ("sources", "deactivate", "window:a/b"), ("rejected", "--source", "screen"),
+    ],
+)  # fmt: skip
+def test_what_is_no_source_is_wrong_usage(context: Context, arguments: tuple[str, ...]) -> None:
+    assert "is no source: screen:ID" in " ".join(penstock(*arguments, code=2).output.replace("│", " ").split())
+
+
+def test_a_source_that_no_frame_came_from_is_said_to_be_unknown(context: Context, shots: list[Path]) -> None:
+    penstock("add", shots[0], "--no-wait")
+    assert "No frame ever came" not in penstock("sources", "deactivate", "screen:0").output
+    assert "No frame ever came" in penstock("sources", "deactivate", "screen:99").output
+    assert "No frame ever came" in penstock("sources", "deactivate", "screen:99").output
 
 
 def test_rejected_frames_are_listed_with_what_they_were_judged_by(context: Context, shots: list[Path]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.screenshots.common import Json, ready, tell_if_nothing_runs
+from pipeline.cli.screenshots.common import Json, ready, source_key, tell_if_nothing_runs
 from pipeline.cli.screenshots.times import HOW, moment
 
 if TYPE_CHECKING:
@@ -77,12 +77,11 @@ def add(
     """
     from pipeline.cli.output import print_json
     from pipeline.engine.errors import UserError
-    from pipeline.screenshots.frames.ingest import check_source
     from pipeline.standalone.stack import using_stack
     from tasks import screenshots
 
     settings = ready()
-    check_source(source)
+    source_key(source)
     captured = moment(at, screenshots.time_zone(), "--at")
     jobs = [Job(path) for path in _pictures(files)]
     if not jobs:

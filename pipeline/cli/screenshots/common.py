@@ -32,6 +32,18 @@ def ready() -> "Settings":
     return settings
 
 
+def source_key(said: str, where: str = "--source") -> str:
+    """A source's name as it was said. Raises `typer.BadParameter` if it is none."""
+    from pipeline.screenshots.batching import MAX_SOURCE_KEY, is_source_key
+
+    if not is_source_key(said):
+        rule = f"an ID holds no colon, slash or blank, and the whole has at most {MAX_SOURCE_KEY} characters"
+        raise typer.BadParameter(
+            f"{said!r} is no source: screen:ID or window:ID, such as screen:0; {rule}", param_hint=where
+        )
+    return said
+
+
 def tell_if_nothing_runs() -> None:
     """Where nothing runs that could go on with what was asked for, say how to start it."""
     from pipeline.cli.output import err

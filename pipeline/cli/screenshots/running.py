@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.screenshots.common import MADE_BY, Json, Limit, ready, said_of, tell_if_nothing_runs
+from pipeline.cli.screenshots.common import MADE_BY, Json, Limit, ready, said_of, source_key, tell_if_nothing_runs
 from pipeline.cli.screenshots.times import span, told
 
 if TYPE_CHECKING:
@@ -122,6 +122,8 @@ def rejected(
     from pipeline.screenshots.views import as_json as plain
     from tasks import screenshots
 
+    if source:
+        source_key(source)
     ready()
     found = screenshots.rejections(source=source, limit=limit)
     if as_json:
