@@ -115,6 +115,14 @@ def test_help_names_every_command(context: Context) -> None:
         assert penstock(command, "--help").output
 
 
+def test_paragraphs_of_the_help_are_broken_by_the_terminal_alone(context: Context) -> None:
+    for command in ("add", "watch", "capture", "search", "delete"):
+        lines = penstock(command, "--help").output.partition("╭")[0].splitlines()[3:]
+        paragraphs = [part.splitlines() for part in "\n".join(line.strip() for line in lines).split("\n\n")]
+        for first in (line for part in paragraphs for line in part[:-1]):
+            assert len(first) > 50 or first.startswith("penstock"), first
+
+
 def test_add_tells_what_became_of_each_file(context: Context, shots: list[Path], tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_text("no picture")
     again = tmp_path / "again.png"
@@ -208,6 +216,8 @@ def test_search_says_how_much_is_indexed_and_that_vectors_are_lexical(context: C
     assert shown("search", "bills", "--app", "Word")["hits"] == []
     assert shown("search", "bills", "--app", "firefox")["hits"] != []
     assert "Nothing found" in penstock("search", "zebra").output
+    assert shown("search", "paying", "bills") == shown("search", "paying bills")
+    assert shown("search", "paying", "bills")["hits"] != []
 
 
 def test_timeline_goes_by_hour_and_thread(context: Context, analysed: list[int]) -> None:
