@@ -66,12 +66,12 @@ def _explained(error: Exception) -> str:
     from redis import RedisError
     from sqlalchemy.exc import ArgumentError, DBAPIError
 
-    from pipeline.settings import ConfigFileError
+    from pipeline.settings import UnreadableSettingsError
 
     match error:
         case ValidationError():
             sentence = "a setting is wrong: " + "; ".join(map(_setting, error.errors(include_input=False)))
-        case ConfigFileError():
+        case UnreadableSettingsError():
             sentence = str(error)
         case ArgumentError():
             sentence = f"PENSTOCK_DATABASE_URL is no database URL (postgresql://user:password@host/name): {error}"

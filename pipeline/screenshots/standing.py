@@ -15,7 +15,7 @@ from pipeline.screenshots.frames import buffering
 from pipeline.screenshots.graph.models import NODES
 from pipeline.screenshots.models import BATCHES, REJECTIONS, SHOTS, SOURCES
 from pipeline.screenshots.states import CLAIMABLE, WorkStatus
-from pipeline.screenshots.views import Status
+from pipeline.screenshots.views import Retry, Status
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
@@ -42,14 +42,34 @@ def status(context: Context) -> Status:
         made_by = count_by(session, NODES.c.made_by)
         vectors = {state: count for state, count in count_by(session, NODES.c.vector_status).items() if state != "none"}
         notes = _notes(session, context.settings)
+        again = _retries(session, datetime.now(UTC))
     gave_up = {kind: by.get(WorkStatus.FAILED_PERMANENT, 0) for kind, by in (("batch", batches), ("merge", merges))}
     return Status(
         screenshots=_in_order(shots), batches=_in_order(batches), merges=_in_order(merges), vectors=vectors,
         buffered=buffered, next_batch_in_s=buffering.next_look_s(context) if buffered else None,
         oldest_waiting_s=max(0.0, (datetime.now(UTC) - oldest).total_seconds()) if oldest else None,
-        pressure=pressure, rejected=rejected, dead_letters={kind: count for kind, count in gave_up.items() if count},
+        pressure=pressure, rejected=rejected, retries=again,
+        dead_letters={kind: count for kind, count in gave_up.items() if count},
         made_by=made_by, closed=closed(context), notes=notes, is_worker_running=_alive(context),
     )  # fmt: skip
+
+
+def retries(context: Context) -> list[Retry]:
+    """What failed and will be tried again, with the latest reason."""
+    with context.db.read() as session:
+        return _retries(session, datetime.now(UTC))
+
+
+def _retries(session: Session, now: datetime) -> list[Retry]:
+    found = []
+    for kind, table in (("batch", BATCHES), ("merge", NODES)):
+        waits = table.c.status == WorkStatus.FAILED
+        count, due = session.execute(select(func.count(), func.min(table.c.next_run_at)).where(waits)).one()
+        if count:
+            latest = select(table.c.error).where(waits, table.c.error.is_not(None)).order_by(table.c.updated_at.desc())
+            reason = session.execute(latest.limit(1)).scalar() or ""
+            found.append(Retry(kind, count, max(0.0, (due - now).total_seconds()) if due else 0.0, reason))
+    return found
 
 
 def _in_order(counted: dict[str, int]) -> dict[str, int]:

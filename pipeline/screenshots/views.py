@@ -208,6 +208,18 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Retry:
+    """Work whose last attempt failed and that will be tried again. `kind`: `batch` or `merge`."""
+
+    kind: str
+    count: int
+    next_in_s: float
+    """Until the first of them is due; 0: it only waits for its turn."""
+    reason: str
+    """The latest."""
+
+
+@dataclass(frozen=True)
 class Status:
     """How the flow stands. Each of the first four: how many by state; `vectors` are `waiting`, `done` or `failed`."""
 
@@ -223,6 +235,8 @@ class Status:
     pressure: int
     """Of the source that is most behind: 0 none, 1 wider threshold, 2 longer batches too."""
     rejected: dict[str, int]
+    retries: list[Retry]
+    """What failed and is not given up."""
     dead_letters: dict[str, int]
     made_by: dict[str, int]
     """Nodes by who made them."""

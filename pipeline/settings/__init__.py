@@ -8,6 +8,7 @@ in the data folder). The environment wins.
 import hashlib
 import os
 import tempfile
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Self
@@ -22,19 +23,20 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from pipeline.settings.environment import Environment, UnreadableSettingsError
 from pipeline.settings.flows import DocumentSettings, MusicSettings, ScreenshotSettings
 from pipeline.settings.providers import LOCAL, Price, ProviderProfile
 
 __all__ = [
     "LOCAL", "ConfigFileError", "DocumentSettings", "MusicSettings", "Price", "ProviderProfile", "ScreenshotSettings",
-    "Settings", "config_path", "get_settings",
+    "Settings", "UnreadableSettingsError", "config_path", "get_settings",
 ]  # fmt: skip
 
 MAX_SOCKET_PATH = 100
 """Bytes; the system's limit for a unix socket is about 104."""
 
 
-class ConfigFileError(ValueError):
+class ConfigFileError(UnreadableSettingsError):
     """The TOML file with settings cannot be read. The message says where it is and what is wrong with it."""
 
 
@@ -82,16 +84,13 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _providers_of_flows_are_known(self) -> Self:
-        named = {
-            "music": (self.music.provider, self.music.embeddings_provider),
-            "screenshots": (
-                self.screenshots.vision_provider, self.screenshots.text_provider, self.screenshots.embeddings_provider,
-            ),
-        }  # fmt: skip
-        for flow, names in named.items():
-            for name in names:
+        for flow, rules in (("music", self.music), ("screenshots", self.screenshots)):
+            for field in type(rules).model_fields:
+                if not field.endswith("provider"):
+                    continue
+                name = getattr(rules, field)
                 if name and name not in self.providers:
-                    raise ValueError(f"{flow}: there is no provider '{name}' under `providers`")
+                    raise ValueError(_unknown_provider(f"{flow}__{field}".upper(), name, self.providers))
         return self
 
     @model_validator(mode="after")
@@ -156,7 +155,7 @@ class Settings(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # the signature is given
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
@@ -164,7 +163,16 @@ class Settings(BaseSettings):
             file_settings = TomlConfigSettingsSource(settings_cls, toml_file=config_path())
         except (OSError, ValueError) as error:  # no permission, not UTF-8, not TOML
             raise ConfigFileError(f"{config_path()} cannot be read: {error}") from error
-        return init_settings, env_settings, file_settings
+        return init_settings, Environment(settings_cls), file_settings
+
+
+def _unknown_provider(setting: str, name: str, known: Mapping[str, object]) -> str:
+    prefix = f"PENSTOCK_PROVIDERS__{name.upper()}__"
+    others = f" (known are {', '.join(sorted(known))})" if known else ""
+    return (
+        f"PENSTOCK_{setting}: there is no provider '{name}'{others}. To add it, set {prefix}BASE_URL, {prefix}API_KEY "
+        f"and {prefix}MODEL"
+    )
 
 
 def config_path() -> Path:

@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -29,6 +32,7 @@ from pipeline.screenshots.routing import CONTROL
 from pipeline.screenshots.states import Ask
 from pipeline.screenshots.working import UsedCall
 from pipeline.settings import ScreenshotSettings
+from pipeline.standalone import stack
 from pipeline.storage.context import Context
 from tasks import screenshots
 from tests.support.screenshots import desk
@@ -111,6 +115,14 @@ def test_help_names_every_command(context: Context) -> None:
         assert penstock(command, "--help").output
 
 
+def test_paragraphs_of_the_help_are_broken_by_the_terminal_alone(context: Context) -> None:
+    for command in ("add", "watch", "capture", "search", "delete"):
+        lines = penstock(command, "--help").output.partition("╭")[0].splitlines()[3:]
+        paragraphs = [part.splitlines() for part in "\n".join(line.strip() for line in lines).split("\n\n")]
+        for first in (line for part in paragraphs for line in part[:-1]):
+            assert len(first) > 50 or first.startswith("penstock"), first
+
+
 def test_add_tells_what_became_of_each_file(context: Context, shots: list[Path], tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_text("no picture")
     again = tmp_path / "again.png"
@@ -131,9 +143,8 @@ def test_add_says_what_no_file_can_be_taken_for(context: Context, tmp_path: Path
     assert refused["outcome"] == "refused"
     assert "none.png" in refused["error"]
     (tmp_path / "empty").mkdir()
-    for wrong, said in (([tmp_path / "empty"], "no picture"), ([tmp_path, "--source", "camera:1"], "no source")):
-        with pytest.raises(UserError, match=said):
-            CliRunner().invoke(app, ["screenshots", "add", *map(str, wrong)], catch_exceptions=False)
+    with pytest.raises(UserError, match="no picture"):
+        CliRunner().invoke(app, ["screenshots", "add", str(tmp_path / "empty")], catch_exceptions=False)
 
 
 def test_what_is_added_with_a_time_has_that_time(context: Context, shots: list[Path]) -> None:
@@ -151,6 +162,24 @@ def test_frames_of_a_source_that_is_switched_off_are_not_taken(context: Context,
     penstock("sources", "activate", "screen:0")
     penstock("add", shots[0], "--no-wait")
     assert "yes" in penstock("sources").output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("add", ".", "--source", "camera:1"), ("watch", ".", "--source", "screen:a b"), ("sources", "activate", "0"),
+        ("sources", "deactivate", "window:a/b"), ("rejected", "--source", "screen"),
+    ],
+)  # fmt: skip
+def test_what_is_no_source_is_wrong_usage(context: Context, arguments: tuple[str, ...]) -> None:
+    assert "is no source: screen:ID" in " ".join(penstock(*arguments, code=2).output.replace("│", " ").split())
+
+
+def test_a_source_that_no_frame_came_from_is_said_to_be_unknown(context: Context, shots: list[Path]) -> None:
+    penstock("add", shots[0], "--no-wait")
+    assert "No frame ever came" not in penstock("sources", "deactivate", "screen:0").output
+    assert "No frame ever came" in penstock("sources", "deactivate", "screen:99").output
+    assert "No frame ever came" in penstock("sources", "deactivate", "screen:99").output
 
 
 def test_rejected_frames_are_listed_with_what_they_were_judged_by(context: Context, shots: list[Path]) -> None:
@@ -187,6 +216,8 @@ def test_search_says_how_much_is_indexed_and_that_vectors_are_lexical(context: C
     assert shown("search", "bills", "--app", "Word")["hits"] == []
     assert shown("search", "bills", "--app", "firefox")["hits"] != []
     assert "Nothing found" in penstock("search", "zebra").output
+    assert shown("search", "paying", "bills") == shown("search", "paying bills")
+    assert shown("search", "paying", "bills")["hits"] != []
 
 
 def test_timeline_goes_by_hour_and_thread(context: Context, analysed: list[int]) -> None:
@@ -246,6 +277,38 @@ def test_dead_letters_have_reasons_and_are_replayed(context: Context, shots: lis
     assert "1 dead letter will" in penstock("replay", "--all").output
     with pytest.raises(UserError, match="no dead letters: 7"):
         CliRunner().invoke(app, ["screenshots", "replay", "7"], catch_exceptions=False)
+
+
+def test_what_failed_and_will_be_tried_again_is_said_with_reason_and_time(context: Context, shots: list[Path]) -> None:
+    penstock("add", *shots, "--no-wait")
+    batch = screenshots.batches()[0]
+    working.begin(context, batch.id)
+    shard = shards.claim(context, batch.id, ME)
+    assert shard is not None
+    shards.failed(context, shard, UnitError("eye cannot be reached"))
+    shards.settle(context, batch.id)
+    (retry,) = shown("status")["retries"]
+    assert (retry["kind"], retry["count"], retry["reason"]) == ("batch", 1, "shard 1: eye cannot be reached")
+    assert 0 < retry["next_in_s"] <= 15
+    text = penstock("status").output
+    assert re.search(r"1 batch waits for another try, in \d+ s: shard 1: eye cannot be reached", text)
+    assert "will be tried again 1" in text
+    assert "failed" not in text
+
+
+def test_add_says_why_a_file_could_not_be_analysed(
+    context: Context, shots: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    penstock("add", *shots, "--no-wait")
+    working.begin(context, screenshots.batches()[0].id)
+    shard = shards.claim(context, screenshots.batches()[0].id, ME)
+    assert shard is not None
+    shards.failed(context, shard, UnitError("no key", kind=ErrorKind.PERMANENT))
+    shards.settle(context, screenshots.batches()[0].id)
+    monkeypatch.setattr(stack, "using_stack", lambda _: nullcontext(SimpleNamespace(ensure=bool, trouble=str)))
+    (one,) = shown("add", shots[0], code=1)["files"]
+    assert (one["outcome"], one["status"], one["error"]) == ("known", "failed_permanent", "shard 1: no key")
+    assert "desk0.png: not analysed: shard 1: no key" in penstock("add", shots[0], code=1).output
 
 
 def test_delete_says_what_goes_and_asks(context: Context, analysed: list[int]) -> None:

@@ -12,6 +12,7 @@ from pipeline.settings import (
     DocumentSettings,
     ProviderProfile,
     Settings,
+    UnreadableSettingsError,
     config_path,
     get_settings,
 )
@@ -194,3 +195,34 @@ def test_settings_are_read_without_anything_heavy() -> None:
     program = f"import sys, pipeline.settings; print(*{heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "example"),
+    [
+        ("PENSTOCK_SCREENSHOTS__EXCLUDED_APPS", "keepass", """PENSTOCK_SCREENSHOTS__EXCLUDED_APPS='["keepass"]'"""),
+        ("PENSTOCK_SCREENSHOTS__EXCLUDED_TITLES", "a, [b", """PENSTOCK_SCREENSHOTS__EXCLUDED_TITLES='["a", "b"]'"""),
+        ("PENSTOCK_DOCUMENTS__BACKOFF_S", "5 s", "PENSTOCK_DOCUMENTS__BACKOFF_S='[5, 15]'"),
+        ("PENSTOCK_PROVIDERS", SECRET, "PENSTOCK_PROVIDERS='{\"name\": …}'"),
+    ],
+)
+def test_what_is_no_json_is_named_with_an_example(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, example: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UnreadableSettingsError) as caught:
+        Settings()
+    assert str(caught.value) == f"{variable} must be JSON, like {example}"
+
+
+@pytest.mark.parametrize(
+    "setting", ["SCREENSHOTS__VISION_PROVIDER", "SCREENSHOTS__EMBEDDINGS_PROVIDER", "MUSIC__PROVIDER"]
+)
+def test_an_unknown_provider_of_a_flow_is_said_with_its_variable_and_how_to_add_it(
+    monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.setenv(f"PENSTOCK_{setting}", "eye")
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__AI__MODEL", "m")
+    said = refused()
+    assert f"PENSTOCK_{setting}: there is no provider 'eye' (known are ai)" in said
+    assert "PENSTOCK_PROVIDERS__EYE__BASE_URL" in said

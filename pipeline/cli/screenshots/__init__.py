@@ -1,5 +1,8 @@
 """`penstock screenshots …`: frames of screens and windows, understood and made findable."""
 
+import inspect
+from collections.abc import Callable
+
 import typer
 
 from pipeline.cli.screenshots import adding, finding, running, showing, taking, upkeep
@@ -15,16 +18,28 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-app.command("add")(adding.add)
-app.command("watch")(taking.watch)
-app.command("capture")(taking.capture)
-app.command("search")(finding.search)
-app.command("timeline")(finding.timeline)
-app.command("show")(showing.show)
-app.command("status")(running.status)
-app.command("batches")(running.batches)
-app.command("rejected")(running.rejected)
-app.command("dead-letters")(running.dead_letters)
-app.command("replay")(running.replay)
+
+
+def _flowing(command: Callable[..., None]) -> str:
+    """A command's docstring with a line a paragraph, which the terminal breaks where it ends; examples keep theirs."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(part if part.startswith("[bold]") else part.replace("\n", " ") for part in paragraphs)
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "add": adding.add,
+    "watch": taking.watch,
+    "capture": taking.capture,
+    "search": finding.search,
+    "timeline": finding.timeline,
+    "show": showing.show,
+    "status": running.status,
+    "batches": running.batches,
+    "rejected": running.rejected,
+    "dead-letters": running.dead_letters,
+    "replay": running.replay,
+    "delete": upkeep.delete,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name, help=_flowing(_command))(_command)
 app.add_typer(upkeep.sources, name="sources")
-app.command("delete")(upkeep.delete)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.cli.screenshots.common import Json, ready, tell_if_nothing_runs
+from pipeline.cli.screenshots.common import Json, ready, source_key, tell_if_nothing_runs
 from pipeline.cli.screenshots.times import HOW, moment
 
 if TYPE_CHECKING:
@@ -42,10 +42,14 @@ class Job:
         return self.taken.reason or "accepted"
 
     @property
+    def is_given_up(self) -> bool:
+        """It was taken, and could not be analysed; `error` says why."""
+        return self.state is not None and self.state.value == "failed_permanent"
+
+    @property
     def is_problem(self) -> bool:
         """Not taken, though nobody wanted it left out; or given up."""
-        failed = self.state is not None and self.state.value == "failed_permanent"
-        return failed or bool(self.error) or self.outcome in {"refused", "inactive"}
+        return self.is_given_up or bool(self.error) or self.outcome in {"refused", "inactive"}
 
 
 def add(
@@ -73,12 +77,11 @@ def add(
     """
     from pipeline.cli.output import print_json
     from pipeline.engine.errors import UserError
-    from pipeline.screenshots.frames.ingest import check_source
     from pipeline.standalone.stack import using_stack
     from tasks import screenshots
 
     settings = ready()
-    check_source(source)
+    source_key(source)
     captured = moment(at, screenshots.time_zone(), "--at")
     jobs = [Job(path) for path in _pictures(files)]
     if not jobs:
@@ -160,7 +163,7 @@ def line(job: Job) -> str:
 
 
 def _wait(jobs: Sequence[Job], stack: "Stack", *, quiet: bool) -> None:
-    from pipeline.cli.output import err
+    from pipeline.cli.output import err, one_line
     from pipeline.cli.screenshots.progress import wait_for
 
     wanted = list(dict.fromkeys(job.shot_id for job in jobs if job.shot_id is not None))
@@ -176,13 +179,27 @@ def _wait(jobs: Sequence[Job], stack: "Stack", *, quiet: bool) -> None:
         raise
     for job in jobs:
         job.state = found.get(job.shot_id) if job.shot_id is not None else None
+        if job.is_given_up and job.shot_id is not None:
+            job.error = _why(job.shot_id)
+            if not quiet:
+                err.print(f"{one_line(str(job.path))}: [red]not analysed[/red]: {one_line(job.error)}", soft_wrap=True)
+
+
+def _why(shot_id: int) -> str:
+    from pipeline.engine.errors import UserError
+    from tasks import screenshots
+
+    try:
+        return screenshots.screenshot(shot_id).error or "no reason was noted"
+    except UserError as error:
+        return str(error)  # deleted just now
 
 
 def _tell_end(jobs: Sequence[Job], *, waited: bool) -> None:
     from pipeline.cli.output import count, err
 
     analysed = sum(job.state is not None and job.state.value == "succeeded" for job in jobs)
-    failed = sum(job.state is not None and job.state.value == "failed_permanent" for job in jobs)
+    failed = sum(job.is_given_up for job in jobs)
     by = Counter(job.outcome for job in jobs)
     parts = [f"{count(by['accepted'], 'screenshot')} taken in"]
     parts += [f"{analysed:,} analysed"] if waited else []

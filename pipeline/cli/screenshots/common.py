@@ -4,7 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.cli.screenshots.times import span
+
 if TYPE_CHECKING:
+    from pipeline.screenshots.views import Retry
     from pipeline.settings import Settings
 
 Json = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
@@ -29,6 +32,18 @@ def ready() -> "Settings":
     return settings
 
 
+def source_key(said: str, where: str = "--source") -> str:
+    """A source's name as it was said. Raises `typer.BadParameter` if it is none."""
+    from pipeline.screenshots.batching import MAX_SOURCE_KEY, is_source_key
+
+    if not is_source_key(said):
+        rule = f"an ID holds no colon, slash or blank, and the whole has at most {MAX_SOURCE_KEY} characters"
+        raise typer.BadParameter(
+            f"{said!r} is no source: screen:ID or window:ID, such as screen:0; {rule}", param_hint=where
+        )
+    return said
+
+
 def tell_if_nothing_runs() -> None:
     """Where nothing runs that could go on with what was asked for, say how to start it."""
     from pipeline.cli.output import err
@@ -36,3 +51,12 @@ def tell_if_nothing_runs() -> None:
 
     if not get_context().online:
         err.print("Nothing is running here: `penstock up` goes on with it.")
+
+
+def said_of(retry: "Retry") -> str:
+    """`2 batches wait for another try, the next in 53 s: the service cannot be reached`."""
+    many = retry.count != 1
+    plural = "es" if retry.kind == "batch" else "s"
+    who = f"{retry.count:,} {retry.kind}{plural} wait" if many else f"1 {retry.kind} waits"
+    left = f"in {span(retry.next_in_s)}" if retry.next_in_s >= 1 else "at once"
+    return f"{who} for another try, {'the next ' if many else ''}{left}" + (f": {retry.reason}" if retry.reason else "")

@@ -14,7 +14,7 @@ App = Annotated[str, typer.Option(help="Only where this program was seen, such a
 
 
 def search(
-    words: Annotated[str, typer.Argument(help="Words, such as 'invoice march'; all scripts are known.")],
+    words: Annotated[list[str], typer.Argument(help="Words, such as: invoice march. All scripts are known.")],
     since: Since = "",
     app: App = "",
     limit: Annotated[int, typer.Option(min=1, max=200, help="At most so many.")] = 10,
@@ -33,13 +33,13 @@ def search(
     from tasks import screenshots
 
     settings = ready()
-    begin = moment(since, screenshots.time_zone())
+    begin, sought = moment(since, screenshots.time_zone()), " ".join(words)
     if settings.screenshots.embeddings_provider:
         # The call goes through the gate, which needs the stack.
         with using_stack(settings):
-            found = screenshots.search(words, begin, app, limit)
+            found = screenshots.search(sought, begin, app, limit)
     else:
-        found = screenshots.search(words, begin, app, limit)
+        found = screenshots.search(sought, begin, app, limit)
     if as_json:
         print_json(plain(found))
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich import progress as bars
 
 from pipeline.cli.output import count, err, one_line
+from pipeline.cli.screenshots.common import said_of
 
 if TYPE_CHECKING:
     from pipeline.screenshots.states import WorkStatus
@@ -69,13 +70,30 @@ class _Trouble:
 
     def look(self) -> None:
         self._stack.ensure()
-        if self._quiet or time.monotonic() - self._moved_at < _TROUBLE_S:
+        if self._quiet:
+            return
+        self._tell_retries()
+        if time.monotonic() - self._moved_at < _TROUBLE_S:
             return
         from pipeline.screenshots.standing import closed
         from pipeline.storage.context import get_context
 
         shut = [f"{reason}: its work waits, and goes on by itself" for reason in closed(get_context())]
         for sentence in [self._stack.trouble(), *shut]:
-            if sentence not in self._told:
-                self._told.add(sentence)
-                err.print(f"[yellow]Note:[/yellow] {one_line(sentence)}", soft_wrap=True)
+            self._tell(sentence, sentence)
+
+    def _tell_retries(self) -> None:
+        """Each reason once, however often it comes again."""
+        if not any(state.value == "failed" for state in self._before.values()):
+            return
+        from pipeline.screenshots.standing import retries
+        from pipeline.storage.context import get_context
+
+        for retry in retries(get_context()):
+            if retry.kind == "batch":
+                self._tell(retry.reason, said_of(retry))
+
+    def _tell(self, key: str, sentence: str) -> None:
+        if key not in self._told:
+            self._told.add(key)
+            err.print(f"[yellow]Note:[/yellow] {one_line(sentence)}", soft_wrap=True)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.screenshots.common import MADE_BY, Json, Limit, ready, tell_if_nothing_runs
+from pipeline.cli.screenshots.common import MADE_BY, Json, Limit, ready, said_of, source_key, tell_if_nothing_runs
 from pipeline.cli.screenshots.times import span, told
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def _show_status(found: "Status") -> None:
         ("vectors", "  ".join(f"{name} {count:,}" for name, count in sorted(found.vectors.items()))),
         ("rejected", "  ".join(f"{name} {count:,}" for name, count in sorted(found.rejected.items()))),
         ("pressure", _pressure(found.pressure)),
+        *(("again", one_line(said_of(retry))) for retry in found.retries),
         ("dead letters", f"{dead}: `penstock screenshots dead-letters` says why" if dead else ""),
         *(("closed", one_line(reason)) for reason in found.closed),
         ("workers", "running" if found.is_worker_running else "none: `penstock up` starts them"),
@@ -51,7 +52,9 @@ def _show_status(found: "Status") -> None:
 def _counts(by_state: dict[str, int]) -> str:
     from pipeline.cli.output import state
 
-    return "  ".join(f"{state(name)} {count:,}" for name, count in by_state.items())
+    # By itself, `failed` reads as if it were the end.
+    named = {name: state(name).replace("]failed[", "]will be tried again[") for name in by_state}
+    return "  ".join(f"{named[name]} {count:,}" for name, count in by_state.items())
 
 
 def _buffer(found: "Status") -> str:
@@ -119,6 +122,8 @@ def rejected(
     from pipeline.screenshots.views import as_json as plain
     from tasks import screenshots
 
+    if source:
+        source_key(source)
     ready()
     found = screenshots.rejections(source=source, limit=limit)
     if as_json:

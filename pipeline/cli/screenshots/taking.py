@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.cli.screenshots.adding import Source, left_out
-from pipeline.cli.screenshots.common import ready
+from pipeline.cli.screenshots.common import ready, source_key
 
 if TYPE_CHECKING:
     from pipeline.screenshots.frames.capturing import Captured
@@ -35,12 +35,11 @@ def watch(
 
     from pipeline.cli.output import err, one_line
     from pipeline.cli.screenshots.adding import Job, line, take
-    from pipeline.screenshots.frames.ingest import check_source
     from pipeline.screenshots.frames.watching import watch as pictures_in
     from pipeline.standalone.stack import using_stack
 
     settings = ready()
-    check_source(source)
+    source_key(source)
     frame = {"source": source, "app": app, "window_title": title}
     by: Counter[str] = Counter()
     # Before the stack is started: what comes while it starts is new, and a folder that is not there is told at once.

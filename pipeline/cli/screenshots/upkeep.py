@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.cli.screenshots.common import Json, ready, tell_if_nothing_runs
+from pipeline.cli.screenshots.common import Json, ready, source_key, tell_if_nothing_runs
 from pipeline.cli.screenshots.times import moment, told
 
 if TYPE_CHECKING:
@@ -61,9 +61,12 @@ def _switch(key: str, *, active: bool) -> None:
     from pipeline.cli.output import err, one_line
     from tasks import screenshots
 
+    source_key(key, "SOURCE")
     ready()
+    seen = any(one.key == key and one.frames + one.rejected for one in screenshots.sources())
     screenshots.set_active(key, active)
-    err.print(f"{one_line(key)}: its frames are {'taken' if active else 'refused'} from now on.")
+    never = "" if seen else " No frame ever came from it; `penstock screenshots sources` lists those that are known."
+    err.print(f"{one_line(key)}: its frames are {'taken' if active else 'refused'} from now on.{never}", soft_wrap=True)
 
 
 def delete(

@@ -1,0 +1,52 @@
+"""Settings from the environment; a value that should be JSON and is not says so in one sentence."""
+
+import json
+from typing import Any, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_settings import EnvSettingsSource, SettingsError
+
+
+class UnreadableSettingsError(ValueError):
+    """Settings cannot be read where they stand. The message says where, and what is wrong there."""
+
+
+class Environment(EnvSettingsSource):
+    """Environment variables. Raises `UnreadableSettingsError` with the variable's name for what is no JSON."""
+
+    def __call__(self) -> dict[str, Any]:
+        try:
+            return super().__call__()
+        except SettingsError as error:
+            if isinstance(error.__cause__, UnreadableSettingsError):
+                raise error.__cause__ from None
+            raise
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError as error:
+            variable = self._variable(field_name, value)
+            raise UnreadableSettingsError(
+                f"{variable} must be JSON, like {_example(variable, field, value)}"
+            ) from error
+
+    def _variable(self, field_name: str, value: Any) -> str:
+        """The variable that this value of this field came from. Of several with the same value, any: all are wrong."""
+        end = field_name.lower()
+        names = [
+            name for name, set_to in self.env_vars.items()
+            if set_to == value and name.startswith(self.env_prefix.lower()) and name.endswith(end)
+        ]  # fmt: skip
+        return min(names, key=len, default=f"{self.env_prefix}{end}").upper()
+
+
+def _example(variable: str, field: Any, value: Any) -> str:
+    """How it could be set. Only a list of words is quoted: an object may hold a key to a service."""
+    annotation = getattr(field, "annotation", field)
+    if get_origin(annotation) is not list:
+        return f"{variable}='{{\"name\": …}}'"
+    if get_args(annotation) != (str,):
+        return f"{variable}='[5, 15]'"
+    words = [word.strip(" '\"[]") for word in str(value).split(",")]
+    return f"{variable}='{json.dumps([word for word in words if word], ensure_ascii=False)}'"
