@@ -54,10 +54,11 @@ def _show_found(found: "Found") -> None:
     if found.hits:
         rows = Table("ID>", "WHEN", "KIND?", "APP~?", "WHAT")
         for hit in found.hits:
-            text = hit.node.title + (f" — {hit.node.summary}" if hit.node.summary else "")
+            said = f"{hit.excerpt} (shot:{hit.shot_id})" if hit.excerpt else hit.node.summary
+            text = hit.node.title + (f" — {said}" if said else "")
             rows.add(
                 str(hit.node.id), told(hit.node.event_time, zone)[:16], hit.node.kind.value,
-                one_line(", ".join(hit.apps), 40), one_line(text, 160),
+                one_line(", ".join(hit.apps), 40), one_line(text, 200),
             )  # fmt: skip
         rows.print()
     else:

@@ -26,7 +26,7 @@ from pipeline.screenshots.batching import HistoryPack, Shot
 
 NOTE = (
     "No vision model looked at these screenshots: their segments come from window titles, recognised text and rules. "
-    "Name a provider in `screenshots.vision_provider` for more."
+    "Name a provider in PENSTOCK_SCREENSHOTS__VISION_PROVIDER for more."
 )
 TEXT_NOTE = "No text model expanded these segments: they were taken over as they stand."
 CONFIDENCE = 3

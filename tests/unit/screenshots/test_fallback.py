@@ -55,7 +55,7 @@ def test_summary_claims_no_more_than_is_known() -> None:
     texts = {101: "Invoice 2026-17\nTotal due: 80"}
     (one,) = index_by_rules({1: shot(1, window_title="Bill - Viewer")}, texts, NOTHING).segments
     assert one.event.summary == "1 screenshot in Viewer, 2026-01-12 16:00 UTC. Seen: Invoice 2026-17 · Total due: 80"
-    assert "vision_provider" in NOTE
+    assert "PENSTOCK_SCREENSHOTS__VISION_PROVIDER" in NOTE
 
 
 def test_a_stay_goes_on_with_the_thread_of_that_name() -> None:
