@@ -191,7 +191,10 @@ def test_rejected_frames_are_listed_with_what_they_were_judged_by(context: Conte
 
 
 def test_status_counts_and_says_in_words_what_was_done_without_a_model(context: Context, shots: list[Path]) -> None:
-    assert "penstock screenshots add" in penstock("status").output
+    text = penstock("status").output
+    assert "penstock screenshots add" in text
+    assert "No vision model looked" not in text, "there is nothing that it could have looked at"
+    assert "PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER" in text
     penstock("add", *shots[:3], "--no-wait")
     found = shown("status")
     assert (found["screenshots"], found["buffered"], found["batches"]) == ({"pending": 3}, 3, {})
