@@ -16,6 +16,7 @@ from sqlalchemy import update
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
+from pipeline.cli import output
 from pipeline.cli.main import app
 from pipeline.cli.screenshots.times import moment
 from pipeline.engine.claims import Owner
@@ -28,6 +29,7 @@ from pipeline.screenshots.frames import capturing
 from pipeline.screenshots.frames.capturing import Captured
 from pipeline.screenshots.frames.ingest import Frame
 from pipeline.screenshots.graph.models import EDGES
+from pipeline.screenshots.models import BATCHES
 from pipeline.screenshots.routing import CONTROL
 from pipeline.screenshots.states import Ask
 from pipeline.screenshots.working import UsedCall
@@ -257,7 +259,9 @@ def test_show_leads_from_a_node_to_calls_and_frames(context: Context, analysed: 
             CliRunner().invoke(app, ["screenshots", "show", wrong], catch_exceptions=False)
 
 
-def test_dead_letters_have_reasons_and_are_replayed(context: Context, shots: list[Path]) -> None:
+def test_dead_letters_have_reasons_and_are_replayed(
+    context: Context, shots: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "No dead letters" in penstock("dead-letters").output
     penstock("add", *shots, "--no-wait")
     batch = screenshots.batches()[0]
@@ -274,6 +278,11 @@ def test_dead_letters_have_reasons_and_are_replayed(context: Context, shots: lis
     assert f"batch:{batch.id}" in penstock("dead-letters").output
     assert shown("status")["dead_letters"] == {"batch": 1}
     assert "no key" in penstock("batches", "--failed").output
+    with context.db.transaction() as session:
+        session.execute(update(BATCHES).values(notes=json.dumps(["a long story " * 30])))
+    monkeypatch.setattr(output.out, "width", 80)
+    assert all(len(line) <= 80 for line in penstock("batches").output.splitlines())
+    assert "no key" in penstock("batches").output
     assert "1 dead letter will be tried again" in penstock("replay", f"batch:{batch.id}").output
     assert screenshots.batches()[0].status == "pending"
     give_up()
