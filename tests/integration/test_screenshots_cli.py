@@ -231,7 +231,9 @@ def test_timeline_goes_by_hour_and_thread(context: Context, analysed: list[int])
     assert len(shown("timeline", "--derived")[0]["nodes"]) == 2
     assert len(shown("timeline", "--until", "2026-03-01T10:00:20")) == 1
     assert len(shown("timeline", "--thread", hours[1]["thread_id"])) == 1
-    assert "2026-03-01 10:00  Paying bills" in penstock("timeline").output
+    text = penstock("timeline").output
+    assert text.count("2026-03-01 10:00") == 1, "an hour is named once, with its threads below"
+    assert "2026-03-01 10:00\n  Paying bills" in text
     assert "Nothing is known" in penstock("timeline", "--since", "2026-03-02").output
 
 
