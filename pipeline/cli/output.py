@@ -31,8 +31,8 @@ STYLES = {
     "failed_permanent": "red",
 }
 _GAP = "  "
-_LEAST_WIDTH = 12
-"""Of a column that may be shortened."""
+_LEAST_WIDTH, _LEAST_LAST = 12, 30
+"""Of a column that may be shortened; of the last one, if it may."""
 
 
 def print_json(value: Any) -> None:
@@ -46,7 +46,7 @@ class Table:
     """A plain table: one line a row, fit for `grep` and for being copied.
 
     What stands behind a column's name says how it gives way on a narrow terminal: `?` it is left out, `~` it is
-    shortened. `>` aligns it to the right. The last column may be of any length: the terminal breaks it.
+    shortened. `>` aligns it to the right. The last column, if not `~`, may be of any length: the terminal breaks it.
     """
 
     def __init__(self, *columns: str) -> None:
@@ -73,12 +73,14 @@ class Table:
         natural = [max(row[index].cell_len for row in self._rows) for index in range(last + 1)]
         gives = {index for index, mark in enumerate(self._marks) if "~" in mark}
         widths = {i: min(n, _LEAST_WIDTH) if i in gives or i == last else n for i, n in enumerate(natural)}
+        if last in gives:
+            widths[last] = min(natural[last], _LEAST_LAST)
         for index in reversed(range(last + 1)):
             if "?" in self._marks[index] and _line_width(widths) > room:
                 del widths[index]
         for index in gives:
             widths[index] += max(0, min(natural[index] - widths[index], room - _line_width(widths)))
-        return {**widths, last: natural[last]} if last in widths else widths
+        return {**widths, last: natural[last]} if last in widths and last not in gives else widths
 
 
 def _line_width(widths: dict[int, int]) -> int:

@@ -21,7 +21,7 @@ from pipeline.storage.context import Context
 
 LEXICAL_NOTE = (
     "No provider makes vectors: search knows words and parts of words, but no meaning. "
-    "Name one in `screenshots.embeddings_provider` for more."
+    "Name one in PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER for more."
 )
 LATE_BATCHES = 10
 """So many are asked for their notes."""
@@ -41,7 +41,7 @@ def status(context: Context) -> Status:
         rejected = count_by(session, REJECTIONS.c.reason)
         made_by = count_by(session, NODES.c.made_by)
         vectors = {state: count for state, count in count_by(session, NODES.c.vector_status).items() if state != "none"}
-        notes = _notes(session, context.settings)
+        notes = _notes(session, context.settings, any_frames=bool(shots))
         again = _retries(session, datetime.now(UTC))
     gave_up = {kind: by.get(WorkStatus.FAILED_PERMANENT, 0) for kind, by in (("batch", batches), ("merge", merges))}
     return Status(
@@ -76,18 +76,18 @@ def _in_order(counted: dict[str, int]) -> dict[str, int]:
     return {state.value: counted[state] for state in WorkStatus if state in counted}
 
 
-def standing_notes(settings: Settings) -> list[str]:
-    """What is done without a model as things are configured."""
+def standing_notes(settings: Settings, *, any_frames: bool = True) -> list[str]:
+    """What is done without a model as things are configured; without frames, nothing was done by rules yet."""
     rules = settings.screenshots
     wanted = ((rules.vision_provider, by_rules.NOTE), (rules.text_provider, by_rules.TEXT_NOTE))
-    found = [note for provider, note in wanted if not provider]
+    found = [note for provider, note in wanted if not provider and any_frames]
     return found if rules.embeddings_provider else [*found, LEXICAL_NOTE]
 
 
-def _notes(session: Session, settings: Settings) -> list[str]:
+def _notes(session: Session, settings: Settings, *, any_frames: bool) -> list[str]:
     late = select(BATCHES.c.notes).where(BATCHES.c.notes != "[]").order_by(BATCHES.c.id.desc()).limit(LATE_BATCHES)
     said = [note for notes in session.execute(late).scalars() for note in json.loads(notes)]
-    return list(dict.fromkeys([*standing_notes(settings), *said]))[:MAX_NOTES]
+    return list(dict.fromkeys([*standing_notes(settings, any_frames=any_frames), *said]))[:MAX_NOTES]
 
 
 def closed(context: Context) -> list[str]:

@@ -8,7 +8,7 @@ from pipeline.cli.screenshots.common import Json, ready
 from pipeline.cli.screenshots.times import Since, Until, moment, told
 
 if TYPE_CHECKING:
-    from tasks.screenshots import Found
+    from tasks.screenshots import Found, NodeView
 
 App = Annotated[str, typer.Option(help="Only where this program was seen, such as Firefox.")]
 
@@ -111,12 +111,21 @@ def timeline(
         return
     if not hours:
         err.print("Nothing is known of that time. `penstock screenshots status` says what waits.")
+    begun = None
     for hour in hours:
-        begins = hour.begins_at.strftime("%Y-%m-%d %H:00")
+        if hour.begins_at != begun:
+            begun = hour.begins_at
+            out.print(f"[bold]{begun.strftime('%Y-%m-%d %H:00')}[/bold]")
         name = one_line(hour.thread_title, 80) or "no thread"
-        out.print(f"[bold]{begins}  {name}[/bold]  [dim]{one_line(hour.thread_id or '')}[/dim]", soft_wrap=True)
+        out.print(f"  [bold]{name}[/bold]  [dim]{one_line(hour.thread_id or '')}[/dim]", soft_wrap=True)
         for node in hour.nodes:
-            text = node.title + (f" — {node.summary}" if node.summary else "")
-            kind = "" if node.kind.value == "event" else f"{node.kind.value}: "
-            line = f"  {told(node.event_time, zone)[11:16]}  {node.id:>5}  {kind}{one_line(text, 200)}"
-            out.print(line, soft_wrap=True)
+            out.print(_line(node), soft_wrap=True)
+
+
+def _line(node: "NodeView") -> str:
+    from pipeline.cli.output import one_line
+    from tasks import screenshots
+
+    text = node.title + (f" — {node.summary}" if node.summary else "")
+    kind = "" if node.kind.value == "event" else f"{node.kind.value}: "
+    return f"    {told(node.event_time, screenshots.time_zone())[11:16]}  {node.id:>5}  {kind}{one_line(text, 200)}"

@@ -80,7 +80,10 @@ def batches(
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """List batches, the newest first: state, attempts, who made the nodes, how long calls took, what was put right."""
+    """List batches, the newest first: state, attempts, who made the nodes, how long calls took, what was put right.
+
+    NOTES are cut to fit the terminal; --json has all of them.
+    """
     from pipeline.cli.output import Table, err, one_line, print_json, state
     from pipeline.screenshots.views import as_json as plain
     from tasks import screenshots
@@ -98,13 +101,13 @@ def batches(
         return
     zone = screenshots.time_zone()
     rows = Table(
-        "ID>", "SOURCE", "FRAMES>?", "FROM?", "STATE", "TRIES>?", "NODES BY?", "VLM MS>?", "TEXT MS>?", "NOTES"
+        "ID>", "SOURCE", "FRAMES>?", "FROM?", "STATE", "TRIES>?", "NODES BY?", "VLM MS>?", "TEXT MS>?", "NOTES~"
     )
     for batch in found:
         rows.add(
             str(batch.id), one_line(batch.source_key, 30), str(len(batch.shot_ids)), told(batch.ts_start, zone),
             state(batch.status.value), str(batch.attempts), batch.made_by, str(batch.vlm_ms), str(batch.text_ms),
-            one_line("; ".join(filter(None, [batch.error, *batch.notes])), 160),
+            one_line("; ".join(filter(None, [batch.error, *batch.notes]))),
         )  # fmt: skip
     rows.print()
 

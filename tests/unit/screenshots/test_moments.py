@@ -1,0 +1,32 @@
+"""Moments as people say them at the terminal."""
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+import typer
+
+from pipeline.cli.screenshots.times import moment
+
+
+@pytest.mark.parametrize(
+    ("words", "iso"),
+    [
+        ("2d", "2026-03-27T12:00+00:00"), ("1h30m", "2026-03-29T12:30+02:00"), ("90min", "2026-03-29T12:30+02:00"),
+        ("today", "2026-03-29T00:00+01:00"), ("yesterday", "2026-03-28T00:00+01:00"), ("now", "2026-03-29T14:00+02:00"),
+        ("2026-03-28", "2026-03-28T00:00+01:00"), ("2026-03-28T10:00Z", "2026-03-28T10:00+00:00"),
+    ],
+)  # fmt: skip
+def test_moments_are_said_as_people_say_them(words: str, iso: str) -> None:
+    now = datetime(2026, 3, 29, 12, 0, tzinfo=UTC)  # the day on which Berlin's clocks go forward
+    found = moment(words, ZoneInfo("Europe/Berlin"), now=now)
+    assert found == datetime.fromisoformat(iso)
+
+
+@pytest.mark.parametrize("words", ["soon", "2x", "-3d", "99999999999999w", "2026-13-01", "0001-01-01", "d"])
+def test_what_is_no_moment_is_refused(words: str) -> None:
+    if words == "0001-01-01":
+        assert moment(words, ZoneInfo("UTC")) is not None
+        words = "0001-01-01T00:00+14:00"
+    with pytest.raises(typer.BadParameter):
+        moment(words, ZoneInfo("Europe/Berlin"))
