@@ -1,0 +1,31 @@
+"""What `penstock screenshots add` says while it waits."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.cli.screenshots import progress
+from pipeline.screenshots import standing
+from pipeline.screenshots.states import WorkStatus
+from pipeline.screenshots.views import Retry
+from pipeline.storage import context
+
+
+def test_why_batches_wait_for_another_try_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [Retry("batch", 2, 53.4, "eye cannot be reached"), Retry("merge", 1, 0, "no concern of these frames")]
+    monkeypatch.setattr(context, "get_context", lambda: None)
+    monkeypatch.setattr(standing, "retries", lambda _: found)
+    stack: Any = SimpleNamespace(ensure=bool, trouble=str)
+    trouble = progress._Trouble(stack, quiet=False)
+    trouble.moved({1: WorkStatus.RUNNING})
+    trouble.look()
+    assert capsys.readouterr().err == "", "nothing of it failed"
+    trouble.moved({1: WorkStatus.FAILED})
+    trouble.look()
+    found[0] = Retry("batch", 1, 12, "eye cannot be reached")
+    trouble.look()
+    said = "Note: 2 batches wait for another try, the next in 53 s: eye cannot be reached\n"
+    assert capsys.readouterr().err == said
