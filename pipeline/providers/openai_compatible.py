@@ -9,7 +9,6 @@ import asyncio
 import base64
 import json
 import os
-import sys
 import threading
 import time
 import weakref
@@ -26,7 +25,8 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.passage import sending
 from pipeline.engine.traces import plain
 from pipeline.providers.errors import Target, from_exception, from_reply, unit_error
-from pipeline.providers.protocols import Answer, Usage, Vectors
+from pipeline.providers.openai_replies import text_of, usage_of, vectors_of
+from pipeline.providers.protocols import Answer, Vectors
 from pipeline.settings import ProviderProfile
 
 MAX_REPLY_BYTES = 32 * 2**20
@@ -36,7 +36,6 @@ MEDIA_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
 """Pictures that `describe` takes."""
 
 _PUBLIC_SERVICE = ProviderProfile().base_url
-_HUGE = sys.float_info.max
 _NO_KEY = "none"
 _NAME_LOOKUPS = 32  # at once; asyncio's own few would let one slow name server hold up all calls
 
@@ -119,10 +118,10 @@ class OpenAICompatible:
             )
         )
         try:
-            vectors = _vectors(reply.data, len(inputs))
+            vectors = vectors_of(reply.data, len(inputs))
         except ValueError as error:
             raise self._error(f"gave {error}", kind=ErrorKind.TRANSIENT, code="bad_reply") from None
-        return Vectors(vectors, self._model_of(reply), _usage(reply.data), reply.latency_ms)
+        return Vectors(vectors, self._model_of(reply), usage_of(reply.data), reply.latency_ms)
 
     def probe(self) -> str:
         """Ask for the list of models, which costs nothing: what there is, for people. Raises `UnitError`."""
@@ -152,7 +151,7 @@ class OpenAICompatible:
         if not isinstance(choice, dict):
             raise self._error("gave no answer", kind=ErrorKind.TRANSIENT, code="empty_reply")
         text, truncated = self._read(choice)
-        return Answer(text, self._model_of(reply), _usage(reply.data), reply.latency_ms, truncated)
+        return Answer(text, self._model_of(reply), usage_of(reply.data), reply.latency_ms, truncated)
 
     def _read(self, choice: dict[str, Any]) -> tuple[str, bool]:
         """(text, truncated) of a choice."""
@@ -163,7 +162,7 @@ class OpenAICompatible:
             why = message.get("refusal") or "its content filter stopped the answer"
             raise self._error(f"refused to answer: {why}", code="refused")
         truncated = reason == "length"
-        text = _text(message.get("content"))
+        text = text_of(message.get("content"))
         if text is None and not truncated:
             raise self._error("gave an answer without content", kind=ErrorKind.TRANSIENT, code="empty_reply")
         return text or "", truncated
@@ -316,47 +315,6 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-
-def _text(content: object) -> str | None:
-    """The text of a message's content, which is a string or a list of parts; None where there is none."""
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict)]
-        texts = [text for text in parts if isinstance(text, str)]
-        return "".join(texts) if texts else None
-    return content if isinstance(content, str) else None
-
-
-def _usage(data: dict[str, Any]) -> Usage:
-    usage = data.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-    tokens = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
-    return Usage(*(n if isinstance(n, int) and n > 0 else 0 for n in tokens))
-
-
-def _vectors(data: dict[str, Any], count: int) -> list[list[float]]:
-    """The vectors in the order of the inputs. Raises `ValueError` that says what is wrong with them."""
-    items = data.get("data")
-    if not isinstance(items, list) or len(items) != count:
-        raise ValueError(f"other than {count} vectors")
-    placed: dict[int, list[float]] = {}
-    for position, item in enumerate(items):
-        fields = item if isinstance(item, dict) else {}
-        index = fields.get("index", position)
-        placed[index if isinstance(index, int) else -1] = _vector(fields.get("embedding"))
-    if placed.keys() != set(range(count)):
-        raise ValueError("vectors with a wrong index")
-    if len({len(vector) for vector in placed.values()}) != 1:
-        raise ValueError("vectors of different lengths")
-    return [placed[index] for index in range(count)]
-
-
-def _vector(values: object) -> list[float]:
-    if not isinstance(values, list) or not values:
-        raise ValueError("an empty vector")
-    if not all(isinstance(value, int | float) and -_HUGE <= value <= _HUGE for value in values):
-        raise ValueError("a vector with numbers that are not finite")
-    return [float(value) for value in values]
 
 
 class _Calls:

@@ -388,17 +388,10 @@ def _full_text() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("screenshot_fts")
-    op.drop_table("screenshot_calls")
-    op.drop_table("screenshot_rejections")
-    op.drop_table("screenshot_provenance")
-    op.drop_table("screenshot_mentions")
-    op.drop_table("screenshot_links")
-    op.drop_table("screenshot_edges")
-    op.drop_table("screenshots")
-    op.drop_table("screenshot_shards")
-    op.drop_table("screenshot_nodes")
-    op.drop_table("screenshot_threads")
-    op.drop_table("screenshot_sources")
-    op.drop_table("screenshot_entities")
-    op.drop_table("screenshot_batches")
+    for name in (
+        "screenshot_fts", "screenshot_calls", "screenshot_rejections", "screenshot_provenance",
+        "screenshot_mentions", "screenshot_links", "screenshot_edges", "screenshots",
+        "screenshot_shards", "screenshot_nodes", "screenshot_threads", "screenshot_sources",
+        "screenshot_entities", "screenshot_batches",
+    ):  # fmt: skip
+        op.drop_table(name)
