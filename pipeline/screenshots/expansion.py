@@ -1,20 +1,18 @@
 """What one message does with a batch that was analysed: its segments become nodes. Source 000, section 1.6."""
 
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from redis import RedisError
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.passage import Passage
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
-from pipeline.providers.tracing import NO_GATE, Tracer
+from pipeline.providers.tracing import NO_GATE
 from pipeline.screenshots import working
 from pipeline.screenshots.analysis import by_rules, prompts
 from pipeline.screenshots.analysis.expanding import (
@@ -31,6 +29,7 @@ from pipeline.screenshots.analysis.provenance import Operation
 from pipeline.screenshots.analysis.replies import BadReply, clean
 from pipeline.screenshots.analysis.schemas import EXPAND_SCHEMA, ExpandReply, Segment
 from pipeline.screenshots.batching import HistoryPack, shot_of
+from pipeline.screenshots.errand import Errand
 from pipeline.screenshots.outcomes import RELEASED, as_unit_error
 from pipeline.screenshots.routing import CONTROL, writer_of
 from pipeline.screenshots.states import Ask, Origin
@@ -66,25 +65,13 @@ class _Told:
         return replace(self, notes=(*self.notes, note))
 
 
-class ExpandWork:
-    """One message's work on a batch. Use as a context manager: leaving it gives the gate's slot back."""
+class ExpandWork(Errand):
+    """One message's work on a batch: its segments become nodes."""
 
     def __init__(self, context: Context, batch_id: int, queue: str, owner: Owner, passage: Passage | None) -> None:
-        self._context = context
+        super().__init__(context, queue, owner, passage)
         self._batch_id = batch_id
-        self._queue = queue
-        self._owner = owner
-        self._passage = passage
-        self._tracer = Tracer(passage)
         self._begun = time.monotonic()
-
-    def __enter__(self) -> "ExpandWork":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._passage is not None:
-            with suppress(RedisError):
-                self._passage.leave()
 
     def run(self) -> Made:
         """Make the batch's nodes. Where a reply is no use, segments are taken as they stand."""

@@ -2,20 +2,18 @@
 
 import json
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import structlog
 from PIL import Image
-from redis import RedisError
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.passage import Passage
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
-from pipeline.providers.tracing import NO_GATE, Tracer
+from pipeline.providers.tracing import NO_GATE
 from pipeline.screenshots import shards
 from pipeline.screenshots.analysis import by_rules, indexing, prompts
 from pipeline.screenshots.analysis.by_rules import index_by_rules
@@ -23,6 +21,7 @@ from pipeline.screenshots.analysis.provenance import Operation
 from pipeline.screenshots.analysis.replies import BadReply, Read, clean
 from pipeline.screenshots.analysis.schemas import INDEX_SCHEMA, VlmIndex
 from pipeline.screenshots.batching import HistoryPack, Shot, shot_of
+from pipeline.screenshots.errand import Errand
 from pipeline.screenshots.frames import hashing, retention
 from pipeline.screenshots.outcomes import RELEASED, as_unit_error
 from pipeline.screenshots.routing import CPU, looker_of
@@ -44,28 +43,16 @@ class Looked:
     again: bool = False
 
 
-class ShardWork:
-    """One message's work on a batch. Use as a context manager: leaving it gives the gate's slot back."""
+class ShardWork(Errand):
+    """One message's work on a batch: its next shard."""
 
     def __init__(
         self, context: Context, batch_id: int, queue: str, owner: Owner, passage: Passage | None,
         timed_out: type[Exception] = TimeoutError,
     ) -> None:  # fmt: skip
-        self._timed_out = timed_out
-        self._context = context
+        super().__init__(context, queue, owner, passage)
         self._batch_id = batch_id
-        self._queue = queue
-        self._owner = owner
-        self._passage = passage
-        self._tracer = Tracer(passage)
-
-    def __enter__(self) -> "ShardWork":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._passage is not None:
-            with suppress(RedisError):
-                self._passage.leave()
+        self._timed_out = timed_out
 
     def run(self) -> Looked:
         """Work on the next shard that is due; nothing if there is none. Never raises for what is wrong with a shard."""

@@ -20,8 +20,7 @@ at which Pillow itself warns."""
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "TIFF")
 _TYPES: dict[str, FileType] = {"PNG": "png", "JPEG": "jpeg", "MPO": "jpeg", "WEBP": "webp", "TIFF": "tiff"}
-# Pillow's decoders raise all of these for files that are cut off or damaged.
-_DAMAGE = (
+DAMAGE = (
     OSError,
     SyntaxError,
     ValueError,
@@ -32,6 +31,7 @@ _DAMAGE = (
     struct.error,
     zlib.error,
 )
+"""Pillow's decoders raise all of these for files that are cut off or damaged."""
 _RESIZABLE = {"L", "LA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"}
 
 
@@ -171,6 +171,6 @@ def _damage_as_unit_errors(path: Path) -> Iterator[None]:
     except PermissionError as error:
         message = f"{path.name} cannot be read; check its permissions."
         raise UnitError(message, kind=ErrorKind.PERMANENT, code="unreadable") from error
-    except _DAMAGE as error:
+    except DAMAGE as error:
         message = f"{path.name} is damaged or cut off; export or download it again."
         raise UnitError(message, kind=ErrorKind.PERMANENT, code="corrupt") from error

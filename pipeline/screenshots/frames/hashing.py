@@ -4,9 +4,7 @@ There is one way of decoding for each format, so that the same bytes hash the sa
 smaller size and in grey, about ten times as fast; what is shown to models is decoded anew, from the stored file.
 """
 
-import struct
 import warnings
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +15,7 @@ import imagehash
 from PIL import Image, ImageOps
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.providers.local.images import MAX_DECODED_PIXELS, normalise
+from pipeline.providers.local.images import DAMAGE, MAX_DECODED_PIXELS, normalise
 from pipeline.screenshots.frames.sketches import CELL
 
 HASH_SIZE = 16
@@ -34,18 +32,6 @@ _DRAFT_SIDE = 2 * _SIDE
 """A JPEG is never decoded with fewer pixels than that on its shorter side: below, hashes would miss changes of text."""
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _OPAQUE = {"L", "RGB", "1"}
-# Pillow's decoders raise all of these for files that are cut off or damaged.
-_DAMAGE = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    LookupError,
-    TypeError,
-    ArithmeticError,
-    struct.error,
-    zlib.error,
-)
 
 
 @dataclass(frozen=True)
@@ -141,7 +127,7 @@ def _opened(file: BytesIO) -> Iterator[Image.Image]:
             image = Image.open(file, formats=_FORMATS)
         except Image.DecompressionBombError as error:
             raise _too_many_pixels("far too many") from error
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise _refused("not_an_image", "this is no picture of a known type") from error
         with image:
             if image.width * image.height > MAX_DECODED_PIXELS:
@@ -150,7 +136,7 @@ def _opened(file: BytesIO) -> Iterator[Image.Image]:
                 yield image
             except Image.DecompressionBombError as error:
                 raise _too_many_pixels("far too many") from error
-            except _DAMAGE as error:
+            except DAMAGE as error:
                 raise _refused("corrupt", "the picture is damaged or cut off") from error
 
 

@@ -1,22 +1,19 @@
 """What one message does about merges: by the text model, or by rules where there is none. Source 000, 1.7 and 3.3."""
 
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
-from redis import RedisError
 from sqlalchemy import select
 
-from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.engine.passage import Passage
 from pipeline.providers import registry
-from pipeline.providers.tracing import NO_GATE, Tracer
+from pipeline.providers.tracing import NO_GATE
 from pipeline.screenshots.analysis import prompts
 from pipeline.screenshots.analysis.provenance import Operation
 from pipeline.screenshots.analysis.replies import BadReply, clean
 from pipeline.screenshots.analysis.schemas import MERGE_SCHEMA
+from pipeline.screenshots.errand import Errand
 from pipeline.screenshots.graph import merges, nodes
 from pipeline.screenshots.graph.merges import Merged, MergeUnit
 from pipeline.screenshots.graph.merging import MergeNode, by_model, by_rules, read_merge
@@ -25,7 +22,6 @@ from pipeline.screenshots.outcomes import RELEASED, as_unit_error
 from pipeline.screenshots.routing import CONTROL, writer_of
 from pipeline.screenshots.states import Ask
 from pipeline.screenshots.working import UsedCall
-from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 QUANTUM_S = 1.0
@@ -40,23 +36,8 @@ class Joined:
     retry_in_s: float | None = None
 
 
-class MergeWork:
-    """One message's work on merges. Use as a context manager: leaving it gives the gate's slot back."""
-
-    def __init__(self, context: Context, queue: str, owner: Owner, passage: Passage | None) -> None:
-        self._context = context
-        self._queue = queue
-        self._owner = owner
-        self._passage = passage
-        self._tracer = Tracer(passage)
-
-    def __enter__(self) -> "MergeWork":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._passage is not None:
-            with suppress(RedisError):
-                self._passage.leave()
+class MergeWork(Errand):
+    """One message's work on merges."""
 
     def run(self, *, alone: bool = False) -> Joined:
         """One merge by the model; or, where nobody is asked, as many as fit the quantum.
