@@ -6,20 +6,15 @@ Reads `documents/DA-619p.pdf` of the corpus, beside this repository or where PEN
 """
 
 import argparse
-import os
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
-from typing import NamedTuple, NoReturn, cast
+from typing import NamedTuple, cast
 
+from benchmarks.parts import GRACE_S, LIMIT_S, ended_by_signal, inside, measured
 from benchmarks.report import AIMS, Report, from_json, heading, last_line, lines
-from benchmarks.support import BIG_DOCUMENT, ROOT, BenchmarkError, end_all
+from benchmarks.support import BIG_DOCUMENT, BenchmarkError
 from pipeline.engine.logs import configure
 
 
@@ -42,28 +37,14 @@ PARTS = {
     "warm": Part("latency.warm", ("warm_convert_s",), 60),
     "units": Part("units.measure", ("units_vs_chord_quantum", "units_vs_chord_single"), 120),
 }
-LIMIT_S = 290.0
-GRACE_S = 20.0
-"""What a part that is told to stop may take to end its processes."""
 
 
 def main() -> int:
     """Exit codes: 0 all was measured, whether or not it meets its aim; 1 something could not be measured."""
-    signal.signal(signal.SIGTERM, _end)  # as an exception: whatever was started is ended
     arguments = _arguments()
-    try:
-        return _part(arguments) if arguments.part else _all(arguments)
-    except _Ended:
-        return 1
-
-
-def _part(arguments: argparse.Namespace) -> NoReturn:
-    try:
-        code = _inside(arguments.part, quick=arguments.quick)
-    except _Ended:
-        code = 1
-    sys.stdout.flush()
-    os._exit(code)  # at once: results that Celery still holds would ask a Redis that has ended
+    if arguments.part:
+        inside(lambda: _inside(arguments.part, quick=arguments.quick))
+    return ended_by_signal(lambda: _all(arguments))
 
 
 def _all(arguments: argparse.Namespace) -> int:
@@ -104,50 +85,12 @@ def _wanted(only: list[str], name: str, part: Part) -> bool:
 
 
 def _run(name: str, left_s: float, *, quick: bool) -> Report:
-    """Measure a part in a process and a folder of its own, and leave nothing behind."""
     part = PARTS[name]
-    deadline_s = min(part.deadline_s, left_s - GRACE_S)
-    if deadline_s <= 0:
-        raise BenchmarkError("no time is left: try again on a quiet machine, or with a larger --limit-s")
     if part.needs_corpus and not BIG_DOCUMENT.is_file():
         raise BenchmarkError(f"{BIG_DOCUMENT} is absent: set PENSTOCK_CORPUS to the folder with the corpus")
-    folder = Path(tempfile.mkdtemp(prefix="ps-", dir="/tmp"))
-    try:
-        return from_json(_output(name, folder, deadline_s, quick=quick))
-    finally:
-        if strays := end_all(folder):
-            sys.stderr.write(f"{name}: {strays} processes had to be killed\n")
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _output(name: str, folder: Path, deadline_s: float, *, quick: bool) -> str:
-    """What the part's process says in its last line."""
-    sys.stderr.write(f"{name}\n")
-    command = [sys.executable, "-m", "benchmarks.documents", "--part", name, *(["--quick"] if quick else [])]
-    # Nobody's own settings: they would be measured instead.
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
-    env = inherited | {"PENSTOCK_DATA_DIR": str(folder), "PENSTOCK_CORPUS": str(BIG_DOCUMENT.parents[1])}
-    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as running:
-        try:
-            output, _ = running.communicate(timeout=deadline_s)
-        except BaseException as error:
-            running.terminate()
-            _wait_or_kill(running)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise BenchmarkError(f"not done after {deadline_s:.0f} s") from error
-            raise
-    said = output.strip().splitlines()
-    if running.returncode != 0 or not said:
-        raise BenchmarkError("\n    ".join(said) or f"ended with {running.returncode}; see above")
-    return said[-1]
-
-
-def _wait_or_kill(running: "subprocess.Popen[str]") -> None:
-    try:
-        running.communicate(timeout=GRACE_S)
-    except subprocess.TimeoutExpired:
-        running.kill()
-        running.communicate()
+    env = {"PENSTOCK_CORPUS": str(BIG_DOCUMENT.parents[1])}
+    deadline_s = min(part.deadline_s, left_s - GRACE_S)
+    return from_json(measured("benchmarks.documents", name, deadline_s, quick=quick, env=env))
 
 
 def _inside(name: str, *, quick: bool) -> int:
@@ -162,14 +105,6 @@ def _inside(name: str, *, quick: bool) -> int:
         return 1
     print(report.as_json())
     return 0
-
-
-class _Ended(BaseException):
-    """We were told to stop."""
-
-
-def _end(_number: int, _frame: object) -> NoReturn:
-    raise _Ended
 
 
 if __name__ == "__main__":

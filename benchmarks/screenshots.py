@@ -6,20 +6,15 @@ of `AIMS`. Each part runs in a process and a data folder of its own, which end w
 
 import argparse
 import json
-import os
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, cast
 
+from benchmarks.parts import GRACE_S, LIMIT_S, ended_by_signal, inside, measured
 from benchmarks.report import Aim
-from benchmarks.support import ROOT, BenchmarkError, end_all
+from benchmarks.support import BenchmarkError
 from pipeline.engine.logs import configure
 
 AIMS = {
@@ -48,29 +43,15 @@ PARTS = {
     "use": Part("screenshot_flow.measure_use", ("provider_utilisation",), 130, {"shots": 200}),
     "realtime": Part("screenshot_flow.measure_realtime", ("realtime_p95_ratio",), 150, {"samples": 6}),
 }
-LIMIT_S = 290.0
-GRACE_S = 20.0
-"""What a part that is told to stop may take to end its processes."""
 Figures = dict[str, Any]
 
 
 def main() -> int:
     """Exit codes: 0 all was measured, whether or not it meets its aim; 1 something could not be measured."""
-    signal.signal(signal.SIGTERM, _end)  # as an exception: whatever was started is ended
     arguments = _arguments()
-    try:
-        return _part(arguments) if arguments.part else _all(arguments)
-    except _Ended:
-        return 1
-
-
-def _part(arguments: argparse.Namespace) -> NoReturn:
-    try:
-        code = _inside(arguments.part, quick=arguments.quick)
-    except _Ended:
-        code = 1
-    sys.stdout.flush()
-    os._exit(code)  # at once: results that Celery still holds would ask a Redis that has ended
+    if arguments.part:
+        inside(lambda: _inside(arguments.part, quick=arguments.quick))
+    return ended_by_signal(lambda: _all(arguments))
 
 
 def _all(arguments: argparse.Namespace) -> int:
@@ -118,48 +99,9 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(name: str, left_s: float, *, quick: bool) -> Figures:
-    """Measure a part in a process and a folder of its own, and leave nothing behind."""
     deadline_s = min(PARTS[name].deadline_s, left_s - GRACE_S)
-    if deadline_s <= 0:
-        raise BenchmarkError("no time is left: try again on a quiet machine, or with a larger --limit-s")
-    folder = Path(tempfile.mkdtemp(prefix="ps-", dir="/tmp"))
-    try:
-        found: Figures = json.loads(_output(name, folder, deadline_s, quick=quick))
-        return found
-    finally:
-        if strays := end_all(folder):
-            sys.stderr.write(f"{name}: {strays} processes had to be killed\n")
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _output(name: str, folder: Path, deadline_s: float, *, quick: bool) -> str:
-    """What the part's process says in its last line."""
-    sys.stderr.write(f"{name}\n")
-    command = [sys.executable, "-m", "benchmarks.screenshots", "--part", name, *(["--quick"] if quick else [])]
-    # Nobody's own settings: they would be measured instead.
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
-    env = inherited | {"PENSTOCK_DATA_DIR": str(folder)}
-    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as running:
-        try:
-            output, _ = running.communicate(timeout=deadline_s)
-        except BaseException as error:
-            running.terminate()
-            _wait_or_kill(running)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise BenchmarkError(f"not done after {deadline_s:.0f} s") from error
-            raise
-    said = output.strip().splitlines()
-    if running.returncode != 0 or not said:
-        raise BenchmarkError("\n    ".join(said) or f"ended with {running.returncode}; see above")
-    return said[-1]
-
-
-def _wait_or_kill(running: "subprocess.Popen[str]") -> None:
-    try:
-        running.communicate(timeout=GRACE_S)
-    except subprocess.TimeoutExpired:
-        running.kill()
-        running.communicate()
+    found: Figures = json.loads(measured("benchmarks.screenshots", name, deadline_s, quick=quick))
+    return found
 
 
 def _inside(name: str, *, quick: bool) -> int:
@@ -175,14 +117,6 @@ def _inside(name: str, *, quick: bool) -> int:
         return 1
     print(json.dumps(found))
     return 0
-
-
-class _Ended(BaseException):
-    """We were told to stop."""
-
-
-def _end(_number: int, _frame: object) -> NoReturn:
-    raise _Ended
 
 
 if __name__ == "__main__":

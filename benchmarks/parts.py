@@ -1,0 +1,83 @@
+"""Parts of a benchmark: each is measured in a process and a data folder of its own, which end with it."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from benchmarks.support import ROOT, BenchmarkError, end_all
+
+LIMIT_S = 290.0
+GRACE_S = 20.0
+"""What a part that is told to stop may take to end its processes."""
+
+
+class _Ended(BaseException):
+    """We were told to stop."""
+
+
+def _end(_number: int, _frame: object) -> NoReturn:
+    raise _Ended
+
+
+def ended_by_signal(work: Callable[[], int]) -> int:
+    """What `work` gives; 1 where it was told to stop, after whatever it started has ended."""
+    signal.signal(signal.SIGTERM, _end)  # as an exception, for that
+    try:
+        return work()
+    except _Ended:
+        return 1
+
+
+def inside(work: Callable[[], int]) -> NoReturn:
+    """End this process, a part's own, with the code that `work` gives."""
+    code = ended_by_signal(work)
+    sys.stdout.flush()
+    os._exit(code)  # at once: results that Celery still holds would ask a Redis that has ended
+
+
+def measured(module: str, name: str, deadline_s: float, *, quick: bool, env: Mapping[str, str] | None = None) -> str:
+    """The last line of `python -m MODULE --part NAME`. Raises `BenchmarkError`; leaves nothing behind."""
+    if deadline_s <= 0:
+        raise BenchmarkError("no time is left: try again on a quiet machine, or with a larger --limit-s")
+    folder = Path(tempfile.mkdtemp(prefix="ps-", dir="/tmp"))
+    try:
+        return _output(module, name, folder, deadline_s, quick=quick, env=env or {})
+    finally:
+        if strays := end_all(folder):
+            sys.stderr.write(f"{name}: {strays} processes had to be killed\n")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _output(module: str, name: str, folder: Path, deadline_s: float, *, quick: bool, env: Mapping[str, str]) -> str:
+    sys.stderr.write(f"{name}\n")
+    command = [sys.executable, "-m", module, "--part", name, *(["--quick"] if quick else [])]
+    # Nobody's own settings: they would be measured instead.
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
+    own = {**inherited, "PENSTOCK_DATA_DIR": str(folder), **env}
+    with subprocess.Popen(command, cwd=ROOT, env=own, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            output, _ = running.communicate(timeout=deadline_s)
+        except BaseException as error:
+            running.terminate()
+            _wait_or_kill(running)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise BenchmarkError(f"not done after {deadline_s:.0f} s") from error
+            raise
+    said = output.strip().splitlines()
+    if running.returncode != 0 or not said:
+        raise BenchmarkError("\n    ".join(said) or f"ended with {running.returncode}; see above")
+    return said[-1]
+
+
+def _wait_or_kill(running: "subprocess.Popen[str]") -> None:
+    try:
+        running.communicate(timeout=GRACE_S)
+    except subprocess.TimeoutExpired:
+        running.kill()
+        running.communicate()
