@@ -6,20 +6,16 @@ take that come now and then while 2,000 frames wait to be recovered, beside the 
 
 import hashlib
 import itertools
-import json
 import math
 import os
-import subprocess
-import sys
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from benchmarks.support import ROOT, BenchmarkError, progress, stack, stop, wait_until
+from benchmarks.support import BenchmarkError, ask, progress, provider_server, stack, wait_until
 from pipeline.settings import get_settings
 from pipeline.storage.context import Context, forget_context, get_context
 
@@ -28,6 +24,9 @@ LATENCY_S = 0.5
 BATCH = 5
 FRAME_SIZE = (1280, 720)
 PROVIDER = "sample"
+PROVIDER_OPTIONS = (
+    "--latency", str(LATENCY_S), "--max-concurrent", str(PLACES), "--answers", "tests.support.screenshot_model:answer",
+)  # fmt: skip
 OLD = timedelta(minutes=10)
 """Recovery begins at five."""
 Figures = dict[str, Any]
@@ -44,7 +43,7 @@ def measure_use(shots: int = 1000) -> Figures:
         wait_until("all batches", lambda: _done(batches) == len(batches), 120, every_s=0.1)
         total_s = time.monotonic() - begun
         # What follows a batch's nodes makes no calls here: each batch is a thread of its own.
-        seen = _ask(url, "__stats?records=0")
+        seen = ask(url, "__stats?records=0")
     calls = 2 * shots // BATCH
     if seen["by_status"] != {"200": calls} or seen["max_concurrent"] > PLACES:
         raise BenchmarkError(f"{shots} frames are {calls} calls, {PLACES} at once, but the provider saw {seen}")
@@ -182,7 +181,7 @@ def _seconds(batches: Sequence[int]) -> list[float]:
 @contextmanager
 def _running() -> Iterator[str]:
     """A stack and a provider, both warm; the provider's address."""
-    with _provider() as url:
+    with provider_server(*PROVIDER_OPTIONS) as url:
         _use(url)
         with stack():
             from pipeline.providers import gates
@@ -190,7 +189,7 @@ def _running() -> Iterator[str]:
             gates.change_setting(get_context(), f"provider.{PROVIDER}.concurrency", str(PLACES))
             progress("warming up")
             _one_after_another(2)
-            _ask(url, "__script", {"reset": True})
+            ask(url, "__script", {"reset": True})
             yield url
 
 
@@ -203,28 +202,3 @@ def _use(url: str) -> None:
     }  # fmt: skip
     get_settings.cache_clear()
     forget_context()
-
-
-@contextmanager
-def _provider() -> Iterator[str]:
-    """A provider in a process of its own; its address."""
-    options = ["--latency", str(LATENCY_S), "--max-concurrent", str(PLACES)]
-    answers = ["--answers", "tests.support.screenshot_model:answer"]
-    running = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.provider_server", *options, *answers], cwd=ROOT,
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert running.stdout
-        url = running.stdout.readline().strip().removesuffix("/v1")
-        if not url:
-            raise BenchmarkError("the provider server did not start")
-        yield url
-    finally:
-        stop(running)
-
-
-def _ask(url: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(f"{url}/{path}", data, timeout=10) as reply:
-        return json.load(reply)

@@ -1,10 +1,12 @@
 """What the parts share: processes of their own, waiting with a deadline, sample files."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -182,3 +184,25 @@ def big_document() -> Path:
     if not BIG_DOCUMENT.is_file():
         raise BenchmarkError(f"{BIG_DOCUMENT} is absent: set PENSTOCK_CORPUS to the folder with the corpus")
     return BIG_DOCUMENT
+
+
+@contextmanager
+def provider_server(*options: str) -> Iterator[str]:
+    """The tests' provider in a process of its own; its address."""
+    command = [sys.executable, "-m", "tests.support.provider_server", *options]
+    running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert running.stdout
+        url = running.stdout.readline().strip().removesuffix("/v1")
+        if not url:
+            raise BenchmarkError("the provider server did not start")
+        yield url
+    finally:
+        stop(running)
+
+
+def ask(url: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    """What the provider's server says: `__stats`, or with a body, `__script`."""
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(f"{url}/{path}", data, timeout=10) as reply:
+        return json.load(reply)

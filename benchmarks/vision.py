@@ -1,17 +1,11 @@
 """A provider with 32 places, each call 1 s: how much of it one worker uses."""
 
-import json
 import os
-import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.report import Report
-from benchmarks.support import ROOT, BenchmarkError, progress, stack, stop, tiny_pages
+from benchmarks.support import BenchmarkError, ask, progress, provider_server, stack, tiny_pages
 from pipeline.settings import get_settings
 from pipeline.storage.context import forget_context
 
@@ -23,15 +17,15 @@ PROVIDER = "sample"
 def measure(*, quick: bool) -> Report:
     """provider_utilisation."""
     pages = 96 if quick else 320
-    with provider_server() as url:
+    with provider_server("--latency", str(LATENCY_S), "--max-concurrent", str(PLACES)) as url:
         use_provider(url)
         with stack():
             progress("warming up")
             _convert(tiny_pages("warm-up", 1))
-            _ask(url, "__script", {"reset": True})
+            ask(url, "__script", {"reset": True})
             progress(f"{pages} pages with 32 calls at once, {pages / PLACES * LATENCY_S:.0f} s at best")
             total_s = _convert(tiny_pages("vision", pages))
-            stats = _ask(url, "__stats")
+            stats = ask(url, "__stats")
     return _report(stats, pages, total_s)
 
 
@@ -71,25 +65,3 @@ def use_provider(url: str, concurrency: int = PLACES) -> None:
     os.environ |= {f"PENSTOCK_PROVIDERS__{PROVIDER.upper()}__{name}": value for name, value in fields.items()}
     get_settings.cache_clear()
     forget_context()
-
-
-@contextmanager
-def provider_server() -> Iterator[str]:
-    """A provider in a process of its own; its address."""
-    command = [sys.executable, "-m", "tests.support.provider_server"]
-    options = ["--latency", str(LATENCY_S), "--max-concurrent", str(PLACES)]
-    running = subprocess.Popen([*command, *options], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        assert running.stdout
-        url = running.stdout.readline().strip().removesuffix("/v1")
-        if not url:
-            raise BenchmarkError("the provider server did not start")
-        yield url
-    finally:
-        stop(running)
-
-
-def _ask(url: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(f"{url}/{path}", data, timeout=10) as reply:
-        return json.load(reply)

@@ -67,7 +67,10 @@ def ingest(
     context = get_context()
     frame = picture if isinstance(picture, bytes) else Path(picture)
     taken = taking.ingest(context, frame, Frame(source, at or _captured_at(frame), app, window_title))
-    _moved(context)
+    if taken.batches or taken.reason == "known":
+        launch()
+    if taken.accepted:
+        wake_in(buffering.next_look_s(context))
     return taken
 
 
@@ -219,12 +222,6 @@ def time_zone() -> tzinfo:
         return quota.zone(name)
     except ValueError as error:
         raise UserError(f"PENSTOCK_SCREENSHOTS__TIME_ZONE: {error}", code="bad_zone") from error
-
-
-def _moved(context: Context) -> None:
-    """After the commit: launch what there is to do, and see to it that the buffer is looked at in time."""
-    launch()
-    wake_in(buffering.next_look_s(context))
 
 
 def _freed(context: Context) -> None:
