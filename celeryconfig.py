@@ -12,7 +12,7 @@ _settings = get_settings()
 broker_url = _settings.broker_url
 result_backend = _settings.broker_url
 worker_consumer = "tasks.consumer:GateConsumer"
-imports = ("tasks.canvas", "tasks.music", "tasks.screenshot_tasks", "tasks.maintenance", "tasks.presence")
+imports = ("tasks.documents.canvas", "tasks.music", "tasks.screenshots.canvas", "tasks.maintenance", "tasks.presence")
 
 task_queues = tuple(
     Queue(name, Exchange(name), routing_key=name) for name in ("control", "cpu", *gated_queues(_settings))

@@ -4,13 +4,13 @@
 replaced, in this process alone, by one that returns at once.
 """
 
-from pipeline.documents.converting import PageWork
-from pipeline.documents.units import Outcome, PageUnit
+from pipeline.flows.documents.work.page import Outcome, PageUnit
+from pipeline.flows.documents.work.page_lane import PageWork
 from pipeline.providers.protocols import Answer
 from pipeline.settings import LOCAL
 from pipeline.storage.context import get_context
-from tasks import canvas
 from tasks.app import app
+from tasks.documents import canvas
 
 _NOTHING = Answer(text="", model=LOCAL)
 

@@ -47,16 +47,16 @@ def measure(*, quick: bool) -> Report:
 
 def _noting_insert(taken: list[float], work: Callable[[], str]) -> str:
     """`work`, with the time noted that its page rows take."""
-    from pipeline.documents import splitting
+    from pipeline.flows.documents.work import split
 
-    commit = splitting._commit
+    commit = split._commit
 
     def timed(*args: Any) -> None:
         begun = time.monotonic()
         commit(*args)
         taken.append(time.monotonic() - begun)
 
-    with patch.object(splitting, "_commit", timed):
+    with patch.object(split, "_commit", timed):
         return work()
 
 
@@ -66,7 +66,7 @@ def _publish(document_id: str) -> tuple[float, float]:
 
     from pipeline.engine.metrics import queue_depths
     from tasks.app import app
-    from tasks.canvas import convert, launch, merge
+    from tasks.documents.canvas import convert, launch, merge
 
     redis = get_context().redis
     redis.delete(QUEUE, "control")

@@ -88,22 +88,22 @@ def fill(context: Context, count: int, at: datetime, source: str = "screen:1") -
     from sqlalchemy import insert
 
     from pipeline.engine.tables import insert_if_absent
-    from pipeline.screenshots.batching import shot_of
-    from pipeline.screenshots.frames import buffering
-    from pipeline.screenshots.models import SHOTS, SOURCES
+    from pipeline.flows.screenshots.frames import buffer
+    from pipeline.flows.screenshots.models import SHOTS, SOURCES
+    from pipeline.flows.screenshots.rules.batches import shot_of
 
     rows = [_stored(context, source, at, number) for number in itertools.islice(_numbers, count)]
 
     def work(session: Any) -> list[int]:
         insert_if_absent(session, SOURCES, {"key": source, "active": True, "created_at": at, "seen_at": at})
-        buffering.lock_source(session, source)
+        buffer.lock_source(session, source)
         made = []
         for start in range(0, len(rows), BATCH):
             some = [
                 session.execute(insert(SHOTS).values(row).returning(SHOTS)).one() for row in rows[start : start + BATCH]
             ]
             shots, times = [shot_of(row) for row in some], [row.ts for row in some]
-            made.append(buffering.make(session, source, shots, times, at, context.settings.screenshots))
+            made.append(buffer.make(session, source, shots, times, at, context.settings.screenshots))
         return [batch for batch in made if batch is not None]
 
     return context.db.run(work)
@@ -151,16 +151,16 @@ def _now_and_then(count: int, every_s: float) -> list[int]:
 
 
 def _launch() -> None:
-    from tasks import screenshot_tasks
+    from tasks.screenshots import canvas
 
-    screenshot_tasks.launch()
+    canvas.launch()
 
 
 def _done(batches: Sequence[int]) -> int:
     """How many of these batches have become nodes."""
     from sqlalchemy import func, select
 
-    from pipeline.screenshots.models import BATCHES
+    from pipeline.flows.screenshots.models import BATCHES
 
     ended = select(func.count()).where(BATCHES.c.id.in_(batches), BATCHES.c.finished_at.is_not(None))
     with get_context().db.read() as session:
@@ -171,7 +171,7 @@ def _seconds(batches: Sequence[int]) -> list[float]:
     """From each batch's making to its nodes."""
     from sqlalchemy import select
 
-    from pipeline.screenshots.models import BATCHES
+    from pipeline.flows.screenshots.models import BATCHES
 
     with get_context().db.read() as session:
         rows = session.execute(select(BATCHES).where(BATCHES.c.id.in_(batches))).all()

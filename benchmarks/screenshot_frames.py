@@ -23,11 +23,11 @@ from PIL import Image
 from structlog.testing import capture_logs
 
 from benchmarks.support import CORPUS, BenchmarkError, progress
-from pipeline.screenshots.frames.capturing import PNG_LEVEL
-from pipeline.screenshots.frames.deduplicating import Seen, judge
-from pipeline.screenshots.frames.hashing import Fingerprint, read_frame
-from pipeline.screenshots.frames.ingest import Frame, ingest
-from pipeline.screenshots.frames.sketches import differs
+from pipeline.flows.screenshots.frames.capture import PNG_LEVEL
+from pipeline.flows.screenshots.frames.fingerprint import Fingerprint, read_frame
+from pipeline.flows.screenshots.frames.intake import Frame, ingest
+from pipeline.flows.screenshots.frames.sketches import differs
+from pipeline.flows.screenshots.rules.duplicates import Seen, judge
 from pipeline.settings import ScreenshotSettings, Settings
 from pipeline.storage.context import Context
 from pipeline.storage.schema import migrate

@@ -25,15 +25,15 @@ from sqlalchemy import func, insert, select
 from benchmarks import screenshot_texts
 from benchmarks.screenshot_texts import BEGIN, MadeUp
 from benchmarks.speed import ROOT, peak_mb
-from pipeline.providers.local import lexical
-from pipeline.providers.local.lexical import LexicalEmbeddings
-from pipeline.screenshots.graph import fulltext, nodes, search
-from pipeline.screenshots.graph.models import LINKS, NODES
-from pipeline.screenshots.graph.nodes import Content
-from pipeline.screenshots.graph.search import QueryVector
-from pipeline.screenshots.models import SHOTS, SOURCES
+from pipeline.flows.screenshots.graph import nodes, search
+from pipeline.flows.screenshots.graph.models import LINKS, NODES
+from pipeline.flows.screenshots.graph.nodes import Content
+from pipeline.flows.screenshots.graph.search import QueryVector
+from pipeline.flows.screenshots.models import SHOTS, SOURCES
+from pipeline.providers import lexical
+from pipeline.providers.lexical import LexicalEmbeddings
 from pipeline.settings import Settings
-from pipeline.storage import vectors
+from pipeline.storage import fulltext, vectors
 from pipeline.storage.context import Context
 from pipeline.storage.schema import migrate
 from pipeline.storage.vectors.models import VECTORS

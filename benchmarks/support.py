@@ -144,7 +144,9 @@ def stack(env: Mapping[str, str] | None = None) -> Iterator[int]:
 def penstock() -> list[str]:
     """The command `penstock` of this environment."""
     script = Path(sys.executable).with_name("penstock")
-    return [str(script)] if script.exists() else [sys.executable, "-c", "from pipeline.cli import main; main()"]
+    return (
+        [str(script)] if script.exists() else [sys.executable, "-c", "from pipeline.interfaces.cli import main; main()"]
+    )
 
 
 def celery_worker(app: str, *arguments: str) -> list[str]:

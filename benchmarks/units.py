@@ -82,13 +82,13 @@ def lanes_s(units: int) -> float:
     """Seconds of a document's lanes, in which its pages are claimed and settled: likewise."""
     from celery import group
 
-    from pipeline.documents import launching
-    from tasks.canvas import lane_signature
+    from pipeline.flows.documents import plan
     from tasks.documents import status
+    from tasks.documents.canvas import lane_signature
 
     context = get_context()
     document_id = split_document(units)
-    wanted = launching.lanes(context, document_id)[0].wanted
+    wanted = plan.lanes(context, document_id)[0].wanted
     took_s = _timed(group(lane_signature(context.settings, document_id, QUEUE) for _ in range(wanted)))
     done = status(document_id)
     if done.completed_count != units or done.status.name != "READY_TO_MERGE":
@@ -111,11 +111,12 @@ def _timed(header: Any) -> float:
 
 def split_document(pages: int, provider: str = LOCAL) -> str:
     """The id of a document whose pages wait to be converted; nothing is sent."""
-    from pipeline.documents import splitting, submission
+    from pipeline.flows.documents import submission
+    from pipeline.flows.documents.work import split
 
     context = get_context()
     options = submission.Options(fresh=True, provider=provider)
     document = submission.submit(context, tiny_pages(f"{pages}-pages", pages), options)
-    if not splitting.split(context, document.id, Owner("benchmark", uuid4().hex)):
+    if not split.split(context, document.id, Owner("benchmark", uuid4().hex)):
         raise BenchmarkError("the document could not be split")
     return document.id

@@ -4,18 +4,19 @@ from uuid import uuid4
 
 import structlog
 
-from pipeline.documents import recovery, submission
 from pipeline.engine.leases import Leases
 from pipeline.engine.presence import Presence
-from pipeline.music import recovery as music_recovery
-from pipeline.music import service as music_service
+from pipeline.flows.documents import recovery, submission
+from pipeline.flows.music import recovery as music_recovery
+from pipeline.flows.music import service as music_service
+from pipeline.flows.screenshots import recovery as screenshot_recovery
+from pipeline.flows.screenshots.frames import files, rejections, retention
 from pipeline.providers import gates
-from pipeline.screenshots import recovery as screenshot_recovery
-from pipeline.screenshots.frames import ledger, retention, storage
 from pipeline.storage.context import Context, get_context
-from tasks import music, screenshot_tasks
 from tasks.app import app
-from tasks.canvas import launch
+from tasks.documents.canvas import launch
+from tasks.music import canvas as music
+from tasks.screenshots import canvas
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +33,7 @@ def sweep() -> int:
     absent = Presence(context.redis).missed_twice(working, within_s)
     music_recovery.free_lost(context, absent)
     music.tend()
-    screenshot_tasks.sweep(absent)
+    canvas.sweep(absent)
     freed = recovery.free_lost(context, absent)
     documents = sorted(freed | set(recovery.unmoved(context)) | set(recovery.due_pages(context)))
     for document_id in documents:
@@ -56,9 +57,9 @@ def clean_up() -> int:
     context = get_context()
     if not _take_tick(context, "clean-up", 60):
         return 0
-    removed = submission.remove_orphans(context) + storage.remove_orphans(context) + retention.expire(context)
+    removed = submission.remove_orphans(context) + files.remove_orphans(context) + retention.expire(context)
     music_service.prune(context)
-    ledger.prune(context)
+    rejections.prune(context)
     if removed:
         log.info("clean_up.removed", files=removed)
     return removed

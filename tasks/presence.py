@@ -12,11 +12,11 @@ from celery.signals import worker_init
 from redis import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
-from pipeline.documents import recovery
 from pipeline.engine.connection import connect
 from pipeline.engine.presence import Presence
-from pipeline.music import recovery as music_recovery
-from pipeline.screenshots import recovery as screenshot_recovery
+from pipeline.flows.documents import recovery
+from pipeline.flows.music import recovery as music_recovery
+from pipeline.flows.screenshots import recovery as screenshot_recovery
 from pipeline.settings import get_settings
 from pipeline.storage.context import get_context
 from tasks.gates import keep_in_step

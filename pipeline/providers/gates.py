@@ -18,16 +18,16 @@ from pipeline.engine import events, live
 from pipeline.engine.breaker import Breaker, BreakerPolicy, BreakerState
 from pipeline.engine.errors import UserError
 from pipeline.engine.gate import FOR_EVER, Gate, Scope, provider_scope
+from pipeline.engine.guarded_call import Passage
 from pipeline.engine.limits import parse_windows
 from pipeline.engine.live import Live, amount, whole, windows
-from pipeline.engine.passage import Passage
-from pipeline.providers import spending
-from pipeline.providers.flow_settings import (
+from pipeline.flows.screenshots.live import (
     SCREENSHOT_EMBEDDINGS,
     SCREENSHOT_TEXT,
     SCREENSHOT_VISION,
     screenshot_settings,
 )
+from pipeline.providers import spend
 from pipeline.providers.quota_days import next_reset
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
@@ -200,14 +200,14 @@ def sync(context: Context) -> bool:
             _restore_breaker(context, key.removeprefix("breaker."), json.loads(row))
     for provider in _providers(context.settings):
         _apply_limits(provider_scope(context.redis, provider), found, f"provider.{provider}")
-        _apply_cap(context, provider, spending.spent_today(context, provider, context.settings.providers[provider]))
+        _apply_cap(context, provider, spend.spent_today(context, provider, context.settings.providers[provider]))
     context.redis.set(APPLIED, digest)
     return True
 
 
 def charge(context: Context, provider: str, cost: float) -> None:
     """Count what a call cost, and close the provider's queues when its day's cap is reached."""
-    _apply_cap(context, provider, spending.add(context, provider, context.settings.providers[provider], cost))
+    _apply_cap(context, provider, spend.add(context, provider, context.settings.providers[provider], cost))
 
 
 def _apply_cap(context: Context, provider: str, spent: float) -> None:

@@ -22,7 +22,7 @@ import httpx2
 import openai
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.engine.passage import sending
+from pipeline.engine.guarded_call import sending
 from pipeline.engine.traces import plain
 from pipeline.providers.errors import Target, from_exception, from_reply, unit_error
 from pipeline.providers.openai_replies import text_of, usage_of, vectors_of

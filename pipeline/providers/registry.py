@@ -46,7 +46,7 @@ def text(settings: Settings, provider: str, model: str = "") -> Text:
 def embeddings(settings: Settings, provider: str, model: str = "") -> Embeddings:
     """What turns texts into vectors; those of `local` know words, but no meaning. Raises `UserError`."""
     if provider == LOCAL:
-        from pipeline.providers.local.lexical import LexicalEmbeddings  # noqa: PLC0415  # NumPy waits until it is needed
+        from pipeline.providers.lexical import LexicalEmbeddings  # noqa: PLC0415  # NumPy waits until it is needed
 
         return _keep(("lexical", LOCAL), LexicalEmbeddings)
     return _service(settings, provider, model)
@@ -115,7 +115,7 @@ def _by_vision(settings: Settings, provider: str, model: str) -> PageConverter:
 
 def _local(settings: Settings) -> PageConverter:
     # Imported late: PDF and OCR libraries, which workers that only call services never need.
-    from pipeline.providers.local.converter import LocalConverter  # noqa: PLC0415
+    from pipeline.providers.local import LocalConverter  # noqa: PLC0415
 
     return LocalConverter(settings)
 

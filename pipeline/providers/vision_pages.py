@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.providers.local.filetype import detect
 from pipeline.providers.protocols import Answer, PageReader, PageRef, Vision
+from pipeline.reading.filetype import detect
 from pipeline.settings import ProviderProfile
 
 PAGE_PROMPT = """\

@@ -12,9 +12,9 @@ from typing import IO, Any
 
 import structlog
 
-from pipeline.documents import recovery
 from pipeline.engine.errors import UserError
-from pipeline.music import recovery as music_recovery
+from pipeline.flows.documents import recovery
+from pipeline.flows.music import recovery as music_recovery
 from pipeline.settings import Settings
 from pipeline.standalone import redis_server
 from pipeline.standalone.locks import FileLock, users_lock

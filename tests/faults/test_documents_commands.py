@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from pipeline.documents import files, queries
-from pipeline.documents.service import UnknownDocument
-from pipeline.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents import files, queries
+from pipeline.flows.documents.service import UnknownDocument
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from tasks import documents
 from tests.faults.flow import SQLITE, Flow
 from tests.support.provider_server import Fault

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipeline.documents.launching import lane_leases
+from pipeline.flows.documents.plan import lane_leases
 from tests.faults.flow import POSTGRESQL, SQLITE, Flow
 from tests.support.stack import FLEET, Stack
 from tests.support.waiting import wait_until

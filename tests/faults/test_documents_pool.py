@@ -5,9 +5,9 @@ from pathlib import Path
 import pypdfium2 as pdfium
 import pytest
 
-from pipeline.documents import queries
-from pipeline.documents.states import DocumentStatus, PageStatus
-from pipeline.documents.submission import Options
+from pipeline.flows.documents import queries
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.submission import Options
 from pipeline.settings import LOCAL
 from tasks import documents
 from tests.faults.flow import POSTGRESQL, SQLITE, Flow, settings

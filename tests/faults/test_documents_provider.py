@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.documents import queries
-from pipeline.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents import queries
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from tests.faults.flow import SQLITE, Flow, settings
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.stack import FLEET, Stack

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.canvas import wake
+from tasks.documents.canvas import wake
 from tests.faults.flow import POSTGRESQL, SQLITE, Flow, settings
 from tests.support.postgres import Postgres
 from tests.support.redis_server import RedisServer

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipeline.documents.states import DocumentStatus
 from pipeline.engine.errors import UserError
+from pipeline.flows.documents.states import DocumentStatus
 from pipeline.providers import gates
 from tests.faults.flow import POSTGRESQL, SQLITE, Flow, settings
 from tests.support.provider_server import Fault

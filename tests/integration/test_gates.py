@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from pipeline.engine import live
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.engine.passage import sending
+from pipeline.engine.guarded_call import sending
 from pipeline.engine.traces import AiCall
 from pipeline.providers import gates
 from pipeline.storage.context import Context

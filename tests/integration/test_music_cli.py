@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
-from pipeline.cli.main import app
 from pipeline.engine.errors import UserError
+from pipeline.interfaces.cli.main import app
 from pipeline.storage.context import Context
 from tests.support.music import add_songs
 from tests.support.subsonic_server import SubsonicServer

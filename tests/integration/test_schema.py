@@ -13,14 +13,14 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, select, text
 
-import pipeline.documents.models
 import pipeline.engine.live
 import pipeline.engine.traces
-import pipeline.music.models
-import pipeline.screenshots.graph.models
+import pipeline.flows.documents.models
+import pipeline.flows.music.models
+import pipeline.flows.screenshots.graph.models
 import pipeline.storage.vectors  # noqa: F401  # their tables belong to the schema
-from pipeline.documents.models import DOCUMENTS
 from pipeline.engine.tables import Base
+from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.storage import schema
 from pipeline.storage.database import Database
 

@@ -14,22 +14,23 @@ from sqlalchemy import update
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
-from pipeline.cli import output
-from pipeline.cli.main import app
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.screenshots import shards, working
-from pipeline.screenshots.analysis.provenance import Operation
-from pipeline.screenshots.analysis.schemas import VlmIndex
-from pipeline.screenshots.expansion import ExpandWork
-from pipeline.screenshots.frames import capturing
-from pipeline.screenshots.frames.capturing import Captured
-from pipeline.screenshots.frames.ingest import Frame
-from pipeline.screenshots.graph.models import EDGES
-from pipeline.screenshots.models import BATCHES
-from pipeline.screenshots.routing import CONTROL
-from pipeline.screenshots.states import Ask
-from pipeline.screenshots.working import UsedCall
+from pipeline.flows.screenshots.frames import capture as capturing
+from pipeline.flows.screenshots.frames.capture import Captured
+from pipeline.flows.screenshots.frames.intake import Frame
+from pipeline.flows.screenshots.graph.models import EDGES
+from pipeline.flows.screenshots.models import BATCHES
+from pipeline.flows.screenshots.routes import CONTROL
+from pipeline.flows.screenshots.rules.provenance import Operation
+from pipeline.flows.screenshots.rules.schemas import VlmIndex
+from pipeline.flows.screenshots.states import Ask
+from pipeline.flows.screenshots.work import batch as working
+from pipeline.flows.screenshots.work import shard as shards
+from pipeline.flows.screenshots.work.batch import UsedCall
+from pipeline.flows.screenshots.work.expansion import ExpandWork
+from pipeline.interfaces.cli import output
+from pipeline.interfaces.cli.main import app
 from pipeline.settings import ScreenshotSettings
 from pipeline.standalone import stack
 from pipeline.storage.context import Context

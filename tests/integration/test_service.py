@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from pipeline.documents import claiming, files, merging, service
-from pipeline.documents.models import ATTEMPTS
-from pipeline.documents.service import Choice, UnknownDocument
-from pipeline.documents.states import DocumentEvent, DocumentStatus, PageStatus
-from pipeline.documents.views import DocumentView
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UserError
+from pipeline.flows.documents import files, service
+from pipeline.flows.documents.models import ATTEMPTS
+from pipeline.flows.documents.service import Choice, UnknownDocument
+from pipeline.flows.documents.states import DocumentEvent, DocumentStatus, PageStatus
+from pipeline.flows.documents.views import DocumentView
+from pipeline.flows.documents.work import merge, stage
 from pipeline.storage.context import Context
 from tests.support.documents import (
     Worker,
@@ -145,7 +146,7 @@ def test_cancel_takes_back_pages_under_way_and_their_results_are_discarded(conte
 
 
 def claim(context: Context, document_id: str, event: DocumentEvent) -> tuple[Any, Any]:
-    claimed = claiming.claim_stage(context, document_id, event, Owner("w1", "r:0"))
+    claimed = stage.claim_stage(context, document_id, event, Owner("w1", "r:0"))
     assert claimed is not None
     return claimed
 
@@ -155,8 +156,8 @@ def test_a_stop_wins_over_a_merge_that_is_nearly_done(context: Context, stop: Ca
     document_id = insert_document(context, D.READY_TO_MERGE, [P.COMPLETED])
     row, held = claim(context, document_id, DocumentEvent.CLAIM_MERGE)
     stop(context, document_id)
-    with pytest.raises(merging.ClaimLost):
-        merging._merge(context, row, held)
+    with pytest.raises(merge.ClaimLost):
+        merge._merge(context, row, held)
     output = files.output_path(context.settings, document_id, row.filename)
     assert not output.exists()
 
@@ -308,7 +309,7 @@ def test_gaps_are_merged_only_when_they_are_allowed(context: Context) -> None:
     assert caught.value.code == "incomplete"
     assert everything(context, document_id) == before
     service.remerge(context, document_id, allow_partial=True)
-    assert merging.merge(context, document_id, Owner("w1", "r:0"))
+    assert merge.merge(context, document_id, Owner("w1", "r:0"))
     row = document(context, document_id)
     assert (D(row.status), row.progress) == (D.PARTIAL_FAILED, 95)
     assert "> **[Page 2 is missing: it failed]**" in Path(row.merged_path).read_text()

@@ -17,15 +17,18 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import text
 
-from pipeline.documents import claiming, files, launching, merging, recovery, service, splitting
-from pipeline.documents.claiming import MAX_STAGE_ATTEMPTS
-from pipeline.documents.routing import CPU
-from pipeline.documents.service import Choice
-from pipeline.documents.splitting import ClaimLost
-from pipeline.documents.states import AT_REST, DOCUMENT, PAGE, DocumentEvent, DocumentStatus, PageStatus, progress
-from pipeline.documents.units import Outcome, PageUnit
 from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, UserError
+from pipeline.flows.documents import files, plan, recovery, service
+from pipeline.flows.documents.routes import CPU
+from pipeline.flows.documents.service import Choice
+from pipeline.flows.documents.states import AT_REST, DOCUMENT, PAGE, DocumentEvent, DocumentStatus, PageStatus, progress
+from pipeline.flows.documents.work import merge
+from pipeline.flows.documents.work import split as splitting
+from pipeline.flows.documents.work import stage as claiming
+from pipeline.flows.documents.work.page import Outcome, PageUnit
+from pipeline.flows.documents.work.split import ClaimLost
+from pipeline.flows.documents.work.stage import MAX_STAGE_ATTEMPTS
 from pipeline.storage.context import Context
 from tests.support.documents import CLAIMED_STAGES, Worker, attempts, bad, document, good, insert_document, pages
 
@@ -177,7 +180,7 @@ class DocumentMachine(RuleBasedStateMachine):
         if fails:
             claiming.fail_stage(self.context, self.id, claim, UserError("it failed"))
         elif row.status == D.MERGING:
-            merging._merge(self.context, row, claim)
+            merge._merge(self.context, row, claim)
         else:
             images = [(number, None) for number in range(1, page_count + 1)]
             self.context.db.run(lambda session: splitting._commit(session, row, claim, images))
@@ -229,7 +232,7 @@ class DocumentMachine(RuleBasedStateMachine):
         def act() -> None:
             recovery.free_lost(self.context, lost)
             if self.id in recovery.unmoved(self.context):
-                launching.plan(self.context, self.id)
+                plan.plan(self.context, self.id)
 
         self.by_itself(act)
 
@@ -311,7 +314,7 @@ class DocumentMachine(RuleBasedStateMachine):
             service.resume(self.context, self.id)
         recovery.free_lost(self.context, set(WORKERS))
         for _ in range(20):
-            stage = launching.plan(self.context, self.id)
+            stage = plan.plan(self.context, self.id)
             if stage is None:
                 break
             self.run_stage(stage)
@@ -322,13 +325,13 @@ class DocumentMachine(RuleBasedStateMachine):
         service.remove(self.context, self.id)
         assert Worker(self.context, self.id).exchange([good(unit) for unit in self.units[:1]]) is None
 
-    def run_stage(self, stage: launching.Stage) -> None:
-        if stage is launching.Stage.CONVERT:
+    def run_stage(self, stage: plan.Stage) -> None:
+        if stage is plan.Stage.CONVERT:
             for lane in (Worker(self.context, self.id, "w1", queue) for queue in (CPU, "vision.openai")):
                 while units := lane.claim(2, later_s=10_000):
                     lane.finish(*(self.outcome(unit, "good") for unit in units))
             return
-        event = DocumentEvent.CLAIM_SPLIT if stage is launching.Stage.SPLIT else DocumentEvent.CLAIM_MERGE
+        event = DocumentEvent.CLAIM_SPLIT if stage is plan.Stage.SPLIT else DocumentEvent.CLAIM_MERGE
         claimed = claiming.claim_stage(self.context, self.id, event, Owner("w1", "last:0"))
         assert claimed is not None
         self.commit_stage(*claimed, 2, fails=False)

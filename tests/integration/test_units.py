@@ -3,13 +3,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import func, select
 
-from pipeline.documents import recovery
-from pipeline.documents.models import DOCUMENTS, PAGES
-from pipeline.documents.states import DOCUMENT, DocumentStatus, PageStatus
-from pipeline.documents.units import Outcome
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import ErrorKind
 from pipeline.engine.traces import AiCall
+from pipeline.flows.documents import recovery
+from pipeline.flows.documents.models import DOCUMENTS, PAGES
+from pipeline.flows.documents.states import DOCUMENT, DocumentStatus, PageStatus
+from pipeline.flows.documents.work.page import Outcome
 from pipeline.providers.protocols import Answer
 from pipeline.storage.context import Context
 from tests.support.documents import (

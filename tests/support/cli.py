@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import psutil
 
-from pipeline.documents.states import DocumentStatus
+from pipeline.flows.documents.states import DocumentStatus
 from pipeline.settings import Settings
 from tests.support.samples import text_pdf
 from tests.support.waiting import wait_until

@@ -9,14 +9,15 @@ from uuid import uuid4
 
 from sqlalchemy import insert, select
 
-from pipeline.documents import files, units
-from pipeline.documents.converting import policy
-from pipeline.documents.models import ATTEMPTS, DOCUMENTS, PAGES
-from pipeline.documents.routing import CPU, provider_of
-from pipeline.documents.states import DocumentStatus, PageStatus, progress
-from pipeline.documents.units import Exchange, Outcome, PageUnit
 from pipeline.engine.claims import Owner, new_claim
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.flows.documents import files
+from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, PAGES
+from pipeline.flows.documents.routes import CPU, provider_of
+from pipeline.flows.documents.states import DocumentStatus, PageStatus, progress
+from pipeline.flows.documents.work import page
+from pipeline.flows.documents.work.page import Exchange, Outcome, PageUnit
+from pipeline.flows.documents.work.page_lane import policy
 from pipeline.providers.protocols import Answer, Usage
 from pipeline.storage.context import Context
 
@@ -124,7 +125,7 @@ class Worker:
         now = datetime.now(UTC) + timedelta(seconds=later_s)
         claim = new_claim(self.owner, now, 300)
         return self._context.db.run(
-            lambda session: units.exchange(
+            lambda session: page.exchange(
                 session, self._document_id, [provider_of(self._queue)], outcomes, want, claim,
                 policy=policy(self._context), now=now, unbegun=unbegun,
             )

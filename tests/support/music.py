@@ -9,12 +9,15 @@ from sqlalchemy import insert, select, update
 
 from pipeline.engine import live
 from pipeline.engine.claims import Owner
-from pipeline.music import analysing, enqueuing, launching, recovery, routing, run_sync, service
-from pipeline.music.batches import Settled
-from pipeline.music.launching import BatchLaunch
-from pipeline.music.models import BATCHES, SONGS
-from pipeline.music.service import StartOptions
-from pipeline.music.states import Mode, Step
+from pipeline.flows.music import plan as launching
+from pipeline.flows.music import recovery, routes, service
+from pipeline.flows.music.models import BATCHES, SONGS
+from pipeline.flows.music.plan import BatchLaunch
+from pipeline.flows.music.service import StartOptions
+from pipeline.flows.music.states import Mode, Step
+from pipeline.flows.music.work import enqueue, sync
+from pipeline.flows.music.work import step as analysing
+from pipeline.flows.music.work.batch import Settled
 from pipeline.providers import gates
 from pipeline.storage.context import Context
 from tests.support.provider_server import ProviderServer
@@ -68,7 +71,7 @@ class Driver:
 
     def step(self, batch_id: int, mode: Mode, step: Step, worker: str = "w", queue: str = "") -> Settled:
         """One message of a batch, from `queue` or the step's own."""
-        queue = queue or routing.queue_of(self.context.settings, mode, step)
+        queue = queue or routes.queue_of(self.context.settings, mode, step)
         holder = uuid4().hex
         passage = gates.passage(self.context, queue, holder)
         act: Callable[[analysing.StepWork], Settled] = {
@@ -95,9 +98,9 @@ class Driver:
         for _ in range(launches):
             plan = launching.plan(self.context, run_id)
             if plan.sync:
-                run_sync.sync_run(self.context, run_id, Owner("w", uuid4().hex))
+                sync.sync_run(self.context, run_id, Owner("w", uuid4().hex))
             if plan.enqueue:
-                enqueuing.enqueue(self.context, run_id)
+                enqueue.enqueue(self.context, run_id)
             for batch in plan.batches:
                 self.chain(batch)
             if plan.ended or not (plan.sync or plan.enqueue or plan.batches):

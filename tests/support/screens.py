@@ -14,18 +14,17 @@ from PIL import Image, ImageDraw, ImageFont
 from sqlalchemy import select, update
 
 from pipeline.engine.claims import Owner
+from pipeline.flows.screenshots.frames import files as storage
+from pipeline.flows.screenshots.graph.models import NODES
+from pipeline.flows.screenshots.live import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
+from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
+from pipeline.flows.screenshots.work import batch, embedding, shard
+from pipeline.flows.screenshots.work.analysis import Looked, ShardWork
+from pipeline.flows.screenshots.work.embedding import PORTION, Embedded
+from pipeline.flows.screenshots.work.expansion import ExpandWork, Made
+from pipeline.flows.screenshots.work.merge_lane import Joined, MergeWork
+from pipeline.flows.screenshots.work.shard import Settled
 from pipeline.providers import gates
-from pipeline.providers.flow_settings import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
-from pipeline.screenshots import shards, working
-from pipeline.screenshots.expansion import ExpandWork, Made
-from pipeline.screenshots.frames import storage
-from pipeline.screenshots.graph import embedding
-from pipeline.screenshots.graph.embedding import PORTION, Embedded
-from pipeline.screenshots.graph.joining import Joined, MergeWork
-from pipeline.screenshots.graph.models import NODES
-from pipeline.screenshots.looking import Looked, ShardWork
-from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
-from pipeline.screenshots.shards import Settled
 from pipeline.storage.context import Context
 from tests.support.provider_server import Fault, Record
 
@@ -152,13 +151,13 @@ class Driver:
 
     def look_at(self, batch_id: int, queue: str = SCREENSHOT_VISION) -> Settled:
         """All messages for a batch's shards, each again while it asks for that, and what comes after them."""
-        begun = working.begin(self.context, batch_id)
+        begun = batch.begin(self.context, batch_id)
         assert begun is not None, "the batch is not due"
         for _ in range(begun.due):
             for _ in range(MAX_MESSAGES):
                 if not self.analyse(batch_id, queue).again:
                     break
-        return shards.settle(self.context, batch_id)
+        return shard.settle(self.context, batch_id)
 
     def expand(self, batch_id: int, queue: str = SCREENSHOT_TEXT) -> Made:
         """A message that makes nodes of a batch."""

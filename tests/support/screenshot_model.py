@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-from pipeline.screenshots.analysis.provenance import Operation
+from pipeline.flows.screenshots.rules.provenance import Operation
 from tests.support.provider_server import Fault, ProviderServer, Record
 
 CHAT = "/v1/chat/completions"

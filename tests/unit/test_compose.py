@@ -55,7 +55,7 @@ def test_flower_sees_every_worker_s_tasks() -> None:
 
 
 def test_commands_are_commands_of_the_entry_point() -> None:
-    from pipeline.cli.main import app
+    from pipeline.interfaces.cli.main import app
 
     entry_point = re.search(
         r'^ENTRYPOINT \["(\w+)"\]$', (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE

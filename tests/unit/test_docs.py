@@ -12,9 +12,9 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from pipeline.documents.states import DOCUMENT, PAGE, DocumentStatus, PageStatus
 from pipeline.engine.states import Machine
-from pipeline.screenshots.states import BATCH, NODE, SCREENSHOT, SHARD, WorkEvent, WorkStatus
+from pipeline.flows.documents.states import DOCUMENT, PAGE, DocumentStatus, PageStatus
+from pipeline.flows.screenshots.states import BATCH, NODE, SCREENSHOT, SHARD, WorkEvent, WorkStatus
 from pipeline.settings import ProviderProfile, Settings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.documents.joining import join_tables
+from pipeline.flows.documents.rules.split_tables import join_tables
 
 HEAD = "| Item | Price |\n| --- | --- |"
 

@@ -3,11 +3,11 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.providers.local.layout import PageContent, as_dicts, convert, to_markdown
-from pipeline.providers.local.layout.columns import find_gutter, reading_order
-from pipeline.providers.local.layout.model import SOFT_HYPHEN, Line
-from pipeline.providers.local.layout.rows import rows
-from pipeline.providers.local.layout.text import join_lines
+from pipeline.reading.layout import PageContent, as_dicts, convert, to_markdown
+from pipeline.reading.layout.columns import find_gutter, reading_order
+from pipeline.reading.layout.model import SOFT_HYPHEN, Line
+from pipeline.reading.layout.rows import rows
+from pipeline.reading.layout.text import join_lines
 
 COORDINATE = st.floats(allow_nan=True, allow_infinity=True) | st.floats(min_value=-50, max_value=900)
 SIZE = st.floats(min_value=-1, max_value=80) | st.floats()

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.providers.local.layout import (
+from pipeline.reading.layout import (
     DocumentProfile,
     PageContent,
     as_dicts,
@@ -19,7 +19,7 @@ from pipeline.providers.local.layout import (
     profile_for,
     render,
 )
-from pipeline.providers.local.layout.model import Line, Rule, Span, Style
+from pipeline.reading.layout.model import Line, Rule, Span, Style
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 PLACE = st.floats(min_value=-20, max_value=620) | st.integers(min_value=0, max_value=60).map(lambda n: n * 10.0)

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from pipeline.providers.local.layout import DocumentProfile, convert, document_profile, page_facts, render
-from pipeline.providers.local.layout.model import Heading, Line, plain
+from pipeline.reading.layout import DocumentProfile, convert, document_profile, page_facts, render
+from pipeline.reading.layout.model import Heading, Line, plain
 from tests.support.layout import BOLD, line, page, prose
 
 

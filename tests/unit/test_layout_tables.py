@@ -1,8 +1,8 @@
 import pytest
 
-from pipeline.providers.local.layout import convert, render
-from pipeline.providers.local.layout.markdown import table as table_markdown
-from pipeline.providers.local.layout.model import Cell, Line, Rule, Run, Table, plain
+from pipeline.reading.layout import convert, render
+from pipeline.reading.layout.markdown import table as table_markdown
+from pipeline.reading.layout.model import Cell, Line, Rule, Run, Table, plain
 from tests.support.layout import BOLD, grid, line, page, prose
 
 

@@ -1,6 +1,6 @@
-from pipeline.providers.local.layout import as_dicts, convert, render
-from pipeline.providers.local.layout.inline import to_markdown
-from pipeline.providers.local.layout.model import (
+from pipeline.reading.layout import as_dicts, convert, render
+from pipeline.reading.layout.inline import to_markdown
+from pipeline.reading.layout.model import (
     PLAIN,
     Code,
     Footnote,

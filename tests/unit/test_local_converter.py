@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.providers.local import ocr, pdfium, pictures, text_layer
-from pipeline.providers.local.converter import LocalConverter
-from pipeline.providers.local.layout import Line
+from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
+from pipeline.reading import ocr, pdfium, pictures, text_layer
+from pipeline.reading.layout import Line
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import (
@@ -305,7 +305,7 @@ def test_text_layers_load_no_recognition_libraries(tmp_path):
     path = text_pdf(tmp_path / "a.pdf", [["hello"]])
     script = (
         "import sys, pathlib\n"
-        "from pipeline.providers.local.converter import LocalConverter\n"
+        "from pipeline.providers.local import LocalConverter\n"
         "from pipeline.providers.protocols import PageRef\n"
         "from pipeline.settings import Settings\n"
         "path = pathlib.Path(sys.argv[1])\n"

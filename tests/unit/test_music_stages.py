@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from pipeline.engine.states import IllegalTransition
-from pipeline.music.schemas import Analysis, BadReply, dump, load, matched, read_reply
-from pipeline.music.stages import SongFacts, chunks, findings, prompt, repair_prompt, to_embed, vector_text
-from pipeline.music.states import PIPELINE, Mode, PipelineEvent, PipelineState, Step, step_after_metadata
+from pipeline.flows.music.rules.prompts import SongFacts, chunks, findings, prompt, repair_prompt, to_embed, vector_text
+from pipeline.flows.music.rules.schemas import Analysis, BadReply, dump, load, matched, read_reply
+from pipeline.flows.music.states import PIPELINE, Mode, PipelineEvent, PipelineState, Step, step_after_metadata
 from pipeline.settings import MusicSettings
 from tests.support.songs import analysis
 

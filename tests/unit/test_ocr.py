@@ -5,11 +5,11 @@ import pytest
 from PIL import Image
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.providers.local import ocr
-from pipeline.providers.local.converter import LocalConverter
-from pipeline.providers.local.layout import to_markdown
-from pipeline.providers.local.rapid import Text
+from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
+from pipeline.reading import ocr
+from pipeline.reading.layout import to_markdown
+from pipeline.reading.rapid import Text
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import picture_of, scanned_pdf

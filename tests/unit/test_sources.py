@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipeline.documents import sources
-from pipeline.documents.sources import (
+from pipeline.engine.errors import UnitError, UserError
+from pipeline.reading import images, pdfium, source
+from pipeline.reading.source import (
     MAX_NAME_BYTES,
     SourceInfo,
     discover,
@@ -19,8 +20,6 @@ from pipeline.documents.sources import (
     render_pages,
     safe_filename,
 )
-from pipeline.engine.errors import UnitError, UserError
-from pipeline.providers.local import images, pdfium
 from pipeline.settings import DocumentSettings
 from tests.support.corpus import corpus_file
 from tests.support.samples import encrypted_pdf, pdf_bytes, picture_of, sized_pdf, text_pdf
@@ -102,7 +101,7 @@ def test_file_that_cannot_be_opened_is_refused(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(path)
 
-    monkeypatch.setattr(sources, "detect_file", refuse)
+    monkeypatch.setattr(source, "detect_file", refuse)
     assert refused(path).code == "unreadable"
 
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipeline.documents.sources import inspect, render_pages
 from pipeline.engine.errors import UnitError
-from pipeline.providers.local import pdfium
+from pipeline.reading import pdfium
+from pipeline.reading.source import inspect, render_pages
 from pipeline.settings import DocumentSettings
 from tests.support.samples import sized_pdf, text_pdf
 

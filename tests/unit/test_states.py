@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.documents.states import (
+from pipeline.engine.errors import UserError
+from pipeline.engine.states import IllegalTransition
+from pipeline.flows.documents.states import (
     AT_REST,
     DOCUMENT,
     PAGE,
@@ -18,8 +20,6 @@ from pipeline.documents.states import (
     resume_event,
     settled_event,
 )
-from pipeline.engine.errors import UserError
-from pipeline.engine.states import IllegalTransition
 
 D, P = DocumentStatus, PageStatus
 

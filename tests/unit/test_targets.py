@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.targets import plan
 from pipeline.engine.errors import UserError
+from pipeline.interfaces.cli.targets import plan
 
 
 @pytest.fixture(autouse=True)

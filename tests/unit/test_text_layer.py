@@ -1,8 +1,8 @@
 import pytest
 
-from pipeline.providers.local import drawings, pdfium, text_layer
-from pipeline.providers.local.converter import LocalConverter
+from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
+from pipeline.reading import drawings, pdfium, text_layer
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines, text_pdf

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from pipeline.providers.local import ocr, pdfium, text_layer, trust
-from pipeline.providers.local.converter import LocalConverter
-from pipeline.providers.local.layout import Line
+from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
+from pipeline.reading import ocr, pdfium, text_layer, trust
+from pipeline.reading.layout import Line
 from pipeline.settings import DocumentSettings, Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines

@@ -10,13 +10,13 @@ from typing import Any
 
 from sqlalchemy import select
 
-from pipeline.screenshots.analysis.provenance import Operation
-from pipeline.screenshots.frames import ingest
-from pipeline.screenshots.frames.ingest import Frame
-from pipeline.screenshots.graph.models import LINKS, NODES, PROVENANCE
-from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
+from pipeline.flows.screenshots.frames import intake
+from pipeline.flows.screenshots.frames.intake import Frame
+from pipeline.flows.screenshots.graph.models import LINKS, NODES, PROVENANCE
+from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
+from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.storage.context import Context
-from tasks import screenshot_tasks
+from tasks.screenshots import canvas
 from tests.support.provider_server import ProviderServer
 from tests.support.screenshot_model import calls_by_operation, frame_bytes, titles_in_runs
 from tests.support.waiting import wait_until
@@ -41,7 +41,7 @@ class Shots:
         for title in titles or titles_in_runs(amount, 5):
             number = next(self.numbers)
             frame = Frame(source, BEGIN + timedelta(seconds=number), "Editor", title)
-            taken = ingest.ingest(self.context, frame_bytes(number), frame)
+            taken = intake.ingest(self.context, frame_bytes(number), frame)
             assert taken.shot_id is not None, taken
             found.append(taken.shot_id)
         return found
@@ -54,7 +54,7 @@ class Shots:
 
     def launch(self) -> None:
         """Begin with whatever is to be done."""
-        screenshot_tasks.launch()
+        canvas.launch()
 
     def rows(self, table: Any) -> list[Any]:
         with self.context.db.read() as session:

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from pipeline.flows.screenshots import recovery
+from pipeline.flows.screenshots.graph.models import NODES
+from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
+from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.providers import gates
-from pipeline.screenshots import recovery
-from pipeline.screenshots.analysis.provenance import Operation
-from pipeline.screenshots.graph.models import NODES
-from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
 from tests.faults.flow import SQLITE, settings
 from tests.faults.screenshots.flow import START_S, Shots
 from tests.support import screenshot_model as replies

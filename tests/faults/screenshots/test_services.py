@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.screenshots.analysis.provenance import Operation
-from pipeline.screenshots.frames import storage
-from pipeline.screenshots.models import BATCHES, SHOTS
+from pipeline.flows.screenshots.frames import files
+from pipeline.flows.screenshots.models import BATCHES, SHOTS
+from pipeline.flows.screenshots.rules.provenance import Operation
 from tests.faults.flow import POSTGRESQL, SQLITE, settings
 from tests.faults.screenshots.flow import Shots
 from tests.support.postgres import Postgres
@@ -72,7 +72,7 @@ def test_database_restarted_costs_no_answer(
 def test_file_deleted_before_it_is_looked_at_leaves_the_others(stack: Stack, shots: Shots) -> None:
     ids = shots.add()
     gone = {row.id: row.file for row in shots.rows(SHOTS)}[ids[3]]
-    storage.path_of(shots.context.settings, gone).unlink()
+    files.path_of(shots.context.settings, gone).unlink()
     stack.start("shots-1", "beat-1")
     shots.launch()
     shots.finish()
@@ -87,7 +87,7 @@ def test_file_deleted_before_it_is_looked_at_leaves_the_others(stack: Stack, sho
 def test_batch_without_any_file_ends_without_a_call(stack: Stack, shots: Shots) -> None:
     shots.add()
     for row in shots.rows(SHOTS):
-        storage.path_of(shots.context.settings, row.file).unlink()
+        files.path_of(shots.context.settings, row.file).unlink()
     stack.start("shots-1", "beat-1")
     shots.launch()
     shots.finish_batches()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.screenshots.graph.models import NODES
+from pipeline.flows.screenshots.graph.models import NODES
 from tests.faults.flow import POSTGRESQL, SQLITE
 from tests.faults.screenshots.flow import START_S, Shots
 from tests.support.screenshot_model import ScreenshotModel
@@ -15,31 +15,32 @@ MERGES = 2
 """Of a batch: two segments become two events each."""
 # What dies, and how many calls may have been under way or answered in vain: a batch has two shards, and two merges.
 STEPS = {
-    "before_a_batch_is_begun": ("working:begin:before", 0),
-    "when_a_batch_is_begun": ("working:begin:after", 0),
-    "with_a_shard_claimed": ("shards:claim:after", 0),
-    "while_the_model_looks": ("analysis.prompts:vision_prompt:during", 2),
-    "with_an_answer_that_is_not_stored": ("shards:done:before", 2),
-    "with_a_result_just_stored": ("shards:done:after", 1),
-    "before_the_shards_are_settled": ("shards:settle:before", 0),
-    "when_the_shards_are_settled": ("shards:settle:after", 0),
-    "with_an_expansion_claimed": ("working:claim:after", 0),
-    "while_the_model_writes": ("analysis.prompts:expand_prompt:during", 1),
-    "with_a_reply_that_is_not_stored": ("working:keep_reply:before", 1),
-    "with_a_reply_just_stored": ("working:keep_reply:after", 0),
-    "before_nodes_are_written": ("working:finish:before", 0),
-    "with_nodes_just_written": ("working:finish:after", 0),
-    "with_a_merge_claimed": ("graph.merges:claim:after", 0),
-    "while_the_model_merges": ("analysis.prompts:merge_prompt:during", 2),
-    "with_a_merge_that_is_not_committed": ("graph.merges:commit:before", 2),
-    "with_a_merge_just_committed": ("graph.merges:commit:after", 1),
+    "before_a_batch_is_begun": ("work.batch:begin:before", 0),
+    "when_a_batch_is_begun": ("work.batch:begin:after", 0),
+    "with_a_shard_claimed": ("work.shard:claim:after", 0),
+    "while_the_model_looks": ("rules.prompts:vision_prompt:during", 2),
+    "with_an_answer_that_is_not_stored": ("work.shard:done:before", 2),
+    "with_a_result_just_stored": ("work.shard:done:after", 1),
+    "before_the_shards_are_settled": ("work.shard:settle:before", 0),
+    "when_the_shards_are_settled": ("work.shard:settle:after", 0),
+    "with_an_expansion_claimed": ("work.batch:claim:after", 0),
+    "while_the_model_writes": ("rules.prompts:expand_prompt:during", 1),
+    "with_a_reply_that_is_not_stored": ("work.batch:keep_reply:before", 1),
+    "with_a_reply_just_stored": ("work.batch:keep_reply:after", 0),
+    "before_nodes_are_written": ("work.batch:finish:before", 0),
+    "with_nodes_just_written": ("work.batch:finish:after", 0),
+    "with_a_merge_claimed": ("work.merge:claim:after", 0),
+    "while_the_model_merges": ("rules.prompts:merge_prompt:during", 2),
+    "with_a_merge_that_is_not_committed": ("work.merge:commit:before", 2),
+    "with_a_merge_just_committed": ("work.merge:commit:after", 1),
 }
 
 
 def deadly(*names: str) -> pytest.MarkDecorator:
     """Run the test once for each of these steps, with a worker that dies there."""
     cases = [
-        pytest.param({"KILL_AT": f"pipeline.screenshots.{STEPS[name][0]}"}, STEPS[name][1], id=name) for name in names
+        pytest.param({"KILL_AT": f"pipeline.flows.screenshots.{STEPS[name][0]}"}, STEPS[name][1], id=name)
+        for name in names
     ]
     return pytest.mark.parametrize(("extra_env", "in_vain"), cases, indirect=["extra_env"])
 

@@ -10,10 +10,11 @@ from pipeline.engine import deliveries
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
-from pipeline.music import batches, launching, queries, recovery, search
-from pipeline.music.analysing import StepWork
-from pipeline.music.states import Mode, Step
-from pipeline.providers import gates, spending
+from pipeline.flows.music import plan, queries, recovery, search
+from pipeline.flows.music.states import Mode, Step
+from pipeline.flows.music.work import batch as batches
+from pipeline.flows.music.work.step import StepWork
+from pipeline.providers import gates, spend
 from pipeline.settings import ProviderProfile
 from pipeline.storage.context import Context
 from tests.support import songs
@@ -112,7 +113,7 @@ def test_killed_worker_s_batch_resumes_at_its_step(driver: Driver, provider: Pro
     add_songs(driver.context, 10)
     run_id = driver.start()
     driver.run(run_id, launches=1)
-    (batch,) = launching.plan(driver.context, run_id).batches
+    (batch,) = plan.plan(driver.context, run_id).batches
     assert driver.step(batch.id, batch.mode, Step.METADATA).go_on
     assert batches.claim(driver.context, batch.id, (Step.EMBED,), Owner("dead", "r:0")) is not None
     driver.lose_worker("dead")
@@ -126,18 +127,18 @@ def test_batch_that_kills_its_worker_three_times_fails(driver: Driver) -> None:
     run_id = driver.start()
     driver.run(run_id, launches=1)
     for n in range(3):
-        (batch,) = launching.plan(driver.context, run_id).batches
+        (batch,) = plan.plan(driver.context, run_id).batches
         assert batches.claim(driver.context, batch.id, (Step.METADATA,), Owner("dead", f"{n}:0"))
         driver.lose_worker("dead")
     assert set(states(driver.context).values()) == {"FAILED"}
-    assert launching.plan(driver.context, run_id).ended
+    assert plan.plan(driver.context, run_id).ended
 
 
 def test_late_result_of_a_lost_claim_is_discarded_but_traced(driver: Driver, provider: ProviderServer) -> None:
     add_songs(driver.context, 5)
     run_id = driver.start()
     driver.run(run_id, launches=1)
-    (batch,) = launching.plan(driver.context, run_id).batches
+    (batch,) = plan.plan(driver.context, run_id).batches
 
     def taken_away(record: Record) -> str:
         driver.lose_worker("slow")
@@ -204,7 +205,7 @@ def test_message_delivered_again_while_its_call_is_under_way_pays_nothing(
     add_songs(driver.context, 5)
     run_id = driver.start()
     driver.run(run_id, launches=1)
-    (batch,) = launching.plan(driver.context, run_id).batches
+    (batch,) = plan.plan(driver.context, run_id).batches
     delivery = Owner("w", "one:")
 
     def perform(owner: Owner) -> bool:
@@ -232,7 +233,7 @@ def test_message_delivered_again_after_its_process_died_is_taken_up_at_once(
     add_songs(driver.context, 5)
     run_id = driver.start()
     driver.run(run_id, launches=1)
-    (batch,) = launching.plan(driver.context, run_id).batches
+    (batch,) = plan.plan(driver.context, run_id).batches
     owner = Owner("w", "one:")
     assert batches.claim(driver.context, batch.id, (Step.METADATA,), owner)
     with StepWork(driver.context, batch.id, owner, gates.passage(driver.context, batch.queue, "h")) as work:
@@ -256,7 +257,7 @@ def test_each_call_s_cost_stands_in_its_trace_so_that_a_cap_outlives_redis(
     for call in traced:
         assert call.cost == pytest.approx((call.input_tokens * 1000 + call.output_tokens * 2000) / 1e6)
         assert call.cost > 0
-    assert spending.spent_today(driver.context, "ai", priced) == pytest.approx(sum(call.cost for call in traced))
+    assert spend.spent_today(driver.context, "ai", priced) == pytest.approx(sum(call.cost for call in traced))
 
 
 def test_search_for_a_mood_pays_nothing_where_nothing_can_be_found(driver: Driver, provider: ProviderServer) -> None:

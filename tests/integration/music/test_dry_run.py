@@ -8,9 +8,10 @@ from pydantic import SecretStr
 from sqlalchemy import func, select
 
 from pipeline.engine.traces import AiCall
-from pipeline.music import estimating, queries, syncing
-from pipeline.music.service import StartOptions
-from pipeline.music.states import Mode
+from pipeline.flows.music import estimate, queries
+from pipeline.flows.music.library import sync
+from pipeline.flows.music.service import StartOptions
+from pipeline.flows.music.states import Mode
 from pipeline.settings import ProviderProfile
 from pipeline.storage.context import Context
 from tests.support import songs
@@ -21,7 +22,7 @@ from tests.support.subsonic_server import SubsonicServer, synthetic
 
 def test_dry_run_writes_nothing_and_says_calls_and_time(context: Context) -> None:
     add_songs(context, 45)
-    found = estimating.estimate(context, StartOptions(skip_sync=True))
+    found = estimate.estimate(context, StartOptions(skip_sync=True))
     assert (found.songs, found.batches, found.metadata_calls, found.embedding_calls) == (45, 5, 5, 5)
     assert (found.seconds, found.cost) == (120.0, None)
     assert queries.last_run(context) is None
@@ -42,9 +43,9 @@ def prices(context: Context) -> Callable[[str], None]:
 def test_cost_is_that_of_the_price_list_by_estimated_tokens(context: Context, prices: Callable[[str], None]) -> None:
     add_songs(context, 45)
     prices('{"writer": {"input": 1000000, "output": 2000000}, "vectors": {"input": 3000000}}')
-    found = estimating.estimate(context, StartOptions(skip_sync=True))
-    embedded = 45 * estimating.TEXT_TOKENS
-    written = 45 * estimating.ANSWER_TOKENS
+    found = estimate.estimate(context, StartOptions(skip_sync=True))
+    embedded = 45 * estimate.TEXT_TOKENS
+    written = 45 * estimate.ANSWER_TOKENS
     assert found.output_tokens == written
     assert found.cost == pytest.approx(found.input_tokens - embedded + 2 * written + 3 * embedded)
     assert found.unpriced == []
@@ -59,7 +60,7 @@ def test_estimate_is_near_what_a_run_then_costs(
     said = {"vector_anchor": {"acoustic_model": long, "semantic_push": long}}
     provider.script.answer = lambda r: json.dumps({"songs": [songs.analysis(s, **said) for s in songs.asked(r)]})
     prices('{"*": {"input": 1, "output": 4}}')
-    found = estimating.estimate(driver.context, StartOptions(skip_sync=True))
+    found = estimate.estimate(driver.context, StartOptions(skip_sync=True))
     driver.run(driver.start())
     with driver.context.db.read() as session:
         paid = session.execute(select(func.sum(AiCall.cost))).scalar_one()
@@ -69,10 +70,10 @@ def test_estimate_is_near_what_a_run_then_costs(
 
 def test_models_without_a_price_are_named(context: Context, prices: Callable[[str], None]) -> None:
     add_songs(context, 5)
-    found = estimating.estimate(context, StartOptions(skip_sync=True))
+    found = estimate.estimate(context, StartOptions(skip_sync=True))
     assert (found.cost, found.unpriced) == (None, ["ai (vectors)", "ai (writer)"])
     prices('{"writer": {"input": 1}}')
-    found = estimating.estimate(context, StartOptions(skip_sync=True))
+    found = estimate.estimate(context, StartOptions(skip_sync=True))
     assert found.cost is not None
     assert found.unpriced == ["ai (vectors)"]
 
@@ -80,7 +81,7 @@ def test_models_without_a_price_are_named(context: Context, prices: Callable[[st
 def test_free_model_costs_nothing_which_is_not_unknown(context: Context, prices: Callable[[str], None]) -> None:
     add_songs(context, 5)
     prices('{"*": {}}')
-    assert estimating.estimate(context, StartOptions(skip_sync=True)).cost == 0
+    assert estimate.estimate(context, StartOptions(skip_sync=True)).cost == 0
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_free_model_costs_nothing_which_is_not_unknown(context: Context, prices:
      (5, "1000 tokens/min", 5000, 240)],
 )  # fmt: skip
 def test_time_follows_every_window(calls: int, limits: str, tokens: int, least: float) -> None:
-    assert estimating.least_s(calls, limits, tokens) == least
+    assert estimate.least_s(calls, limits, tokens) == least
 
 
 def test_texts_that_are_there_are_counted_as_they_are_and_no_metadata_is_asked_for(
@@ -97,7 +98,7 @@ def test_texts_that_are_there_are_counted_as_they_are_and_no_metadata_is_asked_f
 ) -> None:
     add_songs(driver.context, 10)
     driver.run(driver.start(Mode.METADATA))
-    found = estimating.estimate(driver.context, StartOptions(Mode.EMBEDDING, skip_sync=True))
+    found = estimate.estimate(driver.context, StartOptions(Mode.EMBEDDING, skip_sync=True))
     chars = sum(len(song.vector_text) for song in queries.songs(driver.context))
     assert (found.metadata_calls, found.embedding_calls, found.output_tokens) == (0, 1, 0)
     assert found.input_tokens == chars // 4
@@ -109,7 +110,7 @@ def test_songs_under_new_ids_are_not_counted_as_new(context: Context) -> None:
         context.settings.music = context.settings.music.model_copy(
             update={"server_url": server.url, "password": SecretStr("sesame")}
         )
-        syncing.sync(context)
+        sync.sync(context)
         server.library.song = lambda number: synthetic(number) | {"id": f"new{number}"}
         server.library.total = 13
-        assert estimating.estimate(context, StartOptions()).new_songs == 1
+        assert estimate.estimate(context, StartOptions()).new_songs == 1

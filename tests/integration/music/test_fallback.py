@@ -8,10 +8,10 @@ from sqlalchemy import select
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
-from pipeline.music import launching, queries, recovery, service
-from pipeline.music.models import SONGS
-from pipeline.music.service import StartOptions
-from pipeline.music.states import Step
+from pipeline.flows.music import plan, queries, recovery, service
+from pipeline.flows.music.models import SONGS
+from pipeline.flows.music.service import StartOptions
+from pipeline.flows.music.states import Step
 from pipeline.providers import gates
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
@@ -64,13 +64,13 @@ def test_message_that_waits_behind_the_breaker_is_sent_to_the_fallback_at_once(
     add_songs(driver.context, 10)
     run_id = driver.start()
     driver.run(run_id, launches=1)
-    (sent,) = launching.plan(driver.context, run_id).batches
+    (sent,) = plan.plan(driver.context, run_id).batches
     assert sent.queue == "metadata-generation"
-    assert launching.plan(driver.context, run_id).batches == []
+    assert plan.plan(driver.context, run_id).batches == []
     open_breaker(driver.context, "ai:text")
-    (again,) = launching.plan(driver.context, run_id).batches
+    (again,) = plan.plan(driver.context, run_id).batches
     assert (again.id, again.queue) == (sent.id, OTHERS)
-    assert launching.plan(driver.context, run_id).batches == [], "once"
+    assert plan.plan(driver.context, run_id).batches == [], "once"
     driver.chain(again)
     # The breaker closed meanwhile, and the message that waited there comes: there is nothing to do for it any more.
     gates.breaker(driver.context, "ai:text").close()
@@ -104,10 +104,10 @@ def test_fallback_whose_breaker_is_open_too_is_left_alone(
     open_breaker(driver.context, "ai:text")
     run_id = driver.start()
     driver.run(run_id, launches=1)
-    (sent,) = launching.plan(driver.context, run_id).batches
+    (sent,) = plan.plan(driver.context, run_id).batches
     assert sent.queue == OTHERS
     open_breaker(driver.context, "other:vision")
-    (back,) = launching.plan(driver.context, run_id).batches
+    (back,) = plan.plan(driver.context, run_id).batches
     assert back.queue == "metadata-generation"
     recovery.reflect_breakers(driver.context)
     assert queries.status(driver.context).pipeline_state == "breaker"
@@ -122,7 +122,7 @@ def test_broken_reply_of_the_provider_may_be_mended_by_the_fallback(
     add_songs(driver.context, 10)
     run_id = driver.start()
     driver.run(run_id, launches=1)
-    (batch,) = launching.plan(driver.context, run_id).batches
+    (batch,) = plan.plan(driver.context, run_id).batches
     provider.script.answer = lambda _: "sorry"
     driver.step(batch.id, batch.mode, Step.METADATA)
     open_breaker(driver.context, "ai:text")

@@ -5,8 +5,8 @@ import json
 from sqlalchemy import select
 
 from pipeline.engine.traces import AiCall
-from pipeline.music import launching, queries, service
-from pipeline.music.states import Step
+from pipeline.flows.music import plan, queries, service
+from pipeline.flows.music.states import Step
 from pipeline.providers import gates
 from tests.support import songs
 from tests.support.music import CHAT, Driver, add_songs, batch_rows, calls, states
@@ -159,7 +159,7 @@ def test_stop_during_a_repair_keeps_the_valid_answers(driver: Driver, provider: 
     add_songs(driver.context, 10)
     run_id = driver.start()
     driver.run(run_id, launches=1)
-    (batch,) = launching.plan(driver.context, run_id).batches
+    (batch,) = plan.plan(driver.context, run_id).batches
     driver.step(batch.id, batch.mode, Step.METADATA)
     service.stop(driver.context)
     provider.script.answer = songs.answer

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import event, func, select, update
 
 from pipeline.engine.errors import UserError
-from pipeline.music import launching, queries, service
-from pipeline.music.models import BATCHES, RUNS, SONGS
-from pipeline.music.service import AlreadyRunning, StartOptions
-from pipeline.music.states import Step
+from pipeline.flows.music import plan, queries, service
+from pipeline.flows.music.models import BATCHES, RUNS, SONGS
+from pipeline.flows.music.service import AlreadyRunning, StartOptions
+from pipeline.flows.music.states import Step
 from pipeline.providers import gates
 from pipeline.storage.context import Context
 from tests.support import songs
@@ -36,14 +36,14 @@ def test_pause_holds_resume_goes_on_and_stop_keeps_what_was_paid_for(driver: Dri
     add_songs(driver.context, 20)
     run_id = driver.start()
     driver.run(run_id, launches=1)
-    (batch,) = launching.plan(driver.context, run_id).batches
+    (batch,) = plan.plan(driver.context, run_id).batches
     assert driver.step(batch.id, batch.mode, Step.METADATA).go_on
     service.pause(driver.context)
     assert not driver.step(batch.id, batch.mode, Step.EMBED).held
-    assert launching.plan(driver.context, run_id).batches == []
+    assert plan.plan(driver.context, run_id).batches == []
     assert queries.status(driver.context).is_paused
     service.resume(driver.context)
-    assert [launch.step for launch in launching.plan(driver.context, run_id).batches] == [Step.EMBED]
+    assert [launch.step for launch in plan.plan(driver.context, run_id).batches] == [Step.EMBED]
     service.stop(driver.context)
     assert set(states(driver.context).values()) == {"PENDING"}
     assert queries.status(driver.context).pipeline_state == "idle"
@@ -56,7 +56,7 @@ def test_stop_while_a_call_is_under_way_keeps_its_result(driver: Driver, provide
     add_songs(driver.context, 5)
     run_id = driver.start()
     driver.run(run_id, launches=1)
-    (batch,) = launching.plan(driver.context, run_id).batches
+    (batch,) = plan.plan(driver.context, run_id).batches
 
     def stopped_meanwhile(record: Record) -> str:
         service.stop(driver.context)
@@ -93,20 +93,20 @@ def test_lanes_and_batch_size_follow_the_live_settings(driver: Driver) -> None:
     run_id = driver.start()
     driver.run(run_id, launches=1)
     assert len(batch_rows(driver.context)) == 6
-    assert len(launching.plan(driver.context, run_id).batches) == 3
-    assert launching.plan(driver.context, run_id).batches == []
+    assert len(plan.plan(driver.context, run_id).batches) == 3
+    assert plan.plan(driver.context, run_id).batches == []
 
 
 def test_lost_message_is_sent_again_when_its_queue_is_empty(driver: Driver) -> None:
     add_songs(driver.context, 5)
     run_id = driver.start()
     driver.run(run_id, launches=1)
-    assert len(launching.plan(driver.context, run_id).batches) == 1
+    assert len(plan.plan(driver.context, run_id).batches) == 1
     driver.context.db.run(lambda session: session.execute(update(BATCHES).values(launch_due_at=None)))
-    assert len(launching.plan(driver.context, run_id).batches) == 1
+    assert len(plan.plan(driver.context, run_id).batches) == 1
     driver.context.db.run(lambda session: session.execute(update(BATCHES).values(launch_due_at=None)))
     driver.context.redis.lpush("metadata-generation", "a message")
-    assert launching.plan(driver.context, run_id).batches == []
+    assert plan.plan(driver.context, run_id).batches == []
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "x", "1000000000"])

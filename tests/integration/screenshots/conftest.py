@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 
 from pipeline.engine.claims import Owner
-from pipeline.screenshots import shards, working
-from pipeline.screenshots.analysis.expanding import Expansion, PendingEdge, PendingNode
-from pipeline.screenshots.analysis.provenance import Operation
-from pipeline.screenshots.analysis.schemas import AppGuess, SeenScreenshot, VlmIndex
-from pipeline.screenshots.frames import ingest
-from pipeline.screenshots.frames.ingest import Frame, Taken
-from pipeline.screenshots.graph import merges
-from pipeline.screenshots.graph.nodes import Content
-from pipeline.screenshots.shards import ShardUnit
-from pipeline.screenshots.states import Ask, NodeKind, Origin, WorkStatus
-from pipeline.screenshots.working import UsedCall
+from pipeline.flows.screenshots.frames import intake
+from pipeline.flows.screenshots.frames.intake import Frame, Taken
+from pipeline.flows.screenshots.graph.nodes import Content
+from pipeline.flows.screenshots.rules.expansion import Expansion, PendingEdge, PendingNode
+from pipeline.flows.screenshots.rules.provenance import Operation
+from pipeline.flows.screenshots.rules.schemas import AppGuess, SeenScreenshot, VlmIndex
+from pipeline.flows.screenshots.states import Ask, NodeKind, Origin, WorkStatus
+from pipeline.flows.screenshots.work import batch as working
+from pipeline.flows.screenshots.work import merge
+from pipeline.flows.screenshots.work import shard as shards
+from pipeline.flows.screenshots.work.batch import UsedCall
+from pipeline.flows.screenshots.work.shard import ShardUnit
 from pipeline.storage.context import Context
 from tests.support.frames import noise
 
@@ -101,7 +102,7 @@ class Hand:
     ) -> Taken:
         path = self.file(text)
         at = ts or BEGIN + timedelta(seconds=next(self.numbers))
-        return ingest.ingest(self.context, path, Frame(source, at, app, title))
+        return intake.ingest(self.context, path, Frame(source, at, app, title))
 
     def batch(self, *, source: str = "screen:1", ts: datetime | None = None, app: str = "") -> tuple[int, list[int]]:
         """(a batch of five new frames, their ids)."""
@@ -133,9 +134,9 @@ class Hand:
 
     def merge_all(self, joined: Callable[[Content, Content], Content] | None = None) -> int:
         done = 0
-        while unit := merges.claim(self.context, ME):
+        while unit := merge.claim(self.context, ME):
             merged = (joined or both)(unit.target, unit.content) if unit.target else None
-            assert merges.commit(self.context, unit, merged) is merges.Merged.DONE
+            assert merge.commit(self.context, unit, merged) is merge.Merged.DONE
             done += 1
         return done
 

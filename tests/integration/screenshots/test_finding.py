@@ -7,14 +7,17 @@ from sqlalchemy import select, text
 from pipeline.engine import traces
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
-from pipeline.screenshots import finding, queries, working
-from pipeline.screenshots.analysis.schemas import EntityMention
-from pipeline.screenshots.graph import forgetting, fulltext, search, vectorising
-from pipeline.screenshots.graph.models import ENTITIES, NODES, THREADS
-from pipeline.screenshots.graph.nodes import Content
-from pipeline.screenshots.graph.search import QueryVector
-from pipeline.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS
-from pipeline.screenshots.states import Origin
+from pipeline.flows.screenshots import queries
+from pipeline.flows.screenshots import search as finding
+from pipeline.flows.screenshots.graph import deletion, search, vectors
+from pipeline.flows.screenshots.graph.models import ENTITIES, NODES, THREADS
+from pipeline.flows.screenshots.graph.nodes import Content
+from pipeline.flows.screenshots.graph.search import QueryVector
+from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS
+from pipeline.flows.screenshots.rules.schemas import EntityMention
+from pipeline.flows.screenshots.states import Origin
+from pipeline.flows.screenshots.work import batch as working
+from pipeline.storage import fulltext
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Evidence, Hand, as_expansion, draft
 
@@ -83,8 +86,8 @@ def test_filters_hold_for_what_vectors_find(
 ) -> None:
     """Whether the filter lets few nodes through, which are then compared, or many, of which some are near."""
     monkeypatch.setattr(search, "_FEW", few)
-    wanted = vectorising.wanted(context, 10)
-    vectorising.store(context, "m", [(node, [1.0, 0.1 * number]) for number, node in enumerate(wanted)])
+    wanted = vectors.wanted(context, 10)
+    vectors.store(context, "m", [(node, [1.0, 0.1 * number]) for number, node in enumerate(wanted)])
 
     def near(**options: Any) -> set[str]:
         return set(titles("zzz", vector=QueryVector("m", [1.0, 0.0]), **options))
@@ -103,15 +106,15 @@ def test_an_empty_query_is_refused(titles: Any) -> None:
 
 
 def test_text_and_vectors_are_fused_and_say_how_much_is_indexed(context: Context, hand: Hand, titles: Any) -> None:
-    wanted = vectorising.wanted(context, 10)
+    wanted = vectors.wanted(context, 10)
     by_title = {node.text.split("\n")[0]: node for node in wanted}
     near = [
         (by_title["写周报"], [1.0, 0.0]),
         (by_title["Debugging"], [0.9, 0.1]),
         (by_title["Review of invoices"], [-1.0, 0.0]),
     ]
-    assert vectorising.store(context, "m", near) == 3
-    vectorising.give_up(context, by_title["修复数据库连接池泄漏"], "too odd")
+    assert vectors.store(context, "m", near) == 3
+    vectors.give_up(context, by_title["修复数据库连接池泄漏"], "too odd")
     hand.add()
     found = search.search(context, "failing invoice", vector=QueryVector("m", [1.0, 0.0]))
     assert [hit.node.title for hit in found.hits] == ["Debugging", "写周报", "Review of invoices"]
@@ -169,11 +172,11 @@ def secret_and_plain(context: Context, hand: Hand) -> tuple[int, int]:
 def test_deleting_a_range_leaves_no_word_of_it(context: Context, hand: Hand) -> None:
     plain, secret = secret_and_plain(context, hand)
     hand.batch(ts=BEGIN + timedelta(hours=1, minutes=10))  # told of it, and not analysed yet
-    wanted = vectorising.wanted(context, 10)
-    vectorising.store(context, "m", [(node, [1.0]) for node in wanted])
+    wanted = vectors.wanted(context, 10)
+    vectors.store(context, "m", [(node, [1.0]) for node in wanted])
     assert "secret" in everything(context)
     middle = BEGIN + timedelta(minutes=30)
-    done = forgetting.forget(context, middle, middle + timedelta(minutes=35))
+    done = deletion.forget(context, middle, middle + timedelta(minutes=35))
     assert (done.screenshots, done.nodes, done.restored) == (5, 1, 1)
     assert "secret" not in everything(context)
     assert len(list(context.settings.screenshot_dir.iterdir())) == 10
@@ -183,13 +186,13 @@ def test_deleting_a_range_leaves_no_word_of_it(context: Context, hand: Hand) -> 
         queries.show(context, secret)
     assert hand.merge_all() == 1
     assert [hit.node.title for hit in search.search(context, "plain").hits] == ["plain"]
-    again = forgetting.forget(context, middle, middle + timedelta(minutes=35))
-    assert again == forgetting.Forgotten()
+    again = deletion.forget(context, middle, middle + timedelta(minutes=35))
+    assert again == deletion.Forgotten()
 
 
 def test_deleting_the_range_of_the_target_gives_back_what_it_took_in(context: Context, hand: Hand) -> None:
     _, other = secret_and_plain(context, hand)
-    done = forgetting.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
+    done = deletion.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
     assert (done.nodes, done.restored) == (1, 1)
     assert "plain" not in everything(context)
     detail = queries.show(context, other)
@@ -205,20 +208,20 @@ def test_a_batch_at_work_is_taken_apart_and_the_rest_of_its_frames_are_batched_a
     hand.look_at_all(batch)
     unit = working.claim(context, batch, ME)
     assert unit is not None
-    forgetting.forget(context, BEGIN, BEGIN + timedelta(seconds=2))
+    deletion.forget(context, BEGIN, BEGIN + timedelta(seconds=2))
     late = as_expansion(batch, shots, [draft("late", shots)])
     assert working.finish(context, unit, late, Origin.MODEL) is None
     left = [queries.screenshot(context, shot) for shot in shots[2:]]
     assert [(row.status, row.batch_id) for row in left] == [("pending", None)] * 3
     with pytest.raises(UserError):
-        forgetting.forget(context, BEGIN, BEGIN)
+        deletion.forget(context, BEGIN, BEGIN)
 
 
 def test_a_rejected_frame_of_the_range_goes_too(context: Context, hand: Hand) -> None:
     hand.add("hash:" + "0" * 64, ts=BEGIN - timedelta(hours=1))
     hand.add("hash:" + "0" * 64, ts=BEGIN)
     assert len(queries.rejections(context)) == 1
-    forgetting.forget(context, BEGIN, BEGIN + timedelta(seconds=1))
+    deletion.forget(context, BEGIN, BEGIN + timedelta(seconds=1))
     assert queries.rejections(context) == []
 
 

@@ -11,14 +11,17 @@ from sqlalchemy import func, select, update
 from pipeline.engine import traces
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.traces import AiCall
-from pipeline.screenshots import launching, queries, shards, working
-from pipeline.screenshots.analysis.provenance import Operation
-from pipeline.screenshots.frames import buffering, retention, storage
-from pipeline.screenshots.graph import forgetting, merges, nodes, search
-from pipeline.screenshots.graph.models import CALLS, NODES
-from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
-from pipeline.screenshots.states import Ask, Origin, WorkStatus
-from pipeline.screenshots.working import UsedCall
+from pipeline.flows.screenshots import plan, queries
+from pipeline.flows.screenshots.frames import buffer, files, retention
+from pipeline.flows.screenshots.graph import deletion, nodes, search
+from pipeline.flows.screenshots.graph.models import CALLS, NODES
+from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
+from pipeline.flows.screenshots.rules.provenance import Operation
+from pipeline.flows.screenshots.states import Ask, Origin, WorkStatus
+from pipeline.flows.screenshots.work import batch as working
+from pipeline.flows.screenshots.work import merge
+from pipeline.flows.screenshots.work import shard as shards
+from pipeline.flows.screenshots.work.batch import UsedCall
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Evidence, Hand, as_expansion, as_index, draft
 from tests.integration.screenshots.test_finding import everything
@@ -43,7 +46,7 @@ def waits(context: Context, hand: Hand, batch: int) -> None:
 
 
 def sent(context: Context, hand: Hand, batch: int) -> None:
-    launching.plan(context)
+    plan.plan(context)
 
 
 def analysing(context: Context, hand: Hand, batch: int) -> None:
@@ -95,7 +98,7 @@ def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_an
     batch, shots = hand.batch(ts=BEGIN)
     step(context, hand, batch)
     unit, shard = working.claim(context, batch, ME), shards.claim(context, batch, ME)
-    done = forgetting.forget(context, BEGIN, BEGIN + timedelta(seconds=2))
+    done = deletion.forget(context, BEGIN, BEGIN + timedelta(seconds=2))
     assert done.screenshots == 2
     left = [queries.screenshot(context, shot) for shot in shots[2:]]
     assert [(row.status, row.batch_id, row.error) for row in left] == [("pending", None, None)] * 3
@@ -113,14 +116,14 @@ def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_an
     assert SECRET not in everything(context)
     assert shards.settle(context, batch).status is None
     assert working.begin(context, batch) is None
-    assert launching.plan(context) == []
+    assert plan.plan(context) == []
     with context.db.read() as session:
         for table in (SHARDS, NODES, CALLS):
             assert session.execute(select(func.count()).select_from(table)).scalar() == 0
     # They wait for a batch like new ones, and are looked at again.
     with context.db.transaction() as session:
         session.execute(update(SHOTS).values(created_at=datetime.now(UTC) - timedelta(hours=1)))
-    (again,) = buffering.batch_ready(context)
+    (again,) = buffer.batch_ready(context)
     hand.analyse(again, [draft("what is left")])
     assert [queries.screenshot(context, shot).status for shot in shots[2:]] == ["succeeded"] * 3
 
@@ -130,13 +133,13 @@ def test_frame_whose_file_is_gone_does_not_wait_for_ever_when_its_batch_is_taken
 ) -> None:
     batch, shots = hand.batch(ts=BEGIN)
     missing = queries.screenshot(context, shots[4])
-    storage.discard(context.settings, [missing.file])
+    files.discard(context.settings, [missing.file])
     assert retention.image_of(context, missing) is None
     hand.look_at_all(batch)
     expired = SHOTS.c.id == shots[3]
     with context.db.transaction() as session:
         session.execute(update(SHOTS).where(expired).values(storage_state="deleted"))
-    forgetting.forget(context, BEGIN, BEGIN + timedelta(seconds=1))
+    deletion.forget(context, BEGIN, BEGIN + timedelta(seconds=1))
     states = [queries.screenshot(context, shot).status for shot in shots[1:]]
     assert states == ["pending", "pending", "succeeded", "failed_permanent"]
 
@@ -152,7 +155,7 @@ def test_batch_that_is_done_keeps_no_word_of_what_was_said_about_it(context: Con
     said = type(expansion)(expansion.nodes, expansion.edges, (f"“a {SECRET} node” was left out",))
     assert working.finish(context, unit, said, Origin.MODEL)
     assert SECRET in everything(context)
-    forgetting.forget(context, BEGIN, BEGIN + timedelta(seconds=1))
+    deletion.forget(context, BEGIN, BEGIN + timedelta(seconds=1))
     assert SECRET not in everything(context)
     with context.db.read() as session:
         assert list(session.execute(select(NODES.c.title)).scalars()) == ["other"]
@@ -165,12 +168,12 @@ def test_merge_that_told_of_both_nodes_keeps_no_word_of_the_one_that_goes(contex
     hand.merge_all()
     batch, shots = hand.batch(ts=BEGIN + timedelta(hours=1))
     (plain,) = hand.analyse(batch, [draft("plain", shots, thread="t", at=BEGIN + timedelta(hours=1))])
-    unit = merges.claim(context, ME)
+    unit = merge.claim(context, ME)
     assert unit is not None
     content = nodes.Content(f"a {SECRET} node & plain")
     call = UsedCall(Operation.MERGE, "p", "m", "", 1, Ask.FIRST, shots)
-    assert merges.commit(context, unit, content, call, trace("text_merge", f"{SECRET} & plain")) is merges.Merged.DONE
-    forgetting.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
+    assert merge.commit(context, unit, content, call, trace("text_merge", f"{SECRET} & plain")) is merge.Merged.DONE
+    deletion.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
     assert SECRET not in everything(context)
     assert queries.show(context, plain).node.title == "plain"
     with context.db.read() as session:
@@ -183,11 +186,11 @@ def test_node_that_is_being_merged_is_not_merged_with_what_is_deleted(context: C
     hand.merge_all()
     batch, shots = hand.batch(ts=BEGIN + timedelta(hours=1))
     (plain,) = hand.analyse(batch, [Draft("event", nodes.Content("plain"), BEGIN + timedelta(hours=1), shots, "t")])
-    unit = merges.claim(context, ME)
+    unit = merge.claim(context, ME)
     assert unit is not None
-    forgetting.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
-    late = merges.commit(context, unit, nodes.Content(f"{SECRET} + plain"), trace=trace("text_merge", SECRET))
-    assert late is merges.Merged.AGAIN
+    deletion.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
+    late = merge.commit(context, unit, nodes.Content(f"{SECRET} + plain"), trace=trace("text_merge", SECRET))
+    assert late is merge.Merged.AGAIN
     assert SECRET not in everything(context)
     assert hand.merge_all() == 1
     assert queries.show(context, plain).node.title == "plain"
@@ -203,7 +206,7 @@ def test_traces_of_other_batches_are_left_alone(context: Context, hand: Hand) ->
     with context.db.transaction() as session:
         for batch in (first, second):
             traces.record(session, working.FLOW, batch, "expand", trace("text_expand", f"reply {batch}"))
-    forgetting.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
+    deletion.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
     with context.db.read() as session:
         previews = list(session.execute(select(AiCall.preview).order_by(AiCall.id)).scalars())
     assert previews == ["", f"reply {second}"]
@@ -216,7 +219,7 @@ def test_no_word_of_it_is_left_in_the_database_file(context: Context, hand: Hand
         batch, shots = hand.batch(ts=BEGIN + timedelta(days=day))
         evidence = {shots[0]: Evidence(f"kangaroo{word}")}
         hand.analyse(batch, [draft(word, summary=f"zebra{word}", at=BEGIN + timedelta(days=day))], evidence)
-    forgetting.forget(context, BEGIN - timedelta(hours=1), BEGIN + timedelta(hours=1))
+    deletion.forget(context, BEGIN - timedelta(hours=1), BEGIN + timedelta(hours=1))
     left = b"".join(file.read_bytes() for file in data_dir.glob("penstock.db*"))
     for word in (b"xylophonequux", b"kangarooxylo", b"zebraxylo"):
         assert word not in left

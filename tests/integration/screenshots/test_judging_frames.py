@@ -13,11 +13,12 @@ from sqlalchemy import select, update
 
 from pipeline.engine import live
 from pipeline.engine.errors import UserError
-from pipeline.providers.flow_settings import screenshot_settings
-from pipeline.screenshots import queries
-from pipeline.screenshots.frames import hashing, ingest, ledger, storage
-from pipeline.screenshots.frames.ingest import Frame, Taken
-from pipeline.screenshots.models import REJECTIONS, SHOTS, SOURCES
+from pipeline.flows.screenshots import queries
+from pipeline.flows.screenshots.frames import files as storage
+from pipeline.flows.screenshots.frames import fingerprint, intake, rejections
+from pipeline.flows.screenshots.frames.intake import Frame, Taken
+from pipeline.flows.screenshots.live import screenshot_settings
+from pipeline.flows.screenshots.models import REJECTIONS, SHOTS, SOURCES
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Hand
 from tests.integration.screenshots.test_taking_in import age, behind, files
@@ -29,7 +30,7 @@ EDITOR = Desktop(lines=12)
 def take(context: Context, picture: Image.Image | bytes | Path, second: int = 0, **named: str) -> Taken:
     data = encoded(picture) if isinstance(picture, Image.Image) else picture
     source = named.pop("source", "screen:1")
-    return ingest.ingest(context, data, Frame(source, BEGIN + timedelta(seconds=second), **named))
+    return intake.ingest(context, data, Frame(source, BEGIN + timedelta(seconds=second), **named))
 
 
 def test_a_frame_has_a_private_copy_that_stays_when_the_original_goes(context: Context, hand: Hand) -> None:
@@ -40,7 +41,7 @@ def test_a_frame_has_a_private_copy_that_stays_when_the_original_goes(context: C
     row = queries.screenshot(context, taken.shot_id or 0)
     stored = storage.path_of(context.settings, row.file)
     assert taken.accepted
-    assert (stored.read_bytes(), row.size_bytes, row.phash) == (data, len(data), hashing.read_frame(data).phash)
+    assert (stored.read_bytes(), row.size_bytes, row.phash) == (data, len(data), fingerprint.read_frame(data).phash)
     if os.name == "posix":
         assert [stat.S_IMODE(one.stat().st_mode) for one in (stored, stored.parent)] == [0o600, 0o700]
 
@@ -80,12 +81,12 @@ def test_what_pressure_rejects_is_in_the_ledger_with_the_wider_threshold(context
     rules = context.settings.screenshots
     one = noise("one").resize((640, 640), Image.Resampling.NEAREST)
     other = one.copy()
-    before = hashing.phash(one)
+    before = fingerprint.phash(one)
     for row in range(0, 640, 10):
         ImageDraw.Draw(other).rectangle((0, row, 9, row + 9), fill="white")
-        if hashing.distance(before, hashing.phash(other)) > rules.dedup_threshold:
+        if fingerprint.distance(before, fingerprint.phash(other)) > rules.dedup_threshold:
             break
-    bits = hashing.distance(before, hashing.phash(other))
+    bits = fingerprint.distance(before, fingerprint.phash(other))
     assert rules.dedup_threshold < bits <= rules.dedup_threshold_pressed
     take(context, one)
     behind(context, 1)
@@ -113,10 +114,10 @@ def test_order_of_arrival_says_what_is_recent_when_the_clock_goes_back(context: 
 
 
 def test_an_inactive_source_is_refused_and_another_is_not(context: Context, hand: Hand) -> None:
-    ingest.set_active(context, "window:7", active=False)
+    intake.set_active(context, "window:7", active=False)
     assert hand.add(source="window:7").reason == "inactive"
     assert hand.add(source="window:8").accepted
-    ingest.set_active(context, "window:7", active=True)
+    intake.set_active(context, "window:7", active=True)
     assert hand.add(source="window:7").accepted
     assert len(files(context)) == 2
     assert [row.reason for row in queries.rejections(context)] == ["inactive"]
@@ -180,7 +181,7 @@ def test_what_is_no_file_is_refused_by_name(context: Context, tmp_path: Path, na
 
 def test_a_time_without_zone_is_refused(context: Context) -> None:
     with pytest.raises(UserError, match="zone"):
-        ingest.ingest(context, encoded(noise("one")), Frame("screen:1", datetime(2026, 3, 1)))  # noqa: DTZ001
+        intake.ingest(context, encoded(noise("one")), Frame("screen:1", datetime(2026, 3, 1)))  # noqa: DTZ001
 
 
 def test_text_that_no_database_takes_does_no_harm(context: Context) -> None:
@@ -216,7 +217,7 @@ class TestExclusions:
 def test_one_that_became_new_between_the_glance_and_the_decision_has_its_file(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest, "_looks_new", lambda *_: False)
+    monkeypatch.setattr(intake, "_looks_new", lambda *_: False)
     taken = take(context, noise("one"))
     assert taken.accepted
     assert files(context) == {queries.screenshot(context, taken.shot_id or 0).file}
@@ -226,7 +227,7 @@ def test_one_that_became_known_between_the_glance_and_the_decision_leaves_no_fil
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(context, draw())
-    monkeypatch.setattr(ingest, "_looks_new", lambda *_: True)
+    monkeypatch.setattr(intake, "_looks_new", lambda *_: True)
     assert take(context, draw()).reason == "known"
     assert take(context, draw(), 1).reason == "duplicate"
     assert len(files(context)) == 1
@@ -238,7 +239,7 @@ def test_a_file_stays_when_nobody_knows_whether_its_row_was_committed(
     def cut_off(*_: object) -> None:
         raise ConnectionError
 
-    monkeypatch.setattr(ingest, "_decide", cut_off)
+    monkeypatch.setattr(intake, "_decide", cut_off)
     with pytest.raises(ConnectionError):
         take(context, noise("one"))
     assert len(files(context)) == 1
@@ -296,7 +297,7 @@ def test_the_ledger_is_kept_for_its_days_only(context: Context) -> None:
     with context.db.transaction() as session:
         for age_days in (1, 29, 31):
             then = now - timedelta(days=age_days)
-            ledger.note(session, "screen:1", then, "duplicate", then, sha256=str(age_days))
-    ledger.prune(context)
+            rejections.note(session, "screen:1", then, "duplicate", then, sha256=str(age_days))
+    rejections.prune(context)
     with context.db.read() as session:
         assert sorted(session.execute(select(REJECTIONS.c.sha256)).scalars()) == ["1", "29"]

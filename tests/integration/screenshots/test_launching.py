@@ -11,15 +11,17 @@ from sqlalchemy import select, update
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.relaunch import MAX_RELAUNCH_S, RELAUNCH_AFTER_S
+from pipeline.flows.screenshots import plan, recovery
+from pipeline.flows.screenshots.live import SCREENSHOT_TEXT, SCREENSHOT_VISION
+from pipeline.flows.screenshots.models import BATCHES
+from pipeline.flows.screenshots.plan import TURN, BatchLaunch, places
+from pipeline.flows.screenshots.routes import CONTROL, CPU
+from pipeline.flows.screenshots.states import Step, WorkStatus
+from pipeline.flows.screenshots.work import batch as working
+from pipeline.flows.screenshots.work import shard as shards
 from pipeline.providers import gates
-from pipeline.providers.flow_settings import SCREENSHOT_TEXT, SCREENSHOT_VISION
-from pipeline.screenshots import launching, recovery, shards, working
-from pipeline.screenshots.launching import TURN, BatchLaunch, places
-from pipeline.screenshots.models import BATCHES
-from pipeline.screenshots.routing import CONTROL, CPU
-from pipeline.screenshots.states import Step, WorkStatus
 from pipeline.storage.context import Context
-from tasks import screenshot_tasks
+from tasks.screenshots import canvas
 from tests.integration.screenshots.conftest import ME, Hand
 
 HOUR = timedelta(hours=1)
@@ -70,7 +72,7 @@ def row_of(context: Context, batch: int) -> Any:
 
 
 def sent(context: Context) -> list[int]:
-    return [one.id for one in launching.plan(context)]
+    return [one.id for one in plan.plan(context)]
 
 
 def finish(context: Context, batch: int) -> None:
@@ -85,7 +87,7 @@ def overdue(context: Context, batch: int) -> None:
 
 def test_a_launch_says_where_each_step_goes(context: Context, new: Callable[..., list[int]]) -> None:
     (batch,) = new(1)
-    assert launching.plan(context) == [BatchLaunch(batch, Step.ANALYSE, SCREENSHOT_TEXT)]
+    assert plan.plan(context) == [BatchLaunch(batch, Step.ANALYSE, SCREENSHOT_TEXT)]
     row = row_of(context, batch)
     assert (row.launches, row.queue, row.status) == (1, SCREENSHOT_VISION, "pending")
 
@@ -151,28 +153,28 @@ def test_what_recovers_lets_others_pass_only_in_places_that_no_new_batch_wants(
     context: Context, new: Callable[..., list[int]]
 ) -> None:
     old = set(new(8, HOUR))
-    first = launching.plan(context)
+    first = plan.plan(context)
     assert {one.id for one in first} <= old
     assert all(one.filler for one in first)
     new(8)
     for one in first:
         finish(context, one.id)
-    second = launching.plan(context)
+    second = plan.plan(context)
     assert any(one.id in old for one in second), "beside new batches it has turns of its own"
     assert not any(one.filler for one in second)
 
 
 def test_messages_are_counted_whatever_their_priority(context: Context) -> None:
     for priority in (0, 3, 9):
-        signature = screenshot_tasks.wake.si().set(queue=SCREENSHOT_TEXT, priority=priority)
+        signature = canvas.wake.si().set(queue=SCREENSHOT_TEXT, priority=priority)
         signature.apply_async()
     assert queue_depths(context.redis, [SCREENSHOT_TEXT, CONTROL]) == {SCREENSHOT_TEXT: 3, CONTROL: 0}
 
 
 def test_only_the_flows_own_queues_know_less_urgent_messages() -> None:
-    assert [screenshot_tasks.priority(queue, True) for queue in (SCREENSHOT_VISION, SCREENSHOT_TEXT)] == [3, 3]
-    assert [screenshot_tasks.priority(queue, True) for queue in (CONTROL, CPU, "vision.other")] == [0, 0, 0]
-    assert screenshot_tasks.priority(SCREENSHOT_VISION, False) == 0
+    assert [canvas.priority(queue, True) for queue in (SCREENSHOT_VISION, SCREENSHOT_TEXT)] == [3, 3]
+    assert [canvas.priority(queue, True) for queue in (CONTROL, CPU, "vision.other")] == [0, 0, 0]
+    assert canvas.priority(SCREENSHOT_VISION, False) == 0
 
 
 def test_what_was_tried_before_is_in_the_recovery_lane_however_new(
@@ -215,7 +217,7 @@ def test_what_was_analysed_is_sent_first_and_from_there_on(context: Context, han
     change(context, analysed, launches=0, launch_due_at=None)
     for batch in new(1):
         finish(context, batch)
-    assert launching.plan(context) == [BatchLaunch(analysed, Step.EXPAND, SCREENSHOT_TEXT)]
+    assert plan.plan(context) == [BatchLaunch(analysed, Step.EXPAND, SCREENSHOT_TEXT)]
     assert row_of(context, analysed).queue == SCREENSHOT_TEXT
     assert sent(context) == []
 
@@ -302,7 +304,7 @@ def test_the_rest_of_a_batch_whose_messages_were_lost_in_the_middle_is_sent(
     hand.look_at_all(second)
     for batch in (first, second):
         overdue(context, batch)
-    assert launching.plan(context) == [
+    assert plan.plan(context) == [
         BatchLaunch(first, Step.ANALYSE, SCREENSHOT_TEXT), BatchLaunch(second, Step.EXPAND, SCREENSHOT_TEXT),
     ]  # fmt: skip
     begun = working.begin(context, first)
@@ -342,7 +344,7 @@ def test_what_waits_behind_the_text_models_breaker_goes_on_without_it(
     assert sent(context) == []
     gates.sync(context)
     gates.breaker(context, "ai:text").open(600, "by hand")
-    assert launching.plan(context) == [BatchLaunch(batch, Step.EXPAND, CONTROL)]
+    assert plan.plan(context) == [BatchLaunch(batch, Step.EXPAND, CONTROL)]
     assert sent(context) == [], "once"
 
 
@@ -377,5 +379,5 @@ class TestWithoutProviders:
 
     def test_frames_are_looked_at_by_this_machine(self, context: Context, new: Callable[..., list[int]]) -> None:
         (batch,) = new(1)
-        assert launching.plan(context) == [BatchLaunch(batch, Step.ANALYSE, CONTROL)]
+        assert plan.plan(context) == [BatchLaunch(batch, Step.ANALYSE, CONTROL)]
         assert row_of(context, batch).queue == CPU

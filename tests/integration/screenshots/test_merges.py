@@ -11,16 +11,19 @@ from structlog.testing import capture_logs
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.screenshots import queries, recovery, working
-from pipeline.screenshots.analysis.schemas import EntityMention
-from pipeline.screenshots.batching import HistoryPack
-from pipeline.screenshots.graph import forgetting, merges, nodes, vectorising
-from pipeline.screenshots.graph.merges import Merged
-from pipeline.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, THREADS
-from pipeline.screenshots.graph.nodes import Content
-from pipeline.screenshots.models import BATCHES
-from pipeline.screenshots.states import Origin
-from pipeline.screenshots.working import BatchUnit
+from pipeline.flows.screenshots import queries, recovery
+from pipeline.flows.screenshots.graph import deletion, nodes
+from pipeline.flows.screenshots.graph import vectors as vectorising
+from pipeline.flows.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, THREADS
+from pipeline.flows.screenshots.graph.nodes import Content
+from pipeline.flows.screenshots.models import BATCHES
+from pipeline.flows.screenshots.rules.batches import HistoryPack
+from pipeline.flows.screenshots.rules.schemas import EntityMention
+from pipeline.flows.screenshots.states import Origin
+from pipeline.flows.screenshots.work import batch as working
+from pipeline.flows.screenshots.work import merge
+from pipeline.flows.screenshots.work.batch import BatchUnit
+from pipeline.flows.screenshots.work.merge import Merged
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Hand, as_expansion, both, draft
@@ -107,12 +110,12 @@ def test_a_vector_of_an_older_text_is_discarded(context: Context, hand: Hand) ->
 
 def test_a_target_that_changed_meanwhile_is_not_overwritten(context: Context, hand: Hand) -> None:
     first, second = two_batches(hand)
-    unit = merges.claim(context, ME)
+    unit = merge.claim(context, ME)
     assert unit is not None
     assert unit.target_id == first
     with context.db.transaction() as session:
         session.execute(update(NODES).where(NODES.c.id == first).values(version=7, title="changed"))
-    assert merges.commit(context, unit, Content("lost update")) is merges.Merged.AGAIN
+    assert merge.commit(context, unit, Content("lost update")) is merge.Merged.AGAIN
     assert queries.show(context, first).node.title == "changed"
     assert queries.show(context, second).node.attempts == 0
     assert hand.merge_all() == 1
@@ -121,10 +124,10 @@ def test_a_target_that_changed_meanwhile_is_not_overwritten(context: Context, ha
 
 def test_a_merge_whose_claim_was_taken_away_changes_nothing(context: Context, hand: Hand) -> None:
     first, _ = two_batches(hand)
-    unit = merges.claim(context, ME)
+    unit = merge.claim(context, ME)
     assert unit is not None
     assert recovery.free_lost(context, {ME.worker_id}) == 1
-    assert merges.commit(context, unit, Content("late")) is merges.Merged.LOST
+    assert merge.commit(context, unit, Content("late")) is merge.Merged.LOST
     assert queries.show(context, first).node.title == "first"
 
 
@@ -140,12 +143,12 @@ def test_merges_into_one_node_at_once_lose_no_update_and_make_no_duplicate(conte
     def work(number: int) -> int:
         barrier.wait(30)
         done = 0
-        while merges.waiting(context):
-            unit = merges.claim(context, Owner(f"w{number}", f"r{number}"))
+        while merge.waiting(context):
+            unit = merge.claim(context, Owner(f"w{number}", f"r{number}"))
             if unit is None:
                 continue
             merged = both(unit.target, unit.content) if unit.target else None
-            done += merges.commit(context, unit, merged) is merges.Merged.DONE
+            done += merge.commit(context, unit, merged) is merge.Merged.DONE
         return done
 
     with ThreadPoolExecutor(3) as pool:
@@ -170,9 +173,9 @@ def test_a_cycle_in_the_data_ends(context: Context, hand: Hand) -> None:
 
 def test_a_merge_that_is_given_up_can_be_replayed(context: Context, hand: Hand) -> None:
     _, second = two_batches(hand)
-    unit = merges.claim(context, ME)
+    unit = merge.claim(context, ME)
     assert unit is not None
-    assert merges.fail(context, unit, UnitError("refused", kind=ErrorKind.PERMANENT)).final
+    assert merge.fail(context, unit, UnitError("refused", kind=ErrorKind.PERMANENT)).final
     assert [(letter.kind, letter.id, letter.reason) for letter in recovery.dead_letters(context)] == [
         ("merge", second, "refused")
     ]
@@ -240,23 +243,23 @@ def test_deleting_and_merging_do_not_wait_for_each_other(
     for day, title in enumerate(("a", "b")):
         batch, _ = hand.batch(ts=BEGIN + timedelta(days=day))
         hand.analyse(batch, [draft(title, thread="thread_a", at=BEGIN + timedelta(days=day))])
-    first = merges.claim(context, ME)
+    first = merge.claim(context, ME)
     assert first is not None
-    assert merges.commit(context, first) is Merged.DONE
-    unit = merges.claim(context, ME)
+    assert merge.commit(context, first) is Merged.DONE
+    unit = merge.claim(context, ME)
     assert unit is not None
     assert unit.target is not None
-    is_merging, change = threading.Event(), merges._change_target
+    is_merging, change = threading.Event(), merge._change_target
 
     def slowly(*arguments: Any) -> None:
         is_merging.set()
         time.sleep(0.5)
         change(*arguments)
 
-    monkeypatch.setattr(merges, "_change_target", slowly)
+    monkeypatch.setattr(merge, "_change_target", slowly)
     with capture_logs() as logs, ThreadPoolExecutor() as pool:
-        merged = pool.submit(merges.commit, context, unit, Content("ab"))
+        merged = pool.submit(merge.commit, context, unit, Content("ab"))
         assert is_merging.wait(10)
-        forgotten = forgetting.forget(context, BEGIN + timedelta(hours=12), BEGIN + timedelta(days=2))
+        forgotten = deletion.forget(context, BEGIN + timedelta(hours=12), BEGIN + timedelta(days=2))
     assert (merged.result(), forgotten.nodes, forgotten.restored) == (Merged.DONE, 1, 1)
     assert not [line for line in logs if line["event"] == "database.retry"]

@@ -7,12 +7,14 @@ from sqlalchemy import event, select, update
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.screenshots import launching, queries, recovery, retrying, shards, working
-from pipeline.screenshots.frames import buffering, retention, storage
-from pipeline.screenshots.graph import merges
-from pipeline.screenshots.graph.models import NODES
-from pipeline.screenshots.models import BATCHES, SHARDS
-from pipeline.screenshots.states import Step, WorkStatus
+from pipeline.flows.screenshots import plan, queries, recovery
+from pipeline.flows.screenshots.frames import buffer, files, retention
+from pipeline.flows.screenshots.graph.models import NODES
+from pipeline.flows.screenshots.models import BATCHES, SHARDS
+from pipeline.flows.screenshots.states import Step, WorkStatus
+from pipeline.flows.screenshots.work import batch as working
+from pipeline.flows.screenshots.work import merge, retry
+from pipeline.flows.screenshots.work import shard as shards
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import ME, Hand, draft
 
@@ -45,7 +47,7 @@ def waiting_merge(hand: Hand) -> int:
 
 def test_shard_of_a_lost_worker_is_sent_again_at_once_and_its_siblings_are_not(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    launching.plan(context)
+    plan.plan(context)
     working.begin(context, batch)
     lost, sibling = shards.claim(context, batch, ME), shards.claim(context, batch, OTHER)
     assert lost is not None
@@ -53,9 +55,9 @@ def test_shard_of_a_lost_worker_is_sent_again_at_once_and_its_siblings_are_not(c
     assert recovery.workers(context) == {ME.worker_id, OTHER.worker_id}
     assert recovery.free_lost(context, {ME.worker_id}) == 1
     assert recovery.workers(context) == {OTHER.worker_id}
-    assert launching.plan(context) == [], "a sibling's worker lives and goes on"
+    assert plan.plan(context) == [], "a sibling's worker lives and goes on"
     hand.look(sibling)
-    assert [launch.step for launch in launching.plan(context)] == [Step.ANALYSE]
+    assert [launch.step for launch in plan.plan(context)] == [Step.ANALYSE]
     begun = working.begin(context, batch)
     assert begun is not None
     assert (begun.due, begun.is_new) == (2, False)
@@ -71,7 +73,7 @@ def test_batch_of_a_worker_that_is_lost_while_it_makes_nodes_is_sent_again_from_
     hand.look_at_all(batch)
     assert working.claim(context, batch, ME) is not None
     assert recovery.free_lost(context, {ME.worker_id}) == 1
-    assert [(launch.id, launch.step) for launch in launching.plan(context)] == [(batch, Step.EXPAND)]
+    assert [(launch.id, launch.step) for launch in plan.plan(context)] == [(batch, Step.EXPAND)]
     unit = working.claim(context, batch, OTHER)
     assert unit is not None
     assert unit.attempts == 2
@@ -79,18 +81,18 @@ def test_batch_of_a_worker_that_is_lost_while_it_makes_nodes_is_sent_again_from_
 
 def test_merge_of_a_lost_worker_is_claimed_again(context: Context, hand: Hand) -> None:
     node = waiting_merge(hand)
-    assert merges.claim(context, ME) is not None
-    assert merges.claim(context, OTHER) is None
+    assert merge.claim(context, ME) is not None
+    assert merge.claim(context, OTHER) is None
     assert recovery.free_lost(context, {ME.worker_id}) == 1
-    unit = merges.claim(context, OTHER)
+    unit = merge.claim(context, OTHER)
     assert unit is not None
     assert (unit.id, unit.attempts) == (node, 2)
 
 
 def test_merge_message_that_comes_again_gives_back_what_its_lost_process_held(context: Context, hand: Hand) -> None:
     node = waiting_merge(hand)
-    assert merges.claim(context, ME) is not None
-    unit = merges.claim(context, ME)
+    assert merge.claim(context, ME) is not None
+    unit = merge.claim(context, ME)
     assert unit is not None
     assert (unit.id, unit.attempts) == (node, 2)
     assert hand.merge_all() == 1
@@ -98,11 +100,11 @@ def test_merge_message_that_comes_again_gives_back_what_its_lost_process_held(co
 
 def test_merge_whose_last_attempt_is_lost_is_a_dead_letter_that_can_be_replayed(context: Context, hand: Hand) -> None:
     node = waiting_merge(hand)
-    attempts = retrying.policy(context.settings.screenshots).max_attempts
+    attempts = retry.policy(context.settings.screenshots).max_attempts
     for attempt in range(attempts):
-        assert merges.claim(context, ME) is not None, attempt
+        assert merge.claim(context, ME) is not None, attempt
         recovery.free_lost(context, {ME.worker_id})
-    assert merges.claim(context, ME) is None
+    assert merge.claim(context, ME) is None
     (letter,) = recovery.dead_letters(context)
     assert (letter.kind, letter.id, letter.attempts) == ("merge", node, attempts)
     assert letter.reason == "the worker was lost while it worked on this (after 6 attempts)"
@@ -114,21 +116,21 @@ def test_shard_whose_last_attempt_is_lost_ends_its_batch_though_nobody_is_left_t
     context: Context, hand: Hand
 ) -> None:
     batch, _ = hand.batch()
-    launching.plan(context)
+    plan.plan(context)
     working.begin(context, batch)
-    for _ in range(retrying.policy(context.settings.screenshots).max_attempts):
+    for _ in range(retry.policy(context.settings.screenshots).max_attempts):
         assert shards.claim(context, batch, ME) is not None
         recovery.free_lost(context, {ME.worker_id})
     while shard := shards.claim(context, batch, ME):
         hand.look(shard)
     with context.db.transaction() as session:
         session.execute(update(BATCHES).values(launch_due_at=None))
-    assert [launch.id for launch in launching.plan(context)] == [batch]
+    assert [launch.id for launch in plan.plan(context)] == [batch]
     begun = working.begin(context, batch)
     assert begun is not None
     assert (begun.due, begun.all_done) == (0, False)
     assert shards.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
-    assert launching.plan(context) == []
+    assert plan.plan(context) == []
 
 
 def test_worker_that_ends_gives_back_all_it_holds_without_an_attempt(context: Context, hand: Hand) -> None:
@@ -137,7 +139,7 @@ def test_worker_that_ends_gives_back_all_it_holds_without_an_attempt(context: Co
     hand.look_at_all(expanding)
     analysing, _ = hand.batch()
     working.begin(context, analysing)
-    assert merges.claim(context, ME) is not None
+    assert merge.claim(context, ME) is not None
     assert working.claim(context, expanding, ME) is not None
     assert shards.claim(context, analysing, ME) is not None
     mine = shards.claim(context, analysing, OTHER)
@@ -149,7 +151,7 @@ def test_worker_that_ends_gives_back_all_it_holds_without_an_attempt(context: Co
         batch = session.execute(select(BATCHES).where(BATCHES.c.id == expanding)).one()
         shard = session.execute(select(SHARDS).where(SHARDS.c.batch_id == analysing, SHARDS.c.number == 0)).one()
     assert (batch.status, batch.attempts, shard.status, shard.attempts) == ("pending", 0, "pending", 0)
-    assert (expanding, Step.EXPAND) in [(launch.id, launch.step) for launch in launching.plan(context)]
+    assert (expanding, Step.EXPAND) in [(launch.id, launch.step) for launch in plan.plan(context)]
     assert hand.look(mine)
 
 
@@ -171,7 +173,7 @@ def test_dead_letter_of_a_batch_does_not_bring_back_frames_whose_files_are_gone(
     working.begin(context, batch)
     shard = shards.claim(context, batch, ME)
     assert shard is not None
-    storage.discard(context.settings, [shard.shots[1].file])
+    files.discard(context.settings, [shard.shots[1].file])
     retention.image_of(context, shard.shots[1])
     shards.failed(context, shard, UnitError("refused", kind=ErrorKind.PERMANENT))
     while shard := shards.claim(context, batch, ME):
@@ -194,9 +196,9 @@ def test_what_is_asked_every_few_seconds_reads_no_whole_table(context: Context) 
     recovery.workers(context)
     recovery.free_lost(context, {"gone:1:a"})
     recovery.next_wait_s(context)
-    buffering.batch_ready(context)
-    buffering.batch_orphans(context)
-    buffering.next_look_s(context)
+    buffer.batch_ready(context)
+    buffer.batch_orphans(context)
+    buffer.next_look_s(context)
     event.remove(context.db.engine, "before_cursor_execute", note)
     with context.db.engine.connect() as connection:
         steps = {

@@ -2,9 +2,9 @@
 
 import pytest
 
+from pipeline.flows.screenshots.live import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
+from pipeline.flows.screenshots.routes import CONTROL, CPU, Routes, looker_of, routes, writer_of
 from pipeline.providers import gates
-from pipeline.providers.flow_settings import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
-from pipeline.screenshots.routing import CONTROL, CPU, Routes, looker_of, routes, writer_of
 from pipeline.storage.context import Context
 
 OTHERS = "vision.other"

@@ -10,11 +10,12 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from pipeline.engine.errors import UserError
-from pipeline.screenshots import queries
-from pipeline.screenshots.batching import HistoryPack
-from pipeline.screenshots.frames import buffering, ingest, storage
-from pipeline.screenshots.graph.models import THREADS
-from pipeline.screenshots.models import BATCHES, SHOTS, SOURCES
+from pipeline.flows.screenshots import queries
+from pipeline.flows.screenshots.frames import buffer, intake
+from pipeline.flows.screenshots.frames import files as storage
+from pipeline.flows.screenshots.graph.models import THREADS
+from pipeline.flows.screenshots.models import BATCHES, SHOTS, SOURCES
+from pipeline.flows.screenshots.rules.batches import HistoryPack
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Hand, draft
 
@@ -88,33 +89,33 @@ def test_a_batch_is_told_of_late_threads_and_open_segments(context: Context, han
 def test_fewer_wait_for_the_time_out_then_the_beat_makes_one_batch(context: Context, hand: Hand) -> None:
     hand.add()
     hand.add()
-    assert buffering.batch_ready(context) == []
-    waits = buffering.next_look_s(context)
+    assert buffer.batch_ready(context) == []
+    waits = buffer.next_look_s(context)
     assert waits is not None
     assert 0 < waits <= 30
     age(context, 31)
-    assert buffering.next_look_s(context) == 0
-    assert len(buffering.batch_ready(context)) == 1
-    assert buffering.batch_ready(context) == []
-    assert buffering.next_look_s(context) is None
+    assert buffer.next_look_s(context) == 0
+    assert len(buffer.batch_ready(context)) == 1
+    assert buffer.batch_ready(context) == []
+    assert buffer.next_look_s(context) is None
 
 
 def test_a_frame_from_the_future_does_not_wait_until_the_clock_comes_there(context: Context, hand: Hand) -> None:
     hand.add()
     age(context, -3600)
-    assert buffering.next_look_s(context) == 0
-    assert len(buffering.batch_ready(context)) == 1
+    assert buffer.next_look_s(context) == 0
+    assert len(buffer.batch_ready(context)) == 1
 
 
 def test_orphans_are_batched_after_the_time_out_and_five_seconds(context: Context, hand: Hand) -> None:
     hand.add(source="screen:1")
     hand.add(source="window:2")
-    ingest.set_active(context, "window:2", active=False)
+    intake.set_active(context, "window:2", active=False)
     age(context, 34)
-    assert buffering.batch_orphans(context) == []
+    assert buffer.batch_orphans(context) == []
     age(context, 36)
-    assert len(buffering.batch_orphans(context)) == 2
-    assert buffering.batch_orphans(context) == []
+    assert len(buffer.batch_orphans(context)) == 2
+    assert buffer.batch_orphans(context) == []
 
 
 def test_many_frames_left_behind_make_full_batches_and_one_rest(context: Context, hand: Hand) -> None:
@@ -128,7 +129,7 @@ def test_many_frames_left_behind_make_full_batches_and_one_rest(context: Context
     with context.db.transaction() as session:
         session.execute(insert(SHOTS), left)
     age(context, 40)
-    assert len(buffering.batch_ready(context)) == 10
+    assert len(buffer.batch_ready(context)) == 10
     sizes = [len(json.loads(row.shot_ids)) for row in queries.batches(context)]
     assert sorted(sizes) == [2] + [5] * 9
 
@@ -145,7 +146,7 @@ def test_adds_and_looks_at_once_make_each_frame_part_of_exactly_one_batch(contex
 
     def look(way: int) -> list[int]:
         barrier.wait(30)
-        return buffering.batch_ready(context) if way else buffering.batch_orphans(context)
+        return buffer.batch_ready(context) if way else buffer.batch_orphans(context)
 
     with ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(add, 0), pool.submit(add, 1), pool.submit(look, 0), pool.submit(look, 1)]
@@ -179,13 +180,13 @@ def test_while_analysis_is_behind_batches_are_longer_and_wait_longer(context: Co
     assert [len(one.batches) for one in taken] == [0] * 9 + [1]
     assert {one.threshold for one in taken} == {context.settings.screenshots.dedup_threshold_pressed}
     hand.add()
-    waits = buffering.next_look_s(context)
+    waits = buffer.next_look_s(context)
     assert waits is not None
     assert 30 < waits <= 60
     age(context, 40)
-    assert buffering.batch_ready(context) == buffering.batch_orphans(context) == []
+    assert buffer.batch_ready(context) == buffer.batch_orphans(context) == []
     age(context, 61)
-    assert len(buffering.batch_ready(context)) == 1
+    assert len(buffer.batch_ready(context)) == 1
 
 
 def test_pressure_stays_until_half_of_what_began_it_is_left(context: Context, hand: Hand) -> None:
@@ -198,7 +199,7 @@ def test_pressure_stays_until_half_of_what_began_it_is_left(context: Context, ha
             over = session.execute(waiting).scalars().all()[count:]
             session.execute(update(BATCHES).where(BATCHES.c.id.in_(over)).values(status="succeeded"))
             source = session.execute(select(SOURCES).where(SOURCES.c.key == "screen:1")).one()
-            assert buffering.pressure_on(session, source, rules).level == expected
+            assert buffer.pressure_on(session, source, rules).level == expected
     assert hand.add().threshold == rules.dedup_threshold
 
 
@@ -220,4 +221,4 @@ def test_a_time_that_no_other_can_be_counted_back_from_is_refused(context: Conte
         assert refused.value.code == "bad_time"
     hand.add(ts=datetime(1970, 1, 1, tzinfo=UTC))
     age(context, 60)
-    assert len(buffering.batch_ready(context)) == 1
+    assert len(buffer.batch_ready(context)) == 1

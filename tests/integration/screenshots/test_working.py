@@ -5,11 +5,14 @@ from sqlalchemy import select, update
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.screenshots import launching, queries, recovery, retrying, shards, working
-from pipeline.screenshots.frames import retention, storage
-from pipeline.screenshots.models import BATCHES, SHARDS, SHOTS
-from pipeline.screenshots.shards import ShardUnit
-from pipeline.screenshots.states import Origin, WorkStatus
+from pipeline.flows.screenshots import plan, queries, recovery
+from pipeline.flows.screenshots.frames import files, retention
+from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
+from pipeline.flows.screenshots.states import Origin, WorkStatus
+from pipeline.flows.screenshots.work import batch as working
+from pipeline.flows.screenshots.work import retry
+from pipeline.flows.screenshots.work import shard as shards
+from pipeline.flows.screenshots.work.shard import ShardUnit
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import ME, Evidence, Hand, as_expansion, draft
 
@@ -149,7 +152,7 @@ def test_a_message_that_comes_again_gives_back_what_its_lost_process_held(contex
 
 def test_a_crash_on_the_last_attempt_makes_a_dead_letter_not_a_stranded_row(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    attempts = retrying.policy(context.settings.screenshots).max_attempts
+    attempts = retry.policy(context.settings.screenshots).max_attempts
     assert attempts == 6  # every one of the five waits is used
     working.begin(context, batch)
     for attempt in range(attempts):
@@ -170,7 +173,7 @@ def test_a_crash_on_the_last_attempt_makes_a_dead_letter_not_a_stranded_row(cont
 def test_a_crash_on_the_last_attempt_of_making_nodes_makes_a_dead_letter(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     hand.look_at_all(batch)
-    attempts = retrying.policy(context.settings.screenshots).max_attempts
+    attempts = retry.policy(context.settings.screenshots).max_attempts
     for attempt in range(attempts):
         assert working.claim(context, batch, ME) is not None, attempt
         recovery.free_lost(context, {ME.worker_id})
@@ -180,7 +183,7 @@ def test_a_crash_on_the_last_attempt_of_making_nodes_makes_a_dead_letter(context
     assert "lost" in letter.reason
     assert statuses(context) == ["succeeded"] * 5  # what was seen on them stays
     assert recovery.replay(context, "batch", [batch]) == [batch]
-    assert [launch.step for launch in launching.plan(context)] == ["expand"]
+    assert [launch.step for launch in plan.plan(context)] == ["expand"]
     assert working.claim(context, batch, ME) is not None
 
 
@@ -255,7 +258,7 @@ def test_a_file_deleted_between_add_and_analyse_gives_up_its_frame_only(context:
     batch, shots = hand.batch()
     working.begin(context, batch)
     shard = claimed(context, batch)
-    storage.discard(context.settings, [shard.shots[1].file])
+    files.discard(context.settings, [shard.shots[1].file])
     assert retention.image_of(context, shard.shots[1]) is None
     assert retention.image_of(context, shard.shots[2]) is not None
     hand.look(shard)

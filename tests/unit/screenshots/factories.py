@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from pipeline.screenshots.analysis.expanding import BatchFacts
-from pipeline.screenshots.analysis.schemas import Segment
-from pipeline.screenshots.batching import Shot
+from pipeline.flows.screenshots.rules.batches import Shot
+from pipeline.flows.screenshots.rules.expansion import BatchFacts
+from pipeline.flows.screenshots.rules.schemas import Segment
 
 NOW = datetime(2026, 1, 12, 16, tzinfo=UTC)
 BASE_MS = 1_768_233_600_000

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.screenshots.batching import (
+from pipeline.flows.screenshots.rules.batches import (
     HistorySegment,
     HistoryThread,
     Shot,
@@ -15,8 +15,8 @@ from pipeline.screenshots.batching import (
     portions,
     ready,
 )
-from pipeline.screenshots.picking import lane_of, pick, scanned
-from pipeline.screenshots.states import Lane
+from pipeline.flows.screenshots.rules.turns import lane_of, pick, scanned
+from pipeline.flows.screenshots.states import Lane
 from pipeline.settings import ScreenshotSettings
 
 NOW = datetime(2026, 1, 12, 16, tzinfo=UTC)

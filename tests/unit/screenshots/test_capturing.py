@@ -11,9 +11,9 @@ from mss.exception import ScreenShotError
 from PIL import Image
 
 from pipeline.engine.errors import UserError
-from pipeline.screenshots.frames import foreground
-from pipeline.screenshots.frames.capturing import Capturer
-from pipeline.screenshots.frames.foreground import Foreground, of_xprop
+from pipeline.flows.screenshots.frames import foreground
+from pipeline.flows.screenshots.frames.capture import Capturer
+from pipeline.flows.screenshots.frames.foreground import Foreground, of_xprop
 from pipeline.settings import ScreenshotSettings
 
 FREE = ScreenshotSettings()

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from pipeline.screenshots.frames.deduplicating import Seen, judge, pressure, recent
-from pipeline.screenshots.states import Verdict
+from pipeline.flows.screenshots.rules.duplicates import Seen, judge, pressure, recent
+from pipeline.flows.screenshots.states import Verdict
 from pipeline.settings import ScreenshotSettings
 
 NOW = datetime(2026, 1, 12, 16, tzinfo=UTC)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.screenshots.analysis.expanding import (
+from pipeline.flows.screenshots.rules.expansion import (
     Expansion,
     PendingNode,
     direct,
@@ -15,9 +15,9 @@ from pipeline.screenshots.analysis.expanding import (
     usable_expansion,
     with_threads,
 )
-from pipeline.screenshots.analysis.replies import BadReply
-from pipeline.screenshots.analysis.schemas import ExpandReply, VlmIndex
-from pipeline.screenshots.states import NodeKind, Origin
+from pipeline.flows.screenshots.rules.replies import BadReply
+from pipeline.flows.screenshots.rules.schemas import ExpandReply, VlmIndex
+from pipeline.flows.screenshots.states import NodeKind, Origin
 from tests.unit.screenshots.factories import BASE_MS, facts, index, parsed, segment
 
 K = NodeKind

@@ -1,7 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.screenshots.analysis.by_rules import (
+from pipeline.flows.screenshots.rules.batches import HistoryPack, HistoryThread
+from pipeline.flows.screenshots.rules.expansion import BatchFacts, direct, with_threads
+from pipeline.flows.screenshots.rules.heuristics import (
     CONFIDENCE,
     NOTE,
     UNTITLED,
@@ -11,10 +13,8 @@ from pipeline.screenshots.analysis.by_rules import (
     place_of,
     title_of,
 )
-from pipeline.screenshots.analysis.expanding import BatchFacts, direct, with_threads
-from pipeline.screenshots.analysis.indexing import only_sent
-from pipeline.screenshots.batching import HistoryPack, HistoryThread
-from pipeline.screenshots.states import Origin
+from pipeline.flows.screenshots.rules.index import only_sent
+from pipeline.flows.screenshots.states import Origin
 from tests.unit.screenshots.factories import BASE_MS, shot
 
 NOTHING = HistoryPack()

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.screenshots.analysis.expanding import read_expansion, usable_expansion
-from pipeline.screenshots.analysis.indexing import best_index, read_index, usable_index
-from pipeline.screenshots.analysis.replies import BadReply
-from pipeline.screenshots.analysis.schemas import (
+from pipeline.flows.screenshots.rules.expansion import read_expansion, usable_expansion
+from pipeline.flows.screenshots.rules.index import best_index, read_index, usable_index
+from pipeline.flows.screenshots.rules.node_merge import read_merge
+from pipeline.flows.screenshots.rules.replies import BadReply
+from pipeline.flows.screenshots.rules.schemas import (
     EXPAND_SCHEMA,
     INDEX_SCHEMA,
     MERGE_SCHEMA,
@@ -19,7 +20,6 @@ from pipeline.screenshots.analysis.schemas import (
     SegmentEvent,
     VlmIndex,
 )
-from pipeline.screenshots.graph.merging import read_merge
 from tests.unit.screenshots.factories import index, segment
 
 SENT = {1: 101, 2: 102, 3: 103}

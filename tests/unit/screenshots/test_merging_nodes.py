@@ -3,9 +3,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.screenshots.analysis.replies import BadReply
-from pipeline.screenshots.analysis.schemas import EntityMention
-from pipeline.screenshots.graph.merging import (
+from pipeline.flows.screenshots.rules.node_merge import (
     MergeNode,
     by_model,
     by_rules,
@@ -13,7 +11,9 @@ from pipeline.screenshots.graph.merging import (
     merge_text,
     read_merge,
 )
-from pipeline.screenshots.states import NodeKind
+from pipeline.flows.screenshots.rules.replies import BadReply
+from pipeline.flows.screenshots.rules.schemas import EntityMention
+from pipeline.flows.screenshots.states import NodeKind
 
 
 def node(number: int, **changes: Any) -> MergeNode:

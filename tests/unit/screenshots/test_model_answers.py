@@ -8,14 +8,14 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from pipeline.screenshots.analysis import prompts
-from pipeline.screenshots.analysis.expanding import evidence_of, expanded, read_expansion, with_threads
-from pipeline.screenshots.analysis.indexing import read_index, usable_index
-from pipeline.screenshots.analysis.provenance import Operation
-from pipeline.screenshots.analysis.replies import BadReply
-from pipeline.screenshots.batching import HistoryPack, HistoryThread, Shot
-from pipeline.screenshots.graph.merging import MergeNode, read_merge
-from pipeline.screenshots.states import NodeKind
+from pipeline.flows.screenshots.rules import prompts
+from pipeline.flows.screenshots.rules.batches import HistoryPack, HistoryThread, Shot
+from pipeline.flows.screenshots.rules.expansion import evidence_of, expanded, read_expansion, with_threads
+from pipeline.flows.screenshots.rules.index import read_index, usable_index
+from pipeline.flows.screenshots.rules.node_merge import MergeNode, read_merge
+from pipeline.flows.screenshots.rules.provenance import Operation
+from pipeline.flows.screenshots.rules.replies import BadReply
+from pipeline.flows.screenshots.states import NodeKind
 from tests.support import screenshot_model as model_support
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.screenshot_model import ScreenshotModel, frame_bytes, questions, shown

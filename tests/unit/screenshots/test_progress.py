@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.cli.screenshots import progress
-from pipeline.screenshots import standing
-from pipeline.screenshots.states import WorkStatus
-from pipeline.screenshots.views import Retry
+from pipeline.flows.screenshots import status
+from pipeline.flows.screenshots.states import WorkStatus
+from pipeline.flows.screenshots.views import Retry
+from pipeline.interfaces.cli.screenshots import progress
 from pipeline.storage import context
 
 
@@ -17,7 +17,7 @@ def test_why_batches_wait_for_another_try_is_said_once(
 ) -> None:
     found = [Retry("batch", 2, 53.4, "eye cannot be reached"), Retry("merge", 1, 0, "no concern of these frames")]
     monkeypatch.setattr(context, "get_context", lambda: None)
-    monkeypatch.setattr(standing, "retries", lambda _: found)
+    monkeypatch.setattr(status, "retries", lambda _: found)
     stack: Any = SimpleNamespace(ensure=bool, trouble=str)
     trouble = progress._Trouble(stack, quiet=False)
     trouble.moved({1: WorkStatus.RUNNING})

@@ -1,13 +1,13 @@
 import json
 from datetime import UTC, datetime
 
-from pipeline.screenshots.analysis import prompts
-from pipeline.screenshots.analysis.expanding import Evidence, evidence_of, with_threads
-from pipeline.screenshots.analysis.provenance import Call, Operation, calls_behind
-from pipeline.screenshots.analysis.schemas import EntityMention, VlmIndex
-from pipeline.screenshots.batching import HistoryPack, HistorySegment, HistoryThread
-from pipeline.screenshots.graph.merging import MergeNode
-from pipeline.screenshots.states import NodeKind, Origin
+from pipeline.flows.screenshots.rules import prompts
+from pipeline.flows.screenshots.rules.batches import HistoryPack, HistorySegment, HistoryThread
+from pipeline.flows.screenshots.rules.expansion import Evidence, evidence_of, with_threads
+from pipeline.flows.screenshots.rules.node_merge import MergeNode
+from pipeline.flows.screenshots.rules.provenance import Call, Operation, calls_behind
+from pipeline.flows.screenshots.rules.schemas import EntityMention, VlmIndex
+from pipeline.flows.screenshots.states import NodeKind, Origin
 from tests.unit.screenshots.factories import facts, index, segment, shot
 
 NOW = datetime(2026, 1, 12, 8, 48, 25, tzinfo=UTC)

@@ -6,10 +6,10 @@ from io import BytesIO
 import pytest
 from PIL import Image, ImageDraw
 
-from pipeline.screenshots.frames.deduplicating import Seen, judge
-from pipeline.screenshots.frames.hashing import Fingerprint, distance, read_frame
-from pipeline.screenshots.frames.sketches import Recent, differs
-from pipeline.screenshots.states import Verdict
+from pipeline.flows.screenshots.frames.fingerprint import Fingerprint, distance, read_frame
+from pipeline.flows.screenshots.frames.sketches import Recent, differs
+from pipeline.flows.screenshots.rules.duplicates import Seen, judge
+from pipeline.flows.screenshots.states import Verdict
 from pipeline.settings import ScreenshotSettings
 from tests.support.corpus import corpus_file
 from tests.support.frames import TYPED, Desktop, draw, encoded, font

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.retry import GiveUp, RetryAt, decide
 from pipeline.engine.states import IllegalTransition
-from pipeline.screenshots.retrying import policy
-from pipeline.screenshots.states import BATCH, WorkEvent, WorkStatus
+from pipeline.flows.screenshots.states import BATCH, WorkEvent, WorkStatus
+from pipeline.flows.screenshots.work.retry import policy
 from pipeline.settings import ScreenshotSettings
 
 NOW = datetime(2026, 1, 12, tzinfo=UTC)

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.screenshots.analysis.schemas import Segment, VlmIndex
-from pipeline.screenshots.analysis.sharding import merge_shards, similar
+from pipeline.flows.screenshots.rules.schemas import Segment, VlmIndex
+from pipeline.flows.screenshots.rules.shard_merge import merge_shards, similar
 from tests.unit.screenshots.factories import index, parsed, segment
 
 TITLES = ("Reading mail", "Writing code", "Watching a talk", "Paying a bill", "Drawing plans")

@@ -376,7 +376,7 @@ def _calls() -> None:
 
 
 def _full_text() -> None:
-    # Terms are made by pipeline.screenshots.graph.fulltext; the database keeps and ranks them.
+    # Terms are made by pipeline.storage.fulltext; the database keeps and ranks them.
     if op.get_bind().dialect.name == "sqlite":
         op.execute("CREATE VIRTUAL TABLE screenshot_fts USING fts5(head, apps, body, tokenize = 'ascii')")
         return

@@ -4,8 +4,11 @@ import pytest
 
 from pipeline.engine import events
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.screenshots import announcing, queries, shards, working
-from pipeline.screenshots.states import WorkStatus
+from pipeline.flows.screenshots import events as announcing
+from pipeline.flows.screenshots import queries
+from pipeline.flows.screenshots.states import WorkStatus
+from pipeline.flows.screenshots.work import batch as working
+from pipeline.flows.screenshots.work import shard as shards
 from pipeline.storage.context import Context
 from tests.integration.screenshots.asking.conftest import NewBatch
 from tests.integration.screenshots.conftest import ME

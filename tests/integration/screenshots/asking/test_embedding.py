@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from pipeline.flows.screenshots.graph import nodes
+from pipeline.flows.screenshots.graph.models import NODES
+from pipeline.flows.screenshots.live import SCREENSHOT_EMBEDDINGS
+from pipeline.flows.screenshots.work import embedding
 from pipeline.providers import gates
-from pipeline.providers.flow_settings import SCREENSHOT_EMBEDDINGS
-from pipeline.screenshots.graph import embedding, nodes
-from pipeline.screenshots.graph.models import NODES
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Hand, draft

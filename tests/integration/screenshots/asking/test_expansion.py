@@ -8,12 +8,15 @@ import pytest
 from sqlalchemy import select
 
 from pipeline.engine.traces import AiCall
+from pipeline.flows.screenshots import plan as launching
+from pipeline.flows.screenshots import queries, recovery
+from pipeline.flows.screenshots.graph.models import CALLS, EDGES, NODES
+from pipeline.flows.screenshots.live import SCREENSHOT_TEXT
+from pipeline.flows.screenshots.models import SHOTS
+from pipeline.flows.screenshots.routes import CONTROL, CPU
+from pipeline.flows.screenshots.work import batch as working
+from pipeline.flows.screenshots.work import expansion
 from pipeline.providers import gates
-from pipeline.providers.flow_settings import SCREENSHOT_TEXT
-from pipeline.screenshots import expansion, launching, queries, recovery, working
-from pipeline.screenshots.graph.models import CALLS, EDGES, NODES
-from pipeline.screenshots.models import SHOTS
-from pipeline.screenshots.routing import CONTROL, CPU
 from pipeline.storage.context import Context
 from tests.integration.screenshots.asking.conftest import NewBatch
 from tests.integration.screenshots.conftest import Hand

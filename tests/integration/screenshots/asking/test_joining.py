@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import func, select, update
 
 from pipeline.engine.traces import AiCall
+from pipeline.flows.screenshots import queries, recovery
+from pipeline.flows.screenshots.graph.models import CALLS, LINKS, NODES
+from pipeline.flows.screenshots.graph.nodes import Content
+from pipeline.flows.screenshots.live import SCREENSHOT_TEXT
+from pipeline.flows.screenshots.routes import CONTROL
+from pipeline.flows.screenshots.work import merge, merge_lane
 from pipeline.providers import gates
-from pipeline.providers.flow_settings import SCREENSHOT_TEXT
-from pipeline.screenshots import queries, recovery
-from pipeline.screenshots.graph import joining, merges
-from pipeline.screenshots.graph.models import CALLS, LINKS, NODES
-from pipeline.screenshots.graph.nodes import Content
-from pipeline.screenshots.routing import CONTROL
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Draft, Hand
 from tests.support.provider_server import Fault, ProviderServer
@@ -130,7 +130,7 @@ def test_closed_gate_sends_the_node_back_without_an_attempt(
 def test_merge_of_a_worker_that_was_lost_is_done_once_by_another(
     context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int]
 ) -> None:
-    with lost_at(merges, "commit"):
+    with lost_at(merge, "commit"):
         driver.join()
     assert driver.join().done == 0, "it is held"
     assert recovery.free_lost(context, {"w"}) == 1
@@ -149,7 +149,7 @@ def test_two_messages_at_once_on_one_target_lose_nothing(
     def work(_: int) -> int:
         barrier.wait(30)
         done = 0
-        while merges.waiting(context):
+        while merge.waiting(context):
             done += driver.join().done
         return done
 
@@ -171,7 +171,7 @@ def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
         raise TypeError("unforeseen")
 
     with monkeypatch.context() as patched:
-        patched.setattr(joining, "by_rules", broken)
+        patched.setattr(merge_lane, "by_rules", broken)
         assert driver.join(CONTROL).done == 0
     (letter,) = recovery.dead_letters(context)
     assert (letter.kind, letter.id, "unexpected TypeError" in letter.reason) == ("merge", pair[1], True)
@@ -186,6 +186,6 @@ def test_reply_that_nobody_foresaw_is_done_without(
     def broken(*_: object) -> None:
         raise TypeError("unforeseen")
 
-    monkeypatch.setattr(joining, "by_model", broken)
+    monkeypatch.setattr(merge_lane, "by_model", broken)
     assert driver.join().done == 1
     assert queries.show(context, pair[0]).node.title == "apples / pears"

@@ -9,14 +9,16 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
 from pipeline.engine.traces import AiCall
+from pipeline.flows.screenshots import queries, recovery
+from pipeline.flows.screenshots.frames import files
+from pipeline.flows.screenshots.graph.models import CALLS
+from pipeline.flows.screenshots.live import SCREENSHOT_VISION
+from pipeline.flows.screenshots.models import BATCHES, SHARDS
+from pipeline.flows.screenshots.routes import CPU
+from pipeline.flows.screenshots.states import WorkStatus
+from pipeline.flows.screenshots.work import batch as working
+from pipeline.flows.screenshots.work import shard
 from pipeline.providers import gates
-from pipeline.providers.flow_settings import SCREENSHOT_VISION
-from pipeline.screenshots import queries, recovery, shards, working
-from pipeline.screenshots.frames import storage
-from pipeline.screenshots.graph.models import CALLS
-from pipeline.screenshots.models import BATCHES, SHARDS
-from pipeline.screenshots.routing import CPU
-from pipeline.screenshots.states import WorkStatus
 from pipeline.storage.context import Context
 from tests.integration.screenshots.asking.conftest import NewBatch
 from tests.support.provider_server import Fault, ProviderServer
@@ -207,7 +209,7 @@ def test_shard_before_a_closed_gate_goes_back_without_an_attempt_and_without_a_c
     assert [(row.status, row.attempts, row.claim_id) for row in shard_rows(context)] == [("pending", 0, None)] * 2
     assert provider.records == []
     assert traced(context) == []
-    assert shards.settle(context, batch).status is None
+    assert shard.settle(context, batch).status is None
     gates.resume(context, SCREENSHOT_VISION)
     assert driver.look_at(batch).status is WorkStatus.PENDING
 
@@ -217,7 +219,7 @@ def test_frames_whose_files_are_gone_are_not_sent_and_a_shard_without_any_costs_
 ) -> None:
     batch, shots = new_batch()
     gone = [shots[0], *shots[3:]]
-    storage.discard(context.settings, [queries.screenshot(context, shot).file for shot in gone])
+    files.discard(context.settings, [queries.screenshot(context, shot).file for shot in gone])
     assert driver.look_at(batch).status is WorkStatus.PENDING
     assert [[one["screenshot_id"] for one in told(record)["screenshots"]] for record in provider.records] == [
         shots[1:3]
@@ -232,7 +234,7 @@ def test_damaged_file_gives_up_its_frame_alone(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, shots = new_batch()
-    path = storage.path_of(context.settings, queries.screenshot(context, shots[1]).file)
+    path = files.path_of(context.settings, queries.screenshot(context, shots[1]).file)
     path.write_bytes(path.read_bytes()[:100])
     assert driver.look_at(batch).status is WorkStatus.PENDING
     row = queries.screenshot(context, shots[1])

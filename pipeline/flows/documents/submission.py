@@ -1,0 +1,151 @@
+"""Submitting a file: everything that can be refused is refused here, before there is a row. Idempotent."""
+
+import hashlib
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from sqlalchemy import insert, select
+from sqlalchemy.exc import IntegrityError
+
+from pipeline.engine.errors import UserError
+from pipeline.flows.documents import files, service
+from pipeline.flows.documents.models import DOCUMENTS
+from pipeline.flows.documents.states import AT_REST, DocumentStatus
+from pipeline.flows.documents.views import DocumentView, document_view
+from pipeline.providers import registry
+from pipeline.reading.source import SourceInfo, inspect, parse_page_range, safe_filename
+from pipeline.settings import LOCAL
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to convert. `page_range` like `1-5,7`, empty for all; empty provider and model: the settings' choice."""
+
+    page_range: str = ""
+    provider: str = ""
+    model: str = ""
+    allow_partial: bool = False
+    """Merge what there is when pages failed for good."""
+    use_cache: bool = True
+    pictures: bool = False
+    """Keep the pictures on the pages as files, with links to them in the Markdown; local conversion only."""
+    fresh: bool = False
+    """A new document, even if the same file was submitted before."""
+
+
+def submit(context: Context, path: Path, options: Options) -> DocumentView:
+    """Store a copy of the file and a row for it. The same content and options give the same document again.
+
+    Raises `UserError`, with nothing left behind, for a file or option that cannot work.
+    """
+    settings = context.settings
+    provider = options.provider or settings.provider
+    registry.check(settings, provider, options.model)
+    if options.pictures and provider != LOCAL:
+        raise UserError(f"{provider} gives no pictures: only the provider {LOCAL} does", code="usage")
+    inspect(path, settings.documents)  # before it is copied: a directory, a missing or huge file
+    with files.incoming(settings, path) as copy:
+        info = inspect(copy, settings.documents)
+        numbers = parse_page_range(options.page_range, info.pages)
+        key = _submission_key(copy, info, numbers, provider, options)
+        existing = _find(context, key)
+        if existing is None:
+            return _store(context, copy, key, _row(context, path, info, numbers, provider, options))
+    return service.revive(context, existing.id, allow_partial=options.allow_partial)
+
+
+def _row(
+    context: Context, path: Path, info: SourceInfo, numbers: list[int], provider: str, options: Options
+) -> dict[str, Any]:
+    now = datetime.now(UTC)
+    return {
+        "filename": safe_filename(path.name), "type": info.type, "page_range": _normal(numbers, info.pages),
+        "provider": provider, "model": options.model, "size_bytes": info.size_bytes,
+        "model_name": registry.model_name(context.settings, provider, options.model),
+        "allow_partial": options.allow_partial, "use_cache": options.use_cache and context.settings.documents.cache,
+        "pictures": options.pictures,
+        "status": DocumentStatus.PENDING, "created_at": now, "updated_at": now,
+    }  # fmt: skip
+
+
+def _store(context: Context, copy: Path, key: str, row: dict[str, Any]) -> DocumentView:
+    document_id = uuid4().hex[:16]
+    place = files.source_path(context.settings, document_id, row["type"])
+    try:
+        place.parent.mkdir(parents=True, mode=0o700)
+        copy.replace(place)  # the file first, the row after: no row ever points at nothing
+        with context.db.transaction() as session:
+            session.execute(insert(DOCUMENTS).values(id=document_id, submission_key=key, **row))
+            stored = session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id == document_id)).one()
+    except IntegrityError:
+        # The same file was submitted at the same time: theirs came first.
+        files.remove_all(context.settings, document_id)
+        twin = _find(context, key)
+        if twin is None:
+            raise
+        return twin
+    except BaseException:
+        files.remove_all(context.settings, document_id)
+        raise
+    log.info("document.submitted", document=document_id, filename=row["filename"], type=row["type"])
+    return document_view(stored)
+
+
+def _find(context: Context, key: str) -> DocumentView | None:
+    with context.db.read() as session:
+        row = session.execute(select(DOCUMENTS).where(DOCUMENTS.c.submission_key == key)).one_or_none()
+    return document_view(row) if row else None
+
+
+def _submission_key(copy: Path, info: SourceInfo, numbers: list[int], provider: str, options: Options) -> str:
+    with copy.open("rb") as file:
+        content = hashlib.file_digest(file, "sha256").hexdigest()
+    parts = [content, info.type, _normal(numbers, info.pages), provider, options.model]
+    parts += ["pictures"] if options.pictures else []
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return f"{key}:{uuid4().hex[:12]}" if options.fresh else key
+
+
+def _normal(numbers: list[int], pages: int) -> str:
+    """The shortest way to write these page numbers; empty for all of them."""
+    if len(numbers) == pages:
+        return ""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def remove_orphans(context: Context) -> int:
+    """Remove stored files that no row ever came to own, and temp folders of documents that ended long ago.
+
+    Source 001, section 7.1. Returns how many folders or files were removed.
+    """
+    settings = context.settings
+    before = time.time() - settings.documents.stale_temp_s
+    with context.db.read() as session:
+        known = {
+            row.id: DocumentStatus(row.status) for row in session.execute(select(DOCUMENTS.c.id, DOCUMENTS.c.status))
+        }
+    removed = 0
+    for folder in (settings.upload_dir, settings.output_dir, settings.temp_dir):
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            status = known.get(entry.name)
+            wanted = status is not None and (folder != settings.temp_dir or status not in AT_REST)
+            with suppress(FileNotFoundError):
+                if not wanted and entry.stat().st_mtime < before:
+                    files.remove(entry)
+                    removed += 1
+    return removed

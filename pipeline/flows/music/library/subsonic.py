@@ -1,0 +1,183 @@
+"""A thin client of Subsonic and OpenSubsonic servers, such as Navidrome: just what listing all songs needs.
+
+The password never leaves this process: a call carries a salt and the MD5 of password and salt. Errors come inside
+HTTP 200; each becomes a sentence for people, without the address's query, which holds the token.
+"""
+
+import hashlib
+import json
+import logging
+import secrets
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2
+
+from pipeline.engine.errors import UserError
+from pipeline.flows.music.library.songs import LibraryError, Listing, SongTags
+from pipeline.settings import MusicSettings
+
+# It logs the address of every call, with the token in it.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
+
+API_VERSION = "1.16.1"
+CLIENT = "penstock"
+MAX_REPLY_BYTES = 64 * 2**20
+_SENTENCES = {
+    10: ("protocol", "a required parameter is missing"),
+    20: ("protocol", "the server wants a newer client"),
+    30: ("protocol", f"the server is too old: it does not speak version {API_VERSION}"),
+    40: ("wrong_password", "wrong user or password: check PENSTOCK_MUSIC__USER and PENSTOCK_MUSIC__PASSWORD"),
+    41: ("token_auth", "this user cannot sign in by token (LDAP users cannot): use another user"),
+    42: ("token_auth", "the server does not take this way of signing in"),
+    43: ("token_auth", "the server takes one way of signing in at a time"),
+    44: ("wrong_password", "the key is not valid"),
+    50: ("not_allowed", "the user may not do this"),
+    60: ("not_allowed", "the server's trial period is over"),
+    70: ("protocol", "the server does not know what was asked for"),
+}
+
+
+class SubsonicServer:
+    """One server, as one user. A context manager: leaving it closes the connections."""
+
+    def __init__(self, settings: MusicSettings) -> None:
+        if not settings.server_url:
+            raise UserError("no music server is named: set PENSTOCK_MUSIC__SERVER_URL", code="no_library")
+        if not settings.user:
+            raise UserError("the music server needs a user: set PENSTOCK_MUSIC__USER", code="no_user")
+        self._settings = settings
+        self._client = httpx2.Client(timeout=settings.timeout_s, follow_redirects=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def ping(self) -> str:
+        """Sign in; what the server says it is. Raises `LibraryError`."""
+        reply = self._call("ping")
+        return f"{reply.get('type') or 'Subsonic'} {reply.get('serverVersion') or reply.get('version') or ''}".strip()
+
+    def songs(self) -> Iterator[list[SongTags]]:
+        """All songs, page by page, until the server has no more. Raises `LibraryError`."""
+        offset = 0
+        while True:
+            page = self._page(offset)
+            if not page:
+                # Only an empty page is an end: a short one may be a page that was cut.
+                return
+            yield [song for item in page if (song := _song(item)) is not None]
+            offset += len(page)
+
+    def _page(self, offset: int) -> list[Any]:
+        reply = self._call(
+            "search3", query="", artistCount=0, albumCount=0, songCount=self._settings.page_size, songOffset=offset
+        )
+        result = reply.get("searchResult3")
+        songs = result.get("song", []) if isinstance(result, dict) else [] if result is None else None
+        if not isinstance(songs, list):
+            raise LibraryError(f"the music server's list of songs from {offset} on cannot be read", code="bad_reply")
+        return songs
+
+    def count(self) -> Listing | None:
+        """How many songs the server says it has, and whether it is scanning just now; None if it does not say."""
+        try:
+            status = self._call("getScanStatus").get("scanStatus")
+        except LibraryError as error:
+            if error.transient:
+                raise
+            return None
+        if not isinstance(status, dict) or not isinstance(status.get("count"), int):
+            return None
+        return Listing(status["count"], bool(status.get("scanning")), str(status.get("lastScan") or ""))
+
+    def _call(self, method: str, **parameters: str | int) -> dict[str, Any]:
+        try:
+            status, body = self._fetch(method, parameters)
+        except httpx2.TimeoutException:
+            raise self._unreachable(f"it did not answer within {self._settings.timeout_s:g} s") from None
+        except httpx2.HTTPError as error:
+            # Not chained: the error holds the request, with the token.
+            raise self._unreachable(f"{type(error).__name__}: {error}".removesuffix(": ")) from None
+        return self._read(status, body)
+
+    def _fetch(self, method: str, parameters: dict[str, str | int]) -> tuple[int, bytes]:
+        deadline = time.monotonic() + self._settings.timeout_s
+        address = f"{self._settings.server_url}/rest/{method}.view"
+        body = bytearray()
+        with self._client.stream("GET", address, params=self._signed() | parameters) as response:
+            for part in response.iter_bytes():
+                body += part
+                if len(body) > MAX_REPLY_BYTES:
+                    raise LibraryError(f"the music server sent more than {MAX_REPLY_BYTES} bytes", code="bad_reply")
+                # A server that trickles starts the socket's own limit anew with every byte.
+                if time.monotonic() > deadline:
+                    raise httpx2.ReadTimeout("")
+            return response.status_code, bytes(body)
+
+    def _signed(self) -> dict[str, str | int]:
+        salt = secrets.token_hex(8)
+        secret = self._settings.password.get_secret_value() + salt
+        token = hashlib.md5(secret.encode(), usedforsecurity=False).hexdigest()
+        return {"u": self._settings.user, "t": token, "s": salt, "v": API_VERSION, "c": CLIENT, "f": "json"}
+
+    def _read(self, status: int, body: bytes) -> dict[str, Any]:
+        reply = _json_reply(body)
+        if reply is None:
+            raise self._not_subsonic(status, body)
+        if reply.get("status") == "ok":
+            return reply
+        error = reply.get("error")
+        error = error if isinstance(error, dict) else {}
+        number = error.get("code")
+        code, sentence = _SENTENCES.get(number if isinstance(number, int) else 0, ("server_error", "an error"))
+        said = str(error.get("message") or "")[:200]
+        detail = f" (it says: {said})" if said else ""
+        message = f"the music server at {self._settings.server_url} reports: {sentence}{detail}"
+        raise LibraryError(message, code=code, transient=code == "server_error")
+
+    def _unreachable(self, reason: str) -> "LibraryError":
+        message = f"the music server at {self._settings.server_url} cannot be reached ({reason}): is it up?"
+        return LibraryError(message, code="unreachable", transient=True)
+
+    def _not_subsonic(self, status: int, body: bytes) -> "LibraryError":
+        where = self._settings.server_url
+        if status >= 500 or status == 429:
+            return LibraryError(f"the music server at {where} failed (HTTP {status})", code="failing", transient=True)
+        if status in {401, 403}:
+            message = f"the music server at {where} refuses access (HTTP {status}): is there a login before it?"
+            return LibraryError(message, code="not_allowed")
+        kind = "a web page" if body.lstrip()[:1] == b"<" else "something else"
+        message = (
+            f"{where} answers with {kind} instead of the Subsonic API (HTTP {status}): "
+            "check PENSTOCK_MUSIC__SERVER_URL, which is the address before /rest"
+        )
+        return LibraryError(message, code="not_subsonic")
+
+
+def _json_reply(body: bytes) -> dict[str, Any] | None:
+    """What is in the envelope; None if it is none."""
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    reply = data.get("subsonic-response") if isinstance(data, dict) else None
+    return reply if isinstance(reply, dict) else None
+
+
+def _song(item: object) -> SongTags | None:
+    """A song of a listing; None for what is no song."""
+    fields = item if isinstance(item, dict) else {}
+    if not fields.get("id") or fields.get("isDir") or fields.get("isVideo"):
+        return None
+    return SongTags.of(
+        str(fields["id"]), title=fields.get("title"), artist=fields.get("artist"), album=fields.get("album"),
+        genre=fields.get("genre"), year=fields.get("year"), duration_s=fields.get("duration"),
+        path=fields.get("path"), musicbrainz_id=fields.get("musicBrainzId"),
+    )  # fmt: skip

@@ -1,0 +1,144 @@
+"""Tables of the music flow: songs, batches of them, and runs of the pipeline. Source 002, sections 2.D, 2.E, 3."""
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from pipeline.engine.claims import ClaimColumns
+from pipeline.engine.tables import Base, UtcDateTime, table_of
+from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus, Step
+
+_Id = BigInteger().with_variant(Integer, "sqlite")
+
+
+class Song(Base):
+    """A song of a library, and what was found out about it. Never deleted: what is here was paid for."""
+
+    __tablename__ = "music_songs"
+    __table_args__ = (
+        Index("ix_music_songs_library_server_id", "library", "server_id", unique=True),
+        Index("ix_music_songs_library_path", "library", "path"),
+        Index("ix_music_songs_library_musicbrainz_id", "library", "musicbrainz_id"),
+        Index("ix_music_songs_library_seen_at", "library", "seen_at"),
+        Index("ix_music_songs_status_batch_id", "status", "batch_id"),
+        Index("ix_music_songs_batch_id", "batch_id"),
+        Index("ix_music_songs_run_id", "run_id"),
+    )
+
+    id: Mapped[int] = mapped_column(_Id, primary_key=True)
+    """Ours; stays when the server gives the song another id."""
+    library: Mapped[str] = mapped_column(String(20))
+    """`server` or `folder`."""
+    server_id: Mapped[str] = mapped_column(String(255))
+    """The id in its library (2.E: navidrome_id); what the model is asked with."""
+    title: Mapped[str] = mapped_column(String(500))
+    artist: Mapped[str] = mapped_column(String(500), default="")
+    album: Mapped[str] = mapped_column(String(500), default="")
+    genre: Mapped[str] = mapped_column(String(200), default="")
+    year: Mapped[int | None]
+    duration_s: Mapped[int | None]
+    path: Mapped[str] = mapped_column(String(600), default="")
+    musicbrainz_id: Mapped[str] = mapped_column(String(64), default="")
+    seen_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    """Beginning of the last sync that listed it."""
+    missing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """Set when a complete listing did not have it; None again when it comes back."""
+    status: Mapped[str] = mapped_column(String(20), default=SongStatus.PENDING.value)
+    attempts: Mapped[int] = mapped_column(default=0)
+    """Replies that left it out."""
+    error: Mapped[str | None] = mapped_column(Text)
+    run_id: Mapped[str | None] = mapped_column(String(32))
+    """The run that took it up last."""
+    batch_id: Mapped[int | None] = mapped_column(_Id)
+    """The open batch that it is in; None: in none. Written in the transaction that makes or ends the batch."""
+    description: Mapped[str] = mapped_column(Text, default="")
+    tags: Mapped[str] = mapped_column(Text, default="[]")
+    """JSON list."""
+    mood: Mapped[str] = mapped_column(String(200), default="")
+    is_instrumental: Mapped[bool | None]
+    energy_level: Mapped[float | None]
+    analysis_json: Mapped[str | None] = mapped_column(Text)
+    """The model's answer about this song, as validated."""
+    vector_text: Mapped[str] = mapped_column(Text, default="")
+    """What is embedded."""
+    model: Mapped[str] = mapped_column(String(120), default="")
+    analysed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    vector_model: Mapped[str] = mapped_column(String(200), default="")
+    """Provider and model of its vector; empty: it has none."""
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Run(ClaimColumns, Base):
+    """One run of the pipeline. Claimed while it syncs. At most one is active."""
+
+    __tablename__ = "music_runs"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    status: Mapped[str] = mapped_column(String(20), default=PipelineState.IDLE.value)
+    active: Mapped[int | None] = mapped_column(unique=True)
+    """1 until the run has ended, then None: a second start meets this constraint."""
+    mode: Mapped[str] = mapped_column(String(20), default=Mode.FULL.value)
+    song_limit: Mapped[int | None]
+    enqueued: Mapped[int] = mapped_column(default=0)
+    synced: Mapped[bool] = mapped_column(default=False)
+    """It need not sync (any more)."""
+    all_enqueued: Mapped[bool] = mapped_column(default=False)
+    sync_report: Mapped[str | None] = mapped_column(Text)
+    outcome: Mapped[str | None] = mapped_column(String(20))
+    """`completed`, `stopped` or `failed`; None while active."""
+    error: Mapped[str | None] = mapped_column(Text)
+    launches: Mapped[int] = mapped_column(default=0)
+    launch_due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class SongBatch(ClaimColumns, Base):
+    """Songs that are asked for together: the unit of work. Paid results stay here until they are saved."""
+
+    __tablename__ = "music_batches"
+    __table_args__ = (
+        Index("ix_music_batches_run_id_status", "run_id", "status"),
+        Index("ix_music_batches_status", "status"),
+    )
+
+    id: Mapped[int] = mapped_column(_Id, primary_key=True)
+    correlation_id: Mapped[str] = mapped_column(String(60))
+    run_id: Mapped[str] = mapped_column(ForeignKey("music_runs.id", ondelete="CASCADE"))
+    mode: Mapped[str] = mapped_column(String(20))
+    step: Mapped[str] = mapped_column(String(20), default=Step.METADATA.value)
+    status: Mapped[str] = mapped_column(String(20), default=BatchStatus.PENDING.value)
+    song_ids: Mapped[str] = mapped_column(Text)
+    """JSON list of our ids, for people who look at the batch later."""
+    songs: Mapped[int]
+    reply: Mapped[str | None] = mapped_column(Text)
+    """A reply that was not valid, kept for its repair and for inspection."""
+    analysis: Mapped[str | None] = mapped_column(Text)
+    """Paid metadata, JSON: our song id → the validated answer."""
+    analysis_model: Mapped[str] = mapped_column(String(120), default="")
+    vectors: Mapped[bytes | None] = mapped_column(LargeBinary)
+    """Paid vectors, float32, one row after the other in the order of `vector_ids`."""
+    vector_ids: Mapped[str | None] = mapped_column(Text)
+    vector_model: Mapped[str] = mapped_column(String(200), default="")
+    saved: Mapped[int] = mapped_column(default=0)
+    left_out: Mapped[int] = mapped_column(default=0)
+    """Songs that the reply did not have."""
+    ignored: Mapped[int] = mapped_column(default=0)
+    """Answers with an id that was not asked for, or that came twice."""
+    error: Mapped[str | None] = mapped_column(Text)
+    retry_count: Mapped[int] = mapped_column(default=0)
+    launches: Mapped[int] = mapped_column(default=0)
+    launch_due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    queue: Mapped[str] = mapped_column(String(120), default="")
+    """Where its latest message was sent."""
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+SONGS = table_of(Song)
+RUNS = table_of(Run)
+BATCHES = table_of(SongBatch)

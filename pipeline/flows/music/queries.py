@@ -1,0 +1,134 @@
+"""Reading: songs, batches, runs, and how the pipeline stands. Source 002, section 6."""
+
+from datetime import UTC, datetime
+
+from redis import RedisError
+from sqlalchemy import func, or_, select
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.metrics import count_by
+from pipeline.engine.presence import Presence
+from pipeline.flows.music.models import BATCHES, RUNS, SONGS
+from pipeline.flows.music.routes import Routes, routes
+from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus, Step
+from pipeline.flows.music.views import BatchView, MusicStatus, RunView, SongView, batch_view, run_view, song_view
+from pipeline.providers import gates
+from pipeline.storage.context import Context
+
+
+def song(context: Context, reference: str) -> SongView:
+    """A song by our id, its library's id, or its title (or "artist - title"). Raises `UserError`."""
+    key = reference.strip()
+    named = SONGS.c.title.ilike(key.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_"), escape="\\")
+    whole = func.lower(SONGS.c.artist + " - " + SONGS.c.title) == key.lower()
+    which = [SONGS.c.server_id == key, or_(named, whole)]
+    if key.isascii() and key.isdigit() and len(key) < 19:
+        which.insert(0, SONGS.c.id == int(key))
+    with context.db.read() as session:
+        for condition in which:
+            rows = session.execute(select(SONGS).where(condition).order_by(SONGS.c.id).limit(6)).all()
+            if len(rows) == 1:
+                return song_view(rows[0])
+            if rows:
+                some = ", ".join(f"{row.id} ({row.artist} - {row.title})" for row in rows[:5])
+                raise UserError(f"several songs are called {key}: {some}; give the number", code="ambiguous")
+    raise UserError(f"there is no song {key}: see `penstock music show`", code="unknown_song")
+
+
+def songs(context: Context, *, status: SongStatus | None = None, limit: int = 50, offset: int = 0) -> list[SongView]:
+    """Songs, in the order in which they came."""
+    query = select(SONGS).order_by(SONGS.c.id).limit(limit).offset(offset)
+    if status is not None:
+        query = query.where(SONGS.c.status == status)
+    with context.db.read() as session:
+        return [song_view(row) for row in session.execute(query)]
+
+
+def songs_by_id(context: Context, ids: list[int]) -> dict[int, SongView]:
+    """Those of the songs that there are."""
+    with context.db.read() as session:
+        rows = session.execute(select(SONGS).where(SONGS.c.id.in_(ids)))
+        return {row.id: song_view(row) for row in rows}
+
+
+def batches(context: Context, *, status: BatchStatus | None = None, limit: int = 50) -> list[BatchView]:
+    """Batches, the newest first."""
+    query = select(BATCHES).order_by(BATCHES.c.id.desc()).limit(limit)
+    if status is not None:
+        query = query.where(BATCHES.c.status == status)
+    with context.db.read() as session:
+        return [batch_view(row) for row in session.execute(query)]
+
+
+def last_run(context: Context) -> RunView | None:
+    """The active run, or the last one."""
+    query = select(RUNS).order_by(RUNS.c.active.is_(None), RUNS.c.created_at.desc()).limit(1)
+    with context.db.read() as session:
+        row = session.execute(query).one_or_none()
+    return run_view(row) if row else None
+
+
+def status(context: Context) -> MusicStatus:
+    """How the pipeline stands."""
+    now = datetime.now(UTC)
+    run = last_run(context)
+    with context.db.read() as session:
+        by_song = count_by(session, SONGS.c.status)
+        missing = session.execute(select(func.count()).where(SONGS.c.missing_since.is_not(None))).scalar_one()
+        mine = BATCHES.c.run_id == (run.id if run else "")
+        counted = select(BATCHES.c.status, func.count()).where(mine).group_by(BATCHES.c.status)
+        by_batch: dict[str, int] = dict(session.execute(counted).all())
+        later = (mine, BATCHES.c.status == BatchStatus.PENDING, BATCHES.c.next_run_at > now)
+        delayed = session.execute(select(func.count()).where(*later)).scalar_one()
+        failed = (SONGS.c.run_id == (run.id if run else ""), SONGS.c.status == SongStatus.FAILED)
+        failed_songs = session.execute(select(func.count()).where(*failed)).scalar_one()
+    state = run.status if run else PipelineState.IDLE
+    alive, closed, instead = _surroundings(context, run)
+    waiting = by_batch.get(BatchStatus.PENDING, 0) + by_batch.get(BatchStatus.QUEUED, 0) - delayed
+    return MusicStatus(
+        is_paused=state in {PipelineState.PAUSED, PipelineState.BREAKER} or bool(closed),
+        is_worker_running=alive,
+        active_jobs=by_batch.get(BatchStatus.PROCESSING, 0),
+        waiting_jobs=waiting,
+        completed_jobs=by_batch.get(BatchStatus.COMPLETED, 0),
+        failed_jobs=by_batch.get(BatchStatus.FAILED, 0),
+        delayed_jobs=delayed,
+        pending_songs=by_song.get(SongStatus.PENDING, 0),
+        total_songs=sum(by_song.values()),
+        pipeline_state=state,
+        songs={name.value: by_song[name] for name in SongStatus if name in by_song},
+        missing_songs=missing,
+        reason=closed,
+        stand_in=instead,
+        failed_songs=failed_songs,
+        run=run,
+    )
+
+
+def _surroundings(context: Context, run: RunView | None) -> tuple[bool, str, str]:
+    """(whether a worker runs, what closes the gates that the run needs, who stands in for its provider)."""
+    if not context.online:
+        return False, "", ""
+    try:
+        alive = bool(Presence(context.redis).alive())
+        if run is None or run.outcome is not None:
+            return alive, "", ""
+        open_to = routes(context)
+        return alive, _closed(context, run, open_to), open_to.stand_in if run.mode is not Mode.EMBEDDING else ""
+    except RedisError:
+        return False, "", ""
+
+
+def _closed(context: Context, run: RunView, open_to: Routes) -> str:
+    steps = {Mode.FULL: [Step.METADATA, Step.EMBED], Mode.METADATA: [Step.METADATA], Mode.EMBEDDING: [Step.EMBED]}
+    known = gates.gated_queues(context.settings)
+    names = {open_to.queue(run.mode, step) for step in steps[run.mode]} & known.keys()
+    found: list[str] = []
+    for name in sorted(names):
+        closed = gates.gate(context, known[name]).look().closed
+        if closed:
+            by, left_s, reason = closed
+            left = f"{left_s:.0f} s left" if left_s < float("inf") else ""
+            detail = ", ".join(part for part in (reason, left) if part)
+            found.append(f"{name}: {by}" + (f" ({detail})" if detail else ""))
+    return "; ".join(found)

@@ -1,0 +1,1 @@
+"""Pure functions: no database, no Redis, no Celery, no provider."""

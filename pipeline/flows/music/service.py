@@ -1,0 +1,205 @@
+"""What a user can ask for. Each function is one transaction; the caller launches the run afterwards.
+
+Source 002, section 3. Launching is `tasks.music.launch`: it derives from the rows what is to be done.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from sqlalchemy import and_, delete, insert, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from pipeline.engine.claims import FREE
+from pipeline.engine.errors import UserError
+from pipeline.flows.music import runs
+from pipeline.flows.music.models import BATCHES, RUNS, SONGS
+from pipeline.flows.music.routes import fallback_of
+from pipeline.flows.music.states import (
+    BATCH,
+    LIVE,
+    SONG,
+    BatchEvent,
+    BatchStatus,
+    Mode,
+    PipelineEvent,
+    PipelineState,
+    SongEvent,
+)
+from pipeline.flows.music.views import RunView, run_view
+from pipeline.flows.music.work import result
+from pipeline.providers import registry
+from pipeline.settings import Settings
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+
+
+class AlreadyRunning(UserError):
+    """A run is active: the pipeline has one at a time."""
+
+    def __init__(self, run_id: str, state: str) -> None:
+        super().__init__(
+            f"the music pipeline is {state} (run {run_id}): wait for it, or `penstock music stop`",
+            code="already_running",
+        )
+
+
+@dataclass(frozen=True)
+class StartOptions:
+    """Source 002, section 6. `failed`: songs that failed are tried again."""
+
+    mode: Mode = Mode.FULL
+    skip_sync: bool = False
+    limit: int | None = None
+    failed: bool = False
+
+
+def check(settings: Settings, options: StartOptions) -> None:
+    """Raise `UserError` now for what could only fail later."""
+    music = settings.music
+    if options.limit is not None and options.limit < 1:
+        raise UserError("the limit must be at least 1 song", code="bad_limit")
+    if options.mode is not Mode.EMBEDDING:
+        if not music.provider:
+            message = "no provider writes metadata: set PENSTOCK_MUSIC__PROVIDER to one of PENSTOCK_PROVIDERS__…"
+            raise UserError(message, code="no_provider")
+        registry.check(settings, music.provider, music.model)
+        if fallback_of(settings):
+            registry.check(settings, fallback_of(settings))
+    if music.embeddings_provider:
+        registry.check(settings, music.embeddings_provider, music.embeddings_model)
+    if not options.skip_sync and not (music.server_url or music.folder):
+        message = "no music library is named: set PENSTOCK_MUSIC__SERVER_URL or PENSTOCK_MUSIC__FOLDER, or --skip-sync"
+        raise UserError(message, code="no_library")
+
+
+def start(context: Context, options: StartOptions) -> RunView:
+    """Begin a run. Raises `AlreadyRunning` if one is active."""
+    check(context.settings, options)
+    run_id = uuid4().hex
+
+    def work(session: Session) -> RunView:
+        active = runs.lock_active(session)
+        if active is not None:
+            raise AlreadyRunning(active.id, active.status)
+        now = datetime.now(UTC)
+        session.execute(
+            insert(RUNS).values(
+                id=run_id, status=PipelineState.IDLE, active=1, mode=options.mode, song_limit=options.limit,
+                synced=options.skip_sync, created_at=now, updated_at=now,
+            )
+        )  # fmt: skip
+        if options.failed:
+            SONG.move(session, SONGS, SongEvent.RETRY, attempts=0, error=None, updated_at=now)
+        event = PipelineEvent.START_WITHOUT_SYNC if options.skip_sync else PipelineEvent.START
+        runs.move(session, runs.lock(session, run_id), event, now)
+        return _view(session, run_id)
+
+    try:
+        view = context.db.run(work)
+    except IntegrityError:
+        # Two starts at once: the other one came first.
+        with context.db.read() as session:
+            other = session.execute(select(RUNS.c.id, RUNS.c.status).where(RUNS.c.active == 1)).first()
+        raise AlreadyRunning(*(other or ("that was started just now", "starting"))) from None
+    log.info("music.started", run=run_id, mode=options.mode.value)
+    return view
+
+
+def pause(context: Context) -> RunView:
+    """Let calls under way end, and begin no others. Harmless if it is paused."""
+
+    def work(session: Session) -> RunView:
+        run, now = _active(session), datetime.now(UTC)
+        if run.status != PipelineState.PAUSED:
+            runs.move(session, run, PipelineEvent.PAUSE, now, **FREE)
+            # Their messages find nothing to do: resuming sends others.
+            mine = and_(BATCHES.c.run_id == run.id, BATCHES.c.status == BatchStatus.QUEUED)
+            BATCH.move(session, BATCHES, BatchEvent.GIVE_BACK, mine, launches=0, launch_due_at=None, updated_at=now)
+        return _view(session, run.id)
+
+    return context.db.run(work)
+
+
+def resume(context: Context) -> RunView:
+    """Go on with a paused run, with whatever is still to do."""
+
+    def work(session: Session) -> RunView:
+        run = _active(session)
+        if run.status != PipelineState.PAUSED:
+            raise UserError(f"the music pipeline is not paused: it is {run.status}", code="illegal_state")
+        event = PipelineEvent.RESUME_RUN if run.all_enqueued else PipelineEvent.RESUME_ENQUEUE
+        event = event if run.synced else PipelineEvent.RESUME_SYNC
+        runs.move(session, run, event, datetime.now(UTC))
+        return _view(session, run.id)
+
+    return context.db.run(work)
+
+
+def stop(context: Context) -> RunView:
+    """End the run. Calls under way end, and what they were paid for is kept; other songs are pending again."""
+
+    def work(session: Session) -> RunView:
+        run, now = _active(session), datetime.now(UTC)
+        runs.end(session, run, PipelineEvent.STOP, "stopped", now)
+        idle = and_(BATCHES.c.run_id == run.id, BATCHES.c.status.in_([BatchStatus.PENDING, BatchStatus.QUEUED]))
+        result.release_unpaid(session, idle, now)
+        result.release(session, list(session.execute(select(BATCHES.c.id).where(idle)).scalars()), now)
+        return _view(session, run.id)
+
+    return context.db.run(work)
+
+
+def reflect_breaker(context: Context, *, is_open: bool) -> None:
+    """Let the run's state say whether a breaker of its providers is open."""
+    event = PipelineEvent.BREAK if is_open else PipelineEvent.MEND
+    shown = PipelineState.RUNNING if is_open else PipelineState.BREAKER
+    with context.db.read() as session:
+        found = session.execute(select(RUNS.c.id).where(RUNS.c.active == 1, RUNS.c.status == shown)).first()
+    if found is None:
+        return
+
+    def work(session: Session) -> None:
+        run = runs.lock_active(session)
+        if run is not None and run.status == shown and run.status in LIVE:
+            runs.move(session, run, event, datetime.now(UTC))
+
+    context.db.run(work)
+    log.info("music.breaker", open=is_open)
+
+
+def prune(context: Context, keep: int = 1000) -> int:
+    """Forget failed batches beyond the newest `keep`, and others of all but the last run: 2.D. Their songs stay.
+
+    How many were forgotten.
+    """
+
+    def work(session: Session) -> int:
+        failed = select(BATCHES.c.id).where(BATCHES.c.status == BatchStatus.FAILED).order_by(BATCHES.c.id.desc())
+        old = list(session.execute(failed.offset(keep).limit(10_000)).scalars())
+        last = select(RUNS.c.id).order_by(RUNS.c.active.is_(None), RUNS.c.created_at.desc()).limit(1)
+        over = and_(
+            BATCHES.c.status.in_([BatchStatus.COMPLETED, BatchStatus.CANCELLED]),
+            BATCHES.c.run_id != last.scalar_subquery(),
+        )
+        old += session.execute(select(BATCHES.c.id).where(over).limit(10_000)).scalars()
+        for start in range(0, len(old), 500):
+            session.execute(delete(BATCHES).where(BATCHES.c.id.in_(old[start : start + 500])))
+        return len(old)
+
+    return context.db.run(work)
+
+
+def _active(session: Session) -> Any:
+    run = runs.lock_active(session)
+    if run is None:
+        raise UserError("the music pipeline is idle: `penstock music start`", code="idle")
+    return run
+
+
+def _view(session: Session, run_id: str) -> RunView:
+    return run_view(session.execute(select(RUNS).where(RUNS.c.id == run_id)).one())

@@ -1,0 +1,188 @@
+"""What callers get to see: plain typed objects, detached from the database."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus, Step
+
+
+@dataclass(frozen=True)
+class SongView:
+    """A song, and what was found out about it."""
+
+    id: int
+    library: str
+    server_id: str
+    title: str
+    artist: str
+    album: str
+    genre: str
+    year: int | None
+    duration_s: int | None
+    path: str
+    musicbrainz_id: str
+    status: SongStatus
+    error: str | None
+    missing_since: datetime | None
+    description: str
+    tags: list[str]
+    mood: str
+    is_instrumental: bool | None
+    energy_level: float | None
+    analysis: dict[str, Any] | None
+    vector_text: str
+    model: str
+    vector_model: str
+    analysed_at: datetime | None
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
+class BatchView:
+    """A batch of songs. `reply`: what the model said, where that was no use."""
+
+    id: int
+    correlation_id: str
+    run_id: str
+    mode: Mode
+    step: Step
+    status: BatchStatus
+    song_ids: list[int]
+    attempts: int
+    retry_count: int
+    saved: int
+    left_out: int
+    ignored: int
+    error: str | None
+    reply: str | None
+    next_run_at: datetime | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run of the pipeline. `outcome`: `completed`, `stopped`, `failed`; None while it is active."""
+
+    id: str
+    status: PipelineState
+    mode: Mode
+    song_limit: int | None
+    enqueued: int
+    outcome: str | None
+    error: str | None
+    sync_report: dict[str, Any] | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True)
+class MusicStatus:
+    """Source 002, section 6: figures of the active run, or of the last one. Delayed: batches that wait for a retry."""
+
+    is_paused: bool
+    is_worker_running: bool
+    active_jobs: int
+    waiting_jobs: int
+    completed_jobs: int
+    failed_jobs: int
+    delayed_jobs: int
+    pending_songs: int
+    total_songs: int
+    pipeline_state: PipelineState
+    songs: dict[str, int] = field(default_factory=dict)
+    missing_songs: int = 0
+    reason: str = ""
+    """Why it is paused or behind a breaker."""
+    stand_in: str = ""
+    """The provider that writes metadata while the breaker of the one that is configured is open."""
+    failed_songs: int = 0
+    """Songs of the run that failed: with their batch, or since replies left them out too often."""
+    run: RunView | None = None
+
+    def contract(self) -> dict[str, Any]:
+        """As the source names it, and the rest."""
+        names = ("is_paused", "is_worker_running", "active_jobs", "waiting_jobs", "completed_jobs", "failed_jobs",
+                 "delayed_jobs", "pending_songs", "total_songs", "pipeline_state", "missing_songs")  # fmt: skip
+        found = {_camel(name): _plain(getattr(self, name)) for name in names}
+        run = as_json(self.run) if self.run else None
+        more = {"songs": self.songs, "reason": self.reason, "standIn": self.stand_in, "failedSongs": self.failed_songs}
+        return found | more | {"run": run}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run would do: a dry run. `seconds`: the least time under the current limits. Tokens are estimated."""
+
+    mode: Mode
+    songs: int
+    new_songs: int
+    """Of these, songs that the sync would add."""
+    batches: int
+    metadata_calls: int
+    embedding_calls: int
+    input_tokens: int
+    output_tokens: int
+    seconds: float
+    limits: dict[str, str]
+    cost: float | None
+    """By the providers' price lists; None: no prices are configured for what is called."""
+    unpriced: list[str]
+    """Providers and models without a price: their calls are not in `cost`."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """A song that a search found; `score` is the cosine, -1 to 1."""
+
+    song: SongView
+    score: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found. `lexical`: by words alone, since no provider of embeddings is configured."""
+
+    matches: list[Match]
+    lexical: bool
+    searched: int
+    """Songs that could be found: those with a vector of the kind that is made now."""
+
+
+def song_view(row: Any) -> SongView:
+    made = {name: getattr(row, name) for name in SongView.__dataclass_fields__ if name not in {"tags", "analysis"}}
+    analysis = json.loads(row.analysis_json) if row.analysis_json else None
+    return SongView(**{**made, "status": SongStatus(row.status)}, tags=json.loads(row.tags), analysis=analysis)
+
+
+def batch_view(row: Any) -> BatchView:
+    made = {name: getattr(row, name) for name in BatchView.__dataclass_fields__}
+    kinds = {"mode": Mode(row.mode), "step": Step(row.step), "status": BatchStatus(row.status)}
+    return BatchView(**{**made, **kinds, "song_ids": json.loads(row.song_ids)})
+
+
+def run_view(row: Any) -> RunView:
+    made = {name: getattr(row, name) for name in RunView.__dataclass_fields__}
+    report = json.loads(row.sync_report) if row.sync_report else None
+    return RunView(**{**made, "status": PipelineState(row.status), "mode": Mode(row.mode), "sync_report": report})
+
+
+def as_json(view: Any) -> dict[str, Any]:
+    """A view as JSON can hold it: names of states, ISO instants."""
+    found: dict[str, Any] = _plain(asdict(view))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)

@@ -1,0 +1,53 @@
+"""What others are told of batches: begun, and ended with how long each part took. Source 000, sections 7.1 and 7.2."""
+
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from redis import RedisError
+from sqlalchemy import select
+
+from pipeline.engine import events
+from pipeline.flows.screenshots.models import BATCHES
+from pipeline.flows.screenshots.states import WorkStatus
+from pipeline.flows.screenshots.work.batch import FLOW
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+ENDED = (WorkStatus.SUCCEEDED, WorkStatus.FAILED, WorkStatus.FAILED_PERMANENT)
+
+
+def started(context: Context, batch: Any) -> None:
+    """`pipeline:batch:started`."""
+    _publish(context, "pipeline:batch:started", batch)
+
+
+def finished(context: Context, batch_id: int) -> None:
+    """`pipeline:batch:finished`: succeeded, failed (and tried again later), or failed_permanent.
+
+    Nothing where it goes on elsewhere: the claim of whoever tells was taken away.
+    """
+    with context.db.read() as session:
+        batch = session.execute(select(BATCHES).where(BATCHES.c.id == batch_id)).one_or_none()
+    if batch is None or batch.status not in ENDED:
+        return
+    ended = batch.finished_at or datetime.now(UTC)
+    total_ms = int((ended - (batch.started_at or ended)).total_seconds() * 1000)
+    fields = {"status": batch.status, "totalMs": total_ms, "vlmMs": batch.vlm_ms, "textLlmMs": batch.text_ms}
+    if batch.error:
+        fields["errorMessage"] = batch.error[:500]
+    _publish(context, "pipeline:batch:finished", batch, **fields)
+
+
+def _publish(context: Context, kind: str, batch: Any, **fields: Any) -> None:
+    shots = len(json.loads(batch.shot_ids))
+    known = {"batchDbId": batch.id, "batchId": batch.correlation_id, "sourceKey": batch.source_key}
+    known |= {"attempts": batch.attempts, "screenshotCount": shots, **fields}
+    # A log's fields are cleaned by their names: what is called a key would not be shown.
+    log.info(kind, **{("source" if name == "sourceKey" else name): value for name, value in known.items()})
+    if context.online:
+        # Who watches misses it while Redis is away; the rows have it all.
+        with suppress(RedisError):
+            events.publish(context.redis, FLOW, kind, **known)

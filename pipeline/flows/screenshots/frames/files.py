@@ -1,0 +1,108 @@
+"""Where frames are, and taking files in. A file is here before its row and goes after it: no row lacks its file."""
+
+import os
+import stat
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+from sqlalchemy import select
+
+from pipeline.engine.errors import ErrorKind, UnitError, UserError
+from pipeline.flows.screenshots.models import SHOTS
+from pipeline.settings import Settings
+from pipeline.storage.context import Context
+
+SUFFIX_OF = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp", "GIF": ".gif", "BMP": ".bmp", "TIFF": ".tif"}
+SUFFIXES = {*SUFFIX_OF.values(), ".jpeg", ".tiff"}
+ORPHAN_AGE_S = 3600.0
+_PORTION = 500
+
+
+def path_of(settings: Settings, file: str) -> Path:
+    """Where a stored frame is."""
+    return settings.screenshot_dir / file
+
+
+def read(picture: Path | bytes, max_mb: int) -> bytes:
+    """The picture's bytes, read once. Raises `UserError` if there is no such file, `UnitError` if it is too large."""
+    if isinstance(picture, bytes):
+        _check_size(len(picture), max_mb)
+        return picture
+    try:
+        # A pipe or a device would keep us waiting, or never end.
+        found = picture.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise UserError(f"{picture} is no file", code="not_a_file")
+        _check_size(found.st_size, max_mb)
+        with picture.open("rb") as file:
+            data = file.read(max_mb * 2**20 + 1)
+    except FileNotFoundError as error:
+        raise UserError(f"{picture} does not exist", code="not_found") from error
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{picture} cannot be read: {getattr(error, 'strerror', None) or error}", code="io_error"
+        ) from error
+    _check_size(len(data), max_mb)  # It may have grown.
+    return data
+
+
+def write(settings: Settings, data: bytes, form: str) -> str:
+    """Keep a picture under a name made here, flushed, for this user's eyes only; that name. Raises `UserError`."""
+    name = f"{uuid4().hex}{SUFFIX_OF[form]}"
+    path = path_of(settings, name)
+    try:
+        _make_private(path.parent)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise UserError(f"{path.parent} cannot be written to: {error.strerror or error}", code="io_error") from error
+    return name
+
+
+def _make_private(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if stat.S_IMODE(folder.stat().st_mode) & 0o077:
+        folder.chmod(0o700)
+
+
+def _check_size(size: int, max_mb: int) -> None:
+    if size > max_mb * 2**20:
+        message = f"it has {size / 2**20:.1f} MB; up to {max_mb} MB are taken (screenshots.max_image_mb)"
+        raise UnitError(message, kind=ErrorKind.PERMANENT, code="too_large")
+
+
+def discard(settings: Settings, files: Iterable[str]) -> int:
+    """Remove files; harmless for those that are gone. How many there were."""
+    removed = 0
+    for file in files:
+        with suppress(FileNotFoundError):
+            path_of(settings, file).unlink()
+            removed += 1
+    return removed
+
+
+def remove_orphans(context: Context) -> int:
+    """Remove files that no row came to own, or whose row gave them up, left by a crash between the two."""
+    folder = context.settings.screenshot_dir
+    before = time.time() - ORPHAN_AGE_S
+    old: list[str] = []
+    for entry in folder.iterdir() if folder.is_dir() else ():
+        with suppress(FileNotFoundError):
+            if entry.stat().st_mtime < before:
+                old.append(entry.name)
+    removed = 0
+    for start in range(0, len(old), _PORTION):
+        portion = old[start : start + _PORTION]
+        owned = select(SHOTS.c.file).where(SHOTS.c.file.in_(portion), SHOTS.c.storage_state == "stored")
+        with context.db.read() as session:
+            wanted = set(session.execute(owned).scalars())
+        removed += discard(context.settings, set(portion) - wanted)
+    return removed

@@ -1,0 +1,39 @@
+"""The ledger of frames that were not accepted: what remains of them for an audit."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.orm import Session
+
+from pipeline.flows.screenshots.models import REJECTIONS
+from pipeline.flows.screenshots.rules.duplicates import Judgement
+from pipeline.storage.context import Context
+
+MAX_DETAIL = 300
+
+
+def note(
+    session: Session, source: str, ts: datetime, reason: str, now: datetime, *, sha256: str = "", phash: str = "",
+    detail: str = "", judged: Judgement | None = None,
+) -> None:  # fmt: skip
+    """Write down that a frame was not accepted; the same capture, rejected again for the same reason, is one row."""
+    same = select(REJECTIONS.c.id).where(
+        REJECTIONS.c.source_key == source, REJECTIONS.c.ts == ts, REJECTIONS.c.sha256 == sha256,
+        REJECTIONS.c.reason == reason,
+    )  # fmt: skip
+    if session.execute(same.limit(1)).first() is not None:
+        return
+    row: dict[str, Any] = {
+        "source_key": source, "ts": ts, "reason": reason, "detail": detail[:MAX_DETAIL], "sha256": sha256,
+        "phash": phash, "created_at": now,
+    }  # fmt: skip
+    if judged is not None:
+        row |= {"threshold": judged.threshold, "distance": judged.distance, "nearest_id": judged.nearest}
+    session.execute(insert(REJECTIONS).values(**row))
+
+
+def prune(context: Context) -> None:
+    """Forget what is older than the ledger is kept."""
+    before = datetime.now(UTC) - timedelta(days=context.settings.screenshots.ledger_days)
+    context.db.run(lambda session: session.execute(delete(REJECTIONS).where(REJECTIONS.c.created_at < before)))

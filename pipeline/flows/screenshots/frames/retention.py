@@ -1,0 +1,72 @@
+"""What goes by itself: original frames, N days after their analysis or at once. What was understood stays."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from pipeline.engine.errors import UnitError
+from pipeline.flows.screenshots.frames import files as storage
+from pipeline.flows.screenshots.models import SHOTS
+from pipeline.flows.screenshots.states import SCREENSHOT, WorkEvent, WorkStatus
+from pipeline.storage.context import Context
+
+PORTION = 200
+MISSING = "its file is gone: somebody deleted it before it was analysed"
+
+
+def expire(context: Context) -> int:
+    """Delete original frames whose time is over; how many. The row says so first: no row claims a file that is gone."""
+    total = 0
+    while True:
+        files = context.db.run(_due)
+        storage.discard(context.settings, files)
+        total += len(files)
+        if len(files) < PORTION:
+            return total
+
+
+def _due(session: Session) -> list[str]:
+    now = datetime.now(UTC)
+    due = (
+        select(SHOTS.c.id)
+        .where(
+            SHOTS.c.storage_state == "stored", SHOTS.c.retention_expires_at <= now,
+            SHOTS.c.status == WorkStatus.SUCCEEDED,
+        )
+        .order_by(SHOTS.c.retention_expires_at)
+        .limit(PORTION)
+    )  # fmt: skip
+    ids = list(session.execute(due).scalars())
+    gone = update(SHOTS).where(SHOTS.c.id.in_(ids), SHOTS.c.storage_state == "stored")
+    values = {"storage_state": "deleted", "updated_at": now}
+    return list(session.execute(gone.values(**values).returning(SHOTS.c.file)).scalars())
+
+
+def image_of(context: Context, shot: Any) -> Path | None:
+    """Where the file of a frame (its row) is; None if it is gone. The row then says so: nobody waits for it.
+
+    Raises `UnitError` (transient) where the whole folder is away: a disk that is not mounted, or another host's.
+    """
+    path = storage.path_of(context.settings, shot.file)
+    if path.is_file():
+        return path
+    if shot.storage_state == "stored" and not path.parent.is_dir():
+        raise UnitError(f"the folder of screenshots is not here: {path.parent}", code="no_folder")
+    give_up(context, shot, MISSING)
+    return None
+
+
+def give_up(context: Context, shot: Any, why: str) -> None:
+    """A frame cannot be looked at: it is given up, and its batch goes on without it."""
+
+    def work(session: Session) -> None:
+        now = datetime.now(UTC)
+        mine = SHOTS.c.id == shot.id
+        stored = update(SHOTS).where(mine, SHOTS.c.storage_state == "stored")
+        session.execute(stored.values(storage_state="missing", updated_at=now))
+        SCREENSHOT.move(session, SHOTS, WorkEvent.FAIL, mine, error=why, updated_at=now)
+
+    context.db.run(work)

@@ -1,0 +1,175 @@
+"""Deleting a time range with everything derived from it, so that no word of it is left in rows, indexes or files.
+
+A node rests on its own frames, and on those of the nodes that went into it. If its own are deleted, it is deleted. If
+only some of what it took in is, it says again what it said before, and what is left waits to be merged anew.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from sqlalchemy import and_, delete, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from pipeline.engine.claims import FREE
+from pipeline.engine.errors import UserError
+from pipeline.engine.traces import AiCall
+from pipeline.flows.screenshots.frames import files as storage
+from pipeline.flows.screenshots.graph import nodes
+from pipeline.flows.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS
+from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS, SOURCES
+from pipeline.flows.screenshots.states import NODE, SCREENSHOT, WorkEvent, WorkStatus
+from pipeline.flows.screenshots.work import batch, merge
+from pipeline.storage import fulltext, vectors
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+_PORTION = 200
+_UNSAID: dict[str, Any] = {"preview": "", "error": None}
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """How much was deleted, and how many nodes were put back to what they said before."""
+
+    screenshots: int = 0
+    nodes: int = 0
+    restored: int = 0
+
+
+def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
+    """Delete frames captured in [since, until) and all that was derived from them. Can be repeated after a crash."""
+    if since >= until:
+        raise UserError("the range ends before it begins", code="usage")
+    within = and_(SHOTS.c.ts >= since, SHOTS.c.ts < until)
+    total = Forgotten()
+    while True:
+        with context.db.read() as session:
+            ids = list(session.execute(select(SHOTS.c.id).where(within).order_by(SHOTS.c.id).limit(_PORTION)).scalars())
+        if not ids:
+            break
+        done, files = context.db.run(lambda session, ids=ids: _forget(session, ids))  # type: ignore[misc]
+        storage.discard(context.settings, files)
+        total = Forgotten(
+            total.screenshots + done.screenshots, total.nodes + done.nodes, total.restored + done.restored
+        )
+    context.db.run(lambda session: _forget_ledgers(session, since, until))
+    fulltext.purge(context.db)
+    context.db.checkpoint()
+    log.info("screenshots.forgotten", screenshots=total.screenshots, nodes=total.nodes, restored=total.restored)
+    return total
+
+
+def _forget(session: Session, ids: Sequence[int]) -> tuple[Forgotten, list[str]]:
+    now = datetime.now(UTC)
+    # Nobody puts these frames into a batch meanwhile.
+    sources = select(SHOTS.c.source_key).where(SHOTS.c.id.in_(ids))
+    session.execute(
+        select(SOURCES.c.key).where(SOURCES.c.key.in_(sources)).order_by(SOURCES.c.key).with_for_update()
+    ).all()
+    _forget_batches(session, ids, now)
+    doomed = set(session.execute(select(LINKS.c.origin_id).where(LINKS.c.shot_id.in_(ids))).scalars())
+    concerned = _concerned(session, doomed)
+    # In the order of ids, like nobody else takes more than one thread: no two can wait for each other.
+    threads = select(NODES.c.thread_id).where(NODES.c.id.in_(concerned | doomed), NODES.c.thread_id.is_not(None))
+    names = sorted(set(session.execute(threads).scalars()))
+    session.execute(select(THREADS.c.id).where(THREADS.c.id.in_(names)).order_by(THREADS.c.id).with_for_update()).all()
+    # A merge was told of both nodes.
+    told = and_(AiCall.flow == batch.FLOW, AiCall.unit.in_([merge.trace_unit(node_id) for node_id in concerned]))
+    session.execute(update(AiCall).where(told).values(**_UNSAID))
+    _remove_nodes(session, sorted(doomed))
+    restored = sorted(concerned - doomed)
+    said = select(NODES.c.own).where(NODES.c.id.in_(restored))
+    nodes.keep_entities(session, [nodes.load(own).entities for own in session.execute(said).scalars()], now)
+    for node_id in restored:
+        _restore(session, node_id, now)
+    nodes.reindex(session, restored)
+    gone = delete(SHOTS).where(SHOTS.c.id.in_(ids)).returning(SHOTS.c.file)
+    files = list(session.execute(gone).scalars())
+    used = select(NODES.c.id).where(NODES.c.thread_id == THREADS.c.id).exists()
+    session.execute(delete(THREADS).where(THREADS.c.id.in_(names), ~used))
+    # A thread's title is its first node's: those that stay are named by the node that is first now.
+    _rename(session, names)
+    mentioned = select(MENTIONS.c.node_id).where(MENTIONS.c.entity_id == ENTITIES.c.id).exists()
+    session.execute(delete(ENTITIES).where(~mentioned))
+    return Forgotten(len(files), len(doomed), len(restored)), files
+
+
+def _concerned(session: Session, doomed: set[int]) -> set[int]:
+    """Nodes that took in a doomed one, or were taken in by one, however far away."""
+    found: set[int] = set()
+    fresh = set(doomed)
+    while fresh:
+        found |= fresh
+        down = select(NODES.c.id).where(NODES.c.merged_into_id.in_(fresh))
+        up = select(NODES.c.merged_into_id).where(NODES.c.id.in_(fresh), NODES.c.merged_into_id.is_not(None))
+        near = {*session.execute(down).scalars(), *session.execute(up).scalars()}
+        fresh = {node_id for node_id in near if node_id is not None} - found
+    return found
+
+
+def _remove_nodes(session: Session, ids: Sequence[int]) -> None:
+    # What they hold of others goes back to those first.
+    back = update(LINKS).where(LINKS.c.node_id.in_(ids), LINKS.c.origin_id.not_in(ids))
+    session.execute(back.values(node_id=LINKS.c.origin_id))
+    fulltext.remove(session, ids)
+    vectors.remove(session, nodes.KIND, ids)
+    session.execute(delete(NODES).where(NODES.c.id.in_(ids)))
+
+
+def _restore(session: Session, node_id: int, now: datetime) -> None:
+    """A node says again what it said before any merge, and waits to be merged again."""
+    row = session.execute(select(NODES).where(NODES.c.id == node_id)).one()
+    content = nodes.load(row.own)
+    session.execute(update(LINKS).where(LINKS.c.origin_id == node_id).values(node_id=node_id))
+    latest = select(func.max(SHOTS.c.ts)).join(LINKS, LINKS.c.shot_id == SHOTS.c.id).where(LINKS.c.origin_id == node_id)
+    at = session.execute(latest).scalar() or row.event_time
+    NODE.move(
+        session, NODES, WorkEvent.REOPEN, NODES.c.id == node_id, **FREE, **nodes.columns(content), event_time=at,
+        merged_into_id=None, merged_from_ids="[]", version=row.version + 1, vector_status="waiting", attempts=0,
+        next_run_at=None, error=None, updated_at=now,
+    )  # fmt: skip
+    nodes.mention(session, node_id, content.entities)
+    vectors.remove(session, nodes.KIND, [node_id])
+    merged = and_(PROVENANCE.c.node_id == node_id, PROVENANCE.c.act == "merged")
+    session.execute(delete(PROVENANCE).where(merged))
+
+
+def _rename(session: Session, names: Sequence[str]) -> None:
+    for name in names:
+        first = select(NODES.c.title, NODES.c.event_time).where(NODES.c.thread_id == name)
+        row = session.execute(first.order_by(NODES.c.event_time, NODES.c.id).limit(1)).one_or_none()
+        if row is not None:
+            mine = THREADS.c.id == name
+            session.execute(update(THREADS).where(mine).values(title=row.title, first_at=row.event_time))
+
+
+def _forget_batches(session: Session, ids: Sequence[int], now: datetime) -> None:
+    """Batches at work lose their claim, and are taken apart; those that are done lose what they stored."""
+    has = select(SHOTS.c.batch_id).where(SHOTS.c.id.in_(ids), SHOTS.c.batch_id.is_not(None)).distinct()
+    found = select(BATCHES).where(BATCHES.c.id.in_(has)).order_by(BATCHES.c.id).with_for_update()
+    rows = session.execute(found).all()
+    done = [row.id for row in rows if row.status == WorkStatus.SUCCEEDED]
+    apart = [row.id for row in rows if row.status != WorkStatus.SUCCEEDED]
+    units = [str(row.id) for row in rows]
+    calls = and_(AiCall.flow == batch.FLOW, AiCall.scope_id.in_(units))
+    session.execute(update(AiCall).where(calls).values(**_UNSAID))
+    unsaid: dict[str, Any] = {"reply": None, "notes": "[]", "error": None}
+    session.execute(update(SHARDS).where(SHARDS.c.batch_id.in_(done)).values(result=None, **unsaid))
+    stored = update(BATCHES).where(BATCHES.c.id.in_(done))
+    session.execute(stored.values(index_json=None, history_pack="{}", **unsaid))
+    # Frames whose files are gone stay as they are: nothing can be looked at, and no batch would take them.
+    there = and_(SHOTS.c.batch_id.in_(apart), SHOTS.c.storage_state == "stored")
+    for event in (WorkEvent.GIVE_BACK, WorkEvent.RETRY, WorkEvent.REOPEN):
+        SCREENSHOT.move(session, SHOTS, event, there, error=None, updated_at=now)
+    session.execute(update(SHOTS).where(SHOTS.c.batch_id.in_(apart)).values(batch_id=None))
+    session.execute(delete(BATCHES).where(BATCHES.c.id.in_(apart)))
+
+
+def _forget_ledgers(session: Session, since: datetime, until: datetime) -> None:
+    """Rejected frames of the range; and what later batches were told of it, which is of no use any more."""
+    session.execute(delete(REJECTIONS).where(REJECTIONS.c.ts >= since, REJECTIONS.c.ts < until))
+    told = and_(BATCHES.c.history_pack != "{}", or_(BATCHES.c.ts_end >= since, BATCHES.c.created_at >= since))
+    session.execute(update(BATCHES).where(told).values(history_pack="{}"))

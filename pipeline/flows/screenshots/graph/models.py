@@ -1,0 +1,183 @@
+"""Tables of what was understood: threads, nodes, what they rest on, where they came from. Source 000, 1.6 and 1.7."""
+
+from datetime import datetime
+
+from sqlalchemy import Float, ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from pipeline.engine.claims import ClaimColumns, claims_index, waits_index
+from pipeline.engine.tables import Base, UtcDateTime, table_of
+from pipeline.flows.screenshots.models import Id
+from pipeline.flows.screenshots.states import Origin, WorkStatus
+
+
+class Thread(Base):
+    """A course of activity that nodes belong to. Its row is the lock of its merges."""
+
+    __tablename__ = "screenshot_threads"
+    __table_args__ = (Index("ix_screenshot_threads_last_at", "last_at"),)
+
+    id: Mapped[str] = mapped_column(String(60), primary_key=True)
+    title: Mapped[str] = mapped_column(String(200), default="")
+    first_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    last_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Node(ClaimColumns, Base):
+    """Something that was understood from frames: an event, or knowledge, state, procedure or plan derived from one.
+
+    Claimed while it is merged; `status` is its mergeStatus. A node that went into another stays, with its own text,
+    so that the merge can be taken back when what it rests on is deleted.
+    """
+
+    __tablename__ = "screenshot_nodes"
+    __table_args__ = (
+        UniqueConstraint("origin_key"),
+        Index("ix_screenshot_nodes_thread", "thread_id", "kind", "status"),
+        Index("ix_screenshot_nodes_status", "status"),
+        Index("ix_screenshot_nodes_event_time", "event_time"),
+        Index("ix_screenshot_nodes_merged_into_id_event_time", "merged_into_id", "event_time"),
+        claims_index("screenshot_nodes"),
+        waits_index("screenshot_nodes"),
+        Index("ix_screenshot_nodes_batch_id", "batch_id"),
+        Index("ix_screenshot_nodes_vector_status", "vector_status"),
+    )
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    kind: Mapped[str] = mapped_column(String(20))
+    thread_id: Mapped[str | None] = mapped_column(ForeignKey("screenshot_threads.id", ondelete="SET NULL"))
+    origin_key: Mapped[str] = mapped_column(String(255))
+    """`ctx_node:…`: the same finding, written twice, is one node."""
+    batch_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_batches.id", ondelete="SET NULL"))
+    title: Mapped[str] = mapped_column(String(200))
+    summary: Mapped[str] = mapped_column(Text, default="")
+    keywords: Mapped[str] = mapped_column(Text, default="[]")
+    entities: Mapped[str] = mapped_column(Text, default="[]")
+    """JSON list of {name, entityType, confidence}."""
+    importance: Mapped[int] = mapped_column(default=5)
+    confidence: Mapped[int] = mapped_column(default=5)
+    event_time: Mapped[datetime] = mapped_column(UtcDateTime)
+    made_by: Mapped[str] = mapped_column(String(10), default=Origin.MODEL.value)
+    """`model`, `direct` or `rules`."""
+    own: Mapped[str] = mapped_column(Text)
+    """JSON of title, summary, keywords, entities, importance, confidence as they were before any merge."""
+    version: Mapped[int] = mapped_column(default=1)
+    """Counts changes of the text: a merge or a vector made for an older one is discarded."""
+    status: Mapped[str] = mapped_column(String(20), default=WorkStatus.PENDING.value)
+    error: Mapped[str | None] = mapped_column(Text)
+    merged_into_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="SET NULL"))
+    """The node that holds its text now; None: it stands for itself."""
+    merged_from_ids: Mapped[str] = mapped_column(Text, default="[]")
+    """JSON list of every node that went into this one, directly or through another."""
+    vector_status: Mapped[str] = mapped_column(String(10), default="waiting")
+    """`waiting`, `done`, `failed`, or `none` once it went into another."""
+    vector_error: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Link(Base):
+    """A frame that a node rests on. Merging moves `node_id`; `origin_id` stays, so that it can be moved back."""
+
+    __tablename__ = "screenshot_links"
+    __table_args__ = (
+        Index("ix_screenshot_links_node_id", "node_id"),
+        Index("ix_screenshot_links_shot_id", "shot_id"),
+    )
+
+    origin_id: Mapped[int] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"), primary_key=True)
+    shot_id: Mapped[int] = mapped_column(ForeignKey("screenshots.id", ondelete="CASCADE"), primary_key=True)
+    node_id: Mapped[int] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"))
+
+
+class Entity(Base):
+    """A name that was recognised: a person, a project, a file."""
+
+    __tablename__ = "screenshot_entities"
+    __table_args__ = (UniqueConstraint("name_key", "type"),)
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(String(200))
+    name_key: Mapped[str] = mapped_column(String(200))
+    """Normal form (NFKC, case folded): what makes two spellings one."""
+    type: Mapped[str] = mapped_column(String(40), default="")
+    seen_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Mention(Base):
+    """A node mentions an entity."""
+
+    __tablename__ = "screenshot_mentions"
+    __table_args__ = (Index("ix_screenshot_mentions_entity_id", "entity_id"),)
+
+    node_id: Mapped[int] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"), primary_key=True)
+    entity_id: Mapped[int] = mapped_column(ForeignKey("screenshot_entities.id", ondelete="CASCADE"), primary_key=True)
+    confidence: Mapped[float] = mapped_column(Float, default=0.0)
+
+
+class Edge(Base):
+    """How two nodes relate, such as `derived_from`."""
+
+    __tablename__ = "screenshot_edges"
+    __table_args__ = (Index("ix_screenshot_edges_to_id", "to_id"),)
+
+    from_id: Mapped[int] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"), primary_key=True)
+    to_id: Mapped[int] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"), primary_key=True)
+    type: Mapped[str] = mapped_column(String(40), primary_key=True)
+
+
+class Provenance(Base):
+    """How a node came to say what it says: a row for its making and for each merge into it."""
+
+    __tablename__ = "screenshot_provenance"
+    __table_args__ = (
+        # A merge is one transaction: a node can be merged into one target once, however often that is tried.
+        UniqueConstraint("node_id", "act", "from_node_id"),
+        Index("ix_screenshot_provenance_from_node_id", "from_node_id"),
+    )
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    node_id: Mapped[int] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"))
+    act: Mapped[str] = mapped_column(String(20))
+    """`made` or `merged`."""
+    from_node_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"))
+    batch_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_batches.id", ondelete="SET NULL"), index=True)
+    method: Mapped[str] = mapped_column(String(20), default="model")
+    """`model`, `direct` or `rules`: who made or merged it."""
+    model: Mapped[str] = mapped_column(String(120), default="")
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Call(Base):
+    """A call whose result was used: what a node rests on. Written in the transaction that stores the result."""
+
+    __tablename__ = "screenshot_calls"
+    __table_args__ = (
+        Index("ix_screenshot_calls_batch_id", "batch_id"),
+        Index("ix_screenshot_calls_node_id", "node_id"),
+    )
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    batch_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_batches.id", ondelete="CASCADE"))
+    node_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"))
+    """The node that was merged into, for a merge."""
+    operation: Mapped[str] = mapped_column(String(30))
+    provider: Mapped[str] = mapped_column(String(60))
+    model: Mapped[str] = mapped_column(String(120))
+    prompt_hash: Mapped[str] = mapped_column(String(64))
+    attempt: Mapped[int]
+    ask: Mapped[str] = mapped_column(String(10))
+    shot_ids: Mapped[str] = mapped_column(Text)
+    """JSON list: what it was shown or told about."""
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+THREADS = table_of(Thread)
+NODES = table_of(Node)
+LINKS = table_of(Link)
+ENTITIES = table_of(Entity)
+MENTIONS = table_of(Mention)
+EDGES = table_of(Edge)
+PROVENANCE = table_of(Provenance)
+CALLS = table_of(Call)

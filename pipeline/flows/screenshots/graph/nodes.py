@@ -1,0 +1,222 @@
+"""Writing nodes: in the transaction that finishes their batch, each once by its origin key. Source 000, section 1.6."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from sqlalchemy import case, insert, select, update
+from sqlalchemy.orm import Session
+
+from pipeline.engine.tables import insert_if_absent
+from pipeline.flows.screenshots.graph.models import EDGES, ENTITIES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS
+from pipeline.flows.screenshots.models import SHOTS
+from pipeline.flows.screenshots.rules.expansion import Expansion, PendingNode
+from pipeline.flows.screenshots.rules.schemas import EntityMention, entity_key
+from pipeline.flows.screenshots.states import Origin, WorkStatus
+from pipeline.storage import fulltext
+
+KIND = "screenshot"
+"""Of their vectors."""
+MAX_KEY = 255
+MAX_TITLE = 200
+MAX_ENTITIES = 50
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a node says: everything that a merge changes."""
+
+    title: str
+    summary: str = ""
+    keywords: tuple[str, ...] = ()
+    entities: tuple[EntityMention, ...] = ()
+    importance: int = 5
+    confidence: int = 5
+
+
+class _Said(Protocol):
+    @property
+    def title(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def keywords(self) -> tuple[str, ...]: ...
+    @property
+    def entities(self) -> tuple[EntityMention, ...]: ...
+    @property
+    def importance(self) -> int: ...
+    @property
+    def confidence(self) -> int: ...
+
+
+def said_by(node: _Said) -> Content:
+    """The content of a node that is to be written, or of one that was merged."""
+    return Content(node.title, node.summary, node.keywords, node.entities, node.importance, node.confidence)
+
+
+def stored_key(key: str) -> str:
+    """An origin key as its column takes it: the end of what is too long is its hash."""
+    if len(key) <= MAX_KEY:
+        return key
+    return f"{key[: MAX_KEY - 65]}:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def write(session: Session, batch_id: int, expansion: Expansion, model: str, now: datetime) -> list[int]:
+    """Write a batch's nodes with threads, links, entities, edges, provenance and full text; the ids of new ones.
+
+    What is there already is left as it is: it may have been merged since.
+    """
+    ids: dict[str, int] = {}
+    new: list[int] = []
+    # In one order everywhere: two batches that go on with the same threads must not wait for each other.
+    for node in sorted(expansion.nodes, key=lambda node: node.thread_id):
+        _keep_thread(session, node, now)
+    keep_entities(session, [node.entities for node in expansion.nodes], now)
+    for node in expansion.nodes:
+        key = stored_key(node.origin_key)
+        content = said_by(node)
+        row = {
+            "kind": node.kind.value, "thread_id": node.thread_id, "origin_key": key, "batch_id": batch_id,
+            "event_time": at_ms(node.event_time_ms), "made_by": node.made_by.value, "own": dump(content), "version": 1,
+            "status": WorkStatus.PENDING, "merged_from_ids": "[]", "vector_status": "waiting", "attempts": 0,
+            "created_at": now, "updated_at": now, **columns(content),
+        }  # fmt: skip
+        is_new = insert_if_absent(session, NODES, row, "origin_key")
+        ids[node.origin_key] = session.execute(select(NODES.c.id).where(NODES.c.origin_key == key)).scalar_one()
+        if is_new:
+            new.append(ids[node.origin_key])
+            _attach(session, ids[node.origin_key], batch_id, node, model, now)
+    for edge in expansion.edges:
+        ends = ids[edge.from_key], ids[edge.to_key]
+        if ends[0] != ends[1] and not set(ends).isdisjoint(new):
+            add_edge(session, *ends, edge.edge_type)
+    reindex(session, new)
+    return new
+
+
+def at_ms(moment_ms: int) -> datetime:
+    """A time in ms since 1970 as the tables keep it."""
+    return datetime.fromtimestamp(moment_ms / 1000, UTC)
+
+
+def _keep_thread(session: Session, node: PendingNode, now: datetime) -> None:
+    at = at_ms(node.event_time_ms)
+    row = {"id": node.thread_id, "title": node.title[:MAX_TITLE], "first_at": at, "last_at": at, "created_at": now}
+    if not insert_if_absent(session, THREADS, row):
+        # Clocks go backwards: a thread begins with its earliest node and ends with its latest, whichever came last.
+        first = case((THREADS.c.first_at > at, at), else_=THREADS.c.first_at)
+        last = case((THREADS.c.last_at < at, at), else_=THREADS.c.last_at)
+        session.execute(update(THREADS).where(THREADS.c.id == node.thread_id).values(first_at=first, last_at=last))
+
+
+def _attach(session: Session, node_id: int, batch_id: int, node: PendingNode, model: str, now: datetime) -> None:
+    links = [{"origin_id": node_id, "shot_id": shot_id, "node_id": node_id} for shot_id in node.screenshot_ids]
+    if links:
+        session.execute(insert(LINKS), links)
+    mention(session, node_id, node.entities)
+    made = {
+        "node_id": node_id, "act": "made", "batch_id": batch_id, "method": node.made_by.value,
+        "model": model[:120] if node.made_by is Origin.MODEL else "", "created_at": now,
+    }  # fmt: skip
+    session.execute(insert(PROVENANCE).values(**made))
+
+
+def add_edge(session: Session, from_id: int, to_id: int, kind: str) -> None:
+    """Relate two nodes; harmless if they are."""
+    insert_if_absent(session, EDGES, {"from_id": from_id, "to_id": to_id, "type": kind[:40]})
+
+
+def keep_entities(session: Session, said: Iterable[Sequence[EntityMention]], now: datetime) -> None:
+    """Rows of all entities that a transaction is going to mention, and their locks.
+
+    In one order everywhere, and for all of its nodes at once: two transactions that add the same names must not wait
+    for each other.
+    """
+    found = {key: entity for entities in said for key, entity in _distinct(entities).items()}
+    for key, kind in sorted(found):
+        row = {"name": found[key, kind].name.strip()[:200], "name_key": key, "type": kind, "seen_at": now}
+        insert_if_absent(session, ENTITIES, row, "name_key", "type")
+        mine = (ENTITIES.c.name_key == key, ENTITIES.c.type == kind)
+        session.execute(update(ENTITIES).where(*mine).values(seen_at=now))
+
+
+def mention(session: Session, node_id: int, entities: Sequence[EntityMention]) -> None:
+    """What a node mentions, in place of what it mentioned before. The entities are kept: see `keep_entities`."""
+    session.execute(MENTIONS.delete().where(MENTIONS.c.node_id == node_id))
+    for (key, kind), found in _distinct(entities).items():
+        named = select(ENTITIES.c.id).where(ENTITIES.c.name_key == key, ENTITIES.c.type == kind)
+        entity_id = session.execute(named).scalar_one()
+        session.execute(
+            insert(MENTIONS).values(node_id=node_id, entity_id=entity_id, confidence=float(found.confidence))
+        )
+
+
+def _distinct(entities: Sequence[EntityMention]) -> dict[tuple[str, str], EntityMention]:
+    found: dict[tuple[str, str], EntityMention] = {}
+    for entity in entities[:MAX_ENTITIES]:
+        key = entity_key(entity.name)[:200], entity.entity_type.strip().casefold()[:40]
+        if key[0] and (key not in found or found[key].confidence < entity.confidence):
+            found[key] = entity
+    return found
+
+
+def columns(content: Content) -> dict[str, Any]:
+    """A content as columns of a node."""
+    return {
+        "title": content.title[:MAX_TITLE], "summary": content.summary,
+        "keywords": json.dumps(list(content.keywords), ensure_ascii=False),
+        "entities": _entities(content),
+        "importance": content.importance, "confidence": content.confidence,
+    }  # fmt: skip
+
+
+def content_of(row: Any) -> Content:
+    """What a node's row says."""
+    entities = tuple(EntityMention.model_validate(entity) for entity in json.loads(row.entities))
+    return Content(row.title, row.summary, tuple(json.loads(row.keywords)), entities, row.importance, row.confidence)
+
+
+def _entities(content: Content) -> str:
+    return json.dumps([entity.model_dump(by_alias=True) for entity in content.entities], ensure_ascii=False)
+
+
+def dump(content: Content) -> str:
+    """A content as JSON."""
+    return json.dumps(columns(content), ensure_ascii=False)
+
+
+def load(text: str) -> Content:
+    """What `dump` wrote."""
+    return content_of(SimpleNamespace(**json.loads(text)))
+
+
+def reindex(session: Session, node_ids: Sequence[int]) -> None:
+    """Full text of nodes as they are now, in the caller's transaction: it is never behind."""
+    fulltext.put(session, list(texts(session, node_ids).values()))
+
+
+def texts(session: Session, node_ids: Sequence[int]) -> Mapping[int, fulltext.Text]:
+    """What nodes are found by; those that went into another are not."""
+    rows = session.execute(select(NODES).where(NODES.c.id.in_(node_ids), NODES.c.merged_into_id.is_(None))).all()
+    shots = (
+        select(LINKS.c.node_id, SHOTS.c.app, SHOTS.c.app_guess, SHOTS.c.window_title, SHOTS.c.ocr_text)
+        .join(SHOTS, SHOTS.c.id == LINKS.c.shot_id)
+        .where(LINKS.c.node_id.in_(node_ids))
+        .order_by(LINKS.c.node_id, SHOTS.c.id)
+    )
+    apps: dict[int, dict[str, None]] = {}
+    seen: dict[int, dict[str, None]] = {}
+    for shot in session.execute(shots):
+        apps.setdefault(shot.node_id, {}).update(dict.fromkeys(filter(None, (shot.app, shot.app_guess))))
+        seen.setdefault(shot.node_id, {}).update(dict.fromkeys(filter(None, (shot.window_title, shot.ocr_text))))
+    found = {}
+    for row in rows:
+        content = content_of(row)
+        names = [entity.name for entity in content.entities]
+        head = " \n".join([content.title, content.summary, *content.keywords, *names])
+        found[row.id] = fulltext.Text(row.id, head, " \n".join(apps.get(row.id, {})), " \n".join(seen.get(row.id, {})))
+    return found

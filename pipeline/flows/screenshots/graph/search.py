@@ -1,0 +1,166 @@
+"""Finding nodes: full text and vectors, fused by reciprocal rank, with how much of everything is indexed beside it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Column, func, literal, select, union_all
+from sqlalchemy.orm import Session
+
+from pipeline.engine.errors import UserError
+from pipeline.flows.screenshots.graph import nodes
+from pipeline.flows.screenshots.graph.models import LINKS, NODES
+from pipeline.flows.screenshots.models import SHOTS
+from pipeline.flows.screenshots.states import WorkStatus
+from pipeline.storage import fulltext, vectors
+from pipeline.storage.context import Context
+from pipeline.storage.vectors import Floats
+
+RRF_K = 60
+"""The usual constant of reciprocal rank fusion: a first place counts 1/61."""
+MAX_LIMIT = 200
+_DEPTH = 100
+"""How far down each of the two lists is looked at, at least."""
+_DEPTH_FILTERED = 500
+"""How far down the vectors' list is looked at for what passes a filter that lets many nodes through."""
+_FEW = 3000
+"""Nodes that pass a filter, up to which their vectors alone are compared."""
+
+_SPARE = 10
+"""Nodes that are looked up beyond those asked for, should one have gone into another between two statements."""
+_TOTAL = "*"
+
+
+@dataclass(frozen=True)
+class QueryVector:
+    """The query, embedded by the caller, with the model that the nodes' vectors must be of."""
+
+    model: str
+    values: Sequence[float] | Floats
+    floor: float = 0.0
+    """What is no more like the query than that (cosine) is no hit, however few there are."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How much is done, waits (or is under way), and failed for good."""
+
+    done: int
+    waiting: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A node that was found. `score` orders hits of one search; ranks are 1-based, None: not found that way."""
+
+    node: Any
+    score: float
+    text_rank: int | None
+    vector_rank: int | None
+    apps: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Hits, best first; what of the frames is analysed, and what of the nodes has a vector."""
+
+    hits: list[Hit]
+    screenshots: Progress
+    vectors: Progress
+
+
+def search(
+    context: Context, words: str, *, vector: QueryVector | None = None, since: datetime | None = None, app: str = "",
+    limit: int = 10,
+) -> Found:  # fmt: skip
+    """Nodes for these words, best first. Without a vector, full text alone. Raises `UserError` for an empty query."""
+    if not words.strip():
+        raise UserError("say what to look for", code="empty_query")
+    limit = max(1, min(limit, MAX_LIMIT))
+    depth = max(_DEPTH, 2 * limit)
+    with context.db.read() as session:
+        by_text = fulltext.search(session, words, depth, since=since, app=app)
+        if len(by_text) < limit and len(words.split()) > 1:
+            more = fulltext.search(session, words, depth, since=since, app=app, any_word=True)
+            by_text += [node_id for node_id in more if node_id not in set(by_text)]
+        by_vector = _by_vector(session, vector, depth, since, app)
+        text_rank, vector_rank = _ranks(by_text), _ranks(by_vector)
+        best = fuse(text_rank, vector_rank)[: limit + _SPARE]
+        facts = _facts(session, [node_id for node_id, _ in best])
+        hits = [
+            Hit(facts[node_id][0], score, text_rank.get(node_id), vector_rank.get(node_id), facts[node_id][1])
+            for node_id, score in best
+            if node_id in facts
+        ][:limit]
+        return Found(hits, *_coverage(session))
+
+
+def fuse(*rankings: Mapping[int, int]) -> list[tuple[int, float]]:
+    """Reciprocal rank fusion: (item, score), best first. Scores of different kinds need not be comparable."""
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for item, rank in ranking.items():
+            scores[item] = scores.get(item, 0.0) + 1 / (RRF_K + rank)
+    return sorted(scores.items(), key=lambda pair: (-pair[1], -pair[0]))
+
+
+def _ranks(items: Iterable[int]) -> dict[int, int]:
+    return {item: rank for rank, item in enumerate(items, 1)}
+
+
+def _by_vector(session: Session, vector: QueryVector | None, depth: int, since: datetime | None, app: str) -> list[int]:
+    if vector is None:
+        return []
+    if since is None and not app:
+        return _near(session, vector, depth)
+    few = fulltext.narrowed(session, _FEW + 1, since=since, app=app)
+    if len(few) <= _FEW:
+        return _near(session, vector, depth, few)
+    near = _near(session, vector, max(_DEPTH_FILTERED, 3 * depth))
+    passing = set(fulltext.narrowed(session, len(near), since=since, app=app, among=near))
+    return [node_id for node_id in near if node_id in passing][:depth]
+
+
+def _near(session: Session, vector: QueryVector, depth: int, among: Sequence[int] | None = None) -> list[int]:
+    hits = vectors.search(session, nodes.KIND, vector.model, vector.values, depth, among=among)
+    return [hit.item_id for hit in hits if hit.score > vector.floor]
+
+
+def _facts(session: Session, ids: Sequence[int]) -> dict[int, tuple[Any, tuple[str, ...]]]:
+    """(row, apps) of those nodes that stand for themselves."""
+    rows = session.execute(select(NODES).where(NODES.c.id.in_(ids))).all()
+    seen = (
+        select(LINKS.c.node_id, SHOTS.c.app, SHOTS.c.app_guess)
+        .join(SHOTS, SHOTS.c.id == LINKS.c.shot_id)
+        .where(LINKS.c.node_id.in_(ids))
+        .distinct()
+    )
+    apps: dict[int, set[str]] = {}
+    for node_id, app, guess in session.execute(seen):
+        apps.setdefault(node_id, set()).update(filter(None, (app, guess)))
+    return {row.id: (row, tuple(sorted(apps.get(row.id, ())))) for row in rows if row.merged_into_id is None}
+
+
+def _coverage(session: Session) -> tuple[Progress, Progress]:
+    shots = _count_by(session, SHOTS.c.status, WorkStatus.SUCCEEDED)
+    done, failed = shots.get(WorkStatus.SUCCEEDED, 0), shots.get(WorkStatus.FAILED_PERMANENT, 0)
+    made = _count_by(session, NODES.c.vector_status, "done")
+    return (
+        Progress(done, sum(shots.values()) - done - failed, failed),
+        Progress(made["done"], made.get("waiting", 0), made.get("failed", 0)),
+    )
+
+
+def _count_by(session: Session, column: Column[Any], usual: str) -> dict[str, int]:
+    """How many rows have which value. Those with the usual one, nearly all, are what the others leave of the total:
+
+    to count a whole table SQLite looks at one number a page, to count a part of it at each row.
+    """
+    others = (select(column, func.count()).where(they).group_by(column) for they in (column < usual, column > usual))
+    # One statement: counts of different moments need not add up.
+    query = union_all(select(literal(_TOTAL), func.count()).select_from(column.table), *others)
+    counted: dict[str, int] = {value: count for value, count in session.execute(query)}  # noqa: C416  # rows are no pairs
+    total = counted.pop(_TOTAL)
+    return {**counted, usual: total - sum(counted.values())}

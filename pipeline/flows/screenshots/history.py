@@ -1,0 +1,74 @@
+"""What a batch is told of the time before it: late threads, open segments, entities. Source 000, section 1.3."""
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from pipeline.flows.screenshots.graph.models import ENTITIES, MENTIONS, NODES, THREADS
+from pipeline.flows.screenshots.rules.batches import HistoryPack, HistorySegment, HistoryThread, history_pack
+from pipeline.settings import ScreenshotSettings
+
+SEGMENTS_READ = 10
+"""Open segments, the latest ones: a prompt has no room for a busy quarter of an hour in full."""
+_ENTITY_SPELLINGS = 3
+"""Names read for each entity that is wanted: some differ in case only."""
+_ENTITIES_OF = timedelta(days=1)
+
+
+def pack(session: Session, at: datetime, settings: ScreenshotSettings) -> HistoryPack:
+    """The history before `at`, the time of the batch's first frame.
+
+    A clock that went backwards gives a batch nothing to go on with, and does no other harm.
+    """
+    return history_pack(
+        _threads(session, at, settings),
+        _segments(session, at, settings),
+        _entities(session, at, settings),
+        _ms(at),
+        settings,
+    )
+
+
+def _threads(session: Session, at: datetime, settings: ScreenshotSettings) -> list[HistoryThread]:
+    late = select(THREADS).where(THREADS.c.first_at <= at).order_by(THREADS.c.last_at.desc(), THREADS.c.id)
+    return [
+        HistoryThread(thread_id=row.id, title=row.title, last_active_ms=_ms(row.last_at))
+        for row in session.execute(late.limit(settings.history_threads))
+    ]
+
+
+def _segments(session: Session, at: datetime, settings: ScreenshotSettings) -> list[HistorySegment]:
+    since = at - timedelta(minutes=settings.history_minutes)
+    late = (
+        select(NODES.c.thread_id, NODES.c.title, NODES.c.summary, NODES.c.event_time)
+        .where(
+            NODES.c.kind == "event", NODES.c.merged_into_id.is_(None), NODES.c.thread_id.is_not(None),
+            NODES.c.event_time.between(since, at),
+        )
+        .order_by(NODES.c.event_time.desc(), NODES.c.id.desc())
+        .limit(SEGMENTS_READ)
+    )  # fmt: skip
+    return [
+        HistorySegment(thread_id=row.thread_id, title=row.title, summary=row.summary, event_time_ms=_ms(row.event_time))
+        for row in session.execute(late)
+    ]
+
+
+def _entities(session: Session, at: datetime, settings: ScreenshotSettings) -> list[str]:
+    """Names, the last mentioned first."""
+    last = func.max(NODES.c.event_time)
+    late = (
+        select(ENTITIES.c.name)
+        .join(MENTIONS, MENTIONS.c.entity_id == ENTITIES.c.id)
+        .join(NODES, NODES.c.id == MENTIONS.c.node_id)
+        .where(NODES.c.event_time.between(at - _ENTITIES_OF, at))
+        .group_by(ENTITIES.c.id, ENTITIES.c.name)
+        .order_by(last.desc(), ENTITIES.c.id)
+        .limit(settings.history_entities * _ENTITY_SPELLINGS)
+    )
+    return list(session.execute(late).scalars())
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

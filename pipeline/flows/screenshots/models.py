@@ -1,0 +1,193 @@
+"""Tables of what is captured and analysed: sources, screenshots, the ledger of rejected frames, batches, shards.
+
+Source 000, sections 1.1 to 1.5 and 4. Nodes and what belongs to them are in `node_models`.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from pipeline.engine.claims import ClaimColumns, claims_index, waits_index
+from pipeline.engine.tables import Base, UtcDateTime, table_of
+from pipeline.flows.screenshots.states import Ask, Step, WorkStatus
+
+Id = BigInteger().with_variant(Integer, "sqlite")
+MAX_SOURCE = 120
+
+
+def _where(condition: str) -> dict[str, Any]:
+    """An index of these rows alone. SQLite, which does not know how many they are, takes it where they are asked for,
+    and takes no index of others for them."""
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+
+
+class Source(Base):
+    """A screen or window. Its row is the lock of its buffer: frames are compared and batched one after the other."""
+
+    __tablename__ = "screenshot_sources"
+
+    key: Mapped[str] = mapped_column(String(MAX_SOURCE), primary_key=True)
+    """`screen:ID` or `window:ID`."""
+    active: Mapped[bool] = mapped_column(default=True)
+    """False: its frames are refused."""
+    pressure: Mapped[int] = mapped_column(default=0)
+    """How far analysis was behind when a frame last came, 0 to 2: it begins and ends at different numbers."""
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    seen_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Screenshot(Base):
+    """A frame that was accepted. In the buffer while `batch_id` is None; its file is ours."""
+
+    __tablename__ = "screenshots"
+    __table_args__ = (
+        # The same capture, delivered twice, is one row.
+        UniqueConstraint("source_key", "ts", "sha256"),
+        Index("ix_screenshots_batch_id", "batch_id"),
+        Index("ix_screenshots_source_key_id", "source_key", "id"),
+        Index("ix_screenshots_ts", "ts"),
+        Index("ix_screenshots_status", "status"),
+        Index(
+            "ix_screenshots_retention",
+            "storage_state",
+            "retention_expires_at",
+            **_where("retention_expires_at IS NOT NULL"),
+        ),
+        Index("ix_screenshots_buffer", "source_key", "created_at", **_where("batch_id IS NULL")),
+    )
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    source_key: Mapped[str] = mapped_column(ForeignKey("screenshot_sources.key"))
+    ts: Mapped[datetime] = mapped_column(UtcDateTime)
+    """When it was captured, by the clock of whoever captured it: may go backwards."""
+    file: Mapped[str] = mapped_column(String(120))
+    """Name within the screenshots' folder."""
+    sha256: Mapped[str] = mapped_column(String(64))
+    phash: Mapped[str] = mapped_column(String(64))
+    """256 bits, hexadecimal."""
+    size_bytes: Mapped[int]
+    app: Mapped[str] = mapped_column(String(200), default="")
+    """What the capturing side says (`appHint`); `app_guess` is the model's."""
+    window_title: Mapped[str] = mapped_column(String(500), default="")
+    status: Mapped[str] = mapped_column(String(20), default=WorkStatus.PENDING.value)
+    """vlmStatus."""
+    error: Mapped[str | None] = mapped_column(Text)
+    batch_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_batches.id", ondelete="SET NULL"))
+    """enqueuedBatchId: set once, in the transaction that makes the batch."""
+    ocr_text: Mapped[str | None] = mapped_column(Text)
+    ui_text_snippets: Mapped[str] = mapped_column(Text, default="[]")
+    detected_entities: Mapped[str] = mapped_column(Text, default="[]")
+    app_guess: Mapped[str] = mapped_column(String(200), default="")
+    storage_state: Mapped[str] = mapped_column(String(10), default="stored")
+    """`stored`, `deleted` (retention), or `missing` (somebody else took the file away)."""
+    retention_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    """When it came here, by our clock: what the buffer's time-out counts from."""
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Rejection(Base):
+    """A frame that was not accepted, and why. There is no file of it: this is what remains for an audit."""
+
+    __tablename__ = "screenshot_rejections"
+    __table_args__ = (Index("ix_screenshot_rejections_source_key_ts", "source_key", "ts"),)
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    source_key: Mapped[str] = mapped_column(String(MAX_SOURCE))
+    ts: Mapped[datetime] = mapped_column(UtcDateTime)
+    reason: Mapped[str] = mapped_column(String(20))
+    """`duplicate`, `inactive`, `excluded`, or `refused` for what is no picture that can be read."""
+    detail: Mapped[str] = mapped_column(String(300), default="")
+    """What was wrong with a refused one."""
+    threshold: Mapped[int | None]
+    """Bits that it was judged by: wider while analysis is behind."""
+    distance: Mapped[int | None]
+    """Bits that differ from the nearest frame, of 256."""
+    nearest_id: Mapped[int | None] = mapped_column(ForeignKey("screenshots.id", ondelete="SET NULL"), index=True)
+    sha256: Mapped[str] = mapped_column(String(64))
+    phash: Mapped[str] = mapped_column(String(64), default="")
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Batch(ClaimColumns, Base):
+    """Frames of one source that are looked at together."""
+
+    __tablename__ = "screenshot_batches"
+    __table_args__ = (
+        UniqueConstraint("idempotency_key"),
+        Index("ix_screenshot_batches_status_created_at", "status", "created_at"),
+        claims_index("screenshot_batches"),
+        waits_index("screenshot_batches"),
+    )
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    correlation_id: Mapped[str] = mapped_column(String(60))
+    """batchId: `batch_TIMESTAMP_RANDOM`, for logs."""
+    source_key: Mapped[str] = mapped_column(String(MAX_SOURCE))
+    shot_ids: Mapped[str] = mapped_column(Text)
+    """JSON list in the order of capture."""
+    ts_start: Mapped[datetime] = mapped_column(UtcDateTime)
+    ts_end: Mapped[datetime] = mapped_column(UtcDateTime)
+    history_pack: Mapped[str] = mapped_column(Text, default="{}")
+    """JSON: threads, open segments and entities of late, when the batch was made."""
+    idempotency_key: Mapped[str] = mapped_column(String(255))
+    status: Mapped[str] = mapped_column(String(20), default=WorkStatus.PENDING.value)
+    step: Mapped[str] = mapped_column(String(20), default=Step.ANALYSE.value)
+    """While its shards are looked at it is `running` without a claim: those have theirs. `expand` is claimed."""
+    index_json: Mapped[str | None] = mapped_column(Text)
+    """The shards' results, merged: paid for, kept until the nodes are written and after."""
+    reply: Mapped[str | None] = mapped_column(Text)
+    """The text model's: stored before the nodes are written."""
+    ask: Mapped[str] = mapped_column(String(10), default=Ask.FIRST.value)
+    """What the next call of `expand` is for."""
+    made_by: Mapped[str] = mapped_column(String(10), default="")
+    """Who made the nodes: `model`, `direct` or `rules`."""
+    notes: Mapped[str] = mapped_column(Text, default="[]")
+    """JSON list: what was left out, put right, or done without a model, in words."""
+    error: Mapped[str | None] = mapped_column(Text)
+    queue: Mapped[str] = mapped_column(String(80), default="")
+    """Where its last message was sent."""
+    launches: Mapped[int] = mapped_column(default=0)
+    launch_due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """Until then a message that was sent is waited for."""
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    vlm_ms: Mapped[int] = mapped_column(default=0)
+    text_ms: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class Shard(ClaimColumns, Base):
+    """A part of a batch that fits one call. Its result stays: only failed shards are asked again."""
+
+    __tablename__ = "screenshot_shards"
+    __table_args__ = (
+        UniqueConstraint("batch_id", "number"),
+        Index("ix_screenshot_shards_status", "status"),
+        claims_index("screenshot_shards"),
+    )
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    batch_id: Mapped[int] = mapped_column(ForeignKey("screenshot_batches.id", ondelete="CASCADE"))
+    number: Mapped[int]
+    shot_ids: Mapped[str] = mapped_column(Text)
+    status: Mapped[str] = mapped_column(String(20), default=WorkStatus.PENDING.value)
+    result: Mapped[str | None] = mapped_column(Text)
+    reply: Mapped[str | None] = mapped_column(Text)
+    """One that was no use, while its repair is under way."""
+    ask: Mapped[str] = mapped_column(String(10), default=Ask.FIRST.value)
+    notes: Mapped[str] = mapped_column(Text, default="[]")
+    model: Mapped[str] = mapped_column(String(120), default="")
+    error: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+SOURCES = table_of(Source)
+SHOTS = table_of(Screenshot)
+REJECTIONS = table_of(Rejection)
+BATCHES = table_of(Batch)
+SHARDS = table_of(Shard)

@@ -1,0 +1,195 @@
+"""What is to be done for screenshots now, derived from rows: capture, retry, replay and recovery all end here."""
+
+import math
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from redis import RedisError
+from sqlalchemy import and_, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from pipeline.engine.claims import is_due
+from pipeline.engine.metrics import queue_depths
+from pipeline.engine.relaunch import RELAUNCH_AFTER_S, again
+from pipeline.flows.screenshots.live import screenshots_in_force
+from pipeline.flows.screenshots.models import BATCHES, SHARDS
+from pipeline.flows.screenshots.routes import CONTROL, Routes, routes
+from pipeline.flows.screenshots.rules.turns import lane_of, pick, scanned
+from pipeline.flows.screenshots.states import CLAIMABLE, Lane, Step, WorkStatus
+from pipeline.flows.screenshots.work.batch import unlaunched
+from pipeline.providers import gates
+from pipeline.settings import ScreenshotSettings
+from pipeline.storage.context import Context
+
+TURN = "penstock:{screenshots}:turn"
+"""The turn of the lanes. Where it is lost, they begin anew: realtime first."""
+MAX_OVERDUE = 500
+
+
+@dataclass(frozen=True)
+class BatchLaunch:
+    """A batch whose canvas is to be sent, from `step` on. `expand`: the queue of its second step.
+
+    `filler`: it recovers in a place that no new batch wanted, and lets those that come later pass in the queues.
+    """
+
+    id: int
+    step: Step
+    expand: str
+    filler: bool = False
+
+
+def plan(context: Context) -> list[BatchLaunch]:
+    """The batches to send now, and a note on their rows that they were: what something was paid for first, then as
+    many others as there are places for, new and old ones by turns. Source 000, sections 2.2 and 2.4."""
+    rules = screenshots_in_force(context)
+    now_open = routes(context)
+    depths = _depths(context, [CONTROL, now_open.analyse, now_open.expand])
+    # What waits before a closed gate is not lost, however long: sent again and again, it would pile up.
+    closed = {name for name, depth in depths.items() if depth and gates.closed_because(context, name)}
+    turn = _turn(context)
+
+    def work(session: Session) -> tuple[list[BatchLaunch], int]:
+        now = datetime.now(UTC)
+        found = _overdue(session, now_open, depths, closed, now)
+        found += _to_expand(session, now_open, now)
+        begun, after = _to_analyse(session, rules, now_open, turn, now)
+        return [*found, *begun], after
+
+    launches, after = context.db.run(work)
+    if after != turn and context.online:
+        _note_turn(context, after)
+    return launches
+
+
+def _depths(context: Context, names: list[str]) -> dict[str, int]:
+    """Messages in these queues; none where nobody knows."""
+    try:
+        return queue_depths(context.redis, names) if context.online else {}
+    except RedisError:
+        return {}
+
+
+def _turn(context: Context) -> int:
+    try:
+        return int(context.redis.get(TURN) or 0) if context.online else 0
+    except (RedisError, ValueError):
+        return 0
+
+
+def _note_turn(context: Context, turn: int) -> None:
+    try:
+        context.redis.set(TURN, turn % 1_000_000)
+    except RedisError:
+        return
+
+
+def places(rules: ScreenshotSettings) -> int:
+    """Batches that are looked at at once: enough for every call that is allowed, and some to follow at once."""
+    shards = math.ceil(rules.batch_size / rules.shard_size)
+    return rules.batch_workers + math.ceil(rules.vision_concurrency / shards)
+
+
+def _overdue(
+    session: Session, open_to: Routes, depths: dict[str, int], closed: set[str], now: datetime
+) -> list[BatchLaunch]:
+    """Batches whose messages seem lost: they are long due, and their queue holds fewer messages than there should be,
+    or has been asked for very long.
+
+    Those, too, whose message waits behind an open breaker while there is another way.
+    """
+    mine = select(SHARDS.c.id).where(SHARDS.c.batch_id == BATCHES.c.id)
+    held = mine.where(SHARDS.c.claim_id.is_not(None)).exists()
+    asked_for = mine.where(SHARDS.c.status.in_(CLAIMABLE), is_due(SHARDS, now)).exists()
+    sent = and_(BATCHES.c.launches > 0, BATCHES.c.status.in_(CLAIMABLE), is_due(BATCHES, now))
+    analysed = and_(BATCHES.c.step == Step.ANALYSE, BATCHES.c.status == WorkStatus.RUNNING, ~held)
+    due = or_(BATCHES.c.launch_due_at.is_(None), BATCHES.c.launch_due_at <= now, BATCHES.c.queue.in_(open_to.shut))
+    query = select(BATCHES, asked_for.label("asked_for")).where(or_(sent, analysed), due)
+    rows = session.execute(query.order_by(BATCHES.c.id).limit(MAX_OVERDUE)).all()
+    expected = _expected(session, now) if rows else {}
+    found = []
+    for row in rows:
+        step = Step(row.step)
+        queue = open_to.queue(step)
+        astray = open_to.astray(row.queue, step)
+        if not astray and row.launch_due_at is not None and row.launch_due_at > now:
+            continue
+        # Without a time its message is known to be lost; and where all shards are done, none is in their queue.
+        wanted = row.status != WorkStatus.RUNNING or row.asked_for
+        # What begins a batch stands in a queue of its own, with nothing that waits for anybody.
+        stands_in = CONTROL if step is Step.ANALYSE and row.status != WorkStatus.RUNNING else queue
+        there = depths.get(stands_in, 0)
+        all_there = there > 0 and (stands_in == CONTROL or there >= expected.get(step, 0))
+        waits = not astray and wanted and row.launch_due_at is not None and all_there
+        idle = timedelta() if stands_in in closed else now - row.updated_at
+        asked, later = again(row.launches, idle, waits=waits)
+        values = {"launches": row.launches + int(asked), "launch_due_at": now + later}
+        if asked:
+            values["queue"] = queue
+            found.append(BatchLaunch(row.id, step, open_to.expand))
+        session.execute(update(BATCHES).where(BATCHES.c.id == row.id).values(**values))
+    return found
+
+
+def _expected(session: Session, now: datetime) -> dict[Step, int]:
+    """Messages that should stand in the queue of each step: one for a shard that nobody has claimed, one for a batch
+    that was sent to become nodes."""
+    running = select(BATCHES.c.id).where(BATCHES.c.step == Step.ANALYSE, BATCHES.c.status == WorkStatus.RUNNING)
+    shards = and_(SHARDS.c.batch_id.in_(running), SHARDS.c.status.in_(CLAIMABLE), is_due(SHARDS, now))
+    sent = and_(BATCHES.c.step == Step.EXPAND, BATCHES.c.status.in_(CLAIMABLE), BATCHES.c.launches > 0)
+    return {
+        Step.ANALYSE: session.execute(select(func.count()).select_from(SHARDS).where(shards)).scalar_one(),
+        Step.EXPAND: session.execute(select(func.count()).select_from(BATCHES).where(sent)).scalar_one(),
+    }
+
+
+def _to_expand(session: Session, open_to: Routes, now: datetime) -> list[BatchLaunch]:
+    waiting = and_(
+        BATCHES.c.step == Step.EXPAND, BATCHES.c.status.in_(CLAIMABLE), is_due(BATCHES, now), BATCHES.c.launches == 0
+    )
+    ids = session.execute(select(BATCHES.c.id).where(waiting).order_by(BATCHES.c.id).limit(MAX_OVERDUE)).scalars().all()
+    return [one for batch_id in ids if (one := _send(session, batch_id, Step.EXPAND, open_to, now))]
+
+
+def _to_analyse(
+    session: Session, rules: ScreenshotSettings, open_to: Routes, turn: int, now: datetime
+) -> tuple[list[BatchLaunch], int]:
+    """Give free places to batches: half of those that are looked at are the newest, half the oldest."""
+    free = places(rules) - _under_way(session, Step.ANALYSE, now)
+    behind = _under_way(session, Step.EXPAND, now) - places(rules) - rules.text_concurrency
+    free = min(free, -behind)
+    if free <= 0:
+        return [], turn
+    waiting = and_(
+        BATCHES.c.step == Step.ANALYSE, BATCHES.c.status.in_(CLAIMABLE), is_due(BATCHES, now), BATCHES.c.launches == 0
+    )
+    columns = (BATCHES.c.id, BATCHES.c.attempts, BATCHES.c.created_at)
+    limit = max(rules.scan_limit, 2 * free)
+    query = select(*columns).where(waiting).limit(limit)
+    newest = session.execute(query.order_by(BATCHES.c.created_at.desc(), BATCHES.c.id.desc())).all()
+    oldest = session.execute(query.order_by(BATCHES.c.created_at, BATCHES.c.id)).all()
+    rows: list[Any] = scanned(newest, oldest, limit)
+    picked, after = pick(rows, free, now, rules, turn)
+    lanes = {row.id: lane_of(row.attempts, row.created_at, now, rules.recovery_age_s) for row in rows}
+    # Beside new batches, an old one has a turn of its own, and is as urgent: else it might wait in a queue for ever.
+    filler = Lane.REALTIME not in lanes.values()
+    sent = [_send(session, row.id, Step.ANALYSE, open_to, now) for row in picked]
+    return [replace(one, filler=filler) for one in sent if one], after
+
+
+def _under_way(session: Session, step: Step, now: datetime) -> int:
+    """Batches in this step that somebody works on, or that a message was sent for and is waited for."""
+    sent = and_(BATCHES.c.status.in_(CLAIMABLE), BATCHES.c.launches > 0, is_due(BATCHES, now))
+    mine = and_(BATCHES.c.step == step, or_(BATCHES.c.status == WorkStatus.RUNNING, sent))
+    return int(session.execute(select(func.count()).select_from(BATCHES).where(mine)).scalar_one())
+
+
+def _send(session: Session, batch_id: int, step: Step, open_to: Routes, now: datetime) -> BatchLaunch | None:
+    """Note that a batch is sent; None if somebody else has just done so."""
+    mine = and_(BATCHES.c.id == batch_id, BATCHES.c.step == step, BATCHES.c.status.in_(CLAIMABLE), unlaunched(now))
+    sent = update(BATCHES).where(mine, BATCHES.c.launches == 0).values(
+        launches=1, launch_due_at=now + timedelta(seconds=RELAUNCH_AFTER_S), queue=open_to.queue(step)
+    )  # fmt: skip
+    taken = session.execute(sent.returning(BATCHES.c.id)).first()
+    return BatchLaunch(batch_id, step, open_to.expand) if taken else None

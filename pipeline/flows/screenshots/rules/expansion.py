@@ -1,0 +1,335 @@
+"""Segments become nodes: by what a text model answered, and directly where it did not. Source 000, section 1.6.
+
+All of it is the same for the same input, thread ids too, so that doing it again after a crash makes nothing twice.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pipeline.flows.screenshots.rules.batches import Shot
+from pipeline.flows.screenshots.rules.replies import BadReply, Read, as_json, as_model, lists_in, valid
+from pipeline.flows.screenshots.rules.schemas import (
+    MAX_KEYWORDS,
+    EntityMention,
+    ExpandedEdge,
+    ExpandedNode,
+    ExpandReply,
+    Segment,
+    VlmIndex,
+)
+from pipeline.flows.screenshots.states import NodeKind, Origin
+
+DERIVED_FROM = "derived_from"
+
+
+@dataclass(frozen=True)
+class BatchFacts:
+    """What must be known of a batch to make nodes from it. `screens`: by screen id, which count from 1.
+
+    `threads`: the ids of the threads that its history names.
+    """
+
+    idempotency_key: str
+    source_key: str
+    screens: Mapping[int, Shot]
+    threads: frozenset[str] = frozenset()
+
+    @property
+    def times(self) -> dict[int, int]:
+        """When each screenshot was taken, by our id."""
+        return {shot.id: shot.ts_ms for shot in self.screens.values()}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of a screenshot beside its picture."""
+
+    screenshot_id: int
+    app_hint: str = ""
+    window_title: str = ""
+    ocr_text: str = ""
+    ui_text_snippets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PendingNode:
+    """A node to be written. `origin_key` is unique; a second one of the same key is the same node."""
+
+    kind: NodeKind
+    thread_id: str
+    title: str
+    summary: str
+    keywords: tuple[str, ...]
+    entities: tuple[EntityMention, ...]
+    importance: int
+    confidence: int
+    screenshot_ids: tuple[int, ...]
+    event_time_ms: int
+    made_by: Origin
+    origin_key: str = ""
+
+
+@dataclass(frozen=True)
+class PendingEdge:
+    """Two nodes by their origin keys. Findings point to the event that they come from."""
+
+    from_key: str
+    to_key: str
+    edge_type: str = DERIVED_FROM
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """The nodes and edges of a batch. `notes`: in words, what was put right on the way."""
+
+    nodes: tuple[PendingNode, ...]
+    edges: tuple[PendingEdge, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class _Draft:
+    """A node that is being made, and the event that it belongs to."""
+
+    node: PendingNode
+    parent: "_Draft | None" = None
+    other_edges: list[tuple["_Draft", str]] = field(default_factory=list)
+
+
+def thread_of(facts: BatchFacts, place: int, segment: Segment) -> tuple[str, str]:
+    """(the thread of the batch's segment number `place`, what was put right): an old thread if the history has it.
+
+    A new thread's id follows from the batch and the place. At random, as in the source, a retry would make another.
+    """
+    hint = segment.merge_hint
+    if hint.decision == "MERGE" and hint.thread_id in facts.threads:
+        return hint.thread_id, ""
+    digest = hashlib.sha256(f"{facts.idempotency_key}:{place}".encode()).hexdigest()[:20]
+    note = ""
+    if hint.decision == "MERGE":
+        note = f"“{segment.event.title}” asks for a thread that it was not told of; it begins a new one"
+    return f"thread_{digest}", note
+
+
+def with_threads(index: VlmIndex, facts: BatchFacts) -> Read[list[tuple[Segment, str]]]:
+    """Each segment with its thread, decided once: the text model is told, and both ways to nodes use the same."""
+    decided = [thread_of(facts, place, segment) for place, segment in enumerate(index.segments)]
+    pairs = [(segment, thread) for segment, (thread, _) in zip(index.segments, decided, strict=True)]
+    return Read(pairs, tuple(note for _, note in decided if note))
+
+
+def evidence_of(index: VlmIndex, facts: BatchFacts) -> list[Evidence]:
+    """What is known of each screenshot of the batch, in its order. Source 000, section 1.6."""
+    seen = {shot.screenshot_id: shot for shot in index.screenshots}
+    packs = []
+    for _, shot in sorted(facts.screens.items()):
+        read = seen.get(shot.id)
+        guess = read.app_guess.name if read and read.app_guess else ""
+        text, snippets = (read.ocr_text, tuple(read.ui_text_snippets)) if read else ("", ())
+        packs.append(Evidence(shot.id, shot.app_hint or guess, shot.window_title, text, snippets))
+    return packs
+
+
+def read_expansion(text: str) -> ExpandReply:
+    """The reply as nodes and edges. Raises `BadReply`, also where no node is an event."""
+    return _with_event(as_model(ExpandReply, as_json(text)))
+
+
+def usable_expansion(text: str) -> ExpandReply | None:
+    """The valid nodes of a reply, and the edges between them; None where no event is left."""
+    lists = lists_in(text, ("nodes", "edges"))
+    places: dict[int, int] = {}
+    nodes: list[ExpandedNode] = []
+    for place, item in enumerate(lists["nodes"]):
+        if found := valid(ExpandedNode, [item]):
+            places[place] = len(nodes)
+            nodes += found
+    edges = [
+        edge.model_copy(update={"from_index": places[edge.from_index], "to_index": places[edge.to_index]})
+        for edge in valid(ExpandedEdge, lists["edges"])
+        if edge.from_index in places and edge.to_index in places
+    ]
+    try:
+        return _with_event(ExpandReply(nodes=nodes, edges=edges))
+    except BadReply:
+        return None
+
+
+def _with_event(reply: ExpandReply) -> ExpandReply:
+    if not any(node.kind is NodeKind.EVENT for node in reply.nodes):
+        raise BadReply("nodes: none is of kind event")
+    return reply
+
+
+def direct(
+    facts: BatchFacts, segments: Sequence[tuple[Segment, str]], index: VlmIndex, made_by: Origin = Origin.DIRECT
+) -> Expansion:
+    """Segments as nodes without a text model: an event each, and its findings. Source 000, section 6.2."""
+    drafts: list[_Draft] = []
+    for segment, thread_id in segments:
+        drafts += _converted(facts, segment, thread_id, index, made_by)
+    return _finished(facts, drafts, ())
+
+
+def _converted(facts: BatchFacts, segment: Segment, thread_id: str, index: VlmIndex, made_by: Origin) -> list[_Draft]:
+    if not (ids := _shown(facts, segment)):
+        return []
+    mentions = _mentions(segment, ids, index)
+    event = PendingNode(
+        NodeKind.EVENT, thread_id, segment.event.title, segment.event.summary, tuple(segment.keywords[:MAX_KEYWORDS]),
+        mentions, segment.event.importance, segment.event.confidence, ids, _last(ids, facts), made_by,
+    )  # fmt: skip
+    parent = _Draft(event)
+    findings = [
+        _Draft(replace(event, kind=kind, title=found.title, summary=found.summary, entities=()), parent)
+        for kind, found in segment.derived.by_kind()
+    ]
+    return [parent, *findings]
+
+
+def expanded(
+    facts: BatchFacts, segments: Sequence[tuple[Segment, str]], reply: ExpandReply, index: VlmIndex
+) -> Expansion:
+    """The text model's nodes, held against what it was told; segments it left out are converted directly."""
+    notes: list[str] = []
+    covered: Counter[int] = Counter()
+    drafts: dict[int, _Draft] = {}
+    for place, node in enumerate(reply.nodes):
+        if node.kind is NodeKind.EVENT and (event := _event(node, facts, segments, covered, notes)):
+            drafts[place] = event
+    parents = _parents(reply, drafts)
+    for place, node in enumerate(reply.nodes):
+        if node.kind is not NodeKind.EVENT and (finding := _finding(node, facts, drafts, parents.get(place), notes)):
+            drafts[place] = finding
+    for edge in reply.edges:
+        _other_edge(edge, drafts)
+    ordered = [drafts[place] for place in sorted(drafts)]
+    for at, (segment, thread_id) in enumerate(segments):
+        if not covered[at]:
+            notes.append(f"“{segment.event.title}” was left out by the text model; it was taken over as it stands")
+            ordered += _converted(facts, segment, thread_id, index, Origin.DIRECT)
+    return _finished(facts, ordered, tuple(notes))
+
+
+def _event(
+    node: ExpandedNode, facts: BatchFacts, segments: Sequence[tuple[Segment, str]],
+    covered: Counter[int], notes: list[str],
+) -> _Draft | None:  # fmt: skip
+    """The event with the segment's thread that it is about; None if it shows no screenshot of any."""
+    ids = _ours(node, facts, notes)
+    best: tuple[tuple[bool, int, int], int] | None = None
+    for at, (segment, thread_id) in enumerate(segments):
+        shared = len(set(_shown(facts, segment)) & set(ids))
+        rank = (thread_id == node.thread_id, -covered[at], shared)
+        if shared and (best is None or rank > best[0]):
+            best = rank, at
+    if best is None:
+        notes.append(f"“{node.title}” was left out: it shows no screenshot of a segment")
+        return None
+    covered[best[1]] += 1
+    thread_id = segments[best[1]][1]
+    if node.thread_id and node.thread_id != thread_id:
+        notes.append(f"“{node.title}” names another thread than its segment has; its segment's holds")
+    return _Draft(_node(node, thread_id, ids, facts))
+
+
+def _finding(
+    node: ExpandedNode, facts: BatchFacts, drafts: Mapping[int, _Draft], named: int | None, notes: list[str]
+) -> _Draft | None:
+    """The finding with the thread of its event: the one an edge names, else the one that shares most with it."""
+    ids = _ours(node, facts, notes)
+    events = {place: draft for place, draft in drafts.items() if draft.node.kind is NodeKind.EVENT}
+    if not events:
+        return None
+    if named is None:
+        named = max(events, key=lambda at: (len(set(events[at].node.screenshot_ids) & set(ids)),
+                                            events[at].node.thread_id == node.thread_id, -at))  # fmt: skip
+    parent = events[named]
+    return _Draft(_node(node, parent.node.thread_id, ids or parent.node.screenshot_ids, facts), parent)
+
+
+def _parents(reply: ExpandReply, events: Mapping[int, _Draft]) -> dict[int, int]:
+    """Finding to event, by edges of either direction: the source's example has them the wrong way round."""
+    found: dict[int, int] = {}
+    for edge in reply.edges:
+        for child, parent in ((edge.from_index, edge.to_index), (edge.to_index, edge.from_index)):
+            if edge.edge_type == DERIVED_FROM and parent in events and child not in events:
+                found.setdefault(child, parent)
+    return found
+
+
+def _other_edge(edge: ExpandedEdge, drafts: Mapping[int, _Draft]) -> None:
+    one, other = drafts.get(edge.from_index), drafts.get(edge.to_index)
+    if one and other and one is not other and edge.edge_type and edge.edge_type != DERIVED_FROM:
+        one.other_edges.append((other, edge.edge_type[:40]))
+
+
+def _ours(node: ExpandedNode, facts: BatchFacts, notes: list[str]) -> tuple[int, ...]:
+    times = facts.times
+    if any(screenshot not in times for screenshot in node.screenshot_ids):
+        notes.append(f"“{node.title}” names screenshots that are not in the batch; they were left out")
+    return tuple(sorted({one for one in node.screenshot_ids if one in times}, key=lambda one: (times[one], one)))
+
+
+def _node(node: ExpandedNode, thread_id: str, ids: tuple[int, ...], facts: BatchFacts) -> PendingNode:
+    times = [facts.times[screenshot] for screenshot in ids]
+    said = node.event_time
+    time_ms = int(said) if said is not None and min(times) <= said <= max(times) else max(times)
+    return PendingNode(
+        node.kind, thread_id, node.title, node.summary, tuple(node.keywords[:MAX_KEYWORDS]), tuple(node.entities),
+        node.importance, node.confidence, ids, time_ms, Origin.MODEL,
+    )  # fmt: skip
+
+
+def _mentions(segment: Segment, ids: Sequence[int], index: VlmIndex) -> tuple[EntityMention, ...]:
+    """The index names entities for all segments together: an event mentions those that its words or its screens do.
+
+    Where there is no other segment, all of them.
+    """
+    words = [segment.event.title, segment.event.summary, *segment.keywords]
+    words += [text for _, found in segment.derived.by_kind() for text in (found.title, found.summary)]
+    words += [text for shot in index.screenshots if shot.screenshot_id in ids
+              for text in (shot.ocr_text, *shot.ui_text_snippets)]  # fmt: skip
+    text = "\n".join(words).casefold()
+    alone = len(index.segments) == 1
+    return tuple(EntityMention(name=name) for name in index.entities if alone or _named(name.casefold(), text))
+
+
+def _named(name: str, text: str) -> bool:
+    """Whether the name stands in the text: as whole words, where its script has such."""
+    if not name.isascii():
+        return name in text
+    return re.search(rf"(?<![a-z0-9_]){re.escape(name)}(?![a-z0-9_])", text) is not None
+
+
+def _shown(facts: BatchFacts, segment: Segment) -> tuple[int, ...]:
+    """Our ids of the segment's screenshots, without those that are gone from the batch since."""
+    return tuple(facts.screens[screen].id for screen in segment.screen_ids if screen in facts.screens)
+
+
+def _last(ids: Sequence[int], facts: BatchFacts) -> int:
+    times = facts.times
+    return max(times[screenshot] for screenshot in ids)
+
+
+def _finished(facts: BatchFacts, drafts: Sequence[_Draft], notes: tuple[str, ...]) -> Expansion:
+    """With origin keys: `ctx_node:BATCH:ss:SCREENSHOTS:KIND:ORDINAL`, the ordinal counting the batch's nodes of a
+    kind, so that no two are the same. Source 000, section 6.3."""
+    ordinals: Counter[NodeKind] = Counter()
+    keys: dict[int, str] = {}
+    nodes = []
+    for draft in drafts:
+        node = draft.node
+        shots = ",".join(map(str, node.screenshot_ids))
+        key = f"ctx_node:{facts.idempotency_key}:ss:{shots}:{node.kind.value}:{ordinals[node.kind]}"
+        ordinals[node.kind] += 1
+        keys[id(draft)] = key
+        nodes.append(replace(node, origin_key=key))
+    edges = [PendingEdge(keys[id(draft)], keys[id(draft.parent)]) for draft in drafts if draft.parent]
+    edges += [
+        PendingEdge(keys[id(draft)], keys[id(other)], kind) for draft in drafts for other, kind in draft.other_edges
+    ]
+    return Expansion(tuple(nodes), tuple(dict.fromkeys(edges)), notes)

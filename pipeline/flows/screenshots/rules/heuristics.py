@@ -1,0 +1,181 @@
+"""Segments without a vision model: from window titles, recognised text and rules. They say so."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pipeline.flows.screenshots.rules.batches import HistoryPack, Shot
+from pipeline.flows.screenshots.rules.schemas import (
+    MAX_KEYWORDS,
+    MAX_NAME,
+    MAX_OCR,
+    MAX_SNIPPETS,
+    MAX_SUMMARY,
+    MAX_TITLE,
+    AppGuess,
+    MergeHint,
+    SeenScreenshot,
+    Segment,
+    SegmentEvent,
+    VlmIndex,
+    clipped,
+    unique,
+)
+
+NOTE = (
+    "No vision model looked at these screenshots: their segments come from window titles, recognised text and rules. "
+    "Name a provider in PENSTOCK_SCREENSHOTS__VISION_PROVIDER for more."
+)
+TEXT_NOTE = "No text model expanded these segments: they were taken over as they stand."
+CONFIDENCE = 3
+"""Of 10: titles tell where somebody was, not what they did."""
+GAP_MS = 120_000
+"""A longer pause ends a segment."""
+
+UNTITLED = "Screen without a title"
+_LEAST_LETTERS = 5
+_MOST_OF_HEADING = 80
+_DASHES = re.compile(r"\s+[-–—|·]\s+")
+_MARKS = re.compile(r"^(?:[●•*✳]\s*|\(\d+\+?\)\s*|\[\d+\+?\]\s*)+")
+_WORD = re.compile(r"[^\W\d_][\w'-]{2,}")
+_FILE = re.compile(r"(?<![\w./@-])[\w-]+(?:\.[\w-]+)*\.(?:py|ts|tsx|js|rs|go|java|c|cpp|h|md|txt|pdf|docx?|xlsx?|pptx?"
+                   r"|csv|json|ya?ml|toml|sql|html?|css|sh|ipynb|png|jpe?g)\b", re.IGNORECASE)  # fmt: skip
+_HOST = re.compile(r"https?://([\w-]+(?:\.[\w-]+)+)", re.IGNORECASE)
+_TICKET = re.compile(r"\b[A-Z][A-Z0-9]{1,9}-\d{1,6}\b")
+_CHINESE = re.compile(r"[\u4e00-\u9fff]{2,6}")
+_STOP_WORDS = (
+    "the and for with that this from are was were you your not has have had but can all new one two will what when "
+    "file edit view window help tools search open close save untitled https http www com"
+)
+_STOP = frozenset(_STOP_WORDS.split())
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where somebody is: program and document, as the window's title has them."""
+
+    app: str
+    document: str
+
+    @property
+    def name(self) -> str:
+        """Both as a line; empty where neither is known."""
+        return clipped(" – ".join(unique([self.document, self.app])), MAX_TITLE)
+
+
+def place_of(shot: Shot) -> Place:
+    """Program and document of a frame, without marks that come and go (unsaved, unread)."""
+    title = _MARKS.sub("", " ".join(shot.window_title.split()))
+    parts = [part for part in _DASHES.split(title) if part]
+    app = " ".join(shot.app_hint.split())
+    if app:
+        kept = [part for part in parts if part.casefold() != app.casefold()]
+    else:
+        app = parts[-1] if len(parts) > 1 else ""
+        kept = parts[:-1] if len(parts) > 1 else parts
+    return Place(clipped(app, MAX_NAME), clipped(" – ".join(kept), MAX_TITLE))
+
+
+def index_by_rules(screens: Mapping[int, Shot], texts: Mapping[int, str], history: HistoryPack) -> VlmIndex:
+    """An index of the same shape as the model's. `screens`: by screen id; `texts`: recognised, by our screenshot id.
+
+    One segment for each stay at one place; a stay where a thread of the history is goes on with it.
+    """
+    stays = _stays(screens)
+    segments = [_segment(place, members, screens, texts, history, n) for n, (place, members) in enumerate(stays, 1)]
+    seen = [_seen(shot, texts.get(shot.id, "")) for _, shot in sorted(screens.items())]
+    shown = [f"{shot.window_title}\n{texts.get(shot.id, '')}" for _, shot in sorted(screens.items())]
+    return VlmIndex(segments=segments, entities=entities_in(shown), screenshots=seen)
+
+
+def title_of(segment: Segment, screens: Mapping[int, Shot]) -> str:
+    """The title of the window that a segment was made of; empty where none was known."""
+    shown = [screens[screen] for screen in segment.screen_ids if screen in screens]
+    return place_of(shown[0]).name if shown else ""
+
+
+def _stays(screens: Mapping[int, Shot]) -> list[tuple[Place, list[int]]]:
+    """Runs of screens at one place without a long pause. A clock that was set back is no pause."""
+    stays: list[tuple[Place, list[int]]] = []
+    last_ms = 0
+    for screen_id, shot in sorted(screens.items()):
+        place = place_of(shot)
+        # That two frames have no title says nothing of what they have in common.
+        if place.name and stays and stays[-1][0] == place and shot.ts_ms - last_ms <= GAP_MS:
+            stays[-1][1].append(screen_id)
+        else:
+            stays.append((place, [screen_id]))
+        last_ms = shot.ts_ms
+    return stays
+
+
+def _segment(
+    place: Place, members: Sequence[int], screens: Mapping[int, Shot], texts: Mapping[int, str],
+    history: HistoryPack, number: int,
+) -> Segment:  # fmt: skip
+    shots = [screens[screen] for screen in members]
+    said = [texts.get(shot.id, "") for shot in shots]
+    known = (one.thread_id for one in history.threads if place.name and one.title.casefold() == place.name.casefold())
+    thread = next(known, "")
+    return Segment(
+        segment_id=f"seg_{number}",
+        screen_ids=list(members),
+        event=SegmentEvent(
+            title=place.name or _heading(said), summary=_summary(place, shots, said), importance=min(5, 1 + len(shots)),
+            confidence=CONFIDENCE,
+        ),
+        merge_hint=MergeHint(decision="MERGE", thread_id=thread) if thread else MergeHint(),
+        keywords=keywords_in([place.document, *said]),
+    )  # fmt: skip
+
+
+def _heading(said: Sequence[str]) -> str:
+    """The first line that was read and looks like one: what a frame without a title is called."""
+    lines = [" ".join(line.split()) for text in said for line in text.splitlines()]
+    worded = (line for line in lines if sum(letter.isalpha() for letter in line) >= _LEAST_LETTERS)
+    return clipped(next(worded, UNTITLED), _MOST_OF_HEADING)
+
+
+def _summary(place: Place, shots: Sequence[Shot], said: Sequence[str]) -> str:
+    times = [shot.ts_ms for shot in shots]
+    span = " to ".join(dict.fromkeys(_clock(moment) for moment in (min(times), max(times))))
+    count = "1 screenshot" if len(shots) == 1 else f"{len(shots)} screenshots"
+    where = f" in {place.app}" if place.app else ""
+    lines = unique(" ".join(line.split()) for text in said for line in text.splitlines())
+    seen = " · ".join(line for line in lines if len(line) > 3)
+    head = f"{count}{where}, {span} UTC."
+    return clipped(f"{head} Seen: {seen}" if seen else head, min(MAX_SUMMARY, 500))
+
+
+def _clock(ts_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(ts_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, OSError, ValueError):
+        return "an unknown time"
+
+
+def _seen(shot: Shot, text: str) -> SeenScreenshot:
+    app = place_of(shot).app
+    guess = AppGuess(name=app, confidence=1.0 if shot.app_hint.strip() else 0.5) if app else None
+    snippets = unique(line.strip() for line in text.splitlines() if 2 < len(line.strip()) <= 60)[:MAX_SNIPPETS]
+    return SeenScreenshot(
+        screenshot_id=shot.id, ocr_text=clipped(text, MAX_OCR), ui_text_snippets=snippets, app_guess=guess
+    )
+
+
+def keywords_in(texts: Iterable[str]) -> list[str]:
+    """The words that come most often, at most ten; those that come first, where as often."""
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(
+            word for word in map(str.casefold, [*_WORD.findall(text), *_CHINESE.findall(text)]) if word not in _STOP
+        )
+    return [word for word, _ in words.most_common(MAX_KEYWORDS)]
+
+
+def entities_in(texts: Iterable[str]) -> list[str]:
+    """Files, sites and tickets that are named: what has a form of its own. Names of people have none."""
+    found = [name for text in texts for form in (_FILE, _HOST, _TICKET) for name in form.findall(text)]
+    return [clipped(name, MAX_NAME) for name in unique(found)][:MAX_SNIPPETS]

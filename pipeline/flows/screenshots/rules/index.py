@@ -1,0 +1,100 @@
+"""What a vision model's reply says about the screenshots that it was sent. Source 000, section 1.5."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipeline.flows.screenshots.rules.replies import BadReply, Read, as_json, as_model, lists_in, valid
+from pipeline.flows.screenshots.rules.schemas import Finding, SeenScreenshot, Segment, VlmIndex, unique
+from pipeline.flows.screenshots.states import DERIVED
+
+Sent = Mapping[int, int]
+"""Screen id (its place in the batch, from 1) to our screenshot id, of the screenshots that a call showed.
+
+Places in the batch, not in the shard: else each shard would have a screen 1, and merged segments the wrong pictures.
+"""
+
+
+def read_index(text: str, sent: Sent) -> Read[VlmIndex]:
+    """The reply as an index of the screenshots that were sent; notes say which names of others were left out.
+
+    Raises `BadReply` for what is no such JSON, and where no segment names any screenshot that was sent.
+    """
+    index = as_model(VlmIndex, as_json(text))
+    known = only_sent(index, sent)
+    if index.segments and not known.value.segments:
+        raise BadReply(
+            f"segments: none names a screenshot that was sent (screen_ids {', '.join(map(str, sorted(sent)))})"
+        )
+    return known
+
+
+def usable_index(text: str, sent: Sent) -> Read[VlmIndex] | None:
+    """The valid parts of a reply, whatever is wrong with the rest; None where no segment is left."""
+    lists = lists_in(text, ("segments", "entities", "screenshots"))
+    segments = [found for item in lists["segments"] if (found := _segment(item)) is not None]
+    seen = valid(SeenScreenshot, lists["screenshots"])
+    names = [name for name in lists["entities"] if isinstance(name, str)]
+    index = VlmIndex(segments=segments, entities=names, screenshots=seen)
+    known = only_sent(index, sent)
+    return known if known.value.segments else None
+
+
+def best_index(replies: Sequence[str], sent: Sent) -> Read[VlmIndex]:
+    """What is taken once the repair was tried: the reply that is valid as a whole (the latest of them), else the valid
+    parts of the one that has most. `replies`: the first one and its repair. Raises `BadReply` where neither has any."""
+    problem = BadReply("no reply came")
+    for reply in reversed(replies):
+        try:
+            return read_index(reply, sent)
+        except BadReply as error:
+            problem = error
+    parts = [found for reply in reversed(replies) if (found := usable_index(reply, sent)) is not None]
+    if not parts:
+        raise problem
+    best = max(parts, key=lambda found: len(found.value.segments))
+    return Read(best.value, (*best.notes, f"only the valid parts of the reply were taken: {problem}"))
+
+
+def _segment(item: object) -> Segment | None:
+    """The segment without those of its findings that are invalid; None where more is wrong."""
+    if not isinstance(item, dict):
+        return None
+    derived = item.get("derived")
+    findings: dict[str, Any] = {}
+    if isinstance(derived, dict):
+        for kind in DERIVED:
+            listed = derived.get(kind.value)
+            findings[kind.value] = valid(Finding, listed) if isinstance(listed, list) else []
+    try:
+        return Segment.model_validate({**item, "derived": findings})
+    except (ValidationError, RecursionError):
+        return None
+
+
+def only_sent(index: VlmIndex, sent: Sent) -> Read[VlmIndex]:
+    """The index without screenshots that were not sent, and without segments that name no other."""
+    notes: list[str] = []
+    segments: list[Segment] = []
+    for segment in index.segments:
+        screens = sorted({screen for screen in segment.screen_ids if screen in sent})
+        if strangers := [screen for screen in segment.screen_ids if screen not in sent]:
+            notes.append(f"“{segment.event.title}” names screens that were not sent: {_some(strangers)}")
+        if screens:
+            segments.append(segment.model_copy(update={"screen_ids": screens}))
+        else:
+            notes.append(f"“{segment.event.title}” was left out: it names no screen that was sent")
+    ours = set(sent.values())
+    seen: dict[int, SeenScreenshot] = {}
+    for shot in index.screenshots:
+        if shot.screenshot_id in ours:
+            seen.setdefault(shot.screenshot_id, shot)
+        else:
+            notes.append(f"a screenshot that was not sent was described: {shot.screenshot_id}")
+    value = VlmIndex(segments=segments, entities=unique(index.entities), screenshots=list(seen.values()))
+    return Read(value, tuple(notes))
+
+
+def _some(numbers: Sequence[int]) -> str:
+    return ", ".join(str(number)[:20] for number in numbers[:5])

@@ -1,0 +1,43 @@
+"""Where a node comes from: node → call → model, prompt, attempt → frames."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pipeline.flows.screenshots.states import Ask, Origin
+
+
+class Operation(StrEnum):
+    """What a call was for, as its trace names it. Source 000, section 7.3; reading is done here, not by a service."""
+
+    ANALYSE = "vlm_analyze_shard"
+    EXPAND = "text_expand"
+    MERGE = "text_merge"
+    RULES = "rules"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call whose result was used. `id`: of its ledger row; `screenshot_ids`: what it was shown or told about."""
+
+    id: int
+    operation: Operation
+    provider: str
+    model: str
+    prompt_hash: str
+    attempt: int
+    screenshot_ids: tuple[int, ...]
+    ask: Ask = Ask.FIRST
+
+
+def calls_behind(made_by: Origin, screenshot_ids: Iterable[int], calls: Sequence[Call]) -> list[Call]:
+    """The calls that a node rests on, in their order: those that looked at its frames, and the expansion if it was
+    the text model that made the node. `calls`: of the node's batch, and of the merges into the node itself."""
+    shown = set(screenshot_ids)
+
+    def rests_on(call: Call) -> bool:
+        if call.operation is Operation.EXPAND and made_by is not Origin.MODEL:
+            return False
+        return bool(shown & set(call.screenshot_ids))
+
+    return [call for call in calls if rests_on(call)]

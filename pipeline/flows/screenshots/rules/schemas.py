@@ -1,0 +1,281 @@
+"""What the models answer: the shapes of source 000, sections 1.5–1.7."""
+
+import math
+import unicodedata
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from pipeline.flows.screenshots.rules.replies import clean
+from pipeline.flows.screenshots.states import DERIVED, NodeKind
+
+MAX_TITLE = 200
+MAX_SUMMARY = 2000
+MAX_NAME = 120
+MAX_OCR = 20_000
+MAX_KEYWORDS = 10
+"""Source 000, section 1.7."""
+MAX_SNIPPETS = 50
+DEFAULT_SCORE = 5
+"""Where the model gives no importance or confidence: the middle of 0–10."""
+
+
+def clipped(text: str, limit: int) -> str:
+    """`text`, or its beginning with an ellipsis: at most `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+
+
+def _text(value: object) -> object:
+    return "" if value is None else clean(value) if isinstance(value, str) else value
+
+
+def _words(value: object) -> object:
+    """Names without empty ones and repetitions; what is no text is left out, since one bad word spoils no segment."""
+    if not isinstance(value, list):
+        return [] if value is None else value
+    return unique(clipped(clean(item), MAX_NAME) for item in value if isinstance(item, str))
+
+
+def _list(value: object) -> object:
+    return [] if value is None else value
+
+
+def _number(value: object) -> object:
+    """True is no 1."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number")  # noqa: TRY004  # pydantic reports ValueErrors, and raises others
+    return value
+
+
+def _ids(value: object) -> object:
+    if not isinstance(value, list):
+        return [] if value is None else value
+    return [_number(item) for item in value]
+
+
+def _score(value: object) -> object:
+    if value is None:
+        return DEFAULT_SCORE
+    if isinstance(value, str):
+        value = float(value) if value.strip().replace(".", "", 1).isdecimal() else value
+    # Not `isfinite`: whole numbers have no end, and those beyond a float's cannot be asked.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value < math.inf:
+        raise ValueError("must be a number from 0 to 10")
+    return max(0, min(10, round(value)))
+
+
+def _decision(value: object) -> object:
+    return value.strip().upper() if isinstance(value, str) else value
+
+
+def _kind(value: object) -> object:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def _mention(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def unique(words: Iterable[str]) -> list[str]:
+    """Without empty ones and repetitions (whatever their case), in their order."""
+    found: dict[str, str] = {}
+    for word in words:
+        if word:
+            found.setdefault(word.casefold(), word)
+    return list(found.values())
+
+
+def entity_key(name: str) -> str:
+    """What two spellings of a name have in common: the key of an entity's row."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(extra="ignore", populate_by_name=True)
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+Title = Annotated[Text, Field(min_length=1), BeforeValidator(lambda value: _clip(value, MAX_TITLE))]
+Summary = Annotated[Text, BeforeValidator(lambda value: _clip(value, MAX_SUMMARY))]
+Words = Annotated[list[str], BeforeValidator(_words)]
+Ids = Annotated[list[int], BeforeValidator(_ids)]
+Id = Annotated[int, BeforeValidator(_number)]
+Score = Annotated[int, BeforeValidator(_score)]
+
+
+def _clip(value: object, limit: int) -> object:
+    return clipped(clean(value), limit) if isinstance(value, str) else value
+
+
+class Finding(_Shape):
+    """Something that a segment teaches beside what happens in it."""
+
+    title: Title
+    summary: Summary = ""
+
+
+class Derived(_Shape):
+    """Findings by kind."""
+
+    knowledge: Annotated[list[Finding], BeforeValidator(_list)] = Field(default_factory=list)
+    state: Annotated[list[Finding], BeforeValidator(_list)] = Field(default_factory=list)
+    procedure: Annotated[list[Finding], BeforeValidator(_list)] = Field(default_factory=list)
+    plan: Annotated[list[Finding], BeforeValidator(_list)] = Field(default_factory=list)
+
+    def by_kind(self) -> list[tuple[NodeKind, Finding]]:
+        """All findings with their kinds, in the order of `DERIVED`."""
+        return [(kind, finding) for kind in DERIVED for finding in getattr(self, kind.value)]
+
+
+class SegmentEvent(_Shape):
+    """What happens in a segment. Scores are from 0 to 10; others are moved into that range."""
+
+    title: Title
+    summary: Summary = ""
+    importance: Score = DEFAULT_SCORE
+    confidence: Score = DEFAULT_SCORE
+
+
+class MergeHint(_Shape):
+    """Whether a segment goes on with a thread of the history."""
+
+    decision: Annotated[Literal["NEW", "MERGE"], BeforeValidator(_decision)] = "NEW"
+    thread_id: Text = ""
+
+
+class Segment(_Shape):
+    """An event over one or more screenshots. `screen_ids` count the batch's screenshots from 1."""
+
+    segment_id: Text = ""
+    screen_ids: Ids
+    event: SegmentEvent
+    derived: Annotated[Derived, BeforeValidator(lambda value: {} if value is None else value)] = Field(
+        default_factory=Derived
+    )
+    merge_hint: Annotated[MergeHint, BeforeValidator(lambda value: {} if value is None else value)] = Field(
+        default_factory=MergeHint
+    )
+    keywords: Words = Field(default_factory=list)
+
+
+class AppGuess(_Shape):
+    """Which program a screenshot shows; `confidence` from 0 to 1."""
+
+    name: Summary = ""
+    confidence: Annotated[float, BeforeValidator(_number), Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
+
+
+class SeenScreenshot(_Shape):
+    """What was read on one screenshot. `screenshot_id` is our id."""
+
+    screenshot_id: Id
+    ocr_text: Annotated[Text, BeforeValidator(lambda value: _clip(value, MAX_OCR))] = ""
+    ui_text_snippets: Words = Field(default_factory=list)
+    app_guess: AppGuess | None = None
+
+
+class VlmIndex(_Shape):
+    """What the vision model says about screenshots. Source 000, section 1.5."""
+
+    segments: list[Segment]
+    entities: Words = Field(default_factory=list)
+    screenshots: Annotated[list[SeenScreenshot], BeforeValidator(_list)] = Field(default_factory=list)
+
+
+class EntityMention(_Shape):
+    """Somebody or something that is named; a bare name is one, too. `confidence` from 0 to 10."""
+
+    name: Annotated[Title, BeforeValidator(lambda value: _clip(value, MAX_NAME))]
+    entity_type: Annotated[Text, BeforeValidator(lambda value: _clip(value, MAX_NAME))] = Field(
+        default="", alias="entityType"
+    )
+    confidence: Score = DEFAULT_SCORE
+
+
+Mentions = Annotated[list[Annotated[EntityMention, BeforeValidator(_mention)]], BeforeValidator(_list)]
+
+
+class ExpandedNode(_Shape):
+    """A node as the text model gives it. Source 000, section 1.6. `event_time`: ms since 1970."""
+
+    kind: Annotated[NodeKind, BeforeValidator(_kind)]
+    thread_id: Text = ""
+    title: Title
+    summary: Summary = ""
+    keywords: Words = Field(default_factory=list)
+    entities: Mentions = Field(default_factory=list)
+    importance: Score = DEFAULT_SCORE
+    confidence: Score = DEFAULT_SCORE
+    screenshot_ids: Ids = Field(default_factory=list)
+    event_time: Annotated[float | None, BeforeValidator(_number)] = None
+
+
+class ExpandedEdge(_Shape):
+    """Two nodes of the same reply, by their places in it."""
+
+    from_index: Id
+    to_index: Id
+    edge_type: Text = "derived_from"
+
+
+class ExpandReply(_Shape):
+    """Nodes and edges. Source 000, section 1.6."""
+
+    nodes: list[ExpandedNode]
+    edges: Annotated[list[ExpandedEdge], BeforeValidator(_list)] = Field(default_factory=list)
+
+
+class MergeReply(_Shape):
+    """Two nodes as one. Source 000, section 3.3."""
+
+    title: Title
+    summary: Summary = ""
+    keywords: Words = Field(default_factory=list)
+    entities: Mentions = Field(default_factory=list)
+
+
+def strict(properties: dict[str, object]) -> dict[str, object]:
+    """A schema for services that hold a model to one: all properties required, none additional."""
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _many(items: object) -> dict[str, object]:
+    return {"type": "array", "items": items}
+
+
+_STRING: dict[str, Any] = {"type": "string"}
+_INT: dict[str, Any] = {"type": "integer"}
+_FINDING = strict({"title": _STRING, "summary": _STRING})
+_ENTITY = strict({"name": _STRING, "entityType": _STRING, "confidence": _INT})
+
+INDEX_SCHEMA: dict[str, object] = strict({
+    "segments": _many(strict({
+        "segment_id": _STRING, "screen_ids": _many(_INT),
+        "event": strict({"title": _STRING, "summary": _STRING, "importance": _INT, "confidence": _INT}),
+        "derived": strict({kind.value: _many(_FINDING) for kind in DERIVED}),
+        "merge_hint": strict({
+            "decision": {"type": "string", "enum": ["NEW", "MERGE"]}, "thread_id": {"type": ["string", "null"]},
+        }),
+        "keywords": _many(_STRING),
+    })),
+    "entities": _many(_STRING),
+    "screenshots": _many(strict({
+        "screenshot_id": _INT, "ocr_text": _STRING, "ui_text_snippets": _many(_STRING),
+        "app_guess": strict({"name": _STRING, "confidence": {"type": "number"}}),
+    })),
+})  # fmt: skip
+
+EXPAND_SCHEMA: dict[str, object] = strict({
+    "nodes": _many(strict({
+        "kind": {"type": "string", "enum": [kind.value for kind in NodeKind]},
+        "thread_id": {"type": ["string", "null"]}, "title": _STRING, "summary": _STRING, "keywords": _many(_STRING),
+        "entities": _many(_ENTITY), "importance": _INT, "confidence": _INT, "screenshot_ids": _many(_INT),
+        "event_time": {"type": ["integer", "null"]},
+    })),
+    "edges": _many(strict({"from_index": _INT, "to_index": _INT, "edge_type": _STRING})),
+})  # fmt: skip
+
+MERGE_SCHEMA: dict[str, object] = strict(
+    {"title": _STRING, "summary": _STRING, "keywords": _many(_STRING), "entities": _many(_ENTITY)}
+)

@@ -1,0 +1,102 @@
+"""Finding nodes for words: the query is embedded like the nodes; where that cannot be, words alone are looked for."""
+
+import time
+from contextlib import suppress
+from datetime import datetime
+from uuid import uuid4
+
+from redis import RedisError
+from sqlalchemy import or_, select
+
+from pipeline.engine import traces
+from pipeline.engine.errors import PenstockError, UserError
+from pipeline.engine.guarded_call import GateClosed, Passage
+from pipeline.flows.screenshots.graph import search
+from pipeline.flows.screenshots.graph.models import LINKS
+from pipeline.flows.screenshots.graph.search import QueryVector
+from pipeline.flows.screenshots.live import SCREENSHOT_EMBEDDINGS
+from pipeline.flows.screenshots.models import SHOTS
+from pipeline.flows.screenshots.views import Found, Hit, NodeView, view_of
+from pipeline.flows.screenshots.work import embedding
+from pipeline.flows.screenshots.work.batch import FLOW
+from pipeline.providers import gates
+from pipeline.providers.protocols import Embeddings
+from pipeline.providers.traced_call import Tracer
+from pipeline.storage.context import Context
+
+LEXICAL_FLOOR = 0.14
+"""What lexical vectors have in common by chance is less: they are groups of letters, folded into 1,024 numbers."""
+EXCERPT_CHARS = 120
+MAX_WORDS = 8
+PATIENCE_S = 5.0
+"""How long a search waits for its one call when the gate is full: full text answers at once."""
+
+
+def find(context: Context, words: str, *, since: datetime | None = None, app: str = "", limit: int = 10) -> Found:
+    """Nodes for these words, best first. Raises `UserError` for an empty query."""
+    if not words.strip():
+        raise UserError("say what to look for", code="empty_query")
+    vector, note = None, ""
+    try:
+        vector = _embedded(context, words.strip())
+    except (PenstockError, RedisError) as error:
+        note = f"By words alone, without meaning: {error}"
+    found = search.search(context, words, vector=vector, since=since, app=app, limit=limit)
+    hits = [
+        Hit(
+            view_of(NodeView, hit.node), round(hit.score, 5), hit.text_rank, hit.vector_rank, list(hit.apps),
+            *_excerpt(context, hit.node.id, words),
+        )
+        for hit in found.hits
+    ]  # fmt: skip
+    lexical = not context.settings.screenshots.embeddings_provider
+    return Found(hits, found.screenshots, found.vectors, lexical, note)
+
+
+def _excerpt(context: Context, node_id: int, words: str) -> tuple[int | None, str]:
+    """(a frame on which one of the words was read, what stands around it); (None, "") where none was."""
+    wanted = sorted(set(words.casefold().split()), key=len, reverse=True)[:MAX_WORDS]
+    read = or_(*(SHOTS.c.ocr_text.icontains(word, autoescape=True) for word in wanted))
+    shown = select(SHOTS.c.id, SHOTS.c.ocr_text).join(LINKS, LINKS.c.shot_id == SHOTS.c.id)
+    latest = shown.where(LINKS.c.node_id == node_id, read).order_by(SHOTS.c.ts.desc(), SHOTS.c.id.desc()).limit(1)
+    with context.db.read() as session:
+        row = session.execute(latest).one_or_none()
+    if row is None:
+        return None, ""
+    text = " ".join(row.ocr_text.split())
+    places = [place for word in wanted if (place := text.casefold().find(word)) >= 0]
+    begin = max(0, (places[0] if places else 0) - EXCERPT_CHARS // 3)
+    cut = text[begin : begin + EXCERPT_CHARS]
+    return row.id, ("…" if begin else "") + cut + ("…" if begin + EXCERPT_CHARS < len(text) else "")
+
+
+def _embedded(context: Context, words: str) -> QueryVector:
+    maker, space = embedding.embeddings(context.settings), embedding.space_of(context.settings)
+    if not context.settings.screenshots.embeddings_provider:
+        return QueryVector(space, maker.embed([words]).vectors[0], LEXICAL_FLOOR)
+    if not context.online:
+        raise UserError("nothing is running here that could ask the provider of embeddings", code="offline")
+    passage = gates.passage(context, SCREENSHOT_EMBEDDINGS, f"search:{uuid4().hex}")
+    gates.sync(context)
+    return QueryVector(space, _asked(context, maker, words, passage))
+
+
+def _asked(context: Context, maker: Embeddings, words: str, passage: Passage | None) -> list[float]:
+    """The query's vector, from the provider, in its turn at the gate."""
+    deadline = time.monotonic() + PATIENCE_S
+    tracer = Tracer(passage)
+    while True:
+        try:
+            made = tracer.call("embeddings", "embed_query", maker.name, maker.model, lambda: maker.embed([words]))
+        except GateClosed as closed:
+            wait_s = closed.retry_after_s or 1.0
+            if time.monotonic() + wait_s > deadline:
+                raise
+            time.sleep(wait_s)
+        else:
+            return made.vectors[0]
+        finally:
+            if passage is not None:
+                with suppress(RedisError):
+                    passage.leave()
+            context.db.run(lambda session: traces.record(session, FLOW, "search", 0, tracer.trace))

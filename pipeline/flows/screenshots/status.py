@@ -1,0 +1,105 @@
+"""How the flow stands: what is done, waits and failed, what keeps it, and what was done without a model."""
+
+import json
+from datetime import UTC, datetime
+
+from redis import RedisError
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from pipeline.engine.metrics import count_by
+from pipeline.engine.presence import Presence
+from pipeline.flows.screenshots.frames import buffer
+from pipeline.flows.screenshots.graph.models import NODES
+from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHOTS, SOURCES
+from pipeline.flows.screenshots.rules import heuristics
+from pipeline.flows.screenshots.states import CLAIMABLE, WorkStatus
+from pipeline.flows.screenshots.views import Retry, Status
+from pipeline.providers import gates
+from pipeline.settings import Settings
+from pipeline.storage.context import Context
+
+LEXICAL_NOTE = (
+    "No provider makes vectors: search knows words and parts of words, but no meaning. "
+    "Name one in PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER for more."
+)
+LATE_BATCHES = 10
+"""So many are asked for their notes."""
+MAX_NOTES = 8
+
+
+def status(context: Context) -> Status:
+    """How the flow stands now."""
+    with context.db.read() as session:
+        shots, batches = count_by(session, SHOTS.c.status), count_by(session, BATCHES.c.status)
+        merges = count_by(session, NODES.c.status)
+        in_buffer = (SHOTS.c.batch_id.is_(None), SHOTS.c.status.in_(list(CLAIMABLE)), SHOTS.c.storage_state == "stored")
+        buffered = session.execute(select(func.count()).where(*in_buffer)).scalar_one()
+        begun = (BATCHES.c.status == WorkStatus.PENDING, BATCHES.c.attempts == 0)
+        oldest = session.execute(select(func.min(BATCHES.c.created_at)).where(*begun)).scalar()
+        pressure = session.execute(select(func.max(SOURCES.c.pressure))).scalar() or 0
+        rejected = count_by(session, REJECTIONS.c.reason)
+        made_by = count_by(session, NODES.c.made_by)
+        vectors = {state: count for state, count in count_by(session, NODES.c.vector_status).items() if state != "none"}
+        notes = _notes(session, context.settings, any_frames=bool(shots))
+        again = _retries(session, datetime.now(UTC))
+    gave_up = {kind: by.get(WorkStatus.FAILED_PERMANENT, 0) for kind, by in (("batch", batches), ("merge", merges))}
+    return Status(
+        screenshots=_in_order(shots), batches=_in_order(batches), merges=_in_order(merges), vectors=vectors,
+        buffered=buffered, next_batch_in_s=buffer.next_look_s(context) if buffered else None,
+        oldest_waiting_s=max(0.0, (datetime.now(UTC) - oldest).total_seconds()) if oldest else None,
+        pressure=pressure, rejected=rejected, retries=again,
+        dead_letters={kind: count for kind, count in gave_up.items() if count},
+        made_by=made_by, closed=closed(context), notes=notes, is_worker_running=_alive(context),
+    )  # fmt: skip
+
+
+def retries(context: Context) -> list[Retry]:
+    """What failed and will be tried again, with the latest reason."""
+    with context.db.read() as session:
+        return _retries(session, datetime.now(UTC))
+
+
+def _retries(session: Session, now: datetime) -> list[Retry]:
+    found = []
+    for kind, table in (("batch", BATCHES), ("merge", NODES)):
+        waits = table.c.status == WorkStatus.FAILED
+        count, due = session.execute(select(func.count(), func.min(table.c.next_run_at)).where(waits)).one()
+        if count:
+            latest = select(table.c.error).where(waits, table.c.error.is_not(None)).order_by(table.c.updated_at.desc())
+            reason = session.execute(latest.limit(1)).scalar() or ""
+            found.append(Retry(kind, count, max(0.0, (due - now).total_seconds()) if due else 0.0, reason))
+    return found
+
+
+def _in_order(counted: dict[str, int]) -> dict[str, int]:
+    return {state.value: counted[state] for state in WorkStatus if state in counted}
+
+
+def standing_notes(settings: Settings, *, any_frames: bool = True) -> list[str]:
+    """What is done without a model as things are configured; without frames, nothing was done by rules yet."""
+    rules = settings.screenshots
+    wanted = ((rules.vision_provider, heuristics.NOTE), (rules.text_provider, heuristics.TEXT_NOTE))
+    found = [note for provider, note in wanted if not provider and any_frames]
+    return found if rules.embeddings_provider else [*found, LEXICAL_NOTE]
+
+
+def _notes(session: Session, settings: Settings, *, any_frames: bool) -> list[str]:
+    late = select(BATCHES.c.notes).where(BATCHES.c.notes != "[]").order_by(BATCHES.c.id.desc()).limit(LATE_BATCHES)
+    said = [note for notes in session.execute(late).scalars() for note in json.loads(notes)]
+    return list(dict.fromkeys([*standing_notes(settings, any_frames=any_frames), *said]))[:MAX_NOTES]
+
+
+def closed(context: Context) -> list[str]:
+    """Gates of the flow's queues that let nothing through now, in words."""
+    if not context.online:
+        return []
+    names = sorted(queue.name for queue in gates.screenshot_queues(context.settings))
+    return list(dict.fromkeys(filter(None, (gates.closed_because(context, name) for name in names))))
+
+
+def _alive(context: Context) -> bool:
+    try:
+        return context.online and bool(Presence(context.redis).alive())
+    except RedisError:
+        return False

@@ -1,0 +1,275 @@
+"""What callers get to see: plain typed objects, detached from the database."""
+
+import json
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pipeline.flows.screenshots.graph.search import Progress
+from pipeline.flows.screenshots.rules.provenance import Call
+from pipeline.flows.screenshots.states import NodeKind, Origin, WorkStatus
+
+View = TypeVar("View")
+_JSON = {
+    "keywords", "entities", "merged_from_ids", "shot_ids", "notes", "ui_text_snippets", "detected_entities",
+}  # fmt: skip
+"""Columns that hold JSON lists."""
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """Something that was understood. `merged_into_id`: the node that says it now."""
+
+    id: int
+    kind: NodeKind
+    thread_id: str | None
+    title: str
+    summary: str
+    keywords: list[str]
+    entities: list[dict[str, Any]]
+    importance: int
+    confidence: int
+    event_time: datetime
+    made_by: Origin
+    batch_id: int | None
+    status: WorkStatus
+    """Of its merge."""
+    error: str | None
+    merged_into_id: int | None
+    merged_from_ids: list[int]
+    vector_status: str
+    vector_error: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
+class ScreenshotView:
+    """A frame. `path`: where its file is while it is kept."""
+
+    id: int
+    source_key: str
+    ts: datetime
+    app: str
+    window_title: str
+    status: WorkStatus
+    error: str | None
+    batch_id: int | None
+    ocr_text: str | None
+    ui_text_snippets: list[str]
+    detected_entities: list[str]
+    app_guess: str
+    sha256: str
+    phash: str
+    size_bytes: int
+    storage_state: str
+    retention_expires_at: datetime | None
+    created_at: datetime
+    path: Path | None = None
+
+
+@dataclass(frozen=True)
+class BatchView:
+    """Frames that are looked at together. `made_by`: who made its nodes; empty until there are any."""
+
+    id: int
+    correlation_id: str
+    source_key: str
+    shot_ids: list[int]
+    ts_start: datetime
+    ts_end: datetime
+    status: WorkStatus
+    step: str
+    attempts: int
+    next_run_at: datetime | None
+    error: str | None
+    made_by: str
+    notes: list[str]
+    vlm_ms: int
+    text_ms: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True)
+class SourceView:
+    """A screen or window. `pressure`: how far analysis was behind when a frame last came, 0 to 2."""
+
+    key: str
+    active: bool
+    pressure: int
+    created_at: datetime
+    seen_at: datetime
+    frames: int = 0
+    rejected: int = 0
+
+
+@dataclass(frozen=True)
+class RejectionView:
+    """A frame that was not accepted, and why: bits of 256 that differ from the nearest one, or what was wrong."""
+
+    id: int
+    source_key: str
+    ts: datetime
+    reason: str
+    detail: str
+    distance: int | None
+    threshold: int | None
+    nearest_id: int | None
+    sha256: str
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class ThreadView:
+    """A course of activity."""
+
+    id: str
+    title: str
+    first_at: datetime
+    last_at: datetime
+
+
+@dataclass(frozen=True)
+class EdgeView:
+    """How two nodes relate."""
+
+    from_id: int
+    to_id: int
+    type: str
+
+
+@dataclass(frozen=True)
+class OriginView:
+    """How a node came to say what it says: `act` is `made` or `merged`; `method`: by whom."""
+
+    act: str
+    from_node_id: int | None
+    batch_id: int | None
+    method: Origin
+    model: str
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class NodeDetail:
+    """A node with what it rests on. `asked_id` differs from `node.id` if what was asked for went into it."""
+
+    asked_id: int
+    node: NodeView
+    thread: ThreadView | None
+    screenshots: list[ScreenshotView]
+    provenance: list[OriginView]
+    calls: list[Call]
+    edges: list[EdgeView]
+    merged: list[NodeView]
+
+
+@dataclass(frozen=True)
+class Hour:
+    """What happened in one hour of one thread, in its order."""
+
+    begins_at: datetime
+    thread_id: str | None
+    thread_title: str
+    nodes: list[NodeView]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A node that a search found; ranks are 1-based, None: not found that way."""
+
+    node: NodeView
+    score: float
+    text_rank: int | None
+    vector_rank: int | None
+    apps: list[str]
+    shot_id: int | None = None
+    """A frame on which one of the words was read."""
+    excerpt: str = ""
+    """What stands around it there."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Hits, best first, beside how much of everything is indexed.
+
+    `lexical`: no provider of embeddings is configured, so meaning is not known. `note`: why words alone were looked
+    for, where meaning should have been.
+    """
+
+    hits: list[Hit]
+    screenshots: Progress
+    vectors: Progress
+    lexical: bool
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Work whose last attempt failed and that will be tried again. `kind`: `batch` or `merge`."""
+
+    kind: str
+    count: int
+    next_in_s: float
+    """Until the first of them is due; 0: it only waits for its turn."""
+    reason: str
+    """The latest."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """How the flow stands. Each of the first four: how many by state; `vectors` are `waiting`, `done` or `failed`."""
+
+    screenshots: dict[str, int]
+    batches: dict[str, int]
+    merges: dict[str, int]
+    vectors: dict[str, int]
+    buffered: int
+    """Frames that wait for a batch."""
+    next_batch_in_s: float | None
+    oldest_waiting_s: float | None
+    """Age of the oldest batch that has not been begun."""
+    pressure: int
+    """Of the source that is most behind: 0 none, 1 wider threshold, 2 longer batches too."""
+    rejected: dict[str, int]
+    retries: list[Retry]
+    """What failed and is not given up."""
+    dead_letters: dict[str, int]
+    made_by: dict[str, int]
+    """Nodes by who made them."""
+    closed: list[str]
+    """Gates that keep work waiting, in words."""
+    notes: list[str]
+    """What was done without a model, left out or put right, in words."""
+    is_worker_running: bool
+
+
+def view_of(kind: type[View], row: Any, **more: Any) -> View:
+    """A row, or anything with its names, as this view. `more` comes before the row."""
+    found: dict[str, Any] = {}
+    for one in fields(kind):  # type: ignore[arg-type]
+        if one.name in more:
+            found[one.name] = more[one.name]
+        elif hasattr(row, one.name):
+            value = getattr(row, one.name)
+            if one.name in _JSON and isinstance(value, str):
+                value = json.loads(value)
+            is_state = isinstance(one.type, type) and issubclass(one.type, NodeKind | Origin | WorkStatus)
+            found[one.name] = one.type(value) if is_state else value  # type: ignore[operator]
+    return kind(**found)
+
+
+def as_json(value: Any) -> Any:
+    """A view, or a list of them, as JSON can hold it: names of states, ISO instants."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: as_json(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, dict):
+        return {key: as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,109 @@
+"""What one message does about vectors: make those of a portion of nodes."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+from redis import RedisError
+
+from pipeline.engine import traces
+from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
+from pipeline.engine.guarded_call import Passage
+from pipeline.flows.screenshots.graph import vectors
+from pipeline.flows.screenshots.graph.vectors import Wanted
+from pipeline.flows.screenshots.work import batch
+from pipeline.providers import registry
+from pipeline.providers.protocols import Embeddings
+from pipeline.providers.traced_call import Tracer
+from pipeline.settings import LOCAL, Settings
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+PORTION = 64
+"""Nodes whose vectors are made in one call."""
+WAIT_S = 15.0
+NOT_OF_THE_TEXT = {"auth", "forbidden", "not_found", "no_model"}
+"""What the operator has to put right: no node is given up for it."""
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """What a message did. `portion`: how many nodes the next message should take; 0: nothing is left to do now."""
+
+    done: int = 0
+    portion: int = 0
+    retry_in_s: float | None = None
+
+
+def embeddings(settings: Settings) -> Embeddings:
+    """What makes vectors of nodes: the configured provider, or lexical ones without any. Raises `UserError`."""
+    own = settings.screenshots
+    return registry.embeddings(settings, own.embeddings_provider or LOCAL, own.embeddings_model)
+
+
+def space_of(settings: Settings) -> str:
+    """Provider and model of the vectors that are made now: only vectors of one space can be compared."""
+    made_by = embeddings(settings)
+    return f"{made_by.name}:{made_by.model}"
+
+
+def embed(context: Context, passage: Passage | None, portion: int = PORTION) -> Embedded:
+    """Make the vectors of the next nodes that wait for one.
+
+    A text that cannot be embedded must not keep the others from it: where a portion is refused, half of it is tried,
+    and so on; the one that is refused alone is given up. What follows a good portion is twice as large again.
+    """
+    tracer = Tracer(passage)
+    try:
+        wanted = vectors.wanted(context, portion)
+        if not wanted:
+            return Embedded()
+        try:
+            made = _made(context, tracer, wanted)
+        except UnitError as error:
+            return _failed(context, tracer, wanted, error)
+        except PenstockError as error:
+            return _failed(context, tracer, wanted, UnitError(str(error), kind=ErrorKind.PERMANENT))
+    finally:
+        # Also where nothing was to be done: a place that is kept would keep others out.
+        if passage is not None:
+            with suppress(RedisError):
+                passage.leave()
+    _record(context, tracer)
+    done = vectors.store(context, space_of(context.settings), list(zip(wanted, made, strict=True)))
+    return Embedded(done, min(PORTION, 2 * portion) if vectors.wanted(context, 1) else 0)
+
+
+def _made(context: Context, tracer: Tracer, wanted: list[Wanted]) -> list[list[float]]:
+    maker = embeddings(context.settings)
+    texts = [node.text for node in wanted]
+    if not context.settings.screenshots.embeddings_provider:
+        return maker.embed(texts).vectors
+    made = tracer.call("embeddings", "embed_nodes", maker.name, maker.model, lambda: maker.embed(texts)).vectors
+    if len(made) != len(texts):
+        # Permanent, so that fewer are asked for at once: some services take one text a call.
+        what = f"{len(made)} vectors came for {len(texts)} texts"
+        raise UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply")
+    return made
+
+
+def _failed(context: Context, tracer: Tracer, wanted: list[Wanted], error: UnitError) -> Embedded:
+    log.warning("nodes.not_embedded", nodes=len(wanted), kind=str(error.kind), error=str(error))
+    _record(context, tracer)
+    if error.kind is not ErrorKind.PERMANENT or error.code in NOT_OF_THE_TEXT:
+        waits = error.retry_after_s if error.retry_after_s is not None else WAIT_S
+        return Embedded(retry_in_s=waits)
+    if len(wanted) > 1:
+        return Embedded(portion=len(wanted) // 2)
+    vectors.give_up(context, wanted[0], str(error))
+    return Embedded(portion=PORTION)
+
+
+def _record(context: Context, tracer: Tracer) -> None:
+    if tracer.trace is not None:
+        context.db.run(lambda session: traces.record(session, batch.FLOW, "", "vectors", tracer.trace))
+
+
+def waiting(context: Context) -> bool:
+    """Whether a node waits for its vector."""
+    return bool(vectors.wanted(context, 1))

@@ -1,0 +1,1 @@
+"""How people and programs reach Penstock. Calls services and queries only."""

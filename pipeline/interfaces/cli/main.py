@@ -1,0 +1,93 @@
+"""The commands, and how an error reaches the person at the terminal."""
+
+import sys
+from typing import Any
+
+import typer
+
+from pipeline.engine.errors import PenstockError
+from pipeline.engine.logs import configure
+from pipeline.interfaces.cli import convert, documents, live_settings, music, queues, screenshots, stack
+
+FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+
+app = typer.Typer(
+    name="penstock",
+    help="Turn piles of documents into Markdown with AI models: nothing lost, nothing paid twice.\n\n"
+    "Start with: [bold]penstock convert report.pdf[/bold]",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("convert")(convert.convert)
+app.command("up")(stack.up)
+app.command("status")(stack.status)
+app.command("doctor")(stack.doctor)
+app.command("migrate")(stack.migrate)
+app.add_typer(documents.app, name="documents")
+app.add_typer(queues.queues, name="queues")
+app.add_typer(queues.breakers, name="breakers")
+app.add_typer(live_settings.app, name="settings")
+app.add_typer(music.app, name="music")
+app.add_typer(screenshots.app, name="screenshots")
+_passed_on = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+app.command("worker", context_settings=_passed_on)(stack.worker)
+app.command("beat", context_settings=_passed_on)(stack.beat)
+app.command("flower", context_settings=_passed_on)(stack.flower)
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted."""
+    configure("WARNING", as_json=False)
+    try:
+        app()
+    except PenstockError as error:
+        _fail(str(error), WRONG_USAGE if getattr(error, "code", "") == "usage" else FAILED)
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        if not (sentence := _explained(error)):
+            raise
+        _fail(sentence, FAILED)
+
+
+def _fail(sentence: str, code: int) -> None:
+    from pipeline.interfaces.cli.output import printable
+
+    sys.stderr.write(f"penstock: {printable(sentence)}\n")
+    sys.exit(code)
+
+
+def _explained(error: Exception) -> str:
+    """A sentence for errors that come from the surroundings; empty for those that are defects."""
+    from pydantic import ValidationError
+    from redis import RedisError
+    from sqlalchemy.exc import ArgumentError, DBAPIError
+
+    from pipeline.settings import UnreadableSettingsError
+
+    match error:
+        case ValidationError():
+            sentence = "a setting is wrong: " + "; ".join(map(_setting, error.errors(include_input=False)))
+        case UnreadableSettingsError():
+            sentence = str(error)
+        case ArgumentError():
+            sentence = f"PENSTOCK_DATABASE_URL is no database URL (postgresql://user:password@host/name): {error}"
+        case DBAPIError():
+            sentence = f"the database is not usable: {str(error.orig).strip().splitlines()[0]}. Try `penstock doctor`."
+        case RedisError():
+            sentence = f"Redis is not usable: {str(error).rstrip('.')}. Try `penstock doctor`."
+        case OSError(filename=str(path), strerror=reason):
+            sentence = f"{path}: {reason}. PENSTOCK_DATA_DIR names the folder that holds Penstock's data."
+        case _:
+            sentence = ""
+    return sentence
+
+
+def _setting(problem: Any) -> str:
+    path = [str(part) for part in problem["loc"]]
+    message = str(problem["msg"].removeprefix("Value error, "))
+    # What several settings say together has no place of its own.
+    return f"{'.'.join(path)} (PENSTOCK_{'__'.join(path).upper()}): {message}" if path else message

@@ -1,0 +1,45 @@
+"""`penstock screenshots …`: frames of screens and windows, understood and made findable."""
+
+import inspect
+from collections.abc import Callable
+
+import typer
+
+from pipeline.interfaces.cli.screenshots import capture, detail, intake, search, sources, status
+
+app = typer.Typer(
+    help="Take screenshots in, let models (or rules) understand them, and search what happened.\n\n"
+    "Start with: [bold]penstock screenshots add desk.png[/bold], or [bold]penstock screenshots capture[/bold] while "
+    '[bold]penstock up[/bold] runs; then [bold]penstock screenshots search "invoice"[/bold] and '
+    "[bold]penstock screenshots timeline --since today[/bold].\n\n"
+    "Without any provider, text recognition, window titles and rules do the work. "
+    "PENSTOCK_SCREENSHOTS__VISION_PROVIDER, …__TEXT_PROVIDER and …__EMBEDDINGS_PROVIDER name providers for more; "
+    "docs/screenshots.md has all.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+def _flowing(command: Callable[..., None]) -> str:
+    """A command's docstring with a line a paragraph, which the terminal breaks where it ends; examples keep theirs."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(part if part.startswith("[bold]") else part.replace("\n", " ") for part in paragraphs)
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "add": intake.add,
+    "watch": capture.watch,
+    "capture": capture.capture,
+    "search": search.search,
+    "timeline": search.timeline,
+    "show": detail.show,
+    "status": status.status,
+    "batches": status.batches,
+    "rejected": status.rejected,
+    "dead-letters": status.dead_letters,
+    "replay": status.replay,
+    "delete": sources.delete,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name, help=_flowing(_command))(_command)
+app.add_typer(sources.sources, name="sources")

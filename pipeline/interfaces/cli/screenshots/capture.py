@@ -1,0 +1,152 @@
+"""`penstock screenshots watch` and `capture`: frames as they come, until Ctrl-C."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.interfaces.cli.screenshots.common import ready, source_key
+from pipeline.interfaces.cli.screenshots.intake import Source, left_out
+
+if TYPE_CHECKING:
+    from pipeline.flows.screenshots.frames.capture import Captured
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where another program saves screenshots.")],
+    source: Source = "screen:0",
+    app: Annotated[str, typer.Option(help="The program that is seen there, if it is always the same.")] = "",
+    title: Annotated[str, typer.Option(help="The window's title, if it is always the same.")] = "",
+    existing: Annotated[bool, typer.Option("--existing", help="Take the pictures that are there already, first.")] = (
+        False
+    ),
+) -> None:
+    """Take in every picture that appears in a folder, until Ctrl-C.
+
+    [bold]penstock screenshots watch ~/Pictures/Screenshots --source screen:0[/bold]
+
+    Files are copied, and stay where they are; one that is still being written is waited for. Work runs on the stack of
+    `penstock up`, or on one that is started for this command and ends with it.
+    """
+    from threading import Event
+
+    from pipeline.flows.screenshots.frames.folder import watch as pictures_in
+    from pipeline.interfaces.cli.output import err, one_line
+    from pipeline.interfaces.cli.screenshots.intake import Job, line, take
+    from pipeline.standalone.stack import using_stack
+
+    settings = ready()
+    source_key(source)
+    frame = {"source": source, "app": app, "window_title": title}
+    by: Counter[str] = Counter()
+    # Before the stack is started: what comes while it starts is new, and a folder that is not there is told at once.
+    pictures = pictures_in(folder, Event(), existing=existing)
+    with using_stack(settings) as stack:
+        err.print(f"Watching {one_line(str(folder))} for {one_line(source)}. Ctrl-C ends it.", soft_wrap=True)
+        try:
+            for path in pictures:
+                stack.ensure()
+                job = Job(path)
+                take(job, frame)
+                by[job.outcome] += 1
+                err.print(line(job), soft_wrap=True)
+        except KeyboardInterrupt:
+            err.print()
+        finally:
+            _tell_end(by)
+
+
+def capture(
+    every: Annotated[
+        float | None,
+        typer.Option(min=0.2, metavar="SECONDS", help="Default: …__CAPTURE_INTERVAL_S, 5 s."),
+    ] = None,
+    monitor: Annotated[list[int] | None, typer.Option(min=1, help="Only this screen, from 1; may be repeated.")] = None,
+    exclude_app: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Never this program: '*KeePass*'; may be repeated."),
+    ] = None,
+    exclude_title: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Never a window with such a title; may be repeated.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Capture once and end.")] = False,
+) -> None:
+    """Capture this machine's screens again and again, until Ctrl-C. Each screen is a source: screen:1, screen:2 …
+
+    [bold]penstock screenshots capture --every 10 --exclude-app "*KeePass*" --exclude-title "*private browsing*"[/bold]
+
+    What looks like a late frame is a duplicate, and left out. While a program that is excluded is in front, nothing is
+    captured; if programs are excluded, and nothing tells here which one is in front, the command says so and ends. Work
+    runs on the stack of `penstock up`, or on one that is started for this command and ends with it.
+    """
+    from pipeline.flows.screenshots.frames.capture import Capturer
+    from pipeline.interfaces.cli.output import err
+    from pipeline.standalone.stack import using_stack
+
+    settings = ready()
+    own = settings.screenshots
+    rules = own.model_copy(
+        update={
+            "excluded_apps": [*own.excluded_apps, *(exclude_app or ())],
+            "excluded_titles": [*own.excluded_titles, *(exclude_title or ())],
+        }
+    )
+    interval_s = every or own.capture_interval_s
+    by: Counter[str] = Counter()
+    with Capturer(rules) as capturer, using_stack(settings) as stack:
+        try:
+            with err.status("Capturing …") as shown:
+                while True:
+                    begun = time.monotonic()
+                    _take(capturer.capture(), monitor or (), by)
+                    if once:
+                        return
+                    stack.ensure()
+                    shown.update(f"Capturing: {_counted(by)}. Ctrl-C ends it.")
+                    time.sleep(max(0.0, begun + interval_s - time.monotonic()))
+        except KeyboardInterrupt:
+            err.print()
+        finally:
+            _tell_end(by)
+
+
+def _take(frames: "Sequence[Captured]", monitors: Sequence[int], by: Counter[str]) -> None:
+    """Take in what was captured of these screens (all, if none is named)."""
+    from pipeline.engine.errors import PenstockError
+    from pipeline.interfaces.cli.output import err, one_line
+    from tasks import screenshots
+
+    wanted = {f"screen:{number}" for number in monitors}
+    for captured in frames:
+        frame = captured.frame
+        if wanted and frame.source not in wanted:
+            continue
+        if not captured.data:
+            screenshots.leave_out(frame)
+            by["excluded"] += 1
+            continue
+        try:
+            taken = screenshots.ingest(
+                captured.data, source=frame.source, app=frame.app, window_title=frame.window_title, at=frame.ts
+            )
+        except PenstockError as error:
+            by["refused"] += 1
+            err.print(f"[yellow]{one_line(frame.source)}[/yellow]: {one_line(str(error))}", soft_wrap=True)
+        else:
+            by[taken.reason or "accepted"] += 1
+
+
+def _counted(by: Counter[str]) -> str:
+    from pipeline.interfaces.cli.output import count
+
+    return ", ".join([f"{count(by['accepted'], 'screenshot')} taken in", *left_out(by)])
+
+
+def _tell_end(by: Counter[str]) -> None:
+    from pipeline.interfaces.cli.output import err
+
+    waits = " `penstock screenshots status` says what is still to be analysed." if by["accepted"] else ""
+    err.print(f"{_counted(by)}.{waits}", soft_wrap=True)

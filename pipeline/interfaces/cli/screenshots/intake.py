@@ -1,0 +1,237 @@
+"""`penstock screenshots add`: files in, and what became of each."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.interfaces.cli.screenshots.common import Json, ready, source_key, tell_if_nothing_runs
+from pipeline.interfaces.cli.screenshots.times import HOW, moment
+
+if TYPE_CHECKING:
+    from pipeline.standalone.stack import Stack
+    from tasks.screenshots import Taken, WorkStatus
+
+DONE, FAILED, PARTIAL = 0, 1, 3
+Source = Annotated[str, typer.Option(metavar="SOURCE", help="Where it was seen: screen:ID or window:ID.")]
+
+
+@dataclass
+class Job:
+    """One file and what became of it."""
+
+    path: Path
+    taken: "Taken | None" = None
+    error: str = ""
+    state: "WorkStatus | None" = None
+
+    @property
+    def shot_id(self) -> int | None:
+        """The frame that is to be analysed: also one that was known before."""
+        return self.taken.shot_id if self.taken else None
+
+    @property
+    def outcome(self) -> str:
+        """`accepted`, or why not: `known`, `duplicate`, `excluded`, `inactive`, `refused`."""
+        if self.taken is None:
+            return "refused"
+        return self.taken.reason or "accepted"
+
+    @property
+    def is_given_up(self) -> bool:
+        """It was taken, and could not be analysed; `error` says why."""
+        return self.state is not None and self.state.value == "failed_permanent"
+
+    @property
+    def is_problem(self) -> bool:
+        """Not taken, though nobody wanted it left out; or given up."""
+        return self.is_given_up or bool(self.error) or self.outcome in {"refused", "inactive"}
+
+
+def add(
+    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="PNG, JPEG, WebP, GIF, BMP, TIFF; or folders.")],
+    source: Source = "screen:0",
+    app: Annotated[str, typer.Option(help="The program that was seen, such as Firefox.")] = "",
+    title: Annotated[str, typer.Option(help="The window's title.")] = "",
+    at: Annotated[
+        str, typer.Option(metavar="WHEN", help=f"When it was captured: {HOW}. Default: the file's time.")
+    ] = "",
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not stay until they are analysed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Take pictures in, and stay until they are analysed.
+
+    [bold]penstock screenshots add desk.png --app Firefox --title Invoices[/bold]
+    [bold]penstock screenshots add shots/ --source screen:1 --no-wait[/bold]
+
+    Files are copied; yours stay where they are. One that looks like a late frame of its source is a duplicate, and
+    left out; `penstock screenshots rejected` keeps account. Work runs on the stack of `penstock up`, or on one that
+    is started for this command. Run the same command again to go on with interrupted work.
+
+    Exit codes: 0 done (duplicates are no problem), 1 nothing was taken or analysed, 2 wrong usage, 3 some was not,
+    130 interrupted.
+    """
+    from pipeline.engine.errors import UserError
+    from pipeline.interfaces.cli.output import print_json
+    from pipeline.standalone.stack import using_stack
+    from tasks import screenshots
+
+    settings = ready()
+    source_key(source)
+    captured = moment(at, screenshots.time_zone(), "--at")
+    jobs = [Job(path) for path in _pictures(files)]
+    if not jobs:
+        raise UserError("there is no picture in these folders", code="usage")
+    frame = {"source": source, "app": app, "window_title": title}
+    if no_wait:
+        _take(jobs, frame, captured, quiet=as_json)
+    else:
+        with using_stack(settings) as stack:
+            _take(jobs, frame, captured, quiet=as_json)
+            screenshots.batch_now(source)
+            _wait(jobs, stack, quiet=as_json)
+    if as_json:
+        print_json({"files": [_as_json(job) for job in jobs]})
+    else:
+        _tell_end(jobs, waited=not no_wait)
+    raise typer.Exit(_code(jobs))
+
+
+def _pictures(given: Sequence[Path]) -> list[Path]:
+    """The files that were named, and the pictures in folders that were, in the order of their times.
+
+    A file that is named is looked at, whatever it is called.
+    """
+    from pipeline.flows.screenshots.frames.folder import is_picture
+
+    found: dict[Path, None] = {}
+    for path in given:
+        if path.is_dir():
+            inside = [one for one in path.iterdir() if is_picture(one) and one.is_file()]
+            found |= dict.fromkeys(sorted(inside, key=lambda one: (one.stat().st_mtime, one.name)))
+        else:
+            found[path] = None
+    return list(found)
+
+
+def _take(jobs: Sequence[Job], frame: dict[str, str], at: "datetime | None", *, quiet: bool) -> None:
+    from pipeline.interfaces.cli.output import err
+
+    for job in jobs:
+        take(job, frame, at)
+        if not quiet:
+            err.print(line(job), soft_wrap=True)
+
+
+def take(job: Job, frame: dict[str, str], at: "datetime | None" = None) -> None:
+    """Take a file in; `job` says what became of it."""
+    from pipeline.engine.errors import PenstockError
+    from tasks import screenshots
+
+    try:
+        job.taken = screenshots.ingest(job.path, at=at, **frame)
+    except PenstockError as error:
+        job.error = str(error)
+
+
+def line(job: Job) -> str:
+    """What became of a file, as one line."""
+    from pipeline.interfaces.cli.output import one_line
+
+    name = one_line(str(job.path))
+    taken = job.taken
+    match job.outcome:
+        case "accepted" if taken:
+            return f"{name} → [bold]shot:{taken.shot_id}[/bold]"
+        case "known" if taken:
+            return f"{name}: known already, as shot:{taken.shot_id}"
+        case "duplicate" if taken:
+            return (
+                f"{name}: [yellow]duplicate[/yellow] of shot:{taken.nearest_id} "
+                f"({taken.distance} of 256 bits differ, up to {taken.threshold} count as the same)"
+            )
+        case "inactive":
+            return f"{name}: [red]not taken[/red], its source is switched off (`penstock screenshots sources activate`)"
+        case "excluded":
+            return f"{name}: left out, its program or title is excluded (PENSTOCK_SCREENSHOTS__EXCLUDED_APPS, …_TITLES)"
+    why = (job.error or str(getattr(taken, "detail", ""))).removeprefix(f"{job.path}").removeprefix(": ").strip()
+    return f"{name}: [red]refused[/red]" + (f": {one_line(why)}" if why else "")
+
+
+def _wait(jobs: Sequence[Job], stack: "Stack", *, quiet: bool) -> None:
+    from pipeline.interfaces.cli.output import err, one_line
+    from pipeline.interfaces.cli.screenshots.progress import wait_for
+
+    wanted = list(dict.fromkeys(job.shot_id for job in jobs if job.shot_id is not None))
+    if not wanted:
+        return
+    try:
+        found = wait_for(stack, wanted, quiet=quiet)
+    except KeyboardInterrupt:
+        err.print(
+            "\nInterrupted. Nothing is lost: run the same command again to go on, or `penstock up`. "
+            "`penstock screenshots status` says what waits.", soft_wrap=True,
+        )  # fmt: skip
+        raise
+    for job in jobs:
+        job.state = found.get(job.shot_id) if job.shot_id is not None else None
+        if job.is_given_up and job.shot_id is not None:
+            job.error = _why(job.shot_id)
+            if not quiet:
+                err.print(f"{one_line(str(job.path))}: [red]not analysed[/red]: {one_line(job.error)}", soft_wrap=True)
+
+
+def _why(shot_id: int) -> str:
+    from pipeline.engine.errors import UserError
+    from tasks import screenshots
+
+    try:
+        return screenshots.screenshot(shot_id).error or "no reason was noted"
+    except UserError as error:
+        return str(error)  # deleted just now
+
+
+def _tell_end(jobs: Sequence[Job], *, waited: bool) -> None:
+    from pipeline.interfaces.cli.output import count, err
+
+    analysed = sum(job.state is not None and job.state.value == "succeeded" for job in jobs)
+    failed = sum(job.is_given_up for job in jobs)
+    by = Counter(job.outcome for job in jobs)
+    parts = [f"{count(by['accepted'], 'screenshot')} taken in"]
+    parts += [f"{analysed:,} analysed"] if waited else []
+    parts += left_out(by)
+    parts += (
+        [f"[red]{failed:,} could not be analysed[/red] (`penstock screenshots dead-letters` says why)"]
+        if failed
+        else []
+    )
+    err.print(", ".join(parts) + ".", soft_wrap=True)
+    if not waited and by["accepted"]:
+        tell_if_nothing_runs()
+
+
+def left_out(by: "Counter[str]") -> list[str]:
+    """How many were not taken in, by why."""
+    return [f"{by[name]:,} {name}" for name in ("known", "duplicate", "excluded", "inactive", "refused") if by[name]]
+
+
+def _code(jobs: Sequence[Job]) -> int:
+    problems = sum(job.is_problem for job in jobs)
+    return DONE if not problems else FAILED if problems == len(jobs) else PARTIAL
+
+
+def _as_json(job: Job) -> dict[str, Any]:
+    taken = job.taken
+    return {
+        "input": str(job.path),
+        "outcome": job.outcome,
+        "id": job.shot_id,
+        "status": job.state.value if job.state else None,
+        "distance": taken.distance if taken else None,
+        "nearest": taken.nearest_id if taken else None,
+        "error": job.error or None,
+    }

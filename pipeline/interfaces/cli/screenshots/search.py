@@ -1,0 +1,131 @@
+"""`penstock screenshots search` and `timeline`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.interfaces.cli.screenshots.common import Json, ready
+from pipeline.interfaces.cli.screenshots.times import Since, Until, moment, told
+
+if TYPE_CHECKING:
+    from tasks.screenshots import Found, NodeView
+
+App = Annotated[str, typer.Option(help="Only where this program was seen, such as Firefox.")]
+
+
+def search(
+    words: Annotated[list[str], typer.Argument(help="Words, such as: invoice march. All scripts are known.")],
+    since: Since = "",
+    app: App = "",
+    limit: Annotated[int, typer.Option(min=1, max=200, help="At most so many.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Find what happened, by words and, with a provider of embeddings, by meaning.
+
+    [bold]penstock screenshots search "database pool" --since 2d --app Code[/bold]
+
+    Beside the results it says how much is indexed. With a provider of embeddings a search costs one small call, and
+    needs a stack, which is started if none runs; if the provider is away, words alone are looked for.
+    """
+    from pipeline.flows.screenshots.views import as_json as plain
+    from pipeline.interfaces.cli.output import print_json
+    from pipeline.standalone.stack import using_stack
+    from tasks import screenshots
+
+    settings = ready()
+    begin, sought = moment(since, screenshots.time_zone()), " ".join(words)
+    if settings.screenshots.embeddings_provider:
+        # The call goes through the gate, which needs the stack.
+        with using_stack(settings):
+            found = screenshots.search(sought, begin, app, limit)
+    else:
+        found = screenshots.search(sought, begin, app, limit)
+    if as_json:
+        print_json(plain(found))
+    else:
+        _show_found(found)
+
+
+def _show_found(found: "Found") -> None:
+    from pipeline.interfaces.cli.output import Table, err, one_line
+    from tasks import screenshots
+
+    zone = screenshots.time_zone()
+    if found.hits:
+        rows = Table("ID>", "WHEN", "KIND?", "APP~?", "WHAT")
+        for hit in found.hits:
+            said = f"{hit.excerpt} (shot:{hit.shot_id})" if hit.excerpt else hit.node.summary
+            text = hit.node.title + (f" — {said}" if said else "")
+            rows.add(
+                str(hit.node.id), told(hit.node.event_time, zone)[:16], hit.node.kind.value,
+                one_line(", ".join(hit.apps), 40), one_line(text, 200),
+            )  # fmt: skip
+        rows.print()
+    else:
+        err.print("Nothing found.")
+    err.print(f"[dim]{_indexed(found)}[/dim]", soft_wrap=True)
+    if found.note:
+        err.print(f"[yellow]Note:[/yellow] {one_line(found.note)}", soft_wrap=True)
+    elif found.lexical:
+        err.print(
+            "[dim]Vectors are lexical only: no provider of embeddings is configured, so search knows words and parts "
+            "of words, but no meaning (PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER).[/dim]", soft_wrap=True,
+        )  # fmt: skip
+
+
+def _indexed(found: "Found") -> str:
+    from pipeline.interfaces.cli.output import count
+
+    shots, vectors = found.screenshots, found.vectors
+    return (
+        f"Indexed: {count(shots.done, 'screenshot')} ({shots.waiting:,} waiting, {shots.failed:,} failed); "
+        f"vectors of {count(vectors.done, 'node')} ({vectors.waiting:,} waiting, {vectors.failed:,} failed)."
+    )
+
+
+def timeline(
+    since: Since = "",
+    until: Until = "",
+    thread: Annotated[str, typer.Option(help="Only this thread, by its id.")] = "",
+    derived: Annotated[
+        bool, typer.Option("--derived", help="Knowledge, state, procedures and plans too, not events alone.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many nodes: the latest.")] = 200,
+    as_json: Json = False,
+) -> None:
+    """Show what happened, hour by hour, by thread of activity.
+
+    [bold]penstock screenshots timeline --since today[/bold]
+    """
+    from pipeline.flows.screenshots.views import as_json as plain
+    from pipeline.interfaces.cli.output import err, one_line, out, print_json
+    from tasks import screenshots
+
+    ready()
+    zone = screenshots.time_zone()
+    hours = screenshots.timeline(
+        since=moment(since, zone), until=moment(until, zone, "--until"), thread=thread, derived=derived, limit=limit
+    )
+    if as_json:
+        print_json(plain(hours))
+        return
+    if not hours:
+        err.print("Nothing is known of that time. `penstock screenshots status` says what waits.")
+    begun = None
+    for hour in hours:
+        if hour.begins_at != begun:
+            begun = hour.begins_at
+            out.print(f"[bold]{begun.strftime('%Y-%m-%d %H:00')}[/bold]")
+        name = one_line(hour.thread_title, 80) or "no thread"
+        out.print(f"  [bold]{name}[/bold]  [dim]{one_line(hour.thread_id or '')}[/dim]", soft_wrap=True)
+        for node in hour.nodes:
+            out.print(_line(node), soft_wrap=True)
+
+
+def _line(node: "NodeView") -> str:
+    from pipeline.interfaces.cli.output import one_line
+    from tasks import screenshots
+
+    text = node.title + (f" — {node.summary}" if node.summary else "")
+    kind = "" if node.kind.value == "event" else f"{node.kind.value}: "
+    return f"    {told(node.event_time, screenshots.time_zone())[11:16]}  {node.id:>5}  {kind}{one_line(text, 200)}"

@@ -1,0 +1,58 @@
+"""Calls through the gate, each with the row that tells of it, however it ends."""
+
+import time
+from collections.abc import Callable
+from dataclasses import astuple
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.guarded_call import GateClosed, Passage
+from pipeline.engine.traces import MAX_ERROR_CHARS, plain, preview
+from pipeline.providers.protocols import Answer, Usage, Vectors
+
+Result = TypeVar("Result", Answer, Vectors)
+NO_GATE = "the queue has no gate: its provider is not configured"
+
+
+class Tracer:
+    """Makes the call of one message, and keeps what `traces.record` writes of it: `trace`, None while none was made."""
+
+    def __init__(self, passage: Passage | None) -> None:
+        self.passage = passage
+        self.trace: dict[str, Any] | None = None
+
+    def call(self, capability: str, operation: str, provider: str, model: str, ask: Callable[[], Result]) -> Result:
+        """One call through the gate. Raises what `ask` raises, and `GateClosed` (no trace: nothing was sent)."""
+        if self.passage is None:
+            raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
+        trace: dict[str, Any] = {
+            "capability": capability, "operation": operation, "provider": provider, "model": model, "status": "ok",
+            "error": None, "input_tokens": 0, "output_tokens": 0, "cost": 0.0, "preview": "",
+            "created_at": datetime.now(UTC),
+        }  # fmt: skip
+        begun = time.monotonic()
+        try:
+            result = self.passage.call(ask, lambda answer: (answer.model, *astuple(answer.usage)))
+        except GateClosed:
+            raise
+        except UnitError as error:
+            said = (str(error) or type(error).__name__)[:MAX_ERROR_CHARS]
+            self.trace = trace | {"status": str(error.kind), "error": said} | _took(begun)
+            raise
+        usage: Usage = result.usage
+        said = _said(result)
+        tokens: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+        tokens["cost"] = self.passage.cost_of(result.model, usage.input_tokens, usage.output_tokens)
+        self.trace = trace | tokens | {"model": (result.model or model)[:120], "preview": said} | _took(begun)
+        return result
+
+
+def _said(result: Answer | Vectors) -> str:
+    if isinstance(result, Vectors):
+        return f"{len(result.vectors)} vectors"
+    return preview(plain(result.text))
+
+
+def _took(begun: float) -> dict[str, int]:
+    return {"latency_ms": int((time.monotonic() - begun) * 1000)}

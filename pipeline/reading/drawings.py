@@ -1,0 +1,147 @@
+"""Rules and coloured areas of a PDF page, from PDFium's path objects, also inside of form objects."""
+
+import ctypes
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pypdfium2.raw as pdfium_c
+from pypdfium2 import PdfMatrix
+
+from pipeline.reading.layout.model import Rule
+from pipeline.reading.pdfium import Box, Page
+
+_MAX_OBJECTS = 20_000
+_MAX_SEGMENTS = 50_000
+_MAX_DEPTH = 4
+_THIN_PT = 3.0
+_LEVEL_PT = 0.7
+_MIN_RULE_PT = 4.0
+_RECTANGLE_SEGMENTS = 6
+
+Point = tuple[float, float]
+
+
+class Drawings(NamedTuple):
+    """What is drawn on a page apart from text and pictures, in the page's displayed coordinates."""
+
+    rules: list[Rule]
+    fills: list[Box]
+
+
+def read(page: Page) -> Drawings:
+    """Rules and fills of the page; what comes after some ten thousand objects is left out."""
+    reader = _Reader(page)
+    for raw, matrix in _paths(page.raw):
+        if reader.budget <= 0:
+            break
+        reader.add(raw, matrix)
+    return Drawings(reader.rules, reader.fills)
+
+
+def _paths(parent: Any) -> Iterator[tuple[Any, PdfMatrix | None]]:
+    """Raw path objects of the page, each with the matrix of the forms around it."""
+    left = _MAX_OBJECTS
+    waiting = [(parent, pdfium_c.FPDFPage_CountObjects, pdfium_c.FPDFPage_GetObject, None, 0)]
+    while waiting:
+        parent, count, get, matrix, depth = waiting.pop()
+        for index in range(min(count(parent), left)):
+            left -= 1
+            raw = get(parent, index)
+            kind = pdfium_c.FPDFPageObj_GetType(raw)
+            if kind == pdfium_c.FPDF_PAGEOBJ_PATH:
+                yield raw, matrix
+            elif kind == pdfium_c.FPDF_PAGEOBJ_FORM and depth < _MAX_DEPTH:
+                inner = _matrix(raw)
+                combined = inner if matrix is None else inner.multiply(matrix)
+                count_in, get_in = pdfium_c.FPDFFormObj_CountObjects, pdfium_c.FPDFFormObj_GetObject
+                waiting.append((raw, count_in, get_in, combined, depth + 1))
+
+
+def _matrix(raw: Any) -> PdfMatrix:
+    matrix = pdfium_c.FS_MATRIX()
+    pdfium_c.FPDFPageObj_GetMatrix(raw, matrix)
+    return PdfMatrix.from_raw(matrix)
+
+
+class _Reader:
+    """Collects rules and fills; `budget` is how many segments may still be looked at."""
+
+    def __init__(self, page: Page) -> None:
+        self.rules: list[Rule] = []
+        self.fills: list[Box] = []
+        self.budget = _MAX_SEGMENTS
+        self._page = page
+        self._sides = [ctypes.c_float() for _ in range(4)]
+        self._fill_mode, self._stroke = ctypes.c_int(), ctypes.c_int()
+
+    def add(self, raw: Any, matrix: PdfMatrix | None) -> None:
+        self.budget -= 1
+        left, bottom, right, top = self._sides
+        if not pdfium_c.FPDFPageObj_GetBounds(raw, left, bottom, right, top):
+            return
+        bounds = (left.value, bottom.value, right.value, top.value)
+        box = self._page.displayed(*(bounds if matrix is None else matrix.on_rect(*bounds)))
+        pdfium_c.FPDFPath_GetDrawMode(raw, self._fill_mode, self._stroke)
+        stroked = bool(self._stroke.value)
+        if not stroked and min(box[2] - box[0], box[3] - box[1]) <= _THIN_PT:
+            self._add_thin(box)
+            return
+        count = pdfium_c.FPDFPath_CountSegments(raw)
+        if not stroked and count > _RECTANGLE_SEGMENTS and count % 5 and count % 4:
+            return  # A shape: an icon, a piece of a chart, a letter drawn as a path.
+        self._add_segments(raw, matrix, min(count, self.budget), stroked=stroked)
+
+    def _add_thin(self, box: Box) -> None:
+        left, top, right, bottom = box
+        if max(right - left, bottom - top) < _MIN_RULE_PT:
+            return
+        if right - left >= bottom - top:
+            middle = (top + bottom) / 2
+            self.rules.append(Rule(left, middle, right, middle))
+        else:
+            middle = (left + right) / 2
+            self.rules.append(Rule(middle, top, middle, bottom))
+
+    def _add_segments(self, raw: Any, matrix: PdfMatrix | None, count: int, *, stroked: bool) -> None:
+        """Stroked: each level or upright segment is a rule. Each rectangle is a fill, or a rule if thin and filled."""
+        for points in self._shapes(raw, matrix, count):
+            if stroked:
+                for a, b in pairwise(points):
+                    self._add_segment(a, b)
+            if not 4 <= len(points) <= _RECTANGLE_SEGMENTS or len({round(x) for x, _ in points}) > 2:
+                continue
+            xs, ys = [x for x, _ in points], [y for _, y in points]
+            box = (min(xs), min(ys), max(xs), max(ys))
+            if min(box[2] - box[0], box[3] - box[1]) > _THIN_PT:
+                self.fills.append(box)
+            elif not stroked:
+                self._add_thin(box)
+
+    def _add_segment(self, a: Point, b: Point) -> None:
+        across, along = abs(a[0] - b[0]), abs(a[1] - b[1])
+        if max(across, along) >= _MIN_RULE_PT and min(across, along) <= _LEVEL_PT:
+            self._add_thin((min(a[0], b[0]), min(a[1], b[1]), max(a[0], b[0]), max(a[1], b[1])))
+
+    def _shapes(self, raw: Any, matrix: PdfMatrix | None, count: int) -> Iterator[list[Point]]:
+        """The path's polygons, as displayed; curves are left out."""
+        own = _matrix(raw)
+        whole = own if matrix is None else own.multiply(matrix)
+        x, y = ctypes.c_float(), ctypes.c_float()
+        points: list[Point] = []
+        self.budget -= count
+        for index in range(count):
+            segment = pdfium_c.FPDFPath_GetPathSegment(raw, index)
+            kind = pdfium_c.FPDFPathSegment_GetType(segment)
+            pdfium_c.FPDFPathSegment_GetPoint(segment, x, y)
+            px, py = whole.on_point(x.value, y.value)
+            left, top, _, _ = self._page.displayed(px, py, px, py)
+            if kind != pdfium_c.FPDF_SEGMENT_LINETO:
+                if len(points) > 1:
+                    yield points
+                points = []
+            points.append((left, top))
+            if pdfium_c.FPDFPathSegment_GetClose(segment) and len(points) > 1:
+                points.append(points[0])
+        if len(points) > 1:
+            yield points

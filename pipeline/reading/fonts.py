@@ -1,0 +1,58 @@
+"""What PDFium tells of fonts, as styles: asked once for each font and not for each character."""
+
+import ctypes
+import re
+from typing import Any
+
+import pypdfium2.raw as pdfium_c
+
+from pipeline.reading.layout.model import Style
+
+_BOLD = re.compile(r"bold|black|heavy|demi|extrab|medi(?:$|[^au])|(?:^|[-,])(?:eb|b|bd)$|CMBX|bx\d", re.IGNORECASE)
+_ITALIC = re.compile(r"ital|obliq|slant|(?:^|[-,])it$|CMTI|CMMI|CMSL", re.IGNORECASE)
+_MONO = re.compile(r"cour|mono|consol|typewriter|CMTT|inconsolata|menlo|fixed", re.IGNORECASE)
+_REGULAR = re.compile(r"regul|roman|book|light|thin|normal", re.IGNORECASE)
+_FIXED_PITCH, _ITALIC_FLAG, _FORCE_BOLD = 1, 1 << 6, 1 << 18
+_BOLD_WEIGHT = 650
+_STROKED_TOO = 2  # render mode: filled and stroked, which is how programs without a bold font make one
+
+
+class Fonts:
+    """Styles of one page's text objects."""
+
+    def __init__(self) -> None:
+        self._styles: dict[int, Style] = {}
+
+    def style(self, text_object: Any) -> Style:
+        """The style that the text object's font has, or plain text where it has none."""
+        font = pdfium_c.FPDFTextObj_GetFont(text_object)
+        if not font:
+            return Style()
+        address = ctypes.cast(font, ctypes.c_void_p).value or 0
+        style = self._styles.get(address)
+        if style is None:
+            style = self._styles[address] = _style(font)
+        if pdfium_c.FPDFTextObj_GetTextRenderMode(text_object) == _STROKED_TOO:
+            return style._replace(bold=True)
+        return style
+
+
+def _style(font: Any) -> Style:
+    name = _name(font)
+    flags = max(0, pdfium_c.FPDFFont_GetFlags(font))
+    heavy = pdfium_c.FPDFFont_GetWeight(font) >= _BOLD_WEIGHT and not _REGULAR.search(name)
+    return Style(
+        bold=bool(_BOLD.search(name)) or bool(flags & _FORCE_BOLD) or heavy,
+        italic=bool(_ITALIC.search(name)) or bool(flags & _ITALIC_FLAG),
+        mono=bool(_MONO.search(name)) or bool(flags & _FIXED_PITCH),
+        font=re.split(r"[-,]", name)[0],
+    )
+
+
+def _name(font: Any) -> str:
+    buffer = ctypes.create_string_buffer(128)
+    length = pdfium_c.FPDFFont_GetBaseFontName(font, buffer, len(buffer))
+    if not 0 < length <= len(buffer):
+        return ""
+    name = buffer.value.decode("utf-8", "replace")
+    return re.sub(r"^[A-Z]{6}\+", "", name)

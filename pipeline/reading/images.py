@@ -1,0 +1,176 @@
+"""Picture files as RGB images of a bounded size, whatever their mode, depth, alpha or orientation."""
+
+import math
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from PIL import Image, ImageOps, TiffImagePlugin
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.reading.filetype import FileType
+
+MAX_DECODED_PIXELS = 89_000_000
+"""Pixels of a picture that are decoded at most: A3 at 600 dpi fits, a decompression bomb does not. Just below the size
+at which Pillow itself warns."""
+
+_FORMATS = ("PNG", "JPEG", "WEBP", "TIFF")
+_TYPES: dict[str, FileType] = {"PNG": "png", "JPEG": "jpeg", "MPO": "jpeg", "WEBP": "webp", "TIFF": "tiff"}
+DAMAGE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    struct.error,
+    zlib.error,
+)
+"""Pillow's decoders raise all of these for files that are cut off or damaged."""
+_RESIZABLE = {"L", "LA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"}
+
+
+@contextmanager
+def open_picture(path: Path) -> Iterator[Image.Image]:
+    """The picture file at `path`, its header read and its size checked, its pixels not yet decoded.
+
+    Raises `UnitError` (permanent), also for what goes wrong in the block: `unsupported`, `corrupt`, `too_many_pixels`,
+    `missing` or `unreadable`.
+    """
+    with _damage_as_unit_errors(path), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Odd metadata is no news; a bomb is refused by its size, below.
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(path, formats=_FORMATS) as image:
+            check_pixels(image, path)
+            yield image
+
+
+def picture_type(image: Image.Image) -> FileType:
+    """The file type that an opened picture was read as."""
+    return _TYPES[image.format or ""]
+
+
+def check_pixels(image: Image.Image, path: Path) -> None:
+    """Raises `UnitError` with code `too_many_pixels` where decoding would take too much memory."""
+    if image.width * image.height > MAX_DECODED_PIXELS:
+        raise _too_many_pixels(path, f"{image.width} × {image.height} pixels")
+
+
+def seek_frame(image: Image.Image, number: int, path: Path) -> bool:
+    """Go to frame `number` (from 1) of an opened picture; False where there is none. Only TIFF has more than one."""
+    if not isinstance(image, TiffImagePlugin.TiffImageFile):
+        return number == 1
+    try:
+        image.seek(number - 1)
+    except EOFError:
+        return False
+    check_pixels(image, path)
+    return True
+
+
+def load_picture(path: Path, number: int, max_pixels: int) -> Image.Image:
+    """Frame `number` (from 1) of the picture file as RGB with at most `max_pixels` pixels. Raises `UnitError`."""
+    with open_picture(path) as image:
+        if not seek_frame(image, number, path):
+            raise UnitError(f"{path.name} has no page {number}.", kind=ErrorKind.PERMANENT, code="no_page")
+        if _excess(image, max_pixels) > 1:
+            image.draft(None, _bounded_size(image, max_pixels))  # JPEG decodes at half its size in half the time.
+        image.load()
+        return normalise(image, max_pixels)
+
+
+def normalise(image: Image.Image, max_pixels: int) -> Image.Image:
+    """The image upright, on white, as RGB, with at most `max_pixels` pixels."""
+    if image.mode in _RESIZABLE:  # Shrink before converting: the conversions take several times the memory.
+        image = shrink(image, max_pixels)
+    return shrink(_to_rgb(ImageOps.exif_transpose(image)), max_pixels)
+
+
+def shrink(image: Image.Image, max_pixels: int) -> Image.Image:
+    """The image itself, or a smaller one of the same shape with at most `max_pixels` pixels."""
+    if _excess(image, max_pixels) <= 1:
+        return image
+    smaller = image.resize(_bounded_size(image, max_pixels), Image.Resampling.LANCZOS, reducing_gap=3.0)
+    smaller.info = image.info  # Its orientation and transparency still hold.
+    if image.getexif():
+        smaller.getexif().update(image.getexif())
+    return smaller
+
+
+def save_png(image: Image.Image, path: Path) -> None:
+    """Write a picture in one step; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}-{uuid4().hex[:8]}")
+    try:
+        image.save(partial, "PNG")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def is_blank(image: Image.Image) -> bool:
+    """Whether all pixels have the same brightness."""
+    darkest, brightest = image.convert("L").getextrema()
+    return darkest == brightest
+
+
+def _excess(image: Image.Image, max_pixels: int) -> float:
+    return math.sqrt(image.width * image.height / max_pixels)
+
+
+def _bounded_size(image: Image.Image, max_pixels: int) -> tuple[int, int]:
+    excess = _excess(image, max_pixels)
+    width, height = max(1, int(image.width / excess)), max(1, int(image.height / excess))
+    return min(width, max_pixels), min(height, max_pixels)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):
+        image = _eight_bits(image.convert("I"))
+    elif image.mode == "F":
+        darkest, brightest = image.getextrema()
+        assert isinstance(darkest, float)
+        assert isinstance(brightest, float)
+        span = max(brightest - darkest, 1e-9)
+        image = image.point(lambda value: value * (255 / span) - darkest * 255 / span).convert("L")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """16-bit grey as 8-bit grey; Pillow's own conversion would clip everything above 255 to white."""
+    brightest = image.getextrema()[1]
+    assert isinstance(brightest, int)
+    return image.point(lambda value: value * (1 / 256)).convert("L") if brightest > 255 else image.convert("L")
+
+
+def _too_many_pixels(path: Path, size: str) -> UnitError:
+    return UnitError(
+        f"{path.name} has {size}, more than the {MAX_DECODED_PIXELS:,} that are accepted; scale it down.",
+        kind=ErrorKind.PERMANENT,
+        code="too_many_pixels",
+    )
+
+
+@contextmanager
+def _damage_as_unit_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_many_pixels(path, "too many pixels") from error
+    except FileNotFoundError as error:
+        raise UnitError(f"{path} does not exist.", kind=ErrorKind.PERMANENT, code="missing") from error
+    except PermissionError as error:
+        message = f"{path.name} cannot be read; check its permissions."
+        raise UnitError(message, kind=ErrorKind.PERMANENT, code="unreadable") from error
+    except DAMAGE as error:
+        message = f"{path.name} is damaged or cut off; export or download it again."
+        raise UnitError(message, kind=ErrorKind.PERMANENT, code="corrupt") from error

@@ -1,0 +1,134 @@
+"""From what is on a page to blocks in reading order, in small pure steps over plain data.
+
+    lines -> furniture apart -> ruled tables -> columns -> rows -> aligned tables -> paragraphs -> blocks -> Markdown
+
+No step drops text, apart from headers, footers, page numbers and watermarks, which a caller may keep.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pipeline.reading.layout import compounds, frames, furniture, rotation, tables_ruled
+from pipeline.reading.layout import profile as profiles
+from pipeline.reading.layout.blocks import as_dicts
+from pipeline.reading.layout.classifier import Classifier, Context
+from pipeline.reading.layout.columns import reading_order
+from pipeline.reading.layout.markdown import render
+from pipeline.reading.layout.model import Block, Line, PageContent, Picture, around
+from pipeline.reading.layout.paragraphs import groups
+from pipeline.reading.layout.profile import DocumentProfile, PageFacts, page_facts
+from pipeline.reading.layout.profile import profile as document_profile
+from pipeline.reading.layout.rows import Row
+from pipeline.reading.layout.text import is_right_to_left
+from pipeline.reading.layout.text_flow import Flow
+
+__all__ = [
+    "Block",
+    "DocumentProfile",
+    "Line",
+    "PageContent",
+    "PageFacts",
+    "as_dicts",
+    "cleaned",
+    "convert",
+    "document_profile",
+    "page_facts",
+    "profile_for",
+    "render",
+    "to_markdown",
+]
+
+_MAX_LINES = 20_000
+"""Lines of one direction, above which no tables and no columns are looked for."""
+
+_MIN_TEXT_LINES = 6
+
+
+def to_markdown(lines: Iterable[Line]) -> str:
+    """Markdown of a page's lines, in any order, with nothing taken away."""
+    found = tuple(lines)
+    placed = [line.box for line in found if rotation.is_placed(line)]
+    _, _, width, height = around(placed) if placed else (0.0, 0.0, 1.0, 1.0)
+    return render(convert(PageContent(width, height, found), keep_furniture=True))
+
+
+def convert(
+    content: PageContent, document: DocumentProfile | None = None, *, keep_furniture: bool = False
+) -> list[Block]:
+    """The page's blocks in reading order. Without the document's profile the page is judged by itself."""
+    content = cleaned(content, document)
+    known = profile_for(content, document)
+    lines = list(content.lines) if keep_furniture else furniture.split(content, known)[0]
+    by_angle: dict[int, list[Line]] = {}
+    for line in lines:
+        by_angle.setdefault(line.angle, []).append(line)
+    found: list[Block] = []
+    # Text that runs up a margin would cut through the lines beside it: it comes after what most of the page is.
+    for angle in sorted(by_angle, key=lambda angle: -_weight(by_angle[angle], angle)):
+        part = replace(content, lines=tuple(by_angle[angle]))
+        blocks = _level_blocks(rotation.level(part, angle), known if not found else _without_headings(known))
+        found += rotation.back(blocks, angle, content)
+    return found + [Picture(box) for box in content.pictures]
+
+
+def profile_for(content: PageContent, document: DocumentProfile | None) -> DocumentProfile:
+    """What the page is judged by: its document's profile, or its own; recognised text has sizes of its own."""
+    known = document or document_profile([page_facts(content)])
+    recognised = not any(line.spans for line in content.lines)
+    return profiles.recognised(content, known) if recognised else known
+
+
+def cleaned(content: PageContent, document: DocumentProfile | None = None) -> PageContent:
+    """The page with every line in a place that it can have; text is kept wherever it was."""
+    lines = []
+    for line in content.lines:
+        if not line.text.strip():
+            continue
+        if not rotation.is_placed(line):
+            lines.append(Line(line.text, 0.0, content.height, 0.0, content.height, 1.0, (), -1))
+            continue
+        placed = _with_sides_in_order(line)
+        upright = placed.angle == 0 and rotation.upright(placed)
+        lines.append(placed._replace(angle=-1) if upright else placed)
+    return replace(content, lines=tuple(compounds.kept(lines, document.written if document else frozenset())))
+
+
+def _with_sides_in_order(line: Line) -> Line:
+    left, right = sorted((line.left, line.right))
+    top, bottom = sorted((line.top, line.bottom))
+    return line._replace(left=left, top=top, right=right, bottom=bottom, size=max(line.size, 0.1))
+
+
+def _without_headings(known: DocumentProfile) -> DocumentProfile:
+    """For text beside the page's own: large or not, a stamp in the margin is no heading."""
+    return replace(known, headings={})
+
+
+def _weight(lines: Sequence[Line], angle: int) -> float:
+    return sum(len(line.text) for line in lines) * (1.0 if angle >= 0 else 0.001)
+
+
+def _level_blocks(content: PageContent, known: DocumentProfile) -> list[Block]:
+    """Blocks of text that runs across the page."""
+    lines = list(content.lines)
+    if any(line.angle for line in lines):  # aslant: one after the other
+        classifier = Classifier(Context(known, recognised=True))
+        return [block for line in lines for block in classifier.blocks(groups([Row([line])]))]
+    recognised = not any(line.spans for line in lines)
+    flow = Flow(content, Context(known, recognised, _page_size(lines)))
+    if len(lines) > _MAX_LINES:
+        return flow.blocks([lines])
+    found = tables_ruled.find(lines, content.rules, content.fills)
+    boxes, rest = frames.find([*found.lines, *found.tables], content.fills, content.width, content.height)
+    leftwards = is_right_to_left("".join(line.text for line in lines))
+    return flow.blocks(reading_order([*rest, *boxes], leftwards=leftwards))
+
+
+def _page_size(lines: Sequence[Line]) -> float:
+    """The size of most of the page's text, if there are some lines of it."""
+    sizes: dict[float, list[int]] = {}
+    for line in lines:
+        sizes.setdefault(round(2 * line.size) / 2, []).append(len(line.text))
+    size = max(sizes, key=lambda size: sum(sizes[size]))
+    enough = len(sizes[size]) >= _MIN_TEXT_LINES and 2.5 * sum(sizes[size]) > sum(map(sum, sizes.values()))
+    return size if enough else 0.0

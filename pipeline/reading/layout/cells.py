@@ -1,0 +1,64 @@
+"""Pieces of lines as cells: cutting lines at the borders of columns, and the text of what falls into one cell."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from statistics import median
+
+from pipeline.reading.layout.model import PLAIN, Cell, Line, Runs, Span
+from pipeline.reading.layout.paragraphs import joined
+from pipeline.reading.layout.rows import rows, runs_of
+
+
+def spans_of(line: Line) -> tuple[Span, ...]:
+    """The words of a line with their places; where the source knows none, as if all characters were as wide."""
+    if line.spans:
+        return line.spans
+    text = line.text
+    each = (line.right - line.left) / max(len(text), 1)
+    found, start = [], 0
+    for word in text.split():
+        at = text.index(word, start)
+        start = at + len(word)
+        found.append(Span(word, line.left + at * each, line.left + start * each, PLAIN))
+    return tuple(found)
+
+
+def sub_line(line: Line, spans: Sequence[Span]) -> Line:
+    """The part of a line that these of its words are."""
+    text = "".join(f" {span.text}" if span.spaced else span.text for span in spans).strip()
+    left, right = min(span.left for span in spans), max(span.right for span in spans)
+    return line._replace(text=text, left=left, right=right, spans=tuple(spans))
+
+
+def cut(line: Line, borders: Sequence[float]) -> list[tuple[int, Line]]:
+    """(column, piece) of a line cut at the borders between columns; a word belongs where its middle is."""
+    if bisect_right(borders, line.left) == bisect_right(borders, line.right):
+        return [(bisect_right(borders, line.left), line)]
+    found: list[tuple[int, list[Span]]] = []
+    for span in spans_of(line):
+        column = bisect_right(borders, (span.left + span.right) / 2)
+        if found and found[-1][0] == column:
+            found[-1][1].append(span)
+        else:
+            found.append((column, [span]))
+    return [(column, sub_line(line, spans)) for column, spans in found]
+
+
+def text_size(lines: Sequence[Line]) -> float:
+    """The typical size of the lines' text."""
+    return max(median(line.size for line in lines), 0.1) if lines else 10.0
+
+
+def cell_runs(lines: Sequence[Line]) -> Runs:
+    """The text of all lines in a cell."""
+    return runs_of(joined(rows(lines)))
+
+
+def without_empty(table: list[list[Cell]]) -> list[tuple[Cell, ...]]:
+    """The rows without those that hold nothing, unless a cell from above reaches into them."""
+    kept, reaching = [], 0
+    for row in table:
+        if any(cell.runs for cell in row) or reaching > 0:
+            kept.append(tuple(row))
+        reaching = max([reaching - 1, *(cell.rows - 1 for cell in row)], default=0)
+    return kept

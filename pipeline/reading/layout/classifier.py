@@ -1,0 +1,155 @@
+"""What a group of rows is: a heading, an item, code, a quote or plain text."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from pipeline.reading.layout import headings, lists
+from pipeline.reading.layout.model import Block, Code, Heading, ListItem, Paragraph, Quote
+from pipeline.reading.layout.paragraphs import Group, goes_on
+from pipeline.reading.layout.profile import DocumentProfile
+from pipeline.reading.layout.rows import Row
+from pipeline.reading.layout.text import with_hyphens
+
+_MIN_QUOTE_INDENT = 1.5  # text sizes
+_MONO_WIDTH = 0.6
+
+
+class Context(NamedTuple):
+    """What a block is judged by besides its own rows."""
+
+    profile: DocumentProfile
+    recognised: bool
+    page_size: float = 0.0
+
+
+class Classifier:
+    """Blocks of one page, in reading order; remembers what came before."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._depths = lists.Depths()
+
+    def blocks(self, groups: Sequence[Group]) -> Iterator[Block]:
+        """The groups as blocks; those that belong together (code, a cell's lines) are one."""
+        index = 0
+        while index < len(groups):
+            code = self._code(groups[index:])
+            if code:
+                index += code
+                yield _code_block(groups[index - code : index])
+                continue
+            if _is_in_list(groups, index):
+                yield self._item(groups[index]) or self._block(groups[index])
+            else:
+                yield from self._labelled(groups, index) or map(self._block, self._parts(groups[index]))
+            index += 1
+            count = lists.unmarked(groups[index - 1 :]) if self._context.recognised else 0
+            yield from (ListItem(group.box, group.runs, "-") for group in groups[index : index + count])
+            index += count
+
+    def _labelled(self, groups: Sequence[Group], index: int) -> list[Block]:
+        """A bold heading and the label at the other end of its row; empty for anything else, and among other cells."""
+        group = groups[index]
+        row = group.rows[0]
+        if len(group.rows) > 1 or len(row.cells) != 2 or not row.is_tabular or not row.is_bold:
+            return []
+        if any(near.rows[0].is_tabular for near in groups[max(0, index - 1) : index + 2] if near is not group):
+            return []
+        title, label = (group._replace(rows=(Row((cell,)),)) for cell in row.cells)
+        if title.rows[0].left - group.left > row.size or group.right - label.rows[0].right > row.size:
+            return []
+        block = self._block(title)
+        return [block, Paragraph(label.box, label.runs)] if isinstance(block, Heading) else []
+
+    def _parts(self, group: Group) -> list[Group]:
+        """The group, or a heading and what stands at the other end of its line."""
+        row = group.rows[0]
+        larger = row.size >= headings.LARGER * self._context.profile.body_size
+        if len(group.rows) > 1 or not row.is_tabular or not larger or len(row.cells[0].text) < 4:
+            return [group]
+        return [group._replace(rows=(Row((cell,)),)) for cell in row.cells]
+
+    def _block(self, group: Group) -> Block:
+        heading = headings.heading(
+            group,
+            self._context.profile,
+            recognised=self._context.recognised,
+            page_size=self._context.page_size,
+        )
+        if heading:
+            self._depths.reset()
+            return heading
+        found = self._item(group)
+        if found:
+            return found
+        self._depths.reset()
+        if group.rows[0].is_tabular and len(group.rows) > 1:
+            return Paragraph(group.box, group.runs)
+        if self._is_quote(group):
+            return Quote(group.box, group.runs)
+        return Paragraph(group.box, group.runs)
+
+    def _item(self, group: Group) -> Block | None:
+        if not lists.marker(group.rows[0]):
+            return None
+        return lists.item(group, self._depths.of(group.rows[0]))
+
+    def _is_quote(self, group: Group) -> bool:
+        rows = group.rows
+        if len(rows) < 2 or abs(group.size - self._context.profile.body_size) > 0.05 * group.size:
+            return False
+        indent = _MIN_QUOTE_INDENT * group.size
+        lefts = [row.left for row in rows]
+        level = sum(abs(left - min(lefts)) < 0.3 * group.size for left in lefts) >= len(rows) - 1
+        return level and min(lefts) - group.left > indent and group.right - max(row.right for row in rows) > indent
+
+    def _code(self, groups: Sequence[Group]) -> int:
+        """How many groups from the first on are one piece of code."""
+        if self._context.profile.body_mono:
+            return 0
+        count = 0
+        for group in groups:
+            if not all(row.is_mono for row in group.rows):
+                break
+            count += 1
+        rows = [row for group in groups[:count] for row in group.rows]
+        if len(rows) < 2:
+            return 0
+        left = min(row.left for row in rows)
+        flush = sum(row.left - left < 0.3 * row.size for row in rows)
+        return count if flush >= 2 or 2 * flush >= len(rows) else 0
+
+
+def _is_in_list(groups: Sequence[Group], index: int) -> bool:
+    """Whether the group and its neighbour start with markers below each other: headings stand alone."""
+    first = groups[index].rows[0]
+    if not lists.marker(first) or first.is_bold:
+        return False
+    others = [groups[near].rows[0] for near in (index - 1, index + 1) if 0 <= near < len(groups)]
+    return any(
+        lists.marker(row) and abs(row.left - first.left) < first.size and abs(row.size - first.size) < 0.1 * first.size
+        for row in others
+    )
+
+
+def _code_block(groups: Sequence[Group]) -> Code:
+    rows = [row for group in groups for row in group.rows]
+    left = min(row.left for row in rows)
+    text = "\n".join(" " * _indent(row, left) + with_hyphens(row.text) for row in rows)
+    boxes = [group.box for group in groups]
+    box = (min(b[0] for b in boxes), min(b[1] for b in boxes), max(b[2] for b in boxes), max(b[3] for b in boxes))
+    return Code(box, text)
+
+
+def _indent(row: Row, left: float) -> int:
+    return min(80, max(0, round((row.left - left) / max(_MONO_WIDTH * row.size, 1e-9))))
+
+
+def join_across(earlier: list[Group], later: list[Group]) -> list[Group]:
+    """The groups of two columns that follow each other; a paragraph that goes on in the next one stays whole."""
+    if not earlier or not later:
+        return earlier + later
+    last, first = earlier[-1], later[0]
+    if goes_on(last.rows[-1], first.rows[0]):
+        return [*earlier[:-1], last._replace(rows=last.rows + first.rows), *later[1:]]
+    return earlier + later

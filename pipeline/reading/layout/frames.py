@@ -1,0 +1,74 @@
+"""Boxes with text of their own: a coloured or framed area is read as a whole, wherever columns run beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pipeline.reading.layout.model import Box, Boxed, Line, Table
+
+_MIN_ITEMS = 3
+_MIN_SHARE, _MAX_SHARE = 0.01, 0.7  # of the page's area
+_MAX_AREAS = 300
+_SLACK = 0.5  # text sizes
+
+
+@dataclass(frozen=True)
+class Frame(Boxed):
+    """What stands in one box."""
+
+    items: tuple[Line | Table, ...]
+
+    @property
+    def size(self) -> float:
+        return median(item.size for item in self.items)
+
+    @property
+    def characters(self) -> int:
+        return sum(item.characters for item in self.items)
+
+
+def find(
+    items: Sequence[Line | Table], areas: Sequence[Box], width: float, height: float
+) -> tuple[list[Frame], list[Line | Table]]:
+    """(the frames, what is in none of them). A box that a line or table reaches out of is a mere background."""
+    page = width * height
+    fitting = {area for area in areas if _MIN_SHARE * page < _area(area) < _MAX_SHARE * page}
+    found: list[Frame] = []
+    remaining = list(items)
+    for area in sorted(fitting, key=_area, reverse=True)[:_MAX_AREAS]:
+        inside = [item for item in remaining if _is_in(item, area)]
+        if not _MIN_ITEMS <= len(inside) < len(items) or any(_reaches_out(item, area) for item in inside):
+            continue
+        if any(_overlaps(item, area) for item in remaining if not _is_in(item, area)):
+            continue
+        found.append(Frame(area, tuple(inside)))
+        held = {id(item) for item in inside}
+        remaining = [item for item in remaining if id(item) not in held]
+    return found, remaining
+
+
+def _area(box: Box) -> float:
+    return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
+
+
+def _is_in(item: Line | Table, box: Box) -> bool:
+    x, y = (item.left + item.right) / 2, (item.top + item.bottom) / 2
+    return box[0] <= x <= box[2] and box[1] <= y <= box[3]
+
+
+def _reaches_out(item: Line | Table, box: Box) -> bool:
+    slack = _SLACK * item.size
+    return (
+        item.left < box[0] - slack
+        or item.right > box[2] + slack
+        or item.top < box[1] - slack
+        or item.bottom > box[3] + slack
+    )
+
+
+def _overlaps(item: Line | Table, box: Box) -> bool:
+    """Whether the item lies on a border of the box."""
+    slack = _SLACK * item.size
+    across = min(item.right, box[2]) - max(item.left, box[0])
+    along = min(item.bottom, box[3]) - max(item.top, box[1])
+    return across > slack and along > slack

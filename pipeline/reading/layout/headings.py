@@ -1,0 +1,90 @@
+"""Headings by size, weight, numbering and place; their levels come from the document's profile."""
+
+import re
+
+from pipeline.reading.layout.model import Heading
+from pipeline.reading.layout.paragraphs import Group
+from pipeline.reading.layout.profile import RECOGNISED_LARGER, DocumentProfile, number_depth, style_key
+from pipeline.reading.layout.text import ITEM, has_leader
+
+LARGER = 1.12
+"""How many times as large as the running text a heading is that is not bold."""
+
+_CAPITALS_LEVEL = 2
+_MAX_CHARS = 200
+_MAX_ROWS = 4
+_MAX_LEVEL = 6
+_NO_HEADING_END = re.compile(r"[.,;。，；、…][\"'”’)\]]*$")
+_CAPTION = re.compile(
+    r"(?:table|figure|fig\.|tab\.|tabelle|abbildung|abb\.|tableau|图|圖|表|그림|표)\s*[\d.]+", re.IGNORECASE
+)
+_BULLET_END = ("-", "—", "–")
+
+
+def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_size: float) -> Heading | None:
+    """The group as a heading, if it is one. `recognised`: its sizes were measured in a picture, and vary by chance.
+
+    `page_size` is the size of most of the page's text, 0 where there is little of it.
+    """
+    if not _may_be_heading(group):
+        return None
+    size = max(row.size for row in group.rows)
+    bold = all(row.is_bold for row in group.rows) or (size >= LARGER * profile.body_size and _is_mostly_bold(group))
+    if size <= 1.05 * page_size and not bold and not recognised:
+        return None  # What most of the page is set in is its text, however large: a slide's.
+    level = _level(size, profile, bold=bold)
+    if recognised and (level is None or size < RECOGNISED_LARGER * profile.body_size):
+        level = _CAPITALS_LEVEL if _is_in_capitals(group, profile) else None
+    if level is None:
+        return None
+    return Heading(group.box, group.runs, _deepened(level, group.text, size, profile, bold=bold))
+
+
+def _may_be_heading(group: Group) -> bool:
+    """Whether the text is as short as a heading's, and no sentence, list item, caption or row of cells."""
+    text = group.text
+    if len(group.rows) > _MAX_ROWS or len(text) > _MAX_CHARS or sum(map(str.isalpha, text)) < 2:
+        return False
+    if _NO_HEADING_END.search(text) or text.count(",") > 2 or any(row.is_tabular for row in group.rows):
+        return False
+    return not (_CAPTION.match(text) or text.startswith(_BULLET_END) or _is_bulleted(text) or has_leader(text))
+
+
+def _is_in_capitals(group: Group, profile: DocumentProfile) -> bool:
+    """Whether it is a line of capitals, a little larger than the text: recognition knows nothing of bold."""
+    words = group.text.split()
+    letters = [letter for letter in group.text if letter.isalpha()]
+    large = group.size >= LARGER * profile.body_size
+    return large and len(group.rows) == 1 and len(words) <= 6 and len(letters) > 3 and all(map(str.isupper, letters))
+
+
+def _is_mostly_bold(group: Group) -> bool:
+    tokens = group.tokens
+    return 2 * sum(len(t.text) for t in tokens if t.style.bold) > sum(len(t.text) for t in tokens)
+
+
+def _is_bulleted(text: str) -> bool:
+    found = ITEM.match(text)
+    return found is not None and not found["marker"][0].isdigit()
+
+
+def _level(size: float, profile: DocumentProfile, *, bold: bool) -> int | None:
+    """The level of a style; one that the profile has not seen takes that of the next larger one of its kind."""
+    key = style_key(size, bold=bold)
+    if key in profile.headings:
+        return profile.headings[key]
+    if size >= LARGER * profile.body_size:
+        known = {name: level for name, level in profile.headings.items() if not name.endswith("m")}
+        near = [
+            (abs(float(name.rstrip("b")) - size), level) for name, level in known.items() if name.endswith("b") == bold
+        ]
+        if near and min(near)[0] <= 0.06 * size:
+            return min(near)[1]
+    return None
+
+
+def _deepened(level: int, text: str, size: float, profile: DocumentProfile, *, bold: bool) -> int:
+    """The level, deeper for a number that is deeper than the least deep one in this style."""
+    least = profile.depths.get(style_key(size, bold=bold), 0)
+    depth = number_depth(text)
+    return min(_MAX_LEVEL, level + max(0, depth - least)) if least and depth else level

@@ -1,0 +1,106 @@
+"""Runs of styled text as Markdown: emphasis, links, raised figures, and characters that would mean something else."""
+
+import re
+from itertools import groupby
+
+from pipeline.reading.layout.model import PLAIN, Run, Runs, Style, plain
+from pipeline.reading.layout.text import clean
+
+_SPECIAL = re.compile(
+    r"\\(?=[!-/:-@\[-`{-~])"  # a backslash before what it would escape
+    r"|\*(?=\S)|(?<=\S)\*"
+    r"|(?<!\w)_(?=\S)|(?<=\S)_(?!\w)"
+    r"|`|~~|<(?=[A-Za-z/!?])|\](?=[(\[:])|&(?=#?\w+;)"
+)
+_LINE_START = re.compile(r"(?=#{1,6}(?:\s|$)|>|[-+*](?:\s|$)|(?:-\s*){3,}$|(?:_\s*){3,}$|={2,}$|\|)")
+_OPENING = " \u00a0,.;:)]}·"
+_LOOSE_ENDS = " \u00a0,;([{·"
+_NUMBERED_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
+
+
+def escaped(text: str) -> str:
+    """The text with a backslash before every character that Markdown would take for its own."""
+    return _SPECIAL.sub(lambda found: "\\" + found.group(), text)
+
+
+def at_line_start(markdown: str) -> str:
+    """Markdown that starts a line, so that it is not taken for a heading, a list, a quote or a rule."""
+    if _LINE_START.match(markdown):
+        return f"\\{markdown}"
+    return _NUMBERED_START.sub(r"\1\\\2", markdown, count=1)
+
+
+def to_markdown(runs: Runs, *, emphasis: bool = True) -> str:
+    """One line of Markdown. Without `emphasis`, bold is left out: all of a heading is."""
+    dominant = _dominant(runs)
+    shown = [Run(run.text, _shown(run, dominant, emphasis=emphasis)) for run in runs]
+    parts = []
+    for link, linked in groupby(shown, key=lambda run: run.style.link):
+        text = "".join(
+            _styled("".join(run.text for run in same), style)
+            for style, same in groupby(linked, key=lambda run: run.style)
+        )
+        parts.append(_linked(text, link) if link else text)
+    return clean("".join(parts))
+
+
+def _dominant(runs: Runs) -> Style:
+    """What is bold, italic or mono all through needs no mark for it."""
+    words = [run for run in runs if any(map(str.isalnum, run.text))]
+    return Style(
+        bold=bool(words) and all(run.style.bold for run in words),
+        italic=bool(words) and all(run.style.italic for run in words),
+        mono=bool(words) and all(run.style.mono for run in words),
+    )
+
+
+def _shown(run: Run, dominant: Style, *, emphasis: bool) -> Style:
+    """The part of the style that Markdown shows."""
+    style = run.style
+    if style.shift:
+        return Style(shift=style.shift, link=style.link)
+    if not any(map(str.isalpha, run.text)) and not style.bold:
+        return PLAIN._replace(link=style.link)  # Symbols are often set in a font that leans.
+    mono = style.mono and not dominant.mono and "`" not in run.text
+    return Style(
+        bold=style.bold and emphasis and not mono,
+        italic=style.italic and not mono and (emphasis or not dominant.italic),
+        mono=mono,
+        link=style.link,
+    )
+
+
+def _styled(text: str, style: Style) -> str:
+    inner = text.strip()
+    if not inner:
+        return text
+    if not style.shift and not style.mono:
+        # Marks are put around words: commas and brackets at the ends often have the style by accident.
+        inner = text.lstrip(_OPENING).rstrip(_LOOSE_ENDS)
+        if not inner:
+            return escaped(text)
+    start = text.index(inner)
+    before, after = escaped(text[:start]), escaped(text[start + len(inner) :])
+    if style.mono:
+        return f"{before}`{inner}`{after}"
+    marked = escaped(inner)
+    if style.shift:
+        tag = "sup" if style.shift > 0 else "sub"
+        return f"{before}<{tag}>{marked}</{tag}>{after}"
+    mark = "*" * (2 * style.bold + style.italic)
+    return f"{before}{mark}{marked}{mark}{after}"
+
+
+def _linked(text: str, link: str) -> str:
+    inner = text.strip()
+    before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+    url = link.replace("(", "%28").replace(")", "%29").replace("<", "%3C").replace(">", "%3E")
+    same = inner.rstrip(".,;").removeprefix("mailto:") == link.removeprefix("mailto:").rstrip("/")
+    if not inner or same:
+        return text  # An address that is written out needs no link to itself.
+    return f"{before}[{inner}]({url}){after}"
+
+
+def plain_text(runs: Runs) -> str:
+    """The text alone, with single spaces."""
+    return clean(plain(runs))

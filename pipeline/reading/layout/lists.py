@@ -1,0 +1,86 @@
+"""List items: their markers, and how deep they are nested."""
+
+from collections.abc import Sequence
+
+from pipeline.reading.layout.model import ListItem
+from pipeline.reading.layout.paragraphs import Group
+from pipeline.reading.layout.rows import Row, Token, runs_of
+from pipeline.reading.layout.text import ITEM
+
+_MAX_DEPTH = 5
+_SET_IN = (2.0, 12.0)  # text sizes from the line before to items without a bullet
+_STEP = 0.7  # text sizes by which a deeper item starts further right
+
+
+def marker(row: Row) -> str:
+    """The list marker that the row starts with: "-" for any bullet, a number as it is; empty for none."""
+    found = ITEM.match(row.text)
+    if not found:
+        return ""
+    text = found["marker"]
+    return text if any(map(str.isalnum, text)) and text != "o" else "-"
+
+
+def item(group: Group, depth: int) -> ListItem | None:
+    """The group as a list item without its marker in the text; None if it has none or nothing else."""
+    sign = marker(group.rows[0])
+    if not sign:
+        return None
+    found = ITEM.match(group.rows[0].text)
+    tokens = _without_first(group.tokens, len(found["marker"]) if found else 0)
+    if not tokens:
+        return None
+    if sign[:-1].isdigit() and sign[-1] in ".)":
+        return ListItem(group.box, runs_of(tokens), sign, depth)
+    if sign == "-":
+        return ListItem(group.box, runs_of(tokens), sign, depth)
+    # Markdown knows no letters: they are kept as text behind a bullet.
+    kept = [Token(sign, tokens[0].style, spaced=True), tokens[0]._replace(spaced=True), *tokens[1:]]
+    return ListItem(group.box, runs_of(kept), "-", depth)
+
+
+def _without_first(tokens: Sequence[Token], characters: int) -> list[Token]:
+    left = characters
+    found = []
+    for token in tokens:
+        if left >= len(token.text):
+            left -= len(token.text)
+            continue
+        found.append(token._replace(text=token.text[left:]) if left else token)
+        left = 0
+    return found
+
+
+def unmarked(groups: Sequence[Group]) -> int:
+    """How many groups after the first are the items that it announces with a colon: recognition overlooks bullets, and
+    what is left is short lines that start at one place further in."""
+    before = groups[0].rows[-1]
+    if not before.text.rstrip().endswith((":", "\uff1a")) or before.is_tabular:
+        return 0
+    least, most = (before.left + far * before.size for far in _SET_IN)
+    left, count = 0.0, 0
+    for group in groups[1:]:
+        row = group.rows[0]
+        if row.is_tabular or marker(row) or not least < row.left < most:
+            break
+        if count and (abs(row.left - left) > _STEP * row.size or row.top - groups[count].rows[-1].bottom > row.size):
+            break
+        left, count = row.left, count + 1
+    return count if count > 1 else 0
+
+
+class Depths:
+    """How deep items are, by how far right they start; begins anew with every text that is no item."""
+
+    def __init__(self) -> None:
+        self._lefts: list[float] = []
+
+    def reset(self) -> None:
+        self._lefts = []
+
+    def of(self, row: Row) -> int:
+        while self._lefts and row.left < self._lefts[-1] - _STEP * row.size:
+            self._lefts.pop()
+        if not self._lefts or row.left > self._lefts[-1] + _STEP * row.size:
+            self._lefts.append(row.left)
+        return min(len(self._lefts) - 1, _MAX_DEPTH)

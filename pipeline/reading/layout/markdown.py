@@ -1,0 +1,96 @@
+"""Blocks as Markdown."""
+
+import re
+from collections.abc import Sequence
+from html import escape
+
+from pipeline.reading.layout import inline
+from pipeline.reading.layout.model import (
+    Block,
+    Cell,
+    Code,
+    Footnote,
+    Heading,
+    ListItem,
+    Paragraph,
+    Picture,
+    Quote,
+    Runs,
+    Table,
+)
+
+_INDENT = "    "
+
+
+def render(blocks: Sequence[Block]) -> str:
+    """The blocks as Markdown text, without a newline at its end; items of one list are not apart."""
+    parts: list[str] = []
+    before: Block | None = None
+    for block in blocks:
+        text = _block(block)
+        if not text:
+            continue
+        in_list = isinstance(block, ListItem) and isinstance(before, ListItem)
+        parts += ["\n" if in_list else "\n\n", text] if parts else [text]
+        before = block
+    return "".join(parts)
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Heading(runs=runs, level=level):
+            text = inline.to_markdown(runs, emphasis=False)
+            return f"{'#' * level} {text}" if text else ""
+        case Code(text=text):
+            fence = "`" * max(3, 1 + max((len(ticks) for ticks in re.findall(r"`+", text)), default=0))
+            return f"{fence}\n{text}\n{fence}"
+        case Table():
+            return table(block)
+        case Picture(link=link) if link:
+            return f"![]({link})"
+        case Paragraph(runs=runs) | Footnote(runs=runs) | Quote(runs=runs) | ListItem(runs=runs):
+            return _lead(block) + inline.at_line_start(inline.to_markdown(runs))
+    return ""
+
+
+def _lead(block: Block) -> str:
+    """What stands before the text of its first line."""
+    if isinstance(block, ListItem):
+        return f"{_INDENT * block.depth}{block.marker} "
+    return "> " if isinstance(block, Quote) else ""
+
+
+def table(found: Table) -> str:
+    """A pipe table where one can say it; HTML where cells are merged or there are several head rows."""
+    if found.header == 1 and all(cell.rows == cell.columns == 1 for row in found.rows for cell in row):
+        return _pipes(found)
+    return _html(found)
+
+
+def _pipes(found: Table) -> str:
+    width = max(len(row) for row in found.rows)
+    lines = [_pipe_row([_cell(cell.runs) for cell in row], width) for row in found.rows]
+    return "\n".join([lines[0], _pipe_row(["---"] * width, width), *lines[1:]])
+
+
+def _pipe_row(cells: list[str], width: int) -> str:
+    return "| " + " | ".join(cells + [""] * (width - len(cells))) + " |"
+
+
+def _cell(runs: Runs) -> str:
+    return inline.to_markdown(runs, emphasis=False).replace("|", "\\|")
+
+
+def _html(found: Table) -> str:
+    lines = ["<table>"]
+    for number, row in enumerate(found.rows):
+        tag = "th" if number < found.header else "td"
+        lines.append("<tr>" + "".join(_html_cell(cell, tag) for cell in row) + "</tr>")
+    return "\n".join([*lines, "</table>"])
+
+
+def _html_cell(cell: Cell, tag: str) -> str:
+    spans = "".join(
+        f' {name}="{count}"' for name, count in (("rowspan", cell.rows), ("colspan", cell.columns)) if count > 1
+    )
+    return f"<{tag}{spans}>{escape(inline.plain_text(cell.runs), quote=False)}</{tag}>"

@@ -1,0 +1,67 @@
+"""Turned text as if it ran across the page, and blocks turned back."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pipeline.reading.layout.model import Block, Box, Line, PageContent, Rule
+
+_FAR_AWAY = 1e7  # in any unit: damaged files place text anywhere
+
+
+def upright(line: Line) -> bool:
+    """Whether the text seems to run up or down the page, though its source does not say so."""
+    height = line.bottom - line.top
+    return len(line.text) > 1 and height > 2.5 * line.size and height > line.right - line.left
+
+
+def is_placed(line: Line) -> bool:
+    """Whether the line has a place that a page can have; False for NaN too."""
+    return all(abs(value) < _FAR_AWAY for value in line[1:6])
+
+
+def turn_box(box: Box, angle: int, width: float, height: float) -> Box:
+    """The box on a page of this size after the page was turned anticlockwise by the angle."""
+    left, top, right, bottom = box
+    if angle == 90:
+        return (top, width - right, bottom, width - left)
+    if angle == 180:
+        return (width - right, height - bottom, width - left, height - top)
+    if angle == 270:
+        return (height - bottom, left, height - top, right)
+    return box
+
+
+def level(content: PageContent, angle: int) -> PageContent:
+    """The page with text turned by `angle` running across."""
+    if angle not in {90, 180, 270}:
+        return content
+    size = content.width, content.height
+    width, height = size if angle == 180 else size[::-1]
+    return PageContent(
+        width,
+        height,
+        tuple(_turned(line, angle, *size) for line in content.lines),
+        tuple(Rule(*turn_box((rule.left, rule.top, rule.right, rule.bottom), angle, *size)) for rule in content.rules),
+        tuple(turn_box(box, angle, *size) for box in content.fills),
+        tuple(turn_box(box, angle, *size) for box in content.pictures),
+    )
+
+
+def _turned(line: Line, angle: int, width: float, height: float) -> Line:
+    """The line with its box turned; its words share it by their lengths, for along it their places are not known."""
+    left, top, right, bottom = turn_box(line.box, angle, width, height)
+    each = (right - left) / max(len(line.text), 1)
+    spans, at = [], left
+    for index, span in enumerate(line.spans):
+        at += each if span.spaced and index else 0.0
+        spans.append(span._replace(left=at, right=at + each * len(span.text)))
+        at = spans[-1].right
+    return line._replace(left=left, top=top, right=right, bottom=bottom, spans=tuple(spans), angle=0)
+
+
+def back(blocks: Sequence[Block], angle: int, content: PageContent) -> list[Block]:
+    """Blocks found on the turned page, where they are on the page itself."""
+    if angle not in {90, 180, 270}:
+        return list(blocks)
+    size = (content.width, content.height) if angle == 180 else (content.height, content.width)
+    return [replace(block, box=turn_box(block.box, 360 - angle, *size)) for block in blocks]

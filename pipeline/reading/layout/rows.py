@@ -1,0 +1,174 @@
+"""Lines that stand side by side, put together to rows; and the words in them."""
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+from pipeline.reading.layout.model import PLAIN, Box, Line, Run, Runs, Style, around
+from pipeline.reading.layout.text import is_bullet, is_right_to_left
+
+CELL_GAP = 1.5
+"""Space between two pieces of one row, in text sizes, from which they are cells and not words of one sentence."""
+
+_TOUCHING = 0.12
+_RAISED = re.compile(r"[\d\W]{1,6}|\w{1,2}")
+_RAISED_CHARS = 6
+_CLOSING = tuple(",.;:!?)]}%”’")
+_NUMBER = re.compile(r"\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]$")
+
+
+class Token(NamedTuple):
+    """A word in one style; `spaced`: a space stands before it."""
+
+    text: str
+    style: Style
+    spaced: bool
+
+
+class Row:
+    """Lines that stand side by side, from left to right; `size`, `top` and `bottom` are those of the longest."""
+
+    def __init__(self, cells: Sequence[Line]) -> None:
+        self.cells = tuple(sorted(cells, key=lambda cell: cell.left))
+        main = max(self.cells, key=lambda cell: len(cell.text) * (1 if cell.size > 0 else 0))
+        self.main = main
+        self.size, self.top, self.bottom = main.size, main.top, main.bottom
+        self.left = min(cell.left for cell in self.cells)
+        self.right = max(cell.right for cell in self.cells)
+
+    @cached_property
+    def text(self) -> str:
+        return text_of(self.tokens)
+
+    @cached_property
+    def tokens(self) -> list[Token]:
+        """The words of the row in the order they are read."""
+        backwards = len(self.cells) > 1 and is_right_to_left("".join(cell.text for cell in self.cells))
+        cells = self.cells[::-1] if backwards else self.cells
+        found: list[Token] = []
+        before: Line | None = None
+        for cell in cells:
+            part = line_tokens(cell)
+            raised = self._is_raised(cell)
+            if raised:
+                part = [token._replace(style=token.style._replace(shift=1)) for token in part]
+            if part and before is not None and _touches(before, cell, tightly=raised):
+                part[0] = part[0]._replace(spaced=False)
+            found += part
+            before = cell
+        return found
+
+    @cached_property
+    def has_marker(self) -> bool:
+        """Whether the first piece is a list's bullet or number alone."""
+        first = self.cells[0].text.strip()
+        return len(self.cells) > 1 and (is_bullet(first) or bool(_NUMBER.match(first)))
+
+    @cached_property
+    def is_tabular(self) -> bool:
+        """Whether its pieces stand so far apart that they read as cells."""
+        cells = self.cells[1:] if self.has_marker else self.cells
+        return any(b.left - a.right > CELL_GAP * max(a.size, b.size) for a, b in pairwise(cells))
+
+    @cached_property
+    def is_far_apart(self) -> bool:
+        """Whether two of its pieces are a cell's distance apart, a marker included."""
+        return any(b.left - a.right > CELL_GAP * max(a.size, b.size) for a, b in pairwise(self.cells))
+
+    @cached_property
+    def is_bold(self) -> bool:
+        return all(token.style.bold for token in self.tokens if _has_letter(token.text)) and _has_letter(self.text)
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether no word of it is bold."""
+        return not any(token.style.bold for token in self.tokens if _has_letter(token.text))
+
+    @cached_property
+    def is_mono(self) -> bool:
+        mono = sum(len(token.text) for token in self.tokens if token.style.mono)
+        return mono > 0.9 * sum(len(token.text) for token in self.tokens)
+
+    @property
+    def box(self) -> Box:
+        return around([cell.box for cell in self.cells])
+
+    def _is_raised(self, cell: Line) -> bool:
+        near = 0.4 * self.size
+        if not any(abs(cell.left - o.right) < near or abs(o.left - cell.right) < near for o in self.cells):
+            return False  # A small figure in a cell of its own.
+        main = self.main
+        smaller = 0 < cell.size < 0.85 * main.size and main.bottom - cell.bottom > 0.15 * main.size
+        return smaller and bool(_RAISED.fullmatch(cell.text))
+
+
+def rows(lines: Iterable[Line]) -> list[Row]:
+    """Lines that stand side by side put together, from top to bottom."""
+    found: list[list[Line]] = []
+    for line in sorted(lines, key=lambda line: (line.top, line.left)):
+        row = next((row for row in reversed(found[-3:]) if _fits_row(row, line)), None)
+        if row is None:
+            found.append([line])
+        else:
+            row.append(line)
+    return [Row(cells) for cells in found]
+
+
+def line_tokens(line: Line) -> list[Token]:
+    """The words of a line, without style where the source knows none."""
+    if line.spans:
+        return [Token(span.text, span.style, span.spaced or index == 0) for index, span in enumerate(line.spans)]
+    return [Token(word, PLAIN, spaced=True) for word in line.text.split()]
+
+
+def text_of(tokens: Iterable[Token]) -> str:
+    return "".join(f" {token.text}" if token.spaced else token.text for token in tokens).strip()
+
+
+def runs_of(tokens: Sequence[Token]) -> Runs:
+    """The words as running text, neighbours in one style put together."""
+    found: list[list[str]] = []
+    styles: list[Style] = []
+    for index, token in enumerate(tokens):
+        text = f" {token.text}" if token.spaced and index else token.text
+        if styles and styles[-1] == token.style:
+            found[-1].append(text)
+        else:
+            found.append([text])
+            styles.append(token.style)
+    return tuple(Run("".join(parts), style) for parts, style in zip(found, styles, strict=True))
+
+
+def _fits_row(row: Sequence[Line], line: Line) -> bool:
+    # Only the tallest counts: by chaining from neighbour to neighbour a row would grow down the page.
+    if len(row) > 100:
+        return False
+    tallest = max(row, key=_height)
+    smaller = min(_height(tallest), _height(line))
+    overlap = min(tallest.bottom, line.bottom) - max(tallest.top, line.top)
+    if smaller <= 0 or overlap < 0.5 * smaller:
+        return False
+    if len(line.text) <= _RAISED_CHARS and line.size < 0.85 * tallest.size and overlap > 0.7 * smaller:
+        return True  # A raised or lowered figure, wherever words are said to end.
+    return overlap > 0.9 * smaller or not any(_above_each_other(cell, line) for cell in row)
+
+
+def _above_each_other(a: Line, b: Line) -> bool:
+    return min(a.right, b.right) - max(a.left, b.left) > 0.3 * min(a.right - a.left, b.right - b.left)
+
+
+def _height(line: Line) -> float:
+    return line.bottom - line.top
+
+
+def _touches(before: Line, cell: Line, *, tightly: bool) -> bool:
+    gap = cell.left - before.right
+    if tightly or (before.spans and cell.spans):
+        return gap < _TOUCHING * min(before.size, cell.size)
+    return gap < 0.3 * cell.size and cell.text.startswith(_CLOSING)
+
+
+def _has_letter(text: str) -> bool:
+    return any(map(str.isalnum, text))

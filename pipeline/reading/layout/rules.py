@@ -1,0 +1,101 @@
+"""Rules put in order: pieces joined, level and upright ones apart, and those that touch found."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pipeline.reading.layout.model import Rule
+
+MAX_RULES = 1_500
+"""Joined rules of one direction, above which a page is a drawing and no table is looked for."""
+
+
+class Bar(NamedTuple):
+    """A rule along one direction: it stands `at`, and runs from `start` to `end`."""
+
+    at: float
+    start: float
+    end: float
+
+
+def bars(rules: Iterable[Rule], slack: float) -> tuple[list[Bar], list[Bar]]:
+    """(level ones, upright ones), pieces within `slack` of each other joined."""
+    level, upright = [], []
+    for rule in rules:
+        if rule.right - rule.left >= rule.bottom - rule.top:
+            level.append(Bar((rule.top + rule.bottom) / 2, rule.left, rule.right))
+        else:
+            upright.append(Bar((rule.left + rule.right) / 2, rule.top, rule.bottom))
+    return _joined(level, slack), _joined(upright, slack)
+
+
+def _joined(found: list[Bar], slack: float) -> list[Bar]:
+    joined: list[Bar] = []
+    for group in _at_one_place(sorted(found), slack):
+        at = sum(bar.at for bar in group) / len(group)
+        start, end = None, 0.0
+        for bar in sorted(group, key=lambda bar: bar.start):
+            if start is None:
+                start, end = bar.start, bar.end
+            elif bar.start <= end + slack:
+                end = max(end, bar.end)
+            else:
+                joined.append(Bar(at, start, end))
+                start, end = bar.start, bar.end
+        if start is not None:
+            joined.append(Bar(at, start, end))
+    return joined
+
+
+def _at_one_place(found: Sequence[Bar], slack: float) -> Iterable[list[Bar]]:
+    group: list[Bar] = []
+    for bar in found:
+        if group and bar.at - group[0].at > slack:
+            yield group
+            group = []
+        group.append(bar)
+    if group:
+        yield group
+
+
+def places(values: Iterable[float], slack: float) -> list[float]:
+    """The values, those within `slack` of each other put together."""
+    found: list[list[float]] = []
+    for value in sorted(values):
+        if found and value - found[-1][0] <= slack:
+            found[-1].append(value)
+        else:
+            found.append([value])
+    return [sum(group) / len(group) for group in found]
+
+
+def touching(level: Sequence[Bar], upright: Sequence[Bar], slack: float) -> list[tuple[list[Bar], list[Bar]]]:
+    """Groups of (level, upright) rules that cross or touch, directly or through others."""
+    parent = list(range(len(level) + len(upright)))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    order = sorted(range(len(level)), key=lambda index: level[index].at)
+    heights = [level[index].at for index in order]
+    for number, bar in enumerate(upright):
+        for place in range(bisect_left(heights, bar.start - slack), len(order)):
+            other = level[order[place]]
+            if other.at > bar.end + slack:
+                break
+            if other.start - slack <= bar.at <= other.end + slack:
+                parent[root(order[place])] = root(len(level) + number)
+    groups: dict[int, tuple[list[Bar], list[Bar]]] = {}
+    for index, bar in enumerate([*level, *upright]):
+        groups.setdefault(root(index), ([], []))[index >= len(level)].append(bar)
+    return list(groups.values())
+
+
+def covered(start: float, end: float, found: Sequence[Bar]) -> float:
+    """Share of the stretch that rules run along."""
+    if end <= start:
+        return 0.0
+    return sum(max(0.0, min(end, bar.end) - max(start, bar.start)) for bar in found) / (end - start)

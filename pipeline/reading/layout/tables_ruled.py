@@ -1,0 +1,370 @@
+"""Tables with rules: cell by cell where there is a grid, and by columns between level rules alone."""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from pipeline.reading.layout import tables_aligned
+from pipeline.reading.layout.cells import cell_runs, cut, text_size, without_empty
+from pipeline.reading.layout.model import Box, Cell, Line, Rule, Table
+from pipeline.reading.layout.rows import Row, rows
+from pipeline.reading.layout.rules import MAX_RULES, Bar, bars, covered, places, touching
+
+_SLACK = 0.3  # text sizes
+_MAX_CELLS = 40_000
+_MIN_STRIPES = 3
+_MAX_LONE_SHARE = 0.6  # of the text in one cell, above which rules frame a page and no table
+_MAX_TABULAR = 2
+_LONG_CELL = 400
+_LONG_ROW = 60
+_MAX_SPANNING = 0.25  # of the rows
+_WORD_GAP = 0.6  # text sizes
+
+
+class Found(NamedTuple):
+    """The tables, and the lines that are in none."""
+
+    tables: list[Table]
+    lines: list[Line]
+
+
+def find(lines: Sequence[Line], rules: Sequence[Rule], fills: Sequence[Box]) -> Found:
+    """Tables that rules, or stripes of colour, tell."""
+    if not lines or not (rules or fills):
+        return Found([], list(lines))
+    slack = _SLACK * text_size(lines)
+    level, upright = bars(rules, slack)
+    if max(len(level), len(upright)) > MAX_RULES:
+        return Found([], list(lines))
+    tables: list[Table] = []
+    lone: list[Bar] = []
+    remaining = list(lines)
+    for across, down in _stacked(touching(level, upright, slack), slack):
+        table, inside = _grid_table(remaining, across, down, slack)
+        if table is None:
+            lone += across
+            continue
+        tables.append(table)
+        remaining = [line for line in remaining if id(line) not in inside]
+    for region in _regions(lone, slack) + _stripes(fills, slack):
+        table, inside = _open_table(remaining, region, upright, slack)
+        if table is not None:
+            tables.append(table)
+            remaining = [line for line in remaining if id(line) not in inside]
+    return Found(tables, remaining)
+
+
+Group = tuple[list[Bar], list[Bar]]
+
+
+def _stacked(groups: Sequence[Group], slack: float) -> list[Group]:
+    """The groups of rules, with grids of one width right above each other made one: double rules part heads."""
+    found: list[Group] = []
+    for across, down in sorted((g for g in groups if g[0]), key=lambda group: min(bar.at for bar in group[0])):
+        before = found[-1] if found else None
+        if before and down and before[1] and _is_right_below(before[0], across, slack):
+            found[-1] = (before[0] + across, before[1] + down)
+        else:
+            found.append((across, down))
+    return found
+
+
+def _is_right_below(above: Sequence[Bar], below: Sequence[Bar], slack: float) -> bool:
+    apart = min(bar.at for bar in below) - max(bar.at for bar in above)
+    left = min(bar.start for bar in below) - min(bar.start for bar in above)
+    right = max(bar.end for bar in below) - max(bar.end for bar in above)
+    return 0 <= apart < 3 * slack and max(abs(left), abs(right)) < 2 * slack
+
+
+class _Grid:
+    """Places of rules, and which of them are really drawn between two cells."""
+
+    def __init__(self, across: Sequence[Bar], down: Sequence[Bar], slack: float) -> None:
+        left = min(bar.start for bar in across)
+        right = max(bar.end for bar in across)
+        top, bottom = min(bar.at for bar in across), max(bar.at for bar in across)
+        self.xs = places([left, right, *(bar.at for bar in down)], 1.5 * slack)
+        self.ys = places([top, bottom, *(bar.at for bar in across)], slack)
+        self._across: defaultdict[int, list[Bar]] = defaultdict(list)
+        self._down: defaultdict[int, list[Bar]] = defaultdict(list)
+        for bar in across:
+            self._across[_nearest(self.ys, bar.at)].append(bar)
+        for bar in down:
+            self._down[_nearest(self.xs, bar.at)].append(bar)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.ys) - 1, len(self.xs) - 1
+
+    @property
+    def box(self) -> Box:
+        return (self.xs[0], self.ys[0], self.xs[-1], self.ys[-1])
+
+    def is_open_right(self, row: int, column: int) -> bool:
+        return covered(self.ys[row], self.ys[row + 1], self._down[column + 1]) < 0.5
+
+    def is_open_below(self, row: int, column: int) -> bool:
+        return covered(self.xs[column], self.xs[column + 1], self._across[row + 1]) < 0.5
+
+
+def _nearest(found: Sequence[float], value: float) -> int:
+    index = bisect_right(found, value)
+    return min((i for i in (index - 1, index) if 0 <= i < len(found)), key=lambda i: abs(found[i] - value))
+
+
+def _grid_table(
+    lines: Sequence[Line], across: Sequence[Bar], down: Sequence[Bar], slack: float
+) -> tuple[Table | None, set[int]]:
+    if len(across) < 2 or not down:
+        return None, set()
+    grid = _Grid(across, down, slack)
+    height, width = grid.shape
+    if height < 1 or width < 2 or height * width > _MAX_CELLS or (height == 1 and width < 3):
+        return None, set()
+    inside = [line for line in lines if _is_in(line, grid.box)]
+    held: defaultdict[tuple[int, int], list[Line]] = defaultdict(list)
+    crossed: set[tuple[int, int]] = set()  # places that a phrase runs out of, to the right
+    for line in inside:
+        row = min(height - 1, max(0, bisect_right(grid.ys, (line.top + line.bottom) / 2) - 1))
+        parts = cut(line, grid.xs[1:-1])
+        for column, piece in parts:
+            held[row, column].append(piece)
+        crossed.update((row, a[0]) for a, b in pairwise(parts) if b[1].left - a[1].right < _WORD_GAP * line.size)
+    made = _merged_cells(grid, held, crossed)
+    if not _is_convincing(made, held):
+        return None, set()
+    table_rows = without_empty(_as_rows(made, held, height))
+    if len(table_rows) < 2:
+        return None, set()
+    table = Table(grid.box, tuple(table_rows), 1, text_size(inside))
+    return table, {id(line) for line in inside}
+
+
+def _is_in(line: Line, box: Box) -> bool:
+    x, y = (line.left + line.right) / 2, (line.top + line.bottom) / 2
+    return box[0] <= x <= box[2] and box[1] <= y <= box[3]
+
+
+class _Area(NamedTuple):
+    row: int
+    column: int
+    rows: int
+    columns: int
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        return [
+            (row, column)
+            for row in range(self.row, self.row + self.rows)
+            for column in range(self.column, self.column + self.columns)
+        ]
+
+
+def _merged_cells(grid: _Grid, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]) -> list[_Area]:
+    """Places between which no rule is drawn, as one cell each; in the order of their first place."""
+    height, width = grid.shape
+    taken: set[tuple[int, int]] = set()
+    found = []
+    for row in range(height):
+        for column in range(width):
+            if (row, column) in taken:
+                continue
+            area = _grown(grid, row, column, taken)
+            for part in _apart(area, held, crossed):
+                found.append(part)
+                taken.update(part.places)
+    return found
+
+
+def _grown(grid: _Grid, row: int, column: int, taken: set[tuple[int, int]]) -> _Area:
+    height, width = grid.shape
+    columns = 1
+    while (
+        column + columns < width
+        and (row, column + columns) not in taken
+        and grid.is_open_right(row, column + columns - 1)
+    ):
+        columns += 1
+    rows_ = 1
+    while row + rows_ < height and all(
+        grid.is_open_below(row + rows_ - 1, c) and (row + rows_, c) not in taken
+        for c in range(column, column + columns)
+    ):
+        rows_ += 1
+    return _Area(row, column, rows_, columns)
+
+
+def _apart(area: _Area, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]) -> list[_Area]:
+    """The area, or one for each of its columns where its lines keep to the columns though no rule parts them."""
+    filled = {column for row, column in area.places if held.get((row, column))}
+    if area.columns == 1 or len(filled) < 2:
+        return [area]
+    if any(place in crossed for place in area.places):
+        return [area]
+    return [area._replace(column=column, columns=1) for column in range(area.column, area.column + area.columns)]
+
+
+def _is_convincing(areas: Sequence[_Area], held: dict[tuple[int, int], list[Line]]) -> bool:
+    """Whether the rules hold a table's cells, and are not a frame, a chart or a form around running text."""
+    lengths = [sum(len(line.text) for place in area.places for line in held.get(place, ())) for area in areas]
+    filled = [area for area, length in zip(areas, lengths, strict=True) if length]
+    if len({area.row for area in filled}) < 2 and not _is_split(held):
+        return False
+    if len({area.column for area in filled}) < 2 or len(filled) < 0.15 * len(areas):
+        return False
+    if any(_has_columns(area, held) for area in filled):
+        return False
+    longest = max(lengths)
+    return longest < _LONG_CELL or longest < _MAX_LONE_SHARE * sum(lengths)
+
+
+def _has_columns(area: _Area, held: dict[tuple[int, int], list[Line]]) -> bool:
+    """Whether the cell's lines stand in columns of their own, so that the rules are not those of the table."""
+    found = rows(line for place in area.places for line in held.get(place, ()))
+    return sum(row.is_tabular for row in found) > _MAX_TABULAR
+
+
+def _is_split(held: dict[tuple[int, int], list[Line]]) -> bool:
+    return sum(len(lines) > 1 for lines in held.values()) > 1
+
+
+def _as_rows(areas: Sequence[_Area], held: dict[tuple[int, int], list[Line]], height: int) -> list[list[Cell]]:
+    """Rows of cells; a ruled row that holds several rows of text in most columns gives as many."""
+    found: list[list[Cell]] = []
+    by_row: defaultdict[int, list[_Area]] = defaultdict(list)
+    for area in areas:
+        by_row[area.row].append(area)
+    for number in range(height):
+        row = by_row[number]
+        contents = [[line for place in area.places for line in held.get(place, ())] for area in row]
+        parts = _records(row, contents) if len(row) > 1 else None
+        if parts:
+            found += parts
+        else:
+            found.append(
+                [Cell(cell_runs(lines), area.rows, area.columns) for area, lines in zip(row, contents, strict=True)]
+            )
+    return found
+
+
+def _records(areas: Sequence[_Area], contents: Sequence[Sequence[Line]]) -> list[list[Cell]] | None:
+    """The rows of text in a row of cells, if most columns have the same number: a table whose rows no rules part."""
+    if any(area.rows > 1 or area.columns > 1 for area in areas):
+        return None
+    stacks = [rows(cell) for cell in contents]
+    used = [stack for stack in stacks if stack]
+    counts = Counter(len(stack) for stack in used)
+    number, share = counts.most_common(1)[0] if counts else (0, 0)
+    if number < 2 or len(used) < 2 or share < max(2, 0.6 * len(used)) or _is_wrapped(contents):
+        return None
+    if any(len(stack) < number for stack in used if stack is used[0]):
+        return None
+    heights = [median(_middle(stack[index]) for stack in used if len(stack) == number) for index in range(number)]
+    found: list[list[list[Line]]] = [[[] for _ in areas] for _ in range(number)]
+    for column, stack in enumerate(stacks):
+        for row in stack:
+            found[_nearest(heights, _middle(row))][column] += row.cells
+    return [[Cell(cell_runs(lines)) for lines in record] for record in found]
+
+
+def _middle(row: Row) -> float:
+    return (row.top + row.bottom) / 2
+
+
+def _is_wrapped(contents: Sequence[Sequence[Line]]) -> bool:
+    """Whether the cells hold sentences that go on from line to line."""
+    pairs = [(a.text, b.text) for cell in contents for a, b in pairwise(cell)]
+    wrapped = sum(b[:1].islower() or a.endswith((",", "-", "\u00ad")) for a, b in pairs)
+    return wrapped > 0.3 * len(pairs)
+
+
+class _Region(NamedTuple):
+    """Level rules of one width above each other, with the heights at which they stand."""
+
+    left: float
+    right: float
+    ys: list[float]
+
+
+def _regions(level: Sequence[Bar], slack: float) -> list[_Region]:
+    """Level rules that begin and end at the same x."""
+    found: list[_Region] = []
+    for bar in sorted(level):
+        if bar.end - bar.start < 10 * slack:
+            continue
+        near = 3 * slack
+        same = [r for r in found[-20:] if abs(r.left - bar.start) < near and abs(r.right - bar.end) < near]
+        if same:
+            same[-1].ys.append(bar.at)
+        else:
+            found.append(_Region(bar.start, bar.end, [bar.at]))
+    return [region for region in found if len(region.ys) > 1]
+
+
+def _stripes(fills: Iterable[Box], slack: float) -> list[_Region]:
+    """Coloured bands of one width: every edge of one parts rows."""
+    by_width: defaultdict[tuple[int, int], list[Box]] = defaultdict(list)
+    for box in fills:
+        if box[2] - box[0] > 30 * slack and 2 * slack < box[3] - box[1] < 40 * slack:
+            by_width[round(box[0] / slack), round(box[2] / slack)].append(box)
+    return [
+        _Region(boxes[0][0], boxes[0][2], places([y for box in boxes for y in (box[1], box[3])], slack))
+        for boxes in by_width.values()
+        if len(boxes) >= _MIN_STRIPES
+    ]
+
+
+def _open_table(
+    lines: Sequence[Line], region: _Region, upright: Sequence[Bar], slack: float
+) -> tuple[Table | None, set[int]]:
+    """A table between level rules: its columns are where no word stands."""
+    box = (region.left - 2 * slack, region.ys[0] - slack, region.right + 2 * slack, region.ys[-1] + slack)
+    inside = [line for line in lines if _is_in(line, box)]
+    # What reaches out of the rules was not written for the table between them.
+    if len(inside) < 4 or any(line.left < box[0] - 2 * slack or line.right > box[2] + 2 * slack for line in inside):
+        return None, set()
+    found = rows(inside)
+    ruled = [
+        bar.at
+        for bar in upright
+        if region.left + slack < bar.at < region.right - slack
+        and min(bar.end, box[3]) - max(bar.start, box[1]) > 0.7 * (box[3] - box[1])
+    ]
+    drawn = [tables_aligned.Border(x, x) for x in places(ruled, slack)]
+    borders = drawn or tables_aligned.borders_of([row.cells for row in found])
+    if not borders or len(found) < 2:
+        return None, set()
+    if not any(row.is_tabular for row in found[:2]) and not drawn:
+        return None, set()  # More stands above the columns than a head.
+    placed = [tables_aligned.place(row.cells, borders) for row in found]
+    if _is_text(placed, len(borders)) or len(tables_aligned.parted(found, 0, len(found), 0)) > 1:
+        return None, set()
+    if not tables_aligned.looks_tabular(placed, borders, inside):
+        return None, set()
+    bands = [bisect_right(region.ys, (row.top + row.bottom) / 2) for row in found]
+    separated = [index == 0 or bands[index] != bands[index - 1] for index in range(len(found))]
+    head = bands.count(bands[0])
+    header = head if head <= 3 and head < len(found) else 1
+    table = tables_aligned.build(
+        placed,
+        len(borders) + 1,
+        inside,
+        header=header,
+        separated=separated,
+        box=(region.left, box[1], region.right, box[3]),
+    )
+    return table, {id(line) for line in inside}
+
+
+def _is_text(placed: Sequence[Sequence[tables_aligned.Placed]], last_column: int) -> bool:
+    """Whether many rows run across the columns, or some are as long as text."""
+    spanning = [cell for row in placed for cell in row if cell.first != cell.last]
+    long = [
+        cell
+        for cell in spanning
+        if cell.last - cell.first == last_column and sum(len(line.text) for line in cell.lines) > _LONG_ROW
+    ]
+    return len(long) > 1 or len(spanning) > max(1, _MAX_SPANNING * len(placed))

@@ -1,0 +1,81 @@
+"""Questions about text alone: scripts, bullets, ends of sentences, and how lines are joined."""
+
+import re
+from collections.abc import Iterable
+
+from pipeline.reading.layout.model import HARD_HYPHEN, NO_HYPHEN, SOFT_HYPHEN
+
+BULLETS = "•▪‣◦●○■□◆◇✓✔➢➤►▶❖⁃∙⦁"
+ITEM = re.compile(
+    rf"(?P<marker>[{BULLETS}\uf000-\uf0ff]|[*–−-](?=\s)|·(?=\s)(?!.*\s·\s)|[o§](?=\s+[A-Z])"
+    r"|\(?\d{1,3}[.)](?=\s)|\(?[a-z][.)](?=\s)|\([ivx]{1,5}\)(?=\s)|[A-Z]\)(?=\s)|[ivx]{2,5}[.)](?=\s))\s*(?=\S)"
+)
+"""A list's bullet or number with text after it."""
+
+CJK = re.compile(r"[\u2e80-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")
+_LEADER = re.compile(r"(?:\.\s?){5,}|\.{3,}\s*\d+$|…{3,}|(?:·\s?){5,}|_{5,}")
+_SENTENCE_END = re.compile(r"[.!?:;。！？：；…][\"'”’)\]]*$")
+_RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+
+
+def is_bullet(text: str) -> bool:
+    """Whether the text is one bullet and nothing else."""
+    return len(text) == 1 and (text in BULLETS or text in "*–−-o§" or "\uf000" <= text <= "\uf0ff")
+
+
+def has_leader(text: str) -> bool:
+    """Whether dots lead from a title to its page."""
+    return bool(_LEADER.search(text))
+
+
+def ends_sentence(text: str) -> bool:
+    return bool(_SENTENCE_END.search(text.rstrip()))
+
+
+def is_right_to_left(text: str) -> bool:
+    """Whether most letters are Hebrew's, Arabic's or a relative's."""
+    letters = sum(map(str.isalpha, text))
+    return letters > 0 and len(_RIGHT_TO_LEFT.findall(text)) > 0.5 * letters
+
+
+def join_lines(texts: Iterable[str]) -> str:
+    """Lines of one paragraph as running text: hyphenated words joined, no spaces between CJK characters."""
+    joined = ""
+    for text in filter(None, (folded(text) for text in texts)):
+        if not joined:
+            joined = text
+            continue
+        cut, spaced = seam(joined, text)
+        joined = (joined[:-1] if cut else joined) + (" " if spaced else "") + text
+    return clean(joined)
+
+
+def seam(first: str, second: str) -> tuple[bool, bool]:
+    """(whether the hyphen that ends `first` goes away, whether a space comes between) where two lines are joined."""
+    if first.endswith(HARD_HYPHEN):
+        return False, False
+    if first.endswith(NO_HYPHEN):
+        return True, False
+    hyphenated = first.endswith((SOFT_HYPHEN, "-", "\u2010"))
+    if hyphenated and first[-2:-1].isalpha() and second[:1].islower():
+        # `state-of-the-` keeps its hyphen: the words of a compound are not parts of one.
+        return "-" not in first.rsplit(None, 1)[-1][:-1], False
+    if hyphenated and not first[-2:-1].isspace() and len(first) > 1:
+        return False, False
+    return False, not (CJK.match(first[-1]) and CJK.match(second))
+
+
+def folded(text: str) -> str:
+    return " ".join(text.split())
+
+
+def with_hyphens(text: str) -> str:
+    """The text with hyphens that a reader sees."""
+    if text.isascii():
+        return text
+    return text.replace(SOFT_HYPHEN, "-").replace(HARD_HYPHEN, "-").replace(NO_HYPHEN, "-")
+
+
+def clean(text: str) -> str:
+    """The text with single spaces, and with hyphens that a reader sees."""
+    return with_hyphens(folded(text))

@@ -1,0 +1,111 @@
+"""Text recognition on this machine, by an engine that is made when the first picture needs it.
+
+One engine serves a process (about 0.8 GB), one picture at a time. It is made after a fork, never before: its threads
+do not survive one. Its models ship in its wheel, so nothing is downloaded.
+"""
+
+import math
+import os
+import threading
+
+from PIL import Image
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.reading import direction, upright
+from pipeline.reading.direction import Found
+from pipeline.reading.images import shrink
+from pipeline.reading.layout.model import Line
+from pipeline.reading.rapid import MAX_SIDE_PX, Engine
+from pipeline.settings import Settings
+
+MAX_PIXELS = 6_750_000
+"""Pixels of a picture that are looked at, whoever asks; larger ones are scaled down."""
+
+_USUAL_PIXELS = 3_000_000
+_USUAL_DPI = 200
+
+_MAX_ASPECT = 7  # The engine enlarges the shorter side to 736 pixels: a strip must not become a gigapixel.
+
+
+class _Shared:
+    """The process's engine and the lock around it; both start anew in a forked child."""
+
+    def __init__(self) -> None:
+        self.renew()
+        os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        self.lock = threading.Lock()
+        self.engine: Engine | None = None
+
+
+_SHARED = _Shared()
+
+
+def recognise(image: Image.Image, threads: int) -> list[Line]:
+    """Lines of text in an RGB image, with boxes in its pixels; none for a blank one.
+
+    Each has the angle in which it runs. Boxes of a picture that leans are where they would be if it did not.
+
+    `threads` (at least 1) are what the process's engine computes with: the cores divided by the processes that
+    recognise. The first call of a process decides. Raises `UnitError`: `ocr_unavailable` (permanent) where there is
+    no engine, `ocr_failed` (transient) where it could not read the image.
+    """
+    looked_at = bounded(image)
+    with _SHARED.lock:
+        if _SHARED.engine is None:
+            _SHARED.engine = _make_engine(threads)
+        found = _run(_SHARED.engine, padded(looked_at))
+    enlarged = image.width / looked_at.width
+    lines = upright.as_lines(found, (looked_at.width / 2, looked_at.height / 2))
+    return [upright.scaled(line, enlarged) for line in lines]
+
+
+def threads_of(settings: Settings) -> int:
+    """What a process recognises with, where others do at the same time."""
+    return max(1, (os.cpu_count() or 1) // settings.documents.converter_count)
+
+
+def pixels_at(dpi: int) -> int:
+    """Most pixels of a page that is looked at in this resolution: A4 at 175 dpi, more only where more is chosen.
+
+    More costs memory and time, and recognises no more of text in common sizes.
+    """
+    return min(MAX_PIXELS, round(_USUAL_PIXELS * max(1.0, dpi / _USUAL_DPI) ** 2))
+
+
+def bounded(image: Image.Image) -> Image.Image:
+    """The image, or a smaller one that the engine has memory for."""
+    image = shrink(image, MAX_PIXELS)
+    if max(image.size) <= MAX_SIDE_PX:
+        return image
+    scale = MAX_SIDE_PX / max(image.size)
+    # A line one pixel wide stays one: `ImageOps.contain` would make it none.
+    return image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
+
+
+def padded(image: Image.Image) -> Image.Image:
+    """The image at the top left of a white one that is no long strip."""
+    least = math.ceil(max(image.size) / _MAX_ASPECT)
+    if min(image.size) >= least:
+        return image
+    canvas = Image.new("RGB", (max(image.width, least), max(image.height, least)), "white")
+    canvas.paste(image, (0, 0))
+    return canvas
+
+
+def _make_engine(threads: int) -> Engine:
+    try:
+        return Engine(threads)
+    except Exception as error:
+        raise UnitError(
+            f"The OCR engine cannot be started: {error}", kind=ErrorKind.PERMANENT, code="ocr_unavailable"
+        ) from error
+
+
+def _run(engine: Engine, image: Image.Image) -> list[Found]:
+    try:
+        look = engine.look(image)
+        return direction.read_all(look.quads, look.read)
+    except Exception as error:  # It raises types of its own, of OpenCV, of onnxruntime and of NumPy.
+        raise UnitError(f"Text recognition failed: {error}", code="ocr_failed") from error

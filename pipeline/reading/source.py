@@ -1,0 +1,261 @@
+"""What a document is given as: files found, checked, and turned into pictures of their pages.
+
+Everything that a stranger can put into a file is refused here, before anything is stored: damage, passwords, pages or
+pictures too large for this machine's memory. What passes `inspect` is safe to convert and to render.
+"""
+
+import os
+import re
+import stat
+import unicodedata
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from pipeline.engine.errors import UnitError, UserError
+from pipeline.reading import images, pdfium
+from pipeline.reading.filetype import FileType, detect_file
+from pipeline.settings import DocumentSettings
+
+SUFFIXES = frozenset({".pdf", ".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"})
+"""What a file in a folder must end with, in any case, to be taken for an input."""
+
+MAX_NAME_BYTES = 200
+"""Length of what `safe_filename` gives, in UTF-8; file systems end at 255, and names get numbers added."""
+
+_ACCEPTED = "PDF, PNG, JPEG, WebP and TIFF files"
+_MAX_CHECKED_PIXELS = 1_000_000_000  # of all frames of a TIFF together; later frames are checked by their headers
+_FLAT_COLOURS = 16
+_MAX_SUFFIX_BYTES = 20
+_RANGE = re.compile(r"(?:(?P<only>[0-9]{1,9})|(?P<first>[0-9]{1,9})?\s*-\s*(?P<last>[0-9]{1,9})?)")
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """What an accepted input is. `type` comes from its content, whatever its name says."""
+
+    type: FileType
+    pages: int
+    size_bytes: int
+
+
+def inspect(path: Path, limits: DocumentSettings) -> SourceInfo:
+    """Check that `path` can be converted, in bounded memory.
+
+    Raises `UserError` with code `missing`, `directory`, `unreadable`, `empty`, `too_large`, `unsupported`, `corrupt`,
+    `encrypted`, `no_pages`, `too_many_pages`, `page_size` or `too_many_pixels`.
+    """
+    size = _file_size(path)
+    if size == 0:
+        raise UserError(f"{path.name} is empty; export or download it again.", code="empty")
+    if size > limits.max_upload_mb * 1_000_000:
+        raise UserError(
+            f"{path.name} has {size / 1e6:,.0f} MB, more than the {limits.max_upload_mb} MB that are accepted; "
+            "split it or raise documents.max_upload_mb.",
+            code="too_large",
+        )
+    try:
+        found = detect_file(path)
+        if found is None:
+            raise UserError(f"{path.name} is of no supported type; {_ACCEPTED} are accepted.", code="unsupported")
+        pages = _check_pdf(path, limits) if found == "pdf" else _check_picture(path, limits)
+    except UnitError as error:
+        raise UserError(str(error), code=error.code) from error
+    except OSError as error:
+        raise _unreadable(path) from error
+    return SourceInfo(found, pages, size)
+
+
+def _file_size(path: Path) -> int:
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{path} does not exist; check the path.", code="missing") from error
+    except (OSError, ValueError) as error:  # no permission for its folder; a NUL in its name
+        raise _unreadable(path) from error
+    if stat.S_ISDIR(status.st_mode):
+        raise UserError(f"{path} is a folder; name the files in it.", code="directory")
+    if not stat.S_ISREG(status.st_mode):  # Opening a named pipe would wait for ever.
+        raise UserError(f"{path} is no ordinary file; {_ACCEPTED} are accepted.", code="unsupported")
+    return status.st_size
+
+
+def _unreadable(path: Path) -> UserError:
+    return UserError(f"{path} cannot be read; check its permissions.", code="unreadable")
+
+
+def _check_pdf(path: Path, limits: DocumentSettings) -> int:
+    with pdfium.open_document(path) as document:
+        pages = document.pages
+        _check_page_count(path, pages, limits)
+        for number in range(1, pages + 1):
+            width, height = document.page_size(number)
+            # Written so that NaN is refused too.
+            if not (0 < width <= limits.max_page_points and 0 < height <= limits.max_page_points):
+                raise UserError(
+                    f"Page {number} of {path.name} measures {width:g} × {height:g} points; "
+                    f"more than 0 and at most {limits.max_page_points:g} are accepted.",
+                    code="page_size",
+                )
+    return pages
+
+
+def _check_picture(path: Path, limits: DocumentSettings) -> int:
+    pages = checked_pixels = 0
+    with images.open_picture(path) as image:
+        while images.seek_frame(image, pages + 1, path):
+            pages += 1
+            _check_page_count(path, pages, limits)
+            checked_pixels += image.width * image.height
+            if checked_pixels <= _MAX_CHECKED_PIXELS:
+                image.load()
+    return pages
+
+
+def _check_page_count(path: Path, pages: int, limits: DocumentSettings) -> None:
+    if pages < 1:
+        raise UserError(f"{path.name} has no pages.", code="no_pages")
+    if pages > limits.max_pages:
+        raise UserError(
+            f"{path.name} has more than {limits.max_pages:,} pages; split it or raise documents.max_pages.",
+            code="too_many_pages",
+        )
+
+
+def parse_page_range(text: str, pages: int) -> list[int]:
+    """Page numbers, ascending and without repeats, that `text` names of a document of `pages` pages.
+
+    `1-5,7` names six pages, `3-` those from the third, `-4` the first four, nothing at all every page. Raises
+    `UserError` with code `page_range`.
+    """
+    if not text.strip():
+        return list(range(1, pages + 1))
+    numbers: set[int] = set()
+    for part in text.split(","):
+        numbers.update(_parse_part(part.strip(), pages))
+    return sorted(numbers)
+
+
+def _parse_part(part: str, pages: int) -> range:
+    match = _RANGE.fullmatch(part)
+    if match is None or not any(match.groups()):
+        raise _bad_range(part, "is no page or range; write for example 1-5,7", pages)
+    first = int(match["only"] or match["first"] or 1)
+    last = int(match["only"] or match["last"] or max(first, pages))
+    if first > last:
+        raise _bad_range(part, "is the wrong way round", pages)
+    if first < 1 or last > pages:
+        raise _bad_range(part, "is outside the document", pages)
+    return range(first, last + 1)
+
+
+def _bad_range(part: str, problem: str, pages: int) -> UserError:
+    shown = part if len(part) <= 40 else f"{part[:40]}…"
+    return UserError(f"“{shown}” {problem}; the document has pages 1 to {pages}.", code="page_range")
+
+
+def render_pages(
+    source: Path,
+    type: FileType,  # noqa: A002  (the word of `SourceInfo`)
+    numbers: Sequence[int],
+    folder: Path,
+    dpi: float,
+    max_pixels: int,
+) -> Iterator[tuple[int, Path]]:
+    """Pictures of the pages `numbers` (from 1) of `source`, one at a time as they are asked for, as files in `folder`.
+
+    Each is a complete RGB file named `page-0001.jpg` or `.png`: what stands there was never half written. It has at
+    most `max_pixels` pixels and for PDFs otherwise `dpi` dots per inch; picture files keep their size. One picture is
+    in memory at a time. Raises `UnitError`; closing the generator closes the source.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if type != "pdf":
+        for number in numbers:
+            yield number, save_page(images.load_picture(source, number, max_pixels), folder, number)
+        return
+    with pdfium.open_document(source) as document:
+        for number in numbers:
+            with document.page(number) as page:
+                picture = page.render(dpi, max_pixels)
+            # Encoding takes as long as rendering, and other threads can use PDFium meanwhile.
+            yield number, save_page(picture, folder, number)
+
+
+def save_page(picture: Image.Image, folder: Path, number: int) -> Path:
+    """Write the picture of page `number`, all or nothing, and give its path. Raises `UnitError` (transient)."""
+    # JPEG is written nine times as fast as PNG and is as small; drawings of a few colours are smaller and exact as PNG.
+    flat = picture.getcolors(_FLAT_COLOURS) is not None
+    path = folder / f"page-{number:04d}.{'png' if flat else 'jpg'}"
+    unfinished = folder / f".{path.name}.{uuid.uuid4().hex}"
+    try:
+        if flat:
+            picture.save(unfinished, format="PNG", compress_level=6)
+        else:
+            picture.save(unfinished, format="JPEG", quality=90, subsampling=0)
+        unfinished.replace(path)
+    except OSError as error:
+        raise UnitError(f"The picture of page {number} cannot be written: {error}", code="io") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
+
+
+def discover(paths: Sequence[Path]) -> list[Path]:
+    """The input files that `paths` name, each once: files as they are, folders with all that is below them, sorted.
+
+    In folders, hidden files, other suffixes and links that lead out of the folder are passed over. Raises `UserError`
+    with code `missing`, or `no_inputs` for a folder that has none.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir():
+            found.update(dict.fromkeys(_inputs_below(path)))
+        elif path.exists():
+            found[path] = None
+        else:
+            raise UserError(f"{path} does not exist; check the path.", code="missing")
+    return list(found)
+
+
+def _inputs_below(folder: Path) -> list[Path]:
+    root = folder.resolve()
+    found = []
+    for parent, folders, names in os.walk(folder):  # Linked folders are not entered.
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        candidates = (Path(parent, name) for name in names if not name.startswith("."))
+        found += [path for path in candidates if path.suffix.lower() in SUFFIXES and _is_file_below(path, root)]
+    if not found:
+        raise UserError(f"{folder} has no inputs; {_ACCEPTED} are accepted.", code="no_inputs")
+    return sorted(found)
+
+
+def _is_file_below(path: Path, root: Path) -> bool:
+    try:
+        return path.is_file() and (not path.is_symlink() or path.resolve().is_relative_to(root))
+    except (OSError, RuntimeError):  # links in a circle
+        return False
+
+
+def safe_filename(name: str) -> str:
+    """A name to show and to store under: of what a stranger called a file, the last part without anything dangerous.
+
+    Never empty, at most `MAX_NAME_BYTES` long in UTF-8, without folders, control characters or characters that mean
+    something to a shell or file system; its suffix stays. Safe names stay as they are.
+    """
+    last = unicodedata.normalize("NFC", name).replace("\\", "/").rstrip("/").rpartition("/")[2]
+    # Control, format (writing direction), surrogate and private characters: category C.
+    shown = "".join(" " if char.isspace() else char for char in last)
+    shown = "".join(char for char in shown if not unicodedata.category(char).startswith("C"))
+    shown = re.sub(r'[<>:"|?*]', "_", shown)
+    stem, dot, suffix = shown.rpartition(".")
+    stem, suffix = (stem, suffix.strip()) if dot else (suffix, "")
+    if len(suffix.encode()) > _MAX_SUFFIX_BYTES:
+        stem, suffix = f"{stem}.{suffix}", ""
+    ending = f".{suffix}" if suffix else ""
+    kept = stem.strip(" .").encode()[: MAX_NAME_BYTES - len(ending.encode())].decode(errors="ignore").strip(" .")
+    safe = f"{kept or 'file'}{ending}"
+    # What was cut off may have left another suffix behind.
+    return safe if safe == name else safe_filename(safe)

@@ -1,0 +1,159 @@
+"""The text layer of a PDF page as lines of styled words, and how far that text can be trusted.
+
+PDFium's text is read in one call for the page. Boxes are asked for once or twice a word, and styles once a text
+object: a loop over characters is only run through words that are set in several pieces.
+"""
+
+import ctypes
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pypdfium2.raw as pdfium_c
+
+from pipeline.reading import marks, trust, words
+from pipeline.reading.layout.model import SOFT_HYPHEN, Line
+from pipeline.reading.links import Links
+from pipeline.reading.pdfium import Page
+from pipeline.reading.words import Glyphs, Word
+
+MIN_QUALITY = 0.7
+"""Share of readable characters below which a text layer is thrown away in favour of OCR."""
+
+MAX_CHARACTERS = 1_000_000
+"""Characters of a page, above which its text layer is not read."""
+
+_HYPHENS = frozenset("\x02\ufffe")  # What PDFium puts in place of a hyphen and the line break after it.
+_LINE = re.compile(r"[^\r\n\x02\ufffe]+")
+_WORD = re.compile(r"\S+")
+_LEVEL_PT = 1.0
+_SAMPLES = 64
+
+_UNREADABLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffd\uffff\ue000-\uf8ff\U000f0000-\U0010ffff\ud800-\udfff]"
+)
+
+
+class TextLayer(NamedTuple):
+    """What a page's text layer holds. `characters` counts all but white space; `quality` is 0 to 1."""
+
+    lines: list[Line]
+    characters: int
+    quality: float
+
+    @property
+    def usable(self) -> bool:
+        return self.characters > 0 and self.quality >= MIN_QUALITY
+
+
+_NOTHING = TextLayer([], 0, 0.0)
+
+
+def read(page: Page, until: float = math.inf) -> TextLayer:
+    """The text layer of an open page; an empty one where it is longer than can be read `until` (monotonic time)."""
+    with page.text_page() as handle:
+        if pdfium_c.FPDFText_CountChars(handle) > MAX_CHARACTERS:
+            return _NOTHING
+        text = _text(handle)
+        characters = len(text) - len(re.findall(r"\s", text))
+        if not characters:
+            return _NOTHING
+        glyphs = Glyphs(handle, page)
+        found = []
+        for line in _lines(text, glyphs, Links(page)):
+            if time.monotonic() > until:
+                return _NOTHING
+            found.append(line)
+        found = _without_repeats(found)
+        shares = readable_share(text), _mapped_share(handle, len(text)), trust.score(page, handle, text, found)
+        return TextLayer(found, characters, min(shares))
+
+
+def readable_share(text: str) -> float:
+    """Share (0 to 1) of the characters, white space aside, that are neither private, replaced nor control ones."""
+    visible = "".join(text.split())
+    return 1 - len(_UNREADABLE.findall(visible)) / len(visible) if visible else 0.0
+
+
+def _text(handle: Any) -> str:
+    """The page's text, with one character for each of PDFium's, so that positions in both are the same."""
+    count = max(0, pdfium_c.FPDFText_CountChars(handle))
+    buffer = (ctypes.c_ushort * (count + 1))()
+    written = pdfium_c.FPDFText_GetText(handle, 0, count, buffer) - 1
+    text = bytes(buffer)[: max(0, written) * 2].decode("utf-16-le", "surrogatepass")
+    if len(text) == count:
+        return marks.put_right(handle, _without_false_hyphens(handle, text))
+    # Characters beyond the basic plane, or ones that PDFium leaves out of its text, shift positions.
+    return "".join(chr(min(pdfium_c.FPDFText_GetUnicode(handle, index), 0x10FFFF)) for index in range(count))
+
+
+def _without_false_hyphens(handle: Any, text: str) -> str:
+    """The text without glyphs that have no character, and so look like the mark of a hyphen at a line's end."""
+    if not _HYPHENS.intersection(text):
+        return text
+    count = len(text)
+    return re.sub("[\x02\ufffe]", lambda m: m.group() if _breaks_line(handle, m.start(), count) else marks.GONE, text)
+
+
+def _breaks_line(handle: Any, index: int, count: int) -> bool:
+    """Whether the characters before and after one stand on different lines."""
+    if not 0 < index < count - 1:
+        return True
+    x, before, after = ctypes.c_double(), ctypes.c_double(), ctypes.c_double()
+    pdfium_c.FPDFText_GetCharOrigin(handle, index - 1, x, before)
+    start = x.value
+    pdfium_c.FPDFText_GetCharOrigin(handle, index + 1, x, after)
+    return abs(before.value - after.value) > _LEVEL_PT or x.value < start
+
+
+def _mapped_share(handle: Any, count: int) -> float:
+    """Share of sampled glyphs whose font says which character they are."""
+    sample = range(0, count, max(1, count // _SAMPLES))
+    mapped = [index for index in sample if pdfium_c.FPDFText_HasUnicodeMapError(handle, index) != 1]
+    return len(mapped) / len(sample)
+
+
+def _lines(text: str, glyphs: Glyphs, links: Links) -> Iterator[Line]:
+    """PDFium's lines, cut where words stand apart: what it has on one baseline may belong to several columns."""
+    before: Word | None = None
+    for match in _LINE.finditer(text):
+        found = [
+            part
+            for word in _WORD.finditer(text, match.start(), match.end())
+            for part in glyphs.word(text, word.start(), word.end(), before)
+        ]
+        found = [word for word in found if _is_on_page(word, glyphs.page)]
+        if not found:
+            continue
+        before = found[-1]
+        pieces = words.pieces(links.on(found))
+        hyphenated = text[match.end() : match.end() + 1] in _HYPHENS
+        for number, piece in enumerate(pieces, 1):
+            line = words.as_line(piece, SOFT_HYPHEN if hyphenated and number == len(pieces) else "")
+            if line.text:
+                yield line
+
+
+def _is_on_page(word: Word, page: Page) -> bool:
+    """Whether some of the word is in the visible part of the page; marks for the printer's knife are not."""
+    width, height = page.size
+    return word.right >= 0 and word.left <= width and word.bottom >= 0 and word.top <= height
+
+
+def _without_repeats(lines: list[Line]) -> list[Line]:
+    """The lines without those that were drawn twice, a hair apart, to look bold."""
+    seen: dict[str, list[Line]] = {}
+    counts = Counter(line.text for line in lines)
+    kept = []
+    for line in lines:
+        if counts[line.text] > 1:
+            earlier = seen.setdefault(line.text, [])
+            near = 0.3 * line.size
+            if any(abs(a.left - line.left) < near and abs(a.bottom - line.bottom) < near for a in earlier[-8:]):
+                continue
+            earlier.append(line)
+        kept.append(line)
+    return kept

@@ -1,0 +1,120 @@
+"""Places of text as if the page lay level and upright: by a few degrees for scans that lean, by 90, 180 or 270 for
+pages that were put in the wrong way.
+
+Places are turned, not the picture: pieces are cut out along their own sides, so that text that leans is read as well.
+At 1, 2, 3.5 and 5 degrees to either side, a clean page was read without an error both ways. Words that were the same as
+on the level page, with places turned and with the picture turned back first: 99.7 and 99.5 % of a scanned text, 98.7
+and 98.6 % of a paper in two columns, 95.8 and 96.4 % of a form in small print.
+"""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pipeline.reading import layout
+from pipeline.reading.direction import Found
+from pipeline.reading.layout import Block, DocumentProfile, rotation
+from pipeline.reading.layout.model import Line, PageContent
+from pipeline.reading.rapid import Point, Quad
+
+MAX_SKEW = 8.0
+"""Degrees that a page may lean; text that leans more is meant to."""
+
+_LEAST_SKEW = 0.2
+_LONG = 4.0
+_AGREEING = 1.0  # degrees around the median
+_SIZE_OF_HEIGHT = 0.75  # Boxes are drawn around ascenders, descenders and some air.
+
+
+def blocks(content: PageContent, profile: DocumentProfile | None, *, keep_furniture: bool = False) -> list[Block]:
+    """Blocks of a recognised page, whichever way it was put in: read upright, with boxes where they are on it."""
+    level, angle = upright(content)
+    return rotation.back(layout.convert(level, profile, keep_furniture=keep_furniture), angle, content)
+
+
+def as_lines(found: Sequence[Found], middle: Point) -> list[Line]:
+    """Recognised pieces as lines in a picture with this middle, where it would have them if it did not lean."""
+    lean = skew([piece.corners for piece in found])
+    return [as_line(Found(piece.text, rotated(piece.corners, -lean, middle))) for piece in found]
+
+
+def as_line(piece: Found) -> Line:
+    """A recognised piece as a line; text that leans a little keeps the height that it has along its own baseline."""
+    (ax, ay), (bx, by), (cx, cy), (dx, dy) = piece.corners
+    xs, ys = (ax, bx, cx, dx), (ay, by, cy, dy)
+    angle = _quarters(piece.corners)
+    if angle in {90, 270}:
+        across = abs((ax + bx) - (cx + dx)) / 2
+        middle = sum(xs) / 4
+        left, right = middle - across / 2, middle + across / 2
+        return Line(piece.text, left, min(ys), right, max(ys), _SIZE_OF_HEIGHT * across, (), angle)
+    height = abs((dy + cy) - (ay + by)) / 2 or max(ys) - min(ys)
+    middle = sum(ys) / 4
+    top, bottom = middle - height / 2, middle + height / 2
+    return Line(piece.text, min(xs), top, max(xs), bottom, _SIZE_OF_HEIGHT * height, (), angle)
+
+
+def scaled(line: Line, factor: float) -> Line:
+    """A recognised line in a picture of another size."""
+    left, top, right, bottom, size = (value * factor for value in line[1:6])
+    return Line(line.text, left, top, right, bottom, size, (), line.angle)
+
+
+def skew(quads: Iterable[Quad]) -> float:
+    """By how many degrees the page leans clockwise: the median of the long pieces, 0 where they do not agree."""
+    leans = [(_direction(quad) - _quarters(quad) + 180) % 360 - 180 for quad in quads if _is_long(quad)]
+    if not leans:
+        return 0.0
+    median = statistics.median(leans)
+    agreeing = sum(abs(lean - median) <= _AGREEING for lean in leans)
+    return median if _LEAST_SKEW <= abs(median) <= MAX_SKEW and agreeing > 0.6 * len(leans) else 0.0
+
+
+def rotated(quad: Quad, degrees: float, middle: Point) -> Quad:
+    """The corners turned clockwise about a point."""
+    sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
+    a, b, c, d = (
+        (
+            middle[0] + (x - middle[0]) * cosine - (y - middle[1]) * sine,
+            middle[1] + (x - middle[0]) * sine + (y - middle[1]) * cosine,
+        )
+        for x, y in quad
+    )
+    return (a, b, c, d)
+
+
+def upright(content: PageContent) -> tuple[PageContent, int]:
+    """The page turned so that most of its text runs across, and by how many degrees it was turned clockwise before.
+
+    For recognised text: the places of words in a line are lost.
+    """
+    weights: Counter[int] = Counter()
+    for line in content.lines:
+        weights[line.angle] += len(line.text)
+    angle = max(weights, key=lambda key: (weights[key], -key), default=0)
+    if angle not in {90, 180, 270}:
+        return content, 0
+    lines = tuple(_turned(line, angle, content) for line in content.lines)
+    return replace(rotation.level(replace(content, lines=()), angle), lines=lines), angle
+
+
+def _turned(line: Line, angle: int, content: PageContent) -> Line:
+    left, top, right, bottom = rotation.turn_box(line.box, angle, content.width, content.height)
+    own = line.angle if line.angle < 0 else (line.angle - angle) % 360
+    return Line(line.text, left, top, right, bottom, line.size, (), own)
+
+
+def _is_long(quad: Quad) -> bool:
+    return math.dist(quad[0], quad[1]) >= _LONG * math.dist(quad[1], quad[2]) > 0
+
+
+def _direction(quad: Quad) -> float:
+    """Degrees clockwise in which the text runs, from the middle of its start to that of its end."""
+    (ax, ay), (bx, by), (cx, cy), (dx, dy) = quad
+    return math.degrees(math.atan2(by + cy - ay - dy, bx + cx - ax - dx))
+
+
+def _quarters(quad: Quad) -> int:
+    return round(_direction(quad) / 90) * 90 % 360

@@ -1,0 +1,221 @@
+"""Words of a PDF's text layer with their places and styles, and lines made of them."""
+
+import ctypes
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pypdfium2.raw as pdfium_c
+
+from pipeline.reading.fonts import Fonts
+from pipeline.reading.layout.model import PLAIN, Line, Span, Style
+from pipeline.reading.pdfium import Page
+
+_ASCENT, _DESCENT = 0.75, 0.25  # of the font's size: a font's own figures may be anything
+_GAP = 1.2  # text sizes between two words, from which they are separate pieces
+_DROPPED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
+_LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
+
+_object_address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(
+    ctypes.cast(pdfium_c.FPDFText_GetTextObject, ctypes.c_void_p).value or 0
+)
+"""`FPDFText_GetTextObject` with plain numbers, which compare and hash quickly."""
+
+
+class Word(NamedTuple):
+    """A word, or the part of one in one style. `baseline` is where it stands across its own direction."""
+
+    text: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+    size: float
+    style: Style
+    angle: int
+    spaced: bool
+
+    @property
+    def start(self) -> float:
+        """Where it starts along its own direction."""
+        if self.angle == 0:
+            return self.left
+        return {0: self.left, 90: self.top, 180: -self.right, 270: -self.bottom}.get(self.angle, self.left)
+
+    @property
+    def end(self) -> float:
+        if self.angle == 0:
+            return self.right
+        return {0: self.right, 90: self.bottom, 180: -self.left, 270: -self.top}.get(self.angle, self.right)
+
+    @property
+    def foot(self) -> float:
+        """Where it ends below its own baseline; grows in the direction of the next line."""
+        if self.angle == 0:
+            return self.bottom
+        return {0: self.bottom, 90: -self.left, 180: -self.top, 270: self.right}.get(self.angle, self.bottom)
+
+
+class _Setting(NamedTuple):
+    """What all characters of a text object share."""
+
+    style: Style
+    size: float
+    angle: int
+
+
+class Glyphs:
+    """Asks PDFium about the characters of one page."""
+
+    def __init__(self, handle: Any, page: Page) -> None:
+        self._handle = handle
+        self._address = ctypes.cast(handle, ctypes.c_void_p)
+        self.page = page
+        self._fonts = Fonts()
+        self._settings: dict[int, _Setting] = {}
+        self._rect = pdfium_c.FS_RECTF()
+        self._matrix = pdfium_c.FS_MATRIX()
+        self._sides = [ctypes.c_double() for _ in range(4)]
+
+    def word(self, text: str, start: int, end: int, before: Word | None) -> list[Word]:
+        """The word at `start` in the page's text, cut where its style changes."""
+        first, last = _object_address(self._address, start), _object_address(self._address, end - 1)
+        if first == last:
+            made = self._part(text, start, end, first, before)
+            return [made] if made else []
+        parts: list[Word] = []
+        begin, setting = start, self._setting(first, start)
+        for index in range(start + 1, end + 1):
+            address = _object_address(self._address, index) if index < end else 0
+            other = self._setting(address, index) if index < end else None
+            if other is None or not (other is setting or _alike(other, setting)):
+                made = self._part(text, begin, index, _object_address(self._address, begin), before)
+                if made:
+                    parts.append(made._replace(spaced=begin == start))
+                begin, setting = index, other or setting
+        return parts
+
+    def _part(self, text: str, start: int, end: int, address: int, before: Word | None) -> Word | None:
+        clean = _DROPPED.sub("", text[start:end]).translate(_LIGATURES).replace("\u2010", "-")
+        if not clean:
+            return None
+        setting = self._setting(address, start)
+        left, top, right, bottom = self._loose(start)
+        if end - start > 1:
+            other = self._loose(end - 1)
+            left, top = min(left, other[0]), min(top, other[1])
+            right, bottom = max(right, other[2]), max(bottom, other[3])
+        if right <= left and bottom <= top:
+            if before is None:
+                return Word(clean, left, top, right, bottom, setting.size, setting.style, setting.angle, spaced=True)
+            # Glyphs without an extent still have text: it goes where the text before it was.
+            return before._replace(text=clean, spaced=True)
+        if setting.angle == 0:
+            baseline = self._baseline(start)
+            if baseline is not None:
+                top, bottom = baseline - _ASCENT * setting.size, baseline + _DESCENT * setting.size
+        return Word(clean, left, top, right, bottom, setting.size, setting.style, setting.angle, spaced=True)
+
+    def _setting(self, address: int | None, index: int) -> _Setting:
+        if not address:
+            return _Setting(PLAIN, self._size(index, 1.0), 0)
+        setting = self._settings.get(address)
+        if setting is None:
+            setting = self._settings[address] = self._new_setting(address, index)
+        return setting
+
+    def _new_setting(self, address: int, index: int) -> _Setting:
+        style = self._fonts.style(ctypes.cast(address, pdfium_c.FPDF_PAGEOBJECT))
+        matrix = self._matrix
+        if not pdfium_c.FPDFText_GetMatrix(self._handle, index, matrix):
+            return _Setting(style, self._size(index, 1.0), 0)
+        if abs(matrix.b) < 1e-3 * abs(matrix.a) and abs(matrix.c) > 0.1 * abs(matrix.d):
+            style = style._replace(italic=True)
+        angle = math.degrees(math.atan2(-matrix.b, matrix.a)) + self.page.rotation
+        turned = round(angle / 90) * 90
+        aslant = abs(angle - turned) > 5
+        return _Setting(style, self._size(index, math.hypot(matrix.c, matrix.d)), -1 if aslant else turned % 360)
+
+    def _size(self, index: int, scale: float) -> float:
+        """The font's size as displayed; where that cannot be (fonts made of pictures), from a glyph's own height."""
+        size = float(pdfium_c.FPDFText_GetFontSize(self._handle, index)) * scale
+        left, right, bottom, top = self._sides
+        if not pdfium_c.FPDFText_GetCharBox(self._handle, index, left, right, bottom, top):
+            return max(size, 1.0)
+        extent = max(abs(top.value - bottom.value), abs(right.value - left.value))
+        if size > 0.1 and extent < 2.5 * size and (extent > 0.08 * size or extent <= 0.01):
+            return size
+        return max(extent / 0.7, 1.0)
+
+    def _baseline(self, index: int) -> float | None:
+        x, y = self._sides[:2]
+        if not pdfium_c.FPDFText_GetCharOrigin(self._handle, index, x, y):
+            return None
+        return self.page.displayed(x.value, y.value, x.value, y.value)[1]
+
+    def _loose(self, index: int) -> tuple[float, float, float, float]:
+        rect = self._rect
+        if not pdfium_c.FPDFText_GetLooseCharBox(self._handle, index, rect):
+            return (0.0, 0.0, 0.0, 0.0)
+        return self.page.displayed(rect.left, rect.bottom, rect.right, rect.top)
+
+
+def _alike(a: _Setting, b: _Setting) -> bool:
+    return a.style == b.style and a.angle == b.angle and abs(a.size - b.size) < 0.1 * max(a.size, b.size)
+
+
+def pieces(words: Sequence[Word]) -> list[list[Word]]:
+    """The words of one line, cut at wide gaps and where they are turned or stand on another line."""
+    found = [[words[0]]]
+    for before, word in pairwise(words):
+        size = max(before.size, word.size)
+        gap = word.start - before.end
+        apart = gap > _GAP * size or word.end < before.start - _GAP * size or word.angle != before.angle
+        # The next line's raised figure may stand no lower than this line.
+        goes_back = word.start < before.end - 2 * size and abs(word.foot - before.foot) > 0.25 * size
+        if apart or goes_back or abs(word.foot - before.foot) > 0.8 * size:
+            found.append([])
+        found[-1].append(word)
+    return found
+
+
+def as_line(words: Sequence[Word], ending: str = "") -> Line:
+    """The words as a line, with what is raised or lowered marked; `ending` is put after the last word."""
+    size = _main_size(words)
+    main = [word for word in words if word.size == size]
+    foot = main[0].foot
+    spans = [_span(word, size, foot) for word in words]
+    if ending:
+        spans[-1] = spans[-1]._replace(text=spans[-1].text + ending)
+    text = "".join(f" {span.text}" if span.spaced else span.text for span in spans).strip()
+    left, right = min(word.left for word in words), max(word.right for word in words)
+    if main[0].angle == 0:
+        top, bottom = min(word.top for word in main), max(word.bottom for word in main)
+    else:
+        top, bottom = min(word.top for word in words), max(word.bottom for word in words)
+    return Line(text, left, top, right, bottom, size, tuple(spans), main[0].angle)
+
+
+def _main_size(words: Sequence[Word]) -> float:
+    size = words[0].size
+    if all(word.size == size for word in words):
+        return size
+    sizes: Counter[float] = Counter()
+    for word in words:
+        sizes[word.size] += len(word.text)
+    return max(sizes, key=lambda size: (sizes[size], size))
+
+
+def _span(word: Word, size: float, foot: float) -> Span:
+    style = word.style
+    if word.size < 0.85 * size:
+        # The foot of a smaller word on the same baseline is higher already.
+        rise = foot - word.foot - _DESCENT * (size - word.size)
+        if rise > 0.12 * size:
+            style = style._replace(shift=1)
+        elif rise < -0.08 * size:
+            style = style._replace(shift=-1)
+    return Span(word.text, word.left, word.right, style, word.spaced)

@@ -1,0 +1,232 @@
+"""Python's way in to the documents flow.
+
+>>> from tasks.documents import submit
+>>> document = submit("report.pdf").wait()
+>>> print(document.status.name, document.read_text()[:80])
+
+Every function returns plain typed objects; a document has `wait()`. All raise `UserError` with a sentence for people.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from redis import RedisError
+
+from pipeline.engine import events
+from pipeline.engine.errors import UserError
+from pipeline.engine.logs import configure_as_library
+from pipeline.flows.documents import files, queries, service, submission
+from pipeline.flows.documents.rules.result import layout_json
+from pipeline.flows.documents.service import Choice, UnknownDocument
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.submission import Options
+from pipeline.flows.documents.views import AttemptView, DocumentView, Figures, PageView
+from pipeline.storage.context import get_context
+from tasks.documents.canvas import FLOW, announce, launch
+
+__all__ = [
+    "AttemptView", "Choice", "Document", "DocumentStatus", "Figures", "Options", "PageStatus", "PageView",
+    "UnknownDocument", "UserError", "attempts", "cancel", "delete", "figures", "list_documents", "pages", "pause",
+    "promote", "remerge", "resume", "retry", "retry_failed", "retry_page", "status", "submit", "watch",
+]  # fmt: skip
+
+configure_as_library()
+
+_LOOK_AGAIN_S = 1.0
+"""The longest time between two looks at the row while waiting; events only make it shorter."""
+
+
+@dataclass(frozen=True)
+class Document(DocumentView):
+    """A document as it was when asked for."""
+
+    @property
+    def settled(self) -> bool:
+        """At rest, or paused: waiting on makes no sense."""
+        return self.at_rest or self.status is DocumentStatus.PAUSED
+
+    def wait(self, timeout_s: float | None = None) -> "Document":
+        """Wait until nothing more happens by itself (or until it is paused); the document as it is then.
+
+        Raises `TimeoutError` after `timeout_s` seconds.
+        """
+        latest = self
+        for latest in watch([self.id], timeout_s=timeout_s):  # noqa: B007  # the last one is the answer
+            pass
+        return latest
+
+    def read_text(self) -> str:
+        """The merged Markdown. Raises `UserError` where there is none yet."""
+        if not self.merged_path:
+            raise UserError(f"document {self.id} has no result: it is {self.status.name}", code="no_result")
+        return Path(self.merged_path).read_text(encoding="utf-8")
+
+    def layout(self) -> dict[str, Any]:
+        """What stands where on each page: blocks in reading order with their boxes, as JSON holds them."""
+        context = get_context()
+        return layout_json(self, queries.pages(context, self.id), queries.layouts(context, self.id))
+
+    @property
+    def pictures_folder(self) -> Path | None:
+        """The pictures that the merged Markdown links to; None if there are none."""
+        folder = files.pictures_folder(get_context().settings, self.id)
+        return folder if self.merged_path and folder.is_dir() else None
+
+    @property
+    def manifest_path(self) -> Path | None:
+        """The manifest beside the merged Markdown."""
+        return files.manifest_path(Path(self.merged_path)) if self.merged_path else None
+
+
+class _Listener:
+    """Waits for an event of some documents, or just waits while Redis is away."""
+
+    def __init__(self) -> None:
+        self._redis = get_context().redis
+        try:
+            self._after = events.last_id(self._redis)
+        except RedisError:
+            self._after = "$"
+
+    def pause(self, document_ids: set[str], longest_s: float) -> None:
+        deadline = time.monotonic() + longest_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            try:
+                for event_id, found in events.read(self._redis, self._after, left_s):
+                    self._after = event_id
+                    if found.get("document") in document_ids:
+                        return
+            except RedisError:
+                time.sleep(min(left_s, 0.5))
+
+
+def watch(
+    document_ids: Sequence[str], *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None
+) -> Iterator[Document]:
+    """Each document as it is now, and again whenever it changed, until all have settled.
+
+    `idle` is called about once a second. Raises `TimeoutError` after `timeout_s` seconds.
+    """
+    deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    listener = _Listener()
+    seen: dict[str, Document] = {}
+    waiting = set(document_ids)
+    looked = time.monotonic()
+    while waiting:
+        found = [_document(view) for view in queries.documents_by_id(get_context(), waiting)]
+        for document in found:
+            if seen.get(document.id) != document:
+                seen[document.id] = document
+                yield document
+        gone = waiting - {document.id for document in found}
+        if gone:
+            raise UnknownDocument(min(gone))
+        waiting = {document_id for document_id in waiting if not seen[document_id].settled}
+        left_s = min(_LOOK_AGAIN_S, deadline - time.monotonic())
+        if waiting and left_s <= 0:
+            raise TimeoutError(f"{len(waiting)} documents have not settled after {timeout_s} s")
+        if waiting:
+            listener.pause(waiting, left_s)
+        if time.monotonic() - looked >= _LOOK_AGAIN_S:
+            looked = time.monotonic()
+            idle()
+
+
+def submit(path: str | PathLike[str], options: Options | None = None, **choices: str | bool) -> Document:
+    """Submit a file; the document that will hold its text.
+
+    Options as keywords or as an `Options`: page_range, provider, model, allow_partial, use_cache, pictures, fresh.
+    The same content and options give the same document, unless `fresh`.
+    """
+    chosen = options or Options(**choices)  # type: ignore[arg-type]
+    return _launched(submission.submit(get_context(), Path(path), chosen))
+
+
+def status(document_id: str) -> Document:
+    """The document as it is now."""
+    return _document(queries.document(get_context(), document_id))
+
+
+def list_documents(*, status: DocumentStatus | None = None, limit: int = 50, offset: int = 0) -> list[Document]:
+    """Documents, the newest first."""
+    found = queries.documents(get_context(), status=status, limit=limit, offset=offset)
+    return [_document(view) for view in found]
+
+
+def pages(document_id: str, *, status: PageStatus | None = None) -> list[PageView]:
+    """The document's pages in order."""
+    return queries.pages(get_context(), document_id, status=status)
+
+
+def attempts(document_id: str, page: int | None = None) -> list[AttemptView]:
+    """Every attempt of the document's pages, or of one of them."""
+    return queries.attempts(get_context(), document_id, page)
+
+
+def figures() -> Figures:
+    """Documents and pages by state, and the last hour's throughput."""
+    return queries.figures(get_context())
+
+
+def cancel(document_id: str) -> Document:
+    """Stop it. Always wins over whatever is under way."""
+    return _told(service.cancel(get_context(), document_id))
+
+
+def pause(document_id: str) -> Document:
+    """Let pages under way end and begin no others."""
+    return _told(service.pause(get_context(), document_id))
+
+
+def resume(document_id: str) -> Document:
+    """Go on with a paused document."""
+    return _launched(service.resume(get_context(), document_id))
+
+
+def retry(document_id: str, *, provider: str = "", model: str = "", fresh: bool = False) -> Document:
+    """Do the whole document anew. `fresh`: do not take over what the cache knows."""
+    return _launched(service.retry(get_context(), document_id, Choice(provider, model), fresh=fresh))
+
+
+def retry_failed(document_id: str, *, provider: str = "", model: str = "") -> Document:
+    """Convert the failed pages again."""
+    return _launched(service.retry_failed(get_context(), document_id, Choice(provider, model)))
+
+
+def retry_page(document_id: str, page: int, *, provider: str = "", model: str = "") -> Document:
+    """Convert one page again; its old text stays until the new one is there."""
+    return _launched(service.retry_page(get_context(), document_id, page, Choice(provider, model)))
+
+
+def remerge(document_id: str, *, allow_partial: bool = False) -> Document:
+    """Merge the pages again."""
+    return _launched(service.remerge(get_context(), document_id, allow_partial=allow_partial))
+
+
+def promote(document_id: str, page: int, attempt_id: int) -> Document:
+    """Make the text of an older attempt the page's text."""
+    return _launched(service.promote(get_context(), document_id, page, attempt_id))
+
+
+def delete(document_id: str) -> None:
+    """Delete the document with its pages, attempts and files."""
+    service.remove(get_context(), document_id)
+    events.publish(get_context().redis, FLOW, "deleted", document=document_id)
+
+
+def _launched(view: DocumentView) -> Document:
+    launch(view.id)
+    return _told(view)
+
+
+def _told(view: DocumentView) -> Document:
+    announce(view.id)
+    return _document(view)
+
+
+def _document(view: DocumentView) -> Document:
+    return Document(**{field.name: getattr(view, field.name) for field in fields(DocumentView)})

@@ -1,0 +1,109 @@
+"""Python's way in to the music flow.
+
+>>> from tasks import music
+>>> music.start(skip_sync=True, limit=100)
+>>> [match.song.title for match in music.search("a rainy night").matches]
+
+Every function returns plain typed objects. All raise `UserError` with a sentence for people.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.engine.errors import UserError
+from pipeline.flows.music import estimate as estimating
+from pipeline.flows.music import queries, service
+from pipeline.flows.music import search as searching
+from pipeline.flows.music.library import sync as syncing
+from pipeline.flows.music.library.songs import SyncReport
+from pipeline.flows.music.library.sync import OnPage
+from pipeline.flows.music.service import AlreadyRunning, StartOptions
+from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus
+from pipeline.flows.music.views import BatchView, Estimate, Found, MusicStatus, RunView, SongView
+from pipeline.storage.context import get_context
+from tasks.music.canvas import announce, launch
+
+__all__ = [
+    "AlreadyRunning", "BatchStatus", "BatchView", "Estimate", "Found", "Mode", "MusicStatus", "PipelineState",
+    "RunView", "SongStatus", "SongView", "StartOptions", "SyncReport", "UserError", "batches", "estimate", "pause",
+    "resume", "search", "searchable", "show", "similar", "songs", "start", "status", "stop", "sync",
+]  # fmt: skip
+
+
+def sync(on_page: OnPage = lambda seen, total: None, folder: Path | None = None) -> SyncReport:  # noqa: ARG005
+    """Bring the songs in step with the music library (or `folder`), here and now."""
+    return syncing.sync(get_context(), on_page, folder)
+
+
+def start(options: StartOptions | None = None, **choices: Any) -> RunView:
+    """Begin a run. Options as keywords or as `StartOptions`: mode, skip_sync, limit, failed.
+
+    Raises `AlreadyRunning` if one is active.
+    """
+    return _launched(service.start(get_context(), replace(options or StartOptions(), **choices)))
+
+
+def estimate(options: StartOptions | None = None, **choices: Any) -> Estimate:
+    """What `start` with these options would do: a dry run, which writes nothing."""
+    return estimating.estimate(get_context(), replace(options or StartOptions(), **choices))
+
+
+def pause() -> RunView:
+    """Let calls under way end and begin no others."""
+    view = service.pause(get_context())
+    announce()
+    return view
+
+
+def resume() -> RunView:
+    """Go on with a paused run."""
+    return _launched(service.resume(get_context()))
+
+
+def stop() -> RunView:
+    """End the run. What was paid for is kept."""
+    view = service.stop(get_context())
+    announce()
+    return view
+
+
+def status() -> MusicStatus:
+    """How the pipeline stands."""
+    return queries.status(get_context())
+
+
+def show(reference: str) -> SongView:
+    """A song by its number, its library's id or its title."""
+    return queries.song(get_context(), reference)
+
+
+def songs(*, status: SongStatus | None = None, limit: int = 50, offset: int = 0) -> list[SongView]:
+    """Songs, in the order in which they came."""
+    return queries.songs(get_context(), status=status, limit=limit, offset=offset)
+
+
+def batches(*, status: BatchStatus | None = None, limit: int = 50) -> list[BatchView]:
+    """Batches, the newest first; failed ones say why."""
+    return queries.batches(get_context(), status=status, limit=limit)
+
+
+def search(words: str, limit: int = 10) -> Found:
+    """Songs for a mood."""
+    return searching.for_mood(get_context(), words, limit)
+
+
+def searchable() -> int:
+    """Songs that a search for a mood could find."""
+    return searching.searchable(get_context())
+
+
+def similar(reference: str, limit: int = 10) -> Found:
+    """Songs like this one."""
+    return searching.like_song(get_context(), reference, limit)
+
+
+def _launched(view: RunView) -> RunView:
+    launch(view.id)
+    announce()
+    return queries.last_run(get_context()) or view

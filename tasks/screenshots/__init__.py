@@ -1,0 +1,233 @@
+"""Python's way in to the screenshots flow.
+
+>>> from tasks import screenshots
+>>> screenshots.ingest("desk.png", source="screen:0", app="Firefox", window_title="Invoices")
+>>> [hit.node.title for hit in screenshots.search("invoice from March").hits]
+
+Every function returns plain typed objects. All raise `UserError` with a sentence for people.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, tzinfo
+from os import PathLike
+from pathlib import Path
+
+from pipeline.engine import quota
+from pipeline.engine.errors import UserError
+from pipeline.engine.logs import configure_as_library
+from pipeline.flows.screenshots import queries, recovery
+from pipeline.flows.screenshots import search as finding
+from pipeline.flows.screenshots import status as standing
+from pipeline.flows.screenshots.frames import buffer, files
+from pipeline.flows.screenshots.frames import intake as taking
+from pipeline.flows.screenshots.frames import rejections as ledger
+from pipeline.flows.screenshots.frames.intake import Frame, Taken
+from pipeline.flows.screenshots.graph import deletion
+from pipeline.flows.screenshots.graph.deletion import Forgotten
+from pipeline.flows.screenshots.queries import Extent
+from pipeline.flows.screenshots.recovery import DeadLetter
+from pipeline.flows.screenshots.states import DERIVED, NodeKind, WorkStatus
+from pipeline.flows.screenshots.views import (
+    BatchView,
+    EdgeView,
+    Found,
+    Hour,
+    NodeDetail,
+    NodeView,
+    OriginView,
+    RejectionView,
+    ScreenshotView,
+    SourceView,
+    Status,
+    ThreadView,
+    view_of,
+)
+from pipeline.storage.context import Context, get_context
+from tasks.screenshots.canvas import launch, tend, wake_in
+
+__all__ = [
+    "BatchView", "DeadLetter", "Extent", "Forgotten", "Found", "Frame", "Hour", "NodeDetail", "NodeView",
+    "RejectionView", "ScreenshotView", "SourceView", "Status", "Taken", "UserError", "WorkStatus", "batch_now",
+    "batches", "dead_letters", "extent", "follow", "forget", "ingest", "leave_out", "rejections", "replay",
+    "screenshot", "search", "set_active", "show", "sources", "status", "time_zone", "timeline",
+]  # fmt: skip
+
+configure_as_library()
+
+_LOOK_AGAIN_S = 0.5
+
+
+def ingest(
+    picture: str | PathLike[str] | bytes, *, source: str, app: str = "", window_title: str = "",
+    at: datetime | None = None,
+) -> Taken:  # fmt: skip
+    """Take a frame in: a file, whose content is copied, or its bytes. `at`: when it was captured.
+
+    Without `at` it is the file's time, or now for bytes; so a file that is added twice is known the second time.
+    """
+    context = get_context()
+    frame = picture if isinstance(picture, bytes) else Path(picture)
+    taken = taking.ingest(context, frame, Frame(source, at or _captured_at(frame), app, window_title))
+    if taken.batches or taken.reason == "known":
+        launch()
+    if taken.accepted:
+        wake_in(buffer.next_look_s(context))
+    return taken
+
+
+def batch_now(source: str) -> None:
+    """Have a source's frames looked at without waiting for more of them, when nothing is to follow soon."""
+    buffer.batch_now(get_context(), source)
+    launch()
+
+
+def leave_out(frame: Frame) -> None:
+    """Note in the ledger that a frame was not even captured, since a person excluded what it would have shown."""
+    context = get_context()
+    now = datetime.now(UTC)
+    context.db.run(lambda session: ledger.note(session, frame.source, frame.ts, "excluded", now))
+
+
+def _captured_at(picture: Path | bytes) -> datetime:
+    try:
+        return datetime.now(UTC) if isinstance(picture, bytes) else datetime.fromtimestamp(picture.stat().st_mtime, UTC)
+    except OSError:
+        return datetime.now(UTC)  # it cannot be read: taking it in says why
+
+
+def follow(
+    shot_ids: Sequence[int], *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None
+) -> Iterator[dict[int, WorkStatus]]:
+    """How these frames stand, again and again, until each is analysed, or was given up, or is gone.
+
+    `idle` is called at each look. Raises `TimeoutError` after `timeout_s` seconds.
+    """
+    deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        found = queries.states_of(get_context(), shot_ids)
+        yield found
+        left = sum(state not in {WorkStatus.SUCCEEDED, WorkStatus.FAILED_PERMANENT} for state in found.values())
+        if not left:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{left} screenshots are not analysed after {timeout_s} s")
+        idle()
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def search(words: str, since: datetime | None = None, app: str = "", limit: int = 10) -> Found:
+    """Nodes for these words, best first, by text and by vectors. Asks the provider of embeddings, if there is one."""
+    return finding.find(get_context(), words, since=since, app=app, limit=limit)
+
+
+def timeline(
+    *, since: datetime | None = None, until: datetime | None = None, thread: str = "", derived: bool = False,
+    limit: int = 500,
+) -> list[Hour]:  # fmt: skip
+    """What happened, by hour and thread; the latest `limit`. `derived`: knowledge, state, procedure and plan, too."""
+    context = get_context()
+    kinds = (NodeKind.EVENT, *DERIVED) if derived else (NodeKind.EVENT,)
+    hours = queries.timeline(
+        context, since=since, until=until, thread=thread, kinds=kinds, zone=time_zone(), limit=limit
+    )
+    return [
+        Hour(hour.begins_at, hour.thread_id, hour.thread_title, [view_of(NodeView, row) for row in hour.nodes])
+        for hour in hours
+    ]
+
+
+def show(node_id: int) -> NodeDetail:
+    """A node with what it rests on, or the one that it went into."""
+    found = queries.show(get_context(), node_id)
+    return NodeDetail(
+        found.asked_id,
+        view_of(NodeView, found.node),
+        view_of(ThreadView, found.thread) if found.thread is not None else None,
+        [_screenshot(row) for row in found.screenshots],
+        [view_of(OriginView, row) for row in found.provenance],
+        found.calls,
+        [view_of(EdgeView, row) for row in found.edges],
+        [view_of(NodeView, row) for row in found.merged],
+    )
+
+
+def screenshot(shot_id: int) -> ScreenshotView:
+    """A frame."""
+    return _screenshot(queries.screenshot(get_context(), shot_id))
+
+
+def _screenshot(row: object) -> ScreenshotView:
+    view = view_of(ScreenshotView, row)
+    file = str(getattr(row, "file"))  # noqa: B009  # a row, whose type has no names
+    kept = view.storage_state == "stored"
+    return replace(view, path=files.path_of(get_context().settings, file) if kept else None)
+
+
+def status() -> Status:
+    """How the flow stands."""
+    return standing.status(get_context())
+
+
+def sources() -> list[SourceView]:
+    """Screens and windows that frames came from."""
+    found = queries.sources(get_context())
+    return [view_of(SourceView, one.row, frames=one.frames, rejected=one.rejected) for one in found]
+
+
+def set_active(key: str, active: bool) -> None:
+    """From now on, frames of this source are taken, or refused."""
+    taking.set_active(get_context(), key, active)
+
+
+def batches(*, status: WorkStatus | None = None, limit: int = 50) -> list[BatchView]:
+    """Batches, the newest first."""
+    return [view_of(BatchView, row) for row in queries.batches(get_context(), status=status, limit=limit)]
+
+
+def rejections(*, source: str = "", limit: int = 50) -> list[RejectionView]:
+    """Frames that were not accepted, the newest first."""
+    return [view_of(RejectionView, row) for row in queries.rejections(get_context(), source=source, limit=limit)]
+
+
+def dead_letters(limit: int = 100) -> list[DeadLetter]:
+    """Work that was given up, the latest first, with the reasons."""
+    return recovery.dead_letters(get_context(), limit)
+
+
+def replay(kind: str, ids: Sequence[int] | None = None) -> list[int]:
+    """Try dead letters again, these or all of the kind (`batch` or `merge`); the ids of those that were."""
+    context = get_context()
+    done = recovery.replay(context, kind, ids)
+    _freed(context)
+    return done
+
+
+def extent(since: datetime, until: datetime) -> Extent:
+    """What `forget` would delete."""
+    return queries.extent(get_context(), since, until)
+
+
+def forget(since: datetime, until: datetime) -> Forgotten:
+    """Delete frames captured in [since, until) and all that was derived from them."""
+    context = get_context()
+    done = deletion.forget(context, since, until)
+    # What was merged with something that is gone is merged anew, and frames of broken-up batches are batched again.
+    _freed(context)
+    return done
+
+
+def time_zone() -> tzinfo:
+    """The zone that people are told times in. Raises `UserError` if there is none of the configured name."""
+    name = get_context().settings.screenshots.time_zone
+    try:
+        return quota.zone(name)
+    except ValueError as error:
+        raise UserError(f"PENSTOCK_SCREENSHOTS__TIME_ZONE: {error}", code="bad_zone") from error
+
+
+def _freed(context: Context) -> None:
+    """After the commit: batches, merges, vectors and the buffer may all have something to do again."""
+    if context.online:
+        tend()

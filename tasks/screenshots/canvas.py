@@ -1,0 +1,327 @@
+"""The screenshots flow as Celery tasks. A batch's canvas:
+`chain(begin ⇒ chord(analyse × shards, merge_shards), expand, merge_nodes ⇒ group(merge_node × places))`.
+
+Messages carry ids only and are nudges: each task looks at the row and does what is to be done, or nothing.
+"""
+
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from billiard.exceptions import SoftTimeLimitExceeded
+from celery import Signature, chain, chord, group
+from celery.result import denied_join_result
+from kombu.exceptions import OperationalError
+from redis import RedisError
+
+from pipeline.engine import deliveries
+from pipeline.engine.leases import Leases
+from pipeline.engine.wakeups import plan_wakeup
+from pipeline.flows.screenshots import events, plan, recovery
+from pipeline.flows.screenshots.frames import buffer, retention
+from pipeline.flows.screenshots.live import SCREENSHOT_TEXT, SCREENSHOT_VISION, screenshots_in_force
+from pipeline.flows.screenshots.plan import BatchLaunch
+from pipeline.flows.screenshots.routes import CONTROL, CPU, routes
+from pipeline.flows.screenshots.states import Step, WorkStatus
+from pipeline.flows.screenshots.work import batch as working
+from pipeline.flows.screenshots.work import embedding, merge, shard
+from pipeline.flows.screenshots.work.analysis import ShardWork
+from pipeline.flows.screenshots.work.batch import FLOW
+from pipeline.flows.screenshots.work.expansion import ExpandWork, Made
+from pipeline.flows.screenshots.work.merge_lane import MergeWork
+from pipeline.providers import gates
+from pipeline.storage.context import Context, get_context
+from tasks.app import app
+from tasks.documents.canvas import owner, take_place_again
+from tasks.presence import holder_of
+
+log = structlog.get_logger(__name__)
+URGENT, FILLER = 0, 3
+"""Priorities of messages in Redis: steps of three, the lowest number first."""
+LANE_TTL_S = 60.0
+"""How long a message that merges or embeds counts as at work, at least."""
+
+
+def launch() -> None:
+    """Send whatever rows say is to be done; nothing if nothing is. The only way work begins.
+
+    A broker that is away costs time, not work: the sweeper launches what nobody did.
+    """
+    context = get_context()
+    if not context.online:
+        return
+    try:
+        # Denied: else the client subscribes to a result that nobody reads, and tries for 20 s if Redis is away.
+        with denied_join_result():
+            for batch in plan.plan(context):
+                canvas(batch).apply_async()
+    except OperationalError as error:
+        log.warning("launch.postponed", flow=FLOW, error=type(error).__name__)
+
+
+def canvas(batch: BatchLaunch) -> Signature:
+    """What is left of a batch's way, from its step on."""
+    expanding = expand.si(batch.id, batch.expand).set(queue=batch.expand, priority=priority(batch.expand, batch.filler))
+    rest = [expanding, merge_nodes.si()]
+    return chain(begin.si(batch.id, batch.filler), *rest) if batch.step is Step.ANALYSE else chain(*rest)
+
+
+@app.task(bind=True, name="screenshots.begin")
+def begin(self: Any, batch_id: int, filler: bool = False) -> None:
+    """Claim a batch, and replace itself with its shards and what merges their results."""
+    context = get_context()
+    found = working.begin(context, batch_id)
+    if found is None:
+        self.request.chain = None
+        return
+    if found.is_new:
+        events.started(context, found.row)
+    if not found.due:
+        _merge_shards(self, batch_id)
+        return
+    queue = routes(context).analyse
+    urgency = priority(queue, filler)
+    header = [_analysing(context, batch_id, queue, urgency) for _ in range(found.due)]
+    raise self.replace(chord(group(header), merge_shards.si(batch_id)))
+
+
+@app.task(bind=True, name="screenshots.analyse", ignore_result=True)
+def analyse(self: Any, batch_id: int, queue: str, hop: str = "") -> None:
+    """Have one shard of the batch looked at, and store what was seen."""
+    with deliveries.first(owner(self, hop).request_id) as is_first:
+        if is_first:
+            _analyse(self, batch_id, queue, hop)
+
+
+def _analyse(self: Any, batch_id: int, queue: str, hop: str) -> None:
+    context = get_context()
+    passage = gates.passage(context, queue, holder_of(self.request.id))
+    with ShardWork(context, batch_id, queue, owner(self, hop), passage, SoftTimeLimitExceeded) as work:
+        looked = work.run()
+    if looked.again:
+        take_place_again(self.request, _analysing(context, batch_id, queue, _own(self), uuid4().hex[:8]))
+
+
+def _analysing(context: Context, batch_id: int, queue: str, urgency: int, hop: str = "") -> Signature:
+    signature = analyse.si(batch_id, queue, hop).set(queue=queue, priority=urgency)
+    if queue == CPU:
+        # Threads have no such limit: there, calls have.
+        settings = context.settings
+        limit_s = settings.documents.page_timeout_s * settings.screenshots.shard_size
+        signature.set(soft_time_limit=limit_s, time_limit=limit_s + 30)
+    return signature
+
+
+def priority(queue: str, filler: bool) -> int:
+    """How urgent a message is. Only in the flow's own queues one lets others pass: elsewhere it would never have a turn
+    while another flow is busy."""
+    return FILLER if filler and queue in {SCREENSHOT_VISION, SCREENSHOT_TEXT} else URGENT
+
+
+def _own(task: Any) -> int:
+    """How urgent the message is that a task works on."""
+    return (task.request.delivery_info or {}).get("priority") or URGENT
+
+
+@app.task(bind=True, name="screenshots.merge_shards")
+def merge_shards(self: Any, batch_id: int) -> None:
+    """All messages for the shards have ended: what they found is merged, or the batch waits, or is given up."""
+    _merge_shards(self, batch_id)
+
+
+def _merge_shards(self: Any, batch_id: int) -> None:
+    context = get_context()
+    settled = shard.settle(context, batch_id)
+    if settled.status is not WorkStatus.PENDING:
+        self.request.chain = None
+    if settled.status in {WorkStatus.FAILED, WorkStatus.FAILED_PERMANENT}:
+        events.finished(context, batch_id)
+    wake_in(settled.retry_in_s)
+    launch()
+
+
+@app.task(bind=True, name="screenshots.expand")
+def expand(self: Any, batch_id: int, queue: str, hop: str = "") -> None:
+    """Make nodes of what was seen: by the text model, or as it stands."""
+    with deliveries.first(owner(self, hop).request_id) as is_first:
+        if not is_first:
+            self.request.chain = None
+            return
+        context = get_context()
+        passage = gates.passage(context, queue, holder_of(self.request.id))
+        with ExpandWork(context, batch_id, queue, owner(self, hop), passage) as work:
+            made = work.run()
+        _expanded(self, context, batch_id, queue, made)
+
+
+def _expanded(self: Any, context: Context, batch_id: int, queue: str, made: Made) -> None:
+    if made.again:
+        # The rest of the chain is launched from rows when it is done.
+        again = expand.si(batch_id, queue, uuid4().hex[:8])
+        again.set(queue=queue, priority=_own(self)).apply_async()
+    if not made.done:
+        self.request.chain = None
+    if made.unit is not None and not made.again:
+        events.finished(context, batch_id)
+    if made.done:
+        if not self.request.chain:
+            merge_nodes.si().apply_async()
+        if not screenshots_in_force(context).retention_days:
+            retention.expire(context)
+        go_on_embedding()
+    wake_in(made.retry_in_s)
+    launch()
+
+
+@app.task(bind=True, name="screenshots.merge_nodes", ignore_result=True)
+def merge_nodes(self: Any) -> None:
+    """Settle nodes that have nothing to be merged with, and send messages for the merges of the others."""
+    with deliveries.first(owner(self).request_id) as is_first:
+        if is_first:
+            _merge_nodes(self)
+
+
+def _merge_nodes(self: Any) -> None:
+    context = get_context()
+    queue = routes(context).merge
+    with MergeWork(context, CONTROL, owner(self), None) as work:
+        joined = work.run(alone=queue != CONTROL)
+    if joined.done:
+        go_on_embedding()
+    wake_in(joined.retry_in_s)
+    workers = screenshots_in_force(context).merge_workers
+    lanes = [
+        merge_node.si(queue).set(queue=queue, task_id=ticket)
+        for ticket in (uuid4().hex for _ in range(min(merge.waiting(context), workers)))
+        if merge_places(context).acquire(ticket, LANE_TTL_S)
+    ]
+    if lanes:
+        group(lanes).apply_async()
+
+
+@app.task(bind=True, name="screenshots.merge_node", ignore_result=True)
+def merge_node(self: Any, queue: str, hop: str = "") -> None:
+    """Merge one node into another, and queue up again if more wait."""
+    with deliveries.first(owner(self, hop).request_id) as is_first:
+        if is_first:
+            _merge_node(self, queue, hop)
+
+
+def _merge_node(self: Any, queue: str, hop: str) -> None:
+    context = get_context()
+    passage = gates.passage(context, queue, holder_of(self.request.id))
+    places = merge_places(context)
+    with MergeWork(context, queue, owner(self, hop), passage) as work:
+        if not places.acquire(self.request.id, LANE_TTL_S):
+            return  # an extra message: all places are taken
+        joined = work.run()
+    wake_in(joined.retry_in_s)
+    if joined.done:
+        go_on_embedding()
+    if joined.done and merge.waiting(context):
+        places.acquire(self.request.id, LANE_TTL_S)
+        take_place_again(self.request, merge_node.si(queue, uuid4().hex[:8]).set(queue=queue))
+    else:
+        places.release(self.request.id)
+
+
+def merge_places(context: Context) -> Leases:
+    """Messages for merges that wait or are at work. One that is lost gives its place back by itself."""
+    return Leases(context.redis, "screenshots:merges", screenshots_in_force(context).merge_workers)
+
+
+@app.task(bind=True, name="screenshots.embed", ignore_result=True)
+def embed(self: Any, queue: str, portion: int = embedding.PORTION, hop: str = "") -> None:
+    """Make the vectors of some nodes, and queue up again if more wait. One such message at a time is enough."""
+    with deliveries.first(owner(self, hop).request_id) as is_first:
+        if is_first:
+            _embed(self, queue, portion)
+
+
+def _embed(self: Any, queue: str, portion: int) -> None:
+    context = get_context()
+    place = embed_place(context)
+    passage = gates.passage(context, queue, holder_of(self.request.id))
+    # Longer than the call: nobody else makes the same vectors meanwhile.
+    calls = context.settings.providers.get(context.settings.screenshots.embeddings_provider)
+    if not place.acquire(self.request.id, LANE_TTL_S + (calls.timeout_s if calls else 0)):
+        if passage is not None:
+            passage.leave()
+        return
+    done = embedding.embed(context, passage, portion)
+    wake_in(done.retry_in_s)
+    if done.portion:
+        place.acquire(self.request.id, LANE_TTL_S)
+        take_place_again(self.request, embed.si(queue, done.portion, uuid4().hex[:8]).set(queue=queue))
+    elif done.retry_in_s:
+        place.acquire(self.request.id, done.retry_in_s)  # nobody else takes it until then
+    else:
+        place.release(self.request.id)
+
+
+def embed_place(context: Context) -> Leases:
+    """The one message for vectors that waits or is at work."""
+    return Leases(context.redis, "screenshots:embed", limit=1)
+
+
+def go_on_embedding() -> None:
+    """See to the vectors of nodes that wait for one, unless somebody does, or nobody may."""
+    context = get_context()
+    queue = routes(context).embed
+    ticket = uuid4().hex
+    try:
+        if (
+            context.online
+            and not gates.closed_because(context, queue)
+            and embed_place(context).acquire(ticket, LANE_TTL_S)
+        ):
+            embed.si(queue).set(queue=queue, task_id=ticket).apply_async()
+    except (RedisError, OperationalError) as error:
+        log.warning("embedding.postponed", error=type(error).__name__)
+
+
+@app.task(name="screenshots.wake", ignore_result=True)
+def wake() -> None:
+    """Launch what has waited long enough, and see to the next wake-up."""
+    tend()
+
+
+def sweep(absent: set[str]) -> None:
+    """Give back what absent workers held, and launch all that is due."""
+    context = get_context()
+    if recovery.free_lost(context, absent):
+        # Messages of lost workers may be among them: the others take their places again. Not so for vectors, which
+        # nobody claims: whoever makes them may live, and be in a call that is paid for.
+        merge_places(context).clear()
+    tend()
+
+
+def tend() -> None:
+    """Batch frames that waited long enough, and launch all that is due."""
+    context = get_context()
+    for batch in (buffer.batch_ready, buffer.batch_orphans):
+        try:
+            batch(context)
+        except Exception as error:
+            # What one source's rows raise must not keep the others' batches from being launched.
+            log.exception("buffers.not_batched", error=type(error).__name__)
+    launch()
+    try:
+        if merge.waiting(context) and not gates.closed_because(context, routes(context).merge):
+            merge_nodes.si().apply_async()
+        if embedding.waiting(context):
+            go_on_embedding()
+    except (RedisError, OperationalError) as error:
+        log.warning("launch.postponed", flow=FLOW, error=type(error).__name__)
+    waits = [wait for wait in (recovery.next_wait_s(context), buffer.next_look_s(context)) if wait is not None]
+    wake_in(min(waits, default=None))
+
+
+def wake_in(wait_s: float | None) -> None:
+    """See to it that the flow is woken in `wait_s` seconds."""
+    try:
+        if wait_s is not None and get_context().online and plan_wakeup(get_context().redis, FLOW, wait_s):
+            wake.apply_async(countdown=max(0.0, wait_s) + 0.05)
+    except (RedisError, OperationalError) as error:
+        # The sweeper finds what is due.
+        log.warning("wakeup.postponed", flow=FLOW, error=type(error).__name__)
