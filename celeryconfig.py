@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from kombu.entity import Exchange, Queue
 
+from pipeline.flows import FLOWS
 from pipeline.providers.gates import gated_queues
 from pipeline.settings import get_settings
 
@@ -12,7 +13,7 @@ _settings = get_settings()
 broker_url = _settings.broker_url
 result_backend = _settings.broker_url
 worker_consumer = "tasks.consumer:GateConsumer"
-imports = ("tasks.documents.canvas", "tasks.music", "tasks.screenshots.canvas", "tasks.maintenance", "tasks.presence")
+imports = (*(f"tasks.{name}.canvas" for name in FLOWS), "tasks.maintenance", "tasks.presence")
 
 task_queues = tuple(
     Queue(name, Exchange(name), routing_key=name) for name in ("control", "cpu", *gated_queues(_settings))

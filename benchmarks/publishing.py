@@ -66,12 +66,12 @@ def _publish(document_id: str) -> tuple[float, float]:
 
     from pipeline.engine.metrics import queue_depths
     from tasks.app import app
-    from tasks.documents.canvas import convert, launch, merge
+    from tasks.documents.canvas import TASKS, convert, merge
 
     redis = get_context().redis
     redis.delete(QUEUE, "control")
     begun = time.monotonic()
-    launch(document_id)
+    TASKS.launch(document_id)
     launched = time.monotonic()
     follows = merge.si(document_id)
     follows.freeze()

@@ -151,9 +151,10 @@ def _now_and_then(count: int, every_s: float) -> list[int]:
 
 
 def _launch() -> None:
+    from pipeline.flows.screenshots import upkeep
     from tasks.screenshots import canvas
 
-    canvas.launch()
+    canvas.TASKS.launch(upkeep.BATCHES)
 
 
 def _done(batches: Sequence[int]) -> int:

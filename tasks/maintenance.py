@@ -1,4 +1,4 @@
-"""Beat's tasks: the sweeper, and cleaning up. Two beats do no harm: each tick is taken by one of them."""
+"""Beat's tasks: the sweeper, the watchdog, and cleaning up. Two beats do no harm: one of them takes each tick."""
 
 from uuid import uuid4
 
@@ -6,41 +6,35 @@ import structlog
 
 from pipeline.engine.leases import Leases
 from pipeline.engine.presence import Presence
-from pipeline.flows.documents import recovery, submission
-from pipeline.flows.music import recovery as music_recovery
-from pipeline.flows.music import service as music_service
-from pipeline.flows.screenshots import recovery as screenshot_recovery
-from pipeline.flows.screenshots.frames import files, rejections, retention
+from pipeline.flows import flows
 from pipeline.providers import gates
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
-from tasks.documents.canvas import launch
-from tasks.music import canvas as music
-from tasks.screenshots import canvas
+from tasks.flow import all_flow_tasks
 
 log = structlog.get_logger(__name__)
 
 
 @app.task(name="maintenance.sweep", ignore_result=True)
 def sweep() -> int:
-    """Give back what dead workers held and launch what nothing moves; how many documents were launched."""
+    """Give back what dead workers held and launch what nothing moves; how many scopes that concerned.
+
+    A flow that raises never stops another.
+    """
     context = get_context()
     if not _take_tick(context, "sweep", context.settings.sweep_interval_s):
         return 0
     # Three intervals, so that a late tick does not begin the count anew.
     within_s = max(60, 3 * context.settings.sweep_interval_s)
-    working = recovery.workers(context) | music_recovery.workers(context) | screenshot_recovery.workers(context)
+    working = {worker for flow in flows() for worker in flow.holders(context)}
     absent = Presence(context.redis).missed_twice(working, within_s)
-    music_recovery.free_lost(context, absent)
-    music.tend()
-    canvas.sweep(absent)
-    freed = recovery.free_lost(context, absent)
-    documents = sorted(freed | set(recovery.unmoved(context)) | set(recovery.due_pages(context)))
-    for document_id in documents:
-        launch(document_id)
-    if documents:
-        log.info("sweep.launched", documents=len(documents), absent_workers=sorted(absent))
-    return len(documents)
+    launched = 0
+    for tasks in all_flow_tasks():
+        try:
+            launched += tasks.sweep(absent)
+        except Exception as error:
+            log.exception("sweep.failed", flow=tasks.flow.name, error=type(error).__name__)
+    return launched
 
 
 @app.task(name="maintenance.watchdog", ignore_result=True)
@@ -53,15 +47,20 @@ def watchdog() -> int:
 
 @app.task(name="maintenance.clean_up", ignore_result=True)
 def clean_up() -> int:
-    """Remove files that belong to nothing; how many."""
+    """Remove what nobody owns or wants any more; how much. A flow that raises never stops another."""
     context = get_context()
     if not _take_tick(context, "clean-up", 60):
         return 0
-    removed = submission.remove_orphans(context) + files.remove_orphans(context) + retention.expire(context)
-    music_service.prune(context)
-    rejections.prune(context)
-    if removed:
-        log.info("clean_up.removed", files=removed)
+    removed = 0
+    for flow in flows():
+        try:
+            count = flow.clean_up(context)
+        except Exception as error:
+            log.exception("clean_up.failed", flow=flow.name, error=type(error).__name__)
+            continue
+        if count:
+            log.info("clean_up.removed", flow=flow.name, count=count)
+        removed += count
     return removed
 
 

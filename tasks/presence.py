@@ -14,9 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.engine.connection import connect
 from pipeline.engine.presence import Presence
-from pipeline.flows.documents import recovery
-from pipeline.flows.music import recovery as music_recovery
-from pipeline.flows.screenshots import recovery as screenshot_recovery
+from pipeline.flows import flows
 from pipeline.settings import get_settings
 from pipeline.storage.context import get_context
 from tasks.gates import keep_in_step
@@ -47,12 +45,11 @@ class Identity:
         if os.getpid() != pid:
             return
         self._stopped.set()
-        try:
-            recovery.release_worker(get_context(), [self.worker_id])
-            music_recovery.release_worker(get_context(), [self.worker_id])
-            screenshot_recovery.release_worker(get_context(), [self.worker_id])
-        except SQLAlchemyError as error:
-            log.warning("worker.claims_left", worker=self.worker_id, error=type(error).__name__)
+        for flow in flows():
+            try:
+                flow.release(get_context(), [self.worker_id])
+            except SQLAlchemyError as error:
+                log.warning("worker.claims_left", worker=self.worker_id, flow=flow.name, error=type(error).__name__)
         with suppress(RedisError):
             Presence(get_context().redis).leave(self.worker_id)
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from kombu.entity import Exchange, Queue
 
+import pipeline.flows  # noqa: F401  # declares the flows to the gates
 from pipeline.providers.gates import gated_queues
 from pipeline.settings import get_settings
 from pipeline.storage.context import Context, forget_context, get_context

@@ -6,9 +6,10 @@ notices that they differ (a change, a hand on the table, an emptied Redis) puts 
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from redis import RedisError
@@ -21,12 +22,6 @@ from pipeline.engine.gate import FOR_EVER, Gate, Scope, provider_scope
 from pipeline.engine.guarded_call import Passage
 from pipeline.engine.limits import parse_windows
 from pipeline.engine.live import Live, amount, whole, windows
-from pipeline.flows.screenshots.live import (
-    SCREENSHOT_EMBEDDINGS,
-    SCREENSHOT_TEXT,
-    SCREENSHOT_VISION,
-    screenshot_settings,
-)
 from pipeline.providers import spend
 from pipeline.providers.quota_days import next_reset
 from pipeline.settings import Settings
@@ -35,10 +30,6 @@ from pipeline.storage.context import Context
 log = structlog.get_logger(__name__)
 APPLIED = "penstock:{gates}:applied"
 SLOT_MARGIN_S = 30.0
-METADATA_GENERATION, METADATA_ONLY, EMBEDDING_ONLY = "metadata-generation", "metadata-only", "embedding-only"
-METADATA_PER_MINUTE, EMBEDDINGS_PER_MINUTE = 2, 10
-CONCURRENCY_SETTING, BATCH_SIZE_SETTING = "queue_concurrency", "queue_batch_size"
-RATE_LIMIT_SETTING = "queue_rate_limit_max"
 
 
 @dataclass(frozen=True)
@@ -61,46 +52,43 @@ class GatedQueue:
         return f"{self.provider}:{self.capability}"
 
 
+class Declaration(Protocol):
+    """What a flow says of its queues and settings: see `pipeline.flows.flow.Flow`."""
+
+    @property
+    def gated_queues(self) -> Callable[[Settings], list[GatedQueue]]:
+        """Its own queues with a gate."""
+
+    @property
+    def live_settings(self) -> Callable[[Settings], dict[str, Live]]:
+        """Its own live settings, by key."""
+
+
+_declared: list[Callable[[], Iterable[Declaration]]] = []
+
+
+def declare(flows: Callable[[], Iterable[Declaration]]) -> None:
+    """Name the flows whose queues have gates. `pipeline.flows` does so when it is imported: gates know no flow."""
+    _declared[:] = [flows]
+
+
+def _declarations() -> Iterable[Declaration]:
+    if not _declared:
+        raise RuntimeError("nobody declared the flows: import pipeline.flows first")
+    return _declared[0]()
+
+
 def queue_name(capability: str, provider: str) -> str:
     """A queue for each provider: one that is closed never keeps another's work waiting."""
     return f"{capability}.{provider}"
 
 
 def gated_queues(settings: Settings) -> dict[str, GatedQueue]:
-    """Every queue with a gate, by name."""
+    """Every queue with a gate, by name: one for each provider, and those of the flows."""
     queues = [GatedQueue(queue_name("vision", name), name, "vision") for name in sorted(settings.providers)]
-    queues += music_queues(settings)
-    queues += screenshot_queues(settings)
+    for flow in _declarations():
+        queues += flow.gated_queues(settings)
     return {queue.name: queue for queue in queues}
-
-
-def music_queues(settings: Settings) -> list[GatedQueue]:
-    """The queues of the music flow, with the limits of source 002, section 2.A. None where no provider is named."""
-    writer, embedder = settings.music.provider, settings.music.embeddings_provider
-    queues = []
-    if writer:
-        limits = f"{METADATA_PER_MINUTE}/min"
-        queues += [
-            GatedQueue(name, writer, "text", limits, RATE_LIMIT_SETTING)
-            for name in (METADATA_GENERATION, METADATA_ONLY)
-        ]
-    if embedder:
-        queues.append(GatedQueue(EMBEDDING_ONLY, embedder, "embeddings", f"{EMBEDDINGS_PER_MINUTE}/min"))
-    return queues
-
-
-def screenshot_queues(settings: Settings) -> list[GatedQueue]:
-    """The queues of the screenshots flow: its own, so that no pile of documents stands before what is on the screen.
-
-    With the concurrency of source 000, section 8. None where no provider is named.
-    """
-    own = settings.screenshots
-    queues = [
-        GatedQueue(SCREENSHOT_VISION, own.vision_provider, "vision", concurrency=own.vision_concurrency),
-        GatedQueue(SCREENSHOT_TEXT, own.text_provider, "text", concurrency=own.text_concurrency),
-        GatedQueue(SCREENSHOT_EMBEDDINGS, own.embeddings_provider, "embeddings"),
-    ]
-    return [queue for queue in queues if queue.provider]
 
 
 def gate(context: Context, queue: GatedQueue) -> Gate:
@@ -134,16 +122,9 @@ def passage(context: Context, queue_name: str, holder: str) -> Passage | None:
 
 def known_settings(settings: Settings) -> dict[str, Live]:
     """Every live setting there is."""
-    # Source 002, section 5.
-    found = {
-        CONCURRENCY_SETTING: Live("batches of songs under way at once", whole(1, 256), 1),
-        RATE_LIMIT_SETTING: Live(
-            "messages a minute on the metadata queues, unless these have limits of their own",
-            whole(1, 100_000), METADATA_PER_MINUTE,
-        ),
-        BATCH_SIZE_SETTING: Live("songs in one batch, from the next batch on", whole(1, 500), 10),
-    }  # fmt: skip
-    found |= screenshot_settings(settings)
+    found: dict[str, Live] = {}
+    for flow in _declarations():
+        found |= flow.live_settings(settings)
     for provider in _providers(settings):
         profile = settings.providers[provider]
         found |= _limits_of(f"provider.{provider}", windows(profile.limits), 0)

@@ -1,5 +1,6 @@
 """Workers by role: which queues, which pool, how many at once."""
 
+import pipeline.flows  # noqa: F401  # declares the flows to the gates
 from pipeline.engine.errors import UserError
 from pipeline.providers.gates import gated_queues
 from pipeline.settings import Settings

@@ -13,8 +13,7 @@ from typing import IO, Any
 import structlog
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.documents import recovery
-from pipeline.flows.music import recovery as music_recovery
+from pipeline.flows import flows
 from pipeline.settings import Settings
 from pipeline.standalone import redis_server
 from pipeline.standalone.locks import FileLock, users_lock
@@ -116,8 +115,8 @@ class Supervisor:
             # Nobody is left who could hold a claim; what had to be killed gives back here.
             context = Context(self._settings)
             if self._settings.embedded_database:
-                recovery.release_worker(context, recovery.workers(context))
-                music_recovery.release_worker(context, music_recovery.workers(context))
+                for flow in flows():
+                    flow.release(context, flow.holders(context))
         if self._redis is not None and self._redis.running:
             end([self._redis], 5.0)  # SIGTERM: it saves what it has
         elif self._redis is not None:

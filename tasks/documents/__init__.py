@@ -26,7 +26,7 @@ from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options
 from pipeline.flows.documents.views import AttemptView, DocumentView, Figures, PageView
 from pipeline.storage.context import get_context
-from tasks.documents.canvas import FLOW, announce, launch
+from tasks.documents.canvas import TASKS
 
 __all__ = [
     "AttemptView", "Choice", "Document", "DocumentStatus", "Figures", "Options", "PageStatus", "PageView",
@@ -215,16 +215,16 @@ def promote(document_id: str, page: int, attempt_id: int) -> Document:
 def delete(document_id: str) -> None:
     """Delete the document with its pages, attempts and files."""
     service.remove(get_context(), document_id)
-    events.publish(get_context().redis, FLOW, "deleted", document=document_id)
+    events.publish(get_context().redis, "documents", "deleted", document=document_id)
 
 
 def _launched(view: DocumentView) -> Document:
-    launch(view.id)
+    TASKS.launch(view.id)
     return _told(view)
 
 
 def _told(view: DocumentView) -> Document:
-    announce(view.id)
+    TASKS.announce(view.id)
     return _document(view)
 
 

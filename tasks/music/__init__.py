@@ -22,7 +22,7 @@ from pipeline.flows.music.service import AlreadyRunning, StartOptions
 from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus
 from pipeline.flows.music.views import BatchView, Estimate, Found, MusicStatus, RunView, SongView
 from pipeline.storage.context import get_context
-from tasks.music.canvas import announce, launch
+from tasks.music.canvas import TASKS
 
 __all__ = [
     "AlreadyRunning", "BatchStatus", "BatchView", "Estimate", "Found", "Mode", "MusicStatus", "PipelineState",
@@ -52,7 +52,7 @@ def estimate(options: StartOptions | None = None, **choices: Any) -> Estimate:
 def pause() -> RunView:
     """Let calls under way end and begin no others."""
     view = service.pause(get_context())
-    announce()
+    TASKS.announce()
     return view
 
 
@@ -64,7 +64,7 @@ def resume() -> RunView:
 def stop() -> RunView:
     """End the run. What was paid for is kept."""
     view = service.stop(get_context())
-    announce()
+    TASKS.announce()
     return view
 
 
@@ -104,6 +104,6 @@ def similar(reference: str, limit: int = 10) -> Found:
 
 
 def _launched(view: RunView) -> RunView:
-    launch(view.id)
-    announce()
+    TASKS.launch(view.id)
+    TASKS.announce()
     return queries.last_run(get_context()) or view

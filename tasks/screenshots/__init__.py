@@ -17,7 +17,7 @@ from pathlib import Path
 from pipeline.engine import quota
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
-from pipeline.flows.screenshots import queries, recovery
+from pipeline.flows.screenshots import queries, recovery, upkeep
 from pipeline.flows.screenshots import search as finding
 from pipeline.flows.screenshots import status as standing
 from pipeline.flows.screenshots.frames import buffer, files
@@ -45,7 +45,7 @@ from pipeline.flows.screenshots.views import (
     view_of,
 )
 from pipeline.storage.context import Context, get_context
-from tasks.screenshots.canvas import launch, tend, wake_in
+from tasks.screenshots.canvas import TASKS
 
 __all__ = [
     "BatchView", "DeadLetter", "Extent", "Forgotten", "Found", "Frame", "Hour", "NodeDetail", "NodeView",
@@ -71,16 +71,16 @@ def ingest(
     frame = picture if isinstance(picture, bytes) else Path(picture)
     taken = taking.ingest(context, frame, Frame(source, at or _captured_at(frame), app, window_title))
     if taken.batches or taken.reason == "known":
-        launch()
+        TASKS.launch(upkeep.BATCHES)
     if taken.accepted:
-        wake_in(buffer.next_look_s(context))
+        TASKS.wake_in(buffer.next_look_s(context))
     return taken
 
 
 def batch_now(source: str) -> None:
     """Have a source's frames looked at without waiting for more of them, when nothing is to follow soon."""
     buffer.batch_now(get_context(), source)
-    launch()
+    TASKS.launch(upkeep.BATCHES)
 
 
 def leave_out(frame: Frame) -> None:
@@ -230,4 +230,4 @@ def time_zone() -> tzinfo:
 def _freed(context: Context) -> None:
     """After the commit: batches, merges, vectors and the buffer may all have something to do again."""
     if context.online:
-        tend()
+        TASKS.tend()

@@ -4,21 +4,15 @@
 Messages carry ids only and are nudges: each task looks at the row and does what is to be done, or nothing.
 """
 
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-import structlog
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Signature, chain, chord, group
-from celery.result import denied_join_result
-from kombu.exceptions import OperationalError
-from redis import RedisError
 
-from pipeline.engine import deliveries
-from pipeline.engine.leases import Leases
-from pipeline.engine.wakeups import plan_wakeup
-from pipeline.flows.screenshots import events, plan, recovery
-from pipeline.flows.screenshots.frames import buffer, retention
+from pipeline.flows.screenshots import FLOW, events, plan, upkeep
+from pipeline.flows.screenshots.frames import retention
 from pipeline.flows.screenshots.live import SCREENSHOT_TEXT, SCREENSHOT_VISION, screenshots_in_force
 from pipeline.flows.screenshots.plan import BatchLaunch
 from pipeline.flows.screenshots.routes import CONTROL, CPU, routes
@@ -26,37 +20,34 @@ from pipeline.flows.screenshots.states import Step, WorkStatus
 from pipeline.flows.screenshots.work import batch as working
 from pipeline.flows.screenshots.work import embedding, merge, shard
 from pipeline.flows.screenshots.work.analysis import ShardWork
-from pipeline.flows.screenshots.work.batch import FLOW
-from pipeline.flows.screenshots.work.expansion import ExpandWork, Made
+from pipeline.flows.screenshots.work.expansion import ExpandWork
 from pipeline.flows.screenshots.work.merge_lane import MergeWork
 from pipeline.providers import gates
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
-from tasks.documents.canvas import owner, take_place_again
+from tasks.flow import FlowTasks, once, owner, take_place_again
 from tasks.presence import holder_of
 
-log = structlog.get_logger(__name__)
 URGENT, FILLER = 0, 3
 """Priorities of messages in Redis: steps of three, the lowest number first."""
 LANE_TTL_S = 60.0
 """How long a message that merges or embeds counts as at work, at least."""
 
 
-def launch() -> None:
-    """Send whatever rows say is to be done; nothing if nothing is. The only way work begins.
+def _signatures(context: Context, scope: str) -> Iterator[Signature]:
+    """What is left of batches' canvases; for merges and vectors a message where some wait and it may do something."""
+    if scope == upkeep.BATCHES:
+        yield from map(canvas, plan.plan(context))
+    elif scope == upkeep.MERGES:
+        if merge.waiting(context) and not gates.closed_because(context, routes(context).merge):
+            yield merge_nodes.si()
+    elif embedding.waiting(context) and not gates.closed_because(context, queue := routes(context).embed):
+        ticket = uuid4().hex
+        if upkeep.embed_place(context).acquire(ticket, LANE_TTL_S):
+            yield embed.si(queue).set(queue=queue, task_id=ticket)
 
-    A broker that is away costs time, not work: the sweeper launches what nobody did.
-    """
-    context = get_context()
-    if not context.online:
-        return
-    try:
-        # Denied: else the client subscribes to a result that nobody reads, and tries for 20 s if Redis is away.
-        with denied_join_result():
-            for batch in plan.plan(context):
-                canvas(batch).apply_async()
-    except OperationalError as error:
-        log.warning("launch.postponed", flow=FLOW, error=type(error).__name__)
+
+TASKS = FlowTasks(FLOW, _signatures)
 
 
 def canvas(batch: BatchLaunch) -> Signature:
@@ -86,14 +77,9 @@ def begin(self: Any, batch_id: int, filler: bool = False) -> None:
 
 
 @app.task(bind=True, name="screenshots.analyse", ignore_result=True)
+@once
 def analyse(self: Any, batch_id: int, queue: str, hop: str = "") -> None:
     """Have one shard of the batch looked at, and store what was seen."""
-    with deliveries.first(owner(self, hop).request_id) as is_first:
-        if is_first:
-            _analyse(self, batch_id, queue, hop)
-
-
-def _analyse(self: Any, batch_id: int, queue: str, hop: str) -> None:
     context = get_context()
     passage = gates.passage(context, queue, holder_of(self.request.id))
     with ShardWork(context, batch_id, queue, owner(self, hop), passage, SoftTimeLimitExceeded) as work:
@@ -136,25 +122,18 @@ def _merge_shards(self: Any, batch_id: int) -> None:
         self.request.chain = None
     if settled.status in {WorkStatus.FAILED, WorkStatus.FAILED_PERMANENT}:
         events.finished(context, batch_id)
-    wake_in(settled.retry_in_s)
-    launch()
+    TASKS.wake_in(settled.retry_in_s)
+    TASKS.launch(upkeep.BATCHES)
 
 
 @app.task(bind=True, name="screenshots.expand")
+@once
 def expand(self: Any, batch_id: int, queue: str, hop: str = "") -> None:
     """Make nodes of what was seen: by the text model, or as it stands."""
-    with deliveries.first(owner(self, hop).request_id) as is_first:
-        if not is_first:
-            self.request.chain = None
-            return
-        context = get_context()
-        passage = gates.passage(context, queue, holder_of(self.request.id))
-        with ExpandWork(context, batch_id, queue, owner(self, hop), passage) as work:
-            made = work.run()
-        _expanded(self, context, batch_id, queue, made)
-
-
-def _expanded(self: Any, context: Context, batch_id: int, queue: str, made: Made) -> None:
+    context = get_context()
+    passage = gates.passage(context, queue, holder_of(self.request.id))
+    with ExpandWork(context, batch_id, queue, owner(self, hop), passage) as work:
+        made = work.run()
     if made.again:
         # The rest of the chain is launched from rows when it is done.
         again = expand.si(batch_id, queue, uuid4().hex[:8])
@@ -168,56 +147,46 @@ def _expanded(self: Any, context: Context, batch_id: int, queue: str, made: Made
             merge_nodes.si().apply_async()
         if not screenshots_in_force(context).retention_days:
             retention.expire(context)
-        go_on_embedding()
-    wake_in(made.retry_in_s)
-    launch()
+        TASKS.launch(upkeep.VECTORS)
+    TASKS.wake_in(made.retry_in_s)
+    TASKS.launch(upkeep.BATCHES)
 
 
 @app.task(bind=True, name="screenshots.merge_nodes", ignore_result=True)
+@once
 def merge_nodes(self: Any) -> None:
     """Settle nodes that have nothing to be merged with, and send messages for the merges of the others."""
-    with deliveries.first(owner(self).request_id) as is_first:
-        if is_first:
-            _merge_nodes(self)
-
-
-def _merge_nodes(self: Any) -> None:
     context = get_context()
     queue = routes(context).merge
     with MergeWork(context, CONTROL, owner(self), None) as work:
         joined = work.run(alone=queue != CONTROL)
     if joined.done:
-        go_on_embedding()
-    wake_in(joined.retry_in_s)
+        TASKS.launch(upkeep.VECTORS)
+    TASKS.wake_in(joined.retry_in_s)
     workers = screenshots_in_force(context).merge_workers
     lanes = [
         merge_node.si(queue).set(queue=queue, task_id=ticket)
         for ticket in (uuid4().hex for _ in range(min(merge.waiting(context), workers)))
-        if merge_places(context).acquire(ticket, LANE_TTL_S)
+        if upkeep.merge_places(context).acquire(ticket, LANE_TTL_S)
     ]
     if lanes:
         group(lanes).apply_async()
 
 
 @app.task(bind=True, name="screenshots.merge_node", ignore_result=True)
+@once
 def merge_node(self: Any, queue: str, hop: str = "") -> None:
     """Merge one node into another, and queue up again if more wait."""
-    with deliveries.first(owner(self, hop).request_id) as is_first:
-        if is_first:
-            _merge_node(self, queue, hop)
-
-
-def _merge_node(self: Any, queue: str, hop: str) -> None:
     context = get_context()
     passage = gates.passage(context, queue, holder_of(self.request.id))
-    places = merge_places(context)
+    places = upkeep.merge_places(context)
     with MergeWork(context, queue, owner(self, hop), passage) as work:
         if not places.acquire(self.request.id, LANE_TTL_S):
             return  # an extra message: all places are taken
         joined = work.run()
-    wake_in(joined.retry_in_s)
+    TASKS.wake_in(joined.retry_in_s)
     if joined.done:
-        go_on_embedding()
+        TASKS.launch(upkeep.VECTORS)
     if joined.done and merge.waiting(context):
         places.acquire(self.request.id, LANE_TTL_S)
         take_place_again(self.request, merge_node.si(queue, uuid4().hex[:8]).set(queue=queue))
@@ -225,22 +194,12 @@ def _merge_node(self: Any, queue: str, hop: str) -> None:
         places.release(self.request.id)
 
 
-def merge_places(context: Context) -> Leases:
-    """Messages for merges that wait or are at work. One that is lost gives its place back by itself."""
-    return Leases(context.redis, "screenshots:merges", screenshots_in_force(context).merge_workers)
-
-
 @app.task(bind=True, name="screenshots.embed", ignore_result=True)
-def embed(self: Any, queue: str, portion: int = embedding.PORTION, hop: str = "") -> None:
+@once
+def embed(self: Any, queue: str, portion: int = embedding.PORTION, hop: str = "") -> None:  # noqa: ARG001  # see `once`
     """Make the vectors of some nodes, and queue up again if more wait. One such message at a time is enough."""
-    with deliveries.first(owner(self, hop).request_id) as is_first:
-        if is_first:
-            _embed(self, queue, portion)
-
-
-def _embed(self: Any, queue: str, portion: int) -> None:
     context = get_context()
-    place = embed_place(context)
+    place = upkeep.embed_place(context)
     passage = gates.passage(context, queue, holder_of(self.request.id))
     # Longer than the call: nobody else makes the same vectors meanwhile.
     calls = context.settings.providers.get(context.settings.screenshots.embeddings_provider)
@@ -249,7 +208,7 @@ def _embed(self: Any, queue: str, portion: int) -> None:
             passage.leave()
         return
     done = embedding.embed(context, passage, portion)
-    wake_in(done.retry_in_s)
+    TASKS.wake_in(done.retry_in_s)
     if done.portion:
         place.acquire(self.request.id, LANE_TTL_S)
         take_place_again(self.request, embed.si(queue, done.portion, uuid4().hex[:8]).set(queue=queue))
@@ -257,71 +216,3 @@ def _embed(self: Any, queue: str, portion: int) -> None:
         place.acquire(self.request.id, done.retry_in_s)  # nobody else takes it until then
     else:
         place.release(self.request.id)
-
-
-def embed_place(context: Context) -> Leases:
-    """The one message for vectors that waits or is at work."""
-    return Leases(context.redis, "screenshots:embed", limit=1)
-
-
-def go_on_embedding() -> None:
-    """See to the vectors of nodes that wait for one, unless somebody does, or nobody may."""
-    context = get_context()
-    queue = routes(context).embed
-    ticket = uuid4().hex
-    try:
-        if (
-            context.online
-            and not gates.closed_because(context, queue)
-            and embed_place(context).acquire(ticket, LANE_TTL_S)
-        ):
-            embed.si(queue).set(queue=queue, task_id=ticket).apply_async()
-    except (RedisError, OperationalError) as error:
-        log.warning("embedding.postponed", error=type(error).__name__)
-
-
-@app.task(name="screenshots.wake", ignore_result=True)
-def wake() -> None:
-    """Launch what has waited long enough, and see to the next wake-up."""
-    tend()
-
-
-def sweep(absent: set[str]) -> None:
-    """Give back what absent workers held, and launch all that is due."""
-    context = get_context()
-    if recovery.free_lost(context, absent):
-        # Messages of lost workers may be among them: the others take their places again. Not so for vectors, which
-        # nobody claims: whoever makes them may live, and be in a call that is paid for.
-        merge_places(context).clear()
-    tend()
-
-
-def tend() -> None:
-    """Batch frames that waited long enough, and launch all that is due."""
-    context = get_context()
-    for batch in (buffer.batch_ready, buffer.batch_orphans):
-        try:
-            batch(context)
-        except Exception as error:
-            # What one source's rows raise must not keep the others' batches from being launched.
-            log.exception("buffers.not_batched", error=type(error).__name__)
-    launch()
-    try:
-        if merge.waiting(context) and not gates.closed_because(context, routes(context).merge):
-            merge_nodes.si().apply_async()
-        if embedding.waiting(context):
-            go_on_embedding()
-    except (RedisError, OperationalError) as error:
-        log.warning("launch.postponed", flow=FLOW, error=type(error).__name__)
-    waits = [wait for wait in (recovery.next_wait_s(context), buffer.next_look_s(context)) if wait is not None]
-    wake_in(min(waits, default=None))
-
-
-def wake_in(wait_s: float | None) -> None:
-    """See to it that the flow is woken in `wait_s` seconds."""
-    try:
-        if wait_s is not None and get_context().online and plan_wakeup(get_context().redis, FLOW, wait_s):
-            wake.apply_async(countdown=max(0.0, wait_s) + 0.05)
-    except (RedisError, OperationalError) as error:
-        # The sweeper finds what is due.
-        log.warning("wakeup.postponed", flow=FLOW, error=type(error).__name__)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.documents.canvas import wake
+from tasks.documents.canvas import TASKS
 from tests.faults.flow import POSTGRESQL, SQLITE, Flow, settings
 from tests.support.postgres import Postgres
 from tests.support.redis_server import RedisServer
@@ -31,7 +31,7 @@ def _finish(flow: Flow, document_id: str, images: dict[str, int], under_way: set
 def test_workers_outlive_an_outage_of_redis(midway: str, stack: Stack, flow: Flow, redis_server: RedisServer) -> None:
     images = flow.images(midway)
     # A worker that holds one message and waits for the next is the one that kombu 5.7 cannot disconnect.
-    wake.apply_async(countdown=20)
+    TASKS.wake.apply_async(countdown=20)
     wait_until(lambda: "documents.wake" in str(flow.context.redis.hvals("unacked")), 10, "a worker holds the message")
     redis_server.kill()
     workers = [stack[name] for name in ("cpu-1", "control-1", "ai-1")]

@@ -24,16 +24,6 @@ log = structlog.get_logger(__name__)
 MAX_PER_SWEEP = 500
 
 
-def workers(context: Context) -> set[str]:
-    """Every worker that holds a claim."""
-    with context.db.read() as session:
-        holding = [
-            session.execute(select(table.c.worker_id).distinct().where(table.c.claim_id.is_not(None))).scalars()
-            for table in (DOCUMENTS, PAGES)
-        ]
-        return {name for names in holding for name in names if name}
-
-
 def free_lost(context: Context, absent: set[str]) -> set[str]:
     """Give back what is held by absent workers or beyond its lease; the documents concerned."""
     now = datetime.now(UTC)

@@ -1,1 +1,19 @@
-"""The music flow: songs become descriptions, tags and vectors, batch by batch, within what providers allow."""
+"""Music: songs become descriptions, tags and vectors, batch by batch, within what providers allow. Source 002."""
+
+from pipeline.flows.flow import Flow
+from pipeline.flows.music import live, recovery, service
+from pipeline.flows.music.models import BATCHES, RUNS, SONGS
+from pipeline.flows.music.states import BatchStatus, SongStatus
+
+FLOW = Flow(
+    name="music",
+    claimed=(RUNS, BATCHES),
+    due=recovery.due,
+    next_wait_s=recovery.next_wait_s,
+    free_lost=recovery.free_lost,
+    release=recovery.release_worker,
+    clean_up=service.prune,
+    gated_queues=live.gated_queues,
+    live_settings=live.live_settings,
+    followed={"songs": (SONGS, SongStatus), "song_batches": (BATCHES, BatchStatus)},
+)

@@ -13,6 +13,7 @@ from pipeline.engine.gate import Unit
 from pipeline.engine.limits import parse_windows
 from pipeline.flows.music import runs
 from pipeline.flows.music.library import sync
+from pipeline.flows.music.live import BATCH_SIZE_SETTING
 from pipeline.flows.music.models import SONGS
 from pipeline.flows.music.routes import queue_of
 from pipeline.flows.music.rules.prompts import SYSTEM
@@ -22,7 +23,6 @@ from pipeline.flows.music.states import Mode, SongStatus, Step
 from pipeline.flows.music.vectors import space_of
 from pipeline.flows.music.views import Estimate
 from pipeline.providers import gates, registry
-from pipeline.providers.gates import BATCH_SIZE_SETTING
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 

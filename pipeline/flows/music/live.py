@@ -1,21 +1,54 @@
-"""The live settings of the music flow, as they are in force. Source 002, section 5."""
+"""The queues of the music flow that have gates, and its live settings. Source 002, sections 2.A and 5."""
 
 from pipeline.engine import live
-from pipeline.providers.gates import BATCH_SIZE_SETTING, CONCURRENCY_SETTING, known_settings
+from pipeline.engine.live import Live, whole
+from pipeline.providers.gates import GatedQueue
+from pipeline.settings import Settings
 from pipeline.storage.context import Context
+
+METADATA_GENERATION, METADATA_ONLY, EMBEDDING_ONLY = "metadata-generation", "metadata-only", "embedding-only"
+METADATA_PER_MINUTE, EMBEDDINGS_PER_MINUTE = 2, 10
+CONCURRENCY_SETTING, BATCH_SIZE_SETTING = "queue_concurrency", "queue_batch_size"
+RATE_LIMIT_SETTING = "queue_rate_limit_max"
+
+
+def gated_queues(settings: Settings) -> list[GatedQueue]:
+    """The flow's queues with the limits of section 2.A; none where no provider is named."""
+    writer, embedder = settings.music.provider, settings.music.embeddings_provider
+    queues = []
+    if writer:
+        limits = f"{METADATA_PER_MINUTE}/min"
+        queues += [
+            GatedQueue(name, writer, "text", limits, RATE_LIMIT_SETTING)
+            for name in (METADATA_GENERATION, METADATA_ONLY)
+        ]
+    if embedder:
+        queues.append(GatedQueue(EMBEDDING_ONLY, embedder, "embeddings", f"{EMBEDDINGS_PER_MINUTE}/min"))
+    return queues
+
+
+def live_settings(settings: Settings) -> dict[str, Live]:  # noqa: ARG001  # the same signature in every flow
+    """What can be changed while the flow runs. Section 5."""
+    return {
+        CONCURRENCY_SETTING: Live("batches of songs under way at once", whole(1, 256), 1),
+        RATE_LIMIT_SETTING: Live(
+            "messages a minute on the metadata queues, unless these have limits of their own",
+            whole(1, 100_000), METADATA_PER_MINUTE,
+        ),
+        BATCH_SIZE_SETTING: Live("songs in one batch, from the next batch on", whole(1, 500), 10),
+    }  # fmt: skip
 
 
 def concurrency(context: Context) -> int:
-    """Lanes of a run: batches under way at once."""
-    return _value(context, CONCURRENCY_SETTING)
+    """Batches of a run that are under way at once."""
+    return _in_force(context, CONCURRENCY_SETTING)
 
 
 def batch_size(context: Context) -> int:
     """Songs in a batch."""
-    return _value(context, BATCH_SIZE_SETTING)
+    return _in_force(context, BATCH_SIZE_SETTING)
 
 
-def _value(context: Context, key: str) -> int:
-    known = known_settings(context.settings)
+def _in_force(context: Context, key: str) -> int:
     with context.db.read() as session:
-        return int(live.values(session, {key: known[key]})[0].value)
+        return int(live.values(session, {key: live_settings(context.settings)[key]})[0].value)

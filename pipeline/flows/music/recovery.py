@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
+from redis import RedisError
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -24,33 +25,32 @@ from pipeline.storage.context import Context
 log = structlog.get_logger(__name__)
 
 
+def due(context: Context) -> list[str]:
+    """The active run, whose state follows the breakers first."""
+    reflect_breakers(context)
+    run_id = active_run(context)
+    return [run_id] if run_id else []
+
+
 def active_run(context: Context) -> str | None:
     """The run that is active."""
     with context.db.read() as session:
         return session.execute(select(RUNS.c.id).where(RUNS.c.active == 1)).scalar()
 
 
-def workers(context: Context) -> set[str]:
-    """Every worker that holds a claim."""
-    with context.db.read() as session:
-        holding = [
-            session.execute(select(table.c.worker_id).distinct().where(table.c.claim_id.is_not(None))).scalars()
-            for table in (RUNS, BATCHES)
-        ]
-        return {name for names in holding for name in names if name}
-
-
-def free_lost(context: Context, absent: set[str]) -> int:
-    """Give back what is held by absent workers or beyond its lease; how much that was."""
+def free_lost(context: Context, absent: set[str]) -> list[str]:
+    """Give back what is held by absent workers or beyond its lease; the runs concerned."""
     now = datetime.now(UTC)
     with context.db.read() as session:
         held = select(BATCHES.c.run_id).distinct().where(lost(BATCHES, now, absent))
         syncs = select(RUNS.c.id).where(lost(RUNS, now, absent))
-        concerned = {*session.execute(held).scalars(), *session.execute(syncs).scalars()}
-    return sum(_free(context, run_id, absent) for run_id in sorted(concerned))
+        concerned = sorted({*session.execute(held).scalars(), *session.execute(syncs).scalars()})
+    for run_id in concerned:
+        _free(context, run_id, absent)
+    return concerned
 
 
-def _free(context: Context, run_id: str, absent: set[str]) -> int:
+def _free(context: Context, run_id: str, absent: set[str]) -> None:
     def work(session: Session) -> int:
         run = runs.lock(session, run_id)
         if run is None:
@@ -66,7 +66,6 @@ def _free(context: Context, run_id: str, absent: set[str]) -> int:
 
     freed = context.db.run(work)
     log.warning("music.given_back", run=run_id, claims=freed)
-    return freed
 
 
 def _end_sync(session: Session, run: Any, error: UnitError, rules: Policy, now: datetime) -> float | None:
@@ -137,7 +136,10 @@ def reflect_breakers(context: Context) -> str:
         run = session.execute(select(RUNS).where(RUNS.c.active == 1)).one_or_none()
     if run is None or run.status not in LIVE:
         return ""
-    found = [gates.breaker(context, name).look() for name in breakers_in_use(context, Mode(run.mode))]
+    try:
+        found = [gates.breaker(context, name).look() for name in breakers_in_use(context, Mode(run.mode))]
+    except RedisError:
+        return ""  # nobody knows; what was paid for is stored, and the run must go on
     reasons = [f"{state.name}: {state.reason}" for state in found if state.state == "open"]
     service.reflect_breaker(context, is_open=bool(reasons))
     return "; ".join(reasons)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from pipeline.flows.music.live import EMBEDDING_ONLY, METADATA_GENERATION, METADATA_ONLY
 from pipeline.flows.music.states import Mode, Step
 from pipeline.providers import fallbacks, gates
-from pipeline.providers.gates import EMBEDDING_ONLY, METADATA_GENERATION, METADATA_ONLY
 from pipeline.settings import LOCAL, Settings
 from pipeline.storage.context import Context
 

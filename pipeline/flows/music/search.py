@@ -11,11 +11,11 @@ from pipeline.engine.errors import UnitError, UserError
 from pipeline.engine.guarded_call import GateClosed
 from pipeline.flows.music import queries
 from pipeline.flows.music import vectors as spaces
+from pipeline.flows.music.live import EMBEDDING_ONLY
 from pipeline.flows.music.models import SONGS
 from pipeline.flows.music.views import Found, Match
 from pipeline.flows.music.work import result
 from pipeline.providers import gates
-from pipeline.providers.gates import EMBEDDING_ONLY
 from pipeline.providers.protocols import Vectors
 from pipeline.storage import vectors
 from pipeline.storage.context import Context

@@ -1,4 +1,4 @@
-"""Settings of the screenshots flow that can be changed while it runs, by the same rules as at its start."""
+"""The queues of the screenshots flow that have gates, and its live settings, by the same rules as at its start."""
 
 from functools import lru_cache
 from typing import Annotated, Any
@@ -7,6 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pipeline.engine import live
 from pipeline.engine.live import Live, whole
+from pipeline.providers.gates import GatedQueue
 from pipeline.settings import ScreenshotSettings, Settings
 from pipeline.storage.context import Context
 
@@ -31,7 +32,21 @@ _HELP = {
 _CONCURRENCY = {"vision_concurrency": SCREENSHOT_VISION, "text_concurrency": SCREENSHOT_TEXT}
 
 
-def screenshot_settings(settings: Settings) -> dict[str, Live]:
+def gated_queues(settings: Settings) -> list[GatedQueue]:
+    """The flow's own queues: a pile of documents never stands before what is on the screen.
+
+    With the concurrency of source 000, section 8. None where no provider is named.
+    """
+    own = settings.screenshots
+    queues = [
+        GatedQueue(SCREENSHOT_VISION, own.vision_provider, "vision", concurrency=own.vision_concurrency),
+        GatedQueue(SCREENSHOT_TEXT, own.text_provider, "text", concurrency=own.text_concurrency),
+        GatedQueue(SCREENSHOT_EMBEDDINGS, own.embeddings_provider, "embeddings"),
+    ]
+    return [queue for queue in queues if queue.provider]
+
+
+def live_settings(settings: Settings) -> dict[str, Live]:
     """Every live setting of the flow, with what its own settings say as the default."""
     own = settings.screenshots
     return {f"screenshots.{name}": Live(text, _Reader(name), getattr(own, name)) for name, text in _HELP.items()}
@@ -40,7 +55,7 @@ def screenshot_settings(settings: Settings) -> dict[str, Live]:
 def screenshots_in_force(context: Context) -> ScreenshotSettings:
     """The flow's settings with what was changed live. A change holds for what begins after it."""
     own = context.settings.screenshots
-    known = screenshot_settings(context.settings)
+    known = live_settings(context.settings)
     slots = {f"queue.{queue}.concurrency": name for name, queue in _CONCURRENCY.items()}
     known |= {key: Live("", whole(0, 10_000), 0) for key in slots}
     with context.db.read() as session:

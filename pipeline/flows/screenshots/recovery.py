@@ -38,16 +38,6 @@ class DeadLetter:
     at: datetime
 
 
-def workers(context: Context) -> set[str]:
-    """Every worker that holds a claim."""
-    with context.db.read() as session:
-        found = [
-            session.execute(select(table.c.worker_id).distinct().where(table.c.claim_id.is_not(None))).scalars()
-            for _, table in CLAIMED.values()
-        ]
-        return {name for names in found for name in names if name}
-
-
 def free_lost(context: Context, absent: set[str]) -> int:
     """Give back what is held by absent workers or beyond its lease, or give it up when its attempts are used up."""
     now = datetime.now(UTC)

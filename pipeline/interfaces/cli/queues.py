@@ -2,6 +2,7 @@
 
 import re
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,6 +30,7 @@ def _context() -> "Context":
     from pipeline.standalone.stack import migrate_embedded
     from pipeline.storage.context import get_context
 
+    import_module("pipeline.flows")  # declares the flows to the gates
     migrate_embedded(get_settings())
     return get_context()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import select
 
+from pipeline.flows.screenshots import upkeep
 from pipeline.flows.screenshots.frames import intake
 from pipeline.flows.screenshots.frames.intake import Frame
 from pipeline.flows.screenshots.graph.models import LINKS, NODES, PROVENANCE
@@ -54,7 +55,7 @@ class Shots:
 
     def launch(self) -> None:
         """Begin with whatever is to be done."""
-        canvas.launch()
+        canvas.TASKS.launch(upkeep.BATCHES)
 
     def rows(self, table: Any) -> list[Any]:
         with self.context.db.read() as session:

@@ -17,7 +17,7 @@ from pipeline.flows.screenshots import queries
 from pipeline.flows.screenshots.frames import files as storage
 from pipeline.flows.screenshots.frames import fingerprint, intake, rejections
 from pipeline.flows.screenshots.frames.intake import Frame, Taken
-from pipeline.flows.screenshots.live import screenshot_settings
+from pipeline.flows.screenshots.live import live_settings
 from pipeline.flows.screenshots.models import REJECTIONS, SHOTS, SOURCES
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Hand
@@ -287,7 +287,7 @@ def test_of_the_same_picture_taken_in_at_once_by_several_one_is_accepted(context
 
 def test_a_threshold_that_is_changed_live_holds_from_the_next_frame_on(context: Context) -> None:
     assert take(context, draw(EDITOR)).threshold == 10
-    known = screenshot_settings(context.settings)
+    known = live_settings(context.settings)
     context.db.run(lambda session: live.change(session, known, "screenshots.dedup_threshold", "0", BEGIN))
     assert take(context, draw(EDITOR.but(seed=9)), 1).threshold == 0
 

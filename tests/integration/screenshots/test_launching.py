@@ -166,7 +166,7 @@ def test_what_recovers_lets_others_pass_only_in_places_that_no_new_batch_wants(
 
 def test_messages_are_counted_whatever_their_priority(context: Context) -> None:
     for priority in (0, 3, 9):
-        signature = canvas.wake.si().set(queue=SCREENSHOT_TEXT, priority=priority)
+        signature = canvas.TASKS.wake.si().set(queue=SCREENSHOT_TEXT, priority=priority)
         signature.apply_async()
     assert queue_depths(context.redis, [SCREENSHOT_TEXT, CONTROL]) == {SCREENSHOT_TEXT: 3, CONTROL: 0}
 

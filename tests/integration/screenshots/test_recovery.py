@@ -7,7 +7,7 @@ from sqlalchemy import event, select, update
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.flows.screenshots import plan, queries, recovery
+from pipeline.flows.screenshots import FLOW, plan, queries, recovery
 from pipeline.flows.screenshots.frames import buffer, files, retention
 from pipeline.flows.screenshots.graph.models import NODES
 from pipeline.flows.screenshots.models import BATCHES, SHARDS
@@ -52,9 +52,9 @@ def test_shard_of_a_lost_worker_is_sent_again_at_once_and_its_siblings_are_not(c
     lost, sibling = shards.claim(context, batch, ME), shards.claim(context, batch, OTHER)
     assert lost is not None
     assert sibling is not None
-    assert recovery.workers(context) == {ME.worker_id, OTHER.worker_id}
+    assert FLOW.holders(context) == {ME.worker_id, OTHER.worker_id}
     assert recovery.free_lost(context, {ME.worker_id}) == 1
-    assert recovery.workers(context) == {OTHER.worker_id}
+    assert FLOW.holders(context) == {OTHER.worker_id}
     assert plan.plan(context) == [], "a sibling's worker lives and goes on"
     hand.look(sibling)
     assert [launch.step for launch in plan.plan(context)] == [Step.ANALYSE]
@@ -145,7 +145,7 @@ def test_worker_that_ends_gives_back_all_it_holds_without_an_attempt(context: Co
     mine = shards.claim(context, analysing, OTHER)
     assert mine is not None
     recovery.release_worker(context, [ME.worker_id])
-    assert recovery.workers(context) == {OTHER.worker_id}
+    assert FLOW.holders(context) == {OTHER.worker_id}
     assert (node_row(context, node).status, node_row(context, node).attempts) == ("pending", 0)
     with context.db.read() as session:
         batch = session.execute(select(BATCHES).where(BATCHES.c.id == expanding)).one()
@@ -193,7 +193,7 @@ def test_what_is_asked_every_few_seconds_reads_no_whole_table(context: Context) 
         asked.append((statement, parameters))
 
     event.listen(context.db.engine, "before_cursor_execute", note)
-    recovery.workers(context)
+    FLOW.holders(context)
     recovery.free_lost(context, {"gone:1:a"})
     recovery.next_wait_s(context)
     buffer.batch_ready(context)

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from pipeline.engine.traces import AiCall
+from pipeline.flows.screenshots import FLOW, queries, recovery
 from pipeline.flows.screenshots import plan as launching
-from pipeline.flows.screenshots import queries, recovery
 from pipeline.flows.screenshots.graph.models import CALLS, EDGES, NODES
 from pipeline.flows.screenshots.live import SCREENSHOT_TEXT
 from pipeline.flows.screenshots.models import SHOTS
@@ -337,6 +337,6 @@ def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
         made = driver.expand(batch)
     assert (made.done, made.again) == (False, False)
     assert "unexpected KeyError" in recovery.dead_letters(context)[0].reason
-    assert recovery.workers(context) == set()
+    assert FLOW.holders(context) == set()
     recovery.replay(context, "batch")
     assert driver.expand(batch).done

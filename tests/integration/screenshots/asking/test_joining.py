@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from pipeline.engine.traces import AiCall
-from pipeline.flows.screenshots import queries, recovery
+from pipeline.flows.screenshots import FLOW, queries, recovery
 from pipeline.flows.screenshots.graph.models import CALLS, LINKS, NODES
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.live import SCREENSHOT_TEXT
@@ -175,7 +175,7 @@ def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
         assert driver.join(CONTROL).done == 0
     (letter,) = recovery.dead_letters(context)
     assert (letter.kind, letter.id, "unexpected TypeError" in letter.reason) == ("merge", pair[1], True)
-    assert recovery.workers(context) == set()
+    assert FLOW.holders(context) == set()
     recovery.replay(context, "merge")
     assert driver.join().done == 1
 

@@ -1,0 +1,71 @@
+"""What every flow tells the house about itself, as data. The sweeper, workers, gates and commands loop over `FLOWS`."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any
+
+from sqlalchemy import Table, select
+
+from pipeline.engine.live import Live
+from pipeline.engine.metrics import count_by
+from pipeline.providers.gates import GatedQueue
+from pipeline.settings import Settings
+from pipeline.storage.context import Context
+
+
+def _nothing(*_: Any) -> Collection[Any]:
+    return ()
+
+
+def _no_settings(_: Settings) -> dict[str, Live]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A flow of units of work. A scope is what is launched as a whole, by its id: a document, a run."""
+
+    name: str
+    claimed: tuple[Table, ...]
+    """Tables whose rows workers claim; they have `engine.claims.ClaimColumns`."""
+    due: Callable[[Context], Iterable[str]]
+    """The scopes that have something to do now. Sees to what only time brings about first."""
+    next_wait_s: Callable[[Context], float | None]
+    """Seconds until something that waits is due; None if nothing waits."""
+    free_lost: Callable[[Context, set[str]], Iterable[str]]
+    """Give back what these absent workers hold, and what is beyond its lease; the scopes to launch because of it."""
+    release: Callable[[Context, Iterable[str]], None]
+    """Give back what these workers, which are ending, still hold; no attempt is counted."""
+    unmoved: Callable[[Context], Iterable[str]] = _nothing
+    """The scopes whose messages seem to be lost. Only the sweeper asks."""
+    clean_up: Callable[[Context], int] = lambda _: 0
+    """Remove what nobody owns or wants any more; how many files."""
+    gated_queues: Callable[[Settings], list[GatedQueue]] = lambda _: []
+    """Queues of the flow's own whose messages each call a provider."""
+    live_settings: Callable[[Settings], dict[str, Live]] = _no_settings
+    """Settings that can be changed while everything runs, by key."""
+    followed: Mapping[str, tuple[Table, type[IntEnum | StrEnum]]] = field(default_factory=dict)
+    """The rows that people follow, by what they are called: their table and its states."""
+
+    def holders(self, context: Context) -> set[str]:
+        """Every worker that holds a claim."""
+        with context.db.read() as session:
+            found = [
+                session.execute(select(table.c.worker_id).distinct().where(table.c.claim_id.is_not(None))).scalars()
+                for table in self.claimed
+            ]
+            return {name for names in found for name in names if name}
+
+    def figures(self, context: Context) -> dict[str, dict[str, int]]:
+        """How many rows are in which state, for each kind that people follow; states without any are left out."""
+        with context.db.read() as session:
+            counted = {name: count_by(session, table.c.status) for name, (table, _) in self.followed.items()}
+        return {
+            name: {_word(state): counted[name][state] for state in states if state in counted[name]}
+            for name, (_, states) in self.followed.items()
+        }
+
+
+def _word(state: IntEnum | StrEnum) -> str:
+    return state.value if isinstance(state, StrEnum) else state.name

@@ -1,0 +1,152 @@
+"""How any flow runs on Celery: its work is launched, woken and announced here, and each message is done once.
+
+A flow's `canvas.py` makes one `FlowTasks` with what is its own: which messages a scope's rows ask for.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache, wraps
+from importlib import import_module
+from inspect import signature as signature_of
+from typing import Any
+
+import structlog
+from celery import Signature
+from celery.result import denied_join_result
+from kombu.exceptions import OperationalError
+from redis import RedisError
+
+from pipeline.engine import deliveries, events
+from pipeline.engine.claims import Owner
+from pipeline.engine.wakeups import plan_wakeup
+from pipeline.flows import FLOWS
+from pipeline.flows.flow import Flow
+from pipeline.storage.context import Context, get_context
+from tasks.app import app
+from tasks.presence import identity
+
+log = structlog.get_logger(__name__)
+Announcement = tuple[str, dict[str, str | int]]
+"""An event's name and its fields."""
+
+
+@dataclass(frozen=True)
+class FlowTasks:
+    """A flow on Celery. `wake` is its task that launches what has waited long enough."""
+
+    flow: Flow
+    signatures: Callable[[Context, str], Iterable[Signature]]
+    """The messages that a scope's rows ask for now; none if nothing is to be done."""
+    announcement: Callable[[Context, str], Announcement | None] = lambda _context, _scope: None
+    """How a scope stands, for those who follow it; None if there is nothing to say."""
+
+    def __post_init__(self) -> None:
+        app.task(self.tend, name=self._wake, ignore_result=True)
+
+    @property
+    def _wake(self) -> str:
+        return f"{self.flow.name}.wake"
+
+    @property
+    def wake(self) -> Any:
+        """The Celery task that launches what has waited long enough."""
+        return app.tasks[self._wake]
+
+    def launch(self, *scopes: str) -> None:
+        """Send whatever these scopes' rows say is to be done; nothing if nothing is. The only way work begins.
+
+        A broker that is away costs time, not work: the sweeper launches what nobody did.
+        """
+        context = get_context()
+        if not context.online:
+            return
+        for scope in scopes:
+            try:
+                # Denied: else the client subscribes to a result that nobody reads, and tries for 20 s if Redis is away.
+                with denied_join_result():
+                    for signature in self.signatures(context, scope):
+                        signature.apply_async()
+            except (OperationalError, RedisError) as error:
+                log.warning("launch.postponed", flow=self.flow.name, scope=scope, error=type(error).__name__)
+
+    def tend(self) -> None:
+        """Launch what is due, and see to the next wake-up."""
+        context = get_context()
+        self.launch(*self.flow.due(context))
+        self.wake_in(self.flow.next_wait_s(context))
+
+    def sweep(self, absent: set[str]) -> int:
+        """Give back what absent workers held, and launch that, what nothing moves, and what is due.
+
+        How many scopes had been left without anybody who moves them.
+        """
+        context = get_context()
+        stranded = {*self.flow.free_lost(context, absent), *self.flow.unmoved(context)}
+        if stranded:
+            log.info("sweep.launched", flow=self.flow.name, scopes=len(stranded), absent_workers=sorted(absent))
+        self.launch(*sorted({*stranded, *self.flow.due(context)}))
+        self.wake_in(self.flow.next_wait_s(context))
+        return len(stranded)
+
+    def wake_in(self, wait_s: float | None) -> None:
+        """See to it that the flow is woken in `wait_s` seconds; None: not because of this."""
+        context = get_context()
+        try:
+            if wait_s is not None and context.online and plan_wakeup(context.redis, self.flow.name, wait_s):
+                self.wake.apply_async(countdown=max(0.0, wait_s) + 0.05)
+        except (RedisError, OperationalError) as error:
+            # The sweeper finds what is due.
+            log.warning("wakeup.postponed", flow=self.flow.name, error=type(error).__name__)
+
+    def announce(self, scope: str = "") -> None:
+        """Publish how the scope stands."""
+        context = get_context()
+        told = self.announcement(context, scope) if context.online else None
+        if told is not None:
+            event, fields = told
+            events.publish(context.redis, self.flow.name, event, **fields)
+
+
+@cache
+def all_flow_tasks() -> tuple[FlowTasks, ...]:
+    """Those of every flow, in the order of `FLOWS`."""
+    return tuple(import_module(f"tasks.{name}.canvas").TASKS for name in FLOWS)
+
+
+def owner(task: Any, hop: str = "") -> Owner:
+    """Who claims: this worker, for this delivery. The hop tells a lane's messages apart, which share one id.
+
+    It is drawn anew for each message, not counted: where a message was delivered twice, both deliveries go on as lanes,
+    and neither must take the other's work for that of a dead predecessor.
+    """
+    return Owner(identity.worker_id, f"{task.request.id}:{hop}")
+
+
+def once(body: Callable[..., None]) -> Callable[..., None]:
+    """Do nothing if a thread of this process is working on this very delivery: a broker that was away repeats them.
+
+    For tasks that are bound; `hop` is the argument that tells a lane's messages apart. A repeated one ends its chain.
+    """
+    arguments = signature_of(body)
+
+    @wraps(body)
+    def run(task: Any, *args: Any, **kwargs: Any) -> None:
+        hop = arguments.bind(task, *args, **kwargs).arguments.get("hop", "")
+        with deliveries.first(owner(task, hop).request_id) as is_first:
+            if is_first:
+                body(task, *args, **kwargs)
+            else:
+                task.request.chain = None
+
+    return run
+
+
+def take_place_again(request: Any, signature: Signature) -> None:
+    """What `Task.replace` does for a part of a chord, without the exception that it raises: a lane does this often.
+
+    The signature takes over the request's id and its part in the chord; the request has no part in it any more.
+    """
+    signature.freeze(request.id)
+    signature.set(chord=request.chord, group_id=request.group, group_index=request.group_index, root_id=request.root_id)
+    signature.apply_async()
+    request.update(chord=None, chain=None, callbacks=None)
