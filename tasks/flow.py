@@ -41,7 +41,10 @@ class FlowTasks:
     """How a scope stands, for those who follow it; None if there is nothing to say."""
 
     def __post_init__(self) -> None:
-        app.task(self.tend, name=self._wake, ignore_result=True)
+        @app.task(name=self._wake, ignore_result=True)
+        def wake() -> None:
+            """Launch what has waited long enough, and see to the next wake-up."""
+            self.tend()
 
     @property
     def _wake(self) -> str:
