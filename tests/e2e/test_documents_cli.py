@@ -76,7 +76,7 @@ def test_paused_document_goes_on_when_it_is_resumed(cli: Cli, provider: Provider
     paused = cli.run("documents", "pause", document)
     assert "paused. Now PAUSED" in paused.err
     assert running.wait() == 1
-    assert f"`penstock documents resume {document}` goes on" in running.output
+    assert f"`penstock documents resume {document}` continues" in running.output
     assert cli.run("documents", "pause", document).code == 0, "harmless"
     provider.configure({"latency_s": 0})
     assert cli.run("documents", "resume", document).code == 0
@@ -181,6 +181,6 @@ def test_commands_need_no_running_stack(alone: Cli) -> None:
     document = alone.newest()
     text, again = alone.run("documents", "text", document), alone.run("documents", "retry", document)
     assert "This is page 1" in text.out
-    assert "Nothing is running here: `penstock up` goes on with it." in again.err
+    assert "Nothing is running here: `penstock up` continues it." in again.err
     assert alone.run("status", "--json").json()["documents"] == {"PENDING": 1}
     assert alone.run("documents", "cancel", document).code == 0

@@ -86,7 +86,7 @@ def test_interrupted_convert_goes_on_where_it_was(alone: Cli, slow: ProviderServ
     convert = start_convert(alone, slow)
     convert.interrupt()
     assert convert.wait() == 130
-    assert "run the same command again to go on" in convert.output
+    assert "run the same command again to continue" in convert.output
     assert "Traceback" not in convert.output
     alone.wait_until_gone()
     assert alone.claims() == 0

@@ -183,7 +183,7 @@ def test_frames_of_a_source_that_is_switched_off_are_not_taken(context: Context,
     ],
 )  # fmt: skip
 def test_what_is_no_source_is_wrong_usage(context: Context, arguments: tuple[str, ...]) -> None:
-    assert "is no source: screen:ID" in " ".join(penstock(*arguments, code=2).output.replace("│", " ").split())
+    assert "is not a source: screen:ID" in " ".join(penstock(*arguments, code=2).output.replace("│", " ").split())
 
 
 def test_a_source_that_no_frame_came_from_is_said_to_be_unknown(context: Context, shots: list[Path]) -> None:

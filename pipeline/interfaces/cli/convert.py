@@ -1,19 +1,18 @@
 """`penstock convert`: files in, Markdown out."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.interfaces.cli.results import Format
+from pipeline.interfaces.cli.command import Format
 
 if TYPE_CHECKING:
-    from pipeline.interfaces.cli.progress import Progress
-    from pipeline.interfaces.cli.targets import Target
-    from pipeline.standalone.stack import Stack
+    from pipeline.interfaces.cli.progress import Bar, Progress
+    from pipeline.interfaces.cli.results import Target
     from tasks.documents import Document, Options
 
 DONE, FAILED, PARTIAL = 0, 1, 3
@@ -27,15 +26,16 @@ class Job:
     document: "Document | None" = None
     error: str = ""
     kept: bool = False
+    ended: bool = False
     written: Path | None = None
     text: str = ""
-    """What goes to standard output, once nothing else is on the screen."""
+    """What goes to standard output once the bars are gone."""
     started: float = field(default_factory=time.monotonic)
     took_s: float = 0.0
 
     @property
     def status(self) -> str:
-        """The document's state, or why there is none."""
+        """The document's state; KEPT or REFUSED if there is no document."""
         if self.kept:
             return "KEPT"
         return self.document.status.name if self.document else "REFUSED"
@@ -52,7 +52,7 @@ class Job:
 
 def _named(text: str) -> Path:
     if not text:
-        raise typer.BadParameter("a file name is empty")  # "$FILE" of a script; as a path it would be this folder
+        raise typer.BadParameter("a file name is empty")  # an unset "$FILE" in a script; Path("") is this folder
     return Path(text)
 
 
@@ -76,13 +76,15 @@ def convert(
     provider: Annotated[str, typer.Option(help="A configured provider, or 'local' (no service).")] = "",
     model: Annotated[str, typer.Option(help="A model of the provider. Default: the provider's own.")] = "",
     allow_partial: Annotated[
-        bool, typer.Option("--allow-partial", help="Write what there is when pages fail, gaps marked (exit code 3).")
+        bool, typer.Option("--allow-partial", help="If pages fail, write the others and mark the gaps (exit code 3).")
     ] = False,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output files.")] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Convert anew, even if the same was converted before.")
+        bool, typer.Option("--fresh", help="Convert again, even if the same file was converted before.")
     ] = False,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Pay again for pages that are known.")] = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Pay for every page again: do not reuse stored answers.")
+    ] = False,
     format_: Annotated[
         Format, typer.Option("--format", help="md: Markdown; json: blocks with their boxes on the pages.")
     ] = Format.MD,
@@ -94,20 +96,20 @@ def convert(
     """Convert files to Markdown.
 
     [bold]penstock convert report.pdf[/bold]                       writes report.md here
-    [bold]penstock convert scans/ photo.jpg -o texts/[/bold]       all inputs below scans/
+    [bold]penstock convert scans/ photo.jpg -o texts/[/bold]       with every file below scans/
     [bold]penstock convert report.pdf --pages 1-3 -o - | less[/bold]
 
-    Beside each result stands a manifest, report.manifest.json, with what each page came from.
+    Each result has a manifest beside it, report.manifest.json, which says where each page came from.
     With [bold]--format json[/bold] the result is report.json: the blocks of each page with their boxes.
 
     Work runs on the stack of [bold]penstock up[/bold], or on one started for this command.
     PENSTOCK_DATABASE_URL and PENSTOCK_REDIS_URL name servers to use instead.
-    Interrupted work goes on when you run the command again.
+    Run the command again to continue interrupted work.
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted.
     """
     from pipeline.engine.errors import UserError
-    from pipeline.interfaces.cli.targets import STDOUT, plan
+    from pipeline.interfaces.cli.results import STDOUT, plan
     from pipeline.providers import registry
     from pipeline.settings import get_settings
 
@@ -115,7 +117,12 @@ def convert(
     if as_json and output == STDOUT:
         raise UserError("--json and -o - both write to standard output: choose one", code="usage")
     registry.check(settings, provider or settings.provider, model)
-    jobs = [_job(target, force=force) for target in plan(inputs, output, f".{format_}")]
+    jobs = [
+        Job(target, kept=True, error=f"{target.path} exists and is kept: use --force to replace it")
+        if target.exists and not force
+        else Job(target)
+        for target in plan(inputs, output, f".{format_}")
+    ]
     open_jobs = [job for job in jobs if not job.kept]
     if open_jobs:
         from tasks.documents import Options
@@ -125,13 +132,6 @@ def convert(
     _tell(jobs, as_json=as_json)
     codes = {job.exit_code for job in open_jobs} or {FAILED}
     raise typer.Exit(FAILED if FAILED in codes else max(codes))
-
-
-def _job(target: "Target", *, force: bool) -> Job:
-    """What is to be done for a target: nothing where its result exists and is kept."""
-    if target.exists and not force:
-        return Job(target, kept=True, error=f"{target.path} exists and is kept: use --force to replace it")
-    return Job(target)
 
 
 def _tell(jobs: list[Job], *, as_json: bool) -> None:
@@ -154,21 +154,16 @@ def _convert(jobs: list[Job], options: "Options", form: Format) -> None:
     from pipeline.settings import get_settings
     from pipeline.standalone.stack import using_stack
 
+    again = "`penstock up` continues it" if options.fresh else "run the same command again to continue"
+    interrupted = (
+        f"Interrupted. Nothing is lost: {again}. `penstock documents` lists, cancels and deletes what there is."
+    )
     with ExitStack() as held:
         with err.status("Starting …"):
             stack = held.enter_context(using_stack(get_settings()))
-        with Progress(total=len(jobs)) as progress:
-            try:
-                _submit(jobs, options, progress)
-                _watch(jobs, stack, progress, form)
-            except KeyboardInterrupt:
-                progress.note(_interrupted(options))
-                raise
-
-
-def _interrupted(options: "Options") -> str:
-    again = "`penstock up` goes on with it" if options.fresh else "run the same command again to go on"
-    return f"Interrupted. Nothing is lost: {again}. `penstock documents` lists, cancels and deletes what there is."
+        with Progress(stack, interrupted=interrupted, patience_s=0) as progress:
+            _submit(jobs, options, progress)
+            _watch(jobs, progress, form)
 
 
 def _submit(jobs: list[Job], options: "Options", progress: "Progress") -> None:
@@ -181,48 +176,66 @@ def _submit(jobs: list[Job], options: "Options", progress: "Progress") -> None:
             job.document = submit(job.target.source, options)
         except UserError as error:
             job.error = str(error)
-            progress.done(_line(job) if len(jobs) > 1 else "")
-        else:
-            progress.show(job.target.source.name, job.document)
+            job.ended = True
+        _show(job, jobs, progress)
 
 
-def _watch(jobs: list[Job], stack: "Stack", progress: "Progress", form: Format) -> None:
-    """Show how the documents stand, and write each result as soon as there is one."""
-    from pipeline.interfaces.cli.output import one_line
+def _watch(jobs: list[Job], progress: "Progress", form: Format) -> None:
+    """Show how the documents are doing, and write each result as soon as it is ready."""
     from tasks.documents import watch
 
     waiting: dict[str, list[Job]] = {}
     for job in jobs:
         if job.document is not None:
             waiting.setdefault(job.document.id, []).append(job)
-    told = {""}
 
-    def idle() -> None:
-        open_jobs = [job.document for job in jobs if job.document and not job.document.settled]
-        trouble = stack.trouble()
-        for sentence in [trouble and f"{trouble} Waiting …", *_closed_gates({job.provider for job in open_jobs})]:
-            if sentence not in told:
-                told.add(sentence)
-                progress.note(one_line(sentence))
-        stack.ensure()
+    def reasons() -> list[str]:
+        return _closed_gates({job.document.provider for job in jobs if job.document and not job.document.settled})
 
-    for document in watch(list(waiting), idle=idle):
+    for document in watch(list(waiting), idle=lambda: progress.keep(reasons)):
         for job in waiting[document.id]:
             job.document = document
-            progress.show(job.target.source.name, document)
             if document.settled:
                 _finish(job, document, form)
-                progress.done(_line(job) if job.written or len(jobs) > 1 else "", document)
+            _show(job, jobs, progress)
 
 
-def _closed_gates(providers: Iterable[str]) -> Iterable[str]:
+def _show(job: Job, jobs: Sequence[Job], progress: "Progress") -> None:
+    """Show a job's bar, and a line once it has ended. Of several files each then makes room for the next one's bar."""
+    from pipeline.interfaces.cli.output import count
+    from pipeline.interfaces.cli.progress import Bar
+
+    several = len(jobs) > 1
+    if several:
+        done = sum(other.ended for other in jobs)
+        progress.show("", Bar("all files", done, len(jobs), f"{done:,}/{count(len(jobs), 'file')}"))
+    if job.document is not None:
+        if several and job.ended:
+            progress.remove(job.document.id)
+        else:
+            progress.show(job.document.id, _bar(job, job.document))
+    if job.ended and (job.written or several):
+        progress.note(_line(job))
+
+
+def _bar(job: Job, document: "Document") -> "Bar":
+    from pipeline.interfaces.cli.output import count, state
+    from pipeline.interfaces.cli.progress import Bar
+
+    failed = f", [red]{document.failed_count:,} failed[/red]" if document.failed_count else ""
+    figures = f"{document.completed_count:,}/{count(document.pages, 'page')}{failed}" if document.pages else ""
+    done = document.completed_count + document.failed_count
+    return Bar(job.target.source.name, done, document.pages or None, figures, state(document.status.name))
+
+
+def _closed_gates(providers: Iterable[str]) -> list[str]:
     """Why pages of these providers wait, as sentences for the user."""
     from pipeline.flows.documents.routes import queue_of
     from pipeline.providers.gates import closed_because
     from pipeline.storage.context import get_context
 
     reasons = (closed_because(get_context(), queue_of(provider)) for provider in sorted(providers))
-    return [f"{reason}: its pages wait, and go on by themselves (`penstock queues`)." for reason in reasons if reason]
+    return [f"{reason}: its pages wait and continue by themselves (`penstock queues`)." for reason in reasons if reason]
 
 
 def _finish(job: Job, document: "Document", form: Format) -> None:
@@ -230,6 +243,7 @@ def _finish(job: Job, document: "Document", form: Format) -> None:
     from pipeline.flows.documents.files import storage_error
     from pipeline.interfaces.cli.results import text_of, write
 
+    job.ended = True
     job.took_s = time.monotonic() - job.started
     if document.merged_path is None or job.status not in {"COMPLETED", "PARTIAL_FAILED"}:
         return
@@ -254,7 +268,7 @@ def _line(job: Job) -> str:
 
 
 def _report(jobs: list[Job]) -> Iterable[str]:
-    """What remains to be said when all is done: what went wrong and what to do about it."""
+    """The closing lines: what went wrong, what to do about it, and a summary of several files."""
     from pipeline.interfaces.cli.output import count, one_line
 
     several = len(jobs) > 1
@@ -287,9 +301,9 @@ def _advice(job: Job) -> str:
         case "FAILED":
             return document.error or "failed"
         case "CANCELLED":
-            return f"cancelled; `penstock documents retry {document.id}` begins anew"
+            return f"cancelled; `penstock documents retry {document.id}` starts again"
         case "PAUSED":
-            return f"paused; `penstock documents resume {document.id}` goes on"
+            return f"paused; `penstock documents resume {document.id}` continues"
     return ""
 
 

@@ -1,46 +1,41 @@
-"""`penstock documents …`: looking at documents, and what can be asked of them."""
+"""`penstock documents …`: show documents, and act on them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.results import Format
+from pipeline.interfaces.cli.command import Format, Json
 
 if TYPE_CHECKING:
-    from tasks.documents import AttemptView, Document
+    from tasks.documents import AttemptView, Document, PageView
 
 app = typer.Typer(
-    help="List and look at documents; cancel, pause, resume, retry, merge again, delete.",
+    help="List and show documents; cancel, pause, resume, retry, merge again, delete.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 Id = Annotated[str, typer.Argument(metavar="ID", help="The document's id, or the beginning of it.")]
-Json = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
 AsFormat = Annotated[Format, typer.Option("--format", help="md: Markdown; json: blocks with their boxes.")]
-Provider = Annotated[str, typer.Option(help="Another provider for the pages concerned.")]
-Model = Annotated[str, typer.Option(help="Another model for the pages concerned.")]
+Provider = Annotated[str, typer.Option(help="Use this provider for the pages concerned.")]
+Model = Annotated[str, typer.Option(help="Use this model for the pages concerned.")]
 
 
 def _find(prefix: str) -> str:
     from pipeline.flows.documents.queries import resolve
-    from pipeline.settings import get_settings
-    from pipeline.standalone.stack import migrate_embedded
-    from pipeline.storage.context import get_context
+    from pipeline.interfaces.cli.command import ready_context
 
-    migrate_embedded(get_settings())
-    return resolve(get_context(), prefix)
+    return resolve(ready_context(), prefix)
 
 
 def _tell(document: "Document", done: str) -> None:
-    """Say what was done; where nothing runs that could go on with it, say how to start it."""
+    from pipeline.interfaces.cli.command import tell_if_nothing_runs
     from pipeline.interfaces.cli.output import err, one_line, state
-    from pipeline.storage.context import get_context
 
     name = one_line(document.filename)
     err.print(f"{document.id} {name}: {done}. Now {state(document.status.name)}", soft_wrap=True)
-    if not document.settled and not get_context().online:
-        err.print("Nothing is running here: `penstock up` goes on with it.")
+    if not document.settled:
+        tell_if_nothing_runs()
 
 
 @app.command("list")
@@ -49,44 +44,41 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=100_000)] = 50,
     as_json: Json = False,
 ) -> None:
-    """List documents, the newest first."""
-    from pipeline.flows.documents.views import as_json as plain
-    from pipeline.interfaces.cli.output import Table, ago, err, one_line, print_json, state
-    from pipeline.settings import get_settings
-    from pipeline.standalone.stack import migrate_embedded
+    """List documents, newest first."""
+    from pipeline.interfaces.cli.command import ready
+    from pipeline.interfaces.cli.output import one_line, print_list, state
+    from pipeline.interfaces.cli.times import ago
     from tasks.documents import DocumentStatus, UserError, list_documents
 
-    migrate_embedded(get_settings())
+    ready()
     if status and status.upper() not in DocumentStatus.__members__:
         known = ", ".join(DocumentStatus.__members__)
         raise UserError(f"there is no state '{status}'; there are {known}", code="usage")
-    found = list_documents(status=DocumentStatus[status.upper()] if status else None, limit=limit)
-    if as_json:
-        print_json([plain(document) for document in found])
-        return
-    if not found:
-        err.print("No document is in this state." if status else "No documents. `penstock convert FILE` makes one.")
-        return
-    rows = Table("ID", "FILE~", "STATE", "PAGES>", "PROGRESS>?", "PROVIDER?", "CHANGED")
-    for document in found:
+
+    def row(document: "Document") -> list[str]:
         pages = f"{document.completed_count}/{document.pages}" if document.pages else ""
-        rows.add(
+        return [
             document.id, one_line(document.filename), state(document.status.name), pages,
             f"{document.progress} %", one_line(document.provider), ago(document.updated_at),
-        )  # fmt: skip
-    rows.print()
+        ]  # fmt: skip
+
+    print_list(
+        list_documents(status=DocumentStatus[status.upper()] if status else None, limit=limit),
+        ("ID", "FILE~", "STATE", "PAGES>", "PROGRESS>?", "PROVIDER?", "CHANGED"), row, as_json=as_json,
+        none="No document is in this state." if status else "No documents. `penstock convert FILE` makes one.",
+    )  # fmt: skip
 
 
 @app.command()
 def show(document_id: Id, as_json: Json = False) -> None:
     """Show everything about a document."""
-    from pipeline.flows.documents.views import as_json as plain
+    from pipeline.engine.views import plain
     from pipeline.interfaces.cli.output import one_line, print_json, print_pairs, state
     from tasks.documents import status
 
     document = status(_find(document_id))
     if as_json:
-        print_json(plain(document))
+        print_json(document)
         return
     shown = {name: value for name, value in plain(document).items() if value not in (None, "")}
     shown |= {name: value[:19].replace("T", " ") + " UTC" for name, value in shown.items() if name.endswith("_at")}
@@ -105,25 +97,21 @@ def pages(
     as_json: Json = False,
 ) -> None:
     """List a document's pages: state, attempts, error, length of the text."""
-    from pipeline.flows.documents.views import as_json as plain
-    from pipeline.interfaces.cli.output import Table, err, one_line, print_json, state
+    from pipeline.interfaces.cli.output import one_line, print_list, state
     from tasks.documents import PageStatus
     from tasks.documents import pages as find
 
-    found = find(_find(document_id), status=PageStatus.FAILED if failed else None)
-    if as_json:
-        print_json([plain(page) for page in found])
-        return
-    if not found:
-        err.print("No page has failed." if failed else "There are no pages yet.")
-        return
-    rows = Table("PAGE>", "IN FILE>?", "STATE", "ATTEMPTS>?", "CHARACTERS>?", "PROVIDER?", "ERROR")
-    for page in found:
-        rows.add(
+    def row(page: "PageView") -> list[str]:
+        return [
             str(page.page), str(page.page_source), state(page.status.name), str(page.attempts), str(len(page.content)),
             one_line(f"{page.provider} {page.model}"), one_line(page.error),
-        )  # fmt: skip
-    rows.print()
+        ]  # fmt: skip
+
+    print_list(
+        find(_find(document_id), status=PageStatus.FAILED if failed else None),
+        ("PAGE>", "IN FILE>?", "STATE", "ATTEMPTS>?", "CHARACTERS>?", "PROVIDER?", "ERROR"), row, as_json=as_json,
+        none="No page has failed." if failed else "There are no pages yet.",
+    )  # fmt: skip
 
 
 @app.command()
@@ -134,43 +122,31 @@ def attempts(
     as_json: Json = False,
 ) -> None:
     """List every attempt of a document's pages: model, tokens, time, how it ended."""
-    from pipeline.flows.documents.views import as_json as plain
-    from pipeline.interfaces.cli.output import Table, err, one_line, print_json
+    from pipeline.interfaces.cli.output import one_line, print_list
     from tasks.documents import attempts as find
 
+    def row(attempt: "AttemptView") -> list[str]:
+        ended = attempt.status + (" (cache)" if attempt.cached else "") + ("" if attempt.effective else " (discarded)")
+        model = "" if attempt.model == attempt.provider else attempt.model
+        return [
+            str(attempt.id), str(attempt.page), ended, one_line(f"{attempt.provider} {model}".strip()),
+            str(attempt.input_tokens), str(attempt.output_tokens), str(attempt.latency_ms), one_line(attempt.error),
+        ]  # fmt: skip
+
     found = find(_find(document_id), page)
-    if as_json:
-        print_json([plain(attempt) for attempt in found])
-        return
-    if not found:
-        err.print("There are no attempts" + (f" of page {page}." if page else "."))
-    if text:
+    if text and found and not as_json:
         for attempt in found:
             typer.echo(f"<!-- attempt {attempt.id}, page {attempt.page}: {attempt.status} -->\n\n{attempt.text}\n")
-    elif found:
-        rows = Table("ATTEMPT>", "PAGE>", "ENDED", "MODEL?", "TOKENS IN>?", "OUT>?", "MS>?", "ERROR")
-        for attempt in found:
-            rows.add(
-                str(attempt.id), str(attempt.page), _ended(attempt), one_line(_model(attempt)),
-                str(attempt.input_tokens), str(attempt.output_tokens), str(attempt.latency_ms), one_line(attempt.error),
-            )  # fmt: skip
-        rows.print()
-
-
-def _ended(attempt: "AttemptView") -> str:
-    return attempt.status + (" (cache)" if attempt.cached else "") + ("" if attempt.effective else " (discarded)")
-
-
-def _model(attempt: "AttemptView") -> str:
-    return attempt.provider if attempt.model in {"", attempt.provider} else f"{attempt.provider} {attempt.model}"
+        return
+    print_list(
+        found, ("ATTEMPT>", "PAGE>", "ENDED", "MODEL?", "TOKENS IN>?", "OUT>?", "MS>?", "ERROR"), row,
+        as_json=as_json, none="There are no attempts" + (f" of page {page}." if page else "."),
+    )  # fmt: skip
 
 
 @app.command()
-def text(
-    document_id: Id,
-    format_: AsFormat = Format.MD,
-) -> None:
-    """Print a document's Markdown, or what stands where on its pages."""
+def text(document_id: Id, format_: AsFormat = Format.MD) -> None:
+    """Print a document's Markdown, or the blocks on its pages."""
     from pipeline.interfaces.cli.output import print_json
     from tasks.documents import status
 
@@ -183,7 +159,7 @@ def text(
 
 @app.command()
 def cancel(document_id: Id) -> None:
-    """Stop a document for good. Results of pages under way are discarded."""
+    """Stop a document for good. Results of pages in progress are discarded."""
     from tasks.documents import cancel as act
 
     _tell(act(_find(document_id)), "cancelled")
@@ -191,7 +167,7 @@ def cancel(document_id: Id) -> None:
 
 @app.command()
 def pause(document_id: Id) -> None:
-    """Let pages under way end, and begin no others until `resume`."""
+    """Let pages in progress finish, and start no others until `resume`."""
     from tasks.documents import pause as act
 
     _tell(act(_find(document_id)), "paused")
@@ -199,7 +175,7 @@ def pause(document_id: Id) -> None:
 
 @app.command()
 def resume(document_id: Id) -> None:
-    """Go on with a paused document."""
+    """Continue a paused document."""
     from tasks.documents import resume as act
 
     _tell(act(_find(document_id)), "resumed")
@@ -209,7 +185,7 @@ def resume(document_id: Id) -> None:
 def retry(
     document_id: Id,
     failed: Annotated[bool, typer.Option("--failed", help="Only the failed pages; default: everything.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Ask the provider again even where the cache knows.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ask the provider again, even for cached pages.")] = False,
     provider: Provider = "",
     model: Model = "",
 ) -> None:
@@ -226,7 +202,7 @@ def retry(
 
 @app.command("retry-page")
 def retry_page(document_id: Id, page: int, provider: Provider = "", model: Model = "") -> None:
-    """Convert one page again. Its old text stays until the new one is there."""
+    """Convert one page again. It keeps its old text until the new one is ready."""
     from tasks.documents import retry_page as act
 
     _tell(act(_find(document_id), page, provider=provider, model=model), f"page {page} will be converted again")
@@ -243,9 +219,9 @@ def promote(document_id: Id, page: int, attempt: int) -> None:
 @app.command()
 def remerge(
     document_id: Id,
-    allow_partial: Annotated[bool, typer.Option("--allow-partial", help="Mark gaps where pages failed.")] = False,
+    allow_partial: Annotated[bool, typer.Option("--allow-partial", help="Mark the gaps where pages failed.")] = False,
 ) -> None:
-    """Write a document's Markdown again from its pages."""
+    """Merge a document's pages into its Markdown again."""
     from tasks.documents import remerge as act
 
     _tell(act(_find(document_id), allow_partial=allow_partial), "will be merged again")
@@ -253,10 +229,10 @@ def remerge(
 
 @app.command()
 def delete(
-    document_ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids, or beginnings of them.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    document_ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids, or the beginnings of ids.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Delete documents with their pages, attempts and stored files. Files you wrote elsewhere stay."""
+    """Delete documents with their pages, attempts and stored files. Results written elsewhere stay."""
     from pipeline.interfaces.cli.output import err, one_line
     from tasks.documents import delete as act
     from tasks.documents import status

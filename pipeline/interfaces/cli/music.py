@@ -1,13 +1,22 @@
-"""`penstock music …`: songs from a library, described and made findable."""
+"""`penstock music …`: describe the songs of a library, and search them by mood."""
 
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipeline.interfaces.cli.command import Json
+
 if TYPE_CHECKING:
-    from pipeline.settings import Settings
-    from tasks.music import Estimate, MusicStatus, RunView, SongView
+    from pipeline.flows.music.views import Match
+    from pipeline.interfaces.cli.progress import Bar
+    from pipeline.standalone.stack import Stack
+    from tasks.music import BatchView, Estimate, MusicStatus, RunView, SongView
+
+FAILED, PARTIAL = 1, 3
+_LOOK_S = 0.5
 
 app = typer.Typer(
     help="Sync songs from a music server or a folder, let a model describe them, and search them by mood.\n\n"
@@ -18,16 +27,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-Json = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
-
-
-def _ready() -> "Settings":
-    from pipeline.settings import get_settings
-    from pipeline.standalone.stack import migrate_embedded
-
-    settings = get_settings()
-    migrate_embedded(settings)
-    return settings
 
 
 @app.command()
@@ -37,19 +36,20 @@ def sync(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Read all songs from the music library. Songs that are gone are flagged, never deleted; nothing is paid for."""
+    """Read all songs from the music library. Missing songs are flagged, never deleted; nothing is paid for."""
     from rich import progress as bars
 
+    from pipeline.interfaces.cli.command import ready
     from pipeline.interfaces.cli.output import err, print_json
     from tasks import music
 
-    _ready()
+    ready()
     columns = (bars.TextColumn("songs"), bars.BarColumn(), bars.MofNCompleteColumn(), bars.TimeElapsedColumn())
     with bars.Progress(*columns, console=err, disable=not err.is_terminal) as shown:
         task = shown.add_task("songs", total=None)
         report = music.sync(lambda seen, total: shown.update(task, completed=seen, total=total), folder)
     if as_json:
-        print_json(vars(report))
+        print_json(report)
         return
     err.print(
         f"{report.seen} songs: {report.added} new, {report.changed} changed, {report.relinked} found again under "
@@ -65,27 +65,25 @@ def start(
         str, typer.Option(help="full: descriptions and vectors; metadata: descriptions; embedding: vectors only.")
     ] = "full",
     skip_sync: Annotated[bool, typer.Option("--skip-sync", help="Do not read the music library first.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many songs.")] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Try songs once more that failed, too.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing: say how many calls, what cost, how long.")
-    ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Stay until it is done; starts the stack if none runs.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most this many songs.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Also retry songs that failed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: estimate calls, cost and time.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; starts a stack if none runs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Sync, then let the provider describe all pending songs, batch by batch, within its limits.
+    """Sync, then have the provider describe all pending songs, batch by batch, within its limits.
 
     Try [bold]penstock music start --dry-run[/bold] first, then [bold]penstock music start --wait --limit 20[/bold].
-    Without --wait the run goes on by itself wherever `penstock up` is running; `penstock music status` shows it.
-    Starting again while a run is active is refused. Exit codes: 0 done, 1 failed, refused or stopped, 2 wrong usage,
+    Without --wait the run continues by itself wherever `penstock up` is running; `penstock music status` shows it.
+    While a run is active, another start is refused. Exit codes: 0 done, 1 failed, refused or stopped, 2 wrong usage,
     3 some songs failed.
     """
-    from pipeline.interfaces.cli.music_progress import follow, tell_end
+    from pipeline.interfaces.cli.command import ready
     from pipeline.interfaces.cli.output import print_json
     from pipeline.standalone.stack import using_stack
     from tasks import music
 
-    settings = _ready()
+    settings = ready()
     if mode not in set(music.Mode):
         raise typer.BadParameter(f"choose from {', '.join(music.Mode)}", param_hint="--mode")
     options = music.StartOptions(music.Mode(mode), skip_sync, limit, failed)
@@ -93,95 +91,142 @@ def start(
         _show_estimate(music.estimate(options), as_json=as_json)
     elif wait:
         with using_stack(settings) as stack:
-            found = follow(stack, music.start(options), quiet=as_json)
+            found = _follow(stack, music.start(options), quiet=as_json)
         if as_json:
             print_json(found.contract())
-        tell_end(found)
+        _tell_end(found)
     else:
         _tell(music.start(options), "started", as_json=as_json)
 
 
+def _follow(stack: "Stack", run: "RunView", *, quiet: bool) -> "MusicStatus":
+    """Show how a run goes until it has ended; its final status. Keeps the stack up meanwhile."""
+    from pipeline.interfaces.cli.progress import Progress
+    from tasks import music
+
+    interrupted = (
+        "The run is kept: `penstock up` continues it, `penstock music start --wait` does not start another, "
+        "`penstock music stop` ends it."
+    )
+
+    def looks(keep: Callable[[], None]) -> "Iterator[MusicStatus]":
+        while True:
+            found = music.status()
+            yield found
+            if found.run is None or found.run.id != run.id or found.run.outcome is not None:
+                return
+            keep()
+            time.sleep(_LOOK_S)
+
+    with Progress(stack, interrupted=interrupted, quiet=quiet) as progress:
+        return progress.follow(looks(progress.keep), _bar)
+
+
+def _bar(found: "MusicStatus") -> "Bar":
+    from pipeline.interfaces.cli.output import count, one_line
+    from pipeline.interfaces.cli.progress import Bar
+
+    done = found.completed_jobs + found.failed_jobs
+    total = done + found.active_jobs + found.waiting_jobs + found.delayed_jobs
+    figures = f"{done:,}/{count(total, 'batch')}"
+    figures += f", {found.failed_jobs:,} failed" if found.failed_jobs else ""
+    figures += f", {one_line(found.stand_in)} stands in" if found.stand_in else ""
+    figures += f" ({one_line(found.reason)})" if found.reason else ""
+    return Bar(found.pipeline_state.value, done, total or None, figures, busy=bool(found.active_jobs))
+
+
+def _tell_end(found: "MusicStatus") -> None:
+    """Say how a run ended, and leave with its exit code: 0 done, 1 failed or stopped, 3 some songs failed."""
+    from pipeline.interfaces.cli.output import count, err
+
+    run = found.run
+    if run is not None and run.outcome in {"failed", "stopped"}:
+        how = f"failed: {run.error}" if run.outcome == "failed" else "was stopped; `penstock music start` continues."
+        err.print(f"penstock: the run {how}", soft_wrap=True, markup=False)
+        raise typer.Exit(FAILED)
+    if found.failed_songs or found.failed_jobs:
+        err.print(
+            f"{count(found.failed_songs, 'song')} failed: `penstock music show --status failed` says why, "
+            "`penstock music start --failed` tries again.", soft_wrap=True,
+        )  # fmt: skip
+        raise typer.Exit(PARTIAL)
+    err.print(f"Done: {count(found.songs.get('COMPLETED', 0), 'song')} of {found.total_songs:,} are described.")
+
+
 def _show_estimate(found: "Estimate", *, as_json: bool) -> None:
-    from pipeline.flows.music.views import as_json as plain
     from pipeline.interfaces.cli.output import out, print_json, print_pairs
+    from pipeline.interfaces.cli.times import span
 
     if as_json:
-        print_json(plain(found))
+        print_json(found)
         return
+    unpriced = f"no prices configured for {', '.join(found.unpriced)} (PENSTOCK_PROVIDERS__<NAME>__PRICES)"
+    if found.cost is None:
+        cost = f"unknown: {unpriced}"
+    else:
+        cost = f"about {found.cost:,.4f}" + (f"; {unpriced}" if found.unpriced else "")
     print_pairs([
         ("songs", f"{found.songs:,}" + (f", {found.new_songs:,} of them new" if found.new_songs else "")),
         ("batches", f"{found.batches:,}"),
         ("calls", f"{found.metadata_calls:,} for metadata, {found.embedding_calls:,} for vectors"),
-        ("time", f"{_duration(found.seconds)} at least"),
+        ("time", f"{span(found.seconds)} at least"),
         *(("limit", f"{name}: {limits or 'none'}") for name, limits in found.limits.items()),
         ("tokens", f"about {found.input_tokens:,} in, {found.output_tokens:,} out"),
-        ("cost", _cost(found)),
+        ("cost", cost),
     ])  # fmt: skip
     out.print("Nothing was changed, and no provider was called.")
 
 
-def _cost(found: "Estimate") -> str:
-    set_them = "PENSTOCK_PROVIDERS__<NAME>__PRICES"
-    if found.cost is None:
-        return f"unknown: no prices configured for {', '.join(found.unpriced)} ({set_them})"
-    more = f", without {', '.join(found.unpriced)}: no prices configured ({set_them})" if found.unpriced else ""
-    return f"about {found.cost:,.4f}" + more
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def _tell(run: "RunView", done: str, *, as_json: bool = False) -> None:
-    """Say what was done; where nothing runs that could go on with it, say how to start it."""
-    from pipeline.flows.music.views import as_json as plain
+def _tell(run: "RunView", done: str, *, as_json: bool) -> None:
+    from pipeline.interfaces.cli.command import tell_if_nothing_runs
     from pipeline.interfaces.cli.output import err, print_json
-    from pipeline.storage.context import get_context
 
     if as_json:
-        print_json(plain(run))
+        print_json(run)
     else:
         err.print(f"Music pipeline: {done}. Now {run.status.value}.")
-    if run.outcome is None and run.status.value != "paused" and not get_context().online:
-        err.print("Nothing is running here: `penstock up` goes on with it.")
+    if run.outcome is None and run.status.value != "paused":
+        tell_if_nothing_runs()
 
 
 @app.command()
 def pause(as_json: Json = False) -> None:
-    """Let calls under way end, and begin no others until `resume`."""
+    """Let calls in progress finish, and start no others until `resume`."""
+    from pipeline.interfaces.cli.command import ready
     from tasks import music
 
-    _ready()
+    ready()
     _tell(music.pause(), "paused", as_json=as_json)
 
 
 @app.command()
 def resume(as_json: Json = False) -> None:
-    """Go on with a paused run."""
+    """Continue a paused run."""
+    from pipeline.interfaces.cli.command import ready
     from tasks import music
 
-    _ready()
+    ready()
     _tell(music.resume(), "resumed", as_json=as_json)
 
 
 @app.command()
 def stop(as_json: Json = False) -> None:
-    """End the run. What was paid for is kept; other songs are pending again."""
+    """End the run. Results already paid for are kept; the other songs become pending again."""
+    from pipeline.interfaces.cli.command import ready
     from tasks import music
 
-    _ready()
+    ready()
     _tell(music.stop(), "stopped", as_json=as_json)
 
 
 @app.command()
 def status(as_json: Json = False) -> None:
-    """Show how the pipeline stands."""
+    """Show the state of the pipeline, its songs and its batches."""
+    from pipeline.interfaces.cli.command import ready
     from pipeline.interfaces.cli.output import print_json
     from tasks import music
 
-    _ready()
+    ready()
     found = music.status()
     if as_json:
         print_json(found.contract())
@@ -196,7 +241,7 @@ def _show_status(found: "MusicStatus") -> None:
 
     songs = "  ".join(f"{name} {count}" for name, count in found.songs.items()) or "none: `penstock music sync`"
     batches = (
-        f"{found.active_jobs} under way, {found.waiting_jobs} waiting, {found.delayed_jobs} delayed, "
+        f"{found.active_jobs} in progress, {found.waiting_jobs} waiting, {found.delayed_jobs} delayed, "
         f"{found.completed_jobs} done, {found.failed_jobs} failed"
     )
     rows = [
@@ -206,7 +251,7 @@ def _show_status(found: "MusicStatus") -> None:
     ]
     if found.stand_in:
         rows.append(("stand-in", f"{escape(found.stand_in)} writes metadata: the provider's breaker is open"))
-    rows.append(("workers", "running" if found.is_worker_running else "none: `penstock up` starts them"))
+    rows.append(("workers", "running" if found.is_worker_running else "none running: `penstock up` starts them"))
     if found.run is not None:
         ended = found.run.outcome or "active"
         failed = f", {found.failed_songs} failed" if found.failed_songs else ""
@@ -219,24 +264,24 @@ def _show_status(found: "MusicStatus") -> None:
 @app.command()
 def search(
     words: Annotated[str, typer.Argument(help="A mood in words, such as 'rainy night, slow'.")] = "",
-    like: Annotated[str, typer.Option(help="Songs like this one instead: number, id or title.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many songs.")] = 10,
+    like: Annotated[str, typer.Option(help="Find songs like this one instead: number, id or title.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most this many songs.")] = 10,
     as_json: Json = False,
 ) -> None:
     """Find songs for a mood, or like another song.
 
-    With a provider of embeddings, a mood costs one small call, and needs a stack, which is started if none runs.
+    With an embeddings provider, a mood costs one small call, which needs a stack; one is started if none is running.
     For example: [bold]penstock music search "rainy night, slow piano"[/bold], or
     [bold]penstock music search --like "So What"[/bold].
     """
-    from pipeline.flows.music.views import as_json as plain
-    from pipeline.interfaces.cli.output import Table, err, one_line, print_json
+    from pipeline.interfaces.cli.command import ready
+    from pipeline.interfaces.cli.output import err, one_line, print_json, print_list
     from pipeline.standalone.stack import using_stack
     from tasks import music
 
     if bool(words.strip()) == bool(like.strip()):
-        raise typer.BadParameter("say a mood, or --like a song", param_hint="WORDS")
-    settings = _ready()
+        raise typer.BadParameter("give either a mood, or a song with --like", param_hint="WORDS")
+    settings = ready()
     if like:
         found = music.similar(like, limit)
     elif settings.music.embeddings_provider and music.searchable():
@@ -246,54 +291,46 @@ def search(
     else:
         found = music.search(words, limit)
     if as_json:
-        print_json(plain(found))
+        print_json(found)
         return
     if found.lexical:
         err.print(
-            "[dim]By words alone: no provider of embeddings is configured, so this knows no meaning "
+            "[dim]By words alone, without meaning: no embeddings provider is configured "
             "(PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER).[/dim]", soft_wrap=True,
         )  # fmt: skip
-    if not found.matches:
-        err.print("Nothing found." if found.searched else "No song has a vector yet: `penstock music start`.")
-        return
-    rows = Table("SCORE>", "ID>", "SONG", "MOOD", "TAGS")
-    for match in found.matches:
+
+    def row(match: "Match") -> list[str]:
         song = match.song
-        rows.add(
+        return [
             f"{match.score:.2f}", str(song.id), one_line(f"{song.artist} - {song.title}", 60),
             one_line(song.mood, 20), one_line(", ".join(song.tags), 60),
-        )  # fmt: skip
-    rows.print()
+        ]  # fmt: skip
+
+    none = "Nothing found." if found.searched else "No song has a vector yet: `penstock music start`."
+    print_list(found.matches, ("SCORE>", "ID>", "SONG", "MOOD", "TAGS"), row, as_json=False, none=none)
 
 
 @app.command()
 def show(
-    song: Annotated[str, typer.Argument(help="Number, library's id or title. Default: list songs.")] = "",
-    status: Annotated[str, typer.Option(help="Of the list, only songs in this state, such as FAILED.")] = "",
+    song: Annotated[str, typer.Argument(help="Number, library id or title. Default: list songs.")] = "",
+    status: Annotated[str, typer.Option(help="In a list, only those in this state, such as FAILED.")] = "",
     batches: Annotated[bool, typer.Option("--batches", help="List batches instead, with the reasons of failures.")] = (
         False
     ),
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="List at most this many.")] = 50,
     as_json: Json = False,
 ) -> None:
     """Show everything about a song, or list songs or batches."""
-    from pipeline.flows.music.views import as_json as plain
-    from pipeline.interfaces.cli.output import print_json
+    from pipeline.interfaces.cli.command import ready
     from tasks import music
 
-    _ready()
+    ready()
     if song:
-        view = music.show(song)
-        print_json(plain(view)) if as_json else _show_song(view)
-        return
-    if batches:
-        _list_batches(limit, status, as_json=as_json)
-        return
-    found = music.songs(status=_one_of(music.SongStatus, status), limit=limit)
-    if as_json:
-        print_json([plain(view) for view in found])
+        _show_song(music.show(song), as_json=as_json)
+    elif batches:
+        _list_batches(music.batches(status=_one_of(music.BatchStatus, status), limit=limit), as_json=as_json)
     else:
-        _list_songs(found)
+        _list_songs(music.songs(status=_one_of(music.SongStatus, status), limit=limit), as_json=as_json)
 
 
 def _one_of(kind: Any, name: str) -> Any:
@@ -304,12 +341,15 @@ def _one_of(kind: Any, name: str) -> Any:
     return kind[name.upper()]
 
 
-def _show_song(view: "SongView") -> None:
+def _show_song(view: "SongView", *, as_json: bool) -> None:
     from rich.markup import escape
 
-    from pipeline.flows.music.views import as_json as plain
-    from pipeline.interfaces.cli.output import print_pairs, printable
+    from pipeline.engine.views import plain
+    from pipeline.interfaces.cli.output import print_json, print_pairs, printable
 
+    if as_json:
+        print_json(view)
+        return
     rows = []
     for name, value in plain(view).items():
         if value not in (None, "", []) and name != "analysis":
@@ -318,35 +358,30 @@ def _show_song(view: "SongView") -> None:
     print_pairs(rows)
 
 
-def _list_songs(found: "list[SongView]") -> None:
-    from pipeline.interfaces.cli.output import Table, err, one_line, state
+def _list_songs(found: "list[SongView]", *, as_json: bool) -> None:
+    from pipeline.interfaces.cli.output import one_line, print_list, state
 
-    if not found:
-        err.print("No songs. `penstock music sync` reads them.")
-        return
-    rows = Table("ID>", "SONG", "STATE", "MOOD", "VECTOR", "ERROR")
-    for view in found:
+    def row(view: "SongView") -> list[str]:
         gone = " (missing)" if view.missing_since else ""
-        rows.add(
+        return [
             str(view.id), one_line(f"{view.artist} - {view.title}", 60), state(view.status.value) + gone,
             one_line(view.mood, 20), "yes" if view.vector_model else "", one_line(view.error, 80),
-        )  # fmt: skip
-    rows.print()
+        ]  # fmt: skip
+
+    print_list(
+        found, ("ID>", "SONG", "STATE", "MOOD", "VECTOR", "ERROR"), row, as_json=as_json,
+        none="No songs. `penstock music sync` reads them.",
+    )  # fmt: skip
 
 
-def _list_batches(limit: int, status: str, *, as_json: bool) -> None:
-    from pipeline.flows.music.views import as_json as plain
-    from pipeline.interfaces.cli.output import Table, one_line, print_json, state
-    from tasks import music
+def _list_batches(found: "list[BatchView]", *, as_json: bool) -> None:
+    from pipeline.interfaces.cli.output import one_line, print_list, state
 
-    found = music.batches(status=_one_of(music.BatchStatus, status), limit=limit)
-    if as_json:
-        print_json([plain(view) for view in found])
-        return
-    rows = Table("ID>", "MODE", "STEP", "STATE", "SONGS>", "SAVED>", "LEFT OUT>", "IGNORED>", "RETRIES>", "ERROR")
-    for view in found:
-        rows.add(
+    def row(view: "BatchView") -> list[str]:
+        return [
             str(view.id), view.mode.value, view.step.value, state(view.status.value), str(len(view.song_ids)),
             str(view.saved), str(view.left_out), str(view.ignored), str(view.retry_count), one_line(view.error, 120),
-        )  # fmt: skip
-    rows.print()
+        ]  # fmt: skip
+
+    columns = ("ID>", "MODE", "STEP", "STATE", "SONGS>", "SAVED>", "LEFT OUT>", "IGNORED>", "RETRIES>", "ERROR")
+    print_list(found, columns, row, as_json=as_json, none="No batches.")

@@ -1,18 +1,19 @@
-"""How things look at the terminal: results on standard output, everything else on standard error."""
+"""How output looks: results go to standard output, everything else to standard error."""
 
 import json
 import sys
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Any, TextIO
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from pipeline.engine.views import plain
+
 
 def _console(stream: TextIO, **options: Any) -> Console:
-    # Pipes and files have no width: a line there is never broken or cut.
+    # Pipes and files have no width: never break or cut a line there.
     return Console(highlight=False, width=None if stream.isatty() else 10_000, **options)
 
 
@@ -30,23 +31,24 @@ STYLES = {
     "failed": "yellow",
     "failed_permanent": "red",
 }
+Item = TypeVar("Item")
 _GAP = "  "
 _LEAST_WIDTH, _LEAST_LAST = 12, 30
-"""Of a column that may be shortened; of the last one, if it may."""
+"""The least widths of a column that may be shortened: any one, and the last one."""
 
 
 def print_json(value: Any) -> None:
-    """JSON on standard output, for programs."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
-    # What no UTF-8 can hold, such as a file name in another encoding, becomes a JSON escape.
+    """Print a view, or a container of views, as JSON on standard output."""
+    text = json.dumps(plain(value), indent=2, ensure_ascii=False, default=str) + "\n"
+    # What UTF-8 cannot hold, such as a file name in another encoding, becomes a JSON escape.
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode())
 
 
 class Table:
-    """A plain table: one line a row, fit for `grep` and for being copied.
+    """A plain table, one line a row, easy to grep and to copy.
 
-    What stands behind a column's name says how it gives way on a narrow terminal: `?` it is left out, `~` it is
-    shortened. `>` aligns it to the right. The last column, if not `~`, may be of any length: the terminal breaks it.
+    Marks behind a column's name: `?` leave it out on a narrow terminal, `~` shorten it there, `>` align it to the
+    right. The last column, unless `~`, may be of any length: the terminal wraps it.
     """
 
     def __init__(self, *columns: str) -> None:
@@ -59,7 +61,7 @@ class Table:
         self._rows.append([Text.from_markup(cell) for cell in cells])
 
     def print(self) -> None:
-        """Print it on standard output."""
+        """Print the table on standard output."""
         widths = self._fitted(out.width)
         for row in self._rows:
             cells = [_fit(row[index], width, right=">" in self._marks[index]) for index, width in widths.items()]
@@ -83,6 +85,21 @@ class Table:
         return {**widths, last: natural[last]} if last in widths and last not in gives else widths
 
 
+def print_list(
+    found: Sequence[Item], columns: Sequence[str], row: Callable[[Item], Sequence[str]], *, as_json: bool, none: str
+) -> None:
+    """Print `found` as JSON, or as a table of one `row` (markup) each; `none` says that there is nothing to list."""
+    if as_json:
+        print_json(found)
+    elif not found:
+        err.print(none)
+    else:
+        table = Table(*columns)
+        for item in found:
+            table.add(*row(item))
+        table.print()
+
+
 def _line_width(widths: dict[int, int]) -> int:
     return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
 
@@ -95,7 +112,7 @@ def _fit(cell: Text, width: int, *, right: bool) -> Text:
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Names and values (with markup), a line each."""
+    """Print names and values (markup), one pair a line."""
     width = max(len(name) for name, _ in pairs) + len(_GAP)
     for name, value in pairs:
         out.print(f"{name:<{width}}{value}".replace("\n", "\n" + " " * width), soft_wrap=True)
@@ -108,27 +125,17 @@ def state(name: str) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 page`, `2 pages`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def ago(moment: datetime | None) -> str:
-    """How long ago, roughly."""
-    if moment is None:
-        return ""
-    seconds = max(0, int((datetime.now(UTC) - moment).total_seconds()))
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size} {unit} ago"
-    return f"{seconds} s ago"
+    """`1 page`, `2 pages`, `3 batches`."""
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def printable(text: str) -> str:
-    """A text without anything that a terminal would take for a command."""
+    """A text without characters that a terminal would take as commands."""
     return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def one_line(text: str | None, width: int | None = None) -> str:
-    """A text as one line, cut at `width` characters, printable, and safe from being read as markup."""
+    """A text as one printable line, cut at `width` characters, with its markup escaped."""
     flat = printable(" ".join((text or "").split()))
     return escape(flat if width is None or len(flat) <= width else flat[: width - 1] + "…")

@@ -1,35 +1,63 @@
-"""What `penstock convert` shows while it works: bars on a terminal, a line for each file that is done elsewhere."""
+"""What a command shows while it waits for work: bars on a terminal, elsewhere a line for each change.
 
+Meanwhile it keeps the stack up, and says why work waits.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rich import progress as bars
 
-from pipeline.interfaces.cli.output import count, err, one_line, state
+from pipeline.interfaces.cli.output import err, one_line
 
 if TYPE_CHECKING:
-    from tasks.documents import Document
+    from pipeline.standalone.stack import Stack
 
+State = TypeVar("State")
 MAX_BARS = 12
-"""More would scroll. Files that are done make room for others."""
+"""More would scroll."""
+PATIENCE_S = 5.0
+"""How long nothing may move before a command asks what is holding the work up."""
 _WIDE = 80
-"""Columns of a terminal from which on there is room for bars and times."""
+"""Columns that a terminal needs before there is room for bars and times."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """How far something is: `done` of `total` units (None: not known yet), and markup to show beside the bar."""
+
+    name: str
+    done: int
+    total: int | None
+    figures: str
+    state: str = ""
+    busy: bool = False
+    """Units are under way: no need to ask what holds the work up."""
 
 
 class Progress:
-    """Bars on standard error, while this context lasts. Without a terminal there are only the lines."""
+    """Bars on standard error while this context lasts, and sentences above them. Not a terminal: sentences only."""
 
-    def __init__(self, total: int) -> None:
-        self._many = total > 1
-        self._max_bars = min(MAX_BARS, max(1, err.height - 3))
+    def __init__(
+        self, stack: "Stack", *, interrupted: str, quiet: bool = False, patience_s: float = PATIENCE_S
+    ) -> None:
+        """`interrupted`: what Ctrl-C says. `quiet`: show nothing but that."""
+        self._stack = stack
+        self._interrupted = interrupted
+        self._quiet = quiet
+        self._patience_s = patience_s
+        self._on_terminal = err.is_terminal and not quiet
         self._name_width, bar_width = _widths(err.width)
-        self._bars = bars.Progress(*_columns(bar_width), console=err, disable=not err.is_terminal)
+        self._bars = bars.Progress(*_columns(bar_width), console=err, disable=not self._on_terminal)
+        self._max_bars = min(MAX_BARS, max(1, err.height - 3))
         self._shown: dict[str, bars.TaskID] = {}
-        self._gone: set[str] = set()
-        self._total = total
-        self._done = 0
-        self._all = self._bars.add_task("all files", total=total, pages="", state="") if self._many else None
-        self._count()
+        self._told = {""}
+        self._moved_at = time.monotonic()
+        self.state: Any = None
+        """What `follow` saw last."""
 
     def __enter__(self) -> "Progress":
         self._bars.start()
@@ -39,44 +67,64 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bars.stop()
+        if kind is KeyboardInterrupt:
+            err.print(("\n" if self._on_terminal else "") + self._interrupted, soft_wrap=True)
 
-    def show(self, name: str, document: "Document") -> None:
-        """Show how a document stands."""
-        if document.id in self._gone:
-            return
-        if document.id not in self._shown:
+    def show(self, key: str, bar: Bar) -> None:
+        """Show or update the bar of `key`; harmless if there is no room for another one."""
+        name = one_line(bar.name, self._name_width)
+        if key not in self._shown:
             if len(self._shown) >= self._max_bars:
                 return
-            self._shown[document.id] = self._bars.add_task(
-                one_line(name, self._name_width), total=None, pages="", state=""
-            )
+            self._shown[key] = self._bars.add_task(name, total=bar.total, figures="", state="")
         self._bars.update(
-            self._shown[document.id], total=document.pages or None, pages=_pages(document),
-            completed=document.completed_count + document.failed_count, state=state(document.status.name),
+            self._shown[key], description=name, total=bar.total, completed=bar.done, figures=bar.figures,
+            state=bar.state,
         )  # fmt: skip
 
-    def done(self, line: str, document: "Document | None" = None) -> None:
-        """A file is done: say `line` (markup). Among several its bar makes room for the next."""
-        self._done += 1
-        self._count()
-        if self._many and document is not None:
-            self._gone.add(document.id)
-            if document.id in self._shown:
-                self._bars.remove_task(self._shown.pop(document.id))
-        if line:
-            self.note(line)
-
-    def _count(self) -> None:
-        if self._all is not None:
-            self._bars.update(self._all, completed=self._done, pages=f"{self._done:,}/{count(self._total, 'file')}")
+    def remove(self, key: str) -> None:
+        """Remove a bar, which makes room for another one."""
+        if key in self._shown:
+            self._bars.remove_task(self._shown.pop(key))
 
     def note(self, sentence: str) -> None:
-        """Say something above the bars."""
-        self._bars.console.print(sentence, soft_wrap=True)
+        """Say something (markup) above the bars."""
+        if not self._quiet:
+            err.print(sentence, soft_wrap=True)
+
+    def follow(self, states: Iterable[State], bar_of: Callable[[State], Bar]) -> State:
+        """Show how one thing goes until `states` (never empty) ends; the last of them.
+
+        Not a terminal: a line whenever the figures change.
+        """
+        last_line = ""
+        for state in states:
+            bar = bar_of(state)
+            if state != self.state or bar.busy:
+                self.state, self._moved_at = state, time.monotonic()
+            self.show("", bar)
+            line = f"{bar.name}: {bar.figures}"
+            if line != last_line and not self._on_terminal:
+                self.note(line)
+            last_line = line
+        return cast("State", self.state)
+
+    def keep(self, reasons: Callable[[], Iterable[str]] = tuple) -> None:
+        """Keep the stack up; if nothing has moved for a while, say what is wrong and the `reasons` why work waits."""
+        if time.monotonic() - self._moved_at >= self._patience_s:
+            for sentence in (self._stack.trouble(), *reasons()):
+                self.note_once(sentence)
+        self._stack.ensure()
+
+    def note_once(self, sentence: str, key: str = "") -> None:
+        """Note a sentence unless it, or another one with the same `key`, was noted before."""
+        if (key or sentence) not in self._told:
+            self._told.add(key or sentence)
+            self.note(f"[yellow]Note:[/yellow] {one_line(sentence)}")
 
 
 def _widths(width: int) -> tuple[int, int]:
-    """Of the names and of the bars; 0: no bars."""
+    """The widths of names and of bars on a terminal; 0: no bars."""
     if width < _WIDE:
         return max(10, width - 32), 0
     room = width - 42
@@ -85,15 +133,8 @@ def _widths(width: int) -> tuple[int, int]:
 
 
 def _columns(bar_width: int) -> list[bars.ProgressColumn]:
-    name, pages = bars.TextColumn("{task.description}"), bars.TextColumn("{task.fields[pages]}", justify="right")
-    stands = bars.TextColumn("{task.fields[state]}")
+    name, figures = bars.TextColumn("{task.description}"), bars.TextColumn("{task.fields[figures]}", justify="right")
+    state = bars.TextColumn("{task.fields[state]}")
     if not bar_width:
-        return [name, pages, stands]
-    return [name, bars.BarColumn(bar_width), pages, stands, bars.TimeElapsedColumn()]
-
-
-def _pages(document: "Document") -> str:
-    if not document.pages:
-        return ""
-    failed = f", [red]{document.failed_count:,} failed[/red]" if document.failed_count else ""
-    return f"{document.completed_count:,}/{count(document.pages, 'page')}{failed}"
+        return [name, figures, state]
+    return [name, bars.BarColumn(bar_width), figures, state, bars.TimeElapsedColumn()]

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import typer
 
-from pipeline.interfaces.cli.screenshots.times import moment
+from pipeline.interfaces.cli.times import moment
 
 
 @pytest.mark.parametrize(

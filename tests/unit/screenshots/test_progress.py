@@ -8,7 +8,8 @@ import pytest
 from pipeline.flows.screenshots import status
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.views import Retry
-from pipeline.interfaces.cli.screenshots import progress
+from pipeline.interfaces.cli.progress import Progress
+from pipeline.interfaces.cli.screenshots.intake import keep
 from pipeline.storage import context
 
 
@@ -19,13 +20,13 @@ def test_why_batches_wait_for_another_try_is_said_once(
     monkeypatch.setattr(context, "get_context", lambda: None)
     monkeypatch.setattr(status, "retries", lambda _: found)
     stack: Any = SimpleNamespace(ensure=bool, trouble=str)
-    trouble = progress._Trouble(stack, quiet=False)
-    trouble.moved({1: WorkStatus.RUNNING})
-    trouble.look()
+    progress = Progress(stack, interrupted="")
+    progress.state = {1: WorkStatus.RUNNING}
+    keep(progress)
     assert capsys.readouterr().err == "", "nothing of it failed"
-    trouble.moved({1: WorkStatus.FAILED})
-    trouble.look()
+    progress.state = {1: WorkStatus.FAILED}
+    keep(progress)
     found[0] = Retry("batch", 1, 12, "eye cannot be reached")
-    trouble.look()
+    keep(progress)
     said = "Note: 2 batches wait for another try, the next in 53 s: eye cannot be reached\n"
     assert capsys.readouterr().err == said

@@ -1,4 +1,4 @@
-"""`penstock screenshots watch` and `capture`: frames as they come, until Ctrl-C."""
+"""`penstock screenshots watch` and `capture`: take frames in as they come, until Ctrl-C."""
 
 import time
 from collections import Counter
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.screenshots.common import ready, source_key
+from pipeline.interfaces.cli.command import ready
 from pipeline.interfaces.cli.screenshots.intake import Source, left_out
+from pipeline.interfaces.cli.screenshots.sources import source_key
 
 if TYPE_CHECKING:
     from pipeline.flows.screenshots.frames.capture import Captured
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 def watch(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where another program saves screenshots.")],
     source: Source = "screen:0",
-    app: Annotated[str, typer.Option(help="The program that is seen there, if it is always the same.")] = "",
+    app: Annotated[str, typer.Option(help="The program in the pictures, if it is always the same.")] = "",
     title: Annotated[str, typer.Option(help="The window's title, if it is always the same.")] = "",
-    existing: Annotated[bool, typer.Option("--existing", help="Take the pictures that are there already, first.")] = (
+    existing: Annotated[bool, typer.Option("--existing", help="First take the pictures that are already there.")] = (
         False
     ),
 ) -> None:
@@ -28,8 +29,8 @@ def watch(
 
     [bold]penstock screenshots watch ~/Pictures/Screenshots --source screen:0[/bold]
 
-    Files are copied, and stay where they are; one that is still being written is waited for. Work runs on the stack of
-    `penstock up`, or on one that is started for this command and ends with it.
+    Files are copied, and stay where they are; a file still being written is taken when it is complete. Work runs on
+    the stack of `penstock up`, or on one that is started for this command and ends with it.
     """
     from threading import Event
 
@@ -42,7 +43,7 @@ def watch(
     source_key(source)
     frame = {"source": source, "app": app, "window_title": title}
     by: Counter[str] = Counter()
-    # Before the stack is started: what comes while it starts is new, and a folder that is not there is told at once.
+    # Before the stack starts: pictures that come meanwhile count as new, and a missing folder is an error at once.
     pictures = pictures_in(folder, Event(), existing=existing)
     with using_stack(settings) as stack:
         err.print(f"Watching {one_line(str(folder))} for {one_line(source)}. Ctrl-C ends it.", soft_wrap=True)
@@ -64,23 +65,25 @@ def capture(
         float | None,
         typer.Option(min=0.2, metavar="SECONDS", help="Default: …__CAPTURE_INTERVAL_S, 5 s."),
     ] = None,
-    monitor: Annotated[list[int] | None, typer.Option(min=1, help="Only this screen, from 1; may be repeated.")] = None,
+    monitor: Annotated[
+        list[int] | None, typer.Option(min=1, help="Only this screen, counted from 1; may be repeated.")
+    ] = None,
     exclude_app: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN", help="Never this program: '*KeePass*'; may be repeated."),
+        typer.Option(metavar="PATTERN", help="Never this program, such as '*KeePass*'; may be repeated."),
     ] = None,
     exclude_title: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Never a window with such a title; may be repeated.")
+        list[str] | None, typer.Option(metavar="PATTERN", help="Never a window with this title; may be repeated.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Capture once and end.")] = False,
 ) -> None:
-    """Capture this machine's screens again and again, until Ctrl-C. Each screen is a source: screen:1, screen:2 …
+    """Capture this machine's screens at intervals, until Ctrl-C. Each screen is a source: screen:1, screen:2 …
 
     [bold]penstock screenshots capture --every 10 --exclude-app "*KeePass*" --exclude-title "*private browsing*"[/bold]
 
-    What looks like a late frame is a duplicate, and left out. While a program that is excluded is in front, nothing is
-    captured; if programs are excluded, and nothing tells here which one is in front, the command says so and ends. Work
-    runs on the stack of `penstock up`, or on one that is started for this command and ends with it.
+    A frame that looks like a recent one is a duplicate and left out. Nothing is captured while an excluded program is
+    in front; if programs are excluded and the program in front cannot be determined here, the command says so and ends.
+    Work runs on the stack of `penstock up`, or on one that is started for this command and ends with it.
     """
     from pipeline.flows.screenshots.frames.capture import Capturer
     from pipeline.interfaces.cli.output import err
@@ -114,7 +117,7 @@ def capture(
 
 
 def _take(frames: "Sequence[Captured]", monitors: Sequence[int], by: Counter[str]) -> None:
-    """Take in what was captured of these screens (all, if none is named)."""
+    """Take in the frames of these screens (all, if none is named)."""
     from pipeline.engine.errors import PenstockError
     from pipeline.interfaces.cli.output import err, one_line
     from tasks import screenshots

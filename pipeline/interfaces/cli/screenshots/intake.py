@@ -1,4 +1,4 @@
-"""`penstock screenshots add`: files in, and what became of each."""
+"""`penstock screenshots add`: take files in, and say what became of each."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipeline.interfaces.cli.screenshots.common import Json, ready, source_key, tell_if_nothing_runs
-from pipeline.interfaces.cli.screenshots.times import HOW, moment
+from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.screenshots.sources import source_key
+from pipeline.interfaces.cli.times import HOW, moment
 
 if TYPE_CHECKING:
+    from pipeline.interfaces.cli.progress import Bar, Progress
     from pipeline.standalone.stack import Stack
     from tasks.screenshots import Taken, WorkStatus
 
 DONE, FAILED, PARTIAL = 0, 1, 3
-Source = Annotated[str, typer.Option(metavar="SOURCE", help="Where it was seen: screen:ID or window:ID.")]
+Source = Annotated[str, typer.Option(metavar="SOURCE", help="Where it was captured: screen:ID or window:ID.")]
 
 
 @dataclass
@@ -31,7 +33,7 @@ class Job:
 
     @property
     def shot_id(self) -> int | None:
-        """The frame that is to be analysed: also one that was known before."""
+        """The frame to analyse, which may have been known before."""
         return self.taken.shot_id if self.taken else None
 
     @property
@@ -43,37 +45,37 @@ class Job:
 
     @property
     def is_given_up(self) -> bool:
-        """It was taken, and could not be analysed; `error` says why."""
+        """Taken in, but it could not be analysed; `error` says why."""
         return self.state is not None and self.state.value == "failed_permanent"
 
     @property
     def is_problem(self) -> bool:
-        """Not taken, though nobody wanted it left out; or given up."""
+        """Given up, or not taken in although nothing says to leave it out."""
         return self.is_given_up or bool(self.error) or self.outcome in {"refused", "inactive"}
 
 
 def add(
     files: Annotated[list[Path], typer.Argument(metavar="FILES", help="PNG, JPEG, WebP, GIF, BMP, TIFF; or folders.")],
     source: Source = "screen:0",
-    app: Annotated[str, typer.Option(help="The program that was seen, such as Firefox.")] = "",
+    app: Annotated[str, typer.Option(help="The program in the picture, such as Firefox.")] = "",
     title: Annotated[str, typer.Option(help="The window's title.")] = "",
     at: Annotated[
         str, typer.Option(metavar="WHEN", help=f"When it was captured: {HOW}. Default: the file's time.")
     ] = "",
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not stay until they are analysed.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait until they are analysed.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Take pictures in, and stay until they are analysed.
+    """Take pictures in, and wait until they are analysed.
 
     [bold]penstock screenshots add desk.png --app Firefox --title Invoices[/bold]
     [bold]penstock screenshots add shots/ --source screen:1 --no-wait[/bold]
 
-    Files are copied; yours stay where they are. One that looks like a late frame of its source is a duplicate, and
-    left out; `penstock screenshots rejected` keeps account. Work runs on the stack of `penstock up`, or on one that
-    is started for this command. Run the same command again to go on with interrupted work.
+    Files are copied; yours stay where they are. A picture that looks like a recent frame of its source is a
+    duplicate and left out; `penstock screenshots rejected` lists those. Work runs on the stack of `penstock up`, or on
+    one started for this command. Run the same command again to continue interrupted work.
 
-    Exit codes: 0 done (duplicates are no problem), 1 nothing was taken or analysed, 2 wrong usage, 3 some was not,
-    130 interrupted.
+    Exit codes: 0 done (duplicates do not count as problems), 1 nothing was taken in or analysed, 2 wrong usage, 3 some
+    files were not, 130 interrupted.
     """
     from pipeline.engine.errors import UserError
     from pipeline.interfaces.cli.output import print_json
@@ -102,9 +104,9 @@ def add(
 
 
 def _pictures(given: Sequence[Path]) -> list[Path]:
-    """The files that were named, and the pictures in folders that were, in the order of their times.
+    """The files named, and the pictures in the folders named, oldest first within a folder.
 
-    A file that is named is looked at, whatever it is called.
+    A file that is named is taken whatever its suffix; in a folder, only pictures are.
     """
     from pipeline.flows.screenshots.frames.folder import is_picture
 
@@ -148,35 +150,29 @@ def line(job: Job) -> str:
         case "accepted" if taken:
             return f"{name} → [bold]shot:{taken.shot_id}[/bold]"
         case "known" if taken:
-            return f"{name}: known already, as shot:{taken.shot_id}"
+            return f"{name}: already known as shot:{taken.shot_id}"
         case "duplicate" if taken:
             return (
                 f"{name}: [yellow]duplicate[/yellow] of shot:{taken.nearest_id} "
                 f"({taken.distance} of 256 bits differ, up to {taken.threshold} count as the same)"
             )
         case "inactive":
-            return f"{name}: [red]not taken[/red], its source is switched off (`penstock screenshots sources activate`)"
+            return (
+                f"{name}: [red]not taken in[/red]: its source is switched off (`penstock screenshots sources activate`)"
+            )
         case "excluded":
-            return f"{name}: left out, its program or title is excluded (PENSTOCK_SCREENSHOTS__EXCLUDED_APPS, …_TITLES)"
+            return f"{name}: left out: its program or title is excluded (PENSTOCK_SCREENSHOTS__EXCLUDED_APPS, …_TITLES)"
     why = (job.error or str(getattr(taken, "detail", ""))).removeprefix(f"{job.path}").removeprefix(": ").strip()
     return f"{name}: [red]refused[/red]" + (f": {one_line(why)}" if why else "")
 
 
 def _wait(jobs: Sequence[Job], stack: "Stack", *, quiet: bool) -> None:
     from pipeline.interfaces.cli.output import err, one_line
-    from pipeline.interfaces.cli.screenshots.progress import wait_for
 
     wanted = list(dict.fromkeys(job.shot_id for job in jobs if job.shot_id is not None))
     if not wanted:
         return
-    try:
-        found = wait_for(stack, wanted, quiet=quiet)
-    except KeyboardInterrupt:
-        err.print(
-            "\nInterrupted. Nothing is lost: run the same command again to go on, or `penstock up`. "
-            "`penstock screenshots status` says what waits.", soft_wrap=True,
-        )  # fmt: skip
-        raise
+    found = _follow(stack, wanted, quiet=quiet)
     for job in jobs:
         job.state = found.get(job.shot_id) if job.shot_id is not None else None
         if job.is_given_up and job.shot_id is not None:
@@ -185,14 +181,54 @@ def _wait(jobs: Sequence[Job], stack: "Stack", *, quiet: bool) -> None:
                 err.print(f"{one_line(str(job.path))}: [red]not analysed[/red]: {one_line(job.error)}", soft_wrap=True)
 
 
+def _follow(stack: "Stack", shot_ids: Sequence[int], *, quiet: bool) -> "dict[int, WorkStatus]":
+    """Wait until these frames are analysed or given up; their final states. Keeps the stack up meanwhile."""
+    from pipeline.interfaces.cli.progress import Progress
+    from tasks import screenshots
+
+    interrupted = (
+        "Interrupted. Nothing is lost: run the same command again to continue, or `penstock up`. "
+        "`penstock screenshots status` says what waits."
+    )
+    with Progress(stack, interrupted=interrupted, quiet=quiet) as progress:
+        states = screenshots.follow(shot_ids, idle=lambda: keep(progress))
+        return progress.follow(states, lambda found: _bar(found, len(shot_ids)))
+
+
+def keep(progress: "Progress") -> None:
+    """Keep the stack up, and say why frames wait: batches that failed at once, closed gates after a while."""
+    from pipeline.flows.screenshots.status import closed, retries
+    from pipeline.interfaces.cli.screenshots.status import retry_line
+    from pipeline.storage.context import get_context
+
+    if any(state.value == "failed" for state in (progress.state or {}).values()):
+        for retry in retries(get_context()):
+            if retry.kind == "batch":
+                progress.note_once(retry_line(retry), key=retry.reason)
+    progress.keep(lambda: [f"{reason}: its work waits, and continues by itself" for reason in closed(get_context())])
+
+
+def _bar(found: "dict[int, WorkStatus]", total: int) -> "Bar":
+    from pipeline.interfaces.cli.output import count
+    from pipeline.interfaces.cli.progress import Bar
+
+    by = Counter(state.value for state in found.values())
+    given_up, gone = by["failed_permanent"], total - len(found)
+    figures = f"{by['succeeded']:,}/{count(total, 'screenshot')}"
+    figures += f", {given_up:,} failed" if given_up else ""
+    figures += f", {by['failed']:,} will be tried again" if by["failed"] else ""
+    figures += f", {gone:,} deleted meanwhile" if gone else ""
+    return Bar("analysing", by["succeeded"] + given_up + gone, total, figures)
+
+
 def _why(shot_id: int) -> str:
     from pipeline.engine.errors import UserError
     from tasks import screenshots
 
     try:
-        return screenshots.screenshot(shot_id).error or "no reason was noted"
+        return screenshots.screenshot(shot_id).error or "no reason was recorded"
     except UserError as error:
-        return str(error)  # deleted just now
+        return str(error)  # it was deleted meanwhile
 
 
 def _tell_end(jobs: Sequence[Job], *, waited: bool) -> None:
@@ -215,7 +251,7 @@ def _tell_end(jobs: Sequence[Job], *, waited: bool) -> None:
 
 
 def left_out(by: "Counter[str]") -> list[str]:
-    """How many were not taken in, by why."""
+    """How many were not taken in, by reason."""
     return [f"{by[name]:,} {name}" for name in ("known", "duplicate", "excluded", "inactive", "refused") if by[name]]
 
 

@@ -4,30 +4,29 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.screenshots.common import Json, ready
-from pipeline.interfaces.cli.screenshots.times import Since, Until, moment, told
+from pipeline.interfaces.cli.command import Json, ready
+from pipeline.interfaces.cli.times import Since, Until, local, moment
 
 if TYPE_CHECKING:
     from tasks.screenshots import Found, NodeView
 
-App = Annotated[str, typer.Option(help="Only where this program was seen, such as Firefox.")]
+App = Annotated[str, typer.Option(help="Only where this program is in the picture, such as Firefox.")]
 
 
 def search(
-    words: Annotated[list[str], typer.Argument(help="Words, such as: invoice march. All scripts are known.")],
+    words: Annotated[list[str], typer.Argument(help="Words in any script, such as: invoice march.")],
     since: Since = "",
     app: App = "",
-    limit: Annotated[int, typer.Option(min=1, max=200, help="At most so many.")] = 10,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="At most this many.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Find what happened, by words and, with a provider of embeddings, by meaning.
+    """Find what happened, by words and, with an embeddings provider, by meaning.
 
     [bold]penstock screenshots search "database pool" --since 2d --app Code[/bold]
 
-    Beside the results it says how much is indexed. With a provider of embeddings a search costs one small call, and
-    needs a stack, which is started if none runs; if the provider is away, words alone are looked for.
+    It also says how much is indexed. With an embeddings provider a search costs one small call, which needs a stack;
+    one is started if none is running. If the provider does not answer, the search uses words alone.
     """
-    from pipeline.flows.screenshots.views import as_json as plain
     from pipeline.interfaces.cli.output import print_json
     from pipeline.standalone.stack import using_stack
     from tasks import screenshots
@@ -35,13 +34,13 @@ def search(
     settings = ready()
     begin, sought = moment(since, screenshots.time_zone()), " ".join(words)
     if settings.screenshots.embeddings_provider:
-        # The call goes through the gate, which needs the stack.
+        # The call passes the gate, which needs the stack.
         with using_stack(settings):
             found = screenshots.search(sought, begin, app, limit)
     else:
         found = screenshots.search(sought, begin, app, limit)
     if as_json:
-        print_json(plain(found))
+        print_json(found)
     else:
         _show_found(found)
 
@@ -57,7 +56,7 @@ def _show_found(found: "Found") -> None:
             said = f"{hit.excerpt} (shot:{hit.shot_id})" if hit.excerpt else hit.node.summary
             text = hit.node.title + (f" — {said}" if said else "")
             rows.add(
-                str(hit.node.id), told(hit.node.event_time, zone)[:16], hit.node.kind.value,
+                str(hit.node.id), local(hit.node.event_time, zone)[:16], hit.node.kind.value,
                 one_line(", ".join(hit.apps), 40), one_line(text, 200),
             )  # fmt: skip
         rows.print()
@@ -68,8 +67,8 @@ def _show_found(found: "Found") -> None:
         err.print(f"[yellow]Note:[/yellow] {one_line(found.note)}", soft_wrap=True)
     elif found.lexical:
         err.print(
-            "[dim]Vectors are lexical only: no provider of embeddings is configured, so search knows words and parts "
-            "of words, but no meaning (PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER).[/dim]", soft_wrap=True,
+            "[dim]Vectors are lexical only: no embeddings provider is configured, so search knows words and parts of "
+            "words but not their meaning (PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER).[/dim]", soft_wrap=True,
         )  # fmt: skip
 
 
@@ -88,16 +87,15 @@ def timeline(
     until: Until = "",
     thread: Annotated[str, typer.Option(help="Only this thread, by its id.")] = "",
     derived: Annotated[
-        bool, typer.Option("--derived", help="Knowledge, state, procedures and plans too, not events alone.")
+        bool, typer.Option("--derived", help="Include knowledge, state, procedures and plans, not only events.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many nodes: the latest.")] = 200,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most this many nodes, the latest.")] = 200,
     as_json: Json = False,
 ) -> None:
-    """Show what happened, hour by hour, by thread of activity.
+    """Show what happened, hour by hour and thread by thread.
 
     [bold]penstock screenshots timeline --since today[/bold]
     """
-    from pipeline.flows.screenshots.views import as_json as plain
     from pipeline.interfaces.cli.output import err, one_line, out, print_json
     from tasks import screenshots
 
@@ -107,10 +105,10 @@ def timeline(
         since=moment(since, zone), until=moment(until, zone, "--until"), thread=thread, derived=derived, limit=limit
     )
     if as_json:
-        print_json(plain(hours))
+        print_json(hours)
         return
     if not hours:
-        err.print("Nothing is known of that time. `penstock screenshots status` says what waits.")
+        err.print("Nothing is known about that time. `penstock screenshots status` says what waits.")
     begun = None
     for hour in hours:
         if hour.begins_at != begun:
@@ -128,4 +126,4 @@ def _line(node: "NodeView") -> str:
 
     text = node.title + (f" — {node.summary}" if node.summary else "")
     kind = "" if node.kind.value == "event" else f"{node.kind.value}: "
-    return f"    {told(node.event_time, screenshots.time_zone())[11:16]}  {node.id:>5}  {kind}{one_line(text, 200)}"
+    return f"    {local(node.event_time, screenshots.time_zone())[11:16]}  {node.id:>5}  {kind}{one_line(text, 200)}"

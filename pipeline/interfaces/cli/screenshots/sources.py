@@ -4,56 +4,65 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.screenshots.common import Json, ready, source_key, tell_if_nothing_runs
-from pipeline.interfaces.cli.screenshots.times import moment, told
+from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.times import local, moment
 
 if TYPE_CHECKING:
-    from tasks.screenshots import Extent
+    from tasks.screenshots import Extent, SourceView
 
 sources = typer.Typer(
-    help="List screens and windows that frames came from; switch them on and off.",
+    help="List the screens and windows that frames come from; switch them on and off.",
     invoke_without_command=True,
     rich_markup_mode="rich",
 )
 Key = Annotated[str, typer.Argument(metavar="SOURCE", help="screen:ID or window:ID.")]
 
 
+def source_key(said: str, where: str = "--source") -> str:
+    """A source's name as it was typed. Raises `typer.BadParameter` if it is not one."""
+    from pipeline.flows.screenshots.rules.batches import MAX_SOURCE_KEY, is_source_key
+
+    if not is_source_key(said):
+        rule = f"an ID holds no colon, slash or blank, and the whole has at most {MAX_SOURCE_KEY} characters"
+        raise typer.BadParameter(
+            f"{said!r} is not a source: screen:ID or window:ID, such as screen:0; {rule}", param_hint=where
+        )
+    return said
+
+
 @sources.callback()
 def list_sources(context: typer.Context, as_json: Json = False) -> None:
-    """List screens and windows that frames came from; switch them on and off.
+    """List the screens and windows that frames come from; switch them on and off.
 
-    Frames of a source that is switched off are refused, with a line in `rejected`.
+    Frames of a source that is switched off are refused and listed by `rejected`.
     """
-    from pipeline.flows.screenshots.views import as_json as plain
-    from pipeline.interfaces.cli.output import Table, ago, err, one_line, print_json
+    from pipeline.interfaces.cli.output import one_line, print_list
+    from pipeline.interfaces.cli.times import ago
     from tasks import screenshots
 
     if context.invoked_subcommand is not None:
         return
     ready()
-    found = screenshots.sources()
-    if as_json:
-        print_json(plain(found))
-        return
-    if not found:
-        err.print("No frames yet. `penstock screenshots add FILE` takes one in.")
-        return
-    rows = Table("SOURCE", "ACTIVE", "FRAMES>", "REJECTED>", "BEHIND>?", "LAST FRAME")
-    for one in found:
+
+    def row(one: "SourceView") -> list[str]:
         active = "yes" if one.active else "[yellow]no[/yellow]"
-        rows.add(one_line(one.key), active, f"{one.frames:,}", f"{one.rejected:,}", str(one.pressure), ago(one.seen_at))
-    rows.print()
+        return [one_line(one.key), active, f"{one.frames:,}", f"{one.rejected:,}", str(one.pressure), ago(one.seen_at)]
+
+    print_list(
+        screenshots.sources(), ("SOURCE", "ACTIVE", "FRAMES>", "REJECTED>", "BEHIND>?", "LAST FRAME"), row,
+        as_json=as_json, none="No frames yet. `penstock screenshots add FILE` takes one in.",
+    )  # fmt: skip
 
 
 @sources.command()
 def activate(key: Key) -> None:
-    """Take frames of this source, from now on."""
+    """Take frames of this source from now on."""
     _switch(key, active=True)
 
 
 @sources.command()
 def deactivate(key: Key) -> None:
-    """Refuse frames of this source, from now on. What it has in the buffer is still analysed."""
+    """Refuse frames of this source from now on. Frames in its buffer are still analysed."""
     _switch(key, active=False)
 
 
@@ -65,25 +74,26 @@ def _switch(key: str, *, active: bool) -> None:
     ready()
     seen = any(one.key == key and one.frames + one.rejected for one in screenshots.sources())
     screenshots.set_active(key, active)
-    never = "" if seen else " No frame ever came from it; `penstock screenshots sources` lists those that are known."
+    never = "" if seen else " No frame ever came from it; `penstock screenshots sources` lists the known ones."
     err.print(f"{one_line(key)}: its frames are {'taken' if active else 'refused'} from now on.{never}", soft_wrap=True)
 
 
 def delete(
-    since: Annotated[str, typer.Option(metavar="WHEN", help="From then on: 2d, 3h (ago), 2026-03-01T14:30, today.")],
-    until: Annotated[str, typer.Option(metavar="WHEN", help="Before then; said like --since.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    since: Annotated[
+        str, typer.Option(metavar="WHEN", help="From this time on: 2d, 3h (ago), 2026-03-01T14:30, today.")
+    ],
+    until: Annotated[str, typer.Option(metavar="WHEN", help="Before this time; written like --since.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete what was captured in a range of time, with everything that was derived from it.
+    """Delete what was captured in a range of time, with everything derived from it.
 
-    Frames with their files, texts, nodes, vectors, and previews of calls go for good; originals that you added stay
-    where they are. Nodes that took in one that goes say again what they said before, and are merged anew.
+    Frames are deleted for good, with their files, texts, nodes, vectors and previews of calls; originals that you added
+    stay where they are. A node that had absorbed a deleted one returns to what it said before, and is merged again.
 
     [bold]penstock screenshots delete --since 2026-03-01T14:00 --until 2026-03-01T15:00[/bold]
     """
     from pipeline.engine.errors import UserError
-    from pipeline.flows.screenshots.views import as_json as plain
     from pipeline.interfaces.cli.output import count, err, print_json
     from tasks import screenshots
 
@@ -91,7 +101,7 @@ def delete(
     zone = screenshots.time_zone()
     begin, end = moment(since, zone), moment(until, zone, "--until")
     if begin is None or end is None:
-        raise typer.BadParameter("say from when until when", param_hint="--since, --until")
+        raise typer.BadParameter("give both ends of the range", param_hint="--since, --until")
     if begin >= end:
         raise UserError("the range ends before it begins", code="usage")
     goes = screenshots.extent(begin, end)
@@ -99,13 +109,13 @@ def delete(
         if not goes.screenshots and not goes.rejections:
             err.print("Nothing was captured in that time.")
             return
-        err.print(_what_goes(goes, f"{told(begin, zone)} to {told(end, zone)}"), soft_wrap=True)
+        err.print(_what_goes(goes, f"{local(begin, zone)} to {local(end, zone)}"), soft_wrap=True)
         typer.confirm("Delete it?", abort=True, err=True)
     done = screenshots.forget(begin, end)
     if as_json:
-        print_json(plain(done))
+        print_json(done)
         return
-    restored = f"; {count(done.restored, 'node')} will be merged anew" if done.restored else ""
+    restored = f"; {count(done.restored, 'node')} will be merged again" if done.restored else ""
     gone = f"{count(done.screenshots, 'screenshot')}, {count(done.nodes, 'node')}"
     err.print(f"Deleted: {gone}{restored}.", soft_wrap=True)
     if done.restored:

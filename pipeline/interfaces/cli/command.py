@@ -1,0 +1,47 @@
+"""What commands share: their options, the settings they begin with, and a hint for when nothing is running."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from pipeline.settings import Settings
+    from pipeline.storage.context import Context
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Limit = Annotated[int, typer.Option(min=1, max=100_000, help="List at most this many.")]
+
+
+class Format(StrEnum):
+    """What is written: Markdown, or the blocks on each page with their boxes."""
+
+    MD = "md"
+    JSON = "json"
+
+
+def ready() -> "Settings":
+    """The settings, with the embedded database migrated. Raises `UserError` if another one is not."""
+    from pipeline.settings import get_settings
+    from pipeline.standalone.stack import migrate_embedded
+
+    settings = get_settings()
+    migrate_embedded(settings)
+    return settings
+
+
+def ready_context() -> "Context":
+    """The context of these settings, with the embedded database migrated."""
+    from pipeline.storage.context import get_context
+
+    ready()
+    return get_context()
+
+
+def tell_if_nothing_runs() -> None:
+    """If nothing is running that would carry on with the work just asked for, say how to start it."""
+    from pipeline.interfaces.cli.output import err
+    from pipeline.storage.context import get_context
+
+    if not get_context().online:
+        err.print("Nothing is running here: `penstock up` continues it.")

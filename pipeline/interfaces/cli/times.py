@@ -1,0 +1,77 @@
+"""Moments and durations, as people type them and as they read them."""
+
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Annotated
+
+import typer
+
+from pipeline.engine.errors import UserError
+
+_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_AGO = re.compile(r"(?:\d+(?:w|d|h|min|m|s))+")
+_PART = re.compile(r"(\d+)(w|d|h|min|m|s)")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+HOW = "2d, 3h, 90m (ago), 2026-03-01, 2026-03-01T14:30, today, yesterday or now"
+
+Since = Annotated[str, typer.Option(metavar="WHEN", help=f"From this time on: {HOW}.")]
+Until = Annotated[str, typer.Option(metavar="WHEN", help="Before this time; written like --since.")]
+
+
+def moment(words: str, zone: tzinfo, option: str = "--since", now: datetime | None = None) -> datetime | None:
+    """An instant: ISO (in `zone` unless it names its own), or how long ago; a date is its midnight. None if empty.
+
+    Raises `typer.BadParameter` for anything else.
+    """
+    said = words.strip()
+    now = (now or datetime.now(UTC)).astimezone(zone)
+    if not said:
+        return None
+    try:
+        match said.lower():
+            case "now":
+                return now
+            case "today" | "yesterday" as day:
+                midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+                return midnight - timedelta(days=1) if day == "yesterday" else midnight
+            case text if _AGO.fullmatch(text):
+                ago = timedelta(seconds=sum(int(n) * _UNITS[unit] for n, unit in _PART.findall(text)))
+                return now.astimezone(UTC) - ago  # in UTC, where no clock change adds or removes an hour
+        found = datetime.fromisoformat(said)
+        # Converting to UTC also refuses instants so close to the calendar's ends that a zone would overflow them.
+        return (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(f"{said!r} is not a time: {HOW}", param_hint=option) from None
+
+
+def duration_s(text: str) -> float | None:
+    """A duration such as `90s`, `10m`, `2h` in seconds; None for an empty text. Raises `UserError`."""
+    if not text:
+        return None
+    found = _DURATION.fullmatch(text.strip())
+    if not found or float(found[1]) <= 0:
+        raise UserError(f"'{text}' is not a duration: write it like 90s, 10m or 2h", code="usage")
+    return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+def local(at: datetime | None, zone: tzinfo) -> str:
+    """`2026-03-01 14:30:05` in this zone; empty for None."""
+    return at.astimezone(zone).strftime("%Y-%m-%d %H:%M:%S") if at else ""
+
+
+def span(seconds: float) -> str:
+    """`45 s`, `12 min 5 s`, `3 h 5 min`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def ago(at: datetime | None) -> str:
+    """How long ago, roughly; empty for None."""
+    if at is None:
+        return ""
+    seconds = max(0, int((datetime.now(UTC) - at).total_seconds()))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
