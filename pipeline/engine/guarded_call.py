@@ -1,4 +1,4 @@
-"""A unit's way through the gate to the provider: the second check, the call, and what it says of the provider."""
+"""A call to a provider through its gate: check again before sending, call, record what the call says about the provider."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,19 +19,19 @@ log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 
 
-class Sending(Protocol):
-    """What a provider tells of a request on its way: preparing and sending one takes as long as it likes, and a
-    window that counted from before that would be upset."""
+class RequestHooks(Protocol):
+    """What a provider's client calls as a request leaves. Preparing and sending one may take long, so a window counts
+    the request from when it really leaves."""
 
     def ready(self) -> None:
-        """The request is about to be sent. Raises `UnitError`: then nothing may be sent."""
+        """The request is about to be sent. If this raises `UnitError`, do not send it."""
 
     def sent(self) -> None:
-        """The request has been handed over to the network."""
+        """The request has been handed to the network."""
 
 
-sending: ContextVar[Sending | None] = ContextVar("sending", default=None)
-"""Who wants to know of the request that this call makes."""
+request_hooks: ContextVar[RequestHooks | None] = ContextVar("request_hooks", default=None)
+"""The hooks of the request that the current call makes."""
 
 
 class GateClosed(UnitError):
@@ -41,49 +41,49 @@ class GateClosed(UnitError):
 
 
 @dataclass(frozen=True)
-class Passage:
-    """What a message was admitted with. One call at a time; `leave` when the message is done, called or not."""
+class GuardedCall:
+    """The calls of one admitted message, one at a time. `leave` when the message is done, whether it called or not."""
 
     gate: Gate
     breaker: Breaker
     holder: str
     quota_reset: Callable[[datetime], datetime]
     on_change: Callable[[BreakerState | None], None]
-    """Called when the breaker opened, with how it stands, or closed, with None."""
+    """Called with the breaker's state when it opens, and with None when it closes."""
     cost_of: Callable[[str, int, int], float]
     """The price of a call by model, input and output tokens."""
     on_cost: Callable[[float], None]
     cost: int = 1
     tokens: int = 0
-    """Estimated tokens of the call; corrected by what it used."""
+    """Estimated tokens of a call, corrected afterwards by what it used."""
 
     def call(self, ask: Callable[[], Result], usage_of: Callable[[Result], tuple[str, int, int]]) -> Result:
-        """Make one call; `usage_of` gives model, input and output tokens of its result.
+        """Make one call; `usage_of` returns the model, input tokens and output tokens of its result.
 
-        Raises `GateClosed` if the gate closed before it was sent, or what `ask` raises."""
-        on_the_way = _Stamping(self)
-        token = sending.set(on_the_way)
+        Raises `GateClosed` if the gate closed before the request was sent, and whatever `ask` raises."""
+        hooks = _StampHooks(self)
+        token = request_hooks.set(hooks)
         try:
             result = ask()
         except UnitError as error:
-            if on_the_way.stamp:
+            if hooks.stamp:
                 self._note(lambda failure=error: self._failed(failure))  # type: ignore[misc]
                 if (partial := getattr(error, "answer", None)) is not None:
                     self._note(lambda: self._account(*usage_of(partial)))
             raise
         finally:
-            sending.reset(token)
-        if not on_the_way.stamp:
-            raise RuntimeError("a provider made a call without telling `sending`")
-        # The breaker first: while it is half-open, its probe keeps others out. What follows (accounts, storing the
-        # result) needs no place at the provider: another call may have it.
+            request_hooks.reset(token)
+        if not hooks.stamp:
+            raise RuntimeError("a provider made a call without calling `request_hooks`")
+        # The breaker first: while it is half-open, its probe keeps others out. Accounting and storing the result
+        # need no slot at the provider, so free it for another call before them.
         self._note(self._succeeded)
         self._note(self.leave)
         self._note(lambda: self._account(*usage_of(result)))
         return result
 
     def _note(self, note: Callable[[], None]) -> None:
-        """Do the bookkeeping after a call. What it cannot write must not cost the answer that was paid for."""
+        """Do the bookkeeping after a call. A failed write must not lose an answer that was paid for."""
         try:
             note()
         except (RedisError, SQLAlchemyError) as error:
@@ -105,29 +105,29 @@ class Passage:
             self.on_change(self.breaker.look())
 
     def leave(self) -> None:
-        """Give slot and reservation back; harmless if they are."""
+        """Give back slot and reservation; harmless if already done."""
         self.gate.finish(self.holder)
 
 
-class _Stamping:
-    """Stamps the passage's reservation when the request is ready, and again when it is sent."""
+class _StampHooks:
+    """Stamps the call's reservation when the request is ready, and again when it is sent."""
 
-    def __init__(self, passage: Passage) -> None:
-        self._passage = passage
+    def __init__(self, guarded: GuardedCall) -> None:
+        self._guarded = guarded
         self.stamp = 0
 
     def ready(self) -> None:
-        passage = self._passage
+        guarded = self._guarded
         try:
-            admission = passage.gate.stamp(passage.holder, passage.cost, passage.tokens)
+            admission = guarded.gate.stamp(guarded.holder, guarded.cost, guarded.tokens)
         except RedisError:
-            # Without Redis nobody can say whether a call is allowed.
+            # Without Redis, nothing can tell whether a call is allowed.
             admission = Admission(granted=False, wait_s=1.0, reason="Redis is away")
         if not admission.granted:
-            why = f"the gate of {passage.gate.queue} closed ({admission.reason})"
+            why = f"the gate of {guarded.gate.queue} closed ({admission.reason})"
             raise GateClosed(why, retry_after_s=admission.wait_s, code="gate_closed")
         self.stamp = admission.stamp
 
     def sent(self) -> None:
         with suppress(RedisError):
-            self._passage.gate.sent(self.stamp, self._passage.cost, self._passage.tokens)
+            self._guarded.gate.sent(self.stamp, self._guarded.cost, self._guarded.tokens)

@@ -19,7 +19,7 @@ from pipeline.engine import events, live
 from pipeline.engine.breaker import Breaker, BreakerPolicy, BreakerState
 from pipeline.engine.errors import UserError
 from pipeline.engine.gate import FOR_EVER, Gate, Scope, provider_scope
-from pipeline.engine.guarded_call import Passage
+from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.limits import parse_windows
 from pipeline.engine.live import Live, amount, whole, windows
 from pipeline.providers import spend
@@ -104,13 +104,13 @@ def breaker(context: Context, name: str) -> Breaker:
     return Breaker(context.redis, name, policy)
 
 
-def passage(context: Context, queue_name: str, holder: str) -> Passage | None:
+def guarded_call(context: Context, queue_name: str, holder: str) -> GuardedCall | None:
     """The way to the provider for a message that was admitted as `holder`; None if the queue has no gate."""
     queue = gated_queues(context.settings).get(queue_name)
     if queue is None:
         return None
     profile = context.settings.providers[queue.provider]
-    return Passage(
+    return GuardedCall(
         gate(context, queue), breaker(context, queue.breaker), holder,
         quota_reset=lambda now: next_reset(profile, now),
         on_change=lambda state: remember_breaker(context, queue.breaker, state),

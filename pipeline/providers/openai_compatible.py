@@ -22,7 +22,7 @@ import httpx2
 import openai
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.engine.guarded_call import sending
+from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.traces import plain
 from pipeline.providers.errors import Target, from_exception, from_reply, unit_error
 from pipeline.providers.openai_replies import text_of, usage_of, vectors_of
@@ -254,14 +254,14 @@ def _new_client(profile: ProviderProfile, key: str, limit: "_SizeLimit") -> open
             del request.headers["Authorization"]
 
     async def pass_gate(request: httpx2.Request) -> None:
-        on_the_way = sending.get()
-        if on_the_way is None:
+        hooks = request_hooks.get()
+        if hooks is None:
             return
-        on_the_way.ready()
+        hooks.ready()
 
         async def trace(event: str, _: object) -> None:
             if event.endswith("send_request_body.complete"):
-                on_the_way.sent()
+                hooks.sent()
 
         request.extensions["trace"] = trace
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.engine.guarded_call import GateClosed, Passage
+from pipeline.engine.guarded_call import GateClosed, GuardedCall
 from pipeline.engine.traces import MAX_ERROR_CHARS, plain, preview
 from pipeline.providers.protocols import Answer, Usage, Vectors
 
@@ -18,13 +18,13 @@ NO_GATE = "the queue has no gate: its provider is not configured"
 class Tracer:
     """Makes the call of one message, and keeps what `traces.record` writes of it: `trace`, None while none was made."""
 
-    def __init__(self, passage: Passage | None) -> None:
-        self.passage = passage
+    def __init__(self, guarded: GuardedCall | None) -> None:
+        self.guarded = guarded
         self.trace: dict[str, Any] | None = None
 
     def call(self, capability: str, operation: str, provider: str, model: str, ask: Callable[[], Result]) -> Result:
         """One call through the gate. Raises what `ask` raises, and `GateClosed` (no trace: nothing was sent)."""
-        if self.passage is None:
+        if self.guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         trace: dict[str, Any] = {
             "capability": capability, "operation": operation, "provider": provider, "model": model, "status": "ok",
@@ -33,7 +33,7 @@ class Tracer:
         }  # fmt: skip
         begun = time.monotonic()
         try:
-            result = self.passage.call(ask, lambda answer: (answer.model, *astuple(answer.usage)))
+            result = self.guarded.call(ask, lambda answer: (answer.model, *astuple(answer.usage)))
         except GateClosed:
             raise
         except UnitError as error:
@@ -43,7 +43,7 @@ class Tracer:
         usage: Usage = result.usage
         said = _said(result)
         tokens: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
-        tokens["cost"] = self.passage.cost_of(result.model, usage.input_tokens, usage.output_tokens)
+        tokens["cost"] = self.guarded.cost_of(result.model, usage.input_tokens, usage.output_tokens)
         self.trace = trace | tokens | {"model": (result.model or model)[:120], "preview": said} | _took(begun)
         return result
 

@@ -77,13 +77,13 @@ def lane(self: Any, document_id: str, queue: str, hop: str = "", batch: int = 1)
     """One hop of one lane: convert pages for a while, then queue up again if there are more."""
     context = get_context()
     leases = plan.lane_leases(context, document_id, queue, plan.limit_of(context, queue))
-    passage = gates.passage(context, queue, holder_of(self.request.id))
+    guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     if not leases.acquire(self.request.id, context.settings.documents.lease_s):
         # An extra ticket: all lanes of this document are taken.
-        if passage is not None:
-            passage.leave()
+        if guarded is not None:
+            guarded.leave()
         return
-    with PageWork(context, document_id, queue, owner(self, hop), SoftTimeLimitExceeded, passage) as work:
+    with PageWork(context, document_id, queue, owner(self, hop), SoftTimeLimitExceeded, guarded) as work:
         work.begin()
         result = run_lane(work, quantum_s=quantum_s(context.settings, queue), batch=batch)
     if work.has_news:

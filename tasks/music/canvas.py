@@ -93,8 +93,8 @@ def save(self: Any, batch_id: int, queue: str) -> None:
 
 def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Settled]) -> None:
     context = get_context()
-    passage = gates.passage(context, queue, holder_of(task.request.id))
-    with StepWork(context, batch_id, owner(task), passage) as work:
+    guarded = gates.guarded_call(context, queue, holder_of(task.request.id))
+    with StepWork(context, batch_id, owner(task), guarded) as work:
         settled = step(work)
         unit = work.unit
     if not settled.go_on:
@@ -102,7 +102,7 @@ def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Se
         task.request.chain = None
     if unit is None:
         return
-    if passage is not None:
+    if guarded is not None:
         recovery.reflect_breakers(context)
     TASKS.wake_in(settled.retry_in_s)
     if not settled.go_on:

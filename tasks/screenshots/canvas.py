@@ -81,8 +81,8 @@ def begin(self: Any, batch_id: int, filler: bool = False) -> None:
 def analyse(self: Any, batch_id: int, queue: str, hop: str = "") -> None:
     """Have one shard of the batch looked at, and store what was seen."""
     context = get_context()
-    passage = gates.passage(context, queue, holder_of(self.request.id))
-    with ShardWork(context, batch_id, queue, owner(self, hop), passage, SoftTimeLimitExceeded) as work:
+    guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
+    with ShardWork(context, batch_id, queue, owner(self, hop), guarded, SoftTimeLimitExceeded) as work:
         looked = work.run()
     if looked.again:
         take_place_again(self.request, _analysing(context, batch_id, queue, _own(self), uuid4().hex[:8]))
@@ -131,8 +131,8 @@ def _merge_shards(self: Any, batch_id: int) -> None:
 def expand(self: Any, batch_id: int, queue: str, hop: str = "") -> None:
     """Make nodes of what was seen: by the text model, or as it stands."""
     context = get_context()
-    passage = gates.passage(context, queue, holder_of(self.request.id))
-    with ExpandWork(context, batch_id, queue, owner(self, hop), passage) as work:
+    guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
+    with ExpandWork(context, batch_id, queue, owner(self, hop), guarded) as work:
         made = work.run()
     if made.again:
         # The rest of the chain is launched from rows when it is done.
@@ -178,9 +178,9 @@ def merge_nodes(self: Any) -> None:
 def merge_node(self: Any, queue: str, hop: str = "") -> None:
     """Merge one node into another, and queue up again if more wait."""
     context = get_context()
-    passage = gates.passage(context, queue, holder_of(self.request.id))
+    guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     places = upkeep.merge_places(context)
-    with MergeWork(context, queue, owner(self, hop), passage) as work:
+    with MergeWork(context, queue, owner(self, hop), guarded) as work:
         if not places.acquire(self.request.id, LANE_TTL_S):
             return  # an extra message: all places are taken
         joined = work.run()
@@ -200,14 +200,14 @@ def embed(self: Any, queue: str, portion: int = embedding.PORTION, hop: str = ""
     """Make the vectors of some nodes, and queue up again if more wait. One such message at a time is enough."""
     context = get_context()
     place = upkeep.embed_place(context)
-    passage = gates.passage(context, queue, holder_of(self.request.id))
+    guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     # Longer than the call: nobody else makes the same vectors meanwhile.
     calls = context.settings.providers.get(context.settings.screenshots.embeddings_provider)
     if not place.acquire(self.request.id, LANE_TTL_S + (calls.timeout_s if calls else 0)):
-        if passage is not None:
-            passage.leave()
+        if guarded is not None:
+            guarded.leave()
         return
-    done = embedding.embed(context, passage, portion)
+    done = embedding.embed(context, guarded, portion)
     TASKS.wake_in(done.retry_in_s)
     if done.portion:
         place.acquire(self.request.id, LANE_TTL_S)

@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from pipeline.engine import live
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.engine.guarded_call import sending
+from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.traces import AiCall
 from pipeline.providers import gates
 from pipeline.storage.context import Context
@@ -141,21 +141,21 @@ def test_what_was_spent_is_known_again_from_the_traces(context: Context) -> None
     assert _gate(context).admit("a").granted
 
 
-def test_a_passage_that_finds_the_gate_closed_makes_no_call(context: Context) -> None:
+def test_a_guarded_call_that_finds_the_gate_closed_makes_no_call(context: Context) -> None:
     gates.sync(context)
     assert _gate(context).admit("holder").granted
     gates.pause(context, "vision.p", None)
-    passage = gates.passage(context, "vision.p", "holder")
-    assert passage is not None
+    guarded = gates.guarded_call(context, "vision.p", "holder")
+    assert guarded is not None
 
     def ask() -> str:
-        on_the_way = sending.get()
-        assert on_the_way is not None
-        on_the_way.ready()
+        hooks = request_hooks.get()
+        assert hooks is not None
+        hooks.ready()
         pytest.fail("the call was made")
 
     with pytest.raises(UnitError) as caught:
-        passage.call(ask, lambda _: ("m", 0, 0))
+        guarded.call(ask, lambda _: ("m", 0, 0))
     assert caught.value.code == "gate_closed"
     assert caught.value.kind is ErrorKind.RATE_LIMITED
     assert _gate(context).look().in_flight == 0
@@ -193,16 +193,16 @@ def test_an_answer_is_kept_when_what_follows_cannot_be_written(context: Context)
     gates.breaker(context, "p:vision").open(0.001, "down")
     while gates.breaker(context, "p:vision").look().state != "half-open":
         pass
-    passage = gates.passage(context, "vision.p", "holder")
-    assert passage is not None
+    guarded = gates.guarded_call(context, "vision.p", "holder")
+    assert guarded is not None
 
     def forget(_: object) -> None:
         raise OperationalError("DELETE", {}, Exception("the database is away"))
 
     def ask() -> str:
-        on_the_way = sending.get()
-        assert on_the_way is not None
-        on_the_way.ready()
+        hooks = request_hooks.get()
+        assert hooks is not None
+        hooks.ready()
         return "paid for"
 
-    assert replace(passage, on_change=forget).call(ask, lambda _: ("m", 0, 0)) == "paid for"
+    assert replace(guarded, on_change=forget).call(ask, lambda _: ("m", 0, 0)) == "paid for"

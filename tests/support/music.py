@@ -73,13 +73,13 @@ class Driver:
         """One message of a batch, from `queue` or the step's own."""
         queue = queue or routes.queue_of(self.context.settings, mode, step)
         holder = uuid4().hex
-        passage = gates.passage(self.context, queue, holder)
+        guarded = gates.guarded_call(self.context, queue, holder)
         act: Callable[[analysing.StepWork], Settled] = {
             Step.METADATA: analysing.StepWork.metadata, Step.REPAIR: analysing.StepWork.metadata,
             Step.EMBED: analysing.StepWork.embed, Step.SAVE: analysing.StepWork.save,
         }[step]  # fmt: skip
         self.steps.append((batch_id, step))
-        with analysing.StepWork(self.context, batch_id, Owner(worker, f"{holder}:0"), passage) as work:
+        with analysing.StepWork(self.context, batch_id, Owner(worker, f"{holder}:0"), guarded) as work:
             return act(work)
 
     def chain(self, batch: BatchLaunch) -> None:

@@ -145,8 +145,8 @@ class Driver:
 
     def analyse(self, batch_id: int, queue: str = SCREENSHOT_VISION) -> Looked:
         """A message for a shard."""
-        passage = gates.passage(self.context, queue, uuid4().hex)
-        with ShardWork(self.context, batch_id, queue, self.owner(), passage) as work:
+        guarded = gates.guarded_call(self.context, queue, uuid4().hex)
+        with ShardWork(self.context, batch_id, queue, self.owner(), guarded) as work:
             return work.run()
 
     def look_at(self, batch_id: int, queue: str = SCREENSHOT_VISION) -> Settled:
@@ -161,19 +161,19 @@ class Driver:
 
     def expand(self, batch_id: int, queue: str = SCREENSHOT_TEXT) -> Made:
         """A message that makes nodes of a batch."""
-        passage = gates.passage(self.context, queue, uuid4().hex)
-        with ExpandWork(self.context, batch_id, queue, self.owner(), passage) as work:
+        guarded = gates.guarded_call(self.context, queue, uuid4().hex)
+        with ExpandWork(self.context, batch_id, queue, self.owner(), guarded) as work:
             return work.run()
 
     def join(self, queue: str = SCREENSHOT_TEXT, *, alone: bool = False) -> Joined:
         """A message that merges nodes."""
-        passage = gates.passage(self.context, queue, uuid4().hex)
-        with MergeWork(self.context, queue, self.owner(), passage) as work:
+        guarded = gates.guarded_call(self.context, queue, uuid4().hex)
+        with MergeWork(self.context, queue, self.owner(), guarded) as work:
             return work.run(alone=alone)
 
     def embed(self, portion: int = PORTION, queue: str = SCREENSHOT_EMBEDDINGS) -> Embedded:
         """A message that makes vectors."""
-        return embedding.embed(self.context, gates.passage(self.context, queue, uuid4().hex), portion)
+        return embedding.embed(self.context, gates.guarded_call(self.context, queue, uuid4().hex), portion)
 
     def skip_waits(self) -> None:
         """Let every wait be over."""

@@ -77,14 +77,14 @@ def _embedded(context: Context, words: str) -> list[float]:
     if spaces.is_lexical(context.settings):
         return made_by.embed([words]).vectors[0]
     holder = f"search:{uuid4().hex}"
-    passage = gates.passage(context, EMBEDDING_ONLY, holder)
-    assert passage is not None, "a provider of embeddings has a gate"
+    guarded = gates.guarded_call(context, EMBEDDING_ONLY, holder)
+    assert guarded is not None, "a provider of embeddings has a gate"
     gates.sync(context)
     deadline = time.monotonic() + PATIENCE_S
     while True:
         begun = time.monotonic()
         try:
-            made = passage.call(lambda: made_by.embed([words]), lambda answer: (answer.model, *astuple(answer.usage)))
+            made = guarded.call(lambda: made_by.embed([words]), lambda answer: (answer.model, *astuple(answer.usage)))
         except GateClosed as closed:
             wait_s = closed.retry_after_s or 1.0
             if time.monotonic() + wait_s > deadline:
@@ -94,8 +94,8 @@ def _embedded(context: Context, words: str) -> list[float]:
         except UnitError as error:
             raise UserError(str(error), code=error.code or "provider") from error
         finally:
-            passage.leave()
-        cost = passage.cost_of(made.model, *astuple(made.usage))
+            guarded.leave()
+        cost = guarded.cost_of(made.model, *astuple(made.usage))
         _trace(context, made_by.name, made, int((time.monotonic() - begun) * 1000), cost)
         return made.vectors[0]
 

@@ -10,7 +10,7 @@ from sqlalchemy import or_, select
 
 from pipeline.engine import traces
 from pipeline.engine.errors import PenstockError, UserError
-from pipeline.engine.guarded_call import GateClosed, Passage
+from pipeline.engine.guarded_call import GateClosed, GuardedCall
 from pipeline.flows.screenshots.graph import search
 from pipeline.flows.screenshots.graph.models import LINKS
 from pipeline.flows.screenshots.graph.search import QueryVector
@@ -76,15 +76,15 @@ def _embedded(context: Context, words: str) -> QueryVector:
         return QueryVector(space, maker.embed([words]).vectors[0], LEXICAL_FLOOR)
     if not context.online:
         raise UserError("nothing is running here that could ask the provider of embeddings", code="offline")
-    passage = gates.passage(context, SCREENSHOT_EMBEDDINGS, f"search:{uuid4().hex}")
+    guarded = gates.guarded_call(context, SCREENSHOT_EMBEDDINGS, f"search:{uuid4().hex}")
     gates.sync(context)
-    return QueryVector(space, _asked(context, maker, words, passage))
+    return QueryVector(space, _asked(context, maker, words, guarded))
 
 
-def _asked(context: Context, maker: Embeddings, words: str, passage: Passage | None) -> list[float]:
+def _asked(context: Context, maker: Embeddings, words: str, guarded: GuardedCall | None) -> list[float]:
     """The query's vector, from the provider, in its turn at the gate."""
     deadline = time.monotonic() + PATIENCE_S
-    tracer = Tracer(passage)
+    tracer = Tracer(guarded)
     while True:
         try:
             made = tracer.call("embeddings", "embed_query", maker.name, maker.model, lambda: maker.embed([words]))
@@ -96,7 +96,7 @@ def _asked(context: Context, maker: Embeddings, words: str, passage: Passage | N
         else:
             return made.vectors[0]
         finally:
-            if passage is not None:
+            if guarded is not None:
                 with suppress(RedisError):
-                    passage.leave()
+                    guarded.leave()
             context.db.run(lambda session: traces.record(session, FLOW, "search", 0, tracer.trace))

@@ -210,10 +210,10 @@ def test_message_delivered_again_while_its_call_is_under_way_pays_nothing(
 
     def perform(owner: Owner) -> bool:
         with deliveries.first(owner.request_id) as is_first:
-            passage = gates.passage(driver.context, batch.queue, uuid4().hex)
+            guarded = gates.guarded_call(driver.context, batch.queue, uuid4().hex)
             if not is_first:
                 return False
-            with StepWork(driver.context, batch.id, owner, passage) as work:
+            with StepWork(driver.context, batch.id, owner, guarded) as work:
                 return work.metadata().held
 
     def delivered_again(record: Record) -> str:
@@ -236,7 +236,7 @@ def test_message_delivered_again_after_its_process_died_is_taken_up_at_once(
     (batch,) = plan.plan(driver.context, run_id).batches
     owner = Owner("w", "one:")
     assert batches.claim(driver.context, batch.id, (Step.METADATA,), owner)
-    with StepWork(driver.context, batch.id, owner, gates.passage(driver.context, batch.queue, "h")) as work:
+    with StepWork(driver.context, batch.id, owner, gates.guarded_call(driver.context, batch.queue, "h")) as work:
         assert work.metadata().held
     assert calls(provider, CHAT) == 1
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import Owner, new_claim
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
-from pipeline.engine.guarded_call import Passage
+from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.lanes import Batch
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.retry import Policy
@@ -52,14 +52,14 @@ class PageWork:
         queue: str,
         owner: Owner,
         timed_out: type[Exception] = TimeoutError,
-        passage: Passage | None = None,
+        guarded: GuardedCall | None = None,
     ) -> None:
         self._context = context
         self._document_id = document_id
         self._queue = queue
         self._owner = owner
         self._timed_out = timed_out
-        self._passage = passage
+        self._guarded = guarded
         self._open = ExitStack()
         self._converters: dict[tuple[str, str], PageConverter] = {}
         self._readers: dict[tuple[str, str], PageReader] = {}
@@ -79,9 +79,9 @@ class PageWork:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open.close()
-        if self._passage is not None:
+        if self._guarded is not None:
             with suppress(RedisError):
-                self._passage.leave()
+                self._guarded.leave()
         if error is not None:
             # A defect, or a database that stayed away: the attempt counts, so that this cannot go on for ever.
             with suppress(SQLAlchemyError):
@@ -96,7 +96,7 @@ class PageWork:
 
     def _give_back(self, reason: str) -> None:
         which = PAGES.c.request_id == self._owner.request_id
-        if self._passage is not None:
+        if self._guarded is not None:
             which = and_(which, PAGES.c.worker_id == self._owner.worker_id)
         with self._context.db.read() as session:
             if session.execute(select(PAGES.c.id).where(which).limit(1)).first() is None:
@@ -196,14 +196,14 @@ class PageWork:
                 return known
             extra["paid"] = True
         reader = self._reader(unit, converter, page.source)
-        if self._passage is None:
+        if self._guarded is None:
             return reader.convert(page)
-        return self._passage.call(lambda: reader.convert(page), lambda answer: (answer.model, *astuple(answer.usage)))
+        return self._guarded.call(lambda: reader.convert(page), lambda answer: (answer.model, *astuple(answer.usage)))
 
     def _cost(self, answer: Answer | None) -> float:
-        if answer is None or self._passage is None:
+        if answer is None or self._guarded is None:
             return 0.0
-        return self._passage.cost_of(answer.model, answer.usage.input_tokens, answer.usage.output_tokens)
+        return self._guarded.cost_of(answer.model, answer.usage.input_tokens, answer.usage.output_tokens)
 
     def _converter(self, unit: PageUnit) -> PageConverter:
         key = (unit.provider, unit.model)

@@ -13,7 +13,7 @@ from redis import RedisError
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
-from pipeline.engine.guarded_call import Passage
+from pipeline.engine.guarded_call import GuardedCall
 from pipeline.flows.music import vectors as spaces
 from pipeline.flows.music.routes import writer_of
 from pipeline.flows.music.rules.prompts import SYSTEM, SongFacts, prompt, repair_prompt, to_embed, vector_text
@@ -47,22 +47,22 @@ CUT = (
 class StepWork:
     """One message's work on a batch. Use as a context manager: leaving it gives the gate's slot back."""
 
-    def __init__(self, context: Context, batch_id: int, owner: Owner, passage: Passage | None) -> None:
+    def __init__(self, context: Context, batch_id: int, owner: Owner, guarded: GuardedCall | None) -> None:
         self._context = context
         self._batch_id = batch_id
         self._owner = owner
-        self._passage = passage
-        self._queue = passage.gate.queue if passage is not None else ""
-        self._tracer = Tracer(passage)
+        self._guarded = guarded
+        self._queue = guarded.gate.queue if guarded is not None else ""
+        self._tracer = Tracer(guarded)
         self.unit: BatchUnit | None = None
 
     def __enter__(self) -> "StepWork":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._passage is not None:
+        if self._guarded is not None:
             with suppress(RedisError):
-                self._passage.leave()
+                self._guarded.leave()
 
     def metadata(self) -> Settled:
         """Ask about the songs, or, where the reply to that was no use, ask for it to be mended."""
@@ -102,7 +102,7 @@ class StepWork:
         wanted = [song for song in unit.songs if song.id not in kept]
         if not wanted:
             return self._described(unit, kept)
-        if self._passage is None:
+        if self._guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         settings = self._context.settings
         provider, model = writer_of(settings, self._queue)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.engine.guarded_call import Passage
+from pipeline.engine.guarded_call import GuardedCall
 from pipeline.flows.screenshots.frames import fingerprint, retention
 from pipeline.flows.screenshots.routes import CPU, looker_of
 from pipeline.flows.screenshots.rules import heuristics, prompts
@@ -23,7 +23,7 @@ from pipeline.flows.screenshots.rules.schemas import INDEX_SCHEMA, VlmIndex
 from pipeline.flows.screenshots.states import Ask, Origin
 from pipeline.flows.screenshots.work import shard
 from pipeline.flows.screenshots.work.batch import UsedCall
-from pipeline.flows.screenshots.work.message import Errand
+from pipeline.flows.screenshots.work.message import MessageWork
 from pipeline.flows.screenshots.work.outcome import RELEASED, as_unit_error
 from pipeline.flows.screenshots.work.shard import ShardUnit
 from pipeline.providers import registry
@@ -44,14 +44,14 @@ class Looked:
     again: bool = False
 
 
-class ShardWork(Errand):
+class ShardWork(MessageWork):
     """One message's work on a batch: its next shard."""
 
     def __init__(
-        self, context: Context, batch_id: int, queue: str, owner: Owner, passage: Passage | None,
+        self, context: Context, batch_id: int, queue: str, owner: Owner, guarded: GuardedCall | None,
         timed_out: type[Exception] = TimeoutError,
     ) -> None:  # fmt: skip
-        super().__init__(context, queue, owner, passage)
+        super().__init__(context, queue, owner, guarded)
         self._batch_id = batch_id
         self._timed_out = timed_out
 
@@ -122,7 +122,7 @@ class ShardWork(Errand):
         return self._done(unit, Read(index, (*notes, heuristics.NOTE)), used)
 
     def _ask(self, unit: ShardUnit, screens: dict[int, Shot], pictures: list[bytes], notes: list[str]) -> Looked:
-        if self._passage is None:
+        if self._guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         settings = self._context.settings
         provider, model = looker_of(settings, self._queue)

@@ -8,7 +8,7 @@ from redis import RedisError
 
 from pipeline.engine import traces
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
-from pipeline.engine.guarded_call import Passage
+from pipeline.engine.guarded_call import GuardedCall
 from pipeline.flows.screenshots.graph import vectors
 from pipeline.flows.screenshots.graph.vectors import Wanted
 from pipeline.flows.screenshots.work import batch
@@ -47,13 +47,13 @@ def space_of(settings: Settings) -> str:
     return f"{made_by.name}:{made_by.model}"
 
 
-def embed(context: Context, passage: Passage | None, portion: int = PORTION) -> Embedded:
+def embed(context: Context, guarded: GuardedCall | None, portion: int = PORTION) -> Embedded:
     """Make the vectors of the next nodes that wait for one.
 
     A text that cannot be embedded must not keep the others from it: where a portion is refused, half of it is tried,
     and so on; the one that is refused alone is given up. What follows a good portion is twice as large again.
     """
-    tracer = Tracer(passage)
+    tracer = Tracer(guarded)
     try:
         wanted = vectors.wanted(context, portion)
         if not wanted:
@@ -66,9 +66,9 @@ def embed(context: Context, passage: Passage | None, portion: int = PORTION) -> 
             return _failed(context, tracer, wanted, UnitError(str(error), kind=ErrorKind.PERMANENT))
     finally:
         # Also where nothing was to be done: a place that is kept would keep others out.
-        if passage is not None:
+        if guarded is not None:
             with suppress(RedisError):
-                passage.leave()
+                guarded.leave()
     _record(context, tracer)
     done = vectors.store(context, space_of(context.settings), list(zip(wanted, made, strict=True)))
     return Embedded(done, min(PORTION, 2 * portion) if vectors.wanted(context, 1) else 0)

@@ -9,7 +9,7 @@ import structlog
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.engine.guarded_call import Passage
+from pipeline.engine.guarded_call import GuardedCall
 from pipeline.flows.screenshots.routes import CONTROL, writer_of
 from pipeline.flows.screenshots.rules import heuristics, prompts
 from pipeline.flows.screenshots.rules.batches import HistoryPack, shot_of
@@ -29,7 +29,7 @@ from pipeline.flows.screenshots.rules.schemas import EXPAND_SCHEMA, ExpandReply,
 from pipeline.flows.screenshots.states import Ask, Origin
 from pipeline.flows.screenshots.work import batch
 from pipeline.flows.screenshots.work.batch import BatchUnit, UsedCall
-from pipeline.flows.screenshots.work.message import Errand
+from pipeline.flows.screenshots.work.message import MessageWork
 from pipeline.flows.screenshots.work.outcome import RELEASED, as_unit_error
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
@@ -65,11 +65,11 @@ class _Told:
         return replace(self, notes=(*self.notes, note))
 
 
-class ExpandWork(Errand):
+class ExpandWork(MessageWork):
     """One message's work on a batch: its segments become nodes."""
 
-    def __init__(self, context: Context, batch_id: int, queue: str, owner: Owner, passage: Passage | None) -> None:
-        super().__init__(context, queue, owner, passage)
+    def __init__(self, context: Context, batch_id: int, queue: str, owner: Owner, guarded: GuardedCall | None) -> None:
+        super().__init__(context, queue, owner, guarded)
         self._batch_id = batch_id
         self._begun = time.monotonic()
 
@@ -129,7 +129,7 @@ class ExpandWork(Errand):
         return self._finish(noted, direct(told.facts, told.segments, told.unit.index, made_by), made_by)
 
     def _ask(self, told: _Told) -> Made:
-        if self._passage is None:
+        if self._guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         unit, settings = told.unit, self._context.settings
         provider, model = writer_of(settings, self._queue)

@@ -19,7 +19,7 @@ from pipeline.flows.screenshots.states import Ask
 from pipeline.flows.screenshots.work import merge
 from pipeline.flows.screenshots.work.batch import UsedCall
 from pipeline.flows.screenshots.work.merge import Merged, MergeUnit
-from pipeline.flows.screenshots.work.message import Errand
+from pipeline.flows.screenshots.work.message import MessageWork
 from pipeline.flows.screenshots.work.outcome import RELEASED, as_unit_error
 from pipeline.providers import registry
 from pipeline.providers.traced_call import NO_GATE
@@ -37,7 +37,7 @@ class Joined:
     retry_in_s: float | None = None
 
 
-class MergeWork(Errand):
+class MergeWork(MessageWork):
     """One message's work on merges."""
 
     def run(self, *, alone: bool = False) -> Joined:
@@ -79,7 +79,7 @@ class MergeWork(Errand):
     def _thought_out(self, unit: MergeUnit, target: MergeNode, node: MergeNode) -> tuple[MergeNode, UsedCall | None]:
         if self._queue == CONTROL:
             return by_rules(target, node), None
-        if self._passage is None:
+        if self._guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         settings = self._context.settings
         provider, model = writer_of(settings, self._queue)

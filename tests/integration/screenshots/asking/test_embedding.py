@@ -39,8 +39,8 @@ def test_a_message_that_has_nothing_to_do_gives_its_place_back(
     gate = gates.gate(context, gates.require(context, SCREENSHOT_EMBEDDINGS))
     assert gate.admit("me").granted
     assert gate.look().in_flight == 1
-    passage = gates.passage(context, SCREENSHOT_EMBEDDINGS, "me")
-    assert embedding.embed(context, passage) == embedding.Embedded()
+    guarded = gates.guarded_call(context, SCREENSHOT_EMBEDDINGS, "me")
+    assert embedding.embed(context, guarded) == embedding.Embedded()
     assert gate.look().in_flight == 0
     assert provider.records == []
 
