@@ -1,4 +1,4 @@
-"""A call to a provider through its gate: check again before sending, call, record what the call says about the provider."""
+"""A call to a provider through its gate: check again, call, and record what the call tells about the provider."""
 
 from collections.abc import Callable
 from contextlib import suppress
