@@ -5,8 +5,9 @@ import pytest
 
 from pipeline.engine.states import IllegalTransition
 from pipeline.flows.music.rules.prompts import SongFacts, chunks, findings, prompt, repair_prompt, to_embed, vector_text
-from pipeline.flows.music.rules.schemas import Analysis, BadReply, dump, load, matched, read_reply
+from pipeline.flows.music.rules.schemas import Analysis, dump, load, matched, read_reply
 from pipeline.flows.music.states import PIPELINE, Mode, PipelineEvent, PipelineState, Step, step_after_metadata
+from pipeline.providers.replies import BadReply
 from pipeline.settings import MusicSettings
 from tests.support.songs import analysis
 
@@ -53,8 +54,8 @@ def test_reply_is_read_as_object_or_list_bare_or_fenced(wrap: str, bare: bool) -
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
-        ("", "no JSON"),
-        ('{"songs": [', "no JSON"),
+        ("", "not JSON"),
+        ('{"songs": [', "not JSON"),
         ("[" * 100_000, "JSON|deeply"),
         ('"text"', "the reply"),
         ("{}", "songs"),

@@ -63,7 +63,7 @@ def test_reply_that_stays_broken_fails_the_batch_and_is_kept(driver: Driver, pro
     assert set(states(driver.context).values()) == {"FAILED"}
     row = batch_rows(driver.context)[0]
     assert (row.status, row.reply) == ("FAILED", "sorry, no")
-    assert "no JSON" in row.error
+    assert "not JSON" in row.error
     assert calls(provider, CHAT) == 2
 
 

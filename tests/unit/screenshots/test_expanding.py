@@ -15,9 +15,9 @@ from pipeline.flows.screenshots.rules.expansion import (
     usable_expansion,
     with_threads,
 )
-from pipeline.flows.screenshots.rules.replies import BadReply
 from pipeline.flows.screenshots.rules.schemas import ExpandReply, VlmIndex
 from pipeline.flows.screenshots.states import NodeKind, Origin
+from pipeline.providers.replies import BadReply
 from tests.unit.screenshots.factories import BASE_MS, facts, index, parsed, segment
 
 K = NodeKind

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pipeline.flows.screenshots.rules.expansion import read_expansion, usable_expansion
 from pipeline.flows.screenshots.rules.index import best_index, read_index, usable_index
 from pipeline.flows.screenshots.rules.node_merge import read_merge
-from pipeline.flows.screenshots.rules.replies import BadReply
 from pipeline.flows.screenshots.rules.schemas import (
     EXPAND_SCHEMA,
     INDEX_SCHEMA,
@@ -20,6 +19,7 @@ from pipeline.flows.screenshots.rules.schemas import (
     SegmentEvent,
     VlmIndex,
 )
+from pipeline.providers.replies import BadReply
 from tests.unit.screenshots.factories import index, segment
 
 SENT = {1: 101, 2: 102, 3: 103}
@@ -42,14 +42,14 @@ def test_reply_of_the_source_is_read_bare_or_fenced(wrap: str) -> None:
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
-        ("", "no JSON"),
+        ("", "not JSON"),
         ("[" * 100_000, "JSON|deeply"),
-        ("[]", "no JSON object"),
+        ("[]", "not a JSON object"),
         ("{}", "segments"),
         ('{"segments": [{"screen_ids": [1], "event": {"title": ""}}]}', "segments.0.event.title"),
         ('{"segments": [{"screen_ids": [true], "event": {"title": "x"}}]}', "must be a number"),
         ('{"segments": [{"screen_ids": [9], "event": {"title": "x"}}]}', "none names a screenshot that was sent"),
-        ('{"segments": [' + "1" * 5000 + "]}", "no JSON"),
+        ('{"segments": [' + "1" * 5000 + "]}", "not JSON"),
         (" " * 1_000_001, "characters"),
         ('{"\\ud800": 1}', "segments"),
         ('{"segments": [{"\\ud800": "\\ud800"}]}', "segments.0"),
@@ -120,7 +120,7 @@ def test_after_the_repair_the_valid_reply_is_taken_else_the_one_with_most_valid_
     assert [part.event.title for part in found.value.segments] == ["One", "Two"]
     assert "valid parts" in found.notes[-1]
     assert [part.event.title for part in best_index([one, "sorry"], SENT).value.segments] == ["Only"]
-    with pytest.raises(BadReply, match="no JSON"):
+    with pytest.raises(BadReply, match="not JSON"):
         best_index(["sorry", ""], SENT)
 
 

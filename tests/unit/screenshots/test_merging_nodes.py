@@ -11,9 +11,9 @@ from pipeline.flows.screenshots.rules.node_merge import (
     merge_text,
     read_merge,
 )
-from pipeline.flows.screenshots.rules.replies import BadReply
 from pipeline.flows.screenshots.rules.schemas import EntityMention
 from pipeline.flows.screenshots.states import NodeKind
+from pipeline.providers.replies import BadReply
 
 
 def node(number: int, **changes: Any) -> MergeNode:

@@ -14,8 +14,8 @@ from pipeline.flows.screenshots.rules.expansion import evidence_of, expanded, re
 from pipeline.flows.screenshots.rules.index import read_index, usable_index
 from pipeline.flows.screenshots.rules.node_merge import MergeNode, read_merge
 from pipeline.flows.screenshots.rules.provenance import Operation
-from pipeline.flows.screenshots.rules.replies import BadReply
 from pipeline.flows.screenshots.states import NodeKind
+from pipeline.providers.replies import BadReply
 from tests.support import screenshot_model as model_support
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.screenshot_model import ScreenshotModel, frame_bytes, questions, shown

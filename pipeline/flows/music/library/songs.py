@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.music.models import SONGS, Song
-from pipeline.flows.music.rules.schemas import clean
 from pipeline.flows.music.states import SongStatus
+from pipeline.providers.replies import clean
 
 SERVER, FOLDER = "server", "folder"
 _WINDOW = 500

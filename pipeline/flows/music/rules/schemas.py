@@ -1,27 +1,14 @@
-"""What the model must answer about songs: the shape of source 002, section 2.E, and how a reply is read."""
+"""What the model must answer about songs: the shape of source 002, section 2.E."""
 
 import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-MAX_ERRORS = 5
-"""Problems of one reply that are told to the model, and kept."""
+from pipeline.providers.replies import as_json, as_model, clean, only_list_in, valid
+
 MAX_TAG = 120
-_FENCE = re.compile(r"\A\s*```[a-zA-Z]*\s*\n(.*?)\n?```\s*\Z", re.DOTALL)
-_LIST = re.compile(r"\[\s*(?=\{)")
-_NEXT = re.compile(r"\s*,?\s*")
-
-
-class BadReply(ValueError):
-    """A reply is no JSON of the shape; the message says what is wrong, for the model and for people."""
-
-
-def clean(text: object) -> str:
-    """Text as every database takes it: no NUL, no lone surrogates, no blanks at its ends."""
-    return str(text).replace("\x00", "").encode("utf-8", "replace").decode().strip()
 
 
 def _text(value: object) -> object:
@@ -112,62 +99,13 @@ REPLY_SCHEMA: dict[str, object] = _strict({
 
 def read_reply(text: str) -> list[Analysis]:
     """The answers in a reply: `{"songs": […]}`, or the list alone, bare or in a code fence. Raises `BadReply`."""
-    fenced = _FENCE.match(text)
-    try:
-        data = json.loads(fenced[1] if fenced else text)
-    except RecursionError:
-        raise BadReply("the reply is nested too deeply") from None
-    except ValueError as error:
-        raise BadReply(f"the reply is no JSON: {error}") from None
-    try:
-        found = _Reply.model_validate({"songs": data} if isinstance(data, list) else data)
-    except ValidationError as error:
-        raise BadReply(_problems(error)) from None
-    return [analysis.tidy() for analysis in found.songs]
+    data = as_json(text, max_chars=None)
+    return [song.tidy() for song in as_model(_Reply, {"songs": data} if isinstance(data, list) else data).songs]
 
 
 def usable(text: str) -> list[Analysis]:
-    """Those answers in a reply that are valid, whatever is wrong with the rest: also the ones before a cut."""
-    found = []
-    for item in _items(text):
-        try:
-            found.append(Analysis.model_validate(item).tidy())
-        except ValidationError:
-            continue
-    return found
-
-
-def _items(text: str) -> Iterator[object]:
-    """What a reply's list has, up to where the reply is no JSON any more."""
-    fenced = _FENCE.match(text)
-    try:
-        data = json.loads(fenced[1] if fenced else text)
-    except (ValueError, RecursionError):
-        yield from _whole_objects(text)
-        return
-    found = data.get("songs") if isinstance(data, dict) else data
-    yield from found if isinstance(found, list) else []
-
-
-def _whole_objects(text: str) -> Iterator[object]:
-    begin = _LIST.search(text)
-    position = begin.end() if begin else len(text)
-    decoder = json.JSONDecoder()
-    while position < len(text):
-        try:
-            item, position = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            return
-        yield item
-        if (after := _NEXT.match(text, position)) is not None:
-            position = after.end()
-
-
-def _problems(error: ValidationError) -> str:
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    lines = [f"{'.'.join(map(str, item['loc'])) or 'the reply'}: {item['msg']}" for item in found[:MAX_ERRORS]]
-    more = f"; and {len(found) - MAX_ERRORS} more" if len(found) > MAX_ERRORS else ""
-    return "; ".join(lines) + more
+    """The valid answers in a reply, whatever is wrong with the rest; of a cut-off reply, those before the cut."""
+    return [song.tidy() for song in valid(Analysis, only_list_in(text, "songs"))]
 
 
 def dump(analyses: dict[int, Analysis]) -> str:

@@ -17,22 +17,13 @@ from pipeline.engine.guarded_call import GuardedCall
 from pipeline.flows.music import vectors as spaces
 from pipeline.flows.music.routes import writer_of
 from pipeline.flows.music.rules.prompts import SYSTEM, SongFacts, prompt, repair_prompt, to_embed, vector_text
-from pipeline.flows.music.rules.schemas import (
-    REPLY_SCHEMA,
-    Analysis,
-    BadReply,
-    clean,
-    dump,
-    load,
-    matched,
-    read_reply,
-    usable,
-)
+from pipeline.flows.music.rules.schemas import REPLY_SCHEMA, Analysis, dump, load, matched, read_reply, usable
 from pipeline.flows.music.states import Mode, Step, step_after_metadata
 from pipeline.flows.music.work import batch, result
 from pipeline.flows.music.work.batch import BatchUnit, Settled, message_of
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
+from pipeline.providers.replies import BadReply, clean
 from pipeline.providers.traced_call import NO_GATE, Tracer
 from pipeline.storage import vectors
 from pipeline.storage.context import Context

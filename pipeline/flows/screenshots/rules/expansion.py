@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pipeline.flows.screenshots.rules.batches import Shot
-from pipeline.flows.screenshots.rules.replies import BadReply, Read, as_json, as_model, lists_in, valid
 from pipeline.flows.screenshots.rules.schemas import (
     MAX_KEYWORDS,
     EntityMention,
@@ -21,6 +20,7 @@ from pipeline.flows.screenshots.rules.schemas import (
     VlmIndex,
 )
 from pipeline.flows.screenshots.states import NodeKind, Origin
+from pipeline.providers.replies import BadReply, Read, as_json, as_model, lists_in, valid
 
 DERIVED_FROM = "derived_from"
 

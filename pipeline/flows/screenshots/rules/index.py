@@ -5,9 +5,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.flows.screenshots.rules.replies import BadReply, Read, as_json, as_model, lists_in, valid
 from pipeline.flows.screenshots.rules.schemas import Finding, SeenScreenshot, Segment, VlmIndex, unique
 from pipeline.flows.screenshots.states import DERIVED
+from pipeline.providers.replies import BadReply, Read, as_json, as_model, lists_in, valid
 
 Sent = Mapping[int, int]
 """Screen id (its place in the batch, from 1) to our screenshot id, of the screenshots that a call showed.

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.flows.screenshots.rules.replies import as_json, as_model
 from pipeline.flows.screenshots.rules.schemas import (
     MAX_KEYWORDS,
     EntityMention,
@@ -13,6 +12,7 @@ from pipeline.flows.screenshots.rules.schemas import (
     unique,
 )
 from pipeline.flows.screenshots.states import NodeKind
+from pipeline.providers.replies import as_json, as_model
 
 TITLE_CHARS = 100
 SUMMARY_CHARS = 200

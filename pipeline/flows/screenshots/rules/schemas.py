@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from pipeline.flows.screenshots.rules.replies import clean
 from pipeline.flows.screenshots.states import DERIVED, NodeKind
+from pipeline.providers.replies import clean
 
 MAX_TITLE = 200
 MAX_SUMMARY = 2000

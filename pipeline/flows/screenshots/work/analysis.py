@@ -18,7 +18,6 @@ from pipeline.flows.screenshots.rules import index as indexing
 from pipeline.flows.screenshots.rules.batches import HistoryPack, Shot, shot_of
 from pipeline.flows.screenshots.rules.heuristics import index_by_rules
 from pipeline.flows.screenshots.rules.provenance import Operation
-from pipeline.flows.screenshots.rules.replies import BadReply, Read, clean
 from pipeline.flows.screenshots.rules.schemas import INDEX_SCHEMA, VlmIndex
 from pipeline.flows.screenshots.states import Ask, Origin
 from pipeline.flows.screenshots.work import shard
@@ -28,6 +27,7 @@ from pipeline.flows.screenshots.work.outcome import RELEASED, as_unit_error
 from pipeline.flows.screenshots.work.shard import ShardUnit
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
+from pipeline.providers.replies import BadReply, Read, clean
 from pipeline.providers.traced_call import NO_GATE
 from pipeline.storage.context import Context
 

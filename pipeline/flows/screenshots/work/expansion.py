@@ -24,7 +24,6 @@ from pipeline.flows.screenshots.rules.expansion import (
     with_threads,
 )
 from pipeline.flows.screenshots.rules.provenance import Operation
-from pipeline.flows.screenshots.rules.replies import BadReply, clean
 from pipeline.flows.screenshots.rules.schemas import EXPAND_SCHEMA, ExpandReply, Segment
 from pipeline.flows.screenshots.states import Ask, Origin
 from pipeline.flows.screenshots.work import batch
@@ -33,6 +32,7 @@ from pipeline.flows.screenshots.work.message import MessageWork
 from pipeline.flows.screenshots.work.outcome import RELEASED, as_unit_error
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
+from pipeline.providers.replies import BadReply, clean
 from pipeline.providers.traced_call import NO_GATE
 from pipeline.storage.context import Context
 

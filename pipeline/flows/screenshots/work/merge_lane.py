@@ -13,7 +13,6 @@ from pipeline.flows.screenshots.routes import CONTROL, writer_of
 from pipeline.flows.screenshots.rules import prompts
 from pipeline.flows.screenshots.rules.node_merge import MergeNode, by_model, by_rules, read_merge
 from pipeline.flows.screenshots.rules.provenance import Operation
-from pipeline.flows.screenshots.rules.replies import BadReply, clean
 from pipeline.flows.screenshots.rules.schemas import MERGE_SCHEMA
 from pipeline.flows.screenshots.states import Ask
 from pipeline.flows.screenshots.work import merge
@@ -22,6 +21,7 @@ from pipeline.flows.screenshots.work.merge import Merged, MergeUnit
 from pipeline.flows.screenshots.work.message import MessageWork
 from pipeline.flows.screenshots.work.outcome import RELEASED, as_unit_error
 from pipeline.providers import registry
+from pipeline.providers.replies import BadReply, clean
 from pipeline.providers.traced_call import NO_GATE
 
 log = structlog.get_logger(__name__)

@@ -123,7 +123,7 @@ def test_reply_that_is_broken_twice_leaves_segments_as_they_stand_and_says_so(
     assert (node.title, node.made_by) == ("Writing a test", "direct")
     row = row_of(context, batch)
     assert (row.status, row.made_by) == ("succeeded", "direct")
-    assert "the reply is no JSON" in row.notes
+    assert "the reply is not JSON" in row.notes
     assert "No text model expanded these segments" in row.notes
 
 

@@ -101,7 +101,7 @@ def test_reply_that_stays_unusable_gives_up_its_batch_after_one_repair(
     assert len(provider.records) == 3  # two about the first shard, one about the second
     assert [row.status for row in shard_rows(context)] == ["failed_permanent", "succeeded"]
     reason = recovery.dead_letters(context)[0].reason
-    assert reason.startswith("shard 1: the model's reply is no use, also after a repair: the reply is no JSON")
+    assert reason.startswith("shard 1: the model's reply is no use, also after a repair: the reply is not JSON")
 
 
 def test_valid_parts_of_a_reply_that_stays_broken_are_kept_and_it_says_so(

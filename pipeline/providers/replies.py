@@ -1,0 +1,114 @@
+"""Read a model's reply as JSON of a given shape, or take its valid parts. Pure: it knows no flow and makes no call."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+MAX_REPLY_CHARS = 1_000_000
+MAX_ERRORS = 5
+"""How many problems of one reply are kept and told to the model."""
+_FENCE = re.compile(r"\A\s*```[a-zA-Z]*\s*\n(.*?)\n?```\s*\Z", re.DOTALL)
+_SEPARATOR = re.compile(r"\s*,?\s*")
+_BARE_LIST = r"\[\s*(?=\{)"
+
+Model = TypeVar("Model", bound=BaseModel)
+Value = TypeVar("Value")
+
+
+class BadReply(ValueError):
+    """A reply is not JSON of the expected shape. The message says why, for the model and for people."""
+
+
+@dataclass(frozen=True)
+class Read(Generic[Value]):
+    """What was understood, and notes in words on what was left out or corrected."""
+
+    value: Value
+    notes: tuple[str, ...] = ()
+
+
+def clean(text: object) -> str:
+    """Text that every database accepts: no NUL, no lone surrogates, no blanks at its ends."""
+    return str(text).replace("\x00", "").encode("utf-8", "replace").decode().strip()
+
+
+def as_json(text: str, max_chars: int | None = MAX_REPLY_CHARS) -> object:
+    """The JSON in a reply, bare or in a code fence. Raises `BadReply`."""
+    if max_chars is not None and len(text) > max_chars:
+        raise BadReply(f"the reply has {len(text):,} characters, more than {max_chars:,}")
+    fenced = _FENCE.match(text)
+    try:
+        return json.loads(fenced[1] if fenced else text)
+    except RecursionError:
+        raise BadReply("the reply is nested too deeply") from None
+    except ValueError as error:
+        raise BadReply(f"the reply is not JSON: {error}") from None
+
+
+def as_model(model: type[Model], data: object) -> Model:
+    """`data` in the shape of `model`. Raises `BadReply`."""
+    if not isinstance(data, dict):
+        raise BadReply("the reply is not a JSON object")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        lines = [f"{'.'.join(map(str, item['loc'])) or 'the reply'}: {item['msg']}" for item in found[:MAX_ERRORS]]
+        more = f"; and {len(found) - MAX_ERRORS} more" if len(found) > MAX_ERRORS else ""
+        raise BadReply(clean("; ".join(lines) + more)) from None
+    except RecursionError:
+        raise BadReply("the reply is nested too deeply") from None
+
+
+def valid(model: type[Model], items: Iterable[object]) -> list[Model]:
+    """Those of `items` that have the shape."""
+    found = []
+    for item in items:
+        try:
+            found.append(model.model_validate(item))
+        except (ValidationError, RecursionError):
+            continue
+    return found
+
+
+def lists_in(text: str, names: Iterable[str]) -> Mapping[str, list[object]]:
+    """The lists of these names at the top of a reply, up to where it is cut off if it is not valid JSON."""
+    names = list(names)
+    try:
+        data = as_json(text)
+    except BadReply:
+        text = text[:MAX_REPLY_CHARS]
+        return {name: _whole_items(text, rf'"{re.escape(name)}"\s*:\s*\[\s*') for name in names}
+    found = data if isinstance(data, dict) else {}
+    return {name: listed if isinstance(listed := found.get(name), list) else [] for name in names}
+
+
+def only_list_in(text: str, name: str) -> list[object]:
+    """The list `name` at the top of a reply, or the list that is the whole reply, up to where the reply is cut off."""
+    try:
+        data = as_json(text, max_chars=None)
+    except BadReply:
+        return _whole_items(text, _BARE_LIST)
+    found = data.get(name) if isinstance(data, dict) else data
+    return found if isinstance(found, list) else []
+
+
+def _whole_items(text: str, beginning: str) -> list[object]:
+    """The items that are complete in the first list after `beginning`, a pattern."""
+    begin = re.search(beginning, text)
+    position = begin.end() if begin else len(text)
+    decoder = json.JSONDecoder()
+    found: list[object] = []
+    while position < len(text) and text[position] != "]":
+        try:
+            item, position = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            break
+        found.append(item)
+        if (after := _SEPARATOR.match(text, position)) is not None:
+            position = after.end()
+    return found
