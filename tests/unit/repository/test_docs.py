@@ -17,7 +17,7 @@ from pipeline.flows.documents.states import DOCUMENT, PAGE, DocumentStatus, Page
 from pipeline.flows.screenshots.states import BATCH, NODE, SCREENSHOT, SHARD, WorkEvent, WorkStatus
 from pipeline.settings import ProviderProfile, Settings
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SETTINGS_PAGE = ROOT / "docs" / "settings.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 CONFIG = "PENSTOCK_CONFIG"

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from pipeline.providers.gates import gated_queues
 from pipeline.settings import ProviderProfile, Settings
 from pipeline.standalone.roles import ROLES, arguments
-from tests.unit.test_docs import ROOT, unknown_variables
+from tests.unit.repository.test_docs import ROOT, unknown_variables
 
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]

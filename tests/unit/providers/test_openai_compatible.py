@@ -18,7 +18,7 @@ from pipeline.settings import ProviderProfile
 from tests.support.provider_server import Fault, ProviderServer, default_markdown, default_vector
 
 PNG = b"\x89PNG\r\n\x1a\n picture"
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 KEY = "sk-test-0123456789abcdef"
 
 

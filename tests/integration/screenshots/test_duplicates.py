@@ -21,7 +21,7 @@ from pipeline.flows.screenshots.live import live_settings
 from pipeline.flows.screenshots.models import REJECTIONS, SHOTS, SOURCES
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Hand
-from tests.integration.screenshots.test_taking_in import age, behind, files
+from tests.integration.screenshots.test_intake import age, behind, files
 from tests.support.frames import TYPED, Desktop, draw, encoded, noise
 
 EDITOR = Desktop(lines=12)

@@ -18,8 +18,8 @@ from pipeline.flows.screenshots.work import batch as working
 from pipeline.flows.screenshots.work import expansion
 from pipeline.providers import gates
 from pipeline.storage.context import Context
-from tests.integration.screenshots.asking.conftest import NewBatch
 from tests.integration.screenshots.conftest import Hand
+from tests.integration.screenshots.work.conftest import NewBatch
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.screens import Driver, Models, expanded, lost_at, paint, seen
 

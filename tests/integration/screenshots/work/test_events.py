@@ -10,8 +10,8 @@ from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import batch as working
 from pipeline.flows.screenshots.work import shard as shards
 from pipeline.storage.context import Context
-from tests.integration.screenshots.asking.conftest import NewBatch
 from tests.integration.screenshots.conftest import ME
+from tests.integration.screenshots.work.conftest import NewBatch
 from tests.support.provider_server import ProviderServer
 from tests.support.screens import Driver
 

@@ -24,7 +24,7 @@ from pipeline.flows.screenshots.work import shard as shards
 from pipeline.flows.screenshots.work.batch import UsedCall
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Evidence, Hand, as_expansion, as_index, draft
-from tests.integration.screenshots.test_finding import everything
+from tests.integration.screenshots.test_search import everything
 
 SECRET = "secret"
 
