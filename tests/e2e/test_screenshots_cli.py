@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli import Cli, environment, plain, provider_settings
+from tests.support.leftovers import short_folder
 from tests.support.provider_server import Fault, ProviderServer, Record
 from tests.support.screenshots import desk
 
@@ -43,7 +43,7 @@ def see(record: Record) -> Fault | None:
 
 
 def _here(tmp_path: Path, **settings: str) -> Iterator[Cli]:
-    folder = Path(tempfile.mkdtemp(prefix="ps-", dir="/tmp")).resolve()
+    folder = short_folder()
     cli = Cli(folder, tmp_path, environment(folder, **FAST, **settings))
     yield cli
     cli.kill_everything()

@@ -1,4 +1,4 @@
-"""Celery processes as users start them, that tests may kill and replace.
+"""Celery processes as users start them (but for their imports, see `preloaded`), that tests may kill and replace.
 
 Processes have names such as `ai-1`: the part before the dash is the role, and a worker's node is called by its name.
 """
@@ -15,6 +15,7 @@ from typing import Self
 
 import psutil
 
+from tests.support.preloaded import Forked, preloaded
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +38,7 @@ _STOP_S = 30
 class Running:
     """One process, and the log that it writes."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     log: Path
 
     @property
@@ -114,6 +115,8 @@ class Stack:
             arguments += ["-s", str(self._folder / f"{name}.schedule")]
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{name}.log"
+        if sys.platform == "linux":
+            return Running(preloaded().start(arguments, self._env, ROOT, path), path)
         with path.open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "celery", "-A", "tasks", *arguments],

@@ -64,6 +64,11 @@ JOBS = table_of(Job)
 
 
 @pytest.fixture
+def migrated() -> bool:
+    return False
+
+
+@pytest.fixture
 def db(database_url: str) -> Iterator[Database]:
     database = Database(database_url)
     _Base.metadata.create_all(database.engine)

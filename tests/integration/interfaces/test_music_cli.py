@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -34,8 +33,8 @@ def settings_env(server: SubsonicServer) -> dict[str, str]:
 
 
 @pytest.fixture
-def database_url(data_dir: Path) -> str:
-    return f"sqlite:///{data_dir / 'penstock.db'}"
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
 
 
 def penstock(*arguments: str, code: int = 0) -> Result:

@@ -52,8 +52,8 @@ def settings_env() -> dict[str, str]:
 
 
 @pytest.fixture
-def database_url(data_dir: Path) -> str:
-    return f"sqlite:///{data_dir / 'penstock.db'}"
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
 
 
 @pytest.fixture

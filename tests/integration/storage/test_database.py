@@ -16,6 +16,11 @@ from pipeline.storage.database import Database, is_passing
 
 
 @pytest.fixture
+def migrated() -> bool:
+    return False
+
+
+@pytest.fixture
 def db(database_url: str) -> Iterator[Database]:
     made = Database(database_url)
     with made.transaction() as session:

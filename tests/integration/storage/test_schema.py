@@ -28,6 +28,11 @@ MIGRATIONS = Path(schema.__file__).parent / "migrations"
 
 
 @pytest.fixture
+def migrated() -> bool:
+    return False
+
+
+@pytest.fixture
 def db(database_url: str) -> Iterator[Database]:
     """A database without any table."""
     database = Database(database_url)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import psutil
 import pytest
@@ -245,11 +244,8 @@ def test_preview_writes_nothing(library: Context, server: SubsonicServer) -> Non
     assert rows(library) == {}
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 class TestLarge:
-    @pytest.fixture(params=["sqlite"])
-    def database_url(self, data_dir: Path) -> str:
-        return f"sqlite:///{data_dir / 'penstock.db'}"
-
     def test_a_hundred_thousand_songs_are_read_in_bounded_memory(
         self, library: Context, server: SubsonicServer
     ) -> None:

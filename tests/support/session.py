@@ -1,0 +1,73 @@
+"""A session of tests: its signals, the order of its tests, and that it leaves no process behind.
+
+With pytest-xdist every worker is such a session, with a Redis and a PostgreSQL of its own.
+"""
+
+import os
+import signal
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+
+from tests.support.leftovers import leaked_processes, remove_session_folder
+from tests.support.preloaded import close_preloaded
+
+LONGEST_FIRST = ("faults", "e2e", "simulation", "integration", "unit")
+"""Folders by how long one of their tests takes: what is begun last must be short, or one worker waits for another."""
+_LEAKED = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_LEAKED] = []
+    # A busy machine is no reason to fail: examples are counted, not timed.
+    hypothesis_settings.register_profile("patient", deadline=None)
+    hypothesis_settings.load_profile("patient")
+    # An end by `kill` or `timeout` is an orderly one: fixtures stop the processes that they started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A shell ignores Ctrl-C in what it starts in the background, and programs inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In parallel, long tests first; one after another, as they stand, so that simple faults show early."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    folder = item.nodeid.split("/")[1]
+    return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else 0
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
+    """Processes that tests left behind fail the session."""
+    close_preloaded()
+    leaked = leaked_processes() if _runs_tests(session.config) else []
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["leaked"] = leaked
+    session.config.stash[_LEAKED] += leaked
+    if session.config.stash[_LEAKED] and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    remove_session_folder()
+    return (yield)
+
+
+def _runs_tests(config: pytest.Config) -> bool:
+    """False in the process that only hands tests to the workers of pytest-xdist, whose parent it is."""
+    return not config.getoption("numprocesses", None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What a worker of pytest-xdist left behind."""
+    node.config.stash[_LEAKED] += getattr(node, "workeroutput", {}).get("leaked", [])
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if leaked := config.stash[_LEAKED]:
+        terminalreporter.section("processes that tests left behind")
+        for line in leaked:
+            terminalreporter.line(line)
