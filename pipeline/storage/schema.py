@@ -9,7 +9,7 @@ from sqlalchemy import Connection, inspect, text
 
 from pipeline.storage.database import Database
 
-HEAD = "0008"
+HEAD = "0001"
 """The newest migration. Kept here so that an up-to-date database costs no import of Alembic; a test compares them."""
 _ADVISORY_LOCK = 7_361_001
 _UNMANAGED = "screenshot_fts"

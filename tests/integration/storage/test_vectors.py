@@ -7,16 +7,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 import pytest
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import select
 
-from pipeline.engine.tables import Base
-from pipeline.storage import schema, vectors
+from pipeline.storage import vectors
 from pipeline.storage.context import Context
 from pipeline.storage.database import Database
 from pipeline.storage.vectors import Hit, codes, index
@@ -274,20 +270,6 @@ def test_memory_is_that_of_a_few_collections(context: Context, rows: "vectors.Fl
         assert ids(find(context.db, rows[number], 1, model=f"m{number}")) == [number]
     kept = index._kept[context.db.engine.pool].indexes
     assert [of.model for of in kept] == [f"m{number}" for number in range(2, index.MOST_KEPT + 2)]
-
-
-def test_vectors_that_were_there_before_codes_get_theirs(context: Context, rows: "vectors.Floats") -> None:
-    put(context.db, list(enumerate(rows)))
-    config = Config()
-    config.set_main_option("script_location", str(Path(schema.__file__).parent / "migrations"))
-    with context.db.engine.connect() as connection:
-        config.attributes.update(connection=connection, metadata=Base.metadata)
-        command.downgrade(config, "0006")
-        connection.commit()
-    schema.migrate(context.db)
-    assert ids(find(context.db, rows[5], 1)) == [5]
-    put(context.db, [(MANY, rows[5])])
-    assert ids(find(context.db, rows[5], 2)) == [5, MANY]
 
 
 def test_a_code_is_the_same_everywhere() -> None:
