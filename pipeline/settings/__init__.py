@@ -3,6 +3,10 @@
 Every field can be set by an environment variable with the prefix ``PENSTOCK_`` (nested fields joined by ``__``, as in
 ``PENSTOCK_PROVIDERS__OPENAI__API_KEY``) or in the TOML file that ``PENSTOCK_CONFIG`` names (default: ``penstock.toml``
 in the data folder). The environment wins.
+
+The settings of documents, music and screenshots are modules here, one a flow, and fields of `Settings`: this is the
+bottom layer, which imports no flow, and `settings.documents.lease_s` stays a type that is checked. A further flow keeps
+its settings in its own package and asks for them with `Settings.section`.
 """
 
 import hashlib
@@ -11,11 +15,11 @@ import tempfile
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 from platformdirs import user_data_path
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, create_model, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -23,15 +27,18 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from pipeline.settings.documents import DocumentSettings
 from pipeline.settings.environment import Environment, UnreadableSettingsError
-from pipeline.settings.flows import DocumentSettings, MusicSettings, ScreenshotSettings
+from pipeline.settings.music import MusicSettings
 from pipeline.settings.providers import LOCAL, Price, ProviderProfile
+from pipeline.settings.screenshots import ScreenshotSettings
 
 __all__ = [
     "LOCAL", "ConfigFileError", "DocumentSettings", "MusicSettings", "Price", "ProviderProfile", "ScreenshotSettings",
     "Settings", "UnreadableSettingsError", "config_path", "get_settings",
 ]  # fmt: skip
 
+Section = TypeVar("Section", bound=BaseModel)
 MAX_SOCKET_PATH = 100
 """Bytes; the system's limit for a unix socket is about 104."""
 
@@ -40,12 +47,31 @@ class ConfigFileError(UnreadableSettingsError):
     """The TOML file with settings cannot be read. The message says where it is and what is wrong with it."""
 
 
-class Settings(BaseSettings):
-    """Everything that can be set. See `penstock doctor` for what is in force."""
+class _Sources(BaseSettings):
+    """Where settings are read: arguments first, then the environment, then the TOML file."""
 
     model_config = SettingsConfigDict(
         env_prefix="PENSTOCK_", env_nested_delimiter="__", extra="ignore", nested_model_default_partial_update=True
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # the signature is given
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        try:
+            file_settings = TomlConfigSettingsSource(settings_cls, toml_file=config_path())
+        except (OSError, ValueError) as error:  # no permission, not UTF-8, not TOML
+            raise ConfigFileError(f"{config_path()} cannot be read: {error}") from error
+        return init_settings, Environment(settings_cls), file_settings
+
+
+class Settings(_Sources):
+    """Everything that can be set. See `penstock doctor` for what is in force."""
 
     data_dir: Path = Field(default_factory=lambda: user_data_path("penstock"))
     # Both may hold a password: they are in no dump.
@@ -69,6 +95,20 @@ class Settings(BaseSettings):
     """How long an embedded stack that a command started stays up for the next command."""
     log_level: str = "INFO"
     log_json: bool = False
+    _sections: dict[str, BaseModel] = PrivateAttr(default_factory=dict)
+
+    def section(self, name: str, kind: type[Section]) -> Section:
+        """The settings of a flow that is not a field here: `PENSTOCK_<NAME>__…` and the table `[name]`.
+
+        Read on the first call, then kept with these settings. Raises what reading settings raises.
+        """
+        if name not in self._sections:
+            fields: dict[str, Any] = {name: (kind, Field(default_factory=kind))}
+            section: BaseModel = getattr(create_model("Section", __base__=_Sources, **fields)(), name)
+            if problem := _unknown_provider(name, section, self.providers):
+                raise UnreadableSettingsError(problem)
+            self._sections[name] = section
+        return cast("Section", self._sections[name])
 
     @field_validator("data_dir")
     @classmethod
@@ -84,13 +124,9 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _providers_of_flows_are_known(self) -> Self:
-        for flow, rules in (("music", self.music), ("screenshots", self.screenshots)):
-            for field in type(rules).model_fields:
-                if not field.endswith("provider"):
-                    continue
-                name = getattr(rules, field)
-                if name and name not in self.providers:
-                    raise ValueError(_unknown_provider(f"{flow}__{field}".upper(), name, self.providers))
+        for flow, section in (("music", self.music), ("screenshots", self.screenshots)):
+            if problem := _unknown_provider(flow, section, self.providers):
+                raise ValueError(problem)
         return self
 
     @model_validator(mode="after")
@@ -150,29 +186,19 @@ class Settings(BaseSettings):
     def output_dir(self) -> Path:
         return self.data_dir / "output"
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # the signature is given
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        try:
-            file_settings = TomlConfigSettingsSource(settings_cls, toml_file=config_path())
-        except (OSError, ValueError) as error:  # no permission, not UTF-8, not TOML
-            raise ConfigFileError(f"{config_path()} cannot be read: {error}") from error
-        return init_settings, Environment(settings_cls), file_settings
 
-
-def _unknown_provider(setting: str, name: str, known: Mapping[str, object]) -> str:
-    prefix = f"PENSTOCK_PROVIDERS__{name.upper()}__"
-    others = f" (known are {', '.join(sorted(known))})" if known else ""
-    return (
-        f"PENSTOCK_{setting}: there is no provider '{name}'{others}. To add it, set {prefix}BASE_URL, {prefix}API_KEY "
-        f"and {prefix}MODEL"
-    )
+def _unknown_provider(flow: str, section: BaseModel, known: Mapping[str, object]) -> str:
+    """What is wrong with the providers that a flow's settings name; empty: nothing."""
+    for field in type(section).model_fields:
+        name = getattr(section, field) if field.endswith("provider") else ""
+        if name and name not in known:
+            prefix = f"PENSTOCK_PROVIDERS__{name.upper()}__"
+            others = f" (known are {', '.join(sorted(known))})" if known else ""
+            return (
+                f"PENSTOCK_{flow.upper()}__{field.upper()}: there is no provider '{name}'{others}. To add it, set "
+                f"{prefix}BASE_URL, {prefix}API_KEY and {prefix}MODEL"
+            )
+    return ""
 
 
 def config_path() -> Path:

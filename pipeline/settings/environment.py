@@ -1,4 +1,4 @@
-"""Settings from the environment; a value that should be JSON and is not says so in one sentence."""
+"""Settings from the environment. A value that should be JSON but is not gets an error of one sentence."""
 
 import json
 from typing import Any, get_args, get_origin
@@ -8,11 +8,11 @@ from pydantic_settings import EnvSettingsSource, SettingsError
 
 
 class UnreadableSettingsError(ValueError):
-    """Settings cannot be read where they stand. The message says where, and what is wrong there."""
+    """Settings cannot be read. The message says where they are, and what is wrong there."""
 
 
 class Environment(EnvSettingsSource):
-    """Environment variables. Raises `UnreadableSettingsError` with the variable's name for what is no JSON."""
+    """Environment variables. Raises `UnreadableSettingsError` with the variable's name for what is not JSON."""
 
     def __call__(self) -> dict[str, Any]:
         try:
@@ -32,7 +32,7 @@ class Environment(EnvSettingsSource):
             ) from error
 
     def _variable(self, field_name: str, value: Any) -> str:
-        """The variable that this value of this field came from. Of several with the same value, any: all are wrong."""
+        """The variable that gave this field this value. Of several with the same value, any: all are wrong."""
         end = field_name.lower()
         names = [
             name for name, set_to in self.env_vars.items()
@@ -42,7 +42,7 @@ class Environment(EnvSettingsSource):
 
 
 def _example(variable: str, field: Any, value: Any) -> str:
-    """How it could be set. Only a list of words is quoted: an object may hold a key to a service."""
+    """How to set it. Only a list of words is quoted back: an object may hold a key to a service."""
     annotation = getattr(field, "annotation", field)
     if get_origin(annotation) is not list:
         return f"{variable}='{{\"name\": …}}'"

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr, ValidationError
+from pydantic import BaseModel, Field, SecretStr, ValidationError
 
 from pipeline.settings import (
     LOCAL,
@@ -226,3 +226,45 @@ def test_an_unknown_provider_of_a_flow_is_said_with_its_variable_and_how_to_add_
     said = refused()
     assert f"PENSTOCK_{setting}: there is no provider 'eye' (known are ai)" in said
     assert "PENSTOCK_PROVIDERS__EYE__BASE_URL" in said
+
+
+class GreetingSettings(BaseModel):
+    """As a flow's own package has them."""
+
+    words: list[str] = ["hello"]
+    repeats: int = Field(default=1, ge=1)
+    provider: str = ""
+
+
+def test_a_further_flow_brings_its_own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert Settings().section("greetings", GreetingSettings) == GreetingSettings()
+    write_config(tmp_path, "[greetings]\nwords = ['hi']\nrepeats = 2\n")
+    monkeypatch.setenv("PENSTOCK_GREETINGS__REPEATS", "3")
+    settings = Settings()
+    found = settings.section("greetings", GreetingSettings)
+    assert (found.words, found.repeats) == (["hi"], 3)
+    monkeypatch.setenv("PENSTOCK_GREETINGS__REPEATS", "4")
+    assert settings.section("greetings", GreetingSettings) is found
+    assert Settings().section("greetings", GreetingSettings).repeats == 4
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "error", "said"),
+    [
+        ("REPEATS", "0", ValidationError, "greetings.repeats\n  Input should be greater than or equal to 1"),
+        ("WORDS", "hi", UnreadableSettingsError, "PENSTOCK_GREETINGS__WORDS must be JSON, like PEN"),
+        (
+            "PROVIDER",
+            "eye",
+            UnreadableSettingsError,
+            "PENSTOCK_GREETINGS__PROVIDER: there is no provider 'eye'",
+        ),
+    ],
+)
+def test_settings_that_a_flow_brings_are_refused_like_all_others(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, error: type[Exception], said: str
+) -> None:
+    monkeypatch.setenv(f"PENSTOCK_GREETINGS__{variable}", value)
+    with pytest.raises(error) as caught:
+        Settings().section("greetings", GreetingSettings)
+    assert said in str(caught.value)

@@ -1,0 +1,39 @@
+"""Limits and timings of the documents flow."""
+
+import os
+
+from pydantic import BaseModel, Field
+
+
+class DocumentSettings(BaseModel):
+    """Source 001, section 9 gives the names in brackets."""
+
+    converter_count: int = Field(default_factory=lambda: max(2, os.cpu_count() or 2), ge=1, le=256)
+    """Processes that convert pages on this machine, and lanes of a locally converted document [converterCount: 3;
+    here one for each core, since a local page is pure computation]."""
+    lease_s: float = Field(default=300, gt=0)
+    """How long a claim holds without its worker being missed [taskTimeout: 5 min]."""
+    page_timeout_s: float = Field(default=120, gt=0)
+    """How long one page may take [pageTimeout: 2 min]."""
+    quantum_s: float = Field(default=1.0, ge=0, le=60)
+    """How long a lane works on one document before others get their turn."""
+    backoff_s: list[float] = Field(default=[5.0, 15.0, 60.0], max_length=20)
+    """Waits before the second, third … attempt after a transient error; up to a fifth is added as jitter. A page gets
+    one attempt more than there are waits, then it fails for good."""
+    max_upload_mb: int = Field(default=500, ge=1)
+    max_pages: int = Field(default=20_000, ge=1)
+    max_pixels: int = Field(default=25_000_000, ge=10_000)
+    """Pixels of one page image; larger pages are rendered at a lower resolution."""
+    max_page_points: float = Field(default=14_400, gt=0)
+    """Longest side of a page in points (1/72 inch); the limit that PDF itself sets. Longer ones are refused."""
+    ocr_dpi: int = Field(default=200, ge=72, le=300)
+    """Resolution at which pages are rendered for text recognition. Up to 200, an A4 page is read at 3 million pixels
+    (175 dpi); above, at more."""
+    ocr_pictures: bool = True
+    """Recognise text in pictures, even on pages that have a text layer."""
+    keep_headers: bool = False
+    """Local conversion keeps headers, footers, page numbers and watermarks instead of removing them."""
+    stale_temp_s: float = Field(default=24 * 3600, gt=0)
+    """Age at which a temp folder that no running document uses is removed (source 001, section 7.1)."""
+    cache: bool = True
+    """Reuse, without a call, what the same page, model, prompt and settings gave before."""
