@@ -33,8 +33,9 @@ from pipeline.flows.screenshots.models import SHOTS, SOURCES
 from pipeline.providers import lexical
 from pipeline.providers.lexical import LexicalEmbeddings
 from pipeline.settings import Settings
-from pipeline.storage import fulltext, vectors
+from pipeline.storage import vectors
 from pipeline.storage.context import Context
+from pipeline.storage.fulltext import Text
 from pipeline.storage.schema import migrate
 from pipeline.storage.vectors.models import VECTORS
 
@@ -82,7 +83,7 @@ def fill(context: Context, count: int) -> None:
             session.execute(insert(SHOTS), [_shot(*pair) for pair in zip(ids, portion, strict=True)])
             session.execute(insert(NODES), [_node(*pair) for pair in zip(ids, portion, strict=True)])
             session.execute(insert(LINKS), [{"origin_id": i, "shot_id": i, "node_id": i} for i in ids])
-            fulltext.put(session, [_text(*pair) for pair in zip(ids, portion, strict=True)])
+            nodes.FULL_TEXT.put(session, [_text(*pair) for pair in zip(ids, portion, strict=True)])
             rows = zip(ids, map(hashed.vector, portion), strict=True)
             vectors.upsert(session, nodes.KIND, MODEL, rows, NOW)
 
@@ -105,9 +106,9 @@ def _node(number: int, node: MadeUp) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _text(number: int, node: MadeUp) -> fulltext.Text:
+def _text(number: int, node: MadeUp) -> Text:
     head = " \n".join([node.title, node.summary, *node.keywords])
-    return fulltext.Text(number, head, node.app, f"{node.window} \n{node.screen}")
+    return Text(number, head, node.app, f"{node.window} \n{node.screen}")
 
 
 class HashedWords:

@@ -1,9 +1,9 @@
 """Full text, the same on both databases: terms are made here, FTS5 and tsvector only keep and rank them.
 
 Chinese has no spaces, and neither database's own tokenizer knows its words. FTS5's `trigram` finds nothing for queries
-of fewer than three characters, and most Chinese words have two; PostgreSQL has no such tokenizer in its core at all. So
-runs of CJK characters become overlapping pairs, which are looked for as a phrase: 数据库 is 数据 beside 据库. The last
-character of a run stands alone too, so that one character is found as the beginning of a term.
+of fewer than three characters, and most Chinese words have two; PostgreSQL's core has no such tokenizer at all. So runs
+of CJK characters become overlapping pairs, which are searched as a phrase: 数据库 is 数据 next to 据库. The last
+character of a run also stands alone, so that a single character is found as the beginning of a term.
 """
 
 import re
@@ -28,16 +28,16 @@ _MOST = {"head": 1000, "apps": 200, "body": 8000}
 _SHORTEST_PREFIX = 3
 _MOST_WORDS, _LONGEST_WORD = 32, 200
 _MOST_BYTES = 800_000
-"""Of the terms of one node: a tsvector holds a million, with what it needs itself."""
+"""Of the terms of one item: a tsvector holds a million, overhead included."""
 _PORTION = 500
 _MERGED_PAGES, _FEWEST_CHANGES = 500, 2
 
 
 @dataclass(frozen=True)
 class Text:
-    """What a node is found by. `head` weighs most; `apps` is where it was; `body` what was read on the screen."""
+    """What an item is found by. `head` weighs most; `apps` is where it was seen; `body` what was read there."""
 
-    node_id: int
+    item_id: int
     head: str
     apps: str
     body: str
@@ -55,10 +55,6 @@ def terms(words: str, most: int = 10_000) -> list[str]:
         if len(found) >= most:
             break
     return found[:most]
-
-
-def _words(query: str) -> list[str]:
-    return [word[:_LONGEST_WORD] for word in query.split()[:_MOST_WORDS]]
 
 
 def _phrases(words: Sequence[str]) -> list[tuple[list[str], bool]]:
@@ -95,12 +91,12 @@ def _tsquery(words: Sequence[str], joined: str, weight: str = "") -> str:
     return joined.join(found)
 
 
-def _tsvector(node: Text) -> str:
+def _tsvector(item: Text) -> str:
     position = 0
     left = _MOST_BYTES
     found: list[str] = []
     for name, weight in (("head", "A"), ("apps", "C"), ("body", "D")):
-        for term in terms(getattr(node, name), _MOST[name]):
+        for term in terms(getattr(item, name), _MOST[name]):
             position += 1
             left -= len(term.encode())
             if left < 0:
@@ -110,112 +106,129 @@ def _tsvector(node: Text) -> str:
     return " ".join(found)
 
 
-def put(session: Session, nodes: Sequence[Text]) -> None:
-    """Index nodes, anew if they are indexed, in the caller's transaction."""
-    if not nodes:
-        return
-    remove(session, [node.node_id for node in nodes])
-    if _is_sqlite(session):
-        statement = "INSERT INTO screenshot_fts (rowid, head, apps, body) VALUES (:id, :head, :apps, :body)"
-        rows = [
-            {"id": node.node_id, **{name: " ".join(terms(getattr(node, name), most)) for name, most in _MOST.items()}}
-            for node in nodes
-        ]
-    else:
-        statement = "INSERT INTO screenshot_fts (rowid, terms) VALUES (:id, CAST(:terms AS tsvector))"
-        rows = [{"id": node.node_id, "terms": _tsvector(node)} for node in nodes]
-    session.execute(text(statement), rows)
+@dataclass(frozen=True)
+class FullText:
+    """The index of one kind of item, in a table that a migration made and that ends in `_fts`.
 
-
-def remove(session: Session, node_ids: Sequence[int]) -> None:
-    """Forget nodes; harmless for those that are not indexed."""
-    gone = text("DELETE FROM screenshot_fts WHERE rowid IN :ids").bindparams(bindparam("ids", expanding=True))
-    for start in range(0, len(node_ids), _PORTION):
-        session.execute(gone, {"ids": list(node_ids[start : start + _PORTION])})
-
-
-def purge(db: Database) -> None:
-    """Leave no word of what was removed in the index's file: SQLite only marks it as deleted until it is merged.
-
-    In steps, so that others can write in between.
+    On SQLite the table is FTS5's, with `head`, `apps` and `body`; on PostgreSQL it has `rowid` and a tsvector `terms`.
+    `items` is the table of what is found, by the same id; `time` its column that searches compare with `since`.
     """
-    if not db.is_sqlite:
-        return
-    # Below zero: everything is to be merged, which the steps after it go on with. Less than two changes: all is.
-    pages = -_MERGED_PAGES
 
-    def merge(session: Session) -> int:
-        counted = text("SELECT total_changes()")
-        before: int = session.execute(counted).scalar_one()
-        command = text("INSERT INTO screenshot_fts (screenshot_fts, rank) VALUES ('merge', :pages)")
-        session.execute(command, {"pages": pages})
-        after: int = session.execute(counted).scalar_one()
-        return after - before
+    table: str
+    items: str
+    time: str
 
-    while db.run(merge) >= _FEWEST_CHANGES:
-        pages = _MERGED_PAGES
+    def put(self, session: Session, items: Sequence[Text]) -> None:
+        """Index items, anew if they are indexed, in the caller's transaction."""
+        if not items:
+            return
+        self.remove(session, [item.item_id for item in items])
+        if _is_sqlite(session):
+            statement = f"INSERT INTO {self.table} (rowid, head, apps, body) VALUES (:id, :head, :apps, :body)"  # noqa: S608  # ours
+            rows = [
+                {"id": item.item_id, **{name: " ".join(terms(getattr(item, name), at)) for name, at in _MOST.items()}}
+                for item in items
+            ]
+        else:
+            statement = f"INSERT INTO {self.table} (rowid, terms) VALUES (:id, CAST(:terms AS tsvector))"  # noqa: S608  # ours
+            rows = [{"id": item.item_id, "terms": _tsvector(item)} for item in items]
+        session.execute(text(statement), rows)
 
+    def remove(self, session: Session, item_ids: Sequence[int]) -> None:
+        """Forget items; harmless for those that are not indexed."""
+        gone = text(f"DELETE FROM {self.table} WHERE rowid IN :ids").bindparams(bindparam("ids", expanding=True))  # noqa: S608  # ours
+        for start in range(0, len(item_ids), _PORTION):
+            session.execute(gone, {"ids": list(item_ids[start : start + _PORTION])})
 
-def search(
-    session: Session, words: str, limit: int, *, since: datetime | None = None, app: str = "", any_word: bool = False
-) -> list[int]:
-    """Nodes with all the words (or any), best first. `app`: its name's words, side by side, as the name of an app."""
-    sqlite = _is_sqlite(session)
-    asked = _words(words)
-    query = _fts5(asked, " OR " if any_word else " AND ") if sqlite else _tsquery(asked, " | " if any_word else " & ")
-    if not query:
-        return []
-    if app:
-        narrowed = _fts5([app], " AND ", "apps") if sqlite else _tsquery([app], " & ", "C")
-        if not narrowed:
+    def purge(self, db: Database) -> None:
+        """Leave no word of what was removed in the index's file: SQLite only marks it as deleted until it is merged.
+
+        In steps, so that others can write in between.
+        """
+        if not db.is_sqlite:
+            return
+        # Below zero begins a merge of everything; the steps after it continue. Fewer than two changes: it is done.
+        pages = -_MERGED_PAGES
+
+        def merge(session: Session) -> int:
+            counted = text("SELECT total_changes()")
+            before: int = session.execute(counted).scalar_one()
+            command = text(f"INSERT INTO {self.table} ({self.table}, rank) VALUES ('merge', :pages)")  # noqa: S608  # ours
+            session.execute(command, {"pages": pages})
+            after: int = session.execute(counted).scalar_one()
+            return after - before
+
+        while db.run(merge) >= _FEWEST_CHANGES:
+            pages = _MERGED_PAGES
+
+    def search(
+        self, session: Session, words: str, limit: int, *,
+        since: datetime | None = None, app: str = "", any_word: bool = False,
+    ) -> list[int]:  # fmt: skip
+        """Items with all the words (or any), best first. `app`: words that stand side by side in an app's name."""
+        sqlite = _is_sqlite(session)
+        asked = [word[:_LONGEST_WORD] for word in words.split()[:_MOST_WORDS]]
+        if sqlite:
+            query = _fts5(asked, " OR " if any_word else " AND ")
+        else:
+            query = _tsquery(asked, " | " if any_word else " & ")
+        of_app = _of_app(app, sqlite=sqlite)
+        if not query or (app and not of_app):
             return []
-        query = f"({query}) AND {narrowed}" if sqlite else f"({query}) & {narrowed}"
-    values: dict[str, Any] = {"query": query, "limit": limit}
-    newer = "TRUE"
-    if since is not None:
-        newer = _NEWER
-        values["since"] = _moment(since, sqlite=sqlite)
-    statement = (_SQLITE if sqlite else _POSTGRESQL).format(newer=newer)
-    return list(session.execute(text(statement), values).scalars().all())
+        if app:
+            query = f"({query}) AND {of_app}" if sqlite else f"({query}) & {of_app}"
+        values: dict[str, Any] = {"query": query, "limit": limit}
+        newer = "TRUE"
+        if since is not None:
+            newer = self._newer()
+            values["since"] = _moment(since, sqlite=sqlite)
+        statement = (_SQLITE if sqlite else _POSTGRESQL).format(table=self.table, newer=newer)
+        return list(session.execute(text(statement), values).scalars().all())
+
+    def narrowed(
+        self, session: Session, limit: int, *,
+        since: datetime | None = None, app: str = "", among: Sequence[int] | None = None,
+    ) -> list[int]:  # fmt: skip
+        """Up to `limit` items since then, of this app; `among`: only of these. In no order."""
+        sqlite = _is_sqlite(session)
+        values: dict[str, Any] = {"limit": limit}
+        conditions = []
+        if app:
+            values["query"] = _of_app(app, sqlite=sqlite)
+            if not values["query"]:
+                return []
+            conditions.append(f"{self.table} MATCH :query" if sqlite else "terms @@ CAST(:query AS tsquery)")
+        if since is not None:
+            values["since"] = _moment(since, sqlite=sqlite)
+            # The pluses, here and below: SQLite does not know how many rows each side has, and is to walk the fewer.
+            plus = "+" if sqlite and among is not None else ""
+            conditions.append(self._newer() if app else f"{plus}{self.time} >= :since")
+        table, key = (self.table, "rowid") if app else (self.items, "id")
+        if among is not None:
+            values["among"] = list(among)
+            conditions.append(f"{'+' if app and sqlite else ''}{key} IN :among")
+        statement = text(f"SELECT {key} FROM {table} WHERE {' AND '.join(conditions) or 'TRUE'} LIMIT :limit")  # noqa: S608  # ours
+        if among is not None:
+            statement = statement.bindparams(bindparam("among", expanding=True))
+        return list(session.execute(statement, values).scalars().all())
+
+    def _newer(self) -> str:
+        # The plus: without it SQLite looks each new item up in the index, instead of each hit among the items.
+        return f"+rowid IN (SELECT id FROM {self.items} WHERE {self.time} >= :since)"  # noqa: S608  # ours
 
 
-def narrowed(
-    session: Session, limit: int, *, since: datetime | None = None, app: str = "", among: Sequence[int] | None = None
-) -> list[int]:
-    """Up to `limit` nodes since then, of this app; `among`: only of these. In no order."""
-    sqlite = _is_sqlite(session)
-    values: dict[str, Any] = {"limit": limit}
-    conditions = []
-    if app:
-        values["query"] = _fts5([app], " AND ", "apps") if sqlite else _tsquery([app], " & ", "C")
-        if not values["query"]:
-            return []
-        conditions.append("screenshot_fts MATCH :query" if sqlite else "terms @@ CAST(:query AS tsquery)")
-    if since is not None:
-        values["since"] = _moment(since, sqlite=sqlite)
-        # The pluses here and below: SQLite is to go through what is fewer, and knows no numbers of either.
-        later = "+event_time >= :since" if sqlite and among is not None else "event_time >= :since"
-        conditions.append(_NEWER if app else later)
-    table, key = ("screenshot_fts", "rowid") if app else ("screenshot_nodes", "id")
-    if among is not None:
-        values["among"] = list(among)
-        conditions.append(f"{'+' if app and sqlite else ''}{key} IN :among")
-    statement = text(f"SELECT {key} FROM {table} WHERE {' AND '.join(conditions) or 'TRUE'} LIMIT :limit")  # noqa: S608  # ours
-    if among is not None:
-        statement = statement.bindparams(bindparam("among", expanding=True))
-    return list(session.execute(statement, values).scalars().all())
+_SQLITE = """SELECT rowid FROM {table} WHERE {table} MATCH :query AND {newer}
+ORDER BY bm25({table}, 8.0, 2.0, 1.0), rowid DESC LIMIT :limit"""
+_POSTGRESQL = """SELECT rowid FROM {table}, CAST(:query AS tsquery) AS query WHERE terms @@ query AND {newer}
+ORDER BY ts_rank('{{0.1, 0.2, 0.4, 1.0}}', terms, query, 1) DESC, rowid DESC LIMIT :limit"""
+
+
+def _of_app(app: str, *, sqlite: bool) -> str:
+    return _fts5([app], " AND ", "apps") if sqlite else _tsquery([app], " & ", "C")
 
 
 def _moment(at: datetime, *, sqlite: bool) -> datetime | str:
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f") if sqlite else at
-
-
-# The plus: otherwise SQLite looks each new node up in the index, instead of each hit among the nodes.
-_NEWER = "+rowid IN (SELECT id FROM screenshot_nodes WHERE event_time >= :since)"
-_SQLITE = """SELECT rowid FROM screenshot_fts WHERE screenshot_fts MATCH :query AND {newer}
-ORDER BY bm25(screenshot_fts, 8.0, 2.0, 1.0), rowid DESC LIMIT :limit"""
-_POSTGRESQL = """SELECT rowid FROM screenshot_fts, CAST(:query AS tsquery) AS query WHERE terms @@ query AND {newer}
-ORDER BY ts_rank('{{0.1, 0.2, 0.4, 1.0}}', terms, query, 1) DESC, rowid DESC LIMIT :limit"""
 
 
 def _is_sqlite(session: Session) -> bool:

@@ -1,6 +1,7 @@
 """Bringing a database to the current schema."""
 
 import fcntl
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,19 +11,19 @@ from sqlalchemy import Connection, inspect, text
 from pipeline.storage.database import Database
 
 HEAD = "0001"
-"""The newest migration. Kept here so that an up-to-date database costs no import of Alembic; a test compares them."""
+"""The newest migration. Named here so that checking a current database imports no Alembic; a test compares the two."""
 _ADVISORY_LOCK = 7_361_001
-_UNMANAGED = "screenshot_fts"
-"""Full-text tables (FTS5 makes several) are no models: each database has its own kind."""
+_FULL_TEXT = re.compile(r"_fts(_|$)")
+"""Full-text tables (FTS5 makes several for each) have no models: each database has its own kind."""
 
 
 def is_managed(name: str | None, kind: str, parents: object) -> bool:  # noqa: ARG001  # Alembic's signature
-    """Alembic's `include_name`: whether models say how this table is."""
-    return kind != "table" or not (name or "").startswith(_UNMANAGED)
+    """Alembic's `include_name`: whether a model defines this table."""
+    return kind != "table" or not _FULL_TEXT.search(name or "")
 
 
 def current(db: Database) -> str | None:
-    """The migration that the database is at; None if it has no schema yet."""
+    """The database's migration; None if it has no schema yet."""
     with db.read() as session:
         connection = session.connection()
         if not inspect(connection).has_table("alembic_version"):
@@ -32,7 +33,7 @@ def current(db: Database) -> str | None:
 
 
 def migrate(db: Database) -> bool:
-    """Bring the schema to `HEAD`; whether anything had to be done. Safe to call from many processes at once."""
+    """Bring the schema to `HEAD`; whether there was anything to do. Safe to call from many processes at once."""
     if current(db) == HEAD:
         return False
     with _one_at_a_time(db):
@@ -46,7 +47,7 @@ def migrate(db: Database) -> bool:
 
 def upgrade(connection: Connection) -> None:
     """Run the migrations on an open connection."""
-    # Imported late: it costs a third of a second, and a database is migrated once.
+    # Imported late: that takes a third of a second, and a database is migrated once.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
 

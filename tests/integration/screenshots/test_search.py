@@ -9,7 +9,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
 from pipeline.flows.screenshots import queries
 from pipeline.flows.screenshots import search as finding
-from pipeline.flows.screenshots.graph import deletion, search, vectors
+from pipeline.flows.screenshots.graph import deletion, nodes, search, vectors
 from pipeline.flows.screenshots.graph.models import ENTITIES, NODES, THREADS
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.graph.search import QueryVector
@@ -17,8 +17,8 @@ from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS
 from pipeline.flows.screenshots.rules.schemas import EntityMention
 from pipeline.flows.screenshots.states import Origin
 from pipeline.flows.screenshots.work import batch as working
-from pipeline.storage import fulltext
 from pipeline.storage.context import Context
+from pipeline.storage.fulltext import Text
 from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Evidence, Hand, as_expansion, draft
 
 
@@ -231,7 +231,7 @@ def test_very_long_words_on_screens_and_in_queries_break_nothing(context: Contex
     # Thai has no blanks between words: a screen's text is few terms, each as long as terms get.
     words = ["long", *("".join(chr(0xE01 + (number * place) % 46) for place in range(1, 65)) for number in range(8000))]
     with context.db.transaction() as session:
-        fulltext.put(session, [fulltext.Text(made, "long", "", " ".join(words))])
+        nodes.FULL_TEXT.put(session, [Text(made, "long", "", " ".join(words))])
     assert [hit.node.id for hit in search.search(context, "long").hits] == [made]
     for query in ("数据" * 50_000, " ".join(["数" * 5000] * 40)):
         assert search.search(context, query).hits == []

@@ -22,7 +22,7 @@ from pipeline.flows.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, N
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS, SOURCES
 from pipeline.flows.screenshots.states import NODE, SCREENSHOT, WorkEvent, WorkStatus
 from pipeline.flows.screenshots.work import batch, merge
-from pipeline.storage import fulltext, vectors
+from pipeline.storage import vectors
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -56,7 +56,7 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
             total.screenshots + done.screenshots, total.nodes + done.nodes, total.restored + done.restored
         )
     context.db.run(lambda session: _forget_ledgers(session, since, until))
-    fulltext.purge(context.db)
+    nodes.FULL_TEXT.purge(context.db)
     context.db.checkpoint()
     log.info("screenshots.forgotten", screenshots=total.screenshots, nodes=total.nodes, restored=total.restored)
     return total
@@ -114,8 +114,7 @@ def _remove_nodes(session: Session, ids: Sequence[int]) -> None:
     # What they hold of others goes back to those first.
     back = update(LINKS).where(LINKS.c.node_id.in_(ids), LINKS.c.origin_id.not_in(ids))
     session.execute(back.values(node_id=LINKS.c.origin_id))
-    fulltext.remove(session, ids)
-    vectors.remove(session, nodes.KIND, ids)
+    nodes.unindex(session, ids)
     session.execute(delete(NODES).where(NODES.c.id.in_(ids)))
 
 

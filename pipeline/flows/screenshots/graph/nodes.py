@@ -17,10 +17,12 @@ from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.rules.expansion import Expansion, PendingNode
 from pipeline.flows.screenshots.rules.schemas import EntityMention, entity_key
 from pipeline.flows.screenshots.states import Origin, WorkStatus
-from pipeline.storage import fulltext
+from pipeline.storage import vectors
+from pipeline.storage.fulltext import FullText, Text
 
 KIND = "screenshot"
 """Of their vectors."""
+FULL_TEXT = FullText("screenshot_fts", items="screenshot_nodes", time="event_time")
 MAX_KEY = 255
 MAX_TITLE = 200
 MAX_ENTITIES = 50
@@ -196,11 +198,17 @@ def load(text: str) -> Content:
 
 def reindex(session: Session, node_ids: Sequence[int]) -> None:
     """Full text of nodes as they are now, in the caller's transaction: it is never behind."""
-    fulltext.put(session, list(texts(session, node_ids).values()))
+    FULL_TEXT.put(session, list(texts(session, node_ids).values()))
 
 
-def texts(session: Session, node_ids: Sequence[int]) -> Mapping[int, fulltext.Text]:
-    """What nodes are found by; those that went into another are not."""
+def unindex(session: Session, node_ids: Sequence[int]) -> None:
+    """Nodes are found no more, neither by their words nor by their vectors."""
+    FULL_TEXT.remove(session, node_ids)
+    vectors.remove(session, KIND, node_ids)
+
+
+def texts(session: Session, node_ids: Sequence[int]) -> Mapping[int, Text]:
+    """What nodes are found by; those that were merged into another are not found."""
     rows = session.execute(select(NODES).where(NODES.c.id.in_(node_ids), NODES.c.merged_into_id.is_(None))).all()
     shots = (
         select(LINKS.c.node_id, SHOTS.c.app, SHOTS.c.app_guess, SHOTS.c.window_title, SHOTS.c.ocr_text)
@@ -218,5 +226,5 @@ def texts(session: Session, node_ids: Sequence[int]) -> Mapping[int, fulltext.Te
         content = content_of(row)
         names = [entity.name for entity in content.entities]
         head = " \n".join([content.title, content.summary, *content.keywords, *names])
-        found[row.id] = fulltext.Text(row.id, head, " \n".join(apps.get(row.id, {})), " \n".join(seen.get(row.id, {})))
+        found[row.id] = Text(row.id, head, " \n".join(apps.get(row.id, {})), " \n".join(seen.get(row.id, {})))
     return found

@@ -13,7 +13,7 @@ from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import LINKS, NODES
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.states import WorkStatus
-from pipeline.storage import fulltext, vectors
+from pipeline.storage import vectors
 from pipeline.storage.context import Context
 from pipeline.storage.vectors import Floats
 
@@ -81,9 +81,9 @@ def search(
     limit = max(1, min(limit, MAX_LIMIT))
     depth = max(_DEPTH, 2 * limit)
     with context.db.read() as session:
-        by_text = fulltext.search(session, words, depth, since=since, app=app)
+        by_text = nodes.FULL_TEXT.search(session, words, depth, since=since, app=app)
         if len(by_text) < limit and len(words.split()) > 1:
-            more = fulltext.search(session, words, depth, since=since, app=app, any_word=True)
+            more = nodes.FULL_TEXT.search(session, words, depth, since=since, app=app, any_word=True)
             by_text += [node_id for node_id in more if node_id not in set(by_text)]
         by_vector = _by_vector(session, vector, depth, since, app)
         text_rank, vector_rank = _ranks(by_text), _ranks(by_vector)
@@ -115,11 +115,11 @@ def _by_vector(session: Session, vector: QueryVector | None, depth: int, since: 
         return []
     if since is None and not app:
         return _near(session, vector, depth)
-    few = fulltext.narrowed(session, _FEW + 1, since=since, app=app)
+    few = nodes.FULL_TEXT.narrowed(session, _FEW + 1, since=since, app=app)
     if len(few) <= _FEW:
         return _near(session, vector, depth, few)
     near = _near(session, vector, max(_DEPTH_FILTERED, 3 * depth))
-    passing = set(fulltext.narrowed(session, len(near), since=since, app=app, among=near))
+    passing = set(nodes.FULL_TEXT.narrowed(session, len(near), since=since, app=app, among=near))
     return [node_id for node_id in near if node_id in passing][:depth]
 
 

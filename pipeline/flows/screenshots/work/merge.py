@@ -27,7 +27,6 @@ from pipeline.flows.screenshots.work import batch as working
 from pipeline.flows.screenshots.work import outcome, retry
 from pipeline.flows.screenshots.work.batch import UsedCall
 from pipeline.flows.screenshots.work.outcome import Failed
-from pipeline.storage import fulltext, vectors
 from pipeline.storage.context import Context
 
 CLAIM_TRIES = 3
@@ -211,8 +210,7 @@ def commit(
         if call is not None:
             working.record_used(session, call, now, node_id=target.id)
         NODE.move(session, NODES, WorkEvent.DONE, held, **done, merged_into_id=target.id, vector_status="none")
-        fulltext.remove(session, [node.id])
-        vectors.remove(session, nodes.KIND, [node.id])
+        nodes.unindex(session, [node.id])
         nodes.reindex(session, [target.id])
         return Merged.DONE
 
