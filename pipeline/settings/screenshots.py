@@ -43,10 +43,10 @@ class ScreenshotSettings(BaseModel):
     stale_running_s: float = Field(default=300, gt=0)
     """How long a claim holds without its worker being missed [staleRunningThresholdMs: 5 min]."""
     recovery_age_s: float = Field(default=300, gt=0)
-    """Age at which a batch goes to the recovery lane [laneRecoveryAgeMs: 5 min]."""
+    """Age at which a batch goes to the recovery track [laneRecoveryAgeMs: 5 min]."""
     realtime_weight: int = Field(default=3, ge=1, le=100)
     recovery_weight: int = Field(default=1, ge=1, le=100)
-    """Turns of the lanes while both have work. Source 000, section 2.4.1: 3 to 1."""
+    """Turns of the two tracks while both have work. Source 000, section 2.4.1: 3 to 1."""
     dedup_threshold: int = Field(default=10, ge=0, le=64)
     """Bits of 256 in which a frame may differ from a recent one and still be a duplicate. Measured on 1080p windows:
     clock 2, cursor 0 to 10, one typed line 6 to 28; a closer look tells changed text from a cursor."""

@@ -17,15 +17,14 @@ from pathlib import Path
 from pipeline.engine import quota
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
-from pipeline.flows.screenshots import queries, recovery, upkeep
+from pipeline.flows.screenshots import deletion, queries, recovery, upkeep
 from pipeline.flows.screenshots import search as finding
 from pipeline.flows.screenshots import status as standing
+from pipeline.flows.screenshots.deletion import Forgotten
 from pipeline.flows.screenshots.frames import buffer, files
 from pipeline.flows.screenshots.frames import intake as taking
 from pipeline.flows.screenshots.frames import rejections as ledger
 from pipeline.flows.screenshots.frames.intake import Frame, Taken
-from pipeline.flows.screenshots.graph import deletion
-from pipeline.flows.screenshots.graph.deletion import Forgotten
 from pipeline.flows.screenshots.queries import Extent
 from pipeline.flows.screenshots.recovery import DeadLetter
 from pipeline.flows.screenshots.states import DERIVED, NodeKind, WorkStatus

@@ -25,8 +25,9 @@ def pack(session: Session, at: datetime, settings: ScreenshotSettings) -> Histor
         _threads(session, at, settings),
         _segments(session, at, settings),
         _entities(session, at, settings),
-        _ms(at),
-        settings,
+        since_ms=_ms(at) - int(settings.history_minutes * 60_000),
+        max_threads=settings.history_threads,
+        max_entities=settings.history_entities,
     )
 
 

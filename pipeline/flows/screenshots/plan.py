@@ -15,8 +15,8 @@ from pipeline.engine.relaunch import RELAUNCH_AFTER_S, again
 from pipeline.flows.screenshots.live import screenshots_in_force
 from pipeline.flows.screenshots.models import BATCHES, SHARDS
 from pipeline.flows.screenshots.routes import CONTROL, Routes, routes
-from pipeline.flows.screenshots.rules.turns import lane_of, pick, scanned
-from pipeline.flows.screenshots.states import CLAIMABLE, Lane, Step, WorkStatus
+from pipeline.flows.screenshots.rules.turns import pick, scanned, track_of
+from pipeline.flows.screenshots.states import CLAIMABLE, Step, Track, WorkStatus
 from pipeline.flows.screenshots.work.batch import unlaunched
 from pipeline.providers import gates
 from pipeline.settings import ScreenshotSettings
@@ -170,10 +170,10 @@ def _to_analyse(
     newest = session.execute(query.order_by(BATCHES.c.created_at.desc(), BATCHES.c.id.desc())).all()
     oldest = session.execute(query.order_by(BATCHES.c.created_at, BATCHES.c.id)).all()
     rows: list[Any] = scanned(newest, oldest, limit)
-    picked, after = pick(rows, free, now, rules, turn)
-    lanes = {row.id: lane_of(row.attempts, row.created_at, now, rules.recovery_age_s) for row in rows}
+    weights = {Track.REALTIME: rules.realtime_weight, Track.RECOVERY: rules.recovery_weight}
+    picked, after = pick(rows, free, now, rules.recovery_age_s, weights, turn)
     # Beside new batches, an old one has a turn of its own, and is as urgent: else it might wait in a queue for ever.
-    filler = Lane.REALTIME not in lanes.values()
+    filler = all(track_of(row.attempts, row.created_at, now, rules.recovery_age_s) is Track.RECOVERY for row in rows)
     sent = [_send(session, row.id, Step.ANALYSE, open_to, now) for row in picked]
     return [replace(one, filler=filler) for one in sent if one], after
 

@@ -49,8 +49,8 @@ class Ask(StrEnum):
     REPAIR = "repair"
 
 
-class Lane(StrEnum):
-    """Which of the two queues a batch stands in. Source 000, section 2.4.1."""
+class Track(StrEnum):
+    """Which of the two queues a batch waits in. Source 000, section 2.4.1, which calls them lanes."""
 
     REALTIME = "realtime"
     RECOVERY = "recovery"

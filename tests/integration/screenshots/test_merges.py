@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.flows.screenshots import queries, recovery
-from pipeline.flows.screenshots.graph import deletion, nodes
+from pipeline.flows.screenshots import deletion, queries, recovery
+from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph import vectors as vectorising
 from pipeline.flows.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, THREADS
 from pipeline.flows.screenshots.graph.nodes import Content

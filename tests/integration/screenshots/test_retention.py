@@ -11,9 +11,9 @@ from sqlalchemy import func, select, update
 from pipeline.engine import traces
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.traces import AiCall
-from pipeline.flows.screenshots import plan, queries
+from pipeline.flows.screenshots import deletion, plan, queries
 from pipeline.flows.screenshots.frames import buffer, files, retention
-from pipeline.flows.screenshots.graph import deletion, nodes, search
+from pipeline.flows.screenshots.graph import nodes, search
 from pipeline.flows.screenshots.graph.models import CALLS, NODES
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.rules.provenance import Operation

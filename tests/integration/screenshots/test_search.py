@@ -7,9 +7,9 @@ from sqlalchemy import select, text
 from pipeline.engine import traces
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
-from pipeline.flows.screenshots import queries
+from pipeline.flows.screenshots import deletion, queries
 from pipeline.flows.screenshots import search as finding
-from pipeline.flows.screenshots.graph import deletion, nodes, search, vectors
+from pipeline.flows.screenshots.graph import nodes, search, vectors
 from pipeline.flows.screenshots.graph.models import ENTITIES, NODES, THREADS
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.graph.search import QueryVector

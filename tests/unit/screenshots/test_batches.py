@@ -15,12 +15,14 @@ from pipeline.flows.screenshots.rules.batches import (
     portions,
     ready,
 )
-from pipeline.flows.screenshots.rules.turns import lane_of, pick, scanned
-from pipeline.flows.screenshots.states import Lane
+from pipeline.flows.screenshots.rules.turns import pick, scanned, track_of
+from pipeline.flows.screenshots.states import Track
 from pipeline.settings import ScreenshotSettings
 
 NOW = datetime(2026, 1, 12, 16, tzinfo=UTC)
 SETTINGS = ScreenshotSettings()
+AGE_S = SETTINGS.recovery_age_s
+WEIGHTS = {Track.REALTIME: SETTINGS.realtime_weight, Track.RECOVERY: SETTINGS.recovery_weight}
 
 
 def shot(number: int, age_s: float = 0, ts_ms: int | None = None) -> Shot:
@@ -88,7 +90,11 @@ def test_history_holds_three_threads_fifteen_minutes_and_ten_entities() -> None:
         HistorySegment(thread_id=f"s{age}", title="x", event_time_ms=now_ms - age * 60_000) for age in (16, 1, 15)
     ]
     names = ["Ann", "ann", " ", *(f"e{n}" for n in range(20))]
-    pack = history_pack(threads, segments, names, now_ms, SETTINGS)
+    since_ms = now_ms - int(SETTINGS.history_minutes * 60_000)
+    pack = history_pack(
+        threads, segments, names, since_ms=since_ms,
+        max_threads=SETTINGS.history_threads, max_entities=SETTINGS.history_entities,
+    )  # fmt: skip
     assert [one.thread_id for one in pack.threads] == ["t4", "t3", "t2"]
     assert [one.thread_id for one in pack.segments] == ["s1", "s15"]
     assert pack.entities == ["Ann", *(f"e{n}" for n in range(9))]
@@ -107,34 +113,34 @@ def rows(realtime: int, recovery: int) -> list[Row]:
 
 
 @pytest.mark.parametrize(
-    ("attempts", "age_s", "lane"),
-    [(0, 0, Lane.REALTIME), (0, 299, Lane.REALTIME), (0, 300, Lane.RECOVERY), (1, 0, Lane.RECOVERY),
-     (0, -7200, Lane.REALTIME)],
+    ("attempts", "age_s", "track"),
+    [(0, 0, Track.REALTIME), (0, 299, Track.REALTIME), (0, 300, Track.RECOVERY), (1, 0, Track.RECOVERY),
+     (0, -7200, Track.REALTIME)],
 )  # fmt: skip
-def test_the_lane_follows_age_and_attempts(attempts: int, age_s: float, lane: Lane) -> None:
-    assert lane_of(attempts, NOW - timedelta(seconds=age_s), NOW, 300) is lane
+def test_the_track_follows_age_and_attempts(attempts: int, age_s: float, track: Track) -> None:
+    assert track_of(attempts, NOW - timedelta(seconds=age_s), NOW, 300) is track
 
 
 def test_three_of_four_turns_are_realtimes_also_over_many_calls() -> None:
     turn, waiting, order = 0, rows(30, 30), []
     for _ in range(20):
-        (row,), turn = pick(waiting, 1, NOW, SETTINGS, turn)
+        (row,), turn = pick(waiting, 1, NOW, AGE_S, WEIGHTS, turn)
         waiting.remove(row)
         order.append(row.attempts)
     assert order == [0, 0, 0, 1] * 5
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 60), st.integers(0, 1000))
-def test_lanes_are_work_conserving_and_keep_three_to_one(new: int, old: int, count: int, turn: int) -> None:
+def test_tracks_are_work_conserving_and_keep_three_to_one(new: int, old: int, count: int, turn: int) -> None:
     waiting = rows(new, old)
-    picked, after = pick(waiting, count, NOW, SETTINGS, turn)
+    picked, after = pick(waiting, count, NOW, AGE_S, WEIGHTS, turn)
     assert len(picked) == min(count, new + old)
     assert len({row.id for row in picked}) == len(picked)
     contested = after - turn
     recovered = sum(row.attempts for row in picked[:contested])
     assert contested // 4 <= recovered <= -(-contested // 4)
-    for lane in (0, 1):
-        chosen = [row.id for row in picked if row.attempts == lane]
+    for track in (0, 1):
+        chosen = [row.id for row in picked if row.attempts == track]
         assert chosen == sorted(chosen)
 
 

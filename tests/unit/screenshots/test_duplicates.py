@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from pipeline.flows.screenshots.rules.duplicates import Seen, judge, pressure, recent
+from pipeline.flows.screenshots.frames.buffer import pressure
+from pipeline.flows.screenshots.rules.duplicates import Seen, judge, recent
 from pipeline.flows.screenshots.states import Verdict
 from pipeline.settings import ScreenshotSettings
 
@@ -35,7 +36,7 @@ def test_a_closer_look_may_say_that_what_hashes_alike_is_not_the_same() -> None:
 
 def test_compared_with_the_last_few_frames_of_the_window_to_arrive_and_those_from_the_future() -> None:
     frames = [seen(number, 0, age_s=number) for number in range(20)] + [seen(98, 0, 601), seen(99, 0, -3600)]
-    found = [frame.id for frame in recent(frames, NOW, SETTINGS)]
+    found = [frame.id for frame in recent(frames, NOW, SETTINGS.dedup_window_s, SETTINGS.dedup_frames)]
     assert found == [99, *range(19, 20 - SETTINGS.dedup_frames, -1)]
 
 

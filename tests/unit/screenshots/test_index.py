@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.flows.screenshots.rules.expansion import read_expansion, usable_expansion
-from pipeline.flows.screenshots.rules.index import best_index, read_index, usable_index
 from pipeline.flows.screenshots.rules.node_merge import read_merge
 from pipeline.flows.screenshots.rules.schemas import (
     EXPAND_SCHEMA,
@@ -19,6 +18,7 @@ from pipeline.flows.screenshots.rules.schemas import (
     SegmentEvent,
     VlmIndex,
 )
+from pipeline.flows.screenshots.rules.vision_index import best_index, read_index, usable_index
 from pipeline.providers.replies import BadReply
 from tests.unit.screenshots.factories import index, segment
 

@@ -6,9 +6,8 @@ from io import BytesIO
 import pytest
 from PIL import Image, ImageDraw
 
-from pipeline.flows.screenshots.frames.fingerprint import Fingerprint, distance, read_frame
-from pipeline.flows.screenshots.frames.sketches import Recent, differs
-from pipeline.flows.screenshots.rules.duplicates import Seen, judge
+from pipeline.flows.screenshots.frames.fingerprint import Fingerprint, Sketches, read_frame
+from pipeline.flows.screenshots.rules.duplicates import Seen, differs, distance, judge
 from pipeline.flows.screenshots.states import Verdict
 from pipeline.settings import ScreenshotSettings
 from tests.support.corpus import corpus_file
@@ -95,7 +94,7 @@ def test_screens_of_another_size_differ_and_tiny_ones_by_any_cell() -> None:
 
 
 def test_sketches_are_kept_for_the_last_files_and_read_again_for_others() -> None:
-    kept, read = Recent(at_most=2), []
+    kept, read = Sketches(at_most=2), []
 
     def make(name: str) -> Image.Image:
         return kept.get(name, lambda: read.append(name) or Image.new("L", (1, 1)))

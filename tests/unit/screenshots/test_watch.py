@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.screenshots.frames.folder import is_picture, watch
+from pipeline.flows.screenshots.frames.watcher import is_picture, watch
 from tests.support.frames import encoded, noise
 from tests.support.waiting import wait_until
 

@@ -1,4 +1,4 @@
-"""Looking at this machine's screens: a PNG of each monitor, with the program in front; nothing of excluded ones."""
+"""Captures this machine's screens: a PNG of each monitor, and the program in front; nothing of excluded ones."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,14 +23,14 @@ PNG_LEVEL = 3
 
 @dataclass(frozen=True)
 class Captured:
-    """What `ingest` takes. `data`: the monitor as PNG; empty where it is excluded, of which `ingest` makes a note."""
+    """What `ingest` takes. `data`: the monitor as PNG; empty where it is excluded, which `ingest` notes."""
 
     frame: Frame
     data: bytes = field(repr=False)
 
 
 class Grabber(Protocol):
-    """The part of `mss` that is used. `monitors[0]` is all of them together."""
+    """The part of `mss` that is used. `monitors[0]` is all monitors together."""
 
     @property
     def monitors(self) -> Sequence[Any]: ...
@@ -41,9 +41,9 @@ class Grabber(Protocol):
 
 
 class Capturer:
-    """Captures again and again by one connection to the display. Close it, or use it in a `with`.
+    """Captures again and again over one connection to the display. Close it, or use it in a `with`.
 
-    Raises `UserError` where there is no display, or where programs are excluded and nobody can tell which is in front.
+    Raises `UserError` without a display, or if programs are excluded and nothing tells which one is in front.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Capturer:
             shots = [] if self._excludes(before) else [_png(self._grabber.grab(monitor)) for monitor in monitors]
         except (ScreenShotError, OSError) as error:
             raise _no_display(error) from error
-        # Another program may have come to the front in between: what either look excludes is dropped.
+        # Another program may have come to the front meanwhile: what either look excludes is dropped.
         after = self._look()
         front = after if self._excludes(after) else before
         if self._excludes(front):
@@ -90,14 +90,14 @@ class Capturer:
         found = self._in_front()
         if found is None and (self._rules.excluded_apps or self._rules.excluded_titles):
             raise UserError(
-                "programs are excluded, but nothing tells here which one is in front: install xprop (on X11), or empty "
+                "programs are excluded, but nothing here tells which one is in front: install xprop (on X11), or empty "
                 "screenshots.excluded_apps and excluded_titles",
                 code="no_foreground",
             )
         return found or Foreground()
 
     def _excludes(self, front: Foreground) -> bool:
-        return bool(excluded_by(front.app, front.title, self._rules))
+        return bool(excluded_by(front.app, front.title, self._rules.excluded_apps, self._rules.excluded_titles))
 
 
 def _png(shot: Any) -> bytes:

@@ -1,11 +1,13 @@
-"""Frames as pictures, and what they look like in 256 bits. Source 000, section 1.1.
+"""Frames as pictures: their perceptual hash of 256 bits, their sketch, what models see. Source 000, section 1.1.
 
-There is one way of decoding for each format, so that the same bytes hash the same. A JPEG is decoded for its hash at a
-smaller size and in grey, about ten times as fast; what is shown to models is decoded anew, from the stored file.
+Each format is decoded in one way, so that the same bytes hash the same. For its hash a JPEG is decoded at a smaller
+size and in grey, about ten times as fast; what models see is decoded anew, from the stored file.
 """
 
+import threading
 import warnings
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -15,54 +17,55 @@ import imagehash
 from PIL import Image, ImageOps
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.flows.screenshots.frames.sketches import CELL
+from pipeline.flows.screenshots.rules.duplicates import HASH_CHARS
 from pipeline.reading.images import DAMAGE, MAX_DECODED_PIXELS, normalise
 
 HASH_SIZE = 16
 HASH_BITS = HASH_SIZE * HASH_SIZE
-HEX_CHARS = HASH_BITS // 4
-BLANK = "0" * HEX_CHARS
+BLANK = "0" * HASH_CHARS
+CELL = 8
+"""Pixels of a side of a sketch's cell. A JPEG is decoded at this scale in a tenth of the time."""
 MAX_FRAME_PIXELS = 16_000_000
-"""Frames are shown to models from so many pixels at most; a 4K screen has 8 million."""
+"""The most pixels of a frame that models are shown; a 4K screen has 8 million."""
 JPEG_QUALITY = 85
 
 _SIDE = 4 * HASH_SIZE
-"""Pixels of the square that is hashed, as `imagehash` has it."""
+"""Pixels of a side of the square that is hashed, as `imagehash` has it."""
 _DRAFT_SIDE = 2 * _SIDE
-"""A JPEG is never decoded with fewer pixels than that on its shorter side: below, hashes would miss changes of text."""
+"""A JPEG is never decoded with fewer pixels on its shorter side: below, hashes would miss changes of text."""
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _OPAQUE = {"L", "RGB", "1"}
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What is known of a frame's bytes once they were decoded. `phash`: 64 hex digits; `format`: `PNG`, `JPEG`, …"""
+    """What is known of a frame once it is decoded. `phash`: 64 hex digits; `format`: `PNG`, `JPEG`, …"""
 
     phash: str
     format: str
     sketch: Image.Image = field(repr=False)
-    """The frame in grey at an eighth of its size: see `sketches`."""
+    """The frame in grey at an eighth of its size: see `rules.duplicates`."""
 
 
 def read_frame(data: bytes) -> Fingerprint:
-    """Decode and hash a frame, whatever its mode, alpha or orientation; its first picture where it moves.
+    """Decode and hash a frame of any mode, alpha or orientation; of an animation, the first picture.
 
     Raises `UnitError` (permanent): `not_an_image`, `corrupt` or `too_many_pixels`.
     """
     with _opened(BytesIO(data)) as image:
         width = image.width
-        # Another format ignores it. In grey no colour has to be computed either.
+        # Other formats ignore it. Grey saves the colours, too.
         drafted = image.draft("L", (_DRAFT_SIDE, _DRAFT_SIDE))
         image.load()
         grey = _grey(image)
-        # What of the smaller image is picture: its last column and row may be so in part only.
+        # The part of the smaller image that is picture: its last column and row may be padding.
         box = drafted[1] if drafted and grey.size == image.size else None
         sketch = grey.reduce(max(1, CELL * image.width // width))
         return Fingerprint(_hash(grey, box), "JPEG" if image.format == "MPO" else image.format or "", sketch)
 
 
 def load_image(path: Path) -> Image.Image:
-    """A stored frame for models and text recognition: upright RGB on white, its first picture where it moves.
+    """A stored frame for models and text recognition: upright RGB on white; of an animation, the first picture.
 
     Raises `UnitError` (permanent): as `read_frame`, `missing` or `unreadable`.
     """
@@ -89,7 +92,7 @@ def as_jpeg(image: Image.Image, max_side: int = 1568) -> bytes:
 def phash(image: Image.Image) -> str:
     """The perceptual hash of a picture as 64 hex digits: the bits of `imagehash.phash(…, hash_size=16)`.
 
-    Zeros for one without any contrast: its transform holds nothing but rounding errors, which would differ.
+    Zeros for a picture without contrast: its transform is nothing but rounding errors, which would differ.
     """
     return _hash(_grey(image))
 
@@ -102,17 +105,10 @@ def _hash(grey: Image.Image, box: tuple[float, float, float, float] | None = Non
     return str(imagehash.phash(square, hash_size=HASH_SIZE))
 
 
-def distance(one: str, other: str) -> int:
-    """In how many of 256 bits two hashes differ. Raises `ValueError` for what is no hash of this size."""
-    if len(one) != HEX_CHARS or len(other) != HEX_CHARS:
-        raise ValueError(f"a hash has {HEX_CHARS} hex digits, not {len(one)} and {len(other)}")
-    return (int(one, 16) ^ int(other, 16)).bit_count()
-
-
 def _grey(image: Image.Image) -> Image.Image:
-    """The picture upright, on white, in grey; directly where no colour has to be looked at."""
+    """The picture upright, on white, in grey; directly where its colours do not matter."""
     if image.mode in {"RGBA", "LA"} and image.getchannel("A").getextrema() == (255, 255):
-        image = image.convert(image.mode[:-1])  # Screenshots of some systems have an alpha that says nothing.
+        image = image.convert(image.mode[:-1])  # Some systems' screenshots have an alpha channel that is all opaque.
     if image.mode in _OPAQUE and not image.has_transparency_data:
         return ImageOps.exif_transpose(image.convert("L"))
     return normalise(image, MAX_FRAME_PIXELS).convert("L")
@@ -120,15 +116,15 @@ def _grey(image: Image.Image) -> Image.Image:
 
 @contextmanager
 def _opened(file: BytesIO) -> Iterator[Image.Image]:
-    """The picture, its header read and its size checked. Says what is wrong with it, also while it is decoded."""
+    """The picture, its header read and its size checked. Its errors, also those of decoding it, are `UnitError`s."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Odd metadata is no news; a bomb is refused by its size, below.
+        warnings.simplefilter("ignore")  # Odd metadata is not news; a bomb is refused by its size, below.
         try:
             image = Image.open(file, formats=_FORMATS)
         except Image.DecompressionBombError as error:
             raise _too_many_pixels("far too many") from error
         except DAMAGE as error:
-            raise _refused("not_an_image", "this is no picture of a known type") from error
+            raise _refused("not_an_image", "this is not a picture of a known type") from error
         with image:
             if image.width * image.height > MAX_DECODED_PIXELS:
                 raise _too_many_pixels(f"{image.width} × {image.height}")
@@ -146,3 +142,28 @@ def _too_many_pixels(size: str) -> UnitError:
 
 def _refused(code: str, message: str) -> UnitError:
     return UnitError(message, kind=ErrorKind.PERMANENT, code=code)
+
+
+class Sketches:
+    """Sketches of the frames that were stored or compared last, by file name. Safe between threads."""
+
+    def __init__(self, at_most: int = 64) -> None:
+        self._at_most = at_most
+        self._kept: OrderedDict[str, Image.Image] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def keep(self, file: str, sketch: Image.Image) -> None:
+        with self._lock:
+            self._kept[file] = sketch
+            self._kept.move_to_end(file)
+            while len(self._kept) > self._at_most:
+                self._kept.popitem(last=False)
+
+    def get(self, file: str, make: Callable[[], Image.Image]) -> Image.Image:
+        """The sketch of this file; `make` reads it if it is not kept. What `make` raises goes to the caller."""
+        with self._lock:
+            found = self._kept.get(file)
+        if found is None:
+            found = make()
+            self.keep(file, found)
+        return found

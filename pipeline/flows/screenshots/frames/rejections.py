@@ -1,4 +1,4 @@
-"""The ledger of frames that were not accepted: what remains of them for an audit."""
+"""The ledger of frames that were not accepted: what an audit finds of them."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +17,7 @@ def note(
     session: Session, source: str, ts: datetime, reason: str, now: datetime, *, sha256: str = "", phash: str = "",
     detail: str = "", judged: Judgement | None = None,
 ) -> None:  # fmt: skip
-    """Write down that a frame was not accepted; the same capture, rejected again for the same reason, is one row."""
+    """Note that a frame was not accepted. The same capture, rejected again for the same reason, is one row."""
     same = select(REJECTIONS.c.id).where(
         REJECTIONS.c.source_key == source, REJECTIONS.c.ts == ts, REJECTIONS.c.sha256 == sha256,
         REJECTIONS.c.reason == reason,
@@ -34,6 +34,6 @@ def note(
 
 
 def prune(context: Context) -> None:
-    """Forget what is older than the ledger is kept."""
+    """Delete what is older than `ledger_days`."""
     before = datetime.now(UTC) - timedelta(days=context.settings.screenshots.ledger_days)
     context.db.run(lambda session: session.execute(delete(REJECTIONS).where(REJECTIONS.c.created_at < before)))

@@ -1,4 +1,4 @@
-"""What goes by itself: original frames, N days after their analysis or at once. What was understood stays."""
+"""How long original frames are kept: some days after their analysis, or not at all. What was understood stays."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +8,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UnitError
-from pipeline.flows.screenshots.frames import files as storage
+from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.states import SCREENSHOT, WorkEvent, WorkStatus
 from pipeline.storage.context import Context
@@ -18,13 +18,13 @@ MISSING = "its file is gone: somebody deleted it before it was analysed"
 
 
 def expire(context: Context) -> int:
-    """Delete original frames whose time is over; how many. The row says so first: no row claims a file that is gone."""
+    """Delete the original frames that are due; how many. The row says so first: no row claims a file that is gone."""
     total = 0
     while True:
-        files = context.db.run(_due)
-        storage.discard(context.settings, files)
-        total += len(files)
-        if len(files) < PORTION:
+        expired = context.db.run(_due)
+        files.discard(context.settings, expired)
+        total += len(expired)
+        if len(expired) < PORTION:
             return total
 
 
@@ -46,11 +46,11 @@ def _due(session: Session) -> list[str]:
 
 
 def image_of(context: Context, shot: Any) -> Path | None:
-    """Where the file of a frame (its row) is; None if it is gone. The row then says so: nobody waits for it.
+    """The file of a frame (its row); None if it is gone. The row then says so: nobody waits for it.
 
-    Raises `UnitError` (transient) where the whole folder is away: a disk that is not mounted, or another host's.
+    Raises `UnitError` (transient) if the whole folder is missing: a disk that is not mounted, or another host's.
     """
-    path = storage.path_of(context.settings, shot.file)
+    path = files.path_of(context.settings, shot.file)
     if path.is_file():
         return path
     if shot.storage_state == "stored" and not path.parent.is_dir():
@@ -60,7 +60,7 @@ def image_of(context: Context, shot: Any) -> Path | None:
 
 
 def give_up(context: Context, shot: Any, why: str) -> None:
-    """A frame cannot be looked at: it is given up, and its batch goes on without it."""
+    """Give up a frame that cannot be analysed; its batch continues without it."""
 
     def work(session: Session) -> None:
         now = datetime.now(UTC)

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipeline.settings import ScreenshotSettings
-
 MAX_SOURCE_KEY = 120
 _SOURCE_KEY = re.compile(r"(?:screen|window):[^\s:/\\]+")
 Item = TypeVar("Item")
@@ -125,25 +123,18 @@ def idempotency_key(source_key: str, shots: Sequence[Shot]) -> str:
 
 
 def history_pack(
-    threads: Sequence[HistoryThread],
-    segments: Sequence[HistorySegment],
-    entities: Sequence[str],
-    now_ms: int,
-    settings: ScreenshotSettings,
-) -> HistoryPack:
-    """The most recently active threads, open segments of the last minutes, entities mentioned last (newest first)."""
-    since = now_ms - int(settings.history_minutes * 60_000)
+    threads: Sequence[HistoryThread], segments: Sequence[HistorySegment], entities: Sequence[str], *,
+    since_ms: int, max_threads: int, max_entities: int,
+) -> HistoryPack:  # fmt: skip
+    """The threads that were active last, open segments since then, entities mentioned last; newest first."""
     newest = sorted(threads, key=lambda thread: thread.last_active_ms, reverse=True)
-    open_ones = sorted(
-        (segment for segment in segments if segment.event_time_ms >= since),
-        key=lambda segment: segment.event_time_ms, reverse=True,
-    )  # fmt: skip
+    recent = [segment for segment in segments if segment.event_time_ms >= since_ms]
     names: dict[str, str] = {}
     for name in entities:
         if name.strip():
             names.setdefault(name.casefold(), name)
     return HistoryPack(
-        threads=newest[: settings.history_threads],
-        segments=open_ones,
-        entities=list(names.values())[: settings.history_entities],
+        threads=newest[:max_threads],
+        segments=sorted(recent, key=lambda segment: segment.event_time_ms, reverse=True),
+        entities=list(names.values())[:max_entities],
     )

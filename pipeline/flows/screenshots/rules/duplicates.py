@@ -1,17 +1,29 @@
-"""Whether a frame was seen already, and how strictly that is judged while the vision queue is behind."""
+"""Whether a frame is a duplicate: by its hash first, then by a closer look at its sketch.
+
+A hash of a whole screen cannot tell a typed word (2 to 28 bits of 256 on a 1080p window) from a cursor on text (0 to
+10). A sketch can: each of its cells is the mean of 8 × 8 pixels; text changes several in a row, a cursor few.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pipeline.flows.screenshots.frames.fingerprint import distance
+import numpy as np
+from PIL import Image
+
 from pipeline.flows.screenshots.states import Verdict
-from pipeline.settings import ScreenshotSettings
+
+HASH_CHARS = 64
+"""Hex digits of a perceptual hash."""
+LEVELS = 12
+"""A cell has changed if its grey changed by more than this, of 255: less is what a JPEG loses."""
+RUN = 5
+"""This many changed cells side by side are text: five characters. A cursor has two or three, a clock's digit two."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """An accepted frame of the same source. Rejected ones are never compared with, or slow change would go unseen."""
+    """An accepted frame of the same source. Rejected ones are not compared, or slow change would go unseen."""
 
     id: int
     phash: str
@@ -20,7 +32,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What becomes of a frame, as the ledger keeps it. `distance`, `nearest`: to which accepted frame, if any."""
+    """What becomes of a frame, as the ledger keeps it. `distance`: to the `nearest` accepted frame, if any."""
 
     verdict: Verdict
     threshold: int
@@ -28,22 +40,21 @@ class Judgement:
     nearest: int | None = None
 
 
-def recent(frames: Sequence[Seen], now: datetime, settings: ScreenshotSettings) -> list[Seen]:
+def recent(frames: Sequence[Seen], now: datetime, window_s: float, limit: int) -> list[Seen]:
     """What a new frame is compared with: the source's last accepted frames, newest first.
 
     Newest by arrival, which ids tell: clocks are set back. A frame from the future is as good as any.
     """
-    fresh = [frame for frame in frames if (now - frame.accepted_at).total_seconds() <= settings.dedup_window_s]
-    fresh.sort(key=lambda frame: frame.id, reverse=True)
-    return fresh[: settings.dedup_frames]
+    fresh = [frame for frame in frames if (now - frame.accepted_at).total_seconds() <= window_s]
+    return sorted(fresh, key=lambda frame: frame.id, reverse=True)[:limit]
 
 
 def judge(
     phash: str, frames: Iterable[Seen], threshold: int, same: Callable[[Seen], bool] = lambda _: True
 ) -> Judgement:
-    """Duplicate of the nearest of `frames` that is at most `threshold` bits away and the `same` to a closer look.
+    """A duplicate of the nearest of `frames` that is at most `threshold` bits away and the `same` to a closer look.
 
-    Of several as near, the first is named. Accepted: named is the nearest, however near.
+    Of several as near, the first is named. An accepted frame names its nearest, however near.
     """
     near = sorted(((distance(phash, frame.phash), frame) for frame in frames), key=lambda pair: pair[0])
     for bits, frame in near:
@@ -57,30 +68,23 @@ def judge(
     return Judgement(Verdict.ACCEPTED, threshold, bits, frame.id)
 
 
-@dataclass(frozen=True)
-class Pressure:
-    """How frames are judged and batched now. `level` 0: as set; 1: wider threshold; 2: longer batches too."""
-
-    level: int
-    threshold: int
-    batch_size: int
-    batch_timeout_s: float
+def distance(one: str, other: str) -> int:
+    """In how many of 256 bits two hashes differ. Raises `ValueError` for anything but two such hashes."""
+    if len(one) != HASH_CHARS or len(other) != HASH_CHARS:
+        raise ValueError(f"a hash has {HASH_CHARS} hex digits, not {len(one)} and {len(other)}")
+    return (int(one, 16) ^ int(other, 16)).bit_count()
 
 
-def pressure(waiting: int, level: int, settings: ScreenshotSettings) -> Pressure:
-    """How to go on with `waiting` batches not yet begun, when the pressure was `level` before.
-
-    It ends at half of what began it, so that it does not change with every batch. No frame is dropped by it without
-    a row in the ledger: it is judged, by a wider threshold that the ledger names.
-    """
-    begins = (settings.pressure_batches, 2 * settings.pressure_batches)
-    new = sum(waiting >= begin for begin in begins)
-    while new < min(level, len(begins)) and waiting > begins[new] // 2:
-        new += 1
-    factor = settings.pressed_batch_factor if new == 2 else 1
-    return Pressure(
-        level=new,
-        threshold=settings.dedup_threshold_pressed if new else settings.dedup_threshold,
-        batch_size=settings.batch_size * factor,
-        batch_timeout_s=settings.batch_timeout_s * factor,
-    )
+def differs(one: Image.Image, other: Image.Image) -> bool:
+    """Whether two sketches differ by more than a cursor or a digit here and there."""
+    if one.size != other.size:
+        return True
+    before, after = (np.asarray(image, dtype=np.int16) for image in (one, other))
+    changed = np.abs(before - after) > LEVELS
+    width = changed.shape[1]
+    if width < RUN:
+        return bool(changed.any())
+    run = changed[:, : width - RUN + 1].copy()
+    for shift in range(1, RUN):
+        run &= changed[:, shift : width - RUN + 1 + shift]
+    return bool(run.any())

@@ -3,16 +3,11 @@
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from pipeline.settings import ScreenshotSettings
 
-
-def excluded_by(app: str, window_title: str, settings: ScreenshotSettings) -> str:
-    """The setting that excludes such a frame, `excluded_apps` or `excluded_titles`; empty if none does."""
-    if _matches(app, settings.excluded_apps):
-        return "excluded_apps"
-    return "excluded_titles" if _matches(window_title, settings.excluded_titles) else ""
-
-
-def _matches(text: str, patterns: Sequence[str]) -> bool:
-    # Not `fnmatch`: whether it minds case depends on the system.
-    return any(fnmatchcase(text.casefold(), pattern.casefold()) for pattern in patterns)
+def excluded_by(app: str, window_title: str, apps: Sequence[str], titles: Sequence[str]) -> str:
+    """The setting whose patterns exclude such a frame, `excluded_apps` or `excluded_titles`; empty if none does."""
+    for text, patterns, setting in ((app, apps, "excluded_apps"), (window_title, titles, "excluded_titles")):
+        # Not `fnmatch`: whether it minds case depends on the system.
+        if any(fnmatchcase(text.casefold(), pattern.casefold()) for pattern in patterns):
+            return setting
+    return ""

@@ -13,8 +13,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.flows.screenshots.frames import fingerprint, retention
 from pipeline.flows.screenshots.routes import CPU, looker_of
-from pipeline.flows.screenshots.rules import heuristics, prompts
-from pipeline.flows.screenshots.rules import index as indexing
+from pipeline.flows.screenshots.rules import heuristics, prompts, vision_index
 from pipeline.flows.screenshots.rules.batches import HistoryPack, Shot, shot_of
 from pipeline.flows.screenshots.rules.heuristics import index_by_rules
 from pipeline.flows.screenshots.rules.provenance import Operation
@@ -147,7 +146,7 @@ class ShardWork(MessageWork):
         """Store what the reply says; where it is no use, have it mended once, then take the parts that are valid."""
         text = clean(answer.text)
         try:
-            return self._done(unit, _with(notes, indexing.read_index(text, sent)), used)
+            return self._done(unit, _with(notes, vision_index.read_index(text, sent)), used)
         except BadReply as bad:
             problem = bad
         log.warning("shard.reply_unusable", batch=unit.batch_id, shard=unit.id, problem=str(problem))
@@ -156,7 +155,7 @@ class ShardWork(MessageWork):
             return Looked(worked=True, again=kept)
         earlier = [unit.row.reply] if unit.row.reply else []
         try:
-            found = indexing.best_index([*earlier, text], sent)
+            found = vision_index.best_index([*earlier, text], sent)
         except BadReply as bad:
             what = CUT if answer.truncated else f"the model's reply is no use, also after a repair: {bad}"
             raise UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply") from None
@@ -181,7 +180,7 @@ def _shown(unit: ShardUnit, seen: Collection[int]) -> tuple[dict[int, Shot], lis
 def problem_of(reply: str, screens: dict[int, Any]) -> str:
     """What was wrong with a reply that is to be mended."""
     try:
-        indexing.read_index(reply, {screen: shot.id for screen, shot in screens.items()})
+        vision_index.read_index(reply, {screen: shot.id for screen, shot in screens.items()})
     except BadReply as bad:
         return str(bad)
     return "it was cut off"

@@ -34,7 +34,7 @@ def watch(
     """
     from threading import Event
 
-    from pipeline.flows.screenshots.frames.folder import watch as pictures_in
+    from pipeline.flows.screenshots.frames.watcher import watch as pictures_in
     from pipeline.interfaces.cli.output import err, one_line
     from pipeline.interfaces.cli.screenshots.intake import Job, line, take
     from pipeline.standalone.stack import using_stack

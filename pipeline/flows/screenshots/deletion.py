@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
-from pipeline.flows.screenshots.frames import files as storage
+from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS, SOURCES
@@ -50,8 +50,8 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
             ids = list(session.execute(select(SHOTS.c.id).where(within).order_by(SHOTS.c.id).limit(_PORTION)).scalars())
         if not ids:
             break
-        done, files = context.db.run(lambda session, ids=ids: _forget(session, ids))  # type: ignore[misc]
-        storage.discard(context.settings, files)
+        done, gone = context.db.run(lambda session, ids=ids: _forget(session, ids))  # type: ignore[misc]
+        files.discard(context.settings, gone)
         total = Forgotten(
             total.screenshots + done.screenshots, total.nodes + done.nodes, total.restored + done.restored
         )
@@ -86,15 +86,14 @@ def _forget(session: Session, ids: Sequence[int]) -> tuple[Forgotten, list[str]]
     for node_id in restored:
         _restore(session, node_id, now)
     nodes.reindex(session, restored)
-    gone = delete(SHOTS).where(SHOTS.c.id.in_(ids)).returning(SHOTS.c.file)
-    files = list(session.execute(gone).scalars())
+    gone = list(session.execute(delete(SHOTS).where(SHOTS.c.id.in_(ids)).returning(SHOTS.c.file)).scalars())
     used = select(NODES.c.id).where(NODES.c.thread_id == THREADS.c.id).exists()
     session.execute(delete(THREADS).where(THREADS.c.id.in_(names), ~used))
     # A thread's title is its first node's: those that stay are named by the node that is first now.
     _rename(session, names)
     mentioned = select(MENTIONS.c.node_id).where(MENTIONS.c.entity_id == ENTITIES.c.id).exists()
     session.execute(delete(ENTITIES).where(~mentioned))
-    return Forgotten(len(files), len(doomed), len(restored)), files
+    return Forgotten(len(gone), len(doomed), len(restored)), gone
 
 
 def _concerned(session: Session, doomed: set[int]) -> set[int]:
