@@ -7,14 +7,11 @@
 Every function returns plain typed objects; a document has `wait()`. All raise `UserError` with a sentence for people.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
-
-from redis import RedisError
 
 from pipeline.engine import events
 from pipeline.engine.errors import UserError
@@ -26,6 +23,7 @@ from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options
 from pipeline.flows.documents.views import AttemptView, DocumentView, Figures, PageView
 from pipeline.storage.context import get_context
+from tasks import watch as watching
 from tasks.documents.canvas import TASKS
 
 __all__ = [
@@ -35,9 +33,6 @@ __all__ = [
 ]  # fmt: skip
 
 configure_as_library()
-
-_LOOK_AGAIN_S = 1.0
-"""The longest time between two looks at the row while waiting; events only make it shorter."""
 
 
 @dataclass(frozen=True)
@@ -82,28 +77,6 @@ class Document(DocumentView):
         return files.manifest_path(Path(self.merged_path)) if self.merged_path else None
 
 
-class _Listener:
-    """Waits for an event of some documents, or just waits while Redis is away."""
-
-    def __init__(self) -> None:
-        self._redis = get_context().redis
-        try:
-            self._after = events.last_id(self._redis)
-        except RedisError:
-            self._after = "$"
-
-    def pause(self, document_ids: set[str], longest_s: float) -> None:
-        deadline = time.monotonic() + longest_s
-        while (left_s := deadline - time.monotonic()) > 0:
-            try:
-                for event_id, found in events.read(self._redis, self._after, left_s):
-                    self._after = event_id
-                    if found.get("document") in document_ids:
-                        return
-            except RedisError:
-                time.sleep(min(left_s, 0.5))
-
-
 def watch(
     document_ids: Sequence[str], *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None
 ) -> Iterator[Document]:
@@ -111,29 +84,26 @@ def watch(
 
     `idle` is called about once a second. Raises `TimeoutError` after `timeout_s` seconds.
     """
-    deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-    listener = _Listener()
     seen: dict[str, Document] = {}
     waiting = set(document_ids)
-    looked = time.monotonic()
-    while waiting:
+
+    def look() -> list[Document]:
         found = [_document(view) for view in queries.documents_by_id(get_context(), waiting)]
+        gone = waiting - {document.id for document in found}
+        if gone:
+            raise UnknownDocument(min(gone))
+        waiting.difference_update(document.id for document in found if document.settled)
+        return found
+
+    looks = watching.watch(
+        look, lambda _: len(waiting), lambda event: event.get("document") in waiting,
+        undone="documents have not settled", timeout_s=timeout_s, idle=idle,
+    )  # fmt: skip
+    for found in looks:
         for document in found:
             if seen.get(document.id) != document:
                 seen[document.id] = document
                 yield document
-        gone = waiting - {document.id for document in found}
-        if gone:
-            raise UnknownDocument(min(gone))
-        waiting = {document_id for document_id in waiting if not seen[document_id].settled}
-        left_s = min(_LOOK_AGAIN_S, deadline - time.monotonic())
-        if waiting and left_s <= 0:
-            raise TimeoutError(f"{len(waiting)} documents have not settled after {timeout_s} s")
-        if waiting:
-            listener.pause(waiting, left_s)
-        if time.monotonic() - looked >= _LOOK_AGAIN_S:
-            looked = time.monotonic()
-            idle()
 
 
 def submit(path: str | PathLike[str], options: Options | None = None, **choices: str | bool) -> Document:

@@ -7,7 +7,7 @@
 Every function returns plain typed objects. All raise `UserError` with a sentence for people.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,33 @@ from pipeline.flows.music.service import AlreadyRunning, StartOptions
 from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus
 from pipeline.flows.music.views import BatchView, Estimate, Found, MusicStatus, RunView, SongView
 from pipeline.storage.context import get_context
+from tasks import watch as watching
 from tasks.music.canvas import TASKS
 
 __all__ = [
-    "AlreadyRunning", "BatchStatus", "BatchView", "Estimate", "Found", "Mode", "MusicStatus", "PipelineState",
+    "AlreadyRunning", "BatchStatus", "BatchView", "Estimate", "Found", "Mode", "MusicStatus", "PipelineState", "Run",
     "RunView", "SongStatus", "SongView", "StartOptions", "SyncReport", "UserError", "batches", "estimate", "pause",
     "resume", "search", "searchable", "show", "similar", "songs", "start", "status", "stop", "sync",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run(RunView):
+    """A run as it was when asked for."""
+
+    def wait(self, timeout_s: float | None = None) -> "Run":
+        """Wait until the run has ended (or is paused); the run as it is then.
+
+        Raises `TimeoutError` after `timeout_s` seconds.
+        """
+        looks = watching.watch(
+            lambda: _run(queries.run(get_context(), self.id)),
+            lambda run: int(run.outcome is None and run.status is not PipelineState.PAUSED),
+            lambda event: event.get("run") == self.id,
+            undone="run has not ended", timeout_s=timeout_s,
+        )  # fmt: skip
+        *_, latest = looks
+        return latest
 
 
 def sync(on_page: OnPage = lambda seen, total: None, folder: Path | None = None) -> SyncReport:  # noqa: ARG005
@@ -36,7 +56,7 @@ def sync(on_page: OnPage = lambda seen, total: None, folder: Path | None = None)
     return syncing.sync(get_context(), on_page, folder)
 
 
-def start(options: StartOptions | None = None, **choices: Any) -> RunView:
+def start(options: StartOptions | None = None, **choices: Any) -> Run:
     """Begin a run. Options as keywords or as `StartOptions`: mode, skip_sync, limit, failed.
 
     Raises `AlreadyRunning` if one is active.
@@ -49,23 +69,19 @@ def estimate(options: StartOptions | None = None, **choices: Any) -> Estimate:
     return estimating.estimate(get_context(), replace(options or StartOptions(), **choices))
 
 
-def pause() -> RunView:
+def pause() -> Run:
     """Let calls under way end and begin no others."""
-    view = service.pause(get_context())
-    TASKS.announce()
-    return view
+    return _told(service.pause(get_context()))
 
 
-def resume() -> RunView:
+def resume() -> Run:
     """Go on with a paused run."""
     return _launched(service.resume(get_context()))
 
 
-def stop() -> RunView:
+def stop() -> Run:
     """End the run. What was paid for is kept."""
-    view = service.stop(get_context())
-    TASKS.announce()
-    return view
+    return _told(service.stop(get_context()))
 
 
 def status() -> MusicStatus:
@@ -103,7 +119,15 @@ def similar(reference: str, limit: int = 10) -> Found:
     return searching.like_song(get_context(), reference, limit)
 
 
-def _launched(view: RunView) -> RunView:
+def _launched(view: RunView) -> Run:
     TASKS.launch(view.id)
+    return _told(queries.last_run(get_context()) or view)
+
+
+def _told(view: RunView) -> Run:
     TASKS.announce()
-    return queries.last_run(get_context()) or view
+    return _run(view)
+
+
+def _run(view: RunView) -> Run:
+    return Run(**{field.name: getattr(view, field.name) for field in fields(RunView)})

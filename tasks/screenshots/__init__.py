@@ -7,9 +7,8 @@
 Every function returns plain typed objects. All raise `UserError` with a sentence for people.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, tzinfo
 from os import PathLike
 from pathlib import Path
@@ -21,10 +20,9 @@ from pipeline.flows.screenshots import deletion, queries, recovery, upkeep
 from pipeline.flows.screenshots import search as finding
 from pipeline.flows.screenshots import status as standing
 from pipeline.flows.screenshots.deletion import Forgotten
-from pipeline.flows.screenshots.frames import buffer, files
-from pipeline.flows.screenshots.frames import intake as taking
+from pipeline.flows.screenshots.frames import buffer, files, intake
 from pipeline.flows.screenshots.frames import rejections as ledger
-from pipeline.flows.screenshots.frames.intake import Frame, Taken
+from pipeline.flows.screenshots.frames.intake import Frame
 from pipeline.flows.screenshots.queries import Extent
 from pipeline.flows.screenshots.recovery import DeadLetter
 from pipeline.flows.screenshots.states import DERIVED, NodeKind, WorkStatus
@@ -44,6 +42,7 @@ from pipeline.flows.screenshots.views import (
     view_of,
 )
 from pipeline.storage.context import Context, get_context
+from tasks import watch as watching
 from tasks.screenshots.canvas import TASKS
 
 __all__ = [
@@ -55,7 +54,24 @@ __all__ = [
 
 configure_as_library()
 
-_LOOK_AGAIN_S = 0.5
+_AT_REST = (WorkStatus.SUCCEEDED, WorkStatus.FAILED_PERMANENT)
+
+
+@dataclass(frozen=True)
+class Taken(intake.Taken):
+    """What became of a frame that was taken in."""
+
+    def wait(self, timeout_s: float | None = None) -> WorkStatus | None:
+        """Wait until the frame is analysed or given up; None if there is no such frame (any more).
+
+        Raises `TimeoutError` after `timeout_s` seconds.
+        """
+        if self.shot_id is None:
+            return None
+        found: dict[int, WorkStatus] = {}
+        for found in follow([self.shot_id], timeout_s=timeout_s):  # noqa: B007  # the last look is the answer
+            pass
+        return found.get(self.shot_id)
 
 
 def ingest(
@@ -68,12 +84,12 @@ def ingest(
     """
     context = get_context()
     frame = picture if isinstance(picture, bytes) else Path(picture)
-    taken = taking.ingest(context, frame, Frame(source, at or _captured_at(frame), app, window_title))
+    taken = intake.ingest(context, frame, Frame(source, at or _captured_at(frame), app, window_title))
     if taken.batches or taken.reason == "known":
         TASKS.launch(upkeep.BATCHES)
     if taken.accepted:
         TASKS.wake_in(buffer.next_look_s(context))
-    return taken
+    return Taken(**{field.name: getattr(taken, field.name) for field in fields(taken)})
 
 
 def batch_now(source: str) -> None:
@@ -101,19 +117,14 @@ def follow(
 ) -> Iterator[dict[int, WorkStatus]]:
     """How these frames stand, again and again, until each is analysed, or was given up, or is gone.
 
-    `idle` is called at each look. Raises `TimeoutError` after `timeout_s` seconds.
+    `idle` is called about once a second. Raises `TimeoutError` after `timeout_s` seconds.
     """
-    deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-    while True:
-        found = queries.states_of(get_context(), shot_ids)
-        yield found
-        left = sum(state not in {WorkStatus.SUCCEEDED, WorkStatus.FAILED_PERMANENT} for state in found.values())
-        if not left:
-            return
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{left} screenshots are not analysed after {timeout_s} s")
-        idle()
-        time.sleep(_LOOK_AGAIN_S)
+    return watching.watch(
+        lambda: queries.states_of(get_context(), shot_ids),
+        lambda found: sum(state not in _AT_REST for state in found.values()),
+        lambda event: event.get("flow") == "screenshots",
+        undone="screenshots are not analysed", timeout_s=timeout_s, idle=idle,
+    )  # fmt: skip
 
 
 def search(words: str, since: datetime | None = None, app: str = "", limit: int = 10) -> Found:
@@ -177,7 +188,7 @@ def sources() -> list[SourceView]:
 
 def set_active(key: str, active: bool) -> None:
     """From now on, frames of this source are taken, or refused."""
-    taking.set_active(get_context(), key, active)
+    intake.set_active(get_context(), key, active)
 
 
 def batches(*, status: WorkStatus | None = None, limit: int = 50) -> list[BatchView]:

@@ -60,6 +60,15 @@ def batches(context: Context, *, status: BatchStatus | None = None, limit: int =
         return [batch_view(row) for row in session.execute(query)]
 
 
+def run(context: Context, run_id: str) -> RunView:
+    """A run. Raises `UserError` if there is none of this id."""
+    with context.db.read() as session:
+        row = session.execute(select(RUNS).where(RUNS.c.id == run_id)).one_or_none()
+    if row is None:
+        raise UserError(f"there is no run {run_id}", code="unknown_run")
+    return run_view(row)
+
+
 def last_run(context: Context) -> RunView | None:
     """The active run, or the last one."""
     query = select(RUNS).order_by(RUNS.c.active.is_(None), RUNS.c.created_at.desc()).limit(1)

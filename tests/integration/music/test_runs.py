@@ -14,6 +14,7 @@ from pipeline.flows.music.service import AlreadyRunning, StartOptions
 from pipeline.flows.music.states import Step
 from pipeline.providers import gates
 from pipeline.storage.context import Context
+from tasks import music
 from tests.support import songs
 from tests.support.music import CHAT, EMBED, Driver, add_songs, batch_rows, calls, change, states
 from tests.support.provider_server import ProviderServer, Record
@@ -187,3 +188,12 @@ def test_done_batches_of_earlier_runs_are_forgotten_and_failed_ones_are_kept(dri
     driver.run(driver.start())
     assert service.prune(driver.context) == 1
     assert batch_rows(driver.context) == []
+
+
+def test_a_run_is_waited_for_by_its_handle(driver: Driver) -> None:
+    add_songs(driver.context, 3)
+    run = music.start(skip_sync=True)
+    with pytest.raises(TimeoutError, match="1 run has not ended after 0 s"):
+        run.wait(timeout_s=0)
+    music.stop()
+    assert run.wait(timeout_s=30).outcome == "stopped"

@@ -5,8 +5,10 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from PIL import Image
 from sqlalchemy import insert, select, update
 
 from pipeline.engine.errors import UserError
@@ -16,7 +18,9 @@ from pipeline.flows.screenshots.frames import files as storage
 from pipeline.flows.screenshots.graph.models import THREADS
 from pipeline.flows.screenshots.models import BATCHES, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.batches import HistoryPack
+from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.storage.context import Context
+from tasks import screenshots
 from tests.integration.screenshots.conftest import BEGIN, Hand, draft
 
 
@@ -222,3 +226,14 @@ def test_a_time_that_no_other_can_be_counted_back_from_is_refused(context: Conte
     hand.add(ts=datetime(1970, 1, 1, tzinfo=UTC))
     age(context, 60)
     assert len(buffer.batch_ready(context)) == 1
+
+
+def test_a_frame_is_waited_for_by_its_handle(context: Context, tmp_path: Path) -> None:
+    Image.effect_noise((400, 300), 90).save(tmp_path / "desk.png")
+    taken = screenshots.ingest(tmp_path / "desk.png", source="screen:0")
+    with pytest.raises(TimeoutError, match="1 screenshots are not analysed after 0 s"):
+        taken.wait(timeout_s=0)
+    with context.db.transaction() as session:
+        session.execute(update(SHOTS).values(status=WorkStatus.FAILED_PERMANENT))
+    assert taken.wait(timeout_s=30) is WorkStatus.FAILED_PERMANENT
+    assert screenshots.Taken(accepted=False, reason="excluded").wait() is None
