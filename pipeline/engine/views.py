@@ -1,15 +1,43 @@
-"""Views as JSON can hold them."""
+"""Views: frozen, typed copies of rows for callers; and views as JSON."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
-from enum import IntEnum
+from enum import Enum, IntEnum
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args, get_origin
+
+View = TypeVar("View")
+
+
+def view_of(kind: type[View], row: Any, **more: Any) -> View:
+    """The row, or any object with its names, as a view of this class. `more` wins over the row.
+
+    A field's type says how its column is read: an enum from its value, a list or dict from JSON. A field that the row
+    does not have keeps its default.
+    """
+    readers = _readers(kind)  # type: ignore[arg-type]  # mypy does not know that classes are hashable
+    found = {name: read(getattr(row, name)) for name, read in readers if name not in more and hasattr(row, name)}
+    return kind(**found, **more)
+
+
+@cache
+def _readers(kind: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+    return tuple((field.name, _reader(field.type)) for field in fields(kind))
+
+
+def _reader(declared: Any) -> Callable[[Any], Any]:
+    if isinstance(declared, type) and issubclass(declared, Enum):
+        return declared
+    if {get_origin(kind) for kind in (declared, *get_args(declared))} & {list, dict}:
+        return lambda value: json.loads(value) if isinstance(value, str) else value
+    return lambda value: value
 
 
 def plain(value: Any) -> Any:
-    """A view, or a container of views, as JSON types: names of numbered states, ISO instants, paths as text."""
+    """A view, or a container of views, as JSON types: numbered states by name, ISO instants, paths as text."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

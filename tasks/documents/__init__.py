@@ -8,7 +8,7 @@ Every function returns plain typed objects; a document has `wait()`. All raise `
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from pipeline.engine import events
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
+from pipeline.engine.views import view_of
 from pipeline.flows.documents import files, queries, service, submission
 from pipeline.flows.documents.rules.result import layout_json
 from pipeline.flows.documents.service import Choice, UnknownDocument
@@ -199,4 +200,4 @@ def _told(view: DocumentView) -> Document:
 
 
 def _document(view: DocumentView) -> Document:
-    return Document(**{field.name: getattr(view, field.name) for field in fields(DocumentView)})
+    return view_of(Document, view)

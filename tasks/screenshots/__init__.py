@@ -8,14 +8,16 @@ Every function returns plain typed objects. All raise `UserError` with a sentenc
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from pipeline.engine import quota
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
+from pipeline.engine.views import view_of
 from pipeline.flows.screenshots import deletion, queries, recovery, upkeep
 from pipeline.flows.screenshots import search as finding
 from pipeline.flows.screenshots import status as standing
@@ -39,7 +41,6 @@ from pipeline.flows.screenshots.views import (
     SourceView,
     Status,
     ThreadView,
-    view_of,
 )
 from pipeline.storage.context import Context, get_context
 from tasks import watch as watching
@@ -89,7 +90,7 @@ def ingest(
         TASKS.launch(upkeep.BATCHES)
     if taken.accepted:
         TASKS.wake_in(buffer.next_look_s(context))
-    return Taken(**{field.name: getattr(taken, field.name) for field in fields(taken)})
+    return view_of(Taken, taken)
 
 
 def batch_now(source: str) -> None:
@@ -168,11 +169,9 @@ def screenshot(shot_id: int) -> ScreenshotView:
     return _screenshot(queries.screenshot(get_context(), shot_id))
 
 
-def _screenshot(row: object) -> ScreenshotView:
-    view = view_of(ScreenshotView, row)
-    file = str(getattr(row, "file"))  # noqa: B009  # a row, whose type has no names
-    kept = view.storage_state == "stored"
-    return replace(view, path=files.path_of(get_context().settings, file) if kept else None)
+def _screenshot(row: Any) -> ScreenshotView:
+    kept = row.storage_state == "stored"
+    return view_of(ScreenshotView, row, path=files.path_of(get_context().settings, row.file) if kept else None)
 
 
 def status() -> Status:

@@ -8,18 +8,11 @@ from sqlalchemy import select
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.metrics import count_by, throughput
+from pipeline.engine.views import view_of
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.service import UnknownDocument
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.flows.documents.views import (
-    AttemptView,
-    DocumentView,
-    Figures,
-    PageView,
-    attempt_view,
-    document_view,
-    page_view,
-)
+from pipeline.flows.documents.views import AttemptView, DocumentView, Figures, PageView
 from pipeline.flows.documents.work.page import unpack_layout
 from pipeline.storage.context import Context
 
@@ -30,7 +23,7 @@ def document(context: Context, document_id: str) -> DocumentView:
         row = session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id == document_id)).one_or_none()
     if row is None:
         raise UnknownDocument(document_id)
-    return document_view(row)
+    return view_of(DocumentView, row)
 
 
 def resolve(context: Context, prefix: str) -> str:
@@ -57,7 +50,7 @@ def documents(
     if status is not None:
         query = query.where(DOCUMENTS.c.status == status)
     with context.db.read() as session:
-        return [document_view(row) for row in session.execute(query)]
+        return [view_of(DocumentView, row) for row in session.execute(query)]
 
 
 def documents_by_id(context: Context, ids: Collection[str]) -> list[DocumentView]:
@@ -66,7 +59,7 @@ def documents_by_id(context: Context, ids: Collection[str]) -> list[DocumentView
         # In portions: SQLite and PostgreSQL limit the parameters of one statement.
         portions = [list(ids)[start : start + 500] for start in range(0, len(ids), 500)]
         return [
-            document_view(row)
+            view_of(DocumentView, row)
             for portion in portions
             for row in session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id.in_(portion)))
         ]
@@ -78,7 +71,7 @@ def pages(context: Context, document_id: str, *, status: PageStatus | None = Non
     if status is not None:
         query = query.where(PAGES.c.status == status)
     with context.db.read() as session:
-        return [page_view(row) for row in session.execute(query)]
+        return [view_of(PageView, row) for row in session.execute(query)]
 
 
 def layouts(context: Context, document_id: str, numbers: Collection[int] | None = None) -> dict[int, dict[str, Any]]:
@@ -102,7 +95,7 @@ def attempts(context: Context, document_id: str, page: int | None = None) -> lis
     if page is not None:
         query = query.where(ATTEMPTS.c.page == page)
     with context.db.read() as session:
-        return [attempt_view(row) for row in session.execute(query)]
+        return [view_of(AttemptView, row) for row in session.execute(query)]
 
 
 def figures(context: Context) -> Figures:

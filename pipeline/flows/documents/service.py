@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
+from pipeline.engine.views import view_of
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.states import (
@@ -25,7 +26,7 @@ from pipeline.flows.documents.states import (
     progress,
     resume_event,
 )
-from pipeline.flows.documents.views import DocumentView, document_view
+from pipeline.flows.documents.views import DocumentView
 from pipeline.flows.documents.work.page import lock
 from pipeline.providers import registry
 from pipeline.settings import Settings
@@ -323,7 +324,7 @@ def _attempt_text(session: Session, document_id: str, page: int, attempt_id: int
 
 
 def _view(session: Session, document_id: str) -> DocumentView:
-    return document_view(_get(session, document_id))
+    return view_of(DocumentView, _get(session, document_id))
 
 
 def _name(document: Any) -> str:

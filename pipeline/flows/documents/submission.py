@@ -14,10 +14,11 @@ from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.views import view_of
 from pipeline.flows.documents import files, service
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.states import AT_REST, DocumentStatus
-from pipeline.flows.documents.views import DocumentView, document_view
+from pipeline.flows.documents.views import DocumentView
 from pipeline.providers import registry
 from pipeline.reading.source import SourceInfo, inspect, parse_page_range, safe_filename
 from pipeline.settings import LOCAL
@@ -97,13 +98,13 @@ def _store(context: Context, copy: Path, key: str, row: dict[str, Any]) -> Docum
         files.remove_all(context.settings, document_id)
         raise
     log.info("document.submitted", document=document_id, filename=row["filename"], type=row["type"])
-    return document_view(stored)
+    return view_of(DocumentView, stored)
 
 
 def _find(context: Context, key: str) -> DocumentView | None:
     with context.db.read() as session:
         row = session.execute(select(DOCUMENTS).where(DOCUMENTS.c.submission_key == key)).one_or_none()
-    return document_view(row) if row else None
+    return view_of(DocumentView, row) if row else None
 
 
 def _submission_key(copy: Path, info: SourceInfo, numbers: list[int], provider: str, options: Options) -> str:

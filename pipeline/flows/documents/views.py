@@ -1,8 +1,7 @@
 """What callers get to see: plain typed objects, detached from the database."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from pipeline.engine.metrics import Throughput
 from pipeline.flows.documents.states import AT_REST, DocumentStatus, PageStatus
@@ -87,30 +86,3 @@ class Figures:
     documents: dict[str, int]
     pages: dict[str, int]
     last_hour: Throughput
-
-
-def document_view(row: Any) -> DocumentView:
-    return DocumentView(**{**_pick(DocumentView, row), "status": DocumentStatus(row.status)})
-
-
-def page_view(row: Any) -> PageView:
-    return PageView(**{**_pick(PageView, row), "status": PageStatus(row.status)})
-
-
-def attempt_view(row: Any) -> AttemptView:
-    return AttemptView(**_pick(AttemptView, row))
-
-
-def as_json(view: Any) -> dict[str, Any]:
-    """A view as JSON can hold it: names of states, ISO instants."""
-    return {name: _plain(value) for name, value in asdict(view).items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, DocumentStatus | PageStatus):
-        return value.name
-    return value.isoformat() if isinstance(value, datetime) else value
-
-
-def _pick(view: Any, row: Any) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in view.__dataclass_fields__}

@@ -8,10 +8,11 @@ from sqlalchemy import func, or_, select
 from pipeline.engine.errors import UserError
 from pipeline.engine.metrics import count_by
 from pipeline.engine.presence import Presence
+from pipeline.engine.views import view_of
 from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.routes import Routes, routes
 from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus, Step
-from pipeline.flows.music.views import BatchView, MusicStatus, RunView, SongView, batch_view, run_view, song_view
+from pipeline.flows.music.views import BatchView, MusicStatus, RunView, SongView, song_view
 from pipeline.providers import gates
 from pipeline.storage.context import Context
 
@@ -57,7 +58,7 @@ def batches(context: Context, *, status: BatchStatus | None = None, limit: int =
     if status is not None:
         query = query.where(BATCHES.c.status == status)
     with context.db.read() as session:
-        return [batch_view(row) for row in session.execute(query)]
+        return [view_of(BatchView, row) for row in session.execute(query)]
 
 
 def run(context: Context, run_id: str) -> RunView:
@@ -66,7 +67,7 @@ def run(context: Context, run_id: str) -> RunView:
         row = session.execute(select(RUNS).where(RUNS.c.id == run_id)).one_or_none()
     if row is None:
         raise UserError(f"there is no run {run_id}", code="unknown_run")
-    return run_view(row)
+    return view_of(RunView, row)
 
 
 def last_run(context: Context) -> RunView | None:
@@ -74,7 +75,7 @@ def last_run(context: Context) -> RunView | None:
     query = select(RUNS).order_by(RUNS.c.active.is_(None), RUNS.c.created_at.desc()).limit(1)
     with context.db.read() as session:
         row = session.execute(query).one_or_none()
-    return run_view(row) if row else None
+    return view_of(RunView, row) if row else None
 
 
 def status(context: Context) -> MusicStatus:

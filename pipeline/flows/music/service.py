@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
+from pipeline.engine.views import view_of
 from pipeline.flows.music import runs
 from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.routes import fallback_of
@@ -29,7 +30,7 @@ from pipeline.flows.music.states import (
     PipelineState,
     SongEvent,
 )
-from pipeline.flows.music.views import RunView, run_view
+from pipeline.flows.music.views import RunView
 from pipeline.flows.music.work import result
 from pipeline.providers import registry
 from pipeline.settings import Settings
@@ -202,4 +203,4 @@ def _active(session: Session) -> Any:
 
 
 def _view(session: Session, run_id: str) -> RunView:
-    return run_view(session.execute(select(RUNS).where(RUNS.c.id == run_id)).one())
+    return view_of(RunView, session.execute(select(RUNS).where(RUNS.c.id == run_id)).one())

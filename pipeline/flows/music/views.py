@@ -1,10 +1,11 @@
 """What callers get to see: plain typed objects, detached from the database."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from pipeline.engine.views import plain, view_of
 from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus, Step
 
 
@@ -106,8 +107,8 @@ class MusicStatus:
         """As the source names it, and the rest."""
         names = ("is_paused", "is_worker_running", "active_jobs", "waiting_jobs", "completed_jobs", "failed_jobs",
                  "delayed_jobs", "pending_songs", "total_songs", "pipeline_state", "missing_songs")  # fmt: skip
-        found = {_camel(name): _plain(getattr(self, name)) for name in names}
-        run = as_json(self.run) if self.run else None
+        found = {_camel(name): getattr(self, name) for name in names}
+        run = plain(self.run) if self.run else None
         more = {"songs": self.songs, "reason": self.reason, "standIn": self.stand_in, "failedSongs": self.failed_songs}
         return found | more | {"run": run}
 
@@ -152,35 +153,7 @@ class Found:
 
 
 def song_view(row: Any) -> SongView:
-    made = {name: getattr(row, name) for name in SongView.__dataclass_fields__ if name not in {"tags", "analysis"}}
-    analysis = json.loads(row.analysis_json) if row.analysis_json else None
-    return SongView(**{**made, "status": SongStatus(row.status)}, tags=json.loads(row.tags), analysis=analysis)
-
-
-def batch_view(row: Any) -> BatchView:
-    made = {name: getattr(row, name) for name in BatchView.__dataclass_fields__}
-    kinds = {"mode": Mode(row.mode), "step": Step(row.step), "status": BatchStatus(row.status)}
-    return BatchView(**{**made, **kinds, "song_ids": json.loads(row.song_ids)})
-
-
-def run_view(row: Any) -> RunView:
-    made = {name: getattr(row, name) for name in RunView.__dataclass_fields__}
-    report = json.loads(row.sync_report) if row.sync_report else None
-    return RunView(**{**made, "status": PipelineState(row.status), "mode": Mode(row.mode), "sync_report": report})
-
-
-def as_json(view: Any) -> dict[str, Any]:
-    """A view as JSON can hold it: names of states, ISO instants."""
-    found: dict[str, Any] = _plain(asdict(view))
-    return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value.isoformat() if isinstance(value, datetime) else value
+    return view_of(SongView, row, analysis=json.loads(row.analysis_json) if row.analysis_json else None)
 
 
 def _camel(name: str) -> str:

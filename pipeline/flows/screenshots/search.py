@@ -11,12 +11,13 @@ from sqlalchemy import or_, select
 from pipeline.engine import traces
 from pipeline.engine.errors import PenstockError, UserError
 from pipeline.engine.guarded_call import GateClosed, GuardedCall
+from pipeline.engine.views import view_of
 from pipeline.flows.screenshots.graph import search
 from pipeline.flows.screenshots.graph.models import LINKS
 from pipeline.flows.screenshots.graph.search import QueryVector
 from pipeline.flows.screenshots.live import SCREENSHOT_EMBEDDINGS
 from pipeline.flows.screenshots.models import SHOTS
-from pipeline.flows.screenshots.views import Found, Hit, NodeView, view_of
+from pipeline.flows.screenshots.views import Found, Hit, NodeView
 from pipeline.flows.screenshots.work import embedding
 from pipeline.flows.screenshots.work.batch import FLOW
 from pipeline.providers import gates

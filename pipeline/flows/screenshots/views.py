@@ -1,20 +1,13 @@
 """What callers get to see: plain typed objects, detached from the database."""
 
-import json
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pipeline.flows.screenshots.graph.search import Progress
 from pipeline.flows.screenshots.rules.provenance import Call
 from pipeline.flows.screenshots.states import NodeKind, Origin, WorkStatus
-
-View = TypeVar("View")
-_JSON = {
-    "keywords", "entities", "merged_from_ids", "shot_ids", "notes", "ui_text_snippets", "detected_entities",
-}  # fmt: skip
-"""Columns that hold JSON lists."""
 
 
 @dataclass(frozen=True)
@@ -245,31 +238,3 @@ class Status:
     notes: list[str]
     """What was done without a model, left out or put right, in words."""
     is_worker_running: bool
-
-
-def view_of(kind: type[View], row: Any, **more: Any) -> View:
-    """A row, or anything with its names, as this view. `more` comes before the row."""
-    found: dict[str, Any] = {}
-    for one in fields(kind):  # type: ignore[arg-type]
-        if one.name in more:
-            found[one.name] = more[one.name]
-        elif hasattr(row, one.name):
-            value = getattr(row, one.name)
-            if one.name in _JSON and isinstance(value, str):
-                value = json.loads(value)
-            is_state = isinstance(one.type, type) and issubclass(one.type, NodeKind | Origin | WorkStatus)
-            found[one.name] = one.type(value) if is_state else value  # type: ignore[operator]
-    return kind(**found)
-
-
-def as_json(value: Any) -> Any:
-    """A view, or a list of them, as JSON can hold it: names of states, ISO instants."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: as_json(getattr(value, one.name)) for one in fields(value)}
-    if isinstance(value, dict):
-        return {key: as_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_json(item) for item in value]
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return str(value) if isinstance(value, Path) else value

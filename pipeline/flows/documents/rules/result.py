@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from pipeline.engine.views import plain
 from pipeline.flows.documents.rules.split_tables import Layout, join_tables
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.flows.documents.views import AttemptView, DocumentView, PageView, as_json
+from pipeline.flows.documents.views import AttemptView, DocumentView, PageView
 
 MANIFEST_VERSION = 1
 LAYOUT_VERSION = 1
@@ -57,7 +58,7 @@ def manifest(document: DocumentView, pages: Sequence[PageView], attempts: Sequen
         by_page.setdefault(attempt.page, []).append(attempt)
     return {
         "version": MANIFEST_VERSION,
-        "document": as_json(document) | {"complete": document.status is DocumentStatus.COMPLETED},
+        "document": plain(document) | {"complete": document.status is DocumentStatus.COMPLETED},
         "totals": {
             "pages": document.pages,
             "completed": document.completed_count,
@@ -73,10 +74,8 @@ def manifest(document: DocumentView, pages: Sequence[PageView], attempts: Sequen
 
 
 def _page_entry(page: PageView, attempts: Sequence[AttemptView]) -> dict[str, Any]:
-    entry = as_json(page)
+    entry: dict[str, Any] = plain(page)
     del entry["content"], entry["worker_id"], entry["next_run_at"]
     entry["characters"] = len(page.content)
-    entry["attempts"] = [
-        {k: v for k, v in as_json(attempt).items() if k not in {"text", "page"}} for attempt in attempts
-    ]
+    entry["attempts"] = [{k: v for k, v in plain(attempt).items() if k not in {"text", "page"}} for attempt in attempts]
     return entry

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,11 +9,12 @@ import structlog
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import FREE, Claim, Owner, held_by
+from pipeline.engine.views import view_of
 from pipeline.flows.documents import files, queries
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.rules.result import manifest, merge_markdown
 from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus
-from pipeline.flows.documents.views import DocumentView, PageView, document_view
+from pipeline.flows.documents.views import DocumentView, PageView
 from pipeline.flows.documents.work import stage
 from pipeline.flows.documents.work.split import ClaimLost
 from pipeline.storage.context import Context
@@ -60,7 +60,7 @@ def _merge(context: Context, document: Any, claim: Claim) -> None:
         "updated_at": now,
         "error": None,
     }
-    after = replace(_after(document, values), status=status, worker_id=None)
+    after = view_of(DocumentView, document, **values, status=status, worker_id=None)
     facts = manifest(after, pages, queries.attempts(context, document.id))
 
     def commit(session: Session) -> None:
@@ -86,7 +86,3 @@ def _with_tables(pages: Sequence[PageView]) -> list[int]:
     """Pages that begin or end with a table: of others nobody asks where it stands."""
     tables = ("|", "<table>"), ("|", "</table>")
     return [page.page for page in pages if page.content.startswith(tables[0]) or page.content.endswith(tables[1])]
-
-
-def _after(document: Any, values: dict[str, Any]) -> DocumentView:
-    return replace(document_view(document), **values)
