@@ -8,13 +8,12 @@ from typing import Any
 
 from celery import Signature, chain
 
+from pipeline.engine.settled import Settled
 from pipeline.flows.music import FLOW, plan, queries, recovery
 from pipeline.flows.music.plan import BatchLaunch
 from pipeline.flows.music.routes import queue_of
 from pipeline.flows.music.states import Mode, Step
-from pipeline.flows.music.work import enqueue as enqueuing
-from pipeline.flows.music.work import sync as run_sync
-from pipeline.flows.music.work.batch import Settled
+from pipeline.flows.music.work import selection, sync
 from pipeline.flows.music.work.step import StepWork
 from pipeline.providers import gates
 from pipeline.settings import Settings
@@ -59,14 +58,14 @@ def canvas(settings: Settings, batch: BatchLaunch) -> Signature:
 @app.task(name="music.sync", bind=True, ignore_result=True)
 def sync_library(self: Any, run_id: str) -> None:
     """SYNCING → ENQUEUING."""
-    TASKS.wake_in(run_sync.sync_run(get_context(), run_id, owner(self)))
+    TASKS.wake_in(sync.sync_run(get_context(), run_id, owner(self)))
     _go_on(run_id)
 
 
 @app.task(name="music.enqueue", ignore_result=True)
 def enqueue(run_id: str) -> None:
     """ENQUEUING → RUNNING."""
-    enqueuing.enqueue(get_context(), run_id)
+    selection.enqueue(get_context(), run_id)
     _go_on(run_id)
 
 
@@ -97,7 +96,7 @@ def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Se
     with StepWork(context, batch_id, owner(task), guarded) as work:
         settled = step(work)
         unit = work.unit
-    if not settled.go_on:
+    if not settled.again:
         # The chain ends here: what follows is launched from the row, when there is something to follow.
         task.request.chain = None
     if unit is None:
@@ -105,7 +104,7 @@ def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Se
     if guarded is not None:
         recovery.reflect_breakers(context)
     TASKS.wake_in(settled.retry_in_s)
-    if not settled.go_on:
+    if not settled.again:
         _go_on(unit.run_id)
 
 

@@ -9,15 +9,14 @@ from sqlalchemy import insert, select, update
 
 from pipeline.engine import live
 from pipeline.engine.claims import Owner
-from pipeline.flows.music import plan as launching
-from pipeline.flows.music import recovery, routes, service
+from pipeline.engine.settled import Settled
+from pipeline.flows.music import plan, recovery, routes, service
 from pipeline.flows.music.models import BATCHES, SONGS
 from pipeline.flows.music.plan import BatchLaunch
 from pipeline.flows.music.service import StartOptions
 from pipeline.flows.music.states import Mode, Step
-from pipeline.flows.music.work import enqueue, sync
-from pipeline.flows.music.work import step as analysing
-from pipeline.flows.music.work.batch import Settled
+from pipeline.flows.music.work import selection, sync
+from pipeline.flows.music.work.step import StepWork
 from pipeline.providers import gates
 from pipeline.storage.context import Context
 from tests.support.provider_server import ProviderServer
@@ -74,12 +73,12 @@ class Driver:
         queue = queue or routes.queue_of(self.context.settings, mode, step)
         holder = uuid4().hex
         guarded = gates.guarded_call(self.context, queue, holder)
-        act: Callable[[analysing.StepWork], Settled] = {
-            Step.METADATA: analysing.StepWork.metadata, Step.REPAIR: analysing.StepWork.metadata,
-            Step.EMBED: analysing.StepWork.embed, Step.SAVE: analysing.StepWork.save,
+        act: Callable[[StepWork], Settled] = {
+            Step.METADATA: StepWork.metadata, Step.REPAIR: StepWork.metadata,
+            Step.EMBED: StepWork.embed, Step.SAVE: StepWork.save,
         }[step]  # fmt: skip
         self.steps.append((batch_id, step))
-        with analysing.StepWork(self.context, batch_id, Owner(worker, f"{holder}:0"), guarded) as work:
+        with StepWork(self.context, batch_id, Owner(worker, f"{holder}:0"), guarded) as work:
             return act(work)
 
     def chain(self, batch: BatchLaunch) -> None:
@@ -90,20 +89,20 @@ class Driver:
             if step is Step.EMBED and batch.mode is Mode.METADATA:
                 continue
             queue = batch.queue if step is first else ""
-            if not self.step(batch.id, batch.mode, step, queue=queue).go_on:
+            if not self.step(batch.id, batch.mode, step, queue=queue).again:
                 return
 
     def run(self, run_id: str, launches: int = 100) -> None:
         """Everything that is to be done, until the run has ended or waits."""
         for _ in range(launches):
-            plan = launching.plan(self.context, run_id)
-            if plan.sync:
+            due = plan.plan(self.context, run_id)
+            if due.sync:
                 sync.sync_run(self.context, run_id, Owner("w", uuid4().hex))
-            if plan.enqueue:
-                enqueue.enqueue(self.context, run_id)
-            for batch in plan.batches:
+            if due.enqueue:
+                selection.enqueue(self.context, run_id)
+            for batch in due.batches:
                 self.chain(batch)
-            if plan.ended or not (plan.sync or plan.enqueue or plan.batches):
+            if due.ended or not (due.sync or due.enqueue or due.batches):
                 return
 
     def skip_waits(self) -> None:

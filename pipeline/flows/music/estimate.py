@@ -1,6 +1,6 @@
 """A dry run: what a run would ask of the providers, what that costs, and how long the limits make it take.
 
-Writes nothing. Tokens are estimated, four characters each; what a description takes was measured on real replies.
+Writes nothing. Tokens are estimated at four characters each; the figures below were measured on real replies.
 """
 
 import json
@@ -11,7 +11,6 @@ from sqlalchemy import func, or_, select
 
 from pipeline.engine.gate import Unit
 from pipeline.engine.limits import parse_windows
-from pipeline.flows.music import runs
 from pipeline.flows.music.library import sync
 from pipeline.flows.music.live import BATCH_SIZE_SETTING
 from pipeline.flows.music.models import SONGS
@@ -20,24 +19,25 @@ from pipeline.flows.music.rules.prompts import SYSTEM
 from pipeline.flows.music.rules.schemas import REPLY_SCHEMA
 from pipeline.flows.music.service import StartOptions, check
 from pipeline.flows.music.states import Mode, SongStatus, Step
-from pipeline.flows.music.vectors import space_of
+from pipeline.flows.music.vectors import vector_space
 from pipeline.flows.music.views import Estimate
+from pipeline.flows.music.work.selection import needs_vector_only, wanted_songs
 from pipeline.providers import gates, registry
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
 CHARS_A_TOKEN = 4
 SONG_TOKENS = 35
-"""A song in a prompt: id, title, artist."""
+"""Of a song in a prompt: id, title, artist."""
 ANSWER_TOKENS = 260
-"""What a model says about a song."""
+"""Of an answer about a song."""
 TEXT_TOKENS = 180
-"""What is embedded of a song."""
+"""Of the text that is embedded for a song."""
 
 
 @dataclass(frozen=True)
-class Work:
-    """Songs to describe, and songs that have their metadata, with the characters of their texts to embed."""
+class Demand:
+    """Songs to describe, and songs that only need a vector, with the characters of their texts to embed."""
 
     described: int
     vectors_only: int
@@ -81,16 +81,16 @@ def estimate(context: Context, options: StartOptions) -> Estimate:
     settings = context.settings
     check(settings, options)
     size = int(gates.live_values(context)[BATCH_SIZE_SETTING].value)
-    work = _work(context, options)
-    calls = {name: found for name, found in _calls(settings, options.mode, work, size).items() if found.count}
+    demand = _demand(context, options)
+    calls = {name: found for name, found in _calls(settings, options.mode, demand, size).items() if found.count}
     costs = {name: found.cost(settings) for name, found in calls.items()}
     priced = [cost for cost in costs.values() if cost is not None]
     ceilings = _ceilings(context, calls)
     by_step = {step: queue_of(settings, options.mode, step) for step in (Step.METADATA, Step.EMBED)}
     counted = {step: calls[name].count if name in calls else 0 for step, name in by_step.items()}
     return Estimate(
-        mode=options.mode, songs=work.described + work.vectors_only, new_songs=min(work.new, work.described),
-        batches=math.ceil(work.described / size) + math.ceil(work.vectors_only / size),
+        mode=options.mode, songs=demand.described + demand.vectors_only, new_songs=min(demand.new, demand.described),
+        batches=math.ceil(demand.described / size) + math.ceil(demand.vectors_only / size),
         metadata_calls=counted[Step.METADATA], embedding_calls=counted[Step.EMBED],
         input_tokens=sum(found.tokens_in for found in calls.values()),
         output_tokens=sum(found.tokens_out for found in calls.values()),
@@ -101,56 +101,56 @@ def estimate(context: Context, options: StartOptions) -> Estimate:
     )  # fmt: skip
 
 
-def _work(context: Context, options: StartOptions) -> Work:
-    """The songs of a run; within its limit, those that need vectors alone come first."""
+def _demand(context: Context, options: StartOptions) -> Demand:
+    """The songs of a run; within its limit, those that only need a vector come first."""
     left = math.inf if options.limit is None else options.limit
     new = 0 if options.skip_sync or options.mode is Mode.EMBEDDING else sync.preview(context)
-    count, chars = _waiting(context, options, only_vectors=True)
+    count, chars = _wanted(context, options, vectors_only=True)
     vectors_only = int(min(count, left))
     described = 0.0
     if options.mode is not Mode.EMBEDDING:
-        described = min(_waiting(context, options, only_vectors=False)[0] + new, left - vectors_only)
-    return Work(int(described), vectors_only, chars * vectors_only // count if count else 0, new)
+        described = min(_wanted(context, options, vectors_only=False)[0] + new, left - vectors_only)
+    return Demand(int(described), vectors_only, chars * vectors_only // count if count else 0, new)
 
 
-def _waiting(context: Context, options: StartOptions, *, only_vectors: bool) -> tuple[int, int]:
+def _wanted(context: Context, options: StartOptions, *, vectors_only: bool) -> tuple[int, int]:
     """(songs, characters of their texts)."""
-    which = runs.only_vectors(options.mode)
-    waiting = runs.waiting_songs(options.mode, space_of(context.settings))
+    wanted = wanted_songs(options.mode, vector_space(context.settings))
     if options.failed and options.mode is not Mode.EMBEDDING:
-        back = (SONGS.c.status == SongStatus.FAILED) & SONGS.c.missing_since.is_(None) & SONGS.c.batch_id.is_(None)
-        waiting = or_(waiting, back)
+        failed = (SONGS.c.status == SongStatus.FAILED) & SONGS.c.missing_since.is_(None) & SONGS.c.batch_id.is_(None)
+        wanted = or_(wanted, failed)
+    which = needs_vector_only(options.mode)
     chars = func.coalesce(func.sum(func.length(SONGS.c.vector_text)), 0)
-    query = select(func.count(), chars).where(waiting, which if only_vectors else ~which)
+    query = select(func.count(), chars).where(wanted, which if vectors_only else ~which)
     with context.db.read() as session:
-        found = session.execute(query).one()
-    return int(found[0]), int(found[1])
+        songs, characters = session.execute(query).one()
+    return int(songs), int(characters)
 
 
-def _calls(settings: Settings, mode: Mode, work: Work, size: int) -> dict[str, Calls]:
-    """By queue. A batch makes one call a step."""
+def _calls(settings: Settings, mode: Mode, demand: Demand, size: int) -> dict[str, Calls]:
+    """By queue. Each step of a batch is one call."""
     music = settings.music
-    batches = math.ceil(work.described / size)
+    batches = math.ceil(demand.described / size)
     found = {}
     if mode is not Mode.EMBEDDING:
         overhead = (len(SYSTEM) + len(json.dumps(REPLY_SCHEMA))) // CHARS_A_TOKEN
         found[queue_of(settings, mode, Step.METADATA)] = Calls(
             music.provider, registry.model_name(settings, music.provider, music.model), batches,
-            batches * overhead + work.described * SONG_TOKENS, work.described * ANSWER_TOKENS,
+            batches * overhead + demand.described * SONG_TOKENS, demand.described * ANSWER_TOKENS,
         )  # fmt: skip
     if music.embeddings_provider and mode is not Mode.METADATA:
-        new_texts = work.described if mode is Mode.FULL else 0
+        new_texts = demand.described if mode is Mode.FULL else 0
         found[queue_of(settings, mode, Step.EMBED)] = Calls(
             music.embeddings_provider,
             registry.model_name(settings, music.embeddings_provider, music.embeddings_model),
-            math.ceil(work.vectors_only / size) + (batches if mode is Mode.FULL else 0),
-            work.chars // CHARS_A_TOKEN + new_texts * TEXT_TOKENS,
+            math.ceil(demand.vectors_only / size) + (batches if mode is Mode.FULL else 0),
+            demand.chars // CHARS_A_TOKEN + new_texts * TEXT_TOKENS,
         )  # fmt: skip
     return found
 
 
 def _ceilings(context: Context, calls: dict[str, Calls]) -> dict[str, Ceilings]:
-    """The limits in force that these calls meet: each queue's, and each provider's over all its queues."""
+    """The limits in force for these calls: each queue's, and each provider's over all its queues."""
     live = gates.live_values(context)
     found: dict[str, Ceilings] = {}
     for name, made in calls.items():
@@ -162,7 +162,7 @@ def _ceilings(context: Context, calls: dict[str, Calls]) -> dict[str, Ceilings]:
 
 
 def least_s(calls: int, limits: str, tokens: int = 0) -> float:
-    """The least time in which these limits let so many calls, with so many tokens, begin."""
+    """The least time in which these limits let this many calls, with this many tokens, begin."""
     waits = [0.0]
     for window in parse_windows(limits) if calls else []:
         used = calls if window.unit is Unit.REQUESTS else tokens

@@ -10,8 +10,8 @@ from pipeline.engine.metrics import count_by
 from pipeline.engine.presence import Presence
 from pipeline.engine.views import view_of
 from pipeline.flows.music.models import BATCHES, RUNS, SONGS
-from pipeline.flows.music.routes import Routes, routes
-from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus, Step
+from pipeline.flows.music.routes import Routes, current_routes, needed_queues
+from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus
 from pipeline.flows.music.views import BatchView, MusicStatus, RunView, SongView, song_view
 from pipeline.providers import gates
 from pipeline.storage.context import Context
@@ -116,25 +116,23 @@ def status(context: Context) -> MusicStatus:
 
 
 def _surroundings(context: Context, run: RunView | None) -> tuple[bool, str, str]:
-    """(whether a worker runs, what closes the gates that the run needs, who stands in for its provider)."""
+    """(whether a worker runs, which gates that the run needs are closed, who stands in for its provider)."""
     if not context.online:
         return False, "", ""
     try:
         alive = bool(Presence(context.redis).alive())
         if run is None or run.outcome is not None:
             return alive, "", ""
-        open_to = routes(context)
-        return alive, _closed(context, run, open_to), open_to.stand_in if run.mode is not Mode.EMBEDDING else ""
+        routes = current_routes(context)
+        return alive, _closed_gates(context, run, routes), routes.stand_in if run.mode is not Mode.EMBEDDING else ""
     except RedisError:
         return False, "", ""
 
 
-def _closed(context: Context, run: RunView, open_to: Routes) -> str:
-    steps = {Mode.FULL: [Step.METADATA, Step.EMBED], Mode.METADATA: [Step.METADATA], Mode.EMBEDDING: [Step.EMBED]}
+def _closed_gates(context: Context, run: RunView, routes: Routes) -> str:
     known = gates.gated_queues(context.settings)
-    names = {open_to.queue(run.mode, step) for step in steps[run.mode]} & known.keys()
     found: list[str] = []
-    for name in sorted(names):
+    for name in sorted(needed_queues(routes, run.mode) & known.keys()):
         closed = gates.gate(context, known[name]).look().closed
         if closed:
             by, left_s, reason = closed

@@ -10,9 +10,9 @@ from pipeline.storage.context import Context
 
 CONTROL = "control"
 """Work that takes a moment and calls nobody."""
-WRITING = (Step.METADATA, Step.REPAIR)
-"""Steps that ask the provider of metadata. Another may stand in there; vectors of another model are never mixed in,
-for they could not be compared with those that there are."""
+METADATA_STEPS = (Step.METADATA, Step.REPAIR)
+"""Steps for which a fallback may stand in. Embedding waits for its own provider: vectors of another model could not be
+compared with those that are there."""
 
 
 def queue_of(settings: Settings, mode: Mode, step: Step) -> str:
@@ -28,16 +28,14 @@ def queue_of(settings: Settings, mode: Mode, step: Step) -> str:
 
 @dataclass(frozen=True)
 class Routes:
-    """Where messages go now. `writer`: who writes metadata now; `shut`: queues behind an open breaker."""
+    """Where messages go now. `stand_in`: who writes metadata instead of the configured provider, or empty.
+
+    `shut`: queues behind an open breaker.
+    """
 
     settings: Settings
-    writer: str
+    stand_in: str
     shut: frozenset[str]
-
-    @property
-    def stand_in(self) -> str:
-        """Who writes metadata instead of the provider that is configured; empty: nobody."""
-        return "" if self.writer == self.settings.music.provider else self.writer
 
     @property
     def queues(self) -> list[str]:
@@ -47,27 +45,32 @@ class Routes:
 
     def queue(self, mode: Mode, step: Step) -> str:
         """The queue for a step of a batch: the stand-in's while the provider's breaker is open."""
-        if self.stand_in and step in WRITING:
+        if self.stand_in and step in METADATA_STEPS:
             return fallbacks.stand_in_queue(self.stand_in)
         return queue_of(self.settings, mode, step)
 
-    def astray(self, queue: str, mode: Mode, step: Step) -> bool:
-        """Whether a message that waits in `queue` waits behind an open breaker, while another queue is open to it."""
-        return step in WRITING and queue in self.shut and queue != self.queue(mode, step)
+    def should_move(self, queue: str, mode: Mode, step: Step) -> bool:
+        """Whether a message waits in `queue` behind an open breaker, while another queue would take it."""
+        return step in METADATA_STEPS and queue in self.shut and queue != self.queue(mode, step)
 
 
-def routes(context: Context) -> Routes:
-    """Where messages go now, by the breakers."""
+def current_routes(context: Context) -> Routes:
+    """Where messages go now, as the breakers stand."""
     settings = context.settings
-    own = settings.music.provider
+    own, other = settings.music.provider, fallback_of(settings)
     writer = fallbacks.stand_in(context, own, "text", local=False) if own else own
     shut: set[str] = set()
     if own and gates.is_open(context, own, "text"):
         shut |= {METADATA_GENERATION, METADATA_ONLY}
-    other = fallback_of(settings)
     if other and gates.is_open(context, other, fallbacks.STAND_IN_CAPABILITY):
         shut.add(fallbacks.stand_in_queue(other))
-    return Routes(settings, writer, frozenset(shut))
+    return Routes(settings, "" if writer == own else writer, frozenset(shut))
+
+
+def needed_queues(routes: Routes, mode: Mode) -> set[str]:
+    """The queues that a run of this mode needs now."""
+    steps = {Mode.METADATA: [Step.METADATA], Mode.EMBEDDING: [Step.EMBED]}.get(mode, [Step.METADATA, Step.EMBED])
+    return {routes.queue(mode, step) for step in steps}
 
 
 def fallback_of(settings: Settings) -> str:
@@ -76,7 +79,7 @@ def fallback_of(settings: Settings) -> str:
     return profile.fallback if profile is not None and profile.fallback != LOCAL else ""
 
 
-def writer_of(settings: Settings, queue: str) -> tuple[str, str]:
+def metadata_provider(settings: Settings, queue: str) -> tuple[str, str]:
     """(provider, model) that a message from this queue asks for metadata; a stand-in is asked by its own model."""
     provider = gates.gated_queues(settings)[queue].provider
     return provider, settings.music.model if provider == settings.music.provider else ""

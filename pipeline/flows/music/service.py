@@ -21,7 +21,6 @@ from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.routes import fallback_of
 from pipeline.flows.music.states import (
     BATCH,
-    LIVE,
     SONG,
     BatchEvent,
     BatchStatus,
@@ -148,29 +147,11 @@ def stop(context: Context) -> RunView:
         run, now = _active(session), datetime.now(UTC)
         runs.end(session, run, PipelineEvent.STOP, "stopped", now)
         idle = and_(BATCHES.c.run_id == run.id, BATCHES.c.status.in_([BatchStatus.PENDING, BatchStatus.QUEUED]))
-        result.release_unpaid(session, idle, now)
-        result.release(session, list(session.execute(select(BATCHES.c.id).where(idle)).scalars()), now)
+        result.cancel_unpaid(session, idle, now)
+        result.cancel(session, list(session.execute(select(BATCHES.c.id).where(idle)).scalars()), now)
         return _view(session, run.id)
 
     return context.db.run(work)
-
-
-def reflect_breaker(context: Context, *, is_open: bool) -> None:
-    """Let the run's state say whether a breaker of its providers is open."""
-    event = PipelineEvent.BREAK if is_open else PipelineEvent.MEND
-    shown = PipelineState.RUNNING if is_open else PipelineState.BREAKER
-    with context.db.read() as session:
-        found = session.execute(select(RUNS.c.id).where(RUNS.c.active == 1, RUNS.c.status == shown)).first()
-    if found is None:
-        return
-
-    def work(session: Session) -> None:
-        run = runs.lock_active(session)
-        if run is not None and run.status == shown and run.status in LIVE:
-            runs.move(session, run, event, datetime.now(UTC))
-
-    context.db.run(work)
-    log.info("music.breaker", open=is_open)
 
 
 def prune(context: Context, keep: int = 1000) -> int:

@@ -1,8 +1,21 @@
-"""Who makes vectors of songs, and what they are called: only vectors of one space can be compared."""
+"""Vectors of songs: who makes them, in which space (only vectors of one space can be compared), and where they go."""
 
+import json
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+from pipeline.flows.music.models import SONGS
 from pipeline.providers import registry
 from pipeline.providers.protocols import Embeddings
 from pipeline.settings import LOCAL, Settings
+from pipeline.storage import vectors
+
+KIND = "song"
+"""Of the items in the vector store."""
 
 
 def embeddings(settings: Settings) -> Embeddings:
@@ -11,12 +24,27 @@ def embeddings(settings: Settings) -> Embeddings:
     return registry.embeddings(settings, music.embeddings_provider or LOCAL, music.embeddings_model)
 
 
-def space_of(settings: Settings) -> str:
+def vector_space(settings: Settings) -> str:
     """Provider and model of the vectors that are made now."""
-    made_by = embeddings(settings)
-    return f"{made_by.name}:{made_by.model}"
+    maker = embeddings(settings)
+    return f"{maker.name}:{maker.model}"
 
 
 def is_lexical(settings: Settings) -> bool:
     """Whether vectors know words only: no provider of embeddings is configured."""
     return not settings.music.embeddings_provider
+
+
+def paid_vectors(batch: Any) -> dict[int, vectors.Floats]:
+    """A batch's stored vectors, by song id."""
+    ids: list[int] = json.loads(batch.vector_ids) if batch.vector_ids else []
+    return dict(zip(ids, vectors.unpack(batch.vectors, len(ids)), strict=True)) if ids else {}
+
+
+def keep_vectors(session: Session, batch: Any, members: Collection[int], now: datetime) -> set[int]:
+    """Give a batch's paid vectors to those of its songs that are still in it; their ids."""
+    found = {song_id: vector for song_id, vector in paid_vectors(batch).items() if song_id in members}
+    vectors.upsert(session, KIND, batch.vector_model, found.items(), now)
+    if found:
+        session.execute(update(SONGS).where(SONGS.c.id.in_(list(found))).values(vector_model=batch.vector_model))
+    return set(found)

@@ -12,7 +12,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
 from pipeline.flows.music import plan, queries, recovery, search
 from pipeline.flows.music.states import Mode, Step
-from pipeline.flows.music.work import batch as batches
+from pipeline.flows.music.work.batch import claim, policy
 from pipeline.flows.music.work.step import StepWork
 from pipeline.providers import gates, spend
 from pipeline.settings import ProviderProfile
@@ -82,8 +82,8 @@ def test_failed_embedding_never_pays_for_metadata_again(driver: Driver, provider
 
 
 def test_transient_errors_wait_five_and_ten_seconds(driver: Driver, provider: ProviderServer) -> None:
-    assert batches.policy(driver.context).backoff_s == (5.0, 10.0)
-    assert batches.policy(driver.context).max_attempts == 3
+    assert policy(driver.context).backoff_s == (5.0, 10.0)
+    assert policy(driver.context).max_attempts == 3
 
 
 def test_rate_limit_releases_the_batch_without_an_attempt_and_shows_the_breaker(
@@ -114,8 +114,8 @@ def test_killed_worker_s_batch_resumes_at_its_step(driver: Driver, provider: Pro
     run_id = driver.start()
     driver.run(run_id, launches=1)
     (batch,) = plan.plan(driver.context, run_id).batches
-    assert driver.step(batch.id, batch.mode, Step.METADATA).go_on
-    assert batches.claim(driver.context, batch.id, (Step.EMBED,), Owner("dead", "r:0")) is not None
+    assert driver.step(batch.id, batch.mode, Step.METADATA).again
+    assert claim(driver.context, batch.id, (Step.EMBED,), Owner("dead", "r:0")) is not None
     driver.lose_worker("dead")
     driver.run(run_id)
     assert (calls(provider, CHAT), calls(provider, EMBED)) == (1, 1)
@@ -128,7 +128,7 @@ def test_batch_that_kills_its_worker_three_times_fails(driver: Driver) -> None:
     driver.run(run_id, launches=1)
     for n in range(3):
         (batch,) = plan.plan(driver.context, run_id).batches
-        assert batches.claim(driver.context, batch.id, (Step.METADATA,), Owner("dead", f"{n}:0"))
+        assert claim(driver.context, batch.id, (Step.METADATA,), Owner("dead", f"{n}:0"))
         driver.lose_worker("dead")
     assert set(states(driver.context).values()) == {"FAILED"}
     assert plan.plan(driver.context, run_id).ended
@@ -145,7 +145,7 @@ def test_late_result_of_a_lost_claim_is_discarded_but_traced(driver: Driver, pro
         return songs.answer(record)
 
     provider.script.answer = taken_away
-    assert not driver.step(batch.id, batch.mode, Step.METADATA, worker="slow").held
+    assert not driver.step(batch.id, batch.mode, Step.METADATA, worker="slow").done
     assert batch_rows(driver.context)[0].analysis is None
     with driver.context.db.read() as session:
         assert len(session.execute(select(AiCall.id)).all()) == 1
@@ -214,12 +214,12 @@ def test_message_delivered_again_while_its_call_is_under_way_pays_nothing(
             if not is_first:
                 return False
             with StepWork(driver.context, batch.id, owner, guarded) as work:
-                return work.metadata().held
+                return work.metadata().done
 
     def delivered_again(record: Record) -> str:
         assert not perform(delivery), "the same process is at it"
         elsewhere = Owner("another worker", "one:")
-        assert batches.claim(driver.context, batch.id, (Step.METADATA,), elsewhere) is None, "who is at it may live"
+        assert claim(driver.context, batch.id, (Step.METADATA,), elsewhere) is None, "who is at it may live"
         return songs.answer(record)
 
     provider.script.answer = delivered_again
@@ -235,9 +235,9 @@ def test_message_delivered_again_after_its_process_died_is_taken_up_at_once(
     driver.run(run_id, launches=1)
     (batch,) = plan.plan(driver.context, run_id).batches
     owner = Owner("w", "one:")
-    assert batches.claim(driver.context, batch.id, (Step.METADATA,), owner)
+    assert claim(driver.context, batch.id, (Step.METADATA,), owner)
     with StepWork(driver.context, batch.id, owner, gates.guarded_call(driver.context, batch.queue, "h")) as work:
-        assert work.metadata().held
+        assert work.metadata().done
     assert calls(provider, CHAT) == 1
 
 

@@ -74,7 +74,7 @@ def test_message_that_waits_behind_the_breaker_is_sent_to_the_fallback_at_once(
     driver.chain(again)
     # The breaker closed meanwhile, and the message that waited there comes: there is nothing to do for it any more.
     gates.breaker(driver.context, "ai:text").close()
-    assert not driver.step(sent.id, sent.mode, Step.METADATA, queue=sent.queue).held
+    assert not driver.step(sent.id, sent.mode, Step.METADATA, queue=sent.queue).done
     driver.run(run_id)
     assert (calls(provider, CHAT), calls(other, CHAT)) == (0, 1)
     assert set(states(driver.context).values()) == {"COMPLETED"}

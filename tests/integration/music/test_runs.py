@@ -38,9 +38,9 @@ def test_pause_holds_resume_goes_on_and_stop_keeps_what_was_paid_for(driver: Dri
     run_id = driver.start()
     driver.run(run_id, launches=1)
     (batch,) = plan.plan(driver.context, run_id).batches
-    assert driver.step(batch.id, batch.mode, Step.METADATA).go_on
+    assert driver.step(batch.id, batch.mode, Step.METADATA).again
     service.pause(driver.context)
-    assert not driver.step(batch.id, batch.mode, Step.EMBED).held
+    assert not driver.step(batch.id, batch.mode, Step.EMBED).done
     assert plan.plan(driver.context, run_id).batches == []
     assert queries.status(driver.context).is_paused
     service.resume(driver.context)
@@ -64,7 +64,7 @@ def test_stop_while_a_call_is_under_way_keeps_its_result(driver: Driver, provide
         return songs.answer(record)
 
     provider.script.answer = stopped_meanwhile
-    assert not driver.step(batch.id, batch.mode, Step.METADATA).go_on
+    assert not driver.step(batch.id, batch.mode, Step.METADATA).again
     found = queries.songs(driver.context)
     assert {song.status for song in found} == {"PENDING"}
     assert all(song.vector_text for song in found)
@@ -85,6 +85,14 @@ def test_limit_takes_so_many_songs_and_no_more(driver: Driver) -> None:
     add_songs(driver.context, 30)
     driver.run(driver.start(limit=12))
     assert list(states(driver.context).values()).count("COMPLETED") == 12
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(25, [10, 10, 5]), (0, [])])
+def test_batches_have_the_size_and_the_last_one_the_rest(driver: Driver, count: int, sizes: list[int]) -> None:
+    if count:
+        add_songs(driver.context, count)
+    driver.run(driver.start(), launches=1)
+    assert [len(json.loads(row.song_ids)) for row in batch_rows(driver.context)] == sizes
 
 
 def test_lanes_and_batch_size_follow_the_live_settings(driver: Driver) -> None:

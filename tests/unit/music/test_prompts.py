@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from pipeline.engine.states import IllegalTransition
-from pipeline.flows.music.rules.prompts import SongFacts, chunks, findings, prompt, repair_prompt, to_embed, vector_text
+from pipeline.flows.music.rules.findings import song_columns, to_embed, vector_text
+from pipeline.flows.music.rules.prompts import SongFacts, prompt, repair_prompt
 from pipeline.flows.music.rules.schemas import Analysis, dump, load, matched, read_reply
 from pipeline.flows.music.states import PIPELINE, Mode, PipelineEvent, PipelineState, Step, step_after_metadata
 from pipeline.providers.replies import BadReply
@@ -19,17 +20,17 @@ def one(**changes: Any) -> Analysis:
 
 
 def test_description_tags_and_mood_follow_the_formulas_of_the_source() -> None:
-    found = findings(one(), SONG)
-    assert found.description == "Sound of Rain.\n\n[Imagery] Image of Rain."
-    assert found.tags == [*found.tags[:2], "#Genre:Ambient", "Rain", "Night drive", "#Spectrum:Full"]
-    assert found.mood == found.tags[0]
-    assert json.loads(found.columns()["tags"]) == found.tags
+    found = song_columns(one(), SONG)
+    tags = json.loads(found["tags"])
+    assert found["description"] == "Sound of Rain.\n\n[Imagery] Image of Rain."
+    assert tags == [*tags[:2], "#Genre:Ambient", "Rain", "Night drive", "#Spectrum:Full"]
+    assert found["mood"] == tags[0]
 
 
 def test_no_mood_is_called_unknown_and_empty_tags_leave_no_trace() -> None:
     tags = {"mood_coord": [], "objects": None, "scene_tag": None, "spectrum": "", "energy": None}
-    found = findings(one(embedding_tags=tags), SONG)
-    assert (found.mood, found.tags, found.energy_level) == ("Unknown", [], None)
+    found = song_columns(one(embedding_tags=tags), SONG)
+    assert (found["mood"], json.loads(found["tags"]), found["energy_level"]) == ("Unknown", [], None)
 
 
 def test_vector_text_names_song_and_findings_and_is_empty_where_the_model_says_nothing() -> None:
@@ -98,11 +99,6 @@ def test_prompt_holds_ids_titles_and_artists_alone() -> None:
     assert again.startswith(prompt([SONG]))
     assert "{bad" in again
     assert "no JSON" in again
-
-
-def test_batches_have_the_size_and_the_last_one_the_rest() -> None:
-    assert chunks(25, 10) == [10, 10, 5]
-    assert chunks(0, 10) == []
 
 
 def test_steps_follow_the_mode() -> None:

@@ -1,4 +1,4 @@
-"""The steps of a batch: ask for metadata, mend a reply, embed, save. Source 002, section 2.E.
+"""The steps of a batch: ask for metadata, repair a reply, embed, save. Source 002, section 2.E.
 
 One message, one call: each step that is paid for stores its result before the next one begins.
 """
@@ -10,17 +10,21 @@ from typing import Any
 
 import structlog
 from redis import RedisError
+from sqlalchemy import select
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.guarded_call import GuardedCall
-from pipeline.flows.music import vectors as spaces
-from pipeline.flows.music.routes import writer_of
-from pipeline.flows.music.rules.prompts import SYSTEM, SongFacts, prompt, repair_prompt, to_embed, vector_text
+from pipeline.engine.settled import Settled
+from pipeline.flows.music.models import SONGS
+from pipeline.flows.music.routes import metadata_provider
+from pipeline.flows.music.rules.findings import to_embed, vector_text
+from pipeline.flows.music.rules.prompts import SYSTEM, SongFacts, prompt, repair_prompt
 from pipeline.flows.music.rules.schemas import REPLY_SCHEMA, Analysis, dump, load, matched, read_reply, usable
 from pipeline.flows.music.states import Mode, Step, step_after_metadata
-from pipeline.flows.music.work import batch, result
-from pipeline.flows.music.work.batch import BatchUnit, Settled, message_of
+from pipeline.flows.music.vectors import embeddings, is_lexical, vector_space
+from pipeline.flows.music.work import batch
+from pipeline.flows.music.work.batch import BatchUnit
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
 from pipeline.providers.replies import BadReply, clean
@@ -43,7 +47,6 @@ class StepWork:
         self._batch_id = batch_id
         self._owner = owner
         self._guarded = guarded
-        self._queue = guarded.gate.queue if guarded is not None else ""
         self._tracer = Tracer(guarded)
         self.unit: BatchUnit | None = None
 
@@ -56,7 +59,7 @@ class StepWork:
                 self._guarded.leave()
 
     def metadata(self) -> Settled:
-        """Ask about the songs, or, where the reply to that was no use, ask for it to be mended."""
+        """Ask about the songs, or, if the reply to that was of no use, for a repair of it."""
         return self._step((Step.METADATA, Step.REPAIR), self._metadata)
 
     def embed(self) -> Settled:
@@ -65,28 +68,32 @@ class StepWork:
 
     def save(self) -> Settled:
         """Write what was found to the songs."""
-        return self._step((Step.SAVE,), self._save)
+        return self._step((Step.SAVE,), lambda unit: batch.settle(self._context, unit, None))
 
     def _step(self, steps: tuple[Step, ...], work: Callable[[BatchUnit], Settled]) -> Settled:
-        self.unit = batch.claim(self._context, self._batch_id, steps, self._owner)
-        if self.unit is None:
-            return Settled(held=False)
+        self.unit = unit = batch.claim(self._context, self._batch_id, steps, self._owner)
+        if unit is None:
+            return Settled()
         try:
-            settled = work(self.unit)
+            settled = work(unit)
         except UnitError as error:
-            settled = self._failed(self.unit, error)
+            settled = self._fail(unit, error)
         except PenstockError as error:
-            settled = self._failed(self.unit, UnitError(str(error), kind=ErrorKind.PERMANENT))
+            settled = self._fail(unit, UnitError(str(error), kind=ErrorKind.PERMANENT))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            log.exception("music.unexpected_error", batch=self.unit.id)
-            what = f"unexpected {type(error).__name__}: {message_of(error)}"
-            settled = self._failed(self.unit, UnitError(what, kind=ErrorKind.PERMANENT))
-        log.info("music.step", batch=self.unit.id, step=self.unit.step.value, held=settled.held, go_on=settled.go_on)
+            log.exception("music.unexpected_error", batch=unit.id)
+            what = f"unexpected {type(error).__name__}: {batch.message_of(error)}"
+            settled = self._fail(unit, UnitError(what, kind=ErrorKind.PERMANENT))
+        held = settled.status is not None
+        log.info("music.step", batch=unit.id, step=unit.step.value, held=held, go_on=settled.again)
         return settled
 
-    def _failed(self, unit: BatchUnit, error: UnitError, **values: Any) -> Settled:
+    def _fail(self, unit: BatchUnit, error: UnitError, **values: Any) -> Settled:
         log.warning("music.step_failed", batch=unit.id, step=unit.step.value, kind=str(error.kind), error=str(error))
-        return batch.failed(self._context, unit, error, self._tracer.trace, **values)
+        return batch.fail(self._context, unit, error, self._tracer.trace, **values)
+
+    def _settle(self, unit: BatchUnit, after: Step, **values: Any) -> Settled:
+        return batch.settle(self._context, unit, after, self._tracer.trace, **values)
 
     def _metadata(self, unit: BatchUnit) -> Settled:
         kept = load(unit.row.analysis)
@@ -96,76 +103,66 @@ class StepWork:
         if self._guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         settings = self._context.settings
-        provider, model = writer_of(settings, self._queue)
-        asked = registry.text(settings, provider, model)
-        mending = unit.step is Step.REPAIR
-        text = repair_prompt(wanted, unit.row.reply or "", unit.row.error or "") if mending else prompt(wanted)
-        operation = "repair_metadata" if mending else "batch_metadata"
+        provider, model = metadata_provider(settings, self._guarded.gate.queue)
+        writer = registry.text(settings, provider, model)
+        repairing = unit.step is Step.REPAIR
+        text = repair_prompt(wanted, unit.row.reply or "", unit.row.error or "") if repairing else prompt(wanted)
         answer = self._tracer.call(
-            "text", operation, asked.name, asked.model,
-            lambda: asked.complete(text, system=SYSTEM, json_schema=REPLY_SCHEMA),
+            "text", "repair_metadata" if repairing else "batch_metadata", writer.name, writer.model,
+            lambda: writer.complete(text, system=SYSTEM, json_schema=REPLY_SCHEMA),
         )  # fmt: skip
         return self._read(unit, kept, wanted, answer)
 
     def _read(self, unit: BatchUnit, kept: dict[int, Analysis], wanted: list[SongFacts], answer: Answer) -> Settled:
-        """Keep every valid answer; what lacks one is asked for once more, if the reply was broken, or goes back."""
+        """Keep every valid answer. Songs without one are asked for once more if the reply was broken, or go back."""
         problem = CUT if answer.truncated else ""
         try:
             analyses = read_reply(answer.text)
         except BadReply as bad:
             analyses, problem = usable(answer.text), problem or str(bad)
         found, ignored = matched(analyses, {song.server_id: song.id for song in wanted})
-        told = {"ignored": unit.row.ignored + ignored, "analysis_model": answer.model[:120]}
+        values = {"ignored": unit.row.ignored + ignored, "analysis_model": answer.model[:120]}
         if not problem or len(found) == len(wanted):
-            return self._described(unit, kept | found, reply=unit.row.reply, **told)
+            return self._described(unit, kept | found, reply=unit.row.reply, **values)
         log.warning("music.reply_unusable", batch=unit.id, problem=problem, usable=len(found))
-        told["reply"] = _both(unit.row.reply, clean(answer.text))
+        earlier, reply = unit.row.reply, clean(answer.text)
+        values["reply"] = reply if earlier in {None, reply} else f"{earlier}\n\n--- after a repair:\n\n{reply}"
         if unit.step is Step.METADATA and not answer.truncated:
-            told["analysis"] = dump(found) if found else None
-            return batch.step_done(self._context, unit, Step.REPAIR, self._tracer.trace, error=problem, **told)
+            return self._settle(unit, Step.REPAIR, error=problem, analysis=dump(found) if found else None, **values)
         if kept or found:
-            return self._described(unit, kept | found, **told)
-        what = problem if answer.truncated else f"the model's reply is no use, also after a repair: {problem}"
+            return self._described(unit, kept | found, **values)
+        what = problem if answer.truncated else f"the model's reply is of no use, even after a repair: {problem}"
         error = UnitError(what, kind=ErrorKind.PERMANENT, code="truncated" if answer.truncated else "bad_reply")
-        return self._failed(unit, error, **told)
+        return self._fail(unit, error, **values)
 
     def _described(self, unit: BatchUnit, found: dict[int, Analysis], **values: Any) -> Settled:
         """Store the metadata. Songs of the batch that are not in `found` go back when it is saved."""
         texts = any(vector_text(found[song.id], song) for song in unit.songs if song.id in found)
-        after = step_after_metadata(unit.mode, texts=texts)
-        return batch.step_done(self._context, unit, after, self._tracer.trace, analysis=dump(found), **values)
+        return self._settle(unit, step_after_metadata(unit.mode, texts=texts), analysis=dump(found), **values)
 
     def _embed(self, unit: BatchUnit) -> Settled:
         ids, texts = to_embed(self._texts(unit))
         if not texts:
-            return batch.step_done(self._context, unit, Step.SAVE, None)
-        made_by = spaces.embeddings(self._context.settings)
-        if spaces.is_lexical(self._context.settings):
-            made = made_by.embed(texts)
-        else:
-            made = self._tracer.call(
-                "embeddings", "embed_songs", made_by.name, made_by.model, lambda: made_by.embed(texts)
-            )  # fmt: skip
+            return self._settle(unit, Step.SAVE)
+        settings = self._context.settings
+        maker = embeddings(settings)
+        made = (
+            maker.embed(texts)
+            if is_lexical(settings)
+            else self._tracer.call("embeddings", "embed_songs", maker.name, maker.model, lambda: maker.embed(texts))
+        )
         if len(made.vectors) != len(ids):
             raise UnitError(f"{len(made.vectors)} vectors came for {len(ids)} texts", code="bad_reply")
-        return batch.step_done(
-            self._context, unit, Step.SAVE, self._tracer.trace, vectors=vectors.pack(made.vectors),
-            vector_ids=json.dumps(ids), vector_model=spaces.space_of(self._context.settings),
+        return self._settle(
+            unit, Step.SAVE, vectors=vectors.pack(made.vectors), vector_ids=json.dumps(ids),
+            vector_model=vector_space(settings),
         )  # fmt: skip
 
     def _texts(self, unit: BatchUnit) -> dict[int, str]:
-        """What is to be embedded, by song id."""
+        """The texts to embed, by song id."""
         if unit.mode is Mode.EMBEDDING:
+            mine = select(SONGS.c.id, SONGS.c.vector_text).where(SONGS.c.batch_id == unit.id).order_by(SONGS.c.id)
             with self._context.db.read() as session:
-                return result.texts(session, unit.id)
+                return dict(session.execute(mine).all())
         found = load(unit.row.analysis)
         return {song.id: vector_text(found[song.id], song) for song in unit.songs if song.id in found}
-
-    def _save(self, unit: BatchUnit) -> Settled:
-        held = self._context.db.run(lambda session: result.save(session, unit.id, unit.run_id, unit.claim))
-        return Settled(held=held)
-
-
-def _both(earlier: str | None, reply: str) -> str:
-    """What is kept of replies that were no use: both, if there was a repair."""
-    return reply if earlier in {None, reply} else f"{earlier}\n\n--- after a repair:\n\n{reply}"
