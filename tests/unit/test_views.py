@@ -55,10 +55,10 @@ def test_a_column_that_is_missing_is_an_error_unless_it_has_a_default() -> None:
         view_of(Sample, SimpleNamespace(id=1, number=6, word="failed", tags="[]", report=None))
 
 
-def test_as_json_holds_numbered_states_by_name_and_iso_instants_at_any_depth() -> None:
+def test_plain_holds_numbered_states_by_name_and_iso_instants_at_any_depth() -> None:
     view = view_of(Sample, ROW, path=Path("x"))
-    plain = {
+    shown = {
         "id": 1, "number": "DONE", "word": "failed", "tags": ["a"], "report": None,
         "created_at": "2026-01-02T03:04:05+00:00", "path": "x",
     }  # fmt: skip
-    assert plain({"found": [view, (view,)]}) == {"found": [plain, [plain]]}
+    assert plain({"found": [view, (view,)]}) == {"found": [shown, [shown]]}
