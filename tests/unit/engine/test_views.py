@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.engine.views import view_of
+from pipeline.engine.views import plain, view_of
 
 
 class Number(IntEnum):
