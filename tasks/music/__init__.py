@@ -7,11 +7,12 @@
 Every function returns plain typed objects. All raise `UserError` with a sentence for people.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.views import view_of
 from pipeline.flows.music import estimate as estimating
 from pipeline.flows.music import queries, service
 from pipeline.flows.music import search as searching
@@ -130,4 +131,4 @@ def _told(view: RunView) -> Run:
 
 
 def _run(view: RunView) -> Run:
-    return Run(**{field.name: getattr(view, field.name) for field in fields(RunView)})
+    return view_of(Run, view)
