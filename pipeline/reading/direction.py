@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from pipeline.reading.rapid import Quad, Text
+from pipeline.reading.ocr_engine import Quad, Text
 
 Read = Callable[[Sequence[Quad]], list[Text]]
 

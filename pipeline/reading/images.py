@@ -12,14 +12,12 @@ from uuid import uuid4
 from PIL import Image, ImageOps, TiffImagePlugin
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.reading.filetype import FileType
 
 MAX_DECODED_PIXELS = 89_000_000
 """Pixels of a picture that are decoded at most: A3 at 600 dpi fits, a decompression bomb does not. Just below the size
 at which Pillow itself warns."""
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "TIFF")
-_TYPES: dict[str, FileType] = {"PNG": "png", "JPEG": "jpeg", "MPO": "jpeg", "WEBP": "webp", "TIFF": "tiff"}
 DAMAGE = (
     OSError,
     SyntaxError,
@@ -48,11 +46,6 @@ def open_picture(path: Path) -> Iterator[Image.Image]:
         with Image.open(path, formats=_FORMATS) as image:
             check_pixels(image, path)
             yield image
-
-
-def picture_type(image: Image.Image) -> FileType:
-    """The file type that an opened picture was read as."""
-    return _TYPES[image.format or ""]
 
 
 def check_pixels(image: Image.Image, path: Path) -> None:

@@ -11,12 +11,10 @@ import threading
 from PIL import Image
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.reading import direction, upright
-from pipeline.reading.direction import Found
+from pipeline.reading import direction, orientation
 from pipeline.reading.images import shrink
 from pipeline.reading.layout.model import Line
-from pipeline.reading.rapid import MAX_SIDE_PX, Engine
-from pipeline.settings import Settings
+from pipeline.reading.ocr_engine import MAX_SIDE_PX, Engine
 
 MAX_PIXELS = 6_750_000
 """Pixels of a picture that are looked at, whoever asks; larger ones are scaled down."""
@@ -53,17 +51,24 @@ def recognise(image: Image.Image, threads: int) -> list[Line]:
     """
     looked_at = bounded(image)
     with _SHARED.lock:
-        if _SHARED.engine is None:
-            _SHARED.engine = _make_engine(threads)
-        found = _run(_SHARED.engine, padded(looked_at))
+        try:
+            engine = _SHARED.engine = _SHARED.engine or Engine(threads)
+        except Exception as error:
+            message = f"The OCR engine cannot be started: {error}"
+            raise UnitError(message, kind=ErrorKind.PERMANENT, code="ocr_unavailable") from error
+        try:
+            look = engine.look(padded(looked_at))
+            found = direction.read_all(look.quads, look.read)
+        except Exception as error:  # It raises types of its own, of OpenCV, of onnxruntime and of NumPy.
+            raise UnitError(f"Text recognition failed: {error}", code="ocr_failed") from error
     enlarged = image.width / looked_at.width
-    lines = upright.as_lines(found, (looked_at.width / 2, looked_at.height / 2))
-    return [upright.scaled(line, enlarged) for line in lines]
+    lines = orientation.as_lines(found, (looked_at.width / 2, looked_at.height / 2))
+    return [orientation.scaled(line, enlarged) for line in lines]
 
 
-def threads_of(settings: Settings) -> int:
-    """What a process recognises with, where others do at the same time."""
-    return max(1, (os.cpu_count() or 1) // settings.documents.converter_count)
+def threads_for(processes: int) -> int:
+    """How many threads one of `processes` that recognise at the same time may use."""
+    return max(1, (os.cpu_count() or 1) // processes)
 
 
 def pixels_at(dpi: int) -> int:
@@ -92,20 +97,3 @@ def padded(image: Image.Image) -> Image.Image:
     canvas = Image.new("RGB", (max(image.width, least), max(image.height, least)), "white")
     canvas.paste(image, (0, 0))
     return canvas
-
-
-def _make_engine(threads: int) -> Engine:
-    try:
-        return Engine(threads)
-    except Exception as error:
-        raise UnitError(
-            f"The OCR engine cannot be started: {error}", kind=ErrorKind.PERMANENT, code="ocr_unavailable"
-        ) from error
-
-
-def _run(engine: Engine, image: Image.Image) -> list[Found]:
-    try:
-        look = engine.look(image)
-        return direction.read_all(look.quads, look.read)
-    except Exception as error:  # It raises types of its own, of OpenCV, of onnxruntime and of NumPy.
-        raise UnitError(f"Text recognition failed: {error}", code="ocr_failed") from error

@@ -12,13 +12,13 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from PIL import Image
 
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading import images, pdfium
 from pipeline.reading.filetype import FileType, detect_file
-from pipeline.settings import DocumentSettings
 
 SUFFIXES = frozenset({".pdf", ".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"})
 """What a file in a folder must end with, in any case, to be taken for an input."""
@@ -33,6 +33,17 @@ _MAX_SUFFIX_BYTES = 20
 _RANGE = re.compile(r"(?:(?P<only>[0-9]{1,9})|(?P<first>[0-9]{1,9})?\s*-\s*(?P<last>[0-9]{1,9})?)")
 
 
+class Limits(Protocol):
+    """How large a document may be; the documents flow's settings have these fields, and error messages name them."""
+
+    @property
+    def max_upload_mb(self) -> int: ...
+    @property
+    def max_pages(self) -> int: ...
+    @property
+    def max_page_points(self) -> float: ...
+
+
 @dataclass(frozen=True)
 class SourceInfo:
     """What an accepted input is. `type` comes from its content, whatever its name says."""
@@ -42,7 +53,7 @@ class SourceInfo:
     size_bytes: int
 
 
-def inspect(path: Path, limits: DocumentSettings) -> SourceInfo:
+def inspect(path: Path, limits: Limits) -> SourceInfo:
     """Check that `path` can be converted, in bounded memory.
 
     Raises `UserError` with code `missing`, `directory`, `unreadable`, `empty`, `too_large`, `unsupported`, `corrupt`,
@@ -87,7 +98,7 @@ def _unreadable(path: Path) -> UserError:
     return UserError(f"{path} cannot be read; check its permissions.", code="unreadable")
 
 
-def _check_pdf(path: Path, limits: DocumentSettings) -> int:
+def _check_pdf(path: Path, limits: Limits) -> int:
     with pdfium.open_document(path) as document:
         pages = document.pages
         _check_page_count(path, pages, limits)
@@ -103,7 +114,7 @@ def _check_pdf(path: Path, limits: DocumentSettings) -> int:
     return pages
 
 
-def _check_picture(path: Path, limits: DocumentSettings) -> int:
+def _check_picture(path: Path, limits: Limits) -> int:
     pages = checked_pixels = 0
     with images.open_picture(path) as image:
         while images.seek_frame(image, pages + 1, path):
@@ -115,7 +126,7 @@ def _check_picture(path: Path, limits: DocumentSettings) -> int:
     return pages
 
 
-def _check_page_count(path: Path, pages: int, limits: DocumentSettings) -> None:
+def _check_page_count(path: Path, pages: int, limits: Limits) -> None:
     if pages < 1:
         raise UserError(f"{path.name} has no pages.", code="no_pages")
     if pages > limits.max_pages:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pypdfium2.raw as pdfium_c
 
-from pipeline.reading import marks, trust, words
+from pipeline.reading import diacritics, quality, words
 from pipeline.reading.layout.model import SOFT_HYPHEN, Line
 from pipeline.reading.links import Links
 from pipeline.reading.pdfium import Page
@@ -68,7 +68,7 @@ def read(page: Page, until: float = math.inf) -> TextLayer:
                 return _NOTHING
             found.append(line)
         found = _without_repeats(found)
-        shares = readable_share(text), _mapped_share(handle, len(text)), trust.score(page, handle, text, found)
+        shares = readable_share(text), _mapped_share(handle, len(text)), quality.score(page, handle, text, found)
         return TextLayer(found, characters, min(shares))
 
 
@@ -85,17 +85,19 @@ def _text(handle: Any) -> str:
     written = pdfium_c.FPDFText_GetText(handle, 0, count, buffer) - 1
     text = bytes(buffer)[: max(0, written) * 2].decode("utf-16-le", "surrogatepass")
     if len(text) == count:
-        return marks.put_right(handle, _without_false_hyphens(handle, text))
+        return diacritics.repair(handle, _without_false_hyphens(handle, text))
     # Characters beyond the basic plane, or ones that PDFium leaves out of its text, shift positions.
     return "".join(chr(min(pdfium_c.FPDFText_GetUnicode(handle, index), 0x10FFFF)) for index in range(count))
 
 
 def _without_false_hyphens(handle: Any, text: str) -> str:
     """The text without glyphs that have no character, and so look like the mark of a hyphen at a line's end."""
-    if not _HYPHENS.intersection(text):
-        return text
     count = len(text)
-    return re.sub("[\x02\ufffe]", lambda m: m.group() if _breaks_line(handle, m.start(), count) else marks.GONE, text)
+
+    def checked(found: re.Match[str]) -> str:
+        return found.group() if _breaks_line(handle, found.start(), count) else diacritics.GONE
+
+    return re.sub("[\x02\ufffe]", checked, text)
 
 
 def _breaks_line(handle: Any, index: int, count: int) -> bool:

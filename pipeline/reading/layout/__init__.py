@@ -10,17 +10,16 @@ from dataclasses import replace
 
 from pipeline.reading.layout import compounds, frames, furniture, rotation, tables_ruled
 from pipeline.reading.layout import profile as profiles
-from pipeline.reading.layout.blocks import as_dicts
-from pipeline.reading.layout.classifier import Classifier, Context
+from pipeline.reading.layout.assembly import Assembly
+from pipeline.reading.layout.classifier import Classifier, Criteria
 from pipeline.reading.layout.columns import reading_order
-from pipeline.reading.layout.markdown import render
+from pipeline.reading.layout.markdown import as_dicts, render
 from pipeline.reading.layout.model import Block, Line, PageContent, Picture, around
 from pipeline.reading.layout.paragraphs import groups
 from pipeline.reading.layout.profile import DocumentProfile, PageFacts, page_facts
 from pipeline.reading.layout.profile import profile as document_profile
 from pipeline.reading.layout.rows import Row
 from pipeline.reading.layout.text import is_right_to_left
-from pipeline.reading.layout.text_flow import Flow
 
 __all__ = [
     "Block",
@@ -112,16 +111,16 @@ def _level_blocks(content: PageContent, known: DocumentProfile) -> list[Block]:
     """Blocks of text that runs across the page."""
     lines = list(content.lines)
     if any(line.angle for line in lines):  # aslant: one after the other
-        classifier = Classifier(Context(known, recognised=True))
+        classifier = Classifier(Criteria(known, recognised=True))
         return [block for line in lines for block in classifier.blocks(groups([Row([line])]))]
     recognised = not any(line.spans for line in lines)
-    flow = Flow(content, Context(known, recognised, _page_size(lines)))
+    assembly = Assembly(content, Criteria(known, recognised, _page_size(lines)))
     if len(lines) > _MAX_LINES:
-        return flow.blocks([lines])
+        return assembly.blocks([lines])
     found = tables_ruled.find(lines, content.rules, content.fills)
     boxes, rest = frames.find([*found.lines, *found.tables], content.fills, content.width, content.height)
     leftwards = is_right_to_left("".join(line.text for line in lines))
-    return flow.blocks(reading_order([*rest, *boxes], leftwards=leftwards))
+    return assembly.blocks(reading_order([*rest, *boxes], leftwards=leftwards))
 
 
 def _page_size(lines: Sequence[Line]) -> float:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pipeline.reading.layout import headings, lists
-from pipeline.reading.layout.model import Block, Code, Heading, ListItem, Paragraph, Quote
-from pipeline.reading.layout.paragraphs import Group, goes_on
+from pipeline.reading.layout.model import Block, Code, Heading, ListItem, Paragraph, Quote, around
+from pipeline.reading.layout.paragraphs import Group
 from pipeline.reading.layout.profile import DocumentProfile
 from pipeline.reading.layout.rows import Row
 from pipeline.reading.layout.text import with_hyphens
@@ -14,8 +14,8 @@ _MIN_QUOTE_INDENT = 1.5  # text sizes
 _MONO_WIDTH = 0.6
 
 
-class Context(NamedTuple):
-    """What a block is judged by besides its own rows."""
+class Criteria(NamedTuple):
+    """What a block is judged by besides its own rows; `page_size` is the size of most of the page's text, or 0."""
 
     profile: DocumentProfile
     recognised: bool
@@ -25,8 +25,8 @@ class Context(NamedTuple):
 class Classifier:
     """Blocks of one page, in reading order; remembers what came before."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, criteria: Criteria) -> None:
+        self._criteria = criteria
         self._depths = lists.Depths()
 
     def blocks(self, groups: Sequence[Group]) -> Iterator[Block]:
@@ -43,7 +43,7 @@ class Classifier:
             else:
                 yield from self._labelled(groups, index) or map(self._block, self._parts(groups[index]))
             index += 1
-            count = lists.unmarked(groups[index - 1 :]) if self._context.recognised else 0
+            count = lists.unmarked(groups[index - 1 :]) if self._criteria.recognised else 0
             yield from (ListItem(group.box, group.runs, "-") for group in groups[index : index + count])
             index += count
 
@@ -64,7 +64,7 @@ class Classifier:
     def _parts(self, group: Group) -> list[Group]:
         """The group, or a heading and what stands at the other end of its line."""
         row = group.rows[0]
-        larger = row.size >= headings.LARGER * self._context.profile.body_size
+        larger = row.size >= headings.LARGER * self._criteria.profile.body_size
         if len(group.rows) > 1 or not row.is_tabular or not larger or len(row.cells[0].text) < 4:
             return [group]
         return [group._replace(rows=(Row((cell,)),)) for cell in row.cells]
@@ -72,9 +72,9 @@ class Classifier:
     def _block(self, group: Group) -> Block:
         heading = headings.heading(
             group,
-            self._context.profile,
-            recognised=self._context.recognised,
-            page_size=self._context.page_size,
+            self._criteria.profile,
+            recognised=self._criteria.recognised,
+            page_size=self._criteria.page_size,
         )
         if heading:
             self._depths.reset()
@@ -96,7 +96,7 @@ class Classifier:
 
     def _is_quote(self, group: Group) -> bool:
         rows = group.rows
-        if len(rows) < 2 or abs(group.size - self._context.profile.body_size) > 0.05 * group.size:
+        if len(rows) < 2 or abs(group.size - self._criteria.profile.body_size) > 0.05 * group.size:
             return False
         indent = _MIN_QUOTE_INDENT * group.size
         lefts = [row.left for row in rows]
@@ -105,7 +105,7 @@ class Classifier:
 
     def _code(self, groups: Sequence[Group]) -> int:
         """How many groups from the first on are one piece of code."""
-        if self._context.profile.body_mono:
+        if self._criteria.profile.body_mono:
             return 0
         count = 0
         for group in groups:
@@ -135,21 +135,8 @@ def _is_in_list(groups: Sequence[Group], index: int) -> bool:
 def _code_block(groups: Sequence[Group]) -> Code:
     rows = [row for group in groups for row in group.rows]
     left = min(row.left for row in rows)
-    text = "\n".join(" " * _indent(row, left) + with_hyphens(row.text) for row in rows)
-    boxes = [group.box for group in groups]
-    box = (min(b[0] for b in boxes), min(b[1] for b in boxes), max(b[2] for b in boxes), max(b[3] for b in boxes))
-    return Code(box, text)
-
-
-def _indent(row: Row, left: float) -> int:
-    return min(80, max(0, round((row.left - left) / max(_MONO_WIDTH * row.size, 1e-9))))
-
-
-def join_across(earlier: list[Group], later: list[Group]) -> list[Group]:
-    """The groups of two columns that follow each other; a paragraph that goes on in the next one stays whole."""
-    if not earlier or not later:
-        return earlier + later
-    last, first = earlier[-1], later[0]
-    if goes_on(last.rows[-1], first.rows[0]):
-        return [*earlier[:-1], last._replace(rows=last.rows + first.rows), *later[1:]]
-    return earlier + later
+    lines = []
+    for row in rows:
+        indent = min(80, max(0, round((row.left - left) / max(_MONO_WIDTH * row.size, 1e-9))))
+        lines.append(" " * indent + with_hyphens(row.text))
+    return Code(around([group.box for group in groups]), "\n".join(lines))

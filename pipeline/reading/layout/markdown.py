@@ -1,8 +1,9 @@
-"""Blocks as Markdown."""
+"""Blocks as Markdown, and as data that can be written as JSON."""
 
 import re
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 from pipeline.reading.layout import inline
 from pipeline.reading.layout.model import (
@@ -94,3 +95,35 @@ def _html_cell(cell: Cell, tag: str) -> str:
         f' {name}="{count}"' for name, count in (("rowspan", cell.rows), ("colspan", cell.columns)) if count > 1
     )
     return f"<{tag}{spans}>{escape(inline.plain_text(cell.runs), quote=False)}</{tag}>"
+
+
+def as_dicts(blocks: Sequence[Block], page: int) -> list[dict[str, Any]]:
+    """One dictionary per block, in reading order: `page`, `type`, `text`, `bbox` (left, top, right, bottom, to one
+    decimal), and what its type adds: `level`, `marker` and `depth`, `link`, or `rows` and `header`."""
+    return [_as_dict(block, page) for block in blocks]
+
+
+def _as_dict(block: Block, page: int) -> dict[str, Any]:
+    kind = "list_item" if isinstance(block, ListItem) else type(block).__name__.lower()
+    more: dict[str, Any] = {}
+    match block:
+        case Heading(level=level):
+            more = {"level": level}
+        case Picture(link=link):
+            more = {"link": link}
+        case ListItem(marker=marker, depth=depth):
+            more = {"marker": marker, "depth": depth}
+        case Table(rows=rows, header=header):
+            cells = [
+                [{"text": inline.plain_text(cell.runs), "rows": cell.rows, "columns": cell.columns} for cell in row]
+                for row in rows
+            ]
+            more = {"header": header, "rows": cells}
+    match block:
+        case Code(text=text):
+            pass
+        case Table(rows=rows):
+            text = "\n".join("\t".join(inline.plain_text(cell.runs) for cell in row) for row in rows)
+        case _:
+            text = inline.plain_text(getattr(block, "runs", ()))
+    return {"page": page, "type": kind, "text": text, "bbox": [round(value, 1) for value in block.box], **more}

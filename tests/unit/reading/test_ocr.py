@@ -9,7 +9,7 @@ from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
 from pipeline.reading import ocr
 from pipeline.reading.layout import to_markdown
-from pipeline.reading.rapid import Text
+from pipeline.reading.ocr_engine import Text
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import picture_of, scanned_pdf

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
-from pipeline.reading import ocr, pdfium, text_layer, trust
+from pipeline.reading import ocr, pdfium, quality, text_layer
 from pipeline.reading.layout import Line
 from pipeline.settings import DocumentSettings, Settings
 from tests.support.corpus import corpus_file
@@ -52,12 +52,12 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_text_of_any_kind_makes_sense(name):
-    assert trust.makes_sense(RIGHT[name])
+    assert quality.makes_sense(RIGHT[name])
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_letters_for_other_letters_make_none(name):
-    assert not trust.makes_sense(BROKEN[name])
+    assert not quality.makes_sense(BROKEN[name])
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def converted(path, content, **replaced):
 
 
 def test_visible_text_is_taken_without_drawing_the_page(tmp_path, monkeypatch, fake_ocr):
-    monkeypatch.setattr(trust, "inked_share", None)
+    monkeypatch.setattr(quality, "inked_share", None)
     assert "pump house" in converted(tmp_path / "a.pdf", shown_lines(ENGLISH))
     assert fake_ocr == []
 

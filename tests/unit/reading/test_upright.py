@@ -5,11 +5,11 @@ from PIL import Image
 
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
-from pipeline.reading import ocr, pdfium, upright
+from pipeline.reading import ocr, orientation, pdfium
 from pipeline.reading.direction import Found, read_all, turned
 from pipeline.reading.layout import Line, PageContent
 from pipeline.reading.layout.model import Rule
-from pipeline.reading.rapid import Text
+from pipeline.reading.ocr_engine import Text
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import picture_of
@@ -94,8 +94,8 @@ def test_text_up_the_margin_is_read_on_turned_pages_too(turn, own):
     found, texts = page(turn)
     margin = clockwise(quad(900.0, 100.0, 920.0, 700.0), turn)
     texts = [*texts, ("in the margin", turned(margin, (turn + own) % 360))]
-    lines = upright.as_lines(read_all([*found, margin], Reader(texts)), (500.0, 500.0))
-    level, angle = upright.upright(PageContent(1000, 1000, tuple(lines)))
+    lines = orientation.as_lines(read_all([*found, margin], Reader(texts)), (500.0, 500.0))
+    level, angle = orientation.upright(PageContent(1000, 1000, tuple(lines)))
     assert angle == turn
     assert {line.text: line.angle for line in level.lines}["in the margin"] == own
     assert [line.angle for line in level.lines].count(0) == len(texts) - 1
@@ -105,9 +105,9 @@ def test_text_up_the_margin_is_read_on_turned_pages_too(turn, own):
 def test_the_page_is_turned_with_all_that_is_on_it(turn):
     content = PageContent(600, 800, (Line("a title", 100, 50, 300, 70, 15), Line("x", 10, 700, 20, 710, 8)))
     ruled = PageContent(600, 800, content.lines, (Rule(0, 10, 600, 10),), ((0, 0, 50, 60),), ((5, 6, 70, 80),))
-    wrong = upright.rotation.level(ruled, (360 - turn) % 360)
+    wrong = orientation.rotation.level(ruled, (360 - turn) % 360)
     lines = tuple(line._replace(angle=turn) for line in wrong.lines)
-    level, angle = upright.upright(
+    level, angle = orientation.upright(
         PageContent(wrong.width, wrong.height, lines, wrong.rules, wrong.fills, wrong.pictures)
     )
     assert (level, angle) == (ruled, turn)
@@ -117,28 +117,28 @@ def test_the_page_is_turned_with_all_that_is_on_it(turn):
 @pytest.mark.parametrize("turn", TURNS)
 def test_lean_is_found_and_taken_out(lean, turn):
     _, texts = page(turn)
-    leaning = [Found(text, upright.rotated(corners, lean, (500.0, 500.0))) for text, corners in texts]
-    assert upright.skew([piece.corners for piece in leaning]) == pytest.approx(lean)
-    lines = upright.as_lines(leaning, (500.0, 500.0))
-    expected = [upright.as_line(Found(*text)) for text in texts]
+    leaning = [Found(text, orientation.rotated(corners, lean, (500.0, 500.0))) for text, corners in texts]
+    assert orientation.skew([piece.corners for piece in leaning]) == pytest.approx(lean)
+    lines = orientation.as_lines(leaning, (500.0, 500.0))
+    expected = [orientation.as_line(Found(*text)) for text in texts]
     assert [line.box for line in lines] == [pytest.approx(line.box) for line in expected]
 
 
 def test_text_at_all_angles_is_no_leaning_page():
-    corners = [upright.rotated(quad(0, 0, 300, 20), degrees, (0.0, 0.0)) for degrees in (-7, -3, 0.5, 4, 6, 7.5)]
-    assert upright.skew(corners) == 0
-    assert upright.skew([upright.rotated(quad(0, 0, 300, 20), 30, (0.0, 0.0))] * 9) == 0
-    assert upright.skew([quad(0, 0, 20, 20)]) == 0
+    corners = [orientation.rotated(quad(0, 0, 300, 20), degrees, (0.0, 0.0)) for degrees in (-7, -3, 0.5, 4, 6, 7.5)]
+    assert orientation.skew(corners) == 0
+    assert orientation.skew([orientation.rotated(quad(0, 0, 300, 20), 30, (0.0, 0.0))] * 9) == 0
+    assert orientation.skew([quad(0, 0, 20, 20)]) == 0
 
 
 def test_leaning_text_keeps_its_height():
-    line = upright.as_line(Found("leaning", ((0, 0), (400, 40), (400, 70), (0, 30))))
+    line = orientation.as_line(Found("leaning", ((0, 0), (400, 40), (400, 70), (0, 30))))
     assert (line.top, line.bottom, line.angle) == (20, 50, 0)
     assert line.size == pytest.approx(22.5)
 
 
 def test_text_up_the_page_keeps_its_width_as_size():
-    line = upright.as_line(Found("upwards", ((0, 200), (0, 0), (20, 0), (20, 200))))
+    line = orientation.as_line(Found("upwards", ((0, 200), (0, 0), (20, 0), (20, 200))))
     assert (line.top, line.bottom, line.size, line.angle) == (0, 200, 15, 270)
 
 
@@ -157,7 +157,7 @@ def test_blocks_are_where_they_are_on_the_page_as_it_was_put_in(tmp_path, turn):
         picture_of(LETTER[:4]).rotate(-degrees, expand=True).save(tmp_path / name)
         with LocalConverter(Settings()).open(tmp_path / name) as reader:
             boxes.append(reader.convert(PageRef(tmp_path / name, 1)).layout["blocks"][0]["bbox"])
-    assert boxes[1] == pytest.approx(upright.rotation.turn_box(boxes[0], 360 - turn, 900, 500), abs=8)
+    assert boxes[1] == pytest.approx(orientation.rotation.turn_box(boxes[0], 360 - turn, 900, 500), abs=8)
 
 
 @pytest.mark.parametrize("lean", [-5, 2, 5])

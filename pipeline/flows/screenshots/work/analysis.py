@@ -108,7 +108,7 @@ class ShardWork(MessageWork):
     def _recognised(self, image: Image.Image) -> str:
         from pipeline.reading import ocr  # noqa: PLC0415  # a second, which looking by a provider never needs
 
-        lines = ocr.recognise(image, ocr.threads_of(self._context.settings))
+        lines = ocr.recognise(image, ocr.threads_for(self._context.settings.documents.converter_count))
         return clean("\n".join(line.text for line in lines))
 
     def _by_rules(self, unit: ShardUnit, screens: dict[int, Shot], read: dict[int, str], notes: list[str]) -> Looked:

@@ -34,7 +34,7 @@ class _Box(NamedTuple):
     top: float
 
 
-def put_right(handle: Any, text: str) -> str:
+def repair(handle: Any, text: str) -> str:
     """The text, as long as before, with letters and the marks drawn over them as one, and ligatures that were lost."""
     return _composed(handle, _with_ligatures(text))
 

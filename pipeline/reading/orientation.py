@@ -17,7 +17,7 @@ from pipeline.reading import layout
 from pipeline.reading.direction import Found
 from pipeline.reading.layout import Block, DocumentProfile, rotation
 from pipeline.reading.layout.model import Line, PageContent
-from pipeline.reading.rapid import Point, Quad
+from pipeline.reading.ocr_engine import Point, Quad
 
 MAX_SKEW = 8.0
 """Degrees that a page may lean; text that leans more is meant to."""

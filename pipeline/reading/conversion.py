@@ -1,0 +1,243 @@
+"""Pages as Markdown without any service: from the text layer where it can be trusted, else by text recognition."""
+
+import hashlib
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from PIL import Image
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.reading import drawings, images, layout, ocr, orientation, pdfium, pictures, text_layer
+from pipeline.reading.filetype import detect_file
+from pipeline.reading.layout import Block, DocumentProfile, Line, PageContent, PageFacts
+from pipeline.reading.layout.assembly import with_pictures
+from pipeline.reading.layout.model import Picture
+from pipeline.reading.text_layer import TextLayer
+
+_REMEMBERED_PICTURES = 32
+_PICTURE_DPI = 150
+_MAX_SAVED_PICTURES = 50
+_MAX_SURVEYED = 1000
+_STRETCH = 8
+_POOR = 0.3
+_TEXT_PARTS = 3  # One part of a page's time is for its text layer; recognition takes longer.
+
+
+class Options(NamedTuple):
+    """How to read pages. `pictures`: recognise text in pictures on pages that have a text layer, too.
+
+    A page may take `page_s` seconds; a third of that is for its text layer. A text layer that takes longer is
+    recognised instead: a page of a hundred thousand single letters takes 5 s, one of as many in lines 0.3 s, and laying
+    them out takes about as long again.
+    """
+
+    dpi: int
+    pictures: bool
+    max_pixels: int
+    threads: int
+    page_s: float
+    keep_headers: bool
+
+
+class ConvertedPage(NamedTuple):
+    """A page's Markdown. `layout`: its `width`, `height`, their `unit` ("pt" or "px"), and its `blocks` as data."""
+
+    text: str
+    layout: dict[str, Any]
+
+
+class PageSource(Protocol):
+    """The pages of one open file."""
+
+    def convert(self, number: int, image: Path | None = None, picture_folder: Path | None = None) -> ConvertedPage:
+        """Page `number` (from 1). `image`: its picture, if one was rendered; `picture_folder`: where to save the
+        pictures that stand on the page, if at all. Raises `UnitError`."""
+
+
+def survey(source: Path, pages: Sequence[int], options: Options, tick: Callable[[], object]) -> str:
+    """The document's profile as JSON: what its text looks like, the ranks of its headings, what its pages repeat.
+
+    Empty for pictures. Leaves out damaged pages: they fail when their turn comes. Calls `tick` before each page. Raises
+    `UnitError` as `open_source` does."""
+    if _type_of(source) != "pdf":
+        return ""
+    with pdfium.open_document(source) as document:
+        facts = _facts(document, surveyed(pages, document.pages), options, tick)
+        return json.dumps(layout.document_profile(facts).to_dict())
+
+
+def surveyed(wanted: Sequence[int], pages: int) -> list[int]:
+    """The pages to look at for a document's profile: the wanted ones and their neighbours, which show what is repeated;
+    of very many, stretches over the whole document."""
+    near = sorted({page for number in wanted for page in range(number - 2, number + 3) if 1 <= page <= pages})
+    if len(near) <= _MAX_SURVEYED:
+        return near
+    stretches = _MAX_SURVEYED // _STRETCH
+    starts = (len(near) * stretch // stretches for stretch in range(stretches))
+    return [page for start in starts for page in near[start : start + _STRETCH]]
+
+
+def _facts(
+    document: pdfium.Document, numbers: Sequence[int], options: Options, tick: Callable[[], object]
+) -> Iterator[PageFacts]:
+    """What the profile needs from the pages that are reached within one page's time; text in pictures is left out."""
+    ends = time.monotonic() + options.page_s
+    for number in numbers:
+        tick()
+        if time.monotonic() > ends:
+            return
+        with suppress(UnitError):
+            with document.page(number) as page:
+                layer = text_layer.read(page, time.monotonic() + options.page_s / _TEXT_PARTS)
+                width, height = page.size
+            yield layout.page_facts(PageContent(width, height, tuple(layer.lines if layer.usable else ())))
+
+
+@contextmanager
+def open_source(source: Path, options: Options, survey: str = "") -> Iterator[PageSource]:
+    """The pages of a PDF, PNG, JPEG, WebP or TIFF file, told apart by content. `survey`: what `survey` returned.
+
+    Raises `UnitError`, permanent, with code `missing`, `unreadable`, `unsupported`, `encrypted`, `no_pages` or
+    `corrupt`.
+    """
+    if _type_of(source) == "pdf":
+        with pdfium.open_document(source) as document:
+            profile = DocumentProfile.from_dict(json.loads(survey)) if survey else None
+            yield _PdfSource(document, options, profile)
+    else:
+        yield _PictureSource(source, options)
+
+
+def _type_of(source: Path) -> str:
+    try:
+        found = detect_file(source)
+    except FileNotFoundError as error:
+        raise UnitError(f"{source} does not exist.", kind=ErrorKind.PERMANENT, code="missing") from error
+    except OSError as error:
+        message = f"{source.name} cannot be read: {error}"
+        raise UnitError(message, kind=ErrorKind.PERMANENT, code="unreadable") from error
+    if found is None:
+        message = f"{source.name} is not a PDF, PNG, JPEG, WebP or TIFF file."
+        raise UnitError(message, kind=ErrorKind.PERMANENT, code="unsupported")
+    return found
+
+
+class _View(NamedTuple):
+    """A picture of a page or a part of it; `left` and `top` place it on the page, `scale` is page units per pixel."""
+
+    picture: Image.Image
+    left: float
+    top: float
+    scale: float
+
+    def lines(self, threads: int) -> list[Line]:
+        """The text in the picture, in its pixels."""
+        return [] if images.is_blank(self.picture) else ocr.recognise(self.picture, threads)
+
+    def placed(self, line: Line) -> Line:
+        """A line in pixels of the picture as one on the page."""
+        line = orientation.scaled(line, self.scale)
+        return line._replace(
+            left=self.left + line.left,
+            top=self.top + line.top,
+            right=self.left + line.right,
+            bottom=self.top + line.bottom,
+        )
+
+
+class _PdfSource:
+    def __init__(self, document: pdfium.Document, options: Options, profile: DocumentProfile | None) -> None:
+        self._document = document
+        self._options = options
+        self._profile = profile
+        self._recognised: OrderedDict[bytes, list[Line]] = OrderedDict()
+
+    def convert(self, number: int, image: Path | None = None, picture_folder: Path | None = None) -> ConvertedPage:
+        """The boxes of its blocks are in points."""
+        layer, views, content = self._look(number, image)
+        content = replace(content, lines=tuple(self._lines(layer, views)))
+        blocks_of = layout.convert if layer.usable else orientation.blocks
+        blocks = blocks_of(content, self._profile, keep_furniture=self._options.keep_headers)
+        if picture_folder is not None:
+            blocks = with_pictures(blocks, self._saved_pictures(number, picture_folder))
+        return _converted(content, blocks, number, "pt")
+
+    def _look(self, number: int, image: Path | None) -> tuple[TextLayer, list[_View], PageContent]:
+        """The page's text layer, pictures of what is not in it, and what is drawn. PDFium is free again afterwards."""
+        with self._document.page(number) as page:
+            layer = text_layer.read(page, time.monotonic() + self._options.page_s / _TEXT_PARTS)
+            width, height = page.size
+            drawn = drawings.read(page)
+            content = PageContent(width, height, (), tuple(drawn.rules), tuple(drawn.fills))
+            if layer.usable:
+                boxes = pictures.worth_reading(page, layer.lines) if self._options.pictures else []
+            elif image is not None:
+                whole = images.load_picture(image, 1, self._options.max_pixels)
+                return layer, [_View(whole, 0.0, 0.0, width / whole.width)], content
+            else:
+                boxes = [] if page.is_bare else [(0.0, 0.0, width, height)]
+            views = []
+            for box in boxes:
+                picture = page.render(self._options.dpi, self._options.max_pixels, box)
+                views.append(_View(picture, box[0], box[1], (box[2] - box[0]) / picture.width))
+            return layer, views, content
+
+    def _lines(self, layer: TextLayer, views: Sequence[_View]) -> list[Line]:
+        recognised = [line for view in views for line in self._read(view)]
+        if layer.usable:
+            return layer.lines + pictures.new_lines(recognised, layer.lines)
+        # A poor text layer is better than nothing, and than a little of a script that recognition does not know.
+        characters = sum(len(line.text) for line in recognised)
+        return recognised if characters > _POOR * layer.quality * layer.characters else layer.lines
+
+    def _read(self, view: _View) -> list[Line]:
+        """The text in the view, placed on the page. Logos and headers are on every page, so recognise them once."""
+        key = hashlib.blake2b(view.picture.tobytes(), digest_size=16).digest()
+        if key not in self._recognised:
+            self._recognised[key] = view.lines(self._options.threads)
+        self._recognised.move_to_end(key)
+        if len(self._recognised) > _REMEMBERED_PICTURES:
+            self._recognised.popitem(last=False)
+        return [view.placed(line) for line in self._recognised[key]]
+
+    def _saved_pictures(self, number: int, folder: Path) -> list[Picture]:
+        """The page's pictures, written to `folder`."""
+        with self._document.page(number) as page:
+            boxes = pictures.worth_keeping(page)[:_MAX_SAVED_PICTURES]
+            rendered = [page.render(_PICTURE_DPI, self._options.max_pixels, box) for box in boxes]
+        found = []
+        for place, (box, picture) in enumerate(zip(boxes, rendered, strict=True), 1):
+            name = f"page-{number:04d}-{place}.png"
+            images.save_png(picture, folder / name)
+            found.append(Picture(box, f"{folder.name}/{name}"))
+        return found
+
+
+class _PictureSource:
+    """One picture file: a single page, or the frames of a TIFF."""
+
+    def __init__(self, path: Path, options: Options) -> None:
+        self._path = path
+        self._options = options
+
+    def convert(self, number: int, image: Path | None = None, picture_folder: Path | None = None) -> ConvertedPage:  # noqa: ARG002  # a picture holds none
+        """The boxes of its blocks are in pixels."""
+        picture = images.load_picture(image or self._path, 1 if image else number, self._options.max_pixels)
+        lines = _View(picture, 0.0, 0.0, 1.0).lines(self._options.threads)
+        content = PageContent(picture.width, picture.height, tuple(lines))
+        blocks = orientation.blocks(content, None, keep_furniture=self._options.keep_headers)
+        return _converted(content, blocks, number, "px")
+
+
+def _converted(content: PageContent, blocks: list[Block], page: int, unit: str) -> ConvertedPage:
+    found = {
+        "width": round(content.width, 1), "height": round(content.height, 1), "unit": unit,
+        "blocks": layout.as_dicts(blocks, page),
+    }  # fmt: skip
+    return ConvertedPage(layout.render(blocks), found)

@@ -1,0 +1,123 @@
+"""From columns to blocks: the rows, aligned tables, paragraphs and footnotes of each, in reading order."""
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+
+from pipeline.reading.layout import tables_aligned
+from pipeline.reading.layout.classifier import Classifier, Criteria
+from pipeline.reading.layout.columns import reading_order
+from pipeline.reading.layout.frames import Frame
+from pipeline.reading.layout.model import Block, Footnote, Line, PageContent, Picture, Table
+from pipeline.reading.layout.paragraphs import Group, goes_on, groups
+from pipeline.reading.layout.rows import Row, rows
+from pipeline.reading.layout.text import has_leader
+
+Item = Line | Table | Frame
+Piece = Table | list[Group]
+
+_FOOTNOTE_MARK = re.compile(r"\d{1,3}|[*†‡§¶∗]{1,3}")
+_FOOTNOTE_SMALLER = 0.93  # than the running text
+_FOOTNOTE_LOWER = 0.5  # share of the page's height
+
+
+class Assembly:
+    """The text of one page; footnotes are kept for its end, so that text goes on from column to column."""
+
+    def __init__(self, content: PageContent, criteria: Criteria) -> None:
+        self._height = content.height
+        self._body_size = criteria.profile.body_size
+        self._classifier = Classifier(criteria)
+        self._notes: list[Block] = []
+
+    def blocks(self, order: Sequence[Sequence[Item]]) -> list[Block]:
+        """The blocks of columns that are in reading order."""
+        found: list[Block] = []
+        for piece in self._pieces(order):
+            found += [piece] if isinstance(piece, Table) else self._classifier.blocks(piece)
+        return found + self._notes
+
+    def _pieces(self, order: Sequence[Sequence[Item]]) -> list[Piece]:
+        """The pieces of all columns; a paragraph that goes on in the next column stays whole."""
+        pieces: list[Piece] = []
+        for column in order:
+            for number, piece in enumerate(self._column(column)):
+                before = pieces[-1] if pieces else None
+                if number or not isinstance(piece, list) or not isinstance(before, list):
+                    pieces.append(piece)
+                elif before and piece and goes_on(before[-1].rows[-1], piece[0].rows[0]):
+                    whole = before[-1]._replace(rows=before[-1].rows + piece[0].rows)
+                    pieces[-1] = [*before[:-1], whole, *piece[1:]]
+                else:
+                    pieces[-1] = before + piece
+        return pieces
+
+    def _column(self, column: Sequence[Item]) -> list[Piece]:
+        """Tables, frames and groups of rows from top to bottom."""
+        solid = sorted((item for item in column if not isinstance(item, Line)), key=lambda item: item.top)
+        heights = [(item.top + item.bottom) / 2 for item in solid]
+        between: list[list[Line]] = [[] for _ in range(len(solid) + 1)]
+        for line in column:
+            if isinstance(line, Line):
+                between[sum(height <= (line.top + line.bottom) / 2 for height in heights)].append(line)
+        found: list[Piece] = []
+        for item, lines in zip(solid, between, strict=False):
+            found += self._split(_in_columns(rows(lines)))
+            found += [item] if isinstance(item, Table) else self._pieces(reading_order(item.items))
+        text, notes = _without_footnotes(_in_columns(rows(between[-1])), self._body_size, self._height)
+        self._notes += notes
+        return found + self._split(text)
+
+    def _split(self, found: Sequence[Row]) -> list[Piece]:
+        return [part if isinstance(part, Table) else groups(part) for part in tables_aligned.split(found)]
+
+
+def _without_footnotes(found: Sequence[Row], body_size: float, height: float) -> tuple[list[Row], list[Footnote]]:
+    """(rows of the text, footnotes below it): small rows at the foot of a column, from the first raised mark on."""
+    start, lowest = len(found), _FOOTNOTE_LOWER * height
+    while start and found[start - 1].size <= _FOOTNOTE_SMALLER * body_size and found[start - 1].top > lowest:
+        start -= 1
+    notes: list[list[Row]] = []
+    text = list(found[:start])
+    for row in found[start:]:
+        first = row.tokens[0] if row.tokens and not row.is_tabular else None
+        if first is not None and first.style.shift > 0 and _FOOTNOTE_MARK.match(first.text):
+            notes.append([row])
+        elif notes:
+            notes[-1].append(row)
+        else:
+            text.append(row)
+    made = [Group(tuple(part), 0.0, 0.0) for part in notes]
+    return text, [Footnote(group.box, group.runs) for group in made]
+
+
+def _in_columns(found: Sequence[Row]) -> list[Row]:
+    """The rows; where each piece of neighbouring ones is a title with dots to its page, column after column.
+
+    Columns of contents may be too short for the empty space between them to show."""
+
+    def is_contents(row: Row) -> bool:
+        return all(has_leader(cell.text) for cell in row.cells)
+
+    if not any(row.is_tabular and is_contents(row) for row in found):
+        return list(found)
+    ordered: list[Row] = []
+    for (contents, _), stretch in groupby(found, key=lambda row: (is_contents(row), len(row.cells))):
+        same = list(stretch)
+        if contents and len(same) > 1:
+            columns = zip(*(row.cells for row in same), strict=True)
+            ordered += [Row((cell,)) for column in columns for cell in column]
+        else:
+            ordered += same
+    return ordered
+
+
+def with_pictures(blocks: Sequence[Block], pictures: Sequence[Picture]) -> list[Block]:
+    """The blocks in their order, each picture before the first block of its column that stands below it."""
+    found = list(blocks)
+    for picture in pictures:
+        left, top, right, _ = picture.box
+        column = [index for index, block in enumerate(found) if block.box[2] >= left and block.box[0] <= right]
+        below = (index for index in column if found[index].box[1] >= top)
+        found.insert(next(below, column[-1] + 1 if column else len(found)), picture)
+    return found
