@@ -4,25 +4,25 @@
 replaced, in this process alone, by one that returns at once.
 """
 
-from pipeline.flows.documents.work.page import Outcome, PageUnit
-from pipeline.flows.documents.work.page_lane import PageWork
+from pipeline.flows.documents.work import page_lane
+from pipeline.flows.documents.work.conversion import PageConversion
+from pipeline.flows.documents.work.page import Attempt, PageUnit
 from pipeline.providers.protocols import Answer
 from pipeline.settings import LOCAL
 from pipeline.storage.context import get_context
 from tasks.app import app
-from tasks.documents import canvas
 
 _NOTHING = Answer(text="", model=LOCAL)
 
 
-class EmptyWork(PageWork):
-    """Claims and settles pages; converts none."""
+class NoConversion(PageConversion):
+    """Returns at once."""
 
-    def perform(self, unit: PageUnit) -> Outcome:
-        return Outcome(unit, _NOTHING, model=LOCAL)
+    def convert(self, unit: PageUnit) -> Attempt:
+        return Attempt(unit, _NOTHING, model=LOCAL)
 
 
-canvas.PageWork = EmptyWork  # type: ignore[attr-defined]
+page_lane.PageConversion = NoConversion  # type: ignore[misc]
 
 
 @app.task(name="benchmark.unit")

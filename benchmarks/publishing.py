@@ -49,14 +49,14 @@ def _noting_insert(taken: list[float], work: Callable[[], str]) -> str:
     """`work`, with the time noted that its page rows take."""
     from pipeline.flows.documents.work import split
 
-    commit = split._commit
+    commit = split.insert_pages
 
     def timed(*args: Any) -> None:
         begun = time.monotonic()
         commit(*args)
         taken.append(time.monotonic() - begun)
 
-    with patch.object(split, "_commit", timed):
+    with patch.object(split, "insert_pages", timed):
         return work()
 
 

@@ -117,6 +117,6 @@ def split_document(pages: int, provider: str = LOCAL) -> str:
     context = get_context()
     options = submission.Options(fresh=True, provider=provider)
     document = submission.submit(context, tiny_pages(f"{pages}-pages", pages), options)
-    if not split.split(context, document.id, Owner("benchmark", uuid4().hex)):
+    if not split.split_document(context, document.id, Owner("benchmark", uuid4().hex)):
         raise BenchmarkError("the document could not be split")
     return document.id

@@ -18,11 +18,10 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.engine.views import view_of
 from pipeline.flows.documents import files, queries, service, submission
-from pipeline.flows.documents.rules.result import layout_json
-from pipeline.flows.documents.service import Choice, UnknownDocument
+from pipeline.flows.documents.queries import AttemptView, DocumentView, Figures, PageView, UnknownDocument
+from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options
-from pipeline.flows.documents.views import AttemptView, DocumentView, Figures, PageView
 from pipeline.storage.context import get_context
 from tasks import watch as watching
 from tasks.documents.canvas import TASKS
@@ -63,8 +62,7 @@ class Document(DocumentView):
 
     def layout(self) -> dict[str, Any]:
         """What stands where on each page: blocks in reading order with their boxes, as JSON holds them."""
-        context = get_context()
-        return layout_json(self, queries.pages(context, self.id), queries.layouts(context, self.id))
+        return queries.layout_json(get_context(), self.id)
 
     @property
     def pictures_folder(self) -> Path | None:

@@ -10,14 +10,12 @@ from uuid import uuid4
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Signature, chain, chord, group
 
-from pipeline.engine.lanes import run_lane
-from pipeline.flows.documents import FLOW, plan, queries, recovery
-from pipeline.flows.documents.plan import Stage
-from pipeline.flows.documents.routes import CPU, quantum_s
-from pipeline.flows.documents.service import UnknownDocument
-from pipeline.flows.documents.work import merge as merging
-from pipeline.flows.documents.work import split as splitting
-from pipeline.flows.documents.work.page_lane import PageWork
+from pipeline.flows.documents import FLOW, plan, queries
+from pipeline.flows.documents.plan import CPU, Stage
+from pipeline.flows.documents.queries import UnknownDocument
+from pipeline.flows.documents.work.merge import merge_document
+from pipeline.flows.documents.work.page_lane import PageLane
+from pipeline.flows.documents.work.split import split_document
 from pipeline.providers import gates
 from pipeline.settings import Settings
 from pipeline.storage.context import Context, get_context
@@ -31,7 +29,7 @@ WAITING_LANE_TTL_S = 60
 
 def _signatures(context: Context, document_id: str) -> Iterator[Signature]:
     """What is left of the document's canvas, from the stage that its row waits for."""
-    stage = plan.plan(context, document_id)
+    stage = plan.next_stage(context, document_id)
     if stage is not None:
         rest = [split.si(document_id), convert.si(document_id), merge.si(document_id)][list(Stage).index(stage) :]
         yield rest[0] if len(rest) == 1 else chain(*rest)
@@ -54,7 +52,7 @@ TASKS = FlowTasks(FLOW, _signatures, _announcement)
 @app.task(bind=True, name="documents.split")
 def split(self: Any, document_id: str) -> None:
     """PENDING → SPLITTING → PROCESSING."""
-    if splitting.split(get_context(), document_id, owner(self)):
+    if split_document(get_context(), document_id, owner(self)):
         TASKS.announce(document_id)
 
 
@@ -76,19 +74,19 @@ def convert(self: Any, document_id: str) -> None:
 def lane(self: Any, document_id: str, queue: str, hop: str = "", batch: int = 1) -> None:
     """One hop of one lane: convert pages for a while, then queue up again if there are more."""
     context = get_context()
-    leases = plan.lane_leases(context, document_id, queue, plan.limit_of(context, queue))
+    leases = plan.lane_leases(context, document_id, queue, plan.lane_limit(context.settings, queue))
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     if not leases.acquire(self.request.id, context.settings.documents.lease_s):
         # An extra ticket: all lanes of this document are taken.
         if guarded is not None:
             guarded.leave()
         return
-    with PageWork(context, document_id, queue, owner(self, hop), SoftTimeLimitExceeded, guarded) as work:
-        work.begin()
-        result = run_lane(work, quantum_s=quantum_s(context.settings, queue), batch=batch)
-    if work.has_news:
+    providers = plan.served_by(context, queue)
+    work = PageLane(context, document_id, queue, providers, owner(self, hop), SoftTimeLimitExceeded, guarded)
+    result = work.run(plan.quantum_s(context.settings, queue), batch)
+    if result.changed:
         TASKS.announce(document_id)
-    TASKS.wake_in(work.retry_in_s)
+    TASKS.wake_in(result.retry_in_s)
     if result.more:
         leases.acquire(self.request.id, WAITING_LANE_TTL_S)
         again = lane_signature(context.settings, document_id, queue, uuid4().hex[:8], result.batch)
@@ -110,12 +108,12 @@ def lane_signature(settings: Settings, document_id: str, queue: str, hop: str = 
 @app.task(name="documents.settle", ignore_result=True)
 def settle(document_id: str) -> None:
     """All lanes have ended. If the document is not settled, pages wait for their next attempt: see to a wake-up."""
-    TASKS.wake_in(recovery.next_wait_s(get_context()))
+    TASKS.wake_in(plan.next_wait_s(get_context()))
     TASKS.announce(document_id)
 
 
 @app.task(bind=True, name="documents.merge", ignore_result=True)
 def merge(self: Any, document_id: str) -> None:
     """READY_TO_MERGE → MERGING → COMPLETED."""
-    if merging.merge(get_context(), document_id, owner(self)):
+    if merge_document(get_context(), document_id, owner(self)):
         TASKS.announce(document_id)

@@ -13,11 +13,10 @@ from pipeline.engine.claims import Owner, new_claim
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, PAGES
-from pipeline.flows.documents.routes import CPU, provider_of
+from pipeline.flows.documents.plan import CPU, provider_of
 from pipeline.flows.documents.states import DocumentStatus, PageStatus, progress
 from pipeline.flows.documents.work import page
-from pipeline.flows.documents.work.page import Exchange, Outcome, PageUnit
-from pipeline.flows.documents.work.page_lane import policy
+from pipeline.flows.documents.work.page import Attempt, PageBatch, PageUnit, policy
 from pipeline.providers.protocols import Answer, Usage
 from pipeline.storage.context import Context
 
@@ -98,15 +97,15 @@ def write_output(context: Context, document_id: str, text: str = "merged before\
     return str(path)
 
 
-def good(unit: PageUnit, text: str = "", **values: Any) -> Outcome:
+def good(unit: PageUnit, text: str = "", **values: Any) -> Attempt:
     """The page was converted."""
     answer = Answer(text or f"new text of page {unit.page}", "m-1", Usage(10, 5))
-    return Outcome(unit, answer, latency_ms=7, **values)
+    return Attempt(unit, answer, latency_ms=7, **values)
 
 
-def bad(unit: PageUnit, kind: ErrorKind = ErrorKind.PERMANENT, retry_after_s: float | None = None) -> Outcome:
+def bad(unit: PageUnit, kind: ErrorKind = ErrorKind.PERMANENT, retry_after_s: float | None = None) -> Attempt:
     """The page failed."""
-    return Outcome(unit, error=UnitError(f"a {kind} error", kind=kind, retry_after_s=retry_after_s))
+    return Attempt(unit, error=UnitError(f"a {kind} error", kind=kind, retry_after_s=retry_after_s))
 
 
 class Worker:
@@ -118,25 +117,25 @@ class Worker:
         self._queue = queue
         self.owner = Owner(name, f"{name}-request:0")
 
-    def exchange(
-        self, outcomes: Sequence[Outcome] = (), want: int = 0, later_s: float = 0, unbegun: Sequence[PageUnit] = ()
-    ) -> Exchange | None:
-        """Commit and claim as a lane does."""
+    def settle_and_claim(
+        self, tried: Sequence[Attempt] = (), want: int = 0, later_s: float = 0, untried: Sequence[PageUnit] = ()
+    ) -> PageBatch | None:
+        """Settle and claim in one transaction, as a lane does."""
         now = datetime.now(UTC) + timedelta(seconds=later_s)
         claim = new_claim(self.owner, now, 300)
         return self._context.db.run(
-            lambda session: page.exchange(
-                session, self._document_id, [provider_of(self._queue)], outcomes, want, claim,
-                policy=policy(self._context), now=now, unbegun=unbegun,
+            lambda session: page.settle_and_claim(
+                session, self._document_id, [provider_of(self._queue)], tried, want, claim,
+                policy=policy(self._context.settings), now=now, untried=untried,
             )
         )  # fmt: skip
 
     def claim(self, want: int = 1, later_s: float = 0) -> list[PageUnit]:
-        done = self.exchange(want=want, later_s=later_s)
+        done = self.settle_and_claim(want=want, later_s=later_s)
         return done.units if done else []
 
-    def finish(self, *outcomes: Outcome) -> Exchange | None:
-        return self.exchange(outcomes)
+    def settle(self, *tried: Attempt) -> PageBatch | None:
+        return self.settle_and_claim(tried)
 
 
 def at_once(count: int, act: Callable[[int], Result]) -> list[Result]:

@@ -1,6 +1,6 @@
 """Documents: split → convert → merge. Source 001."""
 
-from pipeline.flows.documents import recovery, submission
+from pipeline.flows.documents import plan, recovery, submission
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.flow import Flow
@@ -8,11 +8,11 @@ from pipeline.flows.flow import Flow
 FLOW = Flow(
     name="documents",
     claimed=(DOCUMENTS, PAGES),
-    due=recovery.due_pages,
-    next_wait_s=recovery.next_wait_s,
-    free_lost=recovery.free_lost,
-    release=recovery.release_worker,
-    unmoved=recovery.unmoved,
+    due=plan.due,
+    next_wait_s=plan.next_wait_s,
+    free_lost=recovery.release_lost,
+    release=recovery.release_workers,
+    unmoved=plan.unmoved,
     clean_up=submission.remove_orphans,
     followed={"documents": (DOCUMENTS, DocumentStatus), "pages": (PAGES, PageStatus)},
 )

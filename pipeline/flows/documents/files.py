@@ -1,6 +1,6 @@
-"""Where a document's files are, and writing them so that nobody ever sees half of one. Source 001, sections 7 and 9.2.
+"""Where a document's files live, and how they are written whole or not at all. Source 001, sections 7 and 9.2.
 
-Paths are made of ids and fixed names; a user's file name is only ever the last part of an output, made safe.
+Paths are made of ids and fixed names. A user's file name is only ever the last part of an output path, made safe.
 """
 
 import errno
@@ -24,22 +24,17 @@ def upload_folder(settings: Settings, document_id: str) -> Path:
 
 
 def source_path(settings: Settings, document_id: str, file_type: str) -> Path:
-    """The stored copy of what was submitted."""
+    """The stored copy of the submitted file."""
     return upload_folder(settings, document_id) / f"source.{file_type}"
 
 
 def survey_path(settings: Settings, document_id: str) -> Path:
-    """What the split stage found out about the whole document, for its pages."""
+    """What splitting learnt about the whole document, for the conversion of its pages."""
     return upload_folder(settings, document_id) / "survey.json"
 
 
-def pictures_folder(settings: Settings, document_id: str) -> Path:
-    """Pictures that stand on the pages, where they are wanted; beside the merged Markdown, which links to them."""
-    return output_folder(settings, document_id) / PICTURES
-
-
 def temp_folder(settings: Settings, document_id: str) -> Path:
-    """Page images; goes when the document ends."""
+    """Page images; removed when the document ends."""
     return settings.temp_dir / document_id
 
 
@@ -47,26 +42,31 @@ def output_folder(settings: Settings, document_id: str) -> Path:
     return settings.output_dir / document_id
 
 
+def pictures_folder(settings: Settings, document_id: str) -> Path:
+    """Pictures found on the pages, if they were asked for; beside the merged Markdown, which links to them."""
+    return output_folder(settings, document_id) / PICTURES
+
+
 def output_path(settings: Settings, document_id: str, filename: str) -> Path:
-    """Where the merged Markdown goes."""
+    """The merged Markdown."""
     return output_folder(settings, document_id) / f"{stem(filename)}.md"
 
 
 def manifest_path(result: Path) -> Path:
-    """The manifest that stands beside a result, Markdown or JSON."""
+    """The manifest beside a result, which is Markdown or JSON."""
     return result.with_name(f"{result.name.removesuffix('.md').removesuffix('.json')}.manifest.json")
 
 
 def stem(filename: str) -> str:
-    """The name without its last ending, short enough for `.manifest.json` and a temporary suffix to follow."""
+    """The name without its last suffix, short enough for `.manifest.json` and a temporary suffix to follow."""
     return safe_filename(Path(safe_filename(filename)).stem)
 
 
 @contextmanager
 def incoming(settings: Settings, source: Path) -> Iterator[Path]:
-    """A private copy of a submitted file, gone at the end unless it was moved to its place.
+    """A private copy of a submitted file, removed at the end unless it was moved to its place.
 
-    Everything is decided on the copy: the original may change under our hands.
+    All checks look at the copy: the original may change while we read it.
     """
     copy = settings.upload_dir / f"incoming-{uuid4().hex}"
     try:
@@ -80,11 +80,9 @@ def incoming(settings: Settings, source: Path) -> Iterator[Path]:
 
 
 def storage_error(error: OSError, path: Path) -> UserError:
-    """An error of the file system as one that says what to do."""
+    """Translate a file system error into one that tells the user what to do."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return UserError(
-            f"no space left on the disk while writing for {path}: free some and try again", code="disk_full"
-        )
+        return UserError(f"no space left on the disk while writing {path}: free some and try again", code="disk_full")
     if isinstance(error, PermissionError):
         return UserError(f"no permission: {error.filename or path}", code="permission")
     return UserError(f"{path}: {error.strerror or error}", code="io_error")
@@ -92,16 +90,16 @@ def storage_error(error: OSError, path: Path) -> UserError:
 
 @contextmanager
 def staged_text(path: Path, text: str) -> Iterator[Callable[[], None]]:
-    """Write `text` beside `path` and yield a function that puts it in place in one step; else nothing is left.
+    """Write `text` beside `path` and yield a function that moves it into place; remove it if that is never called.
 
-    The caller may call it inside a database transaction, so that only whoever wins there replaces `path`.
+    Call it inside a database transaction, and only the winner of that transaction replaces `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
     temporary = Path(name)
 
     def place() -> None:
-        with suppress(FileNotFoundError):  # a transaction that is tried again has placed it already
+        with suppress(FileNotFoundError):  # the transaction was retried, and its first try placed the file
             temporary.replace(path)
 
     try:
@@ -116,13 +114,13 @@ def staged_text(path: Path, text: str) -> Iterator[Callable[[], None]]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file in one step: all of it or none."""
+    """Write a whole file in one step, or nothing."""
     with staged_text(path, text) as place:
         place()
 
 
 def remove(entry: Path) -> None:
-    """Remove a file, or a folder with all that is in it; a link is removed, not followed."""
+    """Remove a file, or a folder with its contents. A link is removed, not followed."""
     if entry.is_dir() and not entry.is_symlink():
         shutil.rmtree(entry, ignore_errors=True)
     else:
@@ -134,6 +132,6 @@ def remove_temp(settings: Settings, document_id: str) -> None:
 
 
 def remove_all(settings: Settings, document_id: str) -> None:
-    """Everything of a document that was deleted."""
+    """Remove every file of a deleted document."""
     for folder in (upload_folder, temp_folder, output_folder):
         shutil.rmtree(folder(settings, document_id), ignore_errors=True)

@@ -1,34 +1,59 @@
-"""Tables of the documents flow. Source 001, section 3, with Task → Document and TaskDetail → Page."""
+"""Tables of the documents flow. Source 001, section 3: its Task is our Document, its TaskDetail our Page."""
 
+import json
+import re
+import zlib
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text
+from sqlalchemy import BigInteger, Dialect, ForeignKey, Index, Integer, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
 
 from pipeline.engine.claims import ClaimColumns
 from pipeline.engine.tables import Base, UtcDateTime, table_of
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 
 _Id = BigInteger().with_variant(Integer, "sqlite")
+# NUL, which PostgreSQL refuses, and lone surrogates, which cannot be encoded. Models do write them.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def storable(text: str) -> str:
+    """The text with a replacement character for each character that a database or a file refuses."""
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+class CompressedJson(TypeDecorator[dict[str, Any]]):
+    """A JSON object, compressed with zlib."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: dict[str, Any] | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002
+        return None if value is None else zlib.compress(storable(json.dumps(value, ensure_ascii=False)).encode(), 1)
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> dict[str, Any] | None:  # noqa: ARG002
+        return None if value is None else dict(json.loads(zlib.decompress(value)))
 
 
 class Document(ClaimColumns, Base):
-    """One submitted file. Claimed for splitting and for merging."""
+    """One submitted file. Splitting and merging claim it."""
 
     __tablename__ = "documents"
     __table_args__ = (Index("ix_documents_status_updated_at", "status", "updated_at"),)
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     filename: Mapped[str] = mapped_column(String(255))
-    """The name the user knows; never used as a path as it is."""
+    """The name the user knows; never used as a path unchanged."""
     type: Mapped[str] = mapped_column(String(10))
     page_range: Mapped[str] = mapped_column(Text, default="")
     pages: Mapped[int] = mapped_column(default=0)
-    """Pages to convert; 0 until the document was split."""
+    """Pages to convert; 0 until the document is split."""
     provider: Mapped[str] = mapped_column(String(60))
     model: Mapped[str] = mapped_column(String(120), default="")
     model_name: Mapped[str] = mapped_column(String(200), default="")
-    """The model's name for people."""
+    """The model's name as shown to people."""
     progress: Mapped[int] = mapped_column(default=0)
     status: Mapped[int] = mapped_column(default=int(DocumentStatus.PENDING))
     completed_count: Mapped[int] = mapped_column(default=0)
@@ -36,16 +61,16 @@ class Document(ClaimColumns, Base):
     merged_path: Mapped[str | None] = mapped_column(String(1000))
     error: Mapped[str | None] = mapped_column(Text)
     submission_key: Mapped[str] = mapped_column(String(80), unique=True)
-    """Names content and options: the same submission finds the same document."""
+    """Hash of content and options: the same submission finds the same document."""
     size_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     allow_partial: Mapped[bool] = mapped_column(default=False)
     use_cache: Mapped[bool] = mapped_column(default=True)
     pictures: Mapped[bool] = mapped_column(default=False)
-    """The pictures on its pages are wanted as files."""
+    """Keep the pictures on its pages as files."""
     launches: Mapped[int] = mapped_column(default=0)
-    """Launches since something last moved; spaces out the sweeper's further ones."""
+    """Launches since the document last moved; spaces out the sweeper's next ones."""
     launch_due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When the sweeper may launch the document (again) if nothing moves it; None: at once."""
+    """When the sweeper may launch the document again if nothing moves it; None: at once."""
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -64,36 +89,36 @@ class Page(ClaimColumns, Base):
     id: Mapped[int] = mapped_column(_Id, primary_key=True)
     document_id: Mapped[str] = mapped_column(ForeignKey("documents.id", ondelete="CASCADE"))
     page: Mapped[int]
-    """1-based place in the result."""
+    """1-based position in the result."""
     page_source: Mapped[int]
     """1-based page of the source file."""
     status: Mapped[int] = mapped_column(default=int(PageStatus.PENDING))
     provider: Mapped[str] = mapped_column(String(60))
     model: Mapped[str] = mapped_column(String(120), default="")
     content: Mapped[str] = mapped_column(Text, default="")
-    """Markdown. Kept while the page is retried, until there is a new one."""
+    """Markdown. A retry keeps the old text until it has a new one."""
     image_path: Mapped[str | None] = mapped_column(String(1000))
     error: Mapped[str | None] = mapped_column(Text)
     retry_count: Mapped[int] = mapped_column(default=0)
-    """Attempts that failed, over the page's whole life."""
+    """Failed attempts over the page's whole life."""
     use_cache: Mapped[bool] = mapped_column(default=True)
-    """Off when a user asked for the page anew: the cache would give the text that did not please."""
+    """False after a user's retry: the cache would return the very text they rejected."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class PageLayout(Base):
-    """What stands where on a page, for those who build on it. A table of its own: few read it, and it is large."""
+    """The blocks on a page and their boxes. A table of its own: it is large and rarely read."""
 
     __tablename__ = "page_layouts"
 
     page_id: Mapped[int] = mapped_column(ForeignKey("pages.id", ondelete="CASCADE"), primary_key=True)
-    data: Mapped[bytes] = mapped_column(LargeBinary)
-    """JSON of `Answer.layout`, by zlib."""
+    data: Mapped[dict[str, Any]] = mapped_column(CompressedJson)
+    """`Answer.layout`."""
 
 
 class PageAttempt(Base):
-    """Ledger: every attempt of a page, kept when the page is retried. Completed ones are the cache as well."""
+    """The ledger: every attempt of a page, kept across retries. Completed attempts double as the cache."""
 
     __tablename__ = "page_attempts"
     __table_args__ = (
@@ -111,11 +136,11 @@ class PageAttempt(Base):
     prompt_hash: Mapped[str] = mapped_column(String(64), default="")
     cache_key: Mapped[str | None] = mapped_column(String(64))
     cached: Mapped[bool] = mapped_column(default=False)
-    """Taken over from an earlier attempt without a call."""
+    """Copied from an earlier attempt, without a call."""
     status: Mapped[str] = mapped_column(String(20))
     """`completed`, or the kind of the error."""
     effective: Mapped[bool] = mapped_column(default=True)
-    """False if the claim had been taken away: the result was recorded, but is not the page's."""
+    """False if the claim was lost: the result is on record but is not the page's."""
     error: Mapped[str | None] = mapped_column(Text)
     text: Mapped[str] = mapped_column(Text, default="")
     input_tokens: Mapped[int] = mapped_column(default=0)

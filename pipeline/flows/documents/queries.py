@@ -1,20 +1,110 @@
-"""Reading: documents, pages, attempts, figures."""
+"""What one may read: documents, pages, attempts and figures, as plain objects detached from the database."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from sqlalchemy import select
 
 from pipeline.engine.errors import UserError
-from pipeline.engine.metrics import count_by, throughput
-from pipeline.engine.views import view_of
+from pipeline.engine.metrics import Throughput, count_by, throughput
+from pipeline.engine.views import plain, view_of
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
-from pipeline.flows.documents.service import UnknownDocument
-from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.flows.documents.views import AttemptView, DocumentView, Figures, PageView
-from pipeline.flows.documents.work.page import unpack_layout
+from pipeline.flows.documents.rules import result
+from pipeline.flows.documents.states import AT_REST, DocumentStatus, PageStatus
 from pipeline.storage.context import Context
+
+Value = TypeVar("Value")
+
+
+class UnknownDocument(UserError):
+    """There is no document with this id."""
+
+    def __init__(self, document_id: str) -> None:
+        super().__init__(f"there is no document {document_id}; see `penstock documents list`", code="unknown_document")
+
+
+@dataclass(frozen=True)
+class DocumentView:
+    """A document. `progress` is a percentage; `pages` is 0 until the document is split."""
+
+    id: str
+    filename: str
+    type: str
+    status: DocumentStatus
+    progress: int
+    pages: int
+    completed_count: int
+    failed_count: int
+    page_range: str
+    provider: str
+    model: str
+    model_name: str
+    worker_id: str | None
+    merged_path: str | None
+    error: str | None
+    allow_partial: bool
+    size_bytes: int
+    created_at: datetime
+    updated_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def at_rest(self) -> bool:
+        """Only a user's command moves it on."""
+        return self.status in AT_REST
+
+
+@dataclass(frozen=True)
+class PageView:
+    """A page. `page` is its position in the result, `page_source` in the file; both count from 1."""
+
+    page: int
+    page_source: int
+    status: PageStatus
+    provider: str
+    model: str
+    content: str
+    error: str | None
+    attempts: int
+    retry_count: int
+    worker_id: str | None
+    next_run_at: datetime | None
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    """One attempt of a page. `effective`: its claim still held when it ended."""
+
+    id: int
+    page: int
+    page_source: int
+    provider: str
+    model: str
+    prompt_hash: str
+    cached: bool
+    status: str
+    effective: bool
+    error: str | None
+    text: str
+    input_tokens: int
+    output_tokens: int
+    latency_ms: int
+    worker_id: str
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The flow's part of `penstock status`. Source 001, section 10.2."""
+
+    documents: dict[str, int]
+    pages: dict[str, int]
+    last_hour: Throughput
 
 
 def document(context: Context, document_id: str) -> DocumentView:
@@ -27,7 +117,7 @@ def document(context: Context, document_id: str) -> DocumentView:
 
 
 def resolve(context: Context, prefix: str) -> str:
-    """The id that begins with `prefix`, as people abbreviate it. Raises `UserError` if none or several do."""
+    """The id that begins with `prefix`, which people may shorten. Raises `UserError` if none or several do."""
     with context.db.read() as session:
         found = session.execute(
             select(DOCUMENTS.c.id).where(DOCUMENTS.c.id.startswith(prefix, autoescape=True)).limit(3)
@@ -45,7 +135,7 @@ def resolve(context: Context, prefix: str) -> str:
 def documents(
     context: Context, *, status: DocumentStatus | None = None, limit: int = 50, offset: int = 0
 ) -> list[DocumentView]:
-    """Documents, the newest first."""
+    """Documents, newest first."""
     query = select(DOCUMENTS).order_by(DOCUMENTS.c.created_at.desc(), DOCUMENTS.c.id).limit(limit).offset(offset)
     if status is not None:
         query = query.where(DOCUMENTS.c.status == status)
@@ -54,19 +144,24 @@ def documents(
 
 
 def documents_by_id(context: Context, ids: Collection[str]) -> list[DocumentView]:
-    """Those of the documents that there are."""
+    """Those of the documents that exist."""
     with context.db.read() as session:
-        # In portions: SQLite and PostgreSQL limit the parameters of one statement.
-        portions = [list(ids)[start : start + 500] for start in range(0, len(ids), 500)]
         return [
             view_of(DocumentView, row)
-            for portion in portions
-            for row in session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id.in_(portion)))
+            for some in _portions(ids)
+            for row in session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id.in_(some)))
         ]
 
 
+def _portions(values: Collection[Value]) -> Iterator[list[Value]]:
+    """Few enough at a time for one statement: databases limit its parameters."""
+    remaining = iter(values)
+    while some := list(islice(remaining, 500)):
+        yield some
+
+
 def pages(context: Context, document_id: str, *, status: PageStatus | None = None) -> list[PageView]:
-    """The document's pages in order; none before it was split."""
+    """The document's pages in order; none before it is split."""
     query = select(PAGES).where(PAGES.c.document_id == document_id).order_by(PAGES.c.page)
     if status is not None:
         query = query.where(PAGES.c.status == status)
@@ -75,22 +170,26 @@ def pages(context: Context, document_id: str, *, status: PageStatus | None = Non
 
 
 def layouts(context: Context, document_id: str, numbers: Collection[int] | None = None) -> dict[int, dict[str, Any]]:
-    """What stands where on the document's pages, by page; not of pages whose converter does not know."""
+    """Layouts by page number, of all pages or of `numbers`; none of a page whose converter gave none."""
     query = (
         select(PAGES.c.page, LAYOUTS.c.data)
         .join(LAYOUTS, LAYOUTS.c.page_id == PAGES.c.id)
         .where(PAGES.c.document_id == document_id)
+        .execution_options(yield_per=100)
     )
-    wanted = None if numbers is None else set(numbers)
-    if wanted is not None and not wanted:
-        return {}
+    parts = [query] if numbers is None else [query.where(PAGES.c.page.in_(some)) for some in _portions(numbers)]
     with context.db.read() as session:
-        rows = session.execute(query.execution_options(yield_per=100))
-        return {row.page: unpack_layout(row.data) for row in rows if wanted is None or row.page in wanted}
+        return {row.page: row.data for part in parts for row in session.execute(part)}
+
+
+def layout_json(context: Context, document_id: str) -> dict[str, Any]:
+    """The blocks of each page with their boxes, as JSON. Raises `UnknownDocument`."""
+    found = [plain(page) for page in pages(context, document_id)]
+    return result.layout_json(plain(document(context, document_id)), found, layouts(context, document_id))
 
 
 def attempts(context: Context, document_id: str, page: int | None = None) -> list[AttemptView]:
-    """The ledger of a document, or of one page of it, in the order of the attempts."""
+    """The ledger of a document, or of one of its pages, oldest attempt first."""
     query = select(ATTEMPTS).where(ATTEMPTS.c.document_id == document_id).order_by(ATTEMPTS.c.page, ATTEMPTS.c.id)
     if page is not None:
         query = query.where(ATTEMPTS.c.page == page)

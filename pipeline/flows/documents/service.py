@@ -1,8 +1,9 @@
-"""What a user can ask for. Each function is one transaction on one document; the caller launches it afterwards.
+"""What a user may ask for. Each function is one transaction on one document; the caller launches it afterwards.
 
-Source 001, section 6. Launching is `tasks.documents.launch`: it derives from the row what is to be done.
+Source 001, section 6. `tasks.documents.launch` then derives from the row what is due.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -15,6 +16,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.views import view_of
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
+from pipeline.flows.documents.queries import DocumentView, UnknownDocument
 from pipeline.flows.documents.states import (
     AT_REST,
     DOCUMENT,
@@ -26,29 +28,21 @@ from pipeline.flows.documents.states import (
     progress,
     resume_event,
 )
-from pipeline.flows.documents.views import DocumentView
-from pipeline.flows.documents.work.page import lock
+from pipeline.flows.documents.work.page import lock, release
 from pipeline.providers import registry
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
 
-class UnknownDocument(UserError):
-    """There is no document with this id."""
-
-    def __init__(self, document_id: str) -> None:
-        super().__init__(f"there is no document {document_id}; see `penstock documents list`", code="unknown_document")
-
-
 @dataclass(frozen=True)
 class Choice:
-    """Another provider or model for pages that are retried; empty: as before."""
+    """Another provider or model for the pages to retry; empty: no change."""
 
     provider: str = ""
     model: str = ""
 
     def columns(self, settings: Settings, *current: str) -> dict[str, str]:
-        """Columns of the pages it applies to, whose providers are `current`. Raises `UserError` if it cannot work."""
+        """The columns to set on pages whose providers are `current`. Raises `UserError` if the choice cannot work."""
         if not (self.provider or self.model):
             return {}
         for provider in [self.provider] if self.provider else current:
@@ -57,38 +51,33 @@ class Choice:
 
 
 def cancel(context: Context, document_id: str) -> DocumentView:
-    """Stop a document, in whatever state; always wins. Pages under way are taken back and their results discarded."""
+    """Stop a document in whatever state. Releases its pages, and their results are discarded."""
 
-    def work(session: Session) -> DocumentView:
-        document = _get(session, document_id)
+    def act(session: Session, document: Any) -> None:
         if document.status != DocumentStatus.CANCELLED:
             _move(session, document, DocumentEvent.CANCEL, **FREE, finished_at=_now())
-            _take_back_pages(session, document_id)
-        return _view(session, document_id)
+            release(session, _now(), PAGES.c.document_id == document_id)
 
-    view = context.db.run(work)
+    view = _change(context, document_id, act)
     files.remove_temp(context.settings, document_id)
     return view
 
 
 def pause(context: Context, document_id: str) -> DocumentView:
-    """Let pages under way end, and begin no others. Harmless if it is paused."""
+    """Finish the pages under way and start no others. Harmless if it is paused already."""
 
-    def work(session: Session) -> DocumentView:
-        document = _get(session, document_id)
+    def act(session: Session, document: Any) -> None:
         if document.status != DocumentStatus.PAUSED:
-            # The document's own claim (a split or a merge under way) is taken away: that stage begins anew.
+            # Drop the document's own claim: a split or merge under way starts over.
             _move(session, document, DocumentEvent.PAUSE, **FREE)
-        return _view(session, document_id)
 
-    return context.db.run(work)
+    return _change(context, document_id, act)
 
 
 def resume(context: Context, document_id: str) -> DocumentView:
-    """Go on with a paused document, with whatever is still to do."""
+    """Go on with whatever a paused document still needs."""
 
-    def work(session: Session) -> DocumentView:
-        document = _get(session, document_id)
+    def act(session: Session, document: Any) -> None:
         if document.status != DocumentStatus.PAUSED:
             raise UserError(f"document {document_id} is not paused: it is {_name(document)}", code="illegal_state")
         event = resume_event(
@@ -96,19 +85,17 @@ def resume(context: Context, document_id: str) -> DocumentView:
         )
         ended = {"finished_at": _now()} if event is DocumentEvent.RESUME_PARTIAL else {}
         _move(session, document, event, attempts=0, **ended)
-        return _view(session, document_id)
 
-    return context.db.run(work)
+    return _change(context, document_id, act)
 
 
 def retry(context: Context, document_id: str, choice: Choice = Choice(), *, fresh: bool = False) -> DocumentView:
-    """Do the whole document anew, from splitting. The ledger stays, so that what was paid is not paid again.
+    """Start over from splitting. The ledger stays, so nothing is paid for twice.
 
-    `fresh`: ask the provider again even for pages that the cache knows.
+    `fresh`: ask the provider even for pages in the cache.
     """
 
-    def work(session: Session) -> DocumentView:
-        document = _get(session, document_id)
+    def act(session: Session, document: Any) -> None:
         columns = choice.columns(context.settings, document.provider)
         if columns:
             provider = columns.get("provider", document.provider)
@@ -118,118 +105,120 @@ def retry(context: Context, document_id: str, choice: Choice = Choice(), *, fres
             error=None, merged_path=None, finished_at=None, use_cache=document.use_cache and not fresh,
         )  # fmt: skip
         session.execute(delete(PAGES).where(PAGES.c.document_id == document_id))
-        return _view(session, document_id)
 
-    return context.db.run(work)
+    return _change(context, document_id, act)
 
 
 def retry_page(context: Context, document_id: str, page: int, choice: Choice = Choice()) -> DocumentView:
-    """Convert one COMPLETED or FAILED page again, asking the provider anew. Its text stays until there is a new one."""
+    """Convert one COMPLETED or FAILED page again, without the cache. Its text stays until there is a new one."""
 
-    def work(session: Session) -> DocumentView:
-        document = _get(session, document_id)
+    def act(session: Session, document: Any) -> None:
         row = _page(session, document_id, page)
         columns = choice.columns(context.settings, row.provider)
         PAGE.target(PageStatus(row.status), PageEvent.RETRY)
-        _retry_pages(session, document, PAGES.c.id == row.id, **columns, use_cache=False)
-        return _view(session, document_id)
+        _retry_pages(session, document, PAGES.c.id == row.id, {**columns, "use_cache": False})
 
-    return context.db.run(work)
+    return _change(context, document_id, act)
 
 
 def retry_failed(context: Context, document_id: str, choice: Choice = Choice()) -> DocumentView:
     """Convert all FAILED pages again."""
 
-    def work(session: Session) -> DocumentView:
-        document = _get(session, document_id)
+    def act(session: Session, document: Any) -> None:
         if not document.failed_count:
-            raise UserError(f"document {document_id} has no failed page", code="nothing_to_do")
+            raise UserError(f"document {document_id} has no failed pages", code="nothing_to_do")
         failed = PAGES.c.status == PageStatus.FAILED
         providers = session.execute(
             select(PAGES.c.provider).where(PAGES.c.document_id == document_id, failed).distinct()
         )
-        _retry_pages(session, document, failed, **choice.columns(context.settings, *providers.scalars()))
-        return _view(session, document_id)
+        _retry_pages(session, document, failed, choice.columns(context.settings, *providers.scalars()))
 
-    return context.db.run(work)
+    return _change(context, document_id, act)
 
 
 def remerge(context: Context, document_id: str, *, allow_partial: bool = False) -> DocumentView:
-    """Merge the pages again. With `allow_partial`, gaps are marked where pages failed."""
+    """Merge the pages again. With `allow_partial`, mark a gap where a page failed."""
 
-    def work(session: Session) -> DocumentView:
-        document = _get(session, document_id)
-        _check_mergeable(document, allow_partial=allow_partial)
+    def act(session: Session, document: Any) -> None:
+        missing = document.pages - document.completed_count
+        if not document.completed_count:
+            raise UserError(f"document {document_id} has no converted pages to merge", code="nothing_to_do")
+        if missing and not allow_partial:
+            raise UserError(
+                f"{missing} of {document.pages} pages of document {document_id} are missing: retry them "
+                f"(`penstock documents retry {document_id} --failed`) or merge with --allow-partial",
+                code="incomplete",
+            )
         _remerge(session, document, allow_partial=allow_partial or document.allow_partial)
-        return _view(session, document_id)
 
-    return context.db.run(work)
+    return _change(context, document_id, act)
 
 
 def promote(context: Context, document_id: str, page: int, attempt_id: int) -> DocumentView:
-    """Make the text of an older attempt the page's text, and merge again where nothing is missing."""
+    """Use the text of an older attempt as the page's text, and merge again if no page is missing."""
 
-    def work(session: Session) -> DocumentView:
-        document = _get(session, document_id)
+    def act(session: Session, document: Any) -> None:
         if document.status not in AT_REST:
-            raise UserError(f"document {document_id} is {_name(document)}: wait or cancel first", code="illegal_state")
-        row = _page(session, document_id, page)
-        text = _attempt_text(session, document_id, page, attempt_id)
-        was_failed = row.status == PageStatus.FAILED
-        PAGE.target(PageStatus(row.status), PageEvent.PROMOTE)
-        PAGE.move(session, PAGES, PageEvent.PROMOTE, PAGES.c.id == row.id, content=text, error=None, updated_at=_now())
-        session.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id == row.id))
-        session.execute(
-            update(DOCUMENTS)
-            .where(DOCUMENTS.c.id == document_id)
-            .values(
-                completed_count=document.completed_count + was_failed,
-                failed_count=document.failed_count - was_failed,
-                updated_at=_now(),
+            raise UserError(
+                f"document {document_id} is {_name(document)}: wait for it or cancel it first", code="illegal_state"
             )
-        )
-        document = _get(session, document_id)
-        if document.completed_count == document.pages and document.status != DocumentStatus.CANCELLED:
+        row = _page(session, document_id, page)
+        tried = session.execute(
+            select(ATTEMPTS.c.text, ATTEMPTS.c.status).where(
+                ATTEMPTS.c.id == attempt_id, ATTEMPTS.c.document_id == document_id, ATTEMPTS.c.page == page
+            )
+        ).one_or_none()
+        if tried is None or (tried.status != "completed" and not tried.text):
+            raise UserError(
+                f"page {page} of document {document_id} has no attempt {attempt_id} with a text; "
+                f"see `penstock documents attempts {document_id} {page}`",
+                code="unknown_attempt",
+            )
+        PAGE.target(PageStatus(row.status), PageEvent.PROMOTE)
+        mine = PAGES.c.id == row.id
+        PAGE.move(session, PAGES, PageEvent.PROMOTE, mine, content=tried.text, error=None, updated_at=_now())
+        session.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id == row.id))
+        was_failed = row.status == PageStatus.FAILED
+        completed = document.completed_count + was_failed
+        counts = {"completed_count": completed, "failed_count": document.failed_count - was_failed}
+        session.execute(
+            update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(**counts, updated_at=_now())
+        )  # fmt: skip
+        if completed == document.pages and document.status != DocumentStatus.CANCELLED:
             _remerge(session, document, allow_partial=document.allow_partial)
-        return _view(session, document_id)
 
-    return context.db.run(work)
+    return _change(context, document_id, act)
 
 
 def revive(context: Context, document_id: str, *, allow_partial: bool = False) -> DocumentView:
-    """Go on with a document at rest that was asked for again; does the least that can bring its result.
+    """Take up a document that was submitted again, with the least work that can bring its result.
 
-    A COMPLETED one whose file is there, and one that is not at rest, stay as they are.
+    Leaves a document alone that is not at rest, or that is COMPLETED and has its file.
     """
 
-    def work(session: Session) -> DocumentView:
-        document = _get(session, document_id)
-        merged = (
-            document.merged_path is not None
-            and files.output_path(context.settings, document_id, document.filename).exists()
-        )
+    def act(session: Session, document: Any) -> None:
+        path = files.output_path(context.settings, document_id, document.filename)
+        done = document.status == DocumentStatus.COMPLETED and document.merged_path is not None and path.exists()
         partial = allow_partial or document.allow_partial
-        if document.status not in AT_REST or (document.status == DocumentStatus.COMPLETED and merged):
+        if document.status not in AT_REST or done:
             session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(allow_partial=partial))
-            return _view(session, document_id)
-        if document.pages == 0:
+        elif document.pages == 0:
             _move(
                 session, document, DocumentEvent.RETRY, allow_partial=partial, attempts=0, error=None, finished_at=None
             )
         elif document.completed_count == document.pages:
             _remerge(session, document, allow_partial=partial)
         else:
-            _retry_pages(session, document, PAGES.c.status == PageStatus.FAILED, allow_partial=partial)
-        return _view(session, document_id)
+            _retry_pages(session, document, PAGES.c.status == PageStatus.FAILED, {}, allow_partial=partial)
 
-    return context.db.run(work)
+    return _change(context, document_id, act)
 
 
 def remove(context: Context, document_id: str) -> None:
-    """Delete a document with its pages, ledger and files. What runs is fenced off: there is no row left to write."""
+    """Delete a document with its pages, ledger and files. Work under way finds no row left to write."""
 
     def work(session: Session) -> None:
-        _get(session, document_id)
+        _lock(session, document_id)
         for table in (PAGES, ATTEMPTS):
             session.execute(delete(table).where(table.c.document_id == document_id))
         session.execute(delete(DOCUMENTS).where(DOCUMENTS.c.id == document_id))
@@ -238,24 +227,42 @@ def remove(context: Context, document_id: str) -> None:
     files.remove_all(context.settings, document_id)
 
 
-def _retry_pages(session: Session, document: Any, which: Any, **columns: Any) -> None:
-    """Make matching pages RETRYING, uncount them, and let the document process them."""
+def _change(context: Context, document_id: str, act: Callable[[Session, Any], None]) -> DocumentView:
+    """Lock the document, `act` on it, and return it as it is then, all in one transaction."""
+
+    def work(session: Session) -> DocumentView:
+        act(session, _lock(session, document_id))
+        return view_of(DocumentView, _lock(session, document_id))
+
+    return context.db.run(work)
+
+
+def _lock(session: Session, document_id: str) -> Any:
+    document = lock(session, document_id)
+    if document is None:
+        raise UnknownDocument(document_id)
+    return document
+
+
+def _retry_pages(
+    session: Session, document: Any, which: Any, columns: dict[str, Any], *, allow_partial: bool = False
+) -> None:
+    """Make the matching pages RETRYING, stop counting them, and let the document process them."""
     if not document.pages:
         raise UserError(
             f"document {document.id} has no pages yet: use `penstock documents retry`", code="illegal_state"
         )
-    document_columns = {key: columns.pop(key) for key in ("allow_partial",) if key in columns}
     mine = and_(PAGES.c.document_id == document.id, which)
     states = session.execute(select(PAGES.c.status, func.count()).where(mine).group_by(PAGES.c.status))
     counted: dict[int, int] = dict(states.all())
     PAGE.move(
         session, PAGES, PageEvent.RETRY, mine, **columns, attempts=0, next_run_at=None, error=None, updated_at=_now()
     )
-    completed = document.completed_count - counted.get(PageStatus.COMPLETED, 0)
     _move(
-        session, document, DocumentEvent.RETRY_PAGES, **document_columns, completed_count=completed,
+        session, document, DocumentEvent.RETRY_PAGES, error=None, attempts=0, finished_at=None,
+        allow_partial=allow_partial or document.allow_partial,
+        completed_count=document.completed_count - counted.get(PageStatus.COMPLETED, 0),
         failed_count=document.failed_count - counted.get(PageStatus.FAILED, 0),
-        error=None, attempts=0, finished_at=None,
     )  # fmt: skip
 
 
@@ -265,26 +272,8 @@ def _remerge(session: Session, document: Any, *, allow_partial: bool) -> None:
     )
 
 
-def _check_mergeable(document: Any, *, allow_partial: bool) -> None:
-    missing = document.pages - document.completed_count
-    if not document.completed_count:
-        raise UserError(f"document {document.id} has no converted page to merge", code="nothing_to_do")
-    if missing and not allow_partial:
-        raise UserError(
-            f"{missing} of {document.pages} pages of document {document.id} are missing: retry them "
-            f"(`penstock documents retry {document.id} --failed`) or merge with --allow-partial",
-            code="incomplete",
-        )
-
-
-def _take_back_pages(session: Session, document_id: str) -> None:
-    mine = and_(PAGES.c.document_id == document_id, PAGES.c.claim_id.is_not(None))
-    back = {**FREE, "attempts": PAGES.c.attempts - 1, "updated_at": _now()}
-    PAGE.move(session, PAGES, PageEvent.GIVE_BACK, mine, **back)
-
-
 def _move(session: Session, document: Any, event: DocumentEvent, **values: Any) -> None:
-    """Move a locked document, or raise `IllegalTransition` with a sentence for the user."""
+    """Move a locked document, or raise `IllegalTransition`, which tells the user why not."""
     status = DOCUMENT.target(DocumentStatus(document.status), event)
     completed = values.get("completed_count", document.completed_count)
     values = {
@@ -294,37 +283,11 @@ def _move(session: Session, document: Any, event: DocumentEvent, **values: Any) 
     DOCUMENT.move(session, DOCUMENTS, event, DOCUMENTS.c.id == document.id, **values)
 
 
-def _get(session: Session, document_id: str) -> Any:
-    document = lock(session, document_id)
-    if document is None:
-        raise UnknownDocument(document_id)
-    return document
-
-
 def _page(session: Session, document_id: str, page: int) -> Any:
     row = session.execute(select(PAGES).where(PAGES.c.document_id == document_id, PAGES.c.page == page)).one_or_none()
     if row is None:
         raise UserError(f"document {document_id} has no page {page}", code="unknown_page")
     return row
-
-
-def _attempt_text(session: Session, document_id: str, page: int, attempt_id: int) -> str:
-    row = session.execute(
-        select(ATTEMPTS.c.text, ATTEMPTS.c.status).where(
-            ATTEMPTS.c.id == attempt_id, ATTEMPTS.c.document_id == document_id, ATTEMPTS.c.page == page
-        )
-    ).one_or_none()
-    if row is None or (row.status != "completed" and not row.text):
-        raise UserError(
-            f"page {page} of document {document_id} has no attempt {attempt_id} with a text; "
-            f"see `penstock documents attempts {document_id} {page}`",
-            code="unknown_attempt",
-        )
-    return str(row.text)
-
-
-def _view(session: Session, document_id: str) -> DocumentView:
-    return view_of(DocumentView, _get(session, document_id))
 
 
 def _name(document: Any) -> str:

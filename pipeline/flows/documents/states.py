@@ -1,4 +1,4 @@
-"""The documents flow as data: states, events, legal transitions. Source 001, sections 2.1, 2.2, 5.4 and 6."""
+"""The states of documents and pages, and the events that change them. Source 001, sections 2.1, 2.2, 5.4 and 6."""
 
 from enum import IntEnum, StrEnum
 
@@ -6,7 +6,7 @@ from pipeline.engine.states import Machine
 
 
 class DocumentStatus(IntEnum):
-    """State of a document, with the source's codes. PAUSED is section 11, Q4."""
+    """The state of a document, by the source's codes. PAUSED is section 11, Q4."""
 
     FAILED = 0
     PENDING = 1
@@ -21,7 +21,7 @@ class DocumentStatus(IntEnum):
 
 
 class PageStatus(IntEnum):
-    """State of a page, with the source's codes."""
+    """The state of a page, by the source's codes."""
 
     FAILED = -1
     PENDING = 0
@@ -42,7 +42,7 @@ class DocumentEvent(StrEnum):
     MERGED_PARTIAL = "merged_partial"
     FAIL = "fail"
     GIVE_BACK = "give_back"
-    """The claim was released or lost: the stage begins anew."""
+    """The claim was released or lost: the stage starts over."""
     CANCEL = "cancel"
     PAUSE = "pause"
     RESUME_SPLIT = "resume_split"
@@ -61,7 +61,7 @@ class PageEvent(StrEnum):
     DONE = "done"
     FAIL = "fail"
     WAIT = "wait"
-    """A transient error: again, when the row is due."""
+    """A transient error: try again when the row is due."""
     GIVE_BACK = "give_back"
     RETRY = "retry"
     PROMOTE = "promote"
@@ -84,7 +84,7 @@ DOCUMENT = Machine(
         (_D.MERGING, _E.MERGED_PARTIAL): _D.PARTIAL_FAILED,
         (_D.MERGING, _E.FAIL): _D.FAILED,
         (_D.MERGING, _E.GIVE_BACK): _D.READY_TO_MERGE,
-        # What a user may ask for. A document whose merge failed keeps its pages: they were paid for.
+        # What a user may ask for. A document keeps its pages when its merge fails: they were paid for.
         **{(state, _E.CANCEL): _D.CANCELLED for state in _D},
         **{
             (state, _E.PAUSE): _D.PAUSED
@@ -125,13 +125,13 @@ PAGE = Machine(
 )
 
 AT_REST = frozenset({_D.COMPLETED, _D.FAILED, _D.PARTIAL_FAILED, _D.CANCELLED})
-"""States in which nothing more happens by itself."""
+"""States that only a user's command leaves."""
 
 
 def settled_event(pages: int, completed: int, failed: int, *, allow_partial: bool) -> DocumentEvent | None:
     """The event of a PROCESSING document with these counts; None while pages are outstanding.
 
-    With `allow_partial`, gaps do not keep what there is from being merged; nothing at all is never merged.
+    With `allow_partial`, a document with failed pages is merged too, as long as one page was converted.
     """
     if completed + failed < pages:
         return None
@@ -141,7 +141,7 @@ def settled_event(pages: int, completed: int, failed: int, *, allow_partial: boo
 
 
 def resume_event(pages: int, completed: int, failed: int, *, allow_partial: bool) -> DocumentEvent:
-    """Where a PAUSED document goes on: derived from what is still to do, so that nothing need be remembered."""
+    """Where a PAUSED document goes on, derived from its counts alone."""
     if pages == 0:
         return DocumentEvent.RESUME_SPLIT
     settled = settled_event(pages, completed, failed, allow_partial=allow_partial)
@@ -151,7 +151,7 @@ def resume_event(pages: int, completed: int, failed: int, *, allow_partial: bool
 
 
 def progress(status: DocumentStatus, pages: int, completed: int, before: int) -> int:
-    """Percent done, 0 to 100. Splitting ends at 5, conversion runs from 5 to 95. Source 001, section 5.4."""
+    """Percent done, 0 to 100: splitting takes it to 5, conversion to 95. Source 001, section 5.4."""
     match status:
         case DocumentStatus.PENDING:
             return 0

@@ -1,4 +1,4 @@
-"""Submitting a file: everything that can be refused is refused here, before there is a row. Idempotent."""
+"""Submitting a file. Whatever can be refused is refused here, before there is a row. Idempotent."""
 
 import hashlib
 import time
@@ -17,10 +17,10 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.views import view_of
 from pipeline.flows.documents import files, service
 from pipeline.flows.documents.models import DOCUMENTS
+from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.states import AT_REST, DocumentStatus
-from pipeline.flows.documents.views import DocumentView
 from pipeline.providers import registry
-from pipeline.reading.source import SourceInfo, inspect, parse_page_range, safe_filename
+from pipeline.reading.source import inspect, parse_page_range, safe_filename
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 
@@ -29,68 +29,62 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Options:
-    """How to convert. `page_range` like `1-5,7`, empty for all; empty provider and model: the settings' choice."""
+    """How to convert. `page_range` like `1-5,7`, empty for all; provider and model empty for the settings' choice."""
 
     page_range: str = ""
     provider: str = ""
     model: str = ""
     allow_partial: bool = False
-    """Merge what there is when pages failed for good."""
+    """Merge what there is when pages fail for good."""
     use_cache: bool = True
     pictures: bool = False
-    """Keep the pictures on the pages as files, with links to them in the Markdown; local conversion only."""
+    """Keep the pictures on the pages as files, linked from the Markdown; local conversion only."""
     fresh: bool = False
-    """A new document, even if the same file was submitted before."""
+    """Make a new document even if the same file was submitted before."""
 
 
 def submit(context: Context, path: Path, options: Options) -> DocumentView:
-    """Store a copy of the file and a row for it. The same content and options give the same document again.
+    """Store a copy of the file and a row for it. The same content and options find the same document again.
 
-    Raises `UserError`, with nothing left behind, for a file or option that cannot work.
+    Raises `UserError`, and leaves nothing behind, for a file or an option that cannot work.
     """
     settings = context.settings
     provider = options.provider or settings.provider
     registry.check(settings, provider, options.model)
     if options.pictures and provider != LOCAL:
-        raise UserError(f"{provider} gives no pictures: only the provider {LOCAL} does", code="usage")
-    inspect(path, settings.documents)  # before it is copied: a directory, a missing or huge file
+        raise UserError(f"{provider} cannot extract pictures: only the provider {LOCAL} can", code="usage")
+    inspect(path, settings.documents)  # refuse a folder, a missing or a huge file before copying it
     with files.incoming(settings, path) as copy:
         info = inspect(copy, settings.documents)
-        numbers = parse_page_range(options.page_range, info.pages)
-        key = _submission_key(copy, info, numbers, provider, options)
+        pages = _shortest(parse_page_range(options.page_range, info.pages), info.pages)
+        key = _submission_key(copy, info.type, pages, provider, options)
         existing = _find(context, key)
         if existing is None:
-            return _store(context, copy, key, _row(context, path, info, numbers, provider, options))
+            now = datetime.now(UTC)
+            row = {
+                "submission_key": key, "filename": safe_filename(path.name), "type": info.type, "page_range": pages,
+                "provider": provider, "model": options.model, "size_bytes": info.size_bytes,
+                "model_name": registry.model_name(settings, provider, options.model),
+                "allow_partial": options.allow_partial, "use_cache": options.use_cache and settings.documents.cache,
+                "pictures": options.pictures, "status": DocumentStatus.PENDING, "created_at": now, "updated_at": now,
+            }  # fmt: skip
+            return _store(context, copy, row)
     return service.revive(context, existing.id, allow_partial=options.allow_partial)
 
 
-def _row(
-    context: Context, path: Path, info: SourceInfo, numbers: list[int], provider: str, options: Options
-) -> dict[str, Any]:
-    now = datetime.now(UTC)
-    return {
-        "filename": safe_filename(path.name), "type": info.type, "page_range": _normal(numbers, info.pages),
-        "provider": provider, "model": options.model, "size_bytes": info.size_bytes,
-        "model_name": registry.model_name(context.settings, provider, options.model),
-        "allow_partial": options.allow_partial, "use_cache": options.use_cache and context.settings.documents.cache,
-        "pictures": options.pictures,
-        "status": DocumentStatus.PENDING, "created_at": now, "updated_at": now,
-    }  # fmt: skip
-
-
-def _store(context: Context, copy: Path, key: str, row: dict[str, Any]) -> DocumentView:
+def _store(context: Context, copy: Path, row: dict[str, Any]) -> DocumentView:
     document_id = uuid4().hex[:16]
     place = files.source_path(context.settings, document_id, row["type"])
     try:
         place.parent.mkdir(parents=True, mode=0o700)
-        copy.replace(place)  # the file first, the row after: no row ever points at nothing
+        copy.replace(place)  # first the file, then the row: no row ever lacks its file
         with context.db.transaction() as session:
-            session.execute(insert(DOCUMENTS).values(id=document_id, submission_key=key, **row))
+            session.execute(insert(DOCUMENTS).values(id=document_id, **row))
             stored = session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id == document_id)).one()
     except IntegrityError:
-        # The same file was submitted at the same time: theirs came first.
+        # The same file was submitted at the same time, and that submission won.
         files.remove_all(context.settings, document_id)
-        twin = _find(context, key)
+        twin = _find(context, row["submission_key"])
         if twin is None:
             raise
         return twin
@@ -107,16 +101,16 @@ def _find(context: Context, key: str) -> DocumentView | None:
     return view_of(DocumentView, row) if row else None
 
 
-def _submission_key(copy: Path, info: SourceInfo, numbers: list[int], provider: str, options: Options) -> str:
+def _submission_key(copy: Path, file_type: str, pages: str, provider: str, options: Options) -> str:
     with copy.open("rb") as file:
         content = hashlib.file_digest(file, "sha256").hexdigest()
-    parts = [content, info.type, _normal(numbers, info.pages), provider, options.model]
+    parts = [content, file_type, pages, provider, options.model]
     parts += ["pictures"] if options.pictures else []
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return f"{key}:{uuid4().hex[:12]}" if options.fresh else key
 
 
-def _normal(numbers: list[int], pages: int) -> str:
+def _shortest(numbers: list[int], pages: int) -> str:
     """The shortest way to write these page numbers; empty for all of them."""
     if len(numbers) == pages:
         return ""
@@ -130,9 +124,9 @@ def _normal(numbers: list[int], pages: int) -> str:
 
 
 def remove_orphans(context: Context) -> int:
-    """Remove stored files that no row ever came to own, and temp folders of documents that ended long ago.
+    """Remove stored files that no row owns, and temp folders of documents at rest, once they are old enough.
 
-    Source 001, section 7.1. Returns how many folders or files were removed.
+    Source 001, section 7.1. Returns how many folders and files were removed.
     """
     settings = context.settings
     before = time.time() - settings.documents.stale_temp_s

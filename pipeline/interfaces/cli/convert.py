@@ -230,7 +230,7 @@ def _bar(job: Job, document: "Document") -> "Bar":
 
 def _closed_gates(providers: Iterable[str]) -> list[str]:
     """Why pages of these providers wait, as sentences for the user."""
-    from pipeline.flows.documents.routes import queue_of
+    from pipeline.flows.documents.plan import queue_of
     from pipeline.providers.gates import closed_because
     from pipeline.storage.context import get_context
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from pipeline.flows.documents import files, queries
-from pipeline.flows.documents.service import UnknownDocument
+from pipeline.flows.documents.queries import UnknownDocument
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from tasks import documents
 from tests.faults.flow import SQLITE, Flow

@@ -6,10 +6,9 @@ from typing import Any
 
 from pipeline.engine.claims import Owner
 from pipeline.flows.documents import queries, service
-from pipeline.flows.documents.rules.result import layout_json
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work import merge
-from pipeline.flows.documents.work.page import Outcome
+from pipeline.flows.documents.work.page import Attempt
 from pipeline.providers.protocols import Answer
 from pipeline.storage.context import Context
 from tests.support.documents import Worker, insert_document
@@ -26,7 +25,7 @@ def convert(context: Context, document_id: str, **texts: tuple[str, dict[str, An
     """Convert the document's pages, in order, to these texts."""
     worker = Worker(context, document_id)
     for unit, (text, found) in zip(worker.claim(len(texts)), texts.values(), strict=True):
-        worker.finish(Outcome(unit, Answer(text, "local", layout=found)))
+        worker.settle(Attempt(unit, Answer(text, "local", layout=found)))
 
 
 def test_a_pages_layout_is_stored_with_its_text_and_replaced_with_it(context: Context) -> None:
@@ -34,7 +33,7 @@ def test_a_pages_layout_is_stored_with_its_text_and_replaced_with_it(context: Co
     convert(context, document_id, one=("first", layout(1)))
     assert queries.layouts(context, document_id) == {1: layout(1)}
     for text, found in (("second", layout(1, "heading")), ("third, by a model", None)):
-        merge.merge(context, document_id, Owner("m", text))
+        merge.merge_document(context, document_id, Owner("m", text))
         service.retry_page(context, document_id, 1)
         convert(context, document_id, one=(text, found))
         assert queries.layouts(context, document_id) == ({1: found} if found else {})
@@ -43,7 +42,7 @@ def test_a_pages_layout_is_stored_with_its_text_and_replaced_with_it(context: Co
 def test_the_text_of_an_older_attempt_comes_without_a_layout(context: Context) -> None:
     document_id = insert_document(context, pages=[PageStatus.PENDING])
     convert(context, document_id, one=("first", layout(1)))
-    merge.merge(context, document_id, Owner("m", "1"))
+    merge.merge_document(context, document_id, Owner("m", "1"))
     (attempt,) = queries.attempts(context, document_id)
     service.promote(context, document_id, 1, attempt.id)
     assert queries.layouts(context, document_id) == {}
@@ -52,7 +51,7 @@ def test_the_text_of_an_older_attempt_comes_without_a_layout(context: Context) -
 def test_a_document_that_is_done_anew_has_no_layouts_left(context: Context) -> None:
     document_id = insert_document(context, pages=[PageStatus.PENDING])
     convert(context, document_id, one=("first", layout(1)))
-    merge.merge(context, document_id, Owner("m", "1"))
+    merge.merge_document(context, document_id, Owner("m", "1"))
     service.retry(context, document_id)
     assert queries.layouts(context, document_id) == {}
 
@@ -71,7 +70,7 @@ def test_a_table_over_two_pages_is_merged_as_one(context: Context) -> None:
         one=(f"{HEAD}\n| Nut | 1 |", layout(1, "table", 500)),
         two=("| Bolt | 2 |\n| --- | --- |\n| Cog | 3 |\n\nThe end.", layout(2, "table", 60, 200)),
     )  # fmt: skip
-    assert merge.merge(context, document_id, Owner("m", "1"))
+    assert merge.merge_document(context, document_id, Owner("m", "1"))
     view = queries.document(context, document_id)
     assert view.status is DocumentStatus.COMPLETED
     assert view.merged_path
@@ -83,11 +82,7 @@ def test_layouts_as_json_name_every_page_also_those_without_one(context: Context
     states = [PageStatus.PENDING, PageStatus.PENDING, PageStatus.FAILED]
     document_id = insert_document(context, pages=states)
     convert(context, document_id, one=("first", layout(1)), two=("# second", None))
-    found = layout_json(
-        queries.document(context, document_id),
-        queries.pages(context, document_id),
-        queries.layouts(context, document_id),
-    )
+    found = queries.layout_json(context, document_id)
     first, second, third = json.loads(json.dumps(found))["pages"]
     assert (first["page"], first["width"], first["blocks"][0]["bbox"]) == (1, 600, [50, 60, 550, 760])
     assert second["blocks"] == [{"type": "markdown", "text": "# second", "bbox": None}]

@@ -10,9 +10,9 @@ from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UserError
 from pipeline.flows.documents import files, service
 from pipeline.flows.documents.models import ATTEMPTS
-from pipeline.flows.documents.service import Choice, UnknownDocument
+from pipeline.flows.documents.queries import DocumentView, UnknownDocument
+from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import DocumentEvent, DocumentStatus, PageStatus
-from pipeline.flows.documents.views import DocumentView
 from pipeline.flows.documents.work import merge, stage
 from pipeline.storage.context import Context
 from tests.support.documents import (
@@ -135,7 +135,7 @@ def test_cancel_takes_back_pages_under_way_and_their_results_are_discarded(conte
     (unit,) = worker.claim()
     files.temp_folder(context.settings, document_id).mkdir(parents=True)
     service.cancel(context, document_id)
-    worker.finish(good(unit))
+    worker.settle(good(unit))
     assert page_states(context, document_id) == [P.COMPLETED, P.PENDING, P.PENDING]
     row = document(context, document_id)
     assert (D(row.status), row.completed_count, row.progress) == (D.CANCELLED, 1, 35)
@@ -146,7 +146,7 @@ def test_cancel_takes_back_pages_under_way_and_their_results_are_discarded(conte
 
 
 def claim(context: Context, document_id: str, event: DocumentEvent) -> tuple[Any, Any]:
-    claimed = stage.claim_stage(context, document_id, event, Owner("w1", "r:0"))
+    claimed = stage.claim(context, document_id, event, Owner("w1", "r:0"))
     assert claimed is not None
     return claimed
 
@@ -156,8 +156,8 @@ def test_a_stop_wins_over_a_merge_that_is_nearly_done(context: Context, stop: Ca
     document_id = insert_document(context, D.READY_TO_MERGE, [P.COMPLETED])
     row, held = claim(context, document_id, DocumentEvent.CLAIM_MERGE)
     stop(context, document_id)
-    with pytest.raises(merge.ClaimLost):
-        merge._merge(context, row, held)
+    with pytest.raises(stage.ClaimLost):
+        merge.write_result(context, row, held)
     output = files.output_path(context.settings, document_id, row.filename)
     assert not output.exists()
 
@@ -198,7 +198,7 @@ def test_pages_under_way_end_during_a_pause_and_count_when_it_is_over(
     worker = Worker(context, document_id)
     (unit,) = worker.claim()
     service.pause(context, document_id)
-    worker.finish(good(unit) if last_is_good else bad(unit))
+    worker.settle(good(unit) if last_is_good else bad(unit))
     assert D(document(context, document_id).status) is D.PAUSED
     view = service.resume(context, document_id)
     assert view.status is expected
@@ -251,12 +251,12 @@ def test_a_page_s_old_text_stays_until_there_is_a_new_one(context: Context) -> N
     worker = Worker(context, document_id)
     (unit,) = worker.claim()
     assert text() == "text of page 1"
-    worker.finish(bad(unit))
+    worker.settle(bad(unit))
     assert text() == "text of page 1"
     assert D(document(context, document_id).status) is D.PARTIAL_FAILED
     assert merged.read_text() == "merged before\n"
     service.retry_page(context, document_id, 1)
-    worker.finish(good(*worker.claim(), "better"))
+    worker.settle(good(*worker.claim(), "better"))
     assert text() == "better"
 
 
@@ -267,10 +267,10 @@ def test_another_provider_stays_with_the_page_it_was_chosen_for(context: Context
     worker = Worker(context, document_id, queue="vision.openai")
     (unit,) = worker.claim()
     assert (unit.provider, unit.model) == ("openai", "m-2")
-    worker.finish(bad(unit, ErrorKind.TRANSIENT))
+    worker.settle(bad(unit, ErrorKind.TRANSIENT))
     (unit,) = worker.claim(later_s=10)
     assert (unit.provider, unit.model) == ("openai", "m-2")
-    worker.finish(bad(unit))
+    worker.settle(bad(unit))
     service.retry_failed(context, document_id)
     assert [(row.provider, row.model) for row in pages(context, document_id)] == [("local", ""), ("openai", "m-2")]
     assert (document(context, document_id).provider, document(context, document_id).model) == ("local", "")
@@ -309,7 +309,7 @@ def test_gaps_are_merged_only_when_they_are_allowed(context: Context) -> None:
     assert caught.value.code == "incomplete"
     assert everything(context, document_id) == before
     service.remerge(context, document_id, allow_partial=True)
-    assert merge.merge(context, document_id, Owner("w1", "r:0"))
+    assert merge.merge_document(context, document_id, Owner("w1", "r:0"))
     row = document(context, document_id)
     assert (D(row.status), row.progress) == (D.PARTIAL_FAILED, 95)
     assert "> **[Page 2 is missing: it failed]**" in Path(row.merged_path).read_text()

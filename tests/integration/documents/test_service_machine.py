@@ -20,15 +20,12 @@ from sqlalchemy import text
 from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, UserError
 from pipeline.flows.documents import files, plan, recovery, service
-from pipeline.flows.documents.routes import CPU
+from pipeline.flows.documents.plan import CPU
 from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import AT_REST, DOCUMENT, PAGE, DocumentEvent, DocumentStatus, PageStatus, progress
-from pipeline.flows.documents.work import merge
-from pipeline.flows.documents.work import split as splitting
-from pipeline.flows.documents.work import stage as claiming
-from pipeline.flows.documents.work.page import Outcome, PageUnit
-from pipeline.flows.documents.work.split import ClaimLost
-from pipeline.flows.documents.work.stage import MAX_STAGE_ATTEMPTS
+from pipeline.flows.documents.work import merge, split, stage
+from pipeline.flows.documents.work.page import Attempt, PageUnit
+from pipeline.flows.documents.work.stage import MAX_STAGE_ATTEMPTS, ClaimLost
 from pipeline.storage.context import Context
 from tests.support.documents import CLAIMED_STAGES, Worker, attempts, bad, document, good, insert_document, pages
 
@@ -142,7 +139,7 @@ class DocumentMachine(RuleBasedStateMachine):
     @rule(worker=workers, event=st.sampled_from([DocumentEvent.CLAIM_SPLIT, DocumentEvent.CLAIM_MERGE]))
     def claim_stage(self, worker: str, event: DocumentEvent) -> None:
         owner = Owner(worker, f"{worker}-stage:0")
-        claimed = self.by_itself(lambda: claiming.claim_stage(self.context, self.id, event, owner))
+        claimed = self.by_itself(lambda: stage.claim(self.context, self.id, event, owner))
         if claimed:
             self.stages.append(claimed)
 
@@ -150,8 +147,8 @@ class DocumentMachine(RuleBasedStateMachine):
     @rule(worker=workers, page_count=st.integers(0, 3))
     def do_next_stage(self, worker: str, page_count: int) -> None:
         """Claim it, and finish it at once if `page_count` is given."""
-        split = self.status is D.PENDING
-        self.claim_stage(worker, DocumentEvent.CLAIM_SPLIT if split else DocumentEvent.CLAIM_MERGE)
+        waits = self.status is D.PENDING
+        self.claim_stage(worker, DocumentEvent.CLAIM_SPLIT if waits else DocumentEvent.CLAIM_MERGE)
         if page_count:
             self.commit_stage(*self.stages[-1], page_count, fails=False)
 
@@ -178,12 +175,12 @@ class DocumentMachine(RuleBasedStateMachine):
 
     def commit_stage(self, row: Any, claim: Claim, page_count: int, fails: bool) -> None:
         if fails:
-            claiming.fail_stage(self.context, self.id, claim, UserError("it failed"))
+            stage.fail(self.context, self.id, claim, UserError("it failed"))
         elif row.status == D.MERGING:
-            merge._merge(self.context, row, claim)
+            merge.write_result(self.context, row, claim)
         else:
             images = [(number, None) for number in range(1, page_count + 1)]
-            self.context.db.run(lambda session: splitting._commit(session, row, claim, images))
+            self.context.db.run(lambda session: split.insert_pages(session, row, claim, images))
 
     @precondition(lambda self: self.seen in {D.PROCESSING, D.PAUSED})
     @rule(worker=workers, queue=queues, want=st.integers(1, 3), later_s=shifts)
@@ -204,11 +201,11 @@ class DocumentMachine(RuleBasedStateMachine):
             (result.unit.id, result.unit.claim.id) in held and result.answer is not None for result in results
         )
         before = self.completions()
-        done = self.by_itself(lambda: Worker(self.context, self.id, worker).exchange(results, want))
+        done = self.by_itself(lambda: Worker(self.context, self.id, worker).settle_and_claim(results, want))
         assert (self.completions() - before).total() == expected
         self.units += done.units if done else []
 
-    def outcome(self, unit: PageUnit, kind: ErrorKind | str) -> Outcome:
+    def outcome(self, unit: PageUnit, kind: ErrorKind | str) -> Attempt:
         self.texts += 1
         return good(unit, f"text {self.texts}") if kind == "good" else bad(unit, ErrorKind(kind))
 
@@ -217,28 +214,28 @@ class DocumentMachine(RuleBasedStateMachine):
     def work_on(self, worker: str, queue: str, kinds: list[ErrorKind | str]) -> None:
         lane = Worker(self.context, self.id, worker, queue)
         units = lane.claim(len(kinds), later_s=1000)
-        lane.finish(*(self.outcome(unit, kind) for unit, kind in zip(units, kinds, strict=False)))
+        lane.settle(*(self.outcome(unit, kind) for unit, kind in zip(units, kinds, strict=False)))
 
     @precondition(lambda self: self.units)
     @rule(data=st.data())
     def give_back_unbegun(self, data: st.DataObject) -> None:
         unit = data.draw(st.sampled_from(self.units[-6:]))
-        self.by_itself(lambda: Worker(self.context, self.id, "w1").exchange(unbegun=[unit]))
+        self.by_itself(lambda: Worker(self.context, self.id, "w1").settle_and_claim(untried=[unit]))
 
     @rule(lost=st.sampled_from([set(), {"w1"}, set(WORKERS), set(WORKERS)]))
     def sweep(self, lost: set[str]) -> None:
         """Workers died, leases ended; what waits is launched."""
 
         def act() -> None:
-            recovery.free_lost(self.context, lost)
-            if self.id in recovery.unmoved(self.context):
-                plan.plan(self.context, self.id)
+            recovery.release_lost(self.context, lost)
+            if self.id in plan.unmoved(self.context):
+                plan.next_stage(self.context, self.id)
 
         self.by_itself(act)
 
     @rule(worker=workers)
     def end_worker(self, worker: str) -> None:
-        self.by_itself(lambda: recovery.release_worker(self.context, [worker]))
+        self.by_itself(lambda: recovery.release_workers(self.context, [worker]))
 
     # What must hold at any time.
 
@@ -312,27 +309,27 @@ class DocumentMachine(RuleBasedStateMachine):
         """Whatever happened: from here on, with workers that live, it comes to its end."""
         if self.status is D.PAUSED:
             service.resume(self.context, self.id)
-        recovery.free_lost(self.context, set(WORKERS))
+        recovery.release_lost(self.context, set(WORKERS))
         for _ in range(20):
-            stage = plan.plan(self.context, self.id)
-            if stage is None:
+            due = plan.next_stage(self.context, self.id)
+            if due is None:
                 break
-            self.run_stage(stage)
+            self.run_stage(due)
         row, page_rows = self.everything()
         assert D(row.status) in AT_REST
         assert D(row.status) is not D.PARTIAL_FAILED or row.completed_count < len(page_rows)
         self.keeps_its_promises()
         service.remove(self.context, self.id)
-        assert Worker(self.context, self.id).exchange([good(unit) for unit in self.units[:1]]) is None
+        assert Worker(self.context, self.id).settle_and_claim([good(unit) for unit in self.units[:1]]) is None
 
-    def run_stage(self, stage: plan.Stage) -> None:
-        if stage is plan.Stage.CONVERT:
+    def run_stage(self, due: plan.Stage) -> None:
+        if due is plan.Stage.CONVERT:
             for lane in (Worker(self.context, self.id, "w1", queue) for queue in (CPU, "vision.openai")):
                 while units := lane.claim(2, later_s=10_000):
-                    lane.finish(*(self.outcome(unit, "good") for unit in units))
+                    lane.settle(*(self.outcome(unit, "good") for unit in units))
             return
-        event = DocumentEvent.CLAIM_SPLIT if stage is plan.Stage.SPLIT else DocumentEvent.CLAIM_MERGE
-        claimed = claiming.claim_stage(self.context, self.id, event, Owner("w1", "last:0"))
+        event = DocumentEvent.CLAIM_SPLIT if due is plan.Stage.SPLIT else DocumentEvent.CLAIM_MERGE
+        claimed = stage.claim(self.context, self.id, event, Owner("w1", "last:0"))
         assert claimed is not None
         self.commit_stage(*claimed, 2, fails=False)
 

@@ -14,7 +14,7 @@ from pipeline.flows.documents import files, queries, service
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options, remove_orphans, submit
-from pipeline.flows.documents.work import merge
+from pipeline.flows.documents.work import merge, stage
 from pipeline.storage.context import Context
 from tests.support.documents import at_once, document, held, insert_document, page_states, write_output
 from tests.support.samples import encrypted_pdf, text_pdf
@@ -203,6 +203,7 @@ def half_a_copy(source: Path, target: Path) -> None:
 def test_a_full_disk_while_storing_leaves_nothing_and_says_what_to_do(
     context: Context, pdf: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
+    assert_nothing_stored(context)  # which also opens the database, while there is space
     with monkeypatch.context() as patched:
         patched.setattr(act, half_a_copy if "copy" in act else no_space)
         error = refused(context, pdf)
@@ -238,14 +239,14 @@ def test_a_full_disk_while_merging_fails_the_document_and_a_later_merge_works(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", fsync)
-        assert not merge.merge(context, document_id, Owner("w", "r:0"))
+        assert not merge.merge_document(context, document_id, Owner("w", "r:0"))
     row = document(context, document_id)
     assert D(row.status) is D.FAILED
     assert "no space left on the disk" in row.error
     assert [path.name for path in output.parent.iterdir()] == ["report.md"], "neither half a file nor a temporary one"
     assert output.read_text() == "merged before\n"
     service.remerge(context, document_id)
-    assert merge.merge(context, document_id, Owner("w", "r:0"))
+    assert merge.merge_document(context, document_id, Owner("w", "r:0"))
     assert D(document(context, document_id).status) is D.COMPLETED
     assert output.read_text().startswith("<!-- Page 1 -->\n\ntext of page 1\n\n---\n\n<!-- Page 2 -->")
     assert sorted(path.name for path in output.parent.iterdir()) == ["report.manifest.json", "report.md"]
@@ -256,8 +257,8 @@ def test_a_merger_that_was_overtaken_leaves_no_file(context: Context) -> None:
     claimed = document(context, document_id)
     service.cancel(context, document_id)
     claim = Claim(Owner("holder", "holder-request:0"), claimed.lease_until, claimed.claim_id)
-    with pytest.raises(merge.ClaimLost):
-        merge._merge(context, claimed, claim)
+    with pytest.raises(stage.ClaimLost):
+        merge.write_result(context, claimed, claim)
     assert list(files.output_folder(context.settings, document_id).iterdir()) == []
     assert D(document(context, document_id).status) is D.CANCELLED
 

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 from pipeline.engine.claims import Owner
-from pipeline.engine.lanes import run_lane
 from pipeline.flows.documents import files, recovery, submission
-from pipeline.flows.documents.routes import CPU
+from pipeline.flows.documents.plan import CPU
 from pipeline.flows.documents.states import DocumentEvent, DocumentStatus
 from pipeline.flows.documents.submission import Options
 from pipeline.flows.documents.work import split, stage
-from pipeline.flows.documents.work.page_lane import PageWork
+from pipeline.flows.documents.work.page_lane import PageLane
+from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 from tests.support.documents import document, pages
 from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines
@@ -29,15 +29,13 @@ def submit(context: Context, folder: Path, count: int = 4) -> str:
 
 
 def texts(context: Context, document_id: str) -> list[str]:
-    with PageWork(context, document_id, CPU, OWNER) as work:
-        work.begin()
-        run_lane(work, quantum_s=60, batch=1)
+    PageLane(context, document_id, CPU, [LOCAL], OWNER).run(quantum_s=60)
     return [page.content for page in pages(context, document_id)]
 
 
 def test_pages_know_what_their_document_repeats(context: Context, tmp_path: Path) -> None:
     document_id = submit(context, tmp_path)
-    assert split.split(context, document_id, OWNER)
+    assert split.split_document(context, document_id, OWNER)
     survey = json.loads(files.survey_path(context.settings, document_id).read_text())
     assert survey["pages"] == 4
     for number, text in enumerate(texts(context, document_id)):
@@ -46,22 +44,22 @@ def test_pages_know_what_their_document_repeats(context: Context, tmp_path: Path
 
 def test_without_its_survey_a_page_is_converted_too(context: Context, tmp_path: Path) -> None:
     document_id = submit(context, tmp_path)
-    assert split.split(context, document_id, OWNER)
+    assert split.split_document(context, document_id, OWNER)
     files.survey_path(context.settings, document_id).unlink()
     assert all("begins here." in text for text in texts(context, document_id))
 
 
 def test_a_split_that_lost_its_worker_surveys_nothing_more(context: Context, tmp_path: Path) -> None:
     document_id = submit(context, tmp_path)
-    assert stage.claim_stage(context, document_id, DocumentEvent.CLAIM_SPLIT, Owner("dead", "r:0"))
-    assert recovery.free_lost(context, {"dead"}) == {document_id}
-    assert split.split(context, document_id, OWNER)
+    assert stage.claim(context, document_id, DocumentEvent.CLAIM_SPLIT, Owner("dead", "r:0"))
+    assert recovery.release_lost(context, {"dead"}) == {document_id}
+    assert split.split_document(context, document_id, OWNER)
     assert document(context, document_id).status == DocumentStatus.PROCESSING
     assert not files.survey_path(context.settings, document_id).exists()
 
 
 def test_the_survey_goes_with_its_document(context: Context, tmp_path: Path) -> None:
     document_id = submit(context, tmp_path)
-    assert split.split(context, document_id, OWNER)
+    assert split.split_document(context, document_id, OWNER)
     files.remove_all(context.settings, document_id)
     assert not files.survey_path(context.settings, document_id).exists()

@@ -9,7 +9,7 @@ from pipeline.engine.traces import AiCall
 from pipeline.flows.documents import recovery
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DOCUMENT, DocumentStatus, PageStatus
-from pipeline.flows.documents.work.page import Outcome
+from pipeline.flows.documents.work.page import Attempt
 from pipeline.providers.protocols import Answer
 from pipeline.storage.context import Context
 from tests.support.documents import (
@@ -57,7 +57,7 @@ def test_a_result_is_counted_and_moves_the_progress(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 4)
     worker = Worker(context, document_id)
     for done, percent in ((1, 27), (2, 50), (3, 72)):
-        worker.finish(good(*worker.claim()))
+        worker.settle(good(*worker.claim()))
         assert counters(context, document_id) == (D.PROCESSING, done, 0, percent)
     row = pages(context, document_id)[0]
     assert (row.status, row.content, row.error, row.claim_id) == (P.COMPLETED, "new text of page 1", None, None)
@@ -66,7 +66,7 @@ def test_a_result_is_counted_and_moves_the_progress(context: Context) -> None:
 def test_the_last_page_s_own_transaction_completes_the_document(context: Context) -> None:
     document_id = insert_document(context, pages=[P.COMPLETED, P.PENDING])
     worker = Worker(context, document_id)
-    done = worker.exchange([good(*worker.claim())], want=1)
+    done = worker.settle_and_claim([good(*worker.claim())], want=1)
     assert done is not None
     assert (done.units, done.more, done.document.status) == ([], False, D.READY_TO_MERGE)
     assert counters(context, document_id) == (D.READY_TO_MERGE, 2, 0, 95)
@@ -75,7 +75,7 @@ def test_the_last_page_s_own_transaction_completes_the_document(context: Context
 def test_finishing_and_claiming_are_one_transaction(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 3)
     worker = Worker(context, document_id)
-    done = worker.exchange([good(*worker.claim())], want=1)
+    done = worker.settle_and_claim([good(*worker.claim())], want=1)
     assert done is not None
     assert [unit.page for unit in done.units] == [2]
     assert page_states(context, document_id) == [P.COMPLETED, P.PROCESSING, P.PENDING]
@@ -99,7 +99,7 @@ def test_of_many_lanes_that_finish_at_once_exactly_one_completes_the_document(
         moves.clear()
         with monkeypatch.context() as patched:
             patched.setattr(type(DOCUMENT), "move", counted)
-            at_once(lanes, lambda n, workers=workers, claimed=claimed: workers[n].finish(good(claimed[n])))
+            at_once(lanes, lambda n, workers=workers, claimed=claimed: workers[n].settle(good(claimed[n])))
         assert moves == [("pages_done", 1)]
         assert counters(context, document_id) == (D.READY_TO_MERGE, lanes, 0, 95)
 
@@ -112,7 +112,7 @@ def test_lanes_that_work_through_a_document_together_do_every_page_once(context:
         claimed = worker.claim(number % 3 + 1)
         while claimed:
             done += len(claimed)
-            exchanged = worker.exchange([good(unit) for unit in claimed], want=number % 3 + 1)
+            exchanged = worker.settle_and_claim([good(unit) for unit in claimed], want=number % 3 + 1)
             claimed = exchanged.units if exchanged else []
         return done
 
@@ -125,9 +125,9 @@ def test_a_document_with_a_failed_page_is_partial_failed_when_all_are_settled(co
     document_id = insert_document(context, pages=[P.PENDING] * 2)
     worker = Worker(context, document_id)
     one, two = worker.claim(2)
-    worker.finish(bad(one))
+    worker.settle(bad(one))
     assert counters(context, document_id) == (D.PROCESSING, 0, 1, 5)
-    worker.finish(good(two))
+    worker.settle(good(two))
     assert counters(context, document_id) == (D.PARTIAL_FAILED, 1, 1, 50)
     assert document(context, document_id).finished_at is not None
 
@@ -139,7 +139,7 @@ def test_allow_partial_merges_what_there_is_but_never_nothing(
     document_id = insert_document(context, pages=[P.PENDING] * 2, allow_partial=True)
     worker = Worker(context, document_id)
     one, two = worker.claim(2)
-    worker.finish(bad(one), good(two) if completed else bad(two))
+    worker.settle(bad(one), good(two) if completed else bad(two))
     assert counters(context, document_id)[:3] == (expected, completed, 2 - completed)
 
 
@@ -147,7 +147,7 @@ def test_a_transient_error_waits_in_its_row_and_counts(context: Context) -> None
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     before = datetime.now(UTC)
-    done = worker.finish(bad(*worker.claim(), ErrorKind.TRANSIENT))
+    done = worker.settle(bad(*worker.claim(), ErrorKind.TRANSIENT))
     assert done is not None
     assert done.retry_in_s is not None
     assert 5 <= done.retry_in_s <= 6
@@ -166,7 +166,7 @@ def test_a_page_fails_for_good_when_its_attempts_are_used_up(context: Context) -
     worker = Worker(context, document_id)
     for tries in range(ATTEMPTS_CAP):
         (unit,) = worker.claim(later_s=1000 * tries)
-        worker.finish(bad(unit, ErrorKind.TRANSIENT))
+        worker.settle(bad(unit, ErrorKind.TRANSIENT))
     (row,) = pages(context, document_id)
     assert (row.status, row.retry_count) == (P.FAILED, ATTEMPTS_CAP)
     assert row.error == "a transient error (after 3 attempts)"
@@ -176,7 +176,7 @@ def test_a_page_fails_for_good_when_its_attempts_are_used_up(context: Context) -
 def test_a_permanent_error_fails_at_once(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING, P.PENDING])
     worker = Worker(context, document_id)
-    worker.finish(bad(*worker.claim()))
+    worker.settle(bad(*worker.claim()))
     row = pages(context, document_id)[0]
     assert (row.status, row.error, row.attempts, row.claim_id) == (P.FAILED, "a permanent error", 1, None)
     assert counters(context, document_id)[:3] == (D.PROCESSING, 0, 1)
@@ -188,7 +188,7 @@ def test_a_rate_limit_uses_up_no_attempt_however_often_it_comes(context: Context
     for tries in range(6):
         (unit,) = worker.claim(later_s=100 * tries)
         assert unit.attempt == 1
-        done = worker.exchange([bad(unit, ErrorKind.RATE_LIMITED, retry_after_s=30)], later_s=100 * tries)
+        done = worker.settle_and_claim([bad(unit, ErrorKind.RATE_LIMITED, retry_after_s=30)], later_s=100 * tries)
         assert done is not None
         assert done.more, "it waits before the gate, not in its row"
     assert counters(context, document_id)[:3] == (D.PROCESSING, 0, 0)
@@ -199,7 +199,7 @@ def test_the_exchange_names_the_nearest_wait(context: Context) -> None:
     worker = Worker(context, document_id)
     one, two, three = worker.claim(3)
     far = bad(one, ErrorKind.TRANSIENT, retry_after_s=50)
-    done = worker.finish(far, bad(two, ErrorKind.TRANSIENT, retry_after_s=20), good(three))
+    done = worker.settle(far, bad(two, ErrorKind.TRANSIENT, retry_after_s=20), good(three))
     assert done is not None
     assert done.retry_in_s == 20
 
@@ -207,7 +207,7 @@ def test_the_exchange_names_the_nearest_wait(context: Context) -> None:
 def test_a_dropped_page_is_free_again_and_no_attempt_counts(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
-    worker.finish(bad(*worker.claim(), ErrorKind.CANCELLED))
+    worker.settle(bad(*worker.claim(), ErrorKind.CANCELLED))
     (unit,) = worker.claim()
     assert unit.attempt == 1
 
@@ -216,13 +216,13 @@ def test_pages_that_were_claimed_but_never_begun_go_back_uncounted_and_unrecorde
     document_id = insert_document(context, pages=[P.PENDING] * 3)
     worker = Worker(context, document_id)
     one, two, three = worker.claim(3)
-    done = worker.exchange([good(one)], unbegun=[two, three])
+    done = worker.settle_and_claim([good(one)], untried=[two, three])
     assert done is not None
     assert done.more
     assert page_states(context, document_id) == [P.COMPLETED, P.PENDING, P.PENDING]
     assert [unit.attempt for unit in worker.claim(3)] == [1, 1]
     assert len(attempts(context, document_id)) == 1
-    worker.exchange(unbegun=[two])
+    worker.settle_and_claim(untried=[two])
     assert page_states(context, document_id)[1] is P.PROCESSING, "that claim has been replaced by another"
 
 
@@ -230,13 +230,13 @@ def test_a_discarded_result_is_in_the_ledger_but_changes_no_page(context: Contex
     document_id = insert_document(context, pages=[P.PENDING])
     slow = Worker(context, document_id, "slow")
     (stale,) = slow.claim()
-    recovery.free_lost(context, {"slow"})
+    recovery.release_lost(context, {"slow"})
     (unit,) = Worker(context, document_id, "w2").claim()
     assert unit.page == stale.page
-    slow.finish(good(stale, "from the dead", paid=True))
-    Worker(context, document_id, "w2").finish(good(unit, "good"))
-    slow.finish(good(stale, "late"))
-    slow.finish(bad(stale))
+    slow.settle(good(stale, "from the dead", paid=True))
+    Worker(context, document_id, "w2").settle(good(unit, "good"))
+    slow.settle(good(stale, "late"))
+    slow.settle(bad(stale))
     assert counters(context, document_id)[:3] == (D.READY_TO_MERGE, 1, 0)
     assert pages(context, document_id)[0].content == "good"
     ledger = [(row.text, row.effective, row.status) for row in attempts(context, document_id)]
@@ -250,7 +250,7 @@ def test_the_ledger_and_the_traces_keep_what_was_paid(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 2)
     worker = Worker(context, document_id)
     one, two = worker.claim(2)
-    worker.finish(good(one, paid=True, cache_key="k", prompt_hash="h"), good(two, cached=True))
+    worker.settle(good(one, paid=True, cache_key="k", prompt_hash="h"), good(two, cached=True))
     first, second = attempts(context, document_id)
     assert (first.input_tokens, first.output_tokens, first.latency_ms, first.model) == (10, 5, 7, "m-1")
     assert (first.cache_key, first.prompt_hash, first.cached, second.cached) == ("k", "h", False, True)
@@ -264,7 +264,7 @@ def test_pages_tried_before_are_claimed_singly_and_after_the_others(context: Con
     document_id = insert_document(context, pages=[P.PENDING] * 4)
     slow = Worker(context, document_id, "slow")
     assert len(slow.claim(2)) == 2
-    recovery.free_lost(context, {"slow"})
+    recovery.release_lost(context, {"slow"})
     worker = Worker(context, document_id)
     assert [unit.page for unit in worker.claim(10)] == [3, 4]
     assert [unit.page for unit in worker.claim(10)] == [1]
@@ -277,7 +277,7 @@ def test_a_page_that_loses_its_worker_every_time_fails_with_the_reason(context: 
     for tries in range(ATTEMPTS_CAP):
         assert page_states(context, document_id) == [P.PENDING]
         assert len(worker.claim()) == 1, f"attempt {tries + 1}"
-        assert recovery.free_lost(context, {"w1"}) == {document_id}
+        assert recovery.release_lost(context, {"w1"}) == {document_id}
     (row,) = pages(context, document_id)
     assert row.status == P.FAILED
     assert row.error == "the worker was lost while it converted this page (after 3 attempts)"
@@ -287,7 +287,7 @@ def test_a_page_that_loses_its_worker_every_time_fails_with_the_reason(context: 
 def test_a_page_beyond_its_lease_is_free_again_at_once(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING])
     Worker(context, document_id).claim(later_s=-1000)
-    assert recovery.free_lost(context, set()) == {document_id}
+    assert recovery.release_lost(context, set()) == {document_id}
     (unit,) = Worker(context, document_id).claim()
     assert unit.attempt == 2
 
@@ -296,7 +296,7 @@ def test_what_a_worker_holds_when_it_ends_goes_back_uncounted(context: Context) 
     document_id = insert_document(context, pages=[P.PENDING] * 2)
     Worker(context, document_id, "ends").claim()
     Worker(context, document_id, "stays").claim()
-    recovery.release_worker(context, ["ends"])
+    recovery.release_workers(context, ["ends"])
     assert page_states(context, document_id) == [P.PENDING, P.PROCESSING]
     assert pages(context, document_id)[0].attempts == 0
 
@@ -313,12 +313,12 @@ def test_a_paused_document_takes_the_results_that_were_under_way_but_does_not_mo
     (unit,) = worker.claim()
     with context.db.transaction() as session:
         DOCUMENT.move(session, DOCUMENTS, "pause", **FREE)  # type: ignore[arg-type]
-    worker.finish(good(unit))
+    worker.settle(good(unit))
     assert counters(context, document_id)[:3] == (D.PAUSED, 1, 0)
 
 
 def test_a_deleted_document_ends_its_lanes_quietly(context: Context) -> None:
-    assert Worker(context, "0123456789abcdef").exchange(want=1) is None
+    assert Worker(context, "0123456789abcdef").settle_and_claim(want=1) is None
 
 
 @pytest.mark.parametrize("text", ["nul \x00 inside", "half a pair \ud83d", "\x00", "中文 🙂 ü"])
@@ -329,7 +329,7 @@ def test_whatever_characters_an_answer_or_an_error_has_it_is_stored(context: Con
     failure = bad(two)
     assert failure.error is not None
     failure.error.args = (text,)
-    worker.finish(good(one, text, paid=True, model=text), failure)
+    worker.settle(good(one, text, paid=True, model=text), failure)
     stored = pages(context, document_id)
     assert page_states(context, document_id) == [P.COMPLETED, P.FAILED]
     for kept in (stored[0].content, stored[1].error, attempts(context, document_id)[0].text):
@@ -340,7 +340,7 @@ def test_a_server_that_calls_its_model_by_an_endless_name_stops_nothing(context:
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     (unit,) = worker.claim()
-    worker.finish(Outcome(unit, Answer("text", "m" * 5000), paid=True))
+    worker.settle(Attempt(unit, Answer("text", "m" * 5000), paid=True))
     assert page_states(context, document_id) == [P.COMPLETED]
     assert attempts(context, document_id)[0].model == "m" * 120
 

@@ -6,39 +6,40 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.engine.views import plain
+from pipeline.flows.documents.queries import AttemptView, DocumentView, PageView
 from pipeline.flows.documents.rules.result import manifest, merge_markdown
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
-from pipeline.flows.documents.views import AttemptView, DocumentView, PageView
 
 NOW = datetime(2026, 1, 20, 12, 0, tzinfo=UTC)
 RULE = "\n\n---\n\n"
 
 
-def page(number: int, content: str = "", status: PageStatus = PageStatus.COMPLETED, **values: Any) -> PageView:
+def page(number: int, content: str = "", status: PageStatus = PageStatus.COMPLETED, **values: Any) -> dict[str, Any]:
     view = PageView(
         page=number, page_source=number, status=status, provider="local", model="", content=content, error=None,
         attempts=1, retry_count=0, worker_id=None, next_run_at=None, updated_at=NOW,
     )  # fmt: skip
-    return replace(view, **values)
+    return plain(replace(view, **values))
 
 
-def attempt(number: int, **values: Any) -> AttemptView:
+def attempt(number: int, **values: Any) -> dict[str, Any]:
     view = AttemptView(
         id=number, page=number, page_source=number, provider="local", model="m", prompt_hash="", cached=False,
         status="completed", effective=True, error=None, text="the text", input_tokens=0, output_tokens=0, latency_ms=0,
         worker_id="host:1:a", created_at=NOW,
     )  # fmt: skip
-    return replace(view, **values)
+    return plain(replace(view, **values))
 
 
-def document(**values: Any) -> DocumentView:
+def document(**values: Any) -> dict[str, Any]:
     view = DocumentView(
         id="d1", filename="report.pdf", type="pdf", status=DocumentStatus.COMPLETED, progress=100, pages=2,
         completed_count=2, failed_count=0, page_range="", provider="local", model="", model_name="local",
         worker_id=None, merged_path="/output/d1/report.md", error=None, allow_partial=False, size_bytes=10,
         created_at=NOW, updated_at=NOW, started_at=NOW, finished_at=NOW,
     )  # fmt: skip
-    return replace(view, **values)
+    return plain(replace(view, **values))
 
 
 def test_pages_are_merged_in_the_source_s_format_to_the_letter() -> None:
@@ -78,8 +79,8 @@ def test_every_text_is_in_the_merged_one_exactly_under_its_page(texts: list[str]
 def test_the_manifest_sums_up_what_happened() -> None:
     attempts = [
         attempt(1, input_tokens=10, output_tokens=5, latency_ms=100),
-        replace(attempt(2, input_tokens=20, latency_ms=50), status="transient", error="busy", text=""),
-        replace(attempt(3, output_tokens=7, latency_ms=1, cached=True), page=2),
+        attempt(2, input_tokens=20, latency_ms=50, status="transient", error="busy", text=""),
+        attempt(3, output_tokens=7, latency_ms=1, cached=True, page=2),
     ]
     facts = manifest(document(), [page(1, "four"), page(2, "中文")], attempts)
     assert facts["version"] == 1

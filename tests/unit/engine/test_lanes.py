@@ -27,12 +27,12 @@ class FakeWork:
     def clock(self) -> float:
         return self.now
 
-    def exchange(self, outcomes: Sequence[int], want: int, unbegun: Sequence[int] = ()) -> Batch[int]:
+    def settle_and_claim(self, results: Sequence[int], want: int, untried: Sequence[int]) -> Batch[int]:
         self.transactions += 1
-        for unit in outcomes:
+        for unit in results:
             self.claimed.remove(unit)
             self.done.append(unit)
-        for unit in unbegun:
+        for unit in untried:
             self.claimed.remove(unit)
             self.waiting.append(unit)
         self.waiting.sort()
@@ -52,7 +52,9 @@ class FakeWork:
         return self._others()
 
     def hop(self, quantum_s: float, batch: int = 1) -> Hop:
-        return run_lane(self, quantum_s=quantum_s, batch=batch, clock=self.clock)
+        return run_lane(
+            self.settle_and_claim, self.perform, self.others_wait, quantum_s=quantum_s, batch=batch, clock=self.clock
+        )
 
 
 def test_a_quantum_of_zero_is_one_unit_a_hop() -> None:

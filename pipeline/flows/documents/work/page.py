@@ -1,12 +1,9 @@
-"""Pages as units of work: claimed and settled in the same transactions. Source 001, sections 4.3, 5.1–5.3.
+"""Pages as rows: claimed, settled and released. Source 001, sections 4.3, 5.1–5.3.
 
-Every transaction that touches pages locks their document first, so that claims, results, counters and a user's
-commands on one document come one after another; that is also why exactly one transaction sees the last page settled.
+Every transaction that changes pages locks their document first. So claims, results, counters and a user's commands on
+one document come one after another, and exactly one transaction sees the last page settled.
 """
 
-import json
-import re
-import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,12 +16,12 @@ from pipeline.engine import claims
 from pipeline.engine.claims import FREE, Claim
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GateClosed
+from pipeline.engine.lanes import Batch
 from pipeline.engine.relaunch import RELAUNCH_AFTER_S
-from pipeline.engine.retry import Decision, Drop, GiveUp, Policy, Release, RetryAt, decide
+from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
 from pipeline.engine.tables import upsert
 from pipeline.engine.traces import AiCall, preview
-from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
-from pipeline.flows.documents.routes import of_providers
+from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES, storable
 from pipeline.flows.documents.states import (
     DOCUMENT,
     PAGE,
@@ -36,15 +33,15 @@ from pipeline.flows.documents.states import (
 )
 from pipeline.providers.protocols import Answer
 from pipeline.providers.registry import MAX_MODEL_CHARS
+from pipeline.settings import Settings
 
 MAX_ERROR_CHARS = 2000
-# NUL, which PostgreSQL refuses, and halves of surrogate pairs, which no encoding has. Models do write them.
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+WORKER_LOST = "the worker was lost while it converted this page"
 
 
 @dataclass(frozen=True)
 class PageUnit:
-    """A claimed page: what is needed to convert it, and the claim to commit the result with."""
+    """A claimed page: what converting it takes, and the claim that its result must name."""
 
     id: int
     document_id: str
@@ -59,8 +56,8 @@ class PageUnit:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How an attempt of a page ended: with an answer or with an error."""
+class Attempt:
+    """One attempt at a page, which ended in an answer or an error."""
 
     unit: PageUnit
     answer: Answer | None = None
@@ -76,13 +73,16 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """What one transaction did. `retry_in_s`: the nearest wait that it gave a page."""
+class PageBatch(Batch[PageUnit]):
+    """Pages claimed in one transaction, and what else it did. `retry_in_s`: the shortest wait it gave a page."""
 
-    units: list[PageUnit]
-    more: bool
     document: Any
     retry_in_s: float | None = None
+
+
+def policy(settings: Settings) -> Policy:
+    """When a page is tried again."""
+    return Policy(tuple(settings.documents.backoff_s))
 
 
 def lock(session: Session, document_id: str) -> Any | None:
@@ -90,175 +90,142 @@ def lock(session: Session, document_id: str) -> Any | None:
     return session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id == document_id).with_for_update()).one_or_none()
 
 
-def exchange(
-    session: Session, document_id: str, providers: Collection[str], outcomes: Sequence[Outcome], want: int,
-    claim: Claim, *, policy: Policy, now: datetime, unbegun: Sequence[PageUnit] = (),
-) -> Exchange | None:  # fmt: skip
-    """Commit `outcomes`, give back `unbegun` and claim up to `want` pages of `providers`.
+def settle_and_claim(
+    session: Session, document_id: str, providers: Collection[str], attempts: Sequence[Attempt], want: int,
+    claim_as: Claim, *, policy: Policy, now: datetime, untried: Sequence[PageUnit] = (),
+) -> PageBatch | None:  # fmt: skip
+    """Settle `attempts`, release the pages left `untried`, and claim up to `want` pages of `providers`.
 
-    None if the document is gone.
+    None if the document was deleted.
     """
     document = lock(session, document_id)
     if document is None:
         return None
-    _give_back(session, unbegun, now)
-    retry_in_s = settle(session, document, outcomes, policy, now) if outcomes else None
-    if outcomes:
+    if untried:
+        fences = {unit.claim.id for unit in untried}
+        release(session, now, PAGES.c.id.in_([unit.id for unit in untried]), PAGES.c.claim_id.in_(fences))
+    retry_in_s = settle(session, document, attempts, policy, now) if attempts else None
+    if attempts:
         document = lock(session, document_id)
         assert document is not None
     if document.status != DocumentStatus.PROCESSING:
-        return Exchange([], more=False, document=document)
-    if want:
-        units = _claim(session, document_id, providers, want, claim, now)
-        return Exchange(units, more=bool(units), document=document, retry_in_s=retry_in_s)
-    more = claimable(session, document_id, now, of_providers(providers))
-    return Exchange([], more=more, document=document, retry_in_s=retry_in_s)
+        return PageBatch([], more=False, document=document)
+    units = claim(session, document_id, providers, want, claim_as, now) if want else []
+    more = bool(units) if want else _has_claimable(session, document_id, providers, now)
+    return PageBatch(units, more, document, retry_in_s)
 
 
-def _give_back(session: Session, unbegun: Sequence[PageUnit], now: datetime) -> None:
-    """Free pages that were claimed but never begun: no attempt is counted."""
-    if unbegun:
-        fences = {unit.claim.id for unit in unbegun}
-        which = (PAGES.c.id.in_([unit.id for unit in unbegun]), PAGES.c.claim_id.in_(fences))
-        PAGE.move(session, PAGES, PageEvent.GIVE_BACK, *which, **_FIXED[PageEvent.GIVE_BACK], updated_at=now)
-
-
-def claimable(session: Session, document_id: str, now: datetime, *where: ColumnElement[bool]) -> bool:
-    """Whether a page of the document waits to be claimed and is due."""
+def _has_claimable(session: Session, document_id: str, providers: Collection[str], now: datetime) -> bool:
     query = select(PAGES.c.id).where(
         PAGES.c.document_id == document_id, PAGES.c.status.in_(list(PAGE.sources(PageEvent.CLAIM))),
-        claims.is_due(PAGES, now), *where,
+        claims.is_due(PAGES, now), PAGES.c.provider.in_(providers),
     ).limit(1)  # fmt: skip
     return session.execute(query).first() is not None
 
 
-def _claim(
-    session: Session, document_id: str, providers: Collection[str], want: int, claim: Claim, now: datetime
+def claim(
+    session: Session, document_id: str, providers: Collection[str], want: int, claim_as: Claim, now: datetime
 ) -> list[PageUnit]:
-    scope = (PAGES.c.document_id == document_id, of_providers(providers))
+    """Claim up to `want` due pages of `providers`, in the order of the pages. The document is locked."""
 
     def take(limit: int, *where: ColumnElement[bool]) -> list[Any]:
         return claims.take(
-            session, PAGES, PAGE, PageEvent.CLAIM, *scope, *where,
-            claim=claim, order_by=PAGES.c.page, limit=limit, now=now, updated_at=now,
+            session, PAGES, PAGE, PageEvent.CLAIM, PAGES.c.document_id == document_id, PAGES.c.provider.in_(providers),
+            *where, claim=claim_as, order_by=PAGES.c.page, limit=limit, now=now, updated_at=now,
         )  # fmt: skip
 
-    # Pages that were tried before are claimed one by one: a page that kills its worker must not
-    # use up the attempts of those that were claimed beside it.
+    # Pages that were tried before are claimed one at a time: a page that kills its worker must not use up the
+    # attempts of pages claimed beside it.
     rows = take(want, PAGES.c.attempts == 0) or take(1)
-    return sorted((_unit(row, claim) for row in rows), key=lambda unit: unit.page)
+    return [
+        PageUnit(
+            id=row.id, document_id=row.document_id, page=row.page, page_source=row.page_source, provider=row.provider,
+            model=row.model, image_path=row.image_path, use_cache=row.use_cache, attempt=row.attempts, claim=claim_as,
+        )
+        for row in sorted(rows, key=lambda row: int(row.page))
+    ]  # fmt: skip
 
 
-def _unit(row: Any, claim: Claim) -> PageUnit:
-    return PageUnit(
-        id=row.id, document_id=row.document_id, page=row.page, page_source=row.page_source, provider=row.provider,
-        model=row.model, image_path=row.image_path, use_cache=row.use_cache, attempt=row.attempts, claim=claim,
-    )  # fmt: skip
+def settle(session: Session, document: Any, attempts: Sequence[Attempt], policy: Policy, now: datetime) -> float | None:
+    """Write the attempts whose claims still hold, count them, and move the document on if they were the last.
 
-
-def settle(session: Session, document: Any, outcomes: Sequence[Outcome], policy: Policy, now: datetime) -> float | None:
-    """Write outcomes whose claim still holds, count them, and move the document when they were the last.
-
-    Returns the shortest wait in seconds that a page was given, if any. Results whose claim was taken away
-    change no page, but stay in the ledger: they may have been paid for.
+    Returns the shortest wait in seconds that a page was given, if any. An attempt whose claim was lost changes no page,
+    but goes into the ledger: it may have been paid for.
     """
-    held = _held(session, outcomes)
-    record_attempts(session, [outcome for outcome in outcomes if not isinstance(outcome.error, GateClosed)], held, now)
-    rows: dict[PageEvent, list[dict[str, Any]]] = {}
+    ids = [attempt.unit.id for attempt in attempts]
+    fences = {attempt.unit.claim.id for attempt in attempts}
+    mine = PAGES.c.id.in_(ids), PAGES.c.claim_id.in_(fences), PAGES.c.status == PageStatus.PROCESSING
+    held = set(session.execute(select(PAGES.c.id).where(*mine)).scalars())
+    _record(session, [attempt for attempt in attempts if not isinstance(attempt.error, GateClosed)], held, now)
+    changes: dict[PageEvent, list[dict[str, Any]]] = {}
     waits = []
-    for outcome in outcomes:
-        if outcome.unit.id not in held:
-            continue
-        event, values = _decided(outcome, policy, now)
+    effective = [attempt for attempt in attempts if attempt.unit.id in held]
+    for attempt in effective:
+        event, values = _decide(attempt, policy, now)
         if values.get("next_run_at"):
             waits.append((values["next_run_at"] - now).total_seconds())
-        rows.setdefault(event, []).append(
-            {"id": outcome.unit.id, "claim_id": outcome.unit.claim.id, "updated_at": now, **values}
-        )
-    for event, changes in rows.items():
-        PAGE.move_each(session, PAGES, event, changes, **_FIXED[event])
-    _keep_layouts(session, [outcome for outcome in outcomes if outcome.answer and outcome.unit.id in held])
-    count(session, document, len(rows.get(PageEvent.DONE, [])), len(rows.get(PageEvent.FAIL, [])), now)
+        row = {"id": attempt.unit.id, "claim_id": attempt.unit.claim.id, "updated_at": now, **values}
+        changes.setdefault(event, []).append(row)
+    for event, rows in changes.items():
+        PAGE.move_each(session, PAGES, event, rows, **_COLUMNS[event])
+    _store_layouts(session, effective)
+    _count(session, document, len(changes.get(PageEvent.DONE, [])), len(changes.get(PageEvent.FAIL, [])), now)
     return min(waits, default=None)
 
 
-def _keep_layouts(session: Session, outcomes: Sequence[Outcome]) -> None:
-    """Store what stands where on pages whose text was stored; forget it where the new text came without."""
-    known, unknown = [], []
-    for outcome in outcomes:
-        assert outcome.answer
-        if outcome.answer.layout is None:
-            unknown.append(outcome.unit.id)
-        else:
-            known.append({"page_id": outcome.unit.id, "data": pack_layout(outcome.answer.layout)})
-    if known:
-        upsert(session, LAYOUTS, known)
-    if unknown:
-        session.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id.in_(unknown)))
-
-
-def pack_layout(layout: dict[str, Any]) -> bytes:
-    """A page's layout as it is stored."""
-    return zlib.compress(storable(json.dumps(layout, ensure_ascii=False)).encode(), 1)
-
-
-def unpack_layout(data: bytes) -> dict[str, Any]:
-    """What `pack_layout` made."""
-    return dict(json.loads(zlib.decompress(data)))
-
-
-def _held(session: Session, outcomes: Sequence[Outcome]) -> set[int]:
-    ids = [outcome.unit.id for outcome in outcomes]
-    fences = {outcome.unit.claim.id for outcome in outcomes}
-    mine = select(PAGES.c.id).where(PAGES.c.id.in_(ids), PAGES.c.claim_id.in_(fences))
-    return set(session.execute(mine.where(PAGES.c.status == PageStatus.PROCESSING)).scalars())
-
-
 _SPENT: dict[str, Any] = {**FREE, "retry_count": PAGES.c.retry_count + 1}
-_FIXED: dict[PageEvent, dict[str, Any]] = {
+_COLUMNS: dict[PageEvent, dict[str, Any]] = {
     PageEvent.DONE: {**FREE, "error": None},
     PageEvent.FAIL: _SPENT,
     PageEvent.WAIT: _SPENT,
     PageEvent.GIVE_BACK: {**FREE, "attempts": PAGES.c.attempts - 1},
 }
+"""The columns that each event sets alike for all pages."""
 
 
-def _decided(outcome: Outcome, policy: Policy, now: datetime) -> tuple[PageEvent, dict[str, Any]]:
-    if outcome.answer is not None:
-        return PageEvent.DONE, {"content": storable(outcome.answer.text)}
-    assert outcome.error is not None
-    error = message_of(outcome.error)
-    decision: Decision = decide(outcome.error, outcome.unit.attempt, now, policy)
-    match decision:
+def _decide(attempt: Attempt, policy: Policy, now: datetime) -> tuple[PageEvent, dict[str, Any]]:
+    if attempt.answer is not None:
+        return PageEvent.DONE, {"content": storable(attempt.answer.text)}
+    assert attempt.error is not None
+    error = message_of(attempt.error)
+    match decide(attempt.error, attempt.unit.attempt, now, policy):
         case RetryAt(at=at):
             return PageEvent.WAIT, {"next_run_at": at, "error": error}
         case Release(at=at):
             return PageEvent.GIVE_BACK, {"next_run_at": at if at > now else None, "error": error}
         case GiveUp():
-            tries = f" (after {outcome.unit.attempt} attempts)" if outcome.error.kind is ErrorKind.TRANSIENT else ""
+            tries = f" (after {attempt.unit.attempt} attempts)" if attempt.error.kind is ErrorKind.TRANSIENT else ""
             return PageEvent.FAIL, {"error": error + tries}
         case Drop():
             return PageEvent.GIVE_BACK, {"next_run_at": None, "error": None}
 
 
 def message_of(error: Exception) -> str:
-    """An error as it is stored: one text, cut."""
+    """An error's text, made storable and cut."""
     return storable(str(error) or type(error).__name__)[:MAX_ERROR_CHARS]
 
 
-def storable(text: str) -> str:
-    """The text with a replacement character for each one that a database or a file refuses."""
-    return _UNSTORABLE.sub("\ufffd", text)
+def _store_layouts(session: Session, attempts: Sequence[Attempt]) -> None:
+    """Store the layouts of pages with a new text, and delete those whose new text has none."""
+    answers = {attempt.unit.id: attempt.answer for attempt in attempts if attempt.answer}
+    known = [
+        {"page_id": page_id, "data": answer.layout} for page_id, answer in answers.items() if answer.layout is not None
+    ]
+    unknown = [page_id for page_id, answer in answers.items() if answer.layout is None]
+    if known:
+        upsert(session, LAYOUTS, known)
+    if unknown:
+        session.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id.in_(unknown)))
 
 
-def count(session: Session, document: Any, done: int, failed: int, now: datetime) -> None:
-    """Add to the document's counters and, when no page is outstanding, move it on."""
+def _count(session: Session, document: Any, done: int, failed: int, now: datetime) -> None:
+    """Add to the document's counters, and move it on if no page is outstanding."""
     completed, failures = document.completed_count + done, document.failed_count + failed
     event, before = None, DocumentStatus(document.status)
     if before is DocumentStatus.PROCESSING:
         event = settled_event(document.pages, completed, failures, allow_partial=document.allow_partial)
     status = DOCUMENT.target(before, event) if event else before
-    # PARTIAL_FAILED keeps the figure it was reached with, and these pages are part of it.
+    # PARTIAL_FAILED keeps the percentage of the state before, which includes these pages.
     reached = progress(before, document.pages, completed, document.progress)
     values = {
         "completed_count": completed,
@@ -276,55 +243,55 @@ def count(session: Session, document: Any, done: int, failed: int, now: datetime
         DOCUMENT.move(session, DOCUMENTS, event, mine, **values, **ended)
 
 
-def record_attempts(session: Session, outcomes: Sequence[Outcome], held: set[int], now: datetime) -> None:
-    """Write the ledger: one row for each attempt that was begun."""
-    if not outcomes:
-        return
+def _record(session: Session, attempts: Sequence[Attempt], held: set[int], now: datetime) -> None:
+    """Write the ledger, and a trace of each call to a service."""
+    rows, calls = [], []
+    for attempt in attempts:
+        unit, answer, error = attempt.unit, attempt.answer, attempt.error
+        # A truncated answer is an error, but its text was paid for.
+        partial = answer or getattr(error, "answer", None)
+        model = (partial.model if partial else "") or attempt.model or unit.model
+        kind, message = (str(error.kind), message_of(error)) if error else ("", None)
+        rows.append({
+            "document_id": unit.document_id, "page": unit.page, "page_source": unit.page_source,
+            "provider": unit.provider, "model": storable(model)[:MAX_MODEL_CHARS],
+            "prompt_hash": attempt.prompt_hash, "cache_key": attempt.cache_key, "cached": attempt.cached,
+            "status": "completed" if answer else kind, "effective": unit.id in held,
+            "error": message, "text": storable(partial.text) if partial else "",
+            "input_tokens": partial.usage.input_tokens if partial else 0,
+            "output_tokens": partial.usage.output_tokens if partial else 0,
+            "latency_ms": attempt.latency_ms, "worker_id": unit.claim.owner.worker_id, "created_at": now,
+        })  # fmt: skip
+        if attempt.paid:
+            calls.append({
+                "flow": "documents", "scope_id": unit.document_id, "unit": str(unit.page), "capability": "vision",
+                "operation": "page_to_markdown", "provider": unit.provider,
+                "model": storable(answer.model if answer else attempt.model)[:MAX_MODEL_CHARS],
+                "status": "ok" if answer else kind, "error": message, "latency_ms": attempt.latency_ms,
+                "input_tokens": answer.usage.input_tokens if answer else 0,
+                "output_tokens": answer.usage.output_tokens if answer else 0,
+                "cost": attempt.cost, "preview": preview(storable(answer.text)) if answer else "", "created_at": now,
+            })  # fmt: skip
     connection = session.connection()
-    connection.execute(insert(ATTEMPTS), [_attempt(outcome, outcome.unit.id in held, now) for outcome in outcomes])
-    calls = [_call(outcome, now) for outcome in outcomes if outcome.paid]
+    if rows:
+        connection.execute(insert(ATTEMPTS), rows)
     if calls:
         connection.execute(insert(AiCall), calls)
 
 
-def _attempt(outcome: Outcome, effective: bool, now: datetime) -> dict[str, Any]:
-    unit, answer, error = outcome.unit, outcome.answer, outcome.error
-    # A truncated answer is an error, but its text was paid for.
-    partial = answer or getattr(error, "answer", None)
-    model = (partial.model if partial else "") or outcome.model or unit.model
-    return {
-        "document_id": unit.document_id, "page": unit.page, "page_source": unit.page_source,
-        "provider": unit.provider, "model": storable(model)[:MAX_MODEL_CHARS],
-        "prompt_hash": outcome.prompt_hash, "cache_key": outcome.cache_key, "cached": outcome.cached,
-        "status": "completed" if answer else str(error.kind if error else ""), "effective": effective,
-        "error": message_of(error) if error else None, "text": storable(partial.text) if partial else "",
-        "input_tokens": partial.usage.input_tokens if partial else 0,
-        "output_tokens": partial.usage.output_tokens if partial else 0,
-        "latency_ms": outcome.latency_ms, "worker_id": unit.claim.owner.worker_id, "created_at": now,
-    }  # fmt: skip
+def release(session: Session, now: datetime, *which: ColumnElement[bool]) -> None:
+    """Release the claimed pages that match `which`; the attempt does not count. Their documents are locked."""
+    values = _COLUMNS[PageEvent.GIVE_BACK]
+    PAGE.move(session, PAGES, PageEvent.GIVE_BACK, PAGES.c.claim_id.is_not(None), *which, **values, updated_at=now)
 
 
-def _call(outcome: Outcome, now: datetime) -> dict[str, Any]:
-    unit, answer, error = outcome.unit, outcome.answer, outcome.error
-    model = answer.model if answer else outcome.model
-    return {
-        "flow": "documents", "scope_id": unit.document_id, "unit": str(unit.page), "capability": "vision",
-        "operation": "page_to_markdown", "provider": unit.provider, "model": storable(model)[:MAX_MODEL_CHARS],
-        "status": "ok" if answer else str(error.kind if error else ""), "error": message_of(error) if error else None,
-        "latency_ms": outcome.latency_ms, "input_tokens": answer.usage.input_tokens if answer else 0,
-        "output_tokens": answer.usage.output_tokens if answer else 0,
-        "cost": outcome.cost,
-        "preview": preview(storable(answer.text)) if answer else "", "created_at": now,
-    }  # fmt: skip
-
-
-def free_lost(
+def release_lost(
     session: Session, document: Any, which: ColumnElement[bool], reason: str, policy: Policy, now: datetime
 ) -> list[str]:
-    """Give back claimed pages that match `which`; those whose attempts are used up fail with `reason`.
+    """Release the claimed pages that match `which`, and fail those out of attempts, all with `reason`.
 
-    Returns the requests that held them. Their next attempt comes at once: the page was not at fault, or will
-    soon have used up its attempts.
+    Returns the requests that held them. The next attempt comes at once: either the page was not at fault, or its
+    attempts will run out soon.
     """
     mine = and_(PAGES.c.document_id == document.id, PAGES.c.claim_id.is_not(None), which)
     requests = list(session.execute(select(PAGES.c.request_id).where(mine).distinct()).scalars())
@@ -334,5 +301,5 @@ def free_lost(
     error = f"{reason} (after {policy.max_attempts} attempts)"
     failed = PAGE.move(session, PAGES, PageEvent.FAIL, mine, spent, **_SPENT, error=error, updated_at=now)
     PAGE.move(session, PAGES, PageEvent.GIVE_BACK, mine, **FREE, next_run_at=None, error=reason, updated_at=now)
-    count(session, document, 0, failed, now)
+    _count(session, document, 0, failed, now)
     return [request for request in requests if request]

@@ -1,10 +1,10 @@
-"""Claims on documents, for the stages that a whole document goes through at once: splitting and merging."""
+"""Claims on a whole document, for the two stages that handle it as one: splitting and merging."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine import claims
@@ -18,19 +18,23 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 MAX_STAGE_ATTEMPTS = 4
-"""Times that a stage may kill its worker before the document fails."""
+"""How often a stage may lose its worker before the document fails."""
 
 
-def claim_stage(context: Context, document_id: str, event: DocumentEvent, owner: Owner) -> tuple[Any, Claim] | None:
-    """Claim the document for a stage: its row and the claim; None if it does not wait for that stage.
+class ClaimLost(PenstockError):
+    """The document was cancelled, paused or taken over: discard the work."""
 
-    A message that comes again first gives back what its earlier delivery held.
+
+def claim(context: Context, document_id: str, event: DocumentEvent, owner: Owner) -> tuple[Any, Claim] | None:
+    """Claim the document for a stage. Returns its row and the claim, or None if it does not wait for that stage.
+
+    A redelivered message first releases what its earlier delivery held.
     """
 
     def work(session: Session) -> tuple[Any, Claim] | None:
         now = datetime.now(UTC)
         mine = DOCUMENTS.c.id == document_id
-        give_back(session, now, mine, DOCUMENTS.c.request_id == owner.request_id)
+        release(session, now, mine, DOCUMENTS.c.request_id == owner.request_id)
         claim = new_claim(owner, now, context.settings.documents.lease_s)
         splitting = progress(DocumentStatus.SPLITTING, 0, 0, 0)
         started = {"started_at": now, "progress": splitting} if event is DocumentEvent.CLAIM_SPLIT else {}
@@ -43,8 +47,28 @@ def claim_stage(context: Context, document_id: str, event: DocumentEvent, owner:
     return context.db.run(work)
 
 
-def fail_stage(context: Context, document_id: str, claim: Claim, error: Exception) -> None:
-    """The stage ended in `error`: the document is FAILED and says why, unless the claim was taken away."""
+def renew(context: Context, document_id: str, claim: Claim) -> None:
+    """Extend the claim's lease. Raises `ClaimLost`."""
+    until = datetime.now(UTC) + timedelta(seconds=context.settings.documents.lease_s)
+    held = (
+        update(DOCUMENTS)
+        .where(DOCUMENTS.c.id == document_id, held_by(DOCUMENTS, claim))
+        .values(lease_until=until)
+        .returning(DOCUMENTS.c.id)
+    )
+    if context.db.run(lambda session: session.execute(held).one_or_none()) is None:
+        raise ClaimLost
+
+
+def settle(session: Session, document_id: str, claim: Claim, event: DocumentEvent, **values: Any) -> None:
+    """End the stage with `event`. Raises `ClaimLost`."""
+    which = (DOCUMENTS.c.id == document_id, held_by(DOCUMENTS, claim))
+    if not DOCUMENT.move(session, DOCUMENTS, event, *which, **FREE, **values, attempts=0):
+        raise ClaimLost
+
+
+def fail(context: Context, document_id: str, claim: Claim, error: Exception) -> None:
+    """Make the document FAILED because of `error`; harmless if the claim was lost."""
     if isinstance(error, PenstockError):
         message = message_of(error)
         log.warning("document.failed", document=document_id, error=message)
@@ -62,26 +86,27 @@ def fail_stage(context: Context, document_id: str, claim: Claim, error: Exceptio
         files.remove_temp(context.settings, document_id)
 
 
-def give_back(session: Session, now: datetime, *which: Any, counts: bool = True) -> list[str]:
-    """Free claimed documents that match `which`, or fail them when attempts are used up; their ids.
+def release(session: Session, now: datetime, *which: Any, counts: bool = True) -> list[str]:
+    """Release the claimed documents that match `which`, and fail those out of attempts. Returns their ids.
 
-    With `counts` off, the stage was interrupted through no fault of the document and no attempt is counted.
+    `counts`: whether the attempt counts; it does not where the document was not at fault.
     """
-    lost = select(DOCUMENTS).where(DOCUMENTS.c.claim_id.is_not(None), *which).with_for_update()
-    rows = session.execute(lost).all()
+    claimed = select(DOCUMENTS).where(DOCUMENTS.c.claim_id.is_not(None), *which).with_for_update()
+    rows = session.execute(claimed).all()
     for row in rows:
         mine = DOCUMENTS.c.id == row.id
+        before = DocumentStatus(row.status)
         if counts and row.attempts >= MAX_STAGE_ATTEMPTS:
-            reason = f"{DocumentStatus(row.status).name.lower()} lost its worker {row.attempts} times"
+            reason = f"{before.name.lower()} lost its worker {row.attempts} times"
             DOCUMENT.move(
                 session, DOCUMENTS, DocumentEvent.FAIL, mine, **FREE, error=reason, finished_at=now, updated_at=now
             )
             continue
-        status = DOCUMENT.target(DocumentStatus(row.status), DocumentEvent.GIVE_BACK)
+        after = DOCUMENT.target(before, DocumentEvent.GIVE_BACK)
         DOCUMENT.move(
             session, DOCUMENTS, DocumentEvent.GIVE_BACK, mine, **FREE, updated_at=now,
             attempts=row.attempts if counts else row.attempts - 1,
-            progress=progress(status, row.pages, row.completed_count, row.progress),
+            progress=progress(after, row.pages, row.completed_count, row.progress),
             launches=0, launch_due_at=None,
         )  # fmt: skip
     return [row.id for row in rows]

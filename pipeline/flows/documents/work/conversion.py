@@ -1,0 +1,139 @@
+"""How one page becomes Markdown: from the cache, the local converter or a provider. Source 001, section 4.3."""
+
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import astuple
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import structlog
+from redis import RedisError
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+
+from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
+from pipeline.engine.guarded_call import GuardedCall
+from pipeline.flows.documents import files
+from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS
+from pipeline.flows.documents.work.page import Attempt, PageUnit
+from pipeline.providers import registry
+from pipeline.providers.protocols import Answer, PageConverter, PageReader, PageRef
+from pipeline.reading.source import render_pages
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+
+
+class PageConversion:
+    """Converts pages of one document, and opens its source once for all of them. Call `close` at the end.
+
+    `timed_out`: what a page raises that takes too long. `guarded`: how the provider is called, where it has a gate.
+    """
+
+    def __init__(
+        self, context: Context, document_id: str, timed_out: type[Exception] = TimeoutError,
+        guarded: GuardedCall | None = None,
+    ) -> None:  # fmt: skip
+        self._context = context
+        self._document_id = document_id
+        self._timed_out = timed_out
+        self._guarded = guarded
+        self._open = ExitStack()
+        self._converters: dict[tuple[str, str], PageConverter] = {}
+        self._readers: dict[tuple[str, str], PageReader] = {}
+
+    def close(self) -> None:
+        """Close the source, and leave the provider's gate."""
+        self._open.close()
+        if self._guarded is not None:
+            with suppress(RedisError):
+                self._guarded.leave()
+
+    def convert(self, unit: PageUnit) -> Attempt:
+        """Convert one page. Never raises: whatever goes wrong is the attempt's error."""
+        begun = time.monotonic()
+        facts: dict[str, Any] = {"model": unit.model}
+        answer, error = None, None
+        try:
+            answer = self._answer(unit, facts)
+        except self._timed_out:
+            limit = self._context.settings.documents.page_timeout_s
+            error = UnitError(f"the page took longer than {limit:.0f} s", code="timeout")
+        except UnitError as failure:
+            error = failure
+        except PenstockError as failure:
+            error = UnitError(str(failure), kind=ErrorKind.PERMANENT)
+        except (OSError, MemoryError, OperationalError) as failure:
+            error = UnitError(f"{type(failure).__name__}: {failure}")
+        except Exception as failure:
+            log.exception("page.unexpected_error", document=unit.document_id, page=unit.page)
+            error = UnitError(f"unexpected {type(failure).__name__}: {failure}", kind=ErrorKind.PERMANENT)
+        # A truncated answer is an error, but it was paid for.
+        paid: Answer | None = answer or getattr(error, "answer", None)
+        if paid is not None and self._guarded is not None and not facts.get("cached"):
+            facts["cost"] = self._guarded.cost_of(paid.model, paid.usage.input_tokens, paid.usage.output_tokens)
+        return Attempt(unit, answer, error, latency_ms=int((time.monotonic() - begun) * 1000), **facts)
+
+    def _answer(self, unit: PageUnit, facts: dict[str, Any]) -> Answer:
+        """The page's Markdown. Fills `facts` for the ledger, even when it raises."""
+        key = (unit.provider, unit.model)
+        if key not in self._converters:
+            self._converters[key] = registry.page_converter(self._context.settings, *key)
+        converter = self._converters[key]
+        facts["model"] = converter.model
+        page = self._page_ref(unit, converter)
+        if converter.paid:
+            facts["cache_key"], facts["prompt_hash"] = converter.cache_key(page)
+            known = self._cached(facts["cache_key"]) if unit.use_cache else None
+            if known is not None:
+                facts["cached"] = True
+                return known
+            facts["paid"] = True
+        if key not in self._readers:
+            self._readers[key] = self._open.enter_context(converter.open(page.source, self._survey()))
+        reader = self._readers[key]
+        if self._guarded is None:
+            return reader.convert(page)
+        return self._guarded.call(lambda: reader.convert(page), lambda answer: (answer.model, *astuple(answer.usage)))
+
+    @cached_property
+    def _document(self) -> Any:
+        query = select(DOCUMENTS.c.type, DOCUMENTS.c.pictures).where(DOCUMENTS.c.id == self._document_id)
+        with self._context.db.read() as session:
+            found = session.execute(query).one_or_none()
+        if found is None:
+            raise UserError("the document was deleted", code="unknown_document")
+        return found
+
+    def _page_ref(self, unit: PageUnit, converter: PageConverter) -> PageRef:
+        settings = self._context.settings
+        source = files.source_path(settings, self._document_id, self._document.type)
+        image = Path(unit.image_path) if unit.image_path else None
+        if converter.needs_images and (image is None or not image.exists()):
+            # The page is retried with another provider, or the temp folder was cleaned up.
+            folder = files.temp_folder(settings, self._document_id)
+            folder.mkdir(parents=True, exist_ok=True)
+            dpi, max_pixels = settings.providers[unit.provider].image_dpi, settings.documents.max_pixels
+            rendered = render_pages(source, self._document.type, [unit.page_source], folder, dpi, max_pixels)
+            image = next(iter(rendered))[1]
+        pictures = files.pictures_folder(settings, self._document_id) if self._document.pictures else None
+        return PageRef(source, unit.page_source, image, pictures)
+
+    def _survey(self) -> str:
+        """What splitting learnt about the document; pages are converted without it, too."""
+        try:
+            return files.survey_path(self._context.settings, self._document_id).read_text(encoding="utf-8")
+        except OSError:
+            return ""
+
+    def _cached(self, key: str) -> Answer | None:
+        query = (
+            select(ATTEMPTS.c.text, ATTEMPTS.c.model)
+            .where(ATTEMPTS.c.cache_key == key, ATTEMPTS.c.status == "completed")
+            .order_by(ATTEMPTS.c.id.desc())
+            .limit(1)
+        )
+        with self._context.db.read() as session:
+            row = session.execute(query).one_or_none()
+        return Answer(text=row.text, model=row.model) if row else None
