@@ -1,4 +1,4 @@
-"""What a process works with: settings, database, Redis. Made on first use, anew after a fork."""
+"""What a process works with: settings, database, Redis. Made on first use, and again after a fork."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ class Context:
 
     @property
     def online(self) -> bool:
-        """False if the embedded Redis is down: nothing runs that could be told, and the next stack finds the rows."""
+        """False if the embedded Redis is down: there is nobody to notify, and the next stack finds the rows."""
         return not self.settings.embedded_redis or _listens(self.settings.redis_socket)
 
     @cached_property
@@ -35,7 +35,7 @@ class Context:
 
 
 def _listens(path: Path) -> bool:
-    # That the socket exists says nothing: one that was killed leaves it behind, and clients try for seconds.
+    # The socket alone proves nothing: a Redis that was killed leaves it behind, and clients try for seconds.
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(1)
         try:
@@ -60,7 +60,7 @@ def get_context() -> Context:
 
 
 def forget_context() -> None:
-    """Begin anew, after a fork or when settings changed. What a parent process holds stays open there."""
+    """Start afresh, after a fork or a change of settings. What a parent process holds stays open there."""
     global _lock  # noqa: PLW0603  # a lock that was held at the fork would never be released
     _lock = Lock()
     own = _contexts.pop(os.getpid(), None)

@@ -1,4 +1,4 @@
-"""One database, SQLite or PostgreSQL, with the same promises: short transactions, and rides over a restart."""
+"""One database, SQLite or PostgreSQL, with the same promises: short transactions that ride over a restart."""
 
 import random
 import sqlite3
@@ -19,20 +19,20 @@ Result = TypeVar("Result")
 
 BUSY_TIMEOUT_S = 30
 RIDE_OVER_S = 60.0
-"""How long `run` tries again while the database is away: longer than a restart takes."""
+"""How long `run` tries again while the database is unavailable: longer than a restart takes."""
 # PostgreSQL: serialization failure, deadlock, and the classes of lost connections and of a server shutting down.
 _PASSING = ("40001", "40P01", "08", "57P", "55P03")
 
 
 class _Reading(Session):
-    """A session that tries each statement again while the database is away: reading twice does no harm."""
+    """A session that tries each statement again while the database is unavailable: reading twice does no harm."""
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
         return _riding_over(lambda: super(_Reading, self).execute(*args, **kwargs), RIDE_OVER_S, self.rollback)
 
 
 class Database:
-    """Transactions on one database. Make it after a fork: connections do not survive one."""
+    """Transactions on one database. Make one after a fork: connections do not survive it."""
 
     def __init__(self, url: str, pool_size: int = 10) -> None:
         self.url = make_url(url)
@@ -70,13 +70,13 @@ class Database:
     def read(self) -> Iterator[Session]:
         """A transaction that only reads: on SQLite it neither waits for a writer nor stops one.
 
-        Each statement is tried again for up to `RIDE_OVER_S` while the database is busy or away.
+        Each statement is tried again for up to `RIDE_OVER_S` while the database is busy or unavailable.
         """
         with self._reading() as session:
             yield session
 
     def run(self, work: Callable[[Session], Result], *, patience_s: float = RIDE_OVER_S) -> Result:
-        """`work` in a transaction, tried again for up to `patience_s` while the database is busy or away.
+        """Run `work` in a transaction, again for up to `patience_s` while the database is busy or unavailable.
 
         `work` must be safe to repeat: every write in it compares with what it read or names its claim.
         """
@@ -88,7 +88,7 @@ class Database:
         return _riding_over(attempt, patience_s)
 
     def checkpoint(self) -> None:
-        """Leave nothing in SQLite's log of what was overwritten in its file, as far as readers let it."""
+        """Empty SQLite's log, so that it keeps nothing of what was overwritten, as far as readers allow."""
         if not self.is_sqlite:
             return
         connection = self.engine.raw_connection()  # outside of any transaction
@@ -120,7 +120,7 @@ def _riding_over(
 
 
 def is_passing(error: DBAPIError) -> bool:
-    """Whether the same transaction may succeed in a moment: a lock, a lost connection, a restart."""
+    """Whether the same transaction may succeed soon: a lock, a lost connection, a restart."""
     if error.connection_invalidated or isinstance(error, InterfaceError):
         return True
     state = getattr(error.orig, "sqlstate", None)
@@ -128,7 +128,7 @@ def is_passing(error: DBAPIError) -> bool:
         return str(state).startswith(_PASSING)
     if not isinstance(error, OperationalError):
         return False
-    # psycopg gives no SQLSTATE where there was no server to give one; SQLite never has any.
+    # psycopg has no SQLSTATE if there was no server to send one; SQLite never has any.
     text = str(error.orig).lower()
     return any(sign in text for sign in ("locked", "busy", "connection", "server closed", "terminat"))
 
@@ -149,7 +149,7 @@ def _configure_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _use_wal(cursor: Any) -> None:
-    """Write-ahead logging. Of several that open a new database at once, SQLite refuses all but one without waiting."""
+    """Turn on write-ahead logging. If several open a new database at once, SQLite refuses all but one at once."""
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:

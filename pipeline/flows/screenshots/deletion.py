@@ -1,7 +1,7 @@
-"""Deleting a time range with everything derived from it, so that no word of it is left in rows, indexes or files.
+"""Deletes a time range with all that was derived from it: no word of it stays in rows, indexes or files.
 
-A node rests on its own frames, and on those of the nodes that went into it. If its own are deleted, it is deleted. If
-only some of what it took in is, it says again what it said before, and what is left waits to be merged anew.
+A node rests on its own frames, and on those of the nodes that were merged into it. If its own are deleted, so is the
+node. If only frames of merged ones are, it says again what it said before, and the rest waits to be merged anew.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _UNSAID: dict[str, Any] = {"preview": "", "error": None}
 
 @dataclass(frozen=True)
 class Forgotten:
-    """How much was deleted, and how many nodes were put back to what they said before."""
+    """How much was deleted, and how many nodes say again what they said before their merges."""
 
     screenshots: int = 0
     nodes: int = 0
@@ -40,7 +40,7 @@ class Forgotten:
 
 
 def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
-    """Delete frames captured in [since, until) and all that was derived from them. Can be repeated after a crash."""
+    """Delete frames captured in [since, until) and all that was derived from them. Safe to repeat after a crash."""
     if since >= until:
         raise UserError("the range ends before it begins", code="usage")
     within = and_(SHOTS.c.ts >= since, SHOTS.c.ts < until)
@@ -72,11 +72,11 @@ def _forget(session: Session, ids: Sequence[int]) -> tuple[Forgotten, list[str]]
     _forget_batches(session, ids, now)
     doomed = set(session.execute(select(LINKS.c.origin_id).where(LINKS.c.shot_id.in_(ids))).scalars())
     concerned = _concerned(session, doomed)
-    # In the order of ids, like nobody else takes more than one thread: no two can wait for each other.
+    # In the order of ids; nobody else locks more than one thread: no two can wait for each other.
     threads = select(NODES.c.thread_id).where(NODES.c.id.in_(concerned | doomed), NODES.c.thread_id.is_not(None))
     names = sorted(set(session.execute(threads).scalars()))
     session.execute(select(THREADS.c.id).where(THREADS.c.id.in_(names)).order_by(THREADS.c.id).with_for_update()).all()
-    # A merge was told of both nodes.
+    # Calls of a merge were told of both nodes.
     told = and_(AiCall.flow == batch.FLOW, AiCall.unit.in_([merge.trace_unit(node_id) for node_id in concerned]))
     session.execute(update(AiCall).where(told).values(**_UNSAID))
     _remove_nodes(session, sorted(doomed))
@@ -89,7 +89,6 @@ def _forget(session: Session, ids: Sequence[int]) -> tuple[Forgotten, list[str]]
     gone = list(session.execute(delete(SHOTS).where(SHOTS.c.id.in_(ids)).returning(SHOTS.c.file)).scalars())
     used = select(NODES.c.id).where(NODES.c.thread_id == THREADS.c.id).exists()
     session.execute(delete(THREADS).where(THREADS.c.id.in_(names), ~used))
-    # A thread's title is its first node's: those that stay are named by the node that is first now.
     _rename(session, names)
     mentioned = select(MENTIONS.c.node_id).where(MENTIONS.c.entity_id == ENTITIES.c.id).exists()
     session.execute(delete(ENTITIES).where(~mentioned))
@@ -97,7 +96,7 @@ def _forget(session: Session, ids: Sequence[int]) -> tuple[Forgotten, list[str]]
 
 
 def _concerned(session: Session, doomed: set[int]) -> set[int]:
-    """Nodes that took in a doomed one, or were taken in by one, however far away."""
+    """Nodes that a doomed one was merged into, or that were merged into one, over any number of merges."""
     found: set[int] = set()
     fresh = set(doomed)
     while fresh:
@@ -110,7 +109,7 @@ def _concerned(session: Session, doomed: set[int]) -> set[int]:
 
 
 def _remove_nodes(session: Session, ids: Sequence[int]) -> None:
-    # What they hold of others goes back to those first.
+    # First, the frames that they hold of others go back to those.
     back = update(LINKS).where(LINKS.c.node_id.in_(ids), LINKS.c.origin_id.not_in(ids))
     session.execute(back.values(node_id=LINKS.c.origin_id))
     nodes.unindex(session, ids)
@@ -118,7 +117,7 @@ def _remove_nodes(session: Session, ids: Sequence[int]) -> None:
 
 
 def _restore(session: Session, node_id: int, now: datetime) -> None:
-    """A node says again what it said before any merge, and waits to be merged again."""
+    """Let a node say again what it said before any merge, and wait to be merged again."""
     row = session.execute(select(NODES).where(NODES.c.id == node_id)).one()
     content = nodes.load(row.own)
     session.execute(update(LINKS).where(LINKS.c.origin_id == node_id).values(node_id=node_id))
@@ -136,6 +135,7 @@ def _restore(session: Session, node_id: int, now: datetime) -> None:
 
 
 def _rename(session: Session, names: Sequence[str]) -> None:
+    """A thread's title is its first node's: name those that stay after the node that is first now."""
     for name in names:
         first = select(NODES.c.title, NODES.c.event_time).where(NODES.c.thread_id == name)
         row = session.execute(first.order_by(NODES.c.event_time, NODES.c.id).limit(1)).one_or_none()
@@ -145,7 +145,7 @@ def _rename(session: Session, names: Sequence[str]) -> None:
 
 
 def _forget_batches(session: Session, ids: Sequence[int], now: datetime) -> None:
-    """Batches at work lose their claim, and are taken apart; those that are done lose what they stored."""
+    """Take apart batches that are not done, claimed or not; those that are done lose what they stored."""
     has = select(SHOTS.c.batch_id).where(SHOTS.c.id.in_(ids), SHOTS.c.batch_id.is_not(None)).distinct()
     found = select(BATCHES).where(BATCHES.c.id.in_(has)).order_by(BATCHES.c.id).with_for_update()
     rows = session.execute(found).all()
@@ -158,7 +158,7 @@ def _forget_batches(session: Session, ids: Sequence[int], now: datetime) -> None
     session.execute(update(SHARDS).where(SHARDS.c.batch_id.in_(done)).values(result=None, **unsaid))
     stored = update(BATCHES).where(BATCHES.c.id.in_(done))
     session.execute(stored.values(index_json=None, history_pack="{}", **unsaid))
-    # Frames whose files are gone stay as they are: nothing can be looked at, and no batch would take them.
+    # Frames whose files are gone stay as they are: they cannot be analysed, and no batch would take them.
     there = and_(SHOTS.c.batch_id.in_(apart), SHOTS.c.storage_state == "stored")
     for event in (WorkEvent.GIVE_BACK, WorkEvent.RETRY, WorkEvent.REOPEN):
         SCREENSHOT.move(session, SHOTS, event, there, error=None, updated_at=now)
@@ -167,7 +167,7 @@ def _forget_batches(session: Session, ids: Sequence[int], now: datetime) -> None
 
 
 def _forget_ledgers(session: Session, since: datetime, until: datetime) -> None:
-    """Rejected frames of the range; and what later batches were told of it, which is of no use any more."""
+    """Delete the range's rejections, and what later batches were told of it, which nobody needs any more."""
     session.execute(delete(REJECTIONS).where(REJECTIONS.c.ts >= since, REJECTIONS.c.ts < until))
     told = and_(BATCHES.c.history_pack != "{}", or_(BATCHES.c.ts_end >= since, BATCHES.c.created_at >= since))
     session.execute(update(BATCHES).where(told).values(history_pack="{}"))

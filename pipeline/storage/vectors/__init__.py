@@ -1,7 +1,7 @@
-"""Vectors of anything: float32 rows beside what they belong to, on SQLite and PostgreSQL alike.
+"""Vectors of anything, as float32 rows, on SQLite and PostgreSQL alike.
 
-A search compares the query with the codes of all vectors, which are in memory (`index` says how much), and then exactly
-with the few hundred vectors whose codes are nearest. A small collection is compared exactly as a whole.
+A search compares the query with the codes of all vectors, which are in memory (`index` says how much of it), and then
+exactly with the few hundred vectors whose codes are nearest. A small collection is compared exactly as a whole.
 """
 
 import json
@@ -22,12 +22,12 @@ from pipeline.storage.vectors.models import CODES, VECTORS
 
 __all__ = ["Floats", "Hit", "get", "pack", "remove", "search", "unpack", "upsert"]
 _CHUNK = 4000
-"""Vectors that are in memory at once during a search."""
+"""Vectors that a search holds in memory at once."""
 _PORTION = 500
 _EXACT_VALUES = 2_000_000
-"""Collections of up to this many numbers are compared exactly: 2,000 vectors of 1,000, some 20 ms."""
+"""Collections of up to this many numbers are compared exactly: 2,000 vectors of 1,000 take some 20 ms."""
 _SPARE, _SPARE_EACH = 600, 2
-"""Vectors that are compared exactly: so many, and so many for each hit that is wanted."""
+"""Vectors that are compared exactly: this many, and this many more for each hit that is wanted."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Hit:
 
 
 def pack(vectors: Sequence[Sequence[float]]) -> bytes:
-    """Vectors of one length as bytes. Raises `ValueError` for lengths that differ or numbers that are not finite."""
+    """Vectors of one length as bytes. Raises `ValueError` if lengths differ or a number is not finite."""
     matrix = np.asarray(vectors, dtype="<f4")
     if matrix.ndim != 2 or not matrix.shape[1] or not bool(np.isfinite(matrix).all()):
         raise ValueError("vectors must be finite, not empty, and of one length")
@@ -47,7 +47,7 @@ def pack(vectors: Sequence[Sequence[float]]) -> bytes:
 
 
 def unpack(data: bytes, count: int) -> Floats:
-    """What `pack` made of `count` vectors, as a matrix. Raises `ValueError` if that cannot be."""
+    """The matrix of `count` vectors that `pack` wrote. Raises `ValueError` if the bytes do not fit."""
     return np.frombuffer(data, dtype="<f4").reshape(count, -1)
 
 
@@ -68,7 +68,7 @@ def upsert(
 
 
 def _encoded(vectors: Sequence[Floats]) -> list[bytes]:
-    """Their codes. Vectors of one call are of one length, as a rule; they need not be."""
+    """Their codes. Vectors of one call usually have one length, but need not."""
     if len({len(vector) for vector in vectors}) == 1:
         return codes.encode(np.stack(vectors))
     return [codes.encode(vector[np.newaxis])[0] for vector in vectors]
@@ -116,10 +116,10 @@ Rows = Sequence[tuple[int, bytes]]
 
 
 def _read(session: Session, of: Collection, wanted: Floats, limit: int, among: Sequence[int] | None) -> Iterator[Rows]:
-    """What is to be compared exactly, in chunks."""
+    """The vectors to compare exactly, in chunks."""
     count = _SPARE + _SPARE_EACH * limit
     chosen = None if among is None else np.array(among, np.int64)
-    # What this transaction itself has changed is not to get into an index that others use.
+    # What this transaction itself has changed must not enter an index that others use.
     if not changes.has_own(session, of.kind) and (chosen is None or len(chosen) > count):
         known = index.current(session, of)
         if chosen is not None or len(known.ids) * of.dims > _EXACT_VALUES:
@@ -137,9 +137,9 @@ def _read_all(session: Session, of: Collection) -> Iterator[Rows]:
 
 def _read_some(session: Session, of: Collection, ids: list[int]) -> Iterator[Rows]:
     sqlite = session.get_bind().dialect.name == "sqlite"
-    # One parameter: hundreds of them take longer to compile than their rows to read.
+    # One parameter: hundreds take longer to compile than their rows to read.
     these = text("item_id IN (SELECT value FROM json_each(:ids))" if sqlite else "item_id = ANY(:ids)")
-    # Model and length are looked at here: asked for them, SQLite reads the whole model by its index instead.
+    # Model and length are compared below: given them, SQLite would read the whole model by its index.
     columns = (VECTORS.c.item_id, VECTORS.c.model, VECTORS.c.dims, VECTORS.c.data)
     query = select(*columns).where(VECTORS.c.kind == of.kind, these)
     for start in range(0, len(ids), _PORTION):

@@ -1,8 +1,8 @@
-"""Versions of a kind's vectors: how another process learns in one row that something has changed, and then what.
+"""Versions of a kind's vectors: how another process learns from one row that something changed, and then what.
 
-A transaction takes its version when it is about to commit, as the last thing that it does, and holds the counter's row
-until it has committed. So versions become visible in their order, without gaps: who has seen 7 needs what is above 7.
-Taken earlier, that row would be a lock in the midst of others, and transactions could wait for each other.
+A transaction takes its version as its last act before the commit, and holds the counter's row until it has committed.
+So versions become visible in order, without gaps: whoever has seen 7 needs what is above 7. Taken earlier, that row
+would be a lock amid others, and transactions could wait for each other.
 """
 
 from typing import Any
@@ -18,13 +18,13 @@ UNSTAMPED = 0
 
 
 def note(session: Session, kind: str, *, removed: bool = False) -> None:
-    """Vectors of this kind were changed in this transaction; `removed`: or taken away."""
+    """Note that this transaction changed vectors of this kind; `removed`: or removed some."""
     changed = session.info.setdefault(_CHANGED, {})
     changed[kind] = changed.get(kind, False) or removed
 
 
 def has_own(session: Session, kind: str) -> bool:
-    """Whether this transaction itself has changed vectors of this kind, which nobody else can see yet."""
+    """Whether this transaction itself has changed vectors of this kind; nobody else sees that yet."""
     return kind in session.info.get(_CHANGED, {})
 
 
@@ -36,9 +36,12 @@ def seen(session: Session, kind: str) -> tuple[int, int]:
 
 @event.listens_for(Session, "before_commit")
 def _stamp(session: Session) -> None:
-    # In one order: two transactions that changed several kinds must not wait for each other.
+    # In one order, so that two transactions that changed several kinds do not wait for each other.
     for kind, removed in sorted(session.info.pop(_CHANGED, {}).items()):
-        version = _next(session, kind)
+        insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+        first = insert(VERSIONS).values(kind=kind, version=1, removed=0)
+        higher = first.on_conflict_do_update(index_elements=["kind"], set_={"version": VERSIONS.c.version + 1})
+        version: int = session.execute(higher.returning(VERSIONS.c.version)).scalar_one()
         if removed:
             session.execute(update(VERSIONS).where(VERSIONS.c.kind == kind).values(removed=version))
         mine = update(CODES).where(CODES.c.kind == kind, CODES.c.version == UNSTAMPED)
@@ -48,11 +51,3 @@ def _stamp(session: Session) -> None:
 @event.listens_for(Session, "after_rollback")
 def _forget(session: Session) -> None:
     session.info.pop(_CHANGED, None)
-
-
-def _next(session: Session, kind: str) -> int:
-    insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
-    statement = insert(VERSIONS).values(kind=kind, version=1, removed=0)
-    higher = statement.on_conflict_do_update(index_elements=["kind"], set_={"version": VERSIONS.c.version + 1})
-    version: int = session.execute(higher.returning(VERSIONS.c.version)).scalar_one()
-    return version

@@ -1,10 +1,10 @@
-"""Codes of vectors: after a fixed random rotation, one bit a dimension says on which side of zero the vector is there.
+"""Codes of vectors: the sign of each dimension after a fixed random rotation, one bit each.
 
-That is RaBitQ's idea (Gao and Long, 2024): rotated, every vector is spread evenly over all dimensions, so its signs
+That is RaBitQ's idea (Gao and Long, 2024): a rotation spreads every vector evenly over all dimensions, so its signs
 alone give its cosine with a query to within 0.02 or so (1,024 bits), whatever the vectors are. The query keeps four
-bits a dimension, which halves the error. What is nearest by code is to be compared exactly.
+bits a dimension, which halves the error. What is nearest by code must then be compared exactly.
 
-The rotation is a Hadamard transform of flipped signs, twice. It must stay what it is: codes are stored.
+The rotation is a Hadamard transform of flipped signs, twice. It must never change: codes are stored.
 """
 
 import hashlib
@@ -39,18 +39,18 @@ def encode(vectors: Floats) -> list[bytes]:
 
 
 def words_of(codes: Sequence[bytes], dims: int) -> Words:
-    """Codes as a matrix (words, n): one word of all codes is one row, since those are what is worked on."""
+    """Codes as a matrix (words, n): a row is one word of all codes, since computations go word by word."""
     rows = np.frombuffer(b"".join(codes), dtype="<u8").reshape(len(codes), code_bits(dims) // 64)
     return np.ascontiguousarray(rows.T)
 
 
 def likeness(words: Words, vector: Floats) -> Floats:
-    """How near each code's vector is to this one: more is nearer. Only the order says anything."""
+    """How near each code's vector is to this one: more is nearer. Only the order has a meaning."""
     values = rotated(vector[np.newaxis])[0]
     low, high = float(values.min()), float(values.max())
     step = (high - low) / ((1 << _PLANES) - 1) or 1.0
     levels = np.rint((values - low) / step).astype(np.uint8)
-    # The sum of a query's values where the code has ones, less that of all others: the constant part is left out.
+    # The sum of the query's values where the code has ones, less that of all others, without its constant part.
     total: Floats = low * _common_bits(words, np.full(words.shape[0], ~np.uint64(0))).astype(np.float32)
     for plane in range(_PLANES):
         mask = np.packbits(levels >> plane & 1, bitorder="little").view("<u8")
@@ -73,7 +73,7 @@ def rotated(vectors: Floats) -> Floats:
     turned = np.zeros((count, size), np.float32)
     turned[:, :dims] = vectors
     for turn in range(_ROUNDS):
-        # The transform of a product is that of its factors: two small multiplications in place of a large one.
+        # The transform of a product is that of its factors: two small multiplications instead of a large one.
         grid = (turned * _signs(size, turn)).reshape(count, len(left), len(right))
         turned = (left @ grid @ right).reshape(count, size)
     return turned[:, : code_bits(dims)]
@@ -81,7 +81,7 @@ def rotated(vectors: Floats) -> Floats:
 
 @cache
 def _signs(size: int, turn: int) -> Floats:
-    # Not of a random generator, whose numbers another version of NumPy may change.
+    # Not from a random generator, whose numbers another version of NumPy may change.
     digest = hashlib.shake_256(f"penstock vectors {size} {turn}".encode()).digest(size // 8)
     return np.unpackbits(np.frombuffer(digest, np.uint8)).astype(np.float32) * 2 - 1
 

@@ -1,8 +1,8 @@
-"""The codes of a collection in memory, brought up to date before each search by reading what has changed since.
+"""The codes of a collection in memory, brought up to date before each search by reading what changed since.
 
-Memory: 136 bytes a vector of up to 1,024 dimensions, 264 at most (13.6 MB for 100,000 vectors of 1,024), for no more
-than the `MOST_KEPT` collections of a database that were searched last; twice that for the moment of a change. It is
-freed with the database's connections.
+Memory: 136 bytes a vector of up to 1,024 dimensions, 264 at most (13.6 MB for 100,000 vectors of 1,024), for the
+`MOST_KEPT` collections of a database that were searched last; twice that during a change. It is freed with the
+database's connections.
 """
 
 import os
@@ -28,7 +28,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Collection:
-    """What can be compared with one another."""
+    """Vectors that can be compared with one another."""
 
     kind: str
     model: str
@@ -37,7 +37,7 @@ class Collection:
 
 @dataclass(frozen=True)
 class Index:
-    """The codes of a collection as of a version. Never changed: a newer one takes its place."""
+    """The codes of a collection as of a version. Never changed: a newer one replaces it."""
 
     version: int
     ids: Ids
@@ -45,7 +45,7 @@ class Index:
     """(words, n)"""
 
     def nearest(self, vector: Floats, count: int, among: Ids | None = None) -> Ids:
-        """About the nearest items, in no order; `among`: only of these."""
+        """Roughly the nearest items, in no order; `among`: only of these."""
         ids, words = self.ids, self.words
         if among is not None:
             keep = np.flatnonzero(np.isin(ids, among))
@@ -56,7 +56,7 @@ class Index:
 
 
 class _Kept:
-    """Indexes of one database, the one that was used last at the end."""
+    """Indexes of one database; the last one was used last."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -68,13 +68,13 @@ _lock = Lock()
 
 
 def current(session: Session, of: Collection) -> Index:
-    """The index as this transaction sees the database, or as one that began later does. Safe in many threads."""
+    """The index as this transaction, or one that began later, sees the database. Safe in many threads."""
     version, removed = changes.seen(session, of.kind)
     kept = _kept_of(session)
-    # One thread reads for all; each of them has its connection already, so none waits for another's.
+    # One thread reads for all; each has its connection already, so none waits for another's.
     with kept.lock:
         known = kept.indexes.get(of)
-        # An older version than the known one: a transaction that began earlier, or a backup that was put back.
+        # An older version than the known one: a transaction that began earlier, or a restored backup.
         if known is None or known.version > version:
             known = _load(session, of, version)
         elif known.version < version:
@@ -100,7 +100,7 @@ def _advanced(session: Session, of: Collection, known: Index, version: int, remo
     since = and_(CODES.c.kind == of.kind, CODES.c.version > known.version)
     rows = session.execute(select(CODES.c.item_id, CODES.c.model, CODES.c.dims, CODES.c.code).where(since)).all()
     fresh = [row for row in rows if (row.model, row.dims) == (of.model, of.dims)]
-    # What changed may have got another model's vector instead.
+    # What changed may have another model's vector now.
     stay = np.flatnonzero(~np.isin(known.ids, np.array([row.item_id for row in rows], np.int64)))
     parts = [known.ids[stay], np.array([row.item_id for row in fresh], np.int64)]
     ids, words = _joined(of, parts, [known.words[:, stay], codes.words_of([row.code for row in fresh], of.dims)])
@@ -121,7 +121,7 @@ def _belongs(of: Collection) -> ColumnElement[bool]:
 
 
 def _kept_of(session: Session) -> _Kept:
-    # A database's pool, not its URL: another file may take that name.
+    # By the database's pool, not its URL: another file may take that name.
     pool = session.connection().engine.pool
     with _lock:
         return _kept.setdefault(pool, _Kept())

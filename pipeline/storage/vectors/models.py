@@ -1,4 +1,4 @@
-"""Tables of vectors: the vectors, their codes (small enough to be held in memory), and what counts their changes."""
+"""Tables: vectors, their codes (small enough to be kept in memory), and the counters of their changes."""
 
 from datetime import datetime
 
@@ -11,7 +11,7 @@ ItemId = BigInteger().with_variant(Integer, "sqlite")
 
 
 class StoredVector(Base):
-    """One vector. An item of a kind has one at most; another model's replaces it."""
+    """One vector. An item of a kind has at most one; another model's replaces it."""
 
     __tablename__ = "vectors"
     __table_args__ = (Index("ix_vectors_kind_model", "kind", "model"),)
@@ -28,10 +28,10 @@ class StoredVector(Base):
 
 
 class VectorCode(Base):
-    """The code of one vector, apart from it: all codes are read without reading any vector."""
+    """The code of one vector, apart from it: codes are read without reading vectors."""
 
     __tablename__ = "vector_codes"
-    # Without rowid: a kind's codes lie side by side.
+    # Without rowid, so that a kind's codes lie side by side.
     __table_args__ = (Index("ix_vector_codes_kind_version", "kind", "version"), {"sqlite_with_rowid": False})
 
     kind: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -41,7 +41,7 @@ class VectorCode(Base):
     code: Mapped[bytes] = mapped_column(LargeBinary)
     """See `codes`."""
     version: Mapped[int] = mapped_column(BigInteger)
-    """The kind's version that brought it; 0 until the transaction that writes it is about to commit."""
+    """The kind's version that it came with; 0 until the transaction that writes it is about to commit."""
 
 
 class VectorVersion(Base):
@@ -52,7 +52,7 @@ class VectorVersion(Base):
     kind: Mapped[str] = mapped_column(String(40), primary_key=True)
     version: Mapped[int] = mapped_column(BigInteger)
     removed: Mapped[int] = mapped_column(BigInteger)
-    """The last version that removed any."""
+    """The last version that removed vectors."""
 
 
 VECTORS = table_of(StoredVector)

@@ -19,6 +19,7 @@ from pipeline.flows.screenshots.frames import fingerprint, intake, rejections
 from pipeline.flows.screenshots.frames.intake import Frame, Taken
 from pipeline.flows.screenshots.live import live_settings
 from pipeline.flows.screenshots.models import REJECTIONS, SHOTS, SOURCES
+from pipeline.flows.screenshots.rules.duplicates import distance
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Hand
 from tests.integration.screenshots.test_intake import age, behind, files
@@ -84,9 +85,9 @@ def test_what_pressure_rejects_is_in_the_ledger_with_the_wider_threshold(context
     before = fingerprint.phash(one)
     for row in range(0, 640, 10):
         ImageDraw.Draw(other).rectangle((0, row, 9, row + 9), fill="white")
-        if fingerprint.distance(before, fingerprint.phash(other)) > rules.dedup_threshold:
+        if distance(before, fingerprint.phash(other)) > rules.dedup_threshold:
             break
-    bits = fingerprint.distance(before, fingerprint.phash(other))
+    bits = distance(before, fingerprint.phash(other))
     assert rules.dedup_threshold < bits <= rules.dedup_threshold_pressed
     take(context, one)
     behind(context, 1)
@@ -217,7 +218,7 @@ class TestExclusions:
 def test_one_that_became_new_between_the_glance_and_the_decision_has_its_file(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "_looks_new", lambda *_: False)
+    monkeypatch.setattr(intake.Candidate, "_looks_new", lambda *_: False)
     taken = take(context, noise("one"))
     assert taken.accepted
     assert files(context) == {queries.screenshot(context, taken.shot_id or 0).file}
@@ -227,7 +228,7 @@ def test_one_that_became_known_between_the_glance_and_the_decision_leaves_no_fil
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(context, draw())
-    monkeypatch.setattr(intake, "_looks_new", lambda *_: True)
+    monkeypatch.setattr(intake.Candidate, "_looks_new", lambda *_: True)
     assert take(context, draw()).reason == "known"
     assert take(context, draw(), 1).reason == "duplicate"
     assert len(files(context)) == 1
@@ -239,7 +240,7 @@ def test_a_file_stays_when_nobody_knows_whether_its_row_was_committed(
     def cut_off(*_: object) -> None:
         raise ConnectionError
 
-    monkeypatch.setattr(intake, "_decide", cut_off)
+    monkeypatch.setattr(intake.Candidate, "_decide", cut_off)
     with pytest.raises(ConnectionError):
         take(context, noise("one"))
     assert len(files(context)) == 1

@@ -1,1 +1,1 @@
-"""Frames as they come: hashed, judged, stored, put into batches, and removed when their time is over."""
+"""Frames: captured, judged, stored, put into batches, and deleted when they expire."""

@@ -1,4 +1,4 @@
-"""Where frames are, and taking files in. A file is here before its row and goes after it: no row lacks its file."""
+"""The files of frames. A file exists before its row and longer than it: no row lacks its file."""
 
 import os
 import stat
@@ -22,7 +22,7 @@ _PORTION = 500
 
 
 def path_of(settings: Settings, file: str) -> Path:
-    """Where a stored frame is."""
+    """The file of a stored frame."""
     return settings.screenshot_dir / file
 
 
@@ -32,10 +32,10 @@ def read(picture: Path | bytes, max_mb: int) -> bytes:
         _check_size(len(picture), max_mb)
         return picture
     try:
-        # A pipe or a device would keep us waiting, or never end.
+        # A pipe or a device might never end.
         found = picture.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise UserError(f"{picture} is no file", code="not_a_file")
+            raise UserError(f"{picture} is not a file", code="not_a_file")
         _check_size(found.st_size, max_mb)
         with picture.open("rb") as file:
             data = file.read(max_mb * 2**20 + 1)
@@ -50,11 +50,13 @@ def read(picture: Path | bytes, max_mb: int) -> bytes:
 
 
 def write(settings: Settings, data: bytes, form: str) -> str:
-    """Keep a picture under a name made here, flushed, for this user's eyes only; that name. Raises `UserError`."""
+    """Store a picture, flushed and for this user only; its new name. Raises `UserError`."""
     name = f"{uuid4().hex}{SUFFIX_OF[form]}"
     path = path_of(settings, name)
     try:
-        _make_private(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if stat.S_IMODE(path.parent.stat().st_mode) & 0o077:
+            path.parent.chmod(0o700)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -67,20 +69,14 @@ def write(settings: Settings, data: bytes, form: str) -> str:
     return name
 
 
-def _make_private(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if stat.S_IMODE(folder.stat().st_mode) & 0o077:
-        folder.chmod(0o700)
-
-
 def _check_size(size: int, max_mb: int) -> None:
     if size > max_mb * 2**20:
-        message = f"it has {size / 2**20:.1f} MB; up to {max_mb} MB are taken (screenshots.max_image_mb)"
+        message = f"it has {size / 2**20:.1f} MB; up to {max_mb} MB are accepted (screenshots.max_image_mb)"
         raise UnitError(message, kind=ErrorKind.PERMANENT, code="too_large")
 
 
 def discard(settings: Settings, files: Iterable[str]) -> int:
-    """Remove files; harmless for those that are gone. How many there were."""
+    """Remove files; harmless for those that are gone. How many were there."""
     removed = 0
     for file in files:
         with suppress(FileNotFoundError):
@@ -90,7 +86,7 @@ def discard(settings: Settings, files: Iterable[str]) -> int:
 
 
 def remove_orphans(context: Context) -> int:
-    """Remove files that no row came to own, or whose row gave them up, left by a crash between the two."""
+    """Remove files without a row, or whose row gave them up: what a crash between the two leaves behind."""
     folder = context.settings.screenshot_dir
     before = time.time() - ORPHAN_AGE_S
     old: list[str] = []

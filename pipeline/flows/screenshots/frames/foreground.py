@@ -19,14 +19,14 @@ end tell"""
 
 
 class Foreground(NamedTuple):
-    """Empty strings: nothing is in front, or it does not say."""
+    """Empty strings: nothing is in front, or it does not tell."""
 
     app: str = ""
     title: str = ""
 
 
 def foreground() -> Foreground | None:
-    """What is in front; None if there is no way to tell here."""
+    """What is in front; None if this machine cannot tell."""
     if sys.platform == "win32":
         return _windows()
     if sys.platform == "darwin":
@@ -41,14 +41,14 @@ def _x11() -> Foreground | None:
         return None
     window = re.search(r"window id # (0x[0-9a-f]+)", root)
     if window is None or int(window[1], 16) == 0:
-        # Without a window manager nobody says. With one, nothing is in front.
+        # Without a window manager nothing tells. With one, nothing is in front.
         return Foreground() if window else None
     said = _xprop("-id", window[1], "-notype", "WM_CLASS", "_NET_WM_NAME", "WM_NAME")
     return of_xprop(said) if said is not None else None
 
 
 def of_xprop(said: str) -> Foreground:
-    """From what xprop says of a window: the last word of its class, its UTF-8 name or else its old one."""
+    """From xprop's output for a window: the last word of its class, its UTF-8 name or else its old one."""
     values = dict(re.findall(r"^(\w+)(?:\(\w+\))? = (.*)$", said, re.MULTILINE))
     classes = _strings(values.get("WM_CLASS", ""))
     names = _strings(values.get("_NET_WM_NAME", "")) or _strings(values.get("WM_NAME", ""))
@@ -60,7 +60,7 @@ def _strings(text: str) -> list[str]:
 
 
 def _unescaped(text: str) -> str:
-    """In the locale C, xprop writes every byte beyond ASCII as three octal digits: UTF-8, or Latin-1 in old names."""
+    """In the C locale, xprop writes each byte beyond ASCII as three octal digits: UTF-8, or Latin-1 in old names."""
     plain = re.sub(
         rb"\\([0-7]{3}|.)", lambda found: bytes([int(found[1], 8) & 0xFF]) if len(found[1]) == 3 else found[1],
         text.encode(),
@@ -72,13 +72,13 @@ def _unescaped(text: str) -> str:
 
 
 def _xprop(*arguments: str) -> str | None:
-    # In another locale it would write what that can show, and question marks for the rest.
+    # In another locale, characters that it cannot show would become question marks.
     return _said("xprop", *arguments, env={"LC_ALL": "C"})
 
 
 def _said(*command: str, env: dict[str, str] | None = None) -> str | None:
     try:
-        done = subprocess.run(  # noqa: S603  # our own words
+        done = subprocess.run(  # noqa: S603  # our own arguments
             command, capture_output=True, timeout=LIMIT_S, check=True, env={**os.environ, **(env or {})}
         )
     except (OSError, subprocess.SubprocessError):
@@ -89,7 +89,7 @@ def _said(*command: str, env: dict[str, str] | None = None) -> str | None:
 def _windows() -> Foreground | None:
     if sys.platform != "win32":
         return None
-    import ctypes  # noqa: PLC0415  # its Windows part is there on Windows only
+    import ctypes  # noqa: PLC0415  # its Windows part exists on Windows only
     from ctypes import wintypes  # noqa: PLC0415
 
     user, kernel = ctypes.windll.user32, ctypes.windll.kernel32

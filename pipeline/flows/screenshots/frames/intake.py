@@ -32,7 +32,7 @@ _sketches = Sketches()
 
 @dataclass(frozen=True)
 class Frame:
-    """What is known of a frame when it is captured. `ts` by the clock of whoever captured it."""
+    """What is known of a frame when it is captured. `ts`: by the clock of its source."""
 
     source: str
     ts: datetime
@@ -86,7 +86,7 @@ def ingest(context: Context, picture: Path | bytes, frame: Frame) -> Taken:
     return taken
 
 
-def _read(context: Context, picture: Path | bytes, frame: Frame) -> "_Candidate":
+def _read(context: Context, picture: Path | bytes, frame: Frame) -> "Candidate":
     data, sha256 = b"", ""
     try:
         data = files.read(picture, context.settings.screenshots.max_image_mb)
@@ -103,16 +103,16 @@ def _read(context: Context, picture: Path | bytes, frame: Frame) -> "_Candidate"
         name = str(picture) if isinstance(picture, Path) else f"the frame of {frame.source}"
         raise UserError(f"{name}: {error}", code=error.code) from error
     named = replace(frame, app=_plain(frame.app)[:MAX_APP], window_title=_plain(frame.window_title)[:MAX_TITLE])
-    return _Candidate(context, screenshots_in_force(context), named, data, sha256, seen)
+    return Candidate(context, screenshots_in_force(context), named, data, sha256, seen)
 
 
 def _plain(text: str) -> str:
-    """Without what a database refuses (NUL, lone surrogates) and no window shows."""
+    """Without what databases refuse (NUL, lone surrogates) and windows do not show."""
     return text if text.isprintable() else "".join(one if one.isprintable() else " " for one in text)
 
 
 @dataclass(frozen=True)
-class _Candidate:
+class Candidate:
     """A frame whose picture is sound."""
 
     context: Context
@@ -216,7 +216,7 @@ def _keep_source(session: Session, key: str, now: datetime, *, active: bool = Tr
 
 
 def set_active(context: Context, key: str, active: bool) -> None:
-    """From now on, frames of this source are taken, or refused. What it has in its buffer is batched either way."""
+    """From now on take frames of this source, or refuse them. Its buffer is batched either way."""
     check_source(key)
 
     def work(session: Session) -> None:

@@ -1,4 +1,4 @@
-"""A folder that another program puts screenshots into: each is given once, when it is whole."""
+"""Watches a folder that another program saves screenshots in: gives each file once, when it is complete."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from pipeline.engine.errors import UserError
 from pipeline.flows.screenshots.frames.files import SUFFIXES
 
 SETTLE_S = 0.5
-"""A file that kept its size and time for so long is whole. Is it not, it is given again when it has changed."""
+"""A file that keeps its size and time this long is complete. If it changes after all, it is given again."""
 POLL_MS = 200
 _TEMPORARY = (".", "~", "#")
 
@@ -24,10 +24,10 @@ class _Look(NamedTuple):
 
 
 def watch(folder: Path, stop: threading.Event, *, existing: bool = False, settle_s: float = SETTLE_S) -> Iterator[Path]:
-    """New pictures in `folder` (not below it) in the order they were written, until `stop` is set; with `existing`,
-    those already there first. New is what comes after this call. A file that is written anew is given again.
+    """New pictures in `folder` (not below it) in the order they were written, until `stop` is set.
 
-    Raises `UserError` if the folder is not there, or goes away.
+    New is what comes after this call; with `existing`, first those already there. A file that is rewritten is given
+    again. Raises `UserError` if the folder does not exist, or goes away.
     """
     _check(folder)
     return _watch(folder, stop, {} if existing else _pictures(folder), settle_s)
@@ -35,7 +35,7 @@ def watch(folder: Path, stop: threading.Event, *, existing: bool = False, settle
 
 def _watch(folder: Path, stop: threading.Event, given: dict[Path, _Look], settle_s: float) -> Iterator[Path]:
     waiting: dict[Path, tuple[_Look, float]] = {}
-    # The first turn comes without any change, once the folder is watched: what came before that is seen by looking.
+    # The first turn comes without a change, once the folder is watched: what came before is found by listing it.
     fresh = True
     for found in changes_in(
         folder, watch_filter=lambda _, path: is_picture(Path(path)), stop_event=stop, recursive=False,
@@ -52,12 +52,12 @@ def _watch(folder: Path, stop: threading.Event, given: dict[Path, _Look], settle
 
 
 def is_picture(path: Path) -> bool:
-    """Whether a file is one by its name, and not one that is still being written."""
+    """Whether a file's name is that of a picture, and not of one that is still being written."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(_TEMPORARY)
 
 
 def _whole(waiting: dict[Path, tuple[_Look, float]], given: dict[Path, _Look], settle_s: float) -> list[Path]:
-    """Take out of `waiting` what has not changed for long enough, and note it in `given`; in the order of writing."""
+    """Move what has not changed for long enough from `waiting` to `given`; those files, in the order of writing."""
     now = time.monotonic()
     found: list[tuple[int, Path]] = []
     for path, (before, since) in list(waiting.items()):
@@ -79,7 +79,7 @@ def _pictures(folder: Path) -> dict[Path, _Look]:
 
 
 def _look(path: Path) -> _Look | None:
-    """None if it is gone, or no file."""
+    """None if it is gone, or not a file."""
     try:
         found = path.stat()
     except OSError:
@@ -89,4 +89,4 @@ def _look(path: Path) -> _Look | None:
 
 def _check(folder: Path) -> None:
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder", code="not_found")
+        raise UserError(f"{folder} is not a folder", code="not_found")

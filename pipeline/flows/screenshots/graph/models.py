@@ -1,4 +1,4 @@
-"""Tables of what was understood: threads, nodes, what they rest on, where they came from. Source 000, 1.6 and 1.7."""
+"""Tables of the graph: threads, nodes, what they rest on and where they come from. Source 000, 1.6 and 1.7."""
 
 from datetime import datetime
 
@@ -12,7 +12,7 @@ from pipeline.flows.screenshots.states import Origin, WorkStatus
 
 
 class Thread(Base):
-    """A course of activity that nodes belong to. Its row is the lock of its merges."""
+    """An activity that nodes belong to. Its row is the lock of its merges."""
 
     __tablename__ = "screenshot_threads"
     __table_args__ = (Index("ix_screenshot_threads_last_at", "last_at"),)
@@ -25,10 +25,10 @@ class Thread(Base):
 
 
 class Node(ClaimColumns, Base):
-    """Something that was understood from frames: an event, or knowledge, state, procedure or plan derived from one.
+    """What was understood from frames: an event, or knowledge, state, procedure or plan derived from one.
 
-    Claimed while it is merged; `status` is its mergeStatus. A node that went into another stays, with its own text,
-    so that the merge can be taken back when what it rests on is deleted.
+    Claimed while it is merged; `status` is its mergeStatus. A node that was merged into another stays, with its own
+    text, so that the merge can be undone when what it rests on is deleted.
     """
 
     __tablename__ = "screenshot_nodes"
@@ -61,17 +61,17 @@ class Node(ClaimColumns, Base):
     made_by: Mapped[str] = mapped_column(String(10), default=Origin.MODEL.value)
     """`model`, `direct` or `rules`."""
     own: Mapped[str] = mapped_column(Text)
-    """JSON of title, summary, keywords, entities, importance, confidence as they were before any merge."""
+    """JSON of title, summary, keywords, entities, importance, confidence before any merge."""
     version: Mapped[int] = mapped_column(default=1)
-    """Counts changes of the text: a merge or a vector made for an older one is discarded."""
+    """Counts changes of the text: merges and vectors of an older one are discarded."""
     status: Mapped[str] = mapped_column(String(20), default=WorkStatus.PENDING.value)
     error: Mapped[str | None] = mapped_column(Text)
     merged_into_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="SET NULL"))
-    """The node that holds its text now; None: it stands for itself."""
+    """The node that holds its text now; None: itself."""
     merged_from_ids: Mapped[str] = mapped_column(Text, default="[]")
-    """JSON list of every node that went into this one, directly or through another."""
+    """JSON list of all nodes that were merged into this one, directly or through another."""
     vector_status: Mapped[str] = mapped_column(String(10), default="waiting")
-    """`waiting`, `done`, `failed`, or `none` once it went into another."""
+    """`waiting`, `done`, `failed`, or `none` once it was merged into another."""
     vector_error: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -100,7 +100,7 @@ class Entity(Base):
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     name: Mapped[str] = mapped_column(String(200))
     name_key: Mapped[str] = mapped_column(String(200))
-    """Normal form (NFKC, case folded): what makes two spellings one."""
+    """Normal form (NFKC, case folded), which spellings of one name share."""
     type: Mapped[str] = mapped_column(String(40), default="")
     seen_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
@@ -132,7 +132,7 @@ class Provenance(Base):
 
     __tablename__ = "screenshot_provenance"
     __table_args__ = (
-        # A merge is one transaction: a node can be merged into one target once, however often that is tried.
+        # However often a merge is tried, a node is merged into one target once.
         UniqueConstraint("node_id", "act", "from_node_id"),
         Index("ix_screenshot_provenance_from_node_id", "from_node_id"),
     )
@@ -144,7 +144,7 @@ class Provenance(Base):
     from_node_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"))
     batch_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_batches.id", ondelete="SET NULL"), index=True)
     method: Mapped[str] = mapped_column(String(20), default="model")
-    """`model`, `direct` or `rules`: who made or merged it."""
+    """`model`, `direct` or `rules`: what made or merged it."""
     model: Mapped[str] = mapped_column(String(120), default="")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 

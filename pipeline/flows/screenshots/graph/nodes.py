@@ -1,4 +1,4 @@
-"""Writing nodes: in the transaction that finishes their batch, each once by its origin key. Source 000, section 1.6."""
+"""Writing nodes, in the transaction that finishes their batch, each once by its origin key. Source 000, section 1.6."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import case, insert, select, update
 from sqlalchemy.orm import Session
@@ -15,6 +15,7 @@ from pipeline.engine.tables import insert_if_absent
 from pipeline.flows.screenshots.graph.models import EDGES, ENTITIES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.rules.expansion import Expansion, PendingNode
+from pipeline.flows.screenshots.rules.node_merge import MergeNode
 from pipeline.flows.screenshots.rules.schemas import EntityMention, entity_key
 from pipeline.flows.screenshots.states import Origin, WorkStatus
 from pipeline.storage import vectors
@@ -30,7 +31,7 @@ MAX_ENTITIES = 50
 
 @dataclass(frozen=True)
 class Content:
-    """What a node says: everything that a merge changes."""
+    """What a node says: all that a merge changes."""
 
     title: str
     summary: str = ""
@@ -40,28 +41,13 @@ class Content:
     confidence: int = 5
 
 
-class _Said(Protocol):
-    @property
-    def title(self) -> str: ...
-    @property
-    def summary(self) -> str: ...
-    @property
-    def keywords(self) -> tuple[str, ...]: ...
-    @property
-    def entities(self) -> tuple[EntityMention, ...]: ...
-    @property
-    def importance(self) -> int: ...
-    @property
-    def confidence(self) -> int: ...
-
-
-def said_by(node: _Said) -> Content:
-    """The content of a node that is to be written, or of one that was merged."""
+def said_by(node: PendingNode | MergeNode) -> Content:
+    """The content of a node that is to be written, or of a merged one."""
     return Content(node.title, node.summary, node.keywords, node.entities, node.importance, node.confidence)
 
 
 def stored_key(key: str) -> str:
-    """An origin key as its column takes it: the end of what is too long is its hash."""
+    """An origin key that fits its column: one that is too long ends in its hash."""
     if len(key) <= MAX_KEY:
         return key
     return f"{key[: MAX_KEY - 65]}:{hashlib.sha256(key.encode()).hexdigest()}"
@@ -70,11 +56,11 @@ def stored_key(key: str) -> str:
 def write(session: Session, batch_id: int, expansion: Expansion, model: str, now: datetime) -> list[int]:
     """Write a batch's nodes with threads, links, entities, edges, provenance and full text; the ids of new ones.
 
-    What is there already is left as it is: it may have been merged since.
+    A node that exists is left alone: it may have been merged since.
     """
     ids: dict[str, int] = {}
     new: list[int] = []
-    # In one order everywhere: two batches that go on with the same threads must not wait for each other.
+    # In one order everywhere: two batches that continue the same threads must not wait for each other.
     for node in sorted(expansion.nodes, key=lambda node: node.thread_id):
         _keep_thread(session, node, now)
     keep_entities(session, [node.entities for node in expansion.nodes], now)
@@ -109,7 +95,7 @@ def _keep_thread(session: Session, node: PendingNode, now: datetime) -> None:
     at = at_ms(node.event_time_ms)
     row = {"id": node.thread_id, "title": node.title[:MAX_TITLE], "first_at": at, "last_at": at, "created_at": now}
     if not insert_if_absent(session, THREADS, row):
-        # Clocks go backwards: a thread begins with its earliest node and ends with its latest, whichever came last.
+        # Clocks go backwards: a thread begins with its earliest node and ends with its latest, in any order.
         first = case((THREADS.c.first_at > at, at), else_=THREADS.c.first_at)
         last = case((THREADS.c.last_at < at, at), else_=THREADS.c.last_at)
         session.execute(update(THREADS).where(THREADS.c.id == node.thread_id).values(first_at=first, last_at=last))
@@ -128,12 +114,12 @@ def _attach(session: Session, node_id: int, batch_id: int, node: PendingNode, mo
 
 
 def add_edge(session: Session, from_id: int, to_id: int, kind: str) -> None:
-    """Relate two nodes; harmless if they are."""
+    """Relate two nodes; harmless if they are related."""
     insert_if_absent(session, EDGES, {"from_id": from_id, "to_id": to_id, "type": kind[:40]})
 
 
 def keep_entities(session: Session, said: Iterable[Sequence[EntityMention]], now: datetime) -> None:
-    """Rows of all entities that a transaction is going to mention, and their locks.
+    """Write and lock the rows of all entities that a transaction is going to mention.
 
     In one order everywhere, and for all of its nodes at once: two transactions that add the same names must not wait
     for each other.
@@ -147,7 +133,7 @@ def keep_entities(session: Session, said: Iterable[Sequence[EntityMention]], now
 
 
 def mention(session: Session, node_id: int, entities: Sequence[EntityMention]) -> None:
-    """What a node mentions, in place of what it mentioned before. The entities are kept: see `keep_entities`."""
+    """Replace what a node mentions. The entities' rows exist: see `keep_entities`."""
     session.execute(MENTIONS.delete().where(MENTIONS.c.node_id == node_id))
     for (key, kind), found in _distinct(entities).items():
         named = select(ENTITIES.c.id).where(ENTITIES.c.name_key == key, ENTITIES.c.type == kind)
@@ -171,7 +157,7 @@ def columns(content: Content) -> dict[str, Any]:
     return {
         "title": content.title[:MAX_TITLE], "summary": content.summary,
         "keywords": json.dumps(list(content.keywords), ensure_ascii=False),
-        "entities": _entities(content),
+        "entities": json.dumps([entity.model_dump(by_alias=True) for entity in content.entities], ensure_ascii=False),
         "importance": content.importance, "confidence": content.confidence,
     }  # fmt: skip
 
@@ -180,10 +166,6 @@ def content_of(row: Any) -> Content:
     """What a node's row says."""
     entities = tuple(EntityMention.model_validate(entity) for entity in json.loads(row.entities))
     return Content(row.title, row.summary, tuple(json.loads(row.keywords)), entities, row.importance, row.confidence)
-
-
-def _entities(content: Content) -> str:
-    return json.dumps([entity.model_dump(by_alias=True) for entity in content.entities], ensure_ascii=False)
 
 
 def dump(content: Content) -> str:
@@ -197,12 +179,12 @@ def load(text: str) -> Content:
 
 
 def reindex(session: Session, node_ids: Sequence[int]) -> None:
-    """Full text of nodes as they are now, in the caller's transaction: it is never behind."""
+    """Index nodes as they are now, in the caller's transaction, so that the index is never behind."""
     FULL_TEXT.put(session, list(texts(session, node_ids).values()))
 
 
 def unindex(session: Session, node_ids: Sequence[int]) -> None:
-    """Nodes are found no more, neither by their words nor by their vectors."""
+    """Let nodes be found no longer, neither by their words nor by their vectors."""
     FULL_TEXT.remove(session, node_ids)
     vectors.remove(session, KIND, node_ids)
 

@@ -1,4 +1,4 @@
-"""Finding nodes: full text and vectors, fused by reciprocal rank, with how much of everything is indexed beside it."""
+"""Searching nodes: full text and vectors, fused by reciprocal rank; and how much is indexed so far."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,30 +21,30 @@ RRF_K = 60
 """The usual constant of reciprocal rank fusion: a first place counts 1/61."""
 MAX_LIMIT = 200
 _DEPTH = 100
-"""How far down each of the two lists is looked at, at least."""
+"""How deep each of the two lists is read, at least."""
 _DEPTH_FILTERED = 500
-"""How far down the vectors' list is looked at for what passes a filter that lets many nodes through."""
+"""How deep the list of vectors is read for what passes a filter that lets many nodes through."""
 _FEW = 3000
-"""Nodes that pass a filter, up to which their vectors alone are compared."""
+"""If at most this many nodes pass a filter, only their vectors are compared."""
 
 _SPARE = 10
-"""Nodes that are looked up beyond those asked for, should one have gone into another between two statements."""
+"""Nodes read beyond those asked for, in case some are merged away between two statements."""
 _TOTAL = "*"
 
 
 @dataclass(frozen=True)
 class QueryVector:
-    """The query, embedded by the caller, with the model that the nodes' vectors must be of."""
+    """The query, embedded by the caller; only nodes' vectors of the same model are compared."""
 
     model: str
     values: Sequence[float] | Floats
     floor: float = 0.0
-    """What is no more like the query than that (cosine) is no hit, however few there are."""
+    """A node is a hit only if its cosine with the query is above this, however few hits there are."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How much is done, waits (or is under way), and failed for good."""
+    """How many are done, how many wait or are under way, and how many failed for good."""
 
     done: int
     waiting: int
@@ -53,7 +53,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Hit:
-    """A node that was found. `score` orders hits of one search; ranks are 1-based, None: not found that way."""
+    """A node that was found. `score` orders the hits of one search; ranks are from 1, None: not found that way."""
 
     node: Any
     score: float
@@ -64,7 +64,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Found:
-    """Hits, best first; what of the frames is analysed, and what of the nodes has a vector."""
+    """Hits, best first; how many frames are analysed, and how many nodes have a vector."""
 
     hits: list[Hit]
     screenshots: Progress
@@ -75,7 +75,7 @@ def search(
     context: Context, words: str, *, vector: QueryVector | None = None, since: datetime | None = None, app: str = "",
     limit: int = 10,
 ) -> Found:  # fmt: skip
-    """Nodes for these words, best first. Without a vector, full text alone. Raises `UserError` for an empty query."""
+    """Nodes for these words, best first; without a vector, by full text alone. Raises `UserError` for no words."""
     if not words.strip():
         raise UserError("say what to look for", code="empty_query")
     limit = max(1, min(limit, MAX_LIMIT))
@@ -98,7 +98,7 @@ def search(
 
 
 def fuse(*rankings: Mapping[int, int]) -> list[tuple[int, float]]:
-    """Reciprocal rank fusion: (item, score), best first. Scores of different kinds need not be comparable."""
+    """Reciprocal rank fusion: (item, score), best first. The rankings' own scores need not be comparable."""
     scores: dict[int, float] = {}
     for ranking in rankings:
         for item, rank in ranking.items():
@@ -129,7 +129,7 @@ def _near(session: Session, vector: QueryVector, depth: int, among: Sequence[int
 
 
 def _facts(session: Session, ids: Sequence[int]) -> dict[int, tuple[Any, tuple[str, ...]]]:
-    """(row, apps) of those nodes that stand for themselves."""
+    """(row, apps) of the nodes that were not merged into others."""
     rows = session.execute(select(NODES).where(NODES.c.id.in_(ids))).all()
     seen = (
         select(LINKS.c.node_id, SHOTS.c.app, SHOTS.c.app_guess)
@@ -154,13 +154,14 @@ def _coverage(session: Session) -> tuple[Progress, Progress]:
 
 
 def _count_by(session: Session, column: Column[Any], usual: str) -> dict[str, int]:
-    """How many rows have which value. Those with the usual one, nearly all, are what the others leave of the total:
+    """How many rows have which value.
 
-    to count a whole table SQLite looks at one number a page, to count a part of it at each row.
+    The usual value, which nearly all rows have, is what the others leave of the total: to count a whole table SQLite
+    reads one number a page, to count a part of it each row.
     """
     others = (select(column, func.count()).where(they).group_by(column) for they in (column < usual, column > usual))
     # One statement: counts of different moments need not add up.
     query = union_all(select(literal(_TOTAL), func.count()).select_from(column.table), *others)
-    counted: dict[str, int] = {value: count for value, count in session.execute(query)}  # noqa: C416  # rows are no pairs
+    counted: dict[str, int] = {value: count for value, count in session.execute(query)}  # noqa: C416  # rows are not pairs
     total = counted.pop(_TOTAL)
     return {**counted, usual: total - sum(counted.values())}

@@ -1,4 +1,4 @@
-"""Vectors of nodes: which are wanted, and storing them. A vector made of an older text is discarded."""
+"""Vectors of nodes: which are missing, and storing them. A vector of an outdated text is discarded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Wanted:
 
 
 def wanted(context: Context, limit: int) -> list[Wanted]:
-    """Nodes whose vector is missing or of an older text, the oldest first. Only read: embedding twice does no harm."""
+    """Nodes without a vector of their text, the oldest first. Not claimed: embedding one twice does no harm."""
     query = select(NODES).where(NODES.c.vector_status == "waiting").order_by(NODES.c.id).limit(limit)
     with context.db.read() as session:
         rows = session.execute(query).all()
@@ -40,7 +40,7 @@ def wanted(context: Context, limit: int) -> list[Wanted]:
 
 
 def store(context: Context, model: str, made: Sequence[tuple[Wanted, Sequence[float] | Floats]]) -> int:
-    """Store vectors; how many. One of a text that has changed, or of a node that is gone, is left out."""
+    """Store vectors; how many. Those of a text that has changed, or of a node that is gone, are left out."""
 
     def work(session: Session) -> int:
         now = datetime.now(UTC)
@@ -56,7 +56,7 @@ def store(context: Context, model: str, made: Sequence[tuple[Wanted, Sequence[fl
 
 
 def give_up(context: Context, node: Wanted, error: str) -> None:
-    """This text cannot be embedded. A change of it, or a replay, asks again."""
+    """Note that this text cannot be embedded. A change of it, or a replay, tries again."""
     mine = and_(NODES.c.id == node.node_id, NODES.c.version == node.version, NODES.c.vector_status == "waiting")
     context.db.run(
         lambda session: session.execute(

@@ -1,4 +1,4 @@
-"""Which frames make a batch, what it is called, and what of it is looked at together. Source 000, 1.2–1.4."""
+"""Which frames make a batch, its key, its shards, and what it is told of the past. Source 000, 1.2–1.4."""
 
 import hashlib
 import re
@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Shot:
-    """An accepted frame. `ts_ms`: when it was taken, by its own clock; `accepted_at`: when it came, by ours."""
+    """An accepted frame. `ts_ms`: when it was captured, by its clock; `accepted_at`: when it came, by ours."""
 
     id: int
     ts_ms: int
@@ -37,7 +37,7 @@ class HistoryThread(BaseModel):
 
 
 class HistorySegment(BaseModel):
-    """An event of the last minutes that may still go on."""
+    """An event of the last minutes that may still continue."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -48,7 +48,7 @@ class HistorySegment(BaseModel):
 
 
 class HistoryPack(BaseModel):
-    """What the model is told about before. Source 000, section 1.3."""
+    """What the model is told of the past. Source 000, section 1.3."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -58,13 +58,13 @@ class HistoryPack(BaseModel):
 
     @property
     def thread_ids(self) -> list[str]:
-        """Every thread that a segment may be merged into, each once."""
+        """The threads that a segment may be merged into, each once."""
         named = [*(thread.thread_id for thread in self.threads), *(segment.thread_id for segment in self.segments)]
         return list(dict.fromkeys(named))
 
 
 def shot_of(row: Any) -> Shot:
-    """A frame's row, as plain functions see it."""
+    """The frame of a row."""
     ts_ms = int(row.ts.timestamp() * 1000)
     return Shot(row.id, ts_ms, row.created_at, row.phash, row.app, row.window_title)
 
@@ -72,21 +72,21 @@ def shot_of(row: Any) -> Shot:
 def is_source_key(text: str) -> bool:
     """Whether this names a source: `screen:ID` or `window:ID`, at most 120 characters. Source 000, section 1.1.
 
-    An ID has no colon, slash or blank: it stands in keys of batches, and in names that people type.
+    An ID has no colon, slash or blank: batches' keys contain it, and people type it.
     """
     return len(text) <= MAX_SOURCE_KEY and text.isprintable() and bool(_SOURCE_KEY.fullmatch(text))
 
 
 def in_order(shots: Sequence[Shot]) -> list[Shot]:
-    """By the time they were taken; those of the same time as they came."""
+    """By the time they were captured; those of the same time by arrival."""
     return sorted(shots, key=lambda shot: (shot.ts_ms, shot.id))
 
 
 def due_at(accepted_at: datetime, timeout_s: float, now: datetime) -> datetime:
     """When a batch whose first frame came at `accepted_at` is ready, however small.
 
-    By our clock, not by the frame's. If that time is further away than the time-out itself, our clock was set back: it
-    is due now. Clocks of several machines that differ by less change nothing but the wait.
+    By our clock, not by the frame's. If that time is further away than the time-out, our clock was set back: it is due
+    now. Clocks of several machines that differ by less only change the wait.
     """
     wait = timedelta(seconds=timeout_s)
     return now if accepted_at > now + wait else accepted_at + wait
@@ -95,7 +95,7 @@ def due_at(accepted_at: datetime, timeout_s: float, now: datetime) -> datetime:
 def ready(waiting: Sequence[Shot], size: int, timeout_s: float, now: datetime) -> list[list[Shot]]:
     """The batches that one source's waiting frames make now: full ones, and the rest once it is due.
 
-    Frames are taken as they came, so that one with a wrong time is not passed over for ever.
+    Frames are taken in order of arrival, so that one with a wrong time is not passed over for ever.
     """
     queue = sorted(waiting, key=lambda shot: shot.id)
     found = portions(queue, size)
@@ -105,14 +105,14 @@ def ready(waiting: Sequence[Shot], size: int, timeout_s: float, now: datetime) -
 
 
 def portions(items: Sequence[Item], size: int) -> list[list[Item]]:
-    """`items` in runs of `size`, the last one maybe shorter: 12 frames by 5 are 5, 5 and 2. Source 000, section 1.4."""
+    """`items` in runs of `size`; the last may be shorter: 12 frames by 5 are 5, 5 and 2. Source 000, section 1.4."""
     return [list(items[start : start + size]) for start in range(0, len(items), size)]
 
 
 def idempotency_key(source_key: str, shots: Sequence[Shot]) -> str:
     """`vlm_batch:SOURCE:FIRST-LAST:HASH`: the same for the same frames, in whatever order. Section 1.3.
 
-    The times are the earliest and the latest, also where the clock was set back in between.
+    The times are the earliest and the latest, even if the clock was set back between them.
     """
     if not shots:
         raise ValueError("a batch has at least one frame")

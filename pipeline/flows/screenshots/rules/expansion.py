@@ -1,6 +1,6 @@
-"""Segments become nodes: by what a text model answered, and directly where it did not. Source 000, section 1.6.
+"""Segments become nodes: from a text model's answer, or directly where there is none. Source 000, section 1.6.
 
-All of it is the same for the same input, thread ids too, so that doing it again after a crash makes nothing twice.
+The same input gives the same output, thread ids included, so that a repetition after a crash makes nothing twice.
 """
 
 import hashlib
@@ -27,10 +27,7 @@ DERIVED_FROM = "derived_from"
 
 @dataclass(frozen=True)
 class BatchFacts:
-    """What must be known of a batch to make nodes from it. `screens`: by screen id, which count from 1.
-
-    `threads`: the ids of the threads that its history names.
-    """
+    """What making nodes needs to know of a batch. `screens`: by screen id, from 1; `threads`: ids from its history."""
 
     idempotency_key: str
     source_key: str
@@ -45,7 +42,7 @@ class BatchFacts:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a screenshot beside its picture."""
+    """What is known of a screenshot besides its picture."""
 
     screenshot_id: int
     app_hint: str = ""
@@ -56,7 +53,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class PendingNode:
-    """A node to be written. `origin_key` is unique; a second one of the same key is the same node."""
+    """A node to be written. Two with the same `origin_key` are one node."""
 
     kind: NodeKind
     thread_id: str
@@ -74,7 +71,7 @@ class PendingNode:
 
 @dataclass(frozen=True)
 class PendingEdge:
-    """Two nodes by their origin keys. Findings point to the event that they come from."""
+    """Two nodes by their origin keys. A finding points to the event that it comes from."""
 
     from_key: str
     to_key: str
@@ -83,7 +80,7 @@ class PendingEdge:
 
 @dataclass(frozen=True)
 class Expansion:
-    """The nodes and edges of a batch. `notes`: in words, what was put right on the way."""
+    """The nodes and edges of a batch. `notes`: what was corrected, in words."""
 
     nodes: tuple[PendingNode, ...]
     edges: tuple[PendingEdge, ...]
@@ -100,9 +97,10 @@ class _Draft:
 
 
 def thread_of(facts: BatchFacts, place: int, segment: Segment) -> tuple[str, str]:
-    """(the thread of the batch's segment number `place`, what was put right): an old thread if the history has it.
+    """(the thread of the batch's segment number `place`, a note on what was corrected).
 
-    A new thread's id follows from the batch and the place. At random, as in the source, a retry would make another.
+    An old thread if the history has it. A new one's id follows from batch and place: a random one, as in the source,
+    would make another thread with each retry.
     """
     hint = segment.merge_hint
     if hint.decision == "MERGE" and hint.thread_id in facts.threads:
@@ -115,7 +113,7 @@ def thread_of(facts: BatchFacts, place: int, segment: Segment) -> tuple[str, str
 
 
 def with_threads(index: VlmIndex, facts: BatchFacts) -> Read[list[tuple[Segment, str]]]:
-    """Each segment with its thread, decided once: the text model is told, and both ways to nodes use the same."""
+    """Each segment with its thread, decided once: the text model is told, and both ways to nodes use it."""
     decided = [thread_of(facts, place, segment) for place, segment in enumerate(index.segments)]
     pairs = [(segment, thread) for segment, (thread, _) in zip(index.segments, decided, strict=True)]
     return Read(pairs, tuple(note for _, note in decided if note))
@@ -134,12 +132,12 @@ def evidence_of(index: VlmIndex, facts: BatchFacts) -> list[Evidence]:
 
 
 def read_expansion(text: str) -> ExpandReply:
-    """The reply as nodes and edges. Raises `BadReply`, also where no node is an event."""
+    """The reply as nodes and edges. Raises `BadReply`, also if no node is an event."""
     return _with_event(as_model(ExpandReply, as_json(text)))
 
 
 def usable_expansion(text: str) -> ExpandReply | None:
-    """The valid nodes of a reply, and the edges between them; None where no event is left."""
+    """The valid nodes of a reply, and the edges between them; None if no event is left."""
     lists = lists_in(text, ("nodes", "edges"))
     places: dict[int, int] = {}
     nodes: list[ExpandedNode] = []
@@ -167,7 +165,7 @@ def _with_event(reply: ExpandReply) -> ExpandReply:
 def direct(
     facts: BatchFacts, segments: Sequence[tuple[Segment, str]], index: VlmIndex, made_by: Origin = Origin.DIRECT
 ) -> Expansion:
-    """Segments as nodes without a text model: an event each, and its findings. Source 000, section 6.2."""
+    """Segments as nodes without a text model: one event each, and its findings. Source 000, section 6.2."""
     drafts: list[_Draft] = []
     for segment, thread_id in segments:
         drafts += _converted(facts, segment, thread_id, index, made_by)
@@ -177,10 +175,10 @@ def direct(
 def _converted(facts: BatchFacts, segment: Segment, thread_id: str, index: VlmIndex, made_by: Origin) -> list[_Draft]:
     if not (ids := _shown(facts, segment)):
         return []
-    mentions = _mentions(segment, ids, index)
     event = PendingNode(
         NodeKind.EVENT, thread_id, segment.event.title, segment.event.summary, tuple(segment.keywords[:MAX_KEYWORDS]),
-        mentions, segment.event.importance, segment.event.confidence, ids, _last(ids, facts), made_by,
+        _mentions(segment, ids, index), segment.event.importance, segment.event.confidence, ids,
+        max(facts.times[screenshot] for screenshot in ids), made_by,
     )  # fmt: skip
     parent = _Draft(event)
     findings = [
@@ -193,7 +191,7 @@ def _converted(facts: BatchFacts, segment: Segment, thread_id: str, index: VlmIn
 def expanded(
     facts: BatchFacts, segments: Sequence[tuple[Segment, str]], reply: ExpandReply, index: VlmIndex
 ) -> Expansion:
-    """The text model's nodes, held against what it was told; segments it left out are converted directly."""
+    """The text model's nodes, checked against what it was told; segments that it left out are converted directly."""
     notes: list[str] = []
     covered: Counter[int] = Counter()
     drafts: dict[int, _Draft] = {}
@@ -205,7 +203,9 @@ def expanded(
         if node.kind is not NodeKind.EVENT and (finding := _finding(node, facts, drafts, parents.get(place), notes)):
             drafts[place] = finding
     for edge in reply.edges:
-        _other_edge(edge, drafts)
+        one, other = drafts.get(edge.from_index), drafts.get(edge.to_index)
+        if one and other and one is not other and edge.edge_type and edge.edge_type != DERIVED_FROM:
+            one.other_edges.append((other, edge.edge_type[:40]))
     ordered = [drafts[place] for place in sorted(drafts)]
     for at, (segment, thread_id) in enumerate(segments):
         if not covered[at]:
@@ -218,7 +218,7 @@ def _event(
     node: ExpandedNode, facts: BatchFacts, segments: Sequence[tuple[Segment, str]],
     covered: Counter[int], notes: list[str],
 ) -> _Draft | None:  # fmt: skip
-    """The event with the segment's thread that it is about; None if it shows no screenshot of any."""
+    """The event with the thread of the segment that it is about; None if it shows no segment's screenshot."""
     ids = _ours(node, facts, notes)
     best: tuple[tuple[bool, int, int], int] | None = None
     for at, (segment, thread_id) in enumerate(segments):
@@ -239,7 +239,7 @@ def _event(
 def _finding(
     node: ExpandedNode, facts: BatchFacts, drafts: Mapping[int, _Draft], named: int | None, notes: list[str]
 ) -> _Draft | None:
-    """The finding with the thread of its event: the one an edge names, else the one that shares most with it."""
+    """The finding with its event's thread: the event that an edge names, else the one that shares most with it."""
     ids = _ours(node, facts, notes)
     events = {place: draft for place, draft in drafts.items() if draft.node.kind is NodeKind.EVENT}
     if not events:
@@ -252,19 +252,13 @@ def _finding(
 
 
 def _parents(reply: ExpandReply, events: Mapping[int, _Draft]) -> dict[int, int]:
-    """Finding to event, by edges of either direction: the source's example has them the wrong way round."""
+    """Finding → event, by edges of either direction: the source's example has them the wrong way round."""
     found: dict[int, int] = {}
     for edge in reply.edges:
         for child, parent in ((edge.from_index, edge.to_index), (edge.to_index, edge.from_index)):
             if edge.edge_type == DERIVED_FROM and parent in events and child not in events:
                 found.setdefault(child, parent)
     return found
-
-
-def _other_edge(edge: ExpandedEdge, drafts: Mapping[int, _Draft]) -> None:
-    one, other = drafts.get(edge.from_index), drafts.get(edge.to_index)
-    if one and other and one is not other and edge.edge_type and edge.edge_type != DERIVED_FROM:
-        one.other_edges.append((other, edge.edge_type[:40]))
 
 
 def _ours(node: ExpandedNode, facts: BatchFacts, notes: list[str]) -> tuple[int, ...]:
@@ -285,9 +279,9 @@ def _node(node: ExpandedNode, thread_id: str, ids: tuple[int, ...], facts: Batch
 
 
 def _mentions(segment: Segment, ids: Sequence[int], index: VlmIndex) -> tuple[EntityMention, ...]:
-    """The index names entities for all segments together: an event mentions those that its words or its screens do.
+    """The entities that an event's words or screens name: the index lists those of all segments together.
 
-    Where there is no other segment, all of them.
+    All of them, if there is only one segment.
     """
     words = [segment.event.title, segment.event.summary, *segment.keywords]
     words += [text for _, found in segment.derived.by_kind() for text in (found.title, found.summary)]
@@ -299,25 +293,20 @@ def _mentions(segment: Segment, ids: Sequence[int], index: VlmIndex) -> tuple[En
 
 
 def _named(name: str, text: str) -> bool:
-    """Whether the name stands in the text: as whole words, where its script has such."""
+    """Whether the text has the name: as whole words, if its script has words."""
     if not name.isascii():
         return name in text
     return re.search(rf"(?<![a-z0-9_]){re.escape(name)}(?![a-z0-9_])", text) is not None
 
 
 def _shown(facts: BatchFacts, segment: Segment) -> tuple[int, ...]:
-    """Our ids of the segment's screenshots, without those that are gone from the batch since."""
+    """Our ids of the segment's screenshots, without those that have left the batch since."""
     return tuple(facts.screens[screen].id for screen in segment.screen_ids if screen in facts.screens)
 
 
-def _last(ids: Sequence[int], facts: BatchFacts) -> int:
-    times = facts.times
-    return max(times[screenshot] for screenshot in ids)
-
-
 def _finished(facts: BatchFacts, drafts: Sequence[_Draft], notes: tuple[str, ...]) -> Expansion:
-    """With origin keys: `ctx_node:BATCH:ss:SCREENSHOTS:KIND:ORDINAL`, the ordinal counting the batch's nodes of a
-    kind, so that no two are the same. Source 000, section 6.3."""
+    """Adds origin keys: `ctx_node:BATCH:ss:SCREENSHOTS:KIND:ORDINAL`. The ordinal counts the nodes of a kind, so
+    that no two keys are the same. Source 000, section 6.3."""
     ordinals: Counter[NodeKind] = Counter()
     keys: dict[int, str] = {}
     nodes = []

@@ -1,4 +1,4 @@
-"""Segments without a vision model: from window titles, recognised text and rules. They say so."""
+"""Segments without a vision model: from window titles, recognised text and rules. Their notes say so."""
 
 import re
 from collections import Counter
@@ -30,7 +30,7 @@ NOTE = (
 )
 TEXT_NOTE = "No text model expanded these segments: they were taken over as they stand."
 CONFIDENCE = 3
-"""Of 10: titles tell where somebody was, not what they did."""
+"""Of 10: titles tell where a person was, not what they did."""
 GAP_MS = 120_000
 """A longer pause ends a segment."""
 
@@ -54,14 +54,14 @@ _STOP = frozenset(_STOP_WORDS.split())
 
 @dataclass(frozen=True)
 class Place:
-    """Where somebody is: program and document, as the window's title has them."""
+    """Where a person is: program and document, as the window's title gives them."""
 
     app: str
     document: str
 
     @property
     def name(self) -> str:
-        """Both as a line; empty where neither is known."""
+        """Both in one line; empty if neither is known."""
         return clipped(" – ".join(unique([self.document, self.app])), MAX_TITLE)
 
 
@@ -81,7 +81,7 @@ def place_of(shot: Shot) -> Place:
 def index_by_rules(screens: Mapping[int, Shot], texts: Mapping[int, str], history: HistoryPack) -> VlmIndex:
     """An index of the same shape as the model's. `screens`: by screen id; `texts`: recognised, by our screenshot id.
 
-    One segment for each stay at one place; a stay where a thread of the history is goes on with it.
+    One segment for each stay at a place; a stay at the place of a thread in the history continues it.
     """
     stays = _stays(screens)
     segments = [_segment(place, members, screens, texts, history, n) for n, (place, members) in enumerate(stays, 1)]
@@ -91,18 +91,18 @@ def index_by_rules(screens: Mapping[int, Shot], texts: Mapping[int, str], histor
 
 
 def title_of(segment: Segment, screens: Mapping[int, Shot]) -> str:
-    """The title of the window that a segment was made of; empty where none was known."""
+    """The window title that a segment was made from; empty if none was known."""
     shown = [screens[screen] for screen in segment.screen_ids if screen in screens]
     return place_of(shown[0]).name if shown else ""
 
 
 def _stays(screens: Mapping[int, Shot]) -> list[tuple[Place, list[int]]]:
-    """Runs of screens at one place without a long pause. A clock that was set back is no pause."""
+    """Runs of screens at one place without a long pause. A clock that was set back is not a pause."""
     stays: list[tuple[Place, list[int]]] = []
     last_ms = 0
     for screen_id, shot in sorted(screens.items()):
         place = place_of(shot)
-        # That two frames have no title says nothing of what they have in common.
+        # Two frames without a title need not have anything in common.
         if place.name and stays and stays[-1][0] == place and shot.ts_ms - last_ms <= GAP_MS:
             stays[-1][1].append(screen_id)
         else:
@@ -132,7 +132,7 @@ def _segment(
 
 
 def _heading(said: Sequence[str]) -> str:
-    """The first line that was read and looks like one: what a frame without a title is called."""
+    """What a frame without a title is called: the first recognised line with enough letters."""
     lines = [" ".join(line.split()) for text in said for line in text.splitlines()]
     worded = (line for line in lines if sum(letter.isalpha() for letter in line) >= _LEAST_LETTERS)
     return clipped(next(worded, UNTITLED), _MOST_OF_HEADING)
@@ -166,7 +166,7 @@ def _seen(shot: Shot, text: str) -> SeenScreenshot:
 
 
 def keywords_in(texts: Iterable[str]) -> list[str]:
-    """The words that come most often, at most ten; those that come first, where as often."""
+    """The most frequent words, at most ten; of equally frequent ones, those that come first."""
     words: Counter[str] = Counter()
     for text in texts:
         words.update(
@@ -176,6 +176,6 @@ def keywords_in(texts: Iterable[str]) -> list[str]:
 
 
 def entities_in(texts: Iterable[str]) -> list[str]:
-    """Files, sites and tickets that are named: what has a form of its own. Names of people have none."""
+    """Files, sites and tickets, which have a form of their own. Names of people have none."""
     found = [name for text in texts for form in (_FILE, _HOST, _TICKET) for name in form.findall(text)]
     return [clipped(name, MAX_NAME) for name in unique(found)][:MAX_SNIPPETS]

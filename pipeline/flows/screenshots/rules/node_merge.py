@@ -16,12 +16,12 @@ from pipeline.providers.replies import as_json, as_model
 
 TITLE_CHARS = 100
 SUMMARY_CHARS = 200
-"""To so many characters the rules merge texts (section 3.3). The nodes that were merged keep theirs."""
+"""The most characters that merging by rules gives (section 3.3). The merged nodes keep their own texts."""
 
 
 @dataclass(frozen=True)
 class MergeNode:
-    """A node as merging sees it."""
+    """What merging needs of a node."""
 
     id: int
     kind: NodeKind
@@ -38,7 +38,7 @@ class MergeNode:
 
 
 def by_rules(existing: MergeNode, new: MergeNode) -> MergeNode:
-    """The target's new content without a model. `merged_from_ids` names `new` itself, which the source leaves out."""
+    """The target's new content without a model. `merged_from_ids` includes `new` itself, unlike the source's."""
     ids = [*existing.merged_from_ids, new.id, *new.merged_from_ids]
     return replace(
         existing,
@@ -55,7 +55,7 @@ def by_rules(existing: MergeNode, new: MergeNode) -> MergeNode:
 
 
 def by_model(existing: MergeNode, new: MergeNode, reply: MergeReply) -> MergeNode:
-    """The same with the model's words; its keywords come first, its entities are added. Section 3.3."""
+    """The same in the model's words; its keywords come first, its entities are added. Section 3.3."""
     merged = by_rules(existing, new)
     return replace(
         merged,
@@ -67,12 +67,12 @@ def by_model(existing: MergeNode, new: MergeNode, reply: MergeReply) -> MergeNod
 
 
 def read_merge(text: str) -> MergeReply:
-    """The reply to a merge. Raises `BadReply`; the rules' result holds then."""
+    """The reply to a merge. Raises `BadReply`; then the rules' result holds."""
     return as_model(MergeReply, as_json(text))
 
 
 def merge_text(existing: str, new: str, limit: int, between: str) -> str:
-    """Both texts if they fit; else, or where one says what the other does, the longer one, cut to `limit`."""
+    """Both texts if they fit; otherwise, or if one contains the other, the longer one, cut to `limit`."""
     one, other = existing.strip(), new.strip()
     longer = one if len(one) >= len(other) else other
     shorter = other if longer is one else one
@@ -82,12 +82,12 @@ def merge_text(existing: str, new: str, limit: int, between: str) -> str:
 
 
 def merge_keywords(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
-    """Each once, at most ten, the first ones' before the second's."""
+    """Each once, at most ten, the first list's before the second's."""
     return tuple(unique([*first, *second])[:MAX_KEYWORDS])
 
 
 def merge_entities(first: Iterable[EntityMention], second: Iterable[EntityMention]) -> tuple[EntityMention, ...]:
-    """Each name once (whatever its case), with its higher confidence and a type where either has one."""
+    """Each name once (in any case), with the higher confidence, and a type if either has one."""
     found: dict[str, EntityMention] = {}
     for entity in (*first, *second):
         key = entity_key(entity.name)

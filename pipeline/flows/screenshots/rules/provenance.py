@@ -8,7 +8,7 @@ from pipeline.flows.screenshots.states import Ask, Origin
 
 
 class Operation(StrEnum):
-    """What a call was for, as its trace names it. Source 000, section 7.3; reading is done here, not by a service."""
+    """What a call was for, as its trace names it. Source 000, section 7.3; text recognition is not a call here."""
 
     ANALYSE = "vlm_analyze_shard"
     EXPAND = "text_expand"
@@ -18,7 +18,7 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True)
 class Call:
-    """A call whose result was used. `id`: of its ledger row; `screenshot_ids`: what it was shown or told about."""
+    """A call whose result was used. `id`: of its row; `screenshot_ids`: what it was shown or told about."""
 
     id: int
     operation: Operation
@@ -31,13 +31,8 @@ class Call:
 
 
 def calls_behind(made_by: Origin, screenshot_ids: Iterable[int], calls: Sequence[Call]) -> list[Call]:
-    """The calls that a node rests on, in their order: those that looked at its frames, and the expansion if it was
-    the text model that made the node. `calls`: of the node's batch, and of the merges into the node itself."""
+    """The calls that a node rests on, in their order: those that saw its frames, and the expansion if the text model
+    made the node. `calls`: those of the node's batch, and of the merges into the node."""
     shown = set(screenshot_ids)
-
-    def rests_on(call: Call) -> bool:
-        if call.operation is Operation.EXPAND and made_by is not Origin.MODEL:
-            return False
-        return bool(shown & set(call.screenshot_ids))
-
-    return [call for call in calls if rests_on(call)]
+    found = [call for call in calls if shown & set(call.screenshot_ids)]
+    return [call for call in found if call.operation is not Operation.EXPAND or made_by is Origin.MODEL]

@@ -1,4 +1,4 @@
-"""What the models answer: the shapes of source 000, sections 1.5–1.7."""
+"""The shapes of what models answer. Source 000, sections 1.5–1.7."""
 
 import math
 import unicodedata
@@ -18,7 +18,7 @@ MAX_KEYWORDS = 10
 """Source 000, section 1.7."""
 MAX_SNIPPETS = 50
 DEFAULT_SCORE = 5
-"""Where the model gives no importance or confidence: the middle of 0–10."""
+"""Used if the model gives no importance or confidence: the middle of 0–10."""
 
 
 def clipped(text: str, limit: int) -> str:
@@ -31,7 +31,7 @@ def _text(value: object) -> object:
 
 
 def _words(value: object) -> object:
-    """Names without empty ones and repetitions; what is no text is left out, since one bad word spoils no segment."""
+    """Names without blanks and repetitions. Anything but text is left out: one bad word must not spoil a segment."""
     if not isinstance(value, list):
         return [] if value is None else value
     return unique(clipped(clean(item), MAX_NAME) for item in value if isinstance(item, str))
@@ -42,7 +42,7 @@ def _list(value: object) -> object:
 
 
 def _number(value: object) -> object:
-    """True is no 1."""
+    """True is not 1."""
     if isinstance(value, bool):
         raise ValueError("must be a number")  # noqa: TRY004  # pydantic reports ValueErrors, and raises others
     return value
@@ -59,7 +59,7 @@ def _score(value: object) -> object:
         return DEFAULT_SCORE
     if isinstance(value, str):
         value = float(value) if value.strip().replace(".", "", 1).isdecimal() else value
-    # Not `isfinite`: whole numbers have no end, and those beyond a float's cannot be asked.
+    # Not `isfinite`: it fails for whole numbers that a float cannot hold.
     if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value < math.inf:
         raise ValueError("must be a number from 0 to 10")
     return max(0, min(10, round(value)))
@@ -78,7 +78,7 @@ def _mention(value: object) -> object:
 
 
 def unique(words: Iterable[str]) -> list[str]:
-    """Without empty ones and repetitions (whatever their case), in their order."""
+    """Without empty ones and repetitions (in any case), in their order."""
     found: dict[str, str] = {}
     for word in words:
         if word:
@@ -87,7 +87,7 @@ def unique(words: Iterable[str]) -> list[str]:
 
 
 def entity_key(name: str) -> str:
-    """What two spellings of a name have in common: the key of an entity's row."""
+    """The key of an entity's row, which spellings of one name share."""
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
@@ -109,7 +109,7 @@ def _clip(value: object, limit: int) -> object:
 
 
 class Finding(_Shape):
-    """Something that a segment teaches beside what happens in it."""
+    """Something that a segment teaches besides what happens in it."""
 
     title: Title
     summary: Summary = ""
@@ -129,7 +129,7 @@ class Derived(_Shape):
 
 
 class SegmentEvent(_Shape):
-    """What happens in a segment. Scores are from 0 to 10; others are moved into that range."""
+    """What happens in a segment. Scores are clamped to 0–10."""
 
     title: Title
     summary: Summary = ""
@@ -138,7 +138,7 @@ class SegmentEvent(_Shape):
 
 
 class MergeHint(_Shape):
-    """Whether a segment goes on with a thread of the history."""
+    """Whether a segment continues a thread of the history."""
 
     decision: Annotated[Literal["NEW", "MERGE"], BeforeValidator(_decision)] = "NEW"
     thread_id: Text = ""
@@ -184,7 +184,7 @@ class VlmIndex(_Shape):
 
 
 class EntityMention(_Shape):
-    """Somebody or something that is named; a bare name is one, too. `confidence` from 0 to 10."""
+    """A person or thing that is named; a bare name will do. `confidence` from 0 to 10."""
 
     name: Annotated[Title, BeforeValidator(lambda value: _clip(value, MAX_NAME))]
     entity_type: Annotated[Text, BeforeValidator(lambda value: _clip(value, MAX_NAME))] = Field(
@@ -236,11 +236,11 @@ class MergeReply(_Shape):
 
 
 def strict(properties: dict[str, object]) -> dict[str, object]:
-    """A schema for services that hold a model to one: all properties required, none additional."""
+    """A schema for services that enforce one: all properties required, no additional ones."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-def _many(items: object) -> dict[str, object]:
+def _array(items: object) -> dict[str, object]:
     return {"type": "array", "items": items}
 
 
@@ -250,32 +250,32 @@ _FINDING = strict({"title": _STRING, "summary": _STRING})
 _ENTITY = strict({"name": _STRING, "entityType": _STRING, "confidence": _INT})
 
 INDEX_SCHEMA: dict[str, object] = strict({
-    "segments": _many(strict({
-        "segment_id": _STRING, "screen_ids": _many(_INT),
+    "segments": _array(strict({
+        "segment_id": _STRING, "screen_ids": _array(_INT),
         "event": strict({"title": _STRING, "summary": _STRING, "importance": _INT, "confidence": _INT}),
-        "derived": strict({kind.value: _many(_FINDING) for kind in DERIVED}),
+        "derived": strict({kind.value: _array(_FINDING) for kind in DERIVED}),
         "merge_hint": strict({
             "decision": {"type": "string", "enum": ["NEW", "MERGE"]}, "thread_id": {"type": ["string", "null"]},
         }),
-        "keywords": _many(_STRING),
+        "keywords": _array(_STRING),
     })),
-    "entities": _many(_STRING),
-    "screenshots": _many(strict({
-        "screenshot_id": _INT, "ocr_text": _STRING, "ui_text_snippets": _many(_STRING),
+    "entities": _array(_STRING),
+    "screenshots": _array(strict({
+        "screenshot_id": _INT, "ocr_text": _STRING, "ui_text_snippets": _array(_STRING),
         "app_guess": strict({"name": _STRING, "confidence": {"type": "number"}}),
     })),
 })  # fmt: skip
 
 EXPAND_SCHEMA: dict[str, object] = strict({
-    "nodes": _many(strict({
+    "nodes": _array(strict({
         "kind": {"type": "string", "enum": [kind.value for kind in NodeKind]},
-        "thread_id": {"type": ["string", "null"]}, "title": _STRING, "summary": _STRING, "keywords": _many(_STRING),
-        "entities": _many(_ENTITY), "importance": _INT, "confidence": _INT, "screenshot_ids": _many(_INT),
+        "thread_id": {"type": ["string", "null"]}, "title": _STRING, "summary": _STRING, "keywords": _array(_STRING),
+        "entities": _array(_ENTITY), "importance": _INT, "confidence": _INT, "screenshot_ids": _array(_INT),
         "event_time": {"type": ["integer", "null"]},
     })),
-    "edges": _many(strict({"from_index": _INT, "to_index": _INT, "edge_type": _STRING})),
+    "edges": _array(strict({"from_index": _INT, "to_index": _INT, "edge_type": _STRING})),
 })  # fmt: skip
 
 MERGE_SCHEMA: dict[str, object] = strict(
-    {"title": _STRING, "summary": _STRING, "keywords": _many(_STRING), "entities": _many(_ENTITY)}
+    {"title": _STRING, "summary": _STRING, "keywords": _array(_STRING), "entities": _array(_ENTITY)}
 )

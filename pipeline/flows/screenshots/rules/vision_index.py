@@ -1,4 +1,4 @@
-"""What a vision model's reply says about the screenshots that it was sent. Source 000, section 1.5."""
+"""What a vision model's reply says of the screenshots that it was sent. Source 000, section 1.5."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,16 +10,16 @@ from pipeline.flows.screenshots.states import DERIVED
 from pipeline.providers.replies import BadReply, Read, as_json, as_model, lists_in, valid
 
 Sent = Mapping[int, int]
-"""Screen id (its place in the batch, from 1) to our screenshot id, of the screenshots that a call showed.
+"""Screen id (its place in the batch, from 1) → our screenshot id, of the screenshots that a call showed.
 
-Places in the batch, not in the shard: else each shard would have a screen 1, and merged segments the wrong pictures.
+Places in the batch, not in the shard: otherwise each shard had a screen 1, and merged segments the wrong pictures.
 """
 
 
 def read_index(text: str, sent: Sent) -> Read[VlmIndex]:
-    """The reply as an index of the screenshots that were sent; notes say which names of others were left out.
+    """The reply as an index of the screenshots that were sent; its notes say what was left out.
 
-    Raises `BadReply` for what is no such JSON, and where no segment names any screenshot that was sent.
+    Raises `BadReply` for anything but such JSON, and if no segment names a screenshot that was sent.
     """
     index = as_model(VlmIndex, as_json(text))
     known = only_sent(index, sent)
@@ -31,7 +31,7 @@ def read_index(text: str, sent: Sent) -> Read[VlmIndex]:
 
 
 def usable_index(text: str, sent: Sent) -> Read[VlmIndex] | None:
-    """The valid parts of a reply, whatever is wrong with the rest; None where no segment is left."""
+    """The valid parts of a reply, whatever is wrong with the rest; None if no segment is left."""
     lists = lists_in(text, ("segments", "entities", "screenshots"))
     segments = [found for item in lists["segments"] if (found := _segment(item)) is not None]
     seen = valid(SeenScreenshot, lists["screenshots"])
@@ -42,8 +42,8 @@ def usable_index(text: str, sent: Sent) -> Read[VlmIndex] | None:
 
 
 def best_index(replies: Sequence[str], sent: Sent) -> Read[VlmIndex]:
-    """What is taken once the repair was tried: the reply that is valid as a whole (the latest of them), else the valid
-    parts of the one that has most. `replies`: the first one and its repair. Raises `BadReply` where neither has any."""
+    """What to take after the repair: the latest reply that is valid as a whole, else the valid parts of the one with
+    most segments. `replies`: the first one and its repair. Raises `BadReply` if neither has any."""
     problem = BadReply("no reply came")
     for reply in reversed(replies):
         try:
@@ -58,7 +58,7 @@ def best_index(replies: Sequence[str], sent: Sent) -> Read[VlmIndex]:
 
 
 def _segment(item: object) -> Segment | None:
-    """The segment without those of its findings that are invalid; None where more is wrong."""
+    """The segment without its invalid findings; None if more is wrong."""
     if not isinstance(item, dict):
         return None
     derived = item.get("derived")
@@ -74,13 +74,14 @@ def _segment(item: object) -> Segment | None:
 
 
 def only_sent(index: VlmIndex, sent: Sent) -> Read[VlmIndex]:
-    """The index without screenshots that were not sent, and without segments that name no other."""
+    """The index without screenshots that were not sent, and without segments that name no others."""
     notes: list[str] = []
     segments: list[Segment] = []
     for segment in index.segments:
         screens = sorted({screen for screen in segment.screen_ids if screen in sent})
         if strangers := [screen for screen in segment.screen_ids if screen not in sent]:
-            notes.append(f"“{segment.event.title}” names screens that were not sent: {_some(strangers)}")
+            named = ", ".join(str(screen)[:20] for screen in strangers[:5])
+            notes.append(f"“{segment.event.title}” names screens that were not sent: {named}")
         if screens:
             segments.append(segment.model_copy(update={"screen_ids": screens}))
         else:
@@ -94,7 +95,3 @@ def only_sent(index: VlmIndex, sent: Sent) -> Read[VlmIndex]:
             notes.append(f"a screenshot that was not sent was described: {shot.screenshot_id}")
     value = VlmIndex(segments=segments, entities=unique(index.entities), screenshots=list(seen.values()))
     return Read(value, tuple(notes))
-
-
-def _some(numbers: Sequence[int]) -> str:
-    return ", ".join(str(number)[:20] for number in numbers[:5])
