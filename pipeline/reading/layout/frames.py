@@ -1,10 +1,10 @@
-"""Boxes with text of their own: a coloured or framed area is read as a whole, wherever columns run beside it."""
+"""Boxes with text of their own: a coloured or framed area is read as a whole, whatever columns run beside it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from pipeline.reading.layout.model import Box, Boxed, Line, Table
+from pipeline.reading.layout.model import Box, Boxed, Line, Table, area, holds
 
 _MIN_ITEMS = 3
 _MIN_SHARE, _MAX_SHARE = 0.01, 0.7  # of the page's area
@@ -14,7 +14,7 @@ _SLACK = 0.5  # text sizes
 
 @dataclass(frozen=True)
 class Frame(Boxed):
-    """What stands in one box."""
+    """What one box holds."""
 
     items: tuple[Line | Table, ...]
 
@@ -30,30 +30,21 @@ class Frame(Boxed):
 def find(
     items: Sequence[Line | Table], areas: Sequence[Box], width: float, height: float
 ) -> tuple[list[Frame], list[Line | Table]]:
-    """(the frames, what is in none of them). A box that a line or table reaches out of is a mere background."""
+    """(the frames, what is outside of them). A box that a line or table reaches out of is only a background."""
     page = width * height
-    fitting = {area for area in areas if _MIN_SHARE * page < _area(area) < _MAX_SHARE * page}
+    fitting = {box for box in areas if _MIN_SHARE * page < area(box) < _MAX_SHARE * page}
     found: list[Frame] = []
     remaining = list(items)
-    for area in sorted(fitting, key=_area, reverse=True)[:_MAX_AREAS]:
-        inside = [item for item in remaining if _is_in(item, area)]
-        if not _MIN_ITEMS <= len(inside) < len(items) or any(_reaches_out(item, area) for item in inside):
+    for box in sorted(fitting, key=area, reverse=True)[:_MAX_AREAS]:
+        inside = [item for item in remaining if holds(box, item)]
+        if not _MIN_ITEMS <= len(inside) < len(items) or any(_reaches_out(item, box) for item in inside):
             continue
-        if any(_overlaps(item, area) for item in remaining if not _is_in(item, area)):
+        if any(_overlaps(item, box) for item in remaining if not holds(box, item)):
             continue
-        found.append(Frame(area, tuple(inside)))
+        found.append(Frame(box, tuple(inside)))
         held = {id(item) for item in inside}
         remaining = [item for item in remaining if id(item) not in held]
     return found, remaining
-
-
-def _area(box: Box) -> float:
-    return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
-
-
-def _is_in(item: Line | Table, box: Box) -> bool:
-    x, y = (item.left + item.right) / 2, (item.top + item.bottom) / 2
-    return box[0] <= x <= box[2] and box[1] <= y <= box[3]
 
 
 def _reaches_out(item: Line | Table, box: Box) -> bool:

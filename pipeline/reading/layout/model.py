@@ -1,20 +1,21 @@
-"""What is on a page, and what was made of it: plain data between the steps of the layout.
+"""What is on a page, and the blocks made of it: plain data that the steps of the layout pass on.
 
-Coordinates grow to the right and downwards, in any one unit (points for text layers, pixels for OCR): every threshold
-of the steps is relative to the size of the text or of the page.
+Coordinates grow to the right and downwards, in any unit (points for text layers, pixels for OCR): all thresholds are
+relative to the size of the text or of the page.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 SOFT_HYPHEN = "\u00ad"
-"""Ends the text of a line whose last word goes on in the next one, where the source says so."""
+"""Ends a line whose last word continues on the next one, if the source says so."""
 
 HARD_HYPHEN = "\u2011"
-"""Ends the text of a line whose last word goes on in the next one after a hyphen that stays."""
+"""Ends a line whose last word continues on the next one after a hyphen that stays."""
 
 NO_HYPHEN = "\u2060"
-"""Ends the text of a line whose last word goes on in the next one without the hyphen that is drawn there."""
+"""Ends a line whose last word continues on the next one without the hyphen that is drawn there."""
 
 LINE_HYPHENS = SOFT_HYPHEN + HARD_HYPHEN + NO_HYPHEN
 
@@ -37,7 +38,7 @@ PLAIN = Style()
 
 
 class Span(NamedTuple):
-    """A word, or the part of one that is set in one style; `spaced`: a space stands before it."""
+    """A word, or the part of one that is set in one style; `spaced`: a space comes before it."""
 
     text: str
     left: float
@@ -49,8 +50,8 @@ class Span(NamedTuple):
 class Line(NamedTuple):
     """A piece of text on one baseline, with its box; `size` is its font size in the unit of the box.
 
-    `spans` are its words where the source knows their places and styles; OCR knows none. `angle` is how far the text
-    is turned clockwise: 0, 90, 180 or 270 degrees, or -1 for aslant.
+    `spans` are its words if the source knows their places and styles; OCR does not. `angle` is how far the text is
+    turned clockwise: 0, 90, 180 or 270 degrees, or -1 for aslant.
     """
 
     text: str
@@ -72,7 +73,7 @@ class Line(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A straight line that is drawn, level or upright; its thickness is left out."""
+    """A straight line that is drawn, horizontal or vertical, without its thickness."""
 
     left: float
     top: float
@@ -82,7 +83,7 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True)
 class PageContent:
-    """A page as its source tells it. `fills` are areas with a colour of their own, `pictures` boxes of pictures."""
+    """What the source says is on a page. `fills` are coloured areas, `pictures` the boxes of pictures."""
 
     width: float
     height: float
@@ -93,7 +94,7 @@ class PageContent:
 
 
 class Run(NamedTuple):
-    """Text in one style, with the spaces that stand in it and before it."""
+    """Text in one style, with the spaces in it and before it."""
 
     text: str
     style: Style = PLAIN
@@ -109,7 +110,7 @@ def plain(runs: Runs) -> str:
 
 @dataclass(frozen=True)
 class Boxed:
-    """What stands in a box."""
+    """Anything with a box."""
 
     box: Box
 
@@ -132,7 +133,7 @@ class Boxed:
 
 @dataclass(frozen=True)
 class Block(Boxed):
-    """One thing on the page, in reading order; `box` is where it stands."""
+    """One thing on the page; pages are lists of these in reading order."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class ListItem(Block):
 
 @dataclass(frozen=True)
 class Quote(Block):
-    """Running text that is set further in than the text around it."""
+    """Running text that is indented on both sides."""
 
     runs: Runs
 
@@ -175,21 +176,21 @@ class Footnote(Block):
 
 @dataclass(frozen=True)
 class Code(Block):
-    """`text` has the line breaks and the indents of the page."""
+    """Program text; `text` keeps the page's line breaks and indents."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Picture(Block):
-    """A picture; `link` leads to its file, if it was kept."""
+    """A picture; `link` leads to its file, if that was saved."""
 
     link: str = ""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table; it covers `rows` × `columns` places."""
+    """A cell of a table; it spans `rows` × `columns` places."""
 
     runs: Runs = ()
     rows: int = 1
@@ -198,7 +199,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table(Block):
-    """`rows` hold each cell in the row and place where it starts; `header` rows are the head."""
+    """Each cell is in the row where it starts; the first `header` rows are the head."""
 
     rows: tuple[tuple[Cell, ...], ...]
     header: int = 1
@@ -209,11 +210,18 @@ class Table(Block):
         return sum(len(run.text) for row in self.rows for cell in row for run in cell.runs)
 
 
-def around(boxes: list[Box]) -> Box:
-    """The smallest box with all of them in it; there must be one at least."""
-    return (
-        min(box[0] for box in boxes),
-        min(box[1] for box in boxes),
-        max(box[2] for box in boxes),
-        max(box[3] for box in boxes),
-    )
+def around(boxes: Iterable[Box]) -> Box:
+    """The smallest box that holds all of them; at least one."""
+    lefts, tops, rights, bottoms = zip(*boxes, strict=True)
+    return (min(lefts), min(tops), max(rights), max(bottoms))
+
+
+def area(box: Box) -> float:
+    """The area of a box; 0 if its sides are the wrong way round."""
+    return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
+
+
+def holds(box: Box, item: Line | Boxed) -> bool:
+    """Whether the middle of the item is in the box; its edges may be a neighbour's."""
+    x, y = (item.left + item.right) / 2, (item.top + item.bottom) / 2
+    return box[0] <= x <= box[2] and box[1] <= y <= box[3]

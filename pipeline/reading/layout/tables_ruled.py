@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from pipeline.reading.layout import tables_aligned
 from pipeline.reading.layout.cells import cell_runs, cut, text_size, without_empty
-from pipeline.reading.layout.model import Box, Cell, Line, Rule, Table
+from pipeline.reading.layout.model import Box, Cell, Line, Rule, Table, holds
 from pipeline.reading.layout.rows import Row, rows
 from pipeline.reading.layout.rules import MAX_RULES, Bar, bars, covered, places, touching
 
@@ -124,7 +124,7 @@ def _grid_table(
     height, width = grid.shape
     if height < 1 or width < 2 or height * width > _MAX_CELLS or (height == 1 and width < 3):
         return None, set()
-    inside = [line for line in lines if _is_in(line, grid.box)]
+    inside = [line for line in lines if holds(grid.box, line)]
     held: defaultdict[tuple[int, int], list[Line]] = defaultdict(list)
     crossed: set[tuple[int, int]] = set()  # places that a phrase runs out of, to the right
     for line in inside:
@@ -141,11 +141,6 @@ def _grid_table(
         return None, set()
     table = Table(grid.box, tuple(table_rows), 1, text_size(inside))
     return table, {id(line) for line in inside}
-
-
-def _is_in(line: Line, box: Box) -> bool:
-    x, y = (line.left + line.right) / 2, (line.top + line.bottom) / 2
-    return box[0] <= x <= box[2] and box[1] <= y <= box[3]
 
 
 class _Area(NamedTuple):
@@ -322,7 +317,7 @@ def _open_table(
 ) -> tuple[Table | None, set[int]]:
     """A table between level rules: its columns are where no word stands."""
     box = (region.left - 2 * slack, region.ys[0] - slack, region.right + 2 * slack, region.ys[-1] + slack)
-    inside = [line for line in lines if _is_in(line, box)]
+    inside = [line for line in lines if holds(box, line)]
     # What reaches out of the rules was not written for the table between them.
     if len(inside) < 4 or any(line.left < box[0] - 2 * slack or line.right > box[2] + 2 * slack for line in inside):
         return None, set()
