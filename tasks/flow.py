@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib import import_module
-from inspect import signature as signature_of
 from typing import Any
 
 import structlog
@@ -116,26 +115,20 @@ def all_flow_tasks() -> tuple[FlowTasks, ...]:
     return tuple(import_module(f"tasks.{name}.canvas").TASKS for name in FLOWS)
 
 
-def owner(task: Any, hop: str = "") -> Owner:
-    """Who claims: this worker, for this delivery. The hop tells a lane's messages apart, which share one id.
-
-    It is drawn anew for each message, not counted: where a message was delivered twice, both deliveries go on as lanes,
-    and neither must take the other's work for that of a dead predecessor.
-    """
-    return Owner(identity.worker_id, f"{task.request.id}:{hop}")
+def owner(task: Any) -> Owner:
+    """Who claims: this worker, for this message."""
+    return Owner(identity.worker_id, task.request.id)
 
 
 def once(body: Callable[..., None]) -> Callable[..., None]:
-    """Do nothing if a thread of this process is working on this very delivery: a broker that was away repeats them.
+    """Do nothing if a thread of this process is working on this very message: a broker that was away repeats them.
 
-    For tasks that are bound; `hop` is the argument that tells a lane's messages apart. A repeated one ends its chain.
+    For bound tasks. A repeated message ends its chain.
     """
-    arguments = signature_of(body)
 
     @wraps(body)
     def run(task: Any, *args: Any, **kwargs: Any) -> None:
-        hop = arguments.bind(task, *args, **kwargs).arguments.get("hop", "")
-        with deliveries.first(owner(task, hop).request_id) as is_first:
+        with deliveries.first(task.request.id) as is_first:
             if is_first:
                 body(task, *args, **kwargs)
             else:
@@ -145,11 +138,12 @@ def once(body: Callable[..., None]) -> Callable[..., None]:
 
 
 def take_place_again(request: Any, signature: Signature) -> None:
-    """What `Task.replace` does for a part of a chord, without the exception that it raises: a lane does this often.
+    """Send a lane's next hop. It takes over the request's part in the chord; the request has no part in it any more.
 
-    The signature takes over the request's id and its part in the chord; the request has no part in it any more.
+    What `Task.replace` does, without the exception that it raises, and with an id of the hop's own: monitors see each
+    hop end. The id is drawn, not counted: if a message was delivered twice, both deliveries continue as lanes, and
+    neither may take the other's work for that of a dead predecessor. `tasks.results` counts both as one part.
     """
-    signature.freeze(request.id)
-    signature.set(chord=request.chord, group_id=request.group, group_index=request.group_index, root_id=request.root_id)
+    signature.set(chord=request.chord, group_id=request.group, group_index=request.group_index)
     signature.apply_async()
     request.update(chord=None, chain=None, callbacks=None)

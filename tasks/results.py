@@ -1,16 +1,27 @@
 """The result backend, used for one thing: counting the parts of chords."""
 
+from copy import copy
 from typing import Any
 
 from celery.backends.redis import RedisBackend
 
 
 class ChordCounter(RedisBackend):
-    """Celery's Redis backend without listening for results.
+    """Celery's Redis backend, which counts a lane of many hops as one part and does not listen for results.
 
     Publishing a chord subscribes its publisher to the result of every part, for good. Nobody here waits for a result:
     a worker that publishes chords all its life would gather subscriptions all its life.
     """
+
+    def on_chord_part_return(self, request: Any, state: Any, result: Any, propagate: Any = None, **kwargs: Any) -> Any:
+        """Count a part by its place in the chord, not by its task's id, which each hop of a lane has of its own.
+
+        If one of its messages was delivered twice, a lane ends twice: it still counts once.
+        """
+        if request.group and request.group_index is not None:
+            request = copy(request)
+            request.id = f"{request.group}:{request.group_index}"
+        return super().on_chord_part_return(request, state, result, propagate, **kwargs)
 
     def add_pending_result(self, result: Any, *_: Any, **__: Any) -> Any:
         return result

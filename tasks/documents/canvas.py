@@ -5,7 +5,6 @@ Messages carry ids only and are nudges: each task looks at the row and does what
 
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Signature, chain, chord, group
@@ -71,33 +70,35 @@ def convert(self: Any, document_id: str) -> None:
 
 @app.task(bind=True, name="documents.lane", ignore_result=True)
 @once
-def lane(self: Any, document_id: str, queue: str, hop: str = "", batch: int = 1) -> None:
-    """One hop of one lane: convert pages for a while, then queue up again if there are more."""
-    context = get_context()
+def lane(self: Any, document_id: str, queue: str, batch: int = 1, lane_id: str = "") -> None:
+    """One hop of one lane: convert pages for a while, then queue up again if there are more.
+
+    `lane_id` holds the lane's lease: the id of its first message.
+    """
+    context, lane_id = get_context(), lane_id or self.request.id
     leases = plan.lane_leases(context, document_id, queue, plan.lane_limit(context.settings, queue))
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
-    if not leases.acquire(self.request.id, context.settings.documents.lease_s):
+    if not leases.acquire(lane_id, context.settings.documents.lease_s):
         # An extra ticket: all lanes of this document are taken.
         if guarded is not None:
             guarded.leave()
         return
     providers = plan.served_by(context, queue)
-    work = PageLane(context, document_id, queue, providers, owner(self, hop), SoftTimeLimitExceeded, guarded)
+    work = PageLane(context, document_id, queue, providers, owner(self), SoftTimeLimitExceeded, guarded)
     result = work.run(plan.quantum_s(context.settings, queue), batch)
     if result.changed:
         TASKS.announce(document_id)
     TASKS.wake_in(result.retry_in_s)
     if result.more:
-        leases.acquire(self.request.id, WAITING_LANE_TTL_S)
-        again = lane_signature(context.settings, document_id, queue, uuid4().hex[:8], result.batch)
-        take_place_again(self.request, again)
+        leases.acquire(lane_id, WAITING_LANE_TTL_S)
+        take_place_again(self.request, lane_signature(context.settings, document_id, queue, result.batch, lane_id))
     else:
-        leases.release(self.request.id)
+        leases.release(lane_id)
 
 
-def lane_signature(settings: Settings, document_id: str, queue: str, hop: str = "", batch: int = 1) -> Signature:
-    """One ticket for a lane."""
-    signature = lane.si(document_id, queue, hop, batch).set(queue=queue)
+def lane_signature(settings: Settings, document_id: str, queue: str, batch: int = 1, lane_id: str = "") -> Signature:
+    """A lane's first message, or the next one of `lane_id`."""
+    signature = lane.si(document_id, queue, batch, lane_id).set(queue=queue)
     if queue == CPU:
         # Per hop; a page begins at the latest when the quantum ends. Threads have no such limit: there, calls have.
         limit_s = settings.documents.page_timeout_s + settings.documents.quantum_s

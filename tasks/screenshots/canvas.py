@@ -78,18 +78,18 @@ def begin(self: Any, batch_id: int, filler: bool = False) -> None:
 
 @app.task(bind=True, name="screenshots.analyse", ignore_result=True)
 @once
-def analyse(self: Any, batch_id: int, queue: str, hop: str = "") -> None:
+def analyse(self: Any, batch_id: int, queue: str) -> None:
     """Have one shard of the batch looked at, and store what was seen."""
     context = get_context()
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
-    with ShardWork(context, batch_id, queue, owner(self, hop), guarded, SoftTimeLimitExceeded) as work:
+    with ShardWork(context, batch_id, queue, owner(self), guarded, SoftTimeLimitExceeded) as work:
         looked = work.run()
     if looked.again:
-        take_place_again(self.request, _analysing(context, batch_id, queue, _own(self), uuid4().hex[:8]))
+        take_place_again(self.request, _analysing(context, batch_id, queue, _own(self)))
 
 
-def _analysing(context: Context, batch_id: int, queue: str, urgency: int, hop: str = "") -> Signature:
-    signature = analyse.si(batch_id, queue, hop).set(queue=queue, priority=urgency)
+def _analysing(context: Context, batch_id: int, queue: str, urgency: int) -> Signature:
+    signature = analyse.si(batch_id, queue).set(queue=queue, priority=urgency)
     if queue == CPU:
         # Threads have no such limit: there, calls have.
         settings = context.settings
@@ -128,16 +128,15 @@ def _merge_shards(self: Any, batch_id: int) -> None:
 
 @app.task(bind=True, name="screenshots.expand")
 @once
-def expand(self: Any, batch_id: int, queue: str, hop: str = "") -> None:
+def expand(self: Any, batch_id: int, queue: str) -> None:
     """Make nodes of what was seen: by the text model, or as it stands."""
     context = get_context()
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
-    with ExpandWork(context, batch_id, queue, owner(self, hop), guarded) as work:
+    with ExpandWork(context, batch_id, queue, owner(self), guarded) as work:
         made = work.run()
     if made.again:
         # The rest of the chain is launched from rows when it is done.
-        again = expand.si(batch_id, queue, uuid4().hex[:8])
-        again.set(queue=queue, priority=_own(self)).apply_async()
+        expand.si(batch_id, queue).set(queue=queue, priority=_own(self)).apply_async()
     if not made.done:
         self.request.chain = None
     if made.unit is not None and not made.again:
@@ -175,44 +174,50 @@ def merge_nodes(self: Any) -> None:
 
 @app.task(bind=True, name="screenshots.merge_node", ignore_result=True)
 @once
-def merge_node(self: Any, queue: str, hop: str = "") -> None:
-    """Merge one node into another, and queue up again if more wait."""
-    context = get_context()
+def merge_node(self: Any, queue: str, lane_id: str = "") -> None:
+    """Merge one node into another, and queue up again if more wait.
+
+    `lane_id` holds the place: the id of the lane's first message.
+    """
+    context, lane_id = get_context(), lane_id or self.request.id
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     places = upkeep.merge_places(context)
-    with MergeWork(context, queue, owner(self, hop), guarded) as work:
-        if not places.acquire(self.request.id, LANE_TTL_S):
+    with MergeWork(context, queue, owner(self), guarded) as work:
+        if not places.acquire(lane_id, LANE_TTL_S):
             return  # an extra message: all places are taken
         joined = work.run()
     TASKS.wake_in(joined.retry_in_s)
     if joined.done:
         TASKS.launch(upkeep.VECTORS)
     if joined.done and merge.waiting(context):
-        places.acquire(self.request.id, LANE_TTL_S)
-        take_place_again(self.request, merge_node.si(queue, uuid4().hex[:8]).set(queue=queue))
+        places.acquire(lane_id, LANE_TTL_S)
+        take_place_again(self.request, merge_node.si(queue, lane_id).set(queue=queue))
     else:
-        places.release(self.request.id)
+        places.release(lane_id)
 
 
 @app.task(bind=True, name="screenshots.embed", ignore_result=True)
 @once
-def embed(self: Any, queue: str, portion: int = embedding.PORTION, hop: str = "") -> None:  # noqa: ARG001  # see `once`
-    """Make the vectors of some nodes, and queue up again if more wait. One such message at a time is enough."""
-    context = get_context()
+def embed(self: Any, queue: str, portion: int = embedding.PORTION, lane_id: str = "") -> None:
+    """Make the vectors of some nodes, and queue up again if more wait. One such message at a time is enough.
+
+    `lane_id` holds the place: the id of the lane's first message.
+    """
+    context, lane_id = get_context(), lane_id or self.request.id
     place = upkeep.embed_place(context)
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     # Longer than the call: nobody else makes the same vectors meanwhile.
     calls = context.settings.providers.get(context.settings.screenshots.embeddings_provider)
-    if not place.acquire(self.request.id, LANE_TTL_S + (calls.timeout_s if calls else 0)):
+    if not place.acquire(lane_id, LANE_TTL_S + (calls.timeout_s if calls else 0)):
         if guarded is not None:
             guarded.leave()
         return
     done = embedding.embed(context, guarded, portion)
     TASKS.wake_in(done.retry_in_s)
     if done.portion:
-        place.acquire(self.request.id, LANE_TTL_S)
-        take_place_again(self.request, embed.si(queue, done.portion, uuid4().hex[:8]).set(queue=queue))
+        place.acquire(lane_id, LANE_TTL_S)
+        take_place_again(self.request, embed.si(queue, done.portion, lane_id).set(queue=queue))
     elif done.retry_in_s:
-        place.acquire(self.request.id, done.retry_in_s)  # nobody else takes it until then
+        place.acquire(lane_id, done.retry_in_s)  # nobody else takes it until then
     else:
-        place.release(self.request.id)
+        place.release(lane_id)
