@@ -26,9 +26,9 @@ class Throughput:
         return self.failed / self.finished if self.finished else 0.0
 
 
-def count_by(session: Session, column: ColumnElement[Any]) -> dict[Any, int]:
-    """How many rows have which value."""
-    counted = session.execute(select(column, func.count()).group_by(column))
+def count_by(session: Session, column: ColumnElement[Any], *where: ColumnElement[bool]) -> dict[Any, int]:
+    """How many rows (that match `where`) have which value."""
+    counted = session.execute(select(column, func.count()).where(*where).group_by(column))
     return dict(counted.all())
 
 

@@ -13,17 +13,16 @@ from typing import Any
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.views import view_of
-from pipeline.flows.music import estimate as estimating
 from pipeline.flows.music import queries, service
-from pipeline.flows.music import search as searching
-from pipeline.flows.music.library import sync as syncing
+from pipeline.flows.music.estimate import estimate_run
 from pipeline.flows.music.library.songs import SyncReport
-from pipeline.flows.music.library.sync import OnPage
+from pipeline.flows.music.library.sync import OnPage, sync_libraries
+from pipeline.flows.music.search import count_searchable, for_mood, like_song
 from pipeline.flows.music.service import AlreadyRunning, StartOptions
 from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus
 from pipeline.flows.music.views import BatchView, Estimate, Found, MusicStatus, RunView, SongView
 from pipeline.storage.context import get_context
-from tasks import watch as watching
+from tasks import watch
 from tasks.music.canvas import TASKS
 
 __all__ = [
@@ -42,7 +41,7 @@ class Run(RunView):
 
         Raises `TimeoutError` after `timeout_s` seconds.
         """
-        looks = watching.watch(
+        looks = watch.watch(
             lambda: _run(queries.run(get_context(), self.id)),
             lambda run: int(run.outcome is None and run.status is not PipelineState.PAUSED),
             lambda event: event.get("run") == self.id,
@@ -54,7 +53,7 @@ class Run(RunView):
 
 def sync(on_page: OnPage = lambda seen, total: None, folder: Path | None = None) -> SyncReport:  # noqa: ARG005
     """Bring the songs in step with the music library (or `folder`), here and now."""
-    return syncing.sync(get_context(), on_page, folder)
+    return sync_libraries(get_context(), on_page, folder)
 
 
 def start(options: StartOptions | None = None, **choices: Any) -> Run:
@@ -66,8 +65,8 @@ def start(options: StartOptions | None = None, **choices: Any) -> Run:
 
 
 def estimate(options: StartOptions | None = None, **choices: Any) -> Estimate:
-    """What `start` with these options would do: a dry run, which writes nothing."""
-    return estimating.estimate(get_context(), replace(options or StartOptions(), **choices))
+    """What `start` with these options would do: a dry run that writes nothing."""
+    return estimate_run(get_context(), replace(options or StartOptions(), **choices))
 
 
 def pause() -> Run:
@@ -86,7 +85,7 @@ def stop() -> Run:
 
 
 def status() -> MusicStatus:
-    """How the pipeline stands."""
+    """The status of the pipeline."""
     return queries.status(get_context())
 
 
@@ -96,7 +95,7 @@ def show(reference: str) -> SongView:
 
 
 def songs(*, status: SongStatus | None = None, limit: int = 50, offset: int = 0) -> list[SongView]:
-    """Songs, in the order in which they came."""
+    """Songs, in the order in which they were added."""
     return queries.songs(get_context(), status=status, limit=limit, offset=offset)
 
 
@@ -107,17 +106,17 @@ def batches(*, status: BatchStatus | None = None, limit: int = 50) -> list[Batch
 
 def search(words: str, limit: int = 10) -> Found:
     """Songs for a mood."""
-    return searching.for_mood(get_context(), words, limit)
+    return for_mood(get_context(), words, limit)
 
 
 def searchable() -> int:
-    """Songs that a search for a mood could find."""
-    return searching.searchable(get_context())
+    """How many songs a search for a mood could find."""
+    return count_searchable(get_context())
 
 
 def similar(reference: str, limit: int = 10) -> Found:
     """Songs like this one."""
-    return searching.like_song(get_context(), reference, limit)
+    return like_song(get_context(), reference, limit)
 
 
 def _launched(view: RunView) -> Run:

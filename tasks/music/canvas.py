@@ -1,6 +1,6 @@
 """The music flow as Celery tasks: `chain(metadata, embed, save)` for each batch.
 
-Messages carry ids only and are nudges: each task looks at the row and does what is to be done, or nothing.
+Messages carry ids only and are nudges: each task looks at the row and does what is due, or nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ TASKS = FlowTasks(FLOW, _signatures, _announcement)
 
 
 def canvas(settings: Settings, batch: BatchLaunch) -> Signature:
-    """What is left of a batch's chain, from its step on. Source 002, section 2.E."""
+    """The rest of a batch's chain, from its step on. Source 002, section 2.E."""
     tasks = {Step.METADATA: metadata, Step.EMBED: embed, Step.SAVE: save}
     first = Step.METADATA if batch.step is Step.REPAIR else batch.step
     wanted = [step for step in tasks if batch.mode is not Mode.METADATA or step is not Step.EMBED]
@@ -97,7 +97,7 @@ def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Se
         settled = step(work)
         unit = work.unit
     if not settled.again:
-        # The chain ends here: what follows is launched from the row, when there is something to follow.
+        # The chain ends here: whatever follows is launched from the row.
         task.request.chain = None
     if unit is None:
         return

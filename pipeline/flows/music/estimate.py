@@ -76,7 +76,7 @@ class Ceilings:
         return least_s(count, self.text, tokens)
 
 
-def estimate(context: Context, options: StartOptions) -> Estimate:
+def estimate_run(context: Context, options: StartOptions) -> Estimate:
     """What `start` with these options would do. Raises `UserError` for what `start` would refuse."""
     settings = context.settings
     check(settings, options)

@@ -13,7 +13,7 @@ _Id = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Song(Base):
-    """A song of a library, and what was found out about it. Never deleted: what is here was paid for."""
+    """A song of a library, and what was found out about it. Never deleted: this was paid for."""
 
     __tablename__ = "music_songs"
     __table_args__ = (
@@ -27,11 +27,11 @@ class Song(Base):
     )
 
     id: Mapped[int] = mapped_column(_Id, primary_key=True)
-    """Ours; stays when the server gives the song another id."""
+    """Ours; it stays when the server gives the song another id."""
     library: Mapped[str] = mapped_column(String(20))
     """`server` or `folder`."""
     server_id: Mapped[str] = mapped_column(String(255))
-    """The id in its library (2.E: navidrome_id); what the model is asked with."""
+    """The id in its library (2.E: navidrome_id), and in the prompt."""
     title: Mapped[str] = mapped_column(String(500))
     artist: Mapped[str] = mapped_column(String(500), default="")
     album: Mapped[str] = mapped_column(String(500), default="")
@@ -41,17 +41,17 @@ class Song(Base):
     path: Mapped[str] = mapped_column(String(600), default="")
     musicbrainz_id: Mapped[str] = mapped_column(String(64), default="")
     seen_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """Beginning of the last sync that listed it."""
+    """When the last sync that listed it began."""
     missing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """Set when a complete listing did not have it; None again when it comes back."""
+    """Set when a complete listing does not have it; None again when it comes back."""
     status: Mapped[str] = mapped_column(String(20), default=SongStatus.PENDING.value)
     attempts: Mapped[int] = mapped_column(default=0)
     """Replies that left it out."""
     error: Mapped[str | None] = mapped_column(Text)
     run_id: Mapped[str | None] = mapped_column(String(32))
-    """The run that took it up last."""
+    """The run that last took it up."""
     batch_id: Mapped[int | None] = mapped_column(_Id)
-    """The open batch that it is in; None: in none. Written in the transaction that makes or ends the batch."""
+    """The open batch that it is in, or None. Written in the transaction that makes or ends the batch."""
     description: Mapped[str] = mapped_column(Text, default="")
     tags: Mapped[str] = mapped_column(Text, default="[]")
     """JSON list."""
@@ -61,11 +61,11 @@ class Song(Base):
     analysis_json: Mapped[str | None] = mapped_column(Text)
     """The model's answer about this song, as validated."""
     vector_text: Mapped[str] = mapped_column(Text, default="")
-    """What is embedded."""
+    """The text that is embedded."""
     model: Mapped[str] = mapped_column(String(120), default="")
     analysed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     vector_model: Mapped[str] = mapped_column(String(200), default="")
-    """Provider and model of its vector; empty: it has none."""
+    """Provider and model of its vector; empty without one."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
@@ -78,12 +78,12 @@ class Run(ClaimColumns, Base):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     status: Mapped[str] = mapped_column(String(20), default=PipelineState.IDLE.value)
     active: Mapped[int | None] = mapped_column(unique=True)
-    """1 until the run has ended, then None: a second start meets this constraint."""
+    """1 until the run has ended, then None: this constraint refuses a second start."""
     mode: Mapped[str] = mapped_column(String(20), default=Mode.FULL.value)
     song_limit: Mapped[int | None]
     enqueued: Mapped[int] = mapped_column(default=0)
     synced: Mapped[bool] = mapped_column(default=False)
-    """It need not sync (any more)."""
+    """It has synced, or need not."""
     all_enqueued: Mapped[bool] = mapped_column(default=False)
     sync_report: Mapped[str | None] = mapped_column(Text)
     outcome: Mapped[str | None] = mapped_column(String(20))
@@ -115,25 +115,25 @@ class SongBatch(ClaimColumns, Base):
     """JSON list of our ids, for people who look at the batch later."""
     songs: Mapped[int]
     reply: Mapped[str | None] = mapped_column(Text)
-    """A reply that was not valid, kept for its repair and for inspection."""
+    """A reply that was not valid, for its repair and for inspection."""
     analysis: Mapped[str | None] = mapped_column(Text)
     """Paid metadata, JSON: our song id → the validated answer."""
     analysis_model: Mapped[str] = mapped_column(String(120), default="")
     vectors: Mapped[bytes | None] = mapped_column(LargeBinary)
-    """Paid vectors, float32, one row after the other in the order of `vector_ids`."""
+    """Paid vectors: float32, row after row, in the order of `vector_ids`."""
     vector_ids: Mapped[str | None] = mapped_column(Text)
     vector_model: Mapped[str] = mapped_column(String(200), default="")
     saved: Mapped[int] = mapped_column(default=0)
     left_out: Mapped[int] = mapped_column(default=0)
-    """Songs that the reply did not have."""
+    """Songs that the reply left out."""
     ignored: Mapped[int] = mapped_column(default=0)
-    """Answers with an id that was not asked for, or that came twice."""
+    """Answers with an id that nobody asked for or that came twice."""
     error: Mapped[str | None] = mapped_column(Text)
     retry_count: Mapped[int] = mapped_column(default=0)
     launches: Mapped[int] = mapped_column(default=0)
     launch_due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     queue: Mapped[str] = mapped_column(String(120), default="")
-    """Where its latest message was sent."""
+    """The queue of its latest message."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -26,7 +26,7 @@ MAX_LEFT_OUT_SONGS = 1000
 
 @dataclass(frozen=True)
 class BatchLaunch:
-    """A batch whose chain is to be sent, from `step` on, to `queue`."""
+    """A batch whose chain should be sent, from `step` on, to `queue`."""
 
     id: int
     mode: Mode

@@ -1,4 +1,4 @@
-"""Reading: songs, batches, runs, and how the pipeline stands. Source 002, section 6."""
+"""Reads: songs, batches, runs, and the status of the pipeline. Source 002, section 6."""
 
 from datetime import UTC, datetime
 
@@ -37,7 +37,7 @@ def song(context: Context, reference: str) -> SongView:
 
 
 def songs(context: Context, *, status: SongStatus | None = None, limit: int = 50, offset: int = 0) -> list[SongView]:
-    """Songs, in the order in which they came."""
+    """Songs, in the order in which they were added."""
     query = select(SONGS).order_by(SONGS.c.id).limit(limit).offset(offset)
     if status is not None:
         query = query.where(SONGS.c.status == status)
@@ -46,7 +46,7 @@ def songs(context: Context, *, status: SongStatus | None = None, limit: int = 50
 
 
 def songs_by_id(context: Context, ids: list[int]) -> dict[int, SongView]:
-    """Those of the songs that there are."""
+    """The songs with these ids, by id."""
     with context.db.read() as session:
         rows = session.execute(select(SONGS).where(SONGS.c.id.in_(ids)))
         return {row.id: song_view(row) for row in rows}
@@ -62,7 +62,7 @@ def batches(context: Context, *, status: BatchStatus | None = None, limit: int =
 
 
 def run(context: Context, run_id: str) -> RunView:
-    """A run. Raises `UserError` if there is none of this id."""
+    """A run by its id. Raises `UserError` if there is none."""
     with context.db.read() as session:
         row = session.execute(select(RUNS).where(RUNS.c.id == run_id)).one_or_none()
     if row is None:
@@ -79,21 +79,20 @@ def last_run(context: Context) -> RunView | None:
 
 
 def status(context: Context) -> MusicStatus:
-    """How the pipeline stands."""
+    """The status of the pipeline."""
     now = datetime.now(UTC)
     run = last_run(context)
     with context.db.read() as session:
         by_song = count_by(session, SONGS.c.status)
         missing = session.execute(select(func.count()).where(SONGS.c.missing_since.is_not(None))).scalar_one()
         mine = BATCHES.c.run_id == (run.id if run else "")
-        counted = select(BATCHES.c.status, func.count()).where(mine).group_by(BATCHES.c.status)
-        by_batch: dict[str, int] = dict(session.execute(counted).all())
+        by_batch = count_by(session, BATCHES.c.status, mine)
         later = (mine, BATCHES.c.status == BatchStatus.PENDING, BATCHES.c.next_run_at > now)
         delayed = session.execute(select(func.count()).where(*later)).scalar_one()
         failed = (SONGS.c.run_id == (run.id if run else ""), SONGS.c.status == SongStatus.FAILED)
         failed_songs = session.execute(select(func.count()).where(*failed)).scalar_one()
     state = run.status if run else PipelineState.IDLE
-    alive, closed, instead = _surroundings(context, run)
+    alive, closed, stand_in = _surroundings(context, run)
     waiting = by_batch.get(BatchStatus.PENDING, 0) + by_batch.get(BatchStatus.QUEUED, 0) - delayed
     return MusicStatus(
         is_paused=state in {PipelineState.PAUSED, PipelineState.BREAKER} or bool(closed),
@@ -109,7 +108,7 @@ def status(context: Context) -> MusicStatus:
         songs={name.value: by_song[name] for name in SongStatus if name in by_song},
         missing_songs=missing,
         reason=closed,
-        stand_in=instead,
+        stand_in=stand_in,
         failed_songs=failed_songs,
         run=run,
     )

@@ -16,7 +16,7 @@ compared with those that are there."""
 
 
 def queue_of(settings: Settings, mode: Mode, step: Step) -> str:
-    """The queue of a step: source 002, section 1. Vectors without a provider are made where there is no gate."""
+    """The queue of a step (source 002, section 1). Without a provider, vectors are made on a queue without a gate."""
     match step:
         case Step.METADATA | Step.REPAIR:
             return METADATA_ONLY if mode is Mode.METADATA else METADATA_GENERATION

@@ -40,14 +40,14 @@ def for_mood(context: Context, words: str, limit: int = 10) -> Found:
     """Songs for a mood, best first. Asks the provider of embeddings, through its gate, if there is one."""
     if not words.strip():
         raise UserError("say what mood the songs should have", code="empty_query")
-    if not searchable(context):
+    if not count_searchable(context):
         # Nothing could be found: that is not worth a call.
         return Found([], lexical=is_lexical(context.settings), searched=0)
     return _search(context, vector_space(context.settings), _embedded(context, words.strip()), limit)
 
 
-def searchable(context: Context) -> int:
-    """Songs that a search for a mood could find: those with a vector of the kind that is made now."""
+def count_searchable(context: Context) -> int:
+    """How many songs a search for a mood could find: those with a vector of the current space."""
     return _count(context, vector_space(context.settings))
 
 

@@ -1,6 +1,6 @@
 """What a user can ask for. Each function is one transaction; the caller launches the run afterwards.
 
-Source 002, section 3. Launching is `tasks.music.launch`: it derives from the rows what is to be done.
+Source 002, section 3. Launching derives from the rows what to send (`plan`).
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 class AlreadyRunning(UserError):
-    """A run is active: the pipeline has one at a time."""
+    """A run is active: the pipeline runs one at a time."""
 
     def __init__(self, run_id: str, state: str) -> None:
         super().__init__(
@@ -50,7 +50,7 @@ class AlreadyRunning(UserError):
 
 @dataclass(frozen=True)
 class StartOptions:
-    """Source 002, section 6. `failed`: songs that failed are tried again."""
+    """Source 002, section 6. `failed`: try failed songs again."""
 
     mode: Mode = Mode.FULL
     skip_sync: bool = False
@@ -59,7 +59,7 @@ class StartOptions:
 
 
 def check(settings: Settings, options: StartOptions) -> None:
-    """Raise `UserError` now for what could only fail later."""
+    """Raise `UserError` now for what would fail later."""
     music = settings.music
     if options.limit is not None and options.limit < 1:
         raise UserError("the limit must be at least 1 song", code="bad_limit")
@@ -111,13 +111,13 @@ def start(context: Context, options: StartOptions) -> RunView:
 
 
 def pause(context: Context) -> RunView:
-    """Let calls under way end, and begin no others. Harmless if it is paused."""
+    """Let calls under way end, and begin no others. Harmless if the run is paused."""
 
     def work(session: Session) -> RunView:
         run, now = _active(session), datetime.now(UTC)
         if run.status != PipelineState.PAUSED:
             runs.move(session, run, PipelineEvent.PAUSE, now, **FREE)
-            # Their messages find nothing to do: resuming sends others.
+            # Their messages will find nothing to do: resuming sends new ones.
             mine = and_(BATCHES.c.run_id == run.id, BATCHES.c.status == BatchStatus.QUEUED)
             BATCH.move(session, BATCHES, BatchEvent.GIVE_BACK, mine, launches=0, launch_due_at=None, updated_at=now)
         return _view(session, run.id)
@@ -126,7 +126,7 @@ def pause(context: Context) -> RunView:
 
 
 def resume(context: Context) -> RunView:
-    """Go on with a paused run, with whatever is still to do."""
+    """Go on with a paused run, wherever it was."""
 
     def work(session: Session) -> RunView:
         run = _active(session)
@@ -141,7 +141,7 @@ def resume(context: Context) -> RunView:
 
 
 def stop(context: Context) -> RunView:
-    """End the run. Calls under way end, and what they were paid for is kept; other songs are pending again."""
+    """End the run. Calls under way end, and their results are kept; other songs are pending again."""
 
     def work(session: Session) -> RunView:
         run, now = _active(session), datetime.now(UTC)
@@ -155,9 +155,9 @@ def stop(context: Context) -> RunView:
 
 
 def prune(context: Context, keep: int = 1000) -> int:
-    """Forget failed batches beyond the newest `keep`, and others of all but the last run: 2.D. Their songs stay.
+    """Delete failed batches beyond the newest `keep`, and others of all runs but the last; how many. Section 2.D.
 
-    How many were forgotten.
+    Their songs stay.
     """
 
     def work(session: Session) -> int:

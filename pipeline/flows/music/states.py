@@ -22,14 +22,14 @@ class SongEvent(StrEnum):
     DONE = "done"
     FAIL = "fail"
     GIVE_BACK = "give_back"
-    """Its batch was taken off the run, or the model left it out of its reply."""
+    """Its batch was cancelled, or the model left it out of its reply."""
     RESTORE = "restore"
-    """As give back, but it has what it needs: it was only to get a new vector, or no vector at all."""
+    """Its batch was cancelled, but it has all it needs: it was in line for a new vector only, or for none."""
     RETRY = "retry"
 
 
 class BatchStatus(StrEnum):
-    """State of a batch. QUEUED: it has one of the run's lanes, and a message for its next step is under way."""
+    """State of a batch. QUEUED: it counts as under way, and a message for its next step has been sent."""
 
     PENDING = "PENDING"
     QUEUED = "QUEUED"
@@ -45,9 +45,9 @@ class BatchEvent(StrEnum):
     LAUNCH = "launch"
     CLAIM = "claim"
     STEP_DONE = "step_done"
-    """A step's result is stored; the chain goes on with the next."""
+    """A step's result is stored; the chain goes on with the next step."""
     WAIT = "wait"
-    """A transient error: again, when the row is due."""
+    """A transient error: it is tried again when the row is due."""
     GIVE_BACK = "give_back"
     DONE = "done"
     FAIL = "fail"
@@ -95,7 +95,7 @@ class Mode(StrEnum):
 
 
 class Step(StrEnum):
-    """Where a batch is in its chain. REPAIR: the reply was no valid JSON of the shape, and may be mended once."""
+    """Where a batch is in its chain. REPAIR: the reply was not valid JSON of the right shape, and gets one repair."""
 
     METADATA = "metadata"
     REPAIR = "repair"
@@ -135,7 +135,7 @@ BATCH = Machine(
 )
 
 OPEN = (BatchStatus.PENDING, BatchStatus.QUEUED, BatchStatus.PROCESSING)
-"""Batches that are not at their end."""
+"""States of batches that have not ended."""
 
 _P, _E = PipelineState, PipelineEvent
 _AT_WORK = (_P.SYNCING, _P.ENQUEUING, _P.RUNNING, _P.BREAKER)
@@ -154,7 +154,7 @@ PIPELINE = Machine(
         (_P.PAUSED, _E.RESUME_RUN): _P.RUNNING,
         (_P.RUNNING, _E.BREAK): _P.BREAKER,
         (_P.BREAKER, _E.MEND): _P.RUNNING,
-        # A call that was under way when the breaker opened may end the last batch.
+        # A call that was under way when the breaker opened may complete the last batch.
         (_P.RUNNING, _E.COMPLETE): _P.IDLE,
         (_P.BREAKER, _E.COMPLETE): _P.IDLE,
         **{(state, _E.STOP): _P.IDLE for state in (*_AT_WORK, _P.PAUSED)},
@@ -165,21 +165,21 @@ PIPELINE = Machine(
 
 LIVE = (PipelineState.RUNNING, PipelineState.BREAKER)
 """States in which batches are worked on. Behind an open breaker their messages wait at the gate, so that its one probe
-finds something to try, whether or not anybody notices that the time is over."""
+finds something to try even if nobody notices that the time is over."""
 
 
 def first_step(mode: Mode) -> Step:
-    """Where a batch of this mode begins."""
+    """The step that a batch of this mode begins with."""
     return Step.EMBED if mode is Mode.EMBEDDING else Step.METADATA
 
 
 def chain_goes_on(mode: Mode, before: Step, after: Step) -> bool:
-    """Whether a chain that has done `before` comes to `after` next; else the batch is launched anew from there."""
+    """Whether a chain's message for `before` is followed by one for `after`; else the batch is launched anew there."""
     if before is Step.EMBED:
         return after is Step.SAVE
     return after is (Step.SAVE if mode is Mode.METADATA else Step.EMBED)
 
 
 def step_after_metadata(mode: Mode, *, texts: bool) -> Step:
-    """Where a batch goes on once its metadata is there; `texts`: whether there is anything to embed."""
+    """The step after metadata. `texts`: whether there is anything to embed."""
     return Step.EMBED if mode is Mode.FULL and texts else Step.SAVE

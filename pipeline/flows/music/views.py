@@ -1,4 +1,4 @@
-"""What callers get to see: plain typed objects, detached from the database."""
+"""What callers see: plain typed objects, detached from the database."""
 
 import json
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ class SongView:
 
 @dataclass(frozen=True)
 class BatchView:
-    """A batch of songs. `reply`: what the model said, where that was no use."""
+    """A batch of songs. `reply`: what the model said, if that was of no use."""
 
     id: int
     correlation_id: str
@@ -81,7 +81,7 @@ class RunView:
 
 @dataclass(frozen=True)
 class MusicStatus:
-    """Source 002, section 6: figures of the active run, or of the last one. Delayed: batches that wait for a retry."""
+    """Figures of the active run, or of the last one. Delayed: batches that wait for a retry. Source 002, section 6."""
 
     is_paused: bool
     is_worker_running: bool
@@ -96,15 +96,15 @@ class MusicStatus:
     songs: dict[str, int] = field(default_factory=dict)
     missing_songs: int = 0
     reason: str = ""
-    """Why it is paused or behind a breaker."""
+    """Why it is paused, or which breaker is open."""
     stand_in: str = ""
-    """The provider that writes metadata while the breaker of the one that is configured is open."""
+    """The provider that writes metadata while the configured provider's breaker is open."""
     failed_songs: int = 0
-    """Songs of the run that failed: with their batch, or since replies left them out too often."""
+    """Songs of the run that failed: with their batch, or because replies left them out too often."""
     run: RunView | None = None
 
     def contract(self) -> dict[str, Any]:
-        """As the source names it, and the rest."""
+        """As JSON: the source's figures by the source's names, then the rest."""
         names = ("is_paused", "is_worker_running", "active_jobs", "waiting_jobs", "completed_jobs", "failed_jobs",
                  "delayed_jobs", "pending_songs", "total_songs", "pipeline_state", "missing_songs")  # fmt: skip
         found = {_camel(name): getattr(self, name) for name in names}
@@ -115,12 +115,12 @@ class MusicStatus:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run would do: a dry run. `seconds`: the least time under the current limits. Tokens are estimated."""
+    """What a run would do: a dry run. `seconds`: the least time under the current limits. Tokens are estimates."""
 
     mode: Mode
     songs: int
     new_songs: int
-    """Of these, songs that the sync would add."""
+    """Those of them that the sync would add."""
     batches: int
     metadata_calls: int
     embedding_calls: int
@@ -129,7 +129,7 @@ class Estimate:
     seconds: float
     limits: dict[str, str]
     cost: float | None
-    """By the providers' price lists; None: no prices are configured for what is called."""
+    """By the providers' price lists; None: none of the models has a price."""
     unpriced: list[str]
     """Providers and models without a price: their calls are not in `cost`."""
 
@@ -149,7 +149,7 @@ class Found:
     matches: list[Match]
     lexical: bool
     searched: int
-    """Songs that could be found: those with a vector of the kind that is made now."""
+    """Songs that could be found: those with a vector of the current space."""
 
 
 def song_view(row: Any) -> SongView:

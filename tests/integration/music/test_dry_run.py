@@ -22,7 +22,7 @@ from tests.support.subsonic_server import SubsonicServer, synthetic
 
 def test_dry_run_writes_nothing_and_says_calls_and_time(context: Context) -> None:
     add_songs(context, 45)
-    found = estimate.estimate(context, StartOptions(skip_sync=True))
+    found = estimate.estimate_run(context, StartOptions(skip_sync=True))
     assert (found.songs, found.batches, found.metadata_calls, found.embedding_calls) == (45, 5, 5, 5)
     assert (found.seconds, found.cost) == (120.0, None)
     assert queries.last_run(context) is None
@@ -43,7 +43,7 @@ def prices(context: Context) -> Callable[[str], None]:
 def test_cost_is_that_of_the_price_list_by_estimated_tokens(context: Context, prices: Callable[[str], None]) -> None:
     add_songs(context, 45)
     prices('{"writer": {"input": 1000000, "output": 2000000}, "vectors": {"input": 3000000}}')
-    found = estimate.estimate(context, StartOptions(skip_sync=True))
+    found = estimate.estimate_run(context, StartOptions(skip_sync=True))
     embedded = 45 * estimate.TEXT_TOKENS
     written = 45 * estimate.ANSWER_TOKENS
     assert found.output_tokens == written
@@ -60,7 +60,7 @@ def test_estimate_is_near_what_a_run_then_costs(
     said = {"vector_anchor": {"acoustic_model": long, "semantic_push": long}}
     provider.script.answer = lambda r: json.dumps({"songs": [songs.analysis(s, **said) for s in songs.asked(r)]})
     prices('{"*": {"input": 1, "output": 4}}')
-    found = estimate.estimate(driver.context, StartOptions(skip_sync=True))
+    found = estimate.estimate_run(driver.context, StartOptions(skip_sync=True))
     driver.run(driver.start())
     with driver.context.db.read() as session:
         paid = session.execute(select(func.sum(AiCall.cost))).scalar_one()
@@ -70,10 +70,10 @@ def test_estimate_is_near_what_a_run_then_costs(
 
 def test_models_without_a_price_are_named(context: Context, prices: Callable[[str], None]) -> None:
     add_songs(context, 5)
-    found = estimate.estimate(context, StartOptions(skip_sync=True))
+    found = estimate.estimate_run(context, StartOptions(skip_sync=True))
     assert (found.cost, found.unpriced) == (None, ["ai (vectors)", "ai (writer)"])
     prices('{"writer": {"input": 1}}')
-    found = estimate.estimate(context, StartOptions(skip_sync=True))
+    found = estimate.estimate_run(context, StartOptions(skip_sync=True))
     assert found.cost is not None
     assert found.unpriced == ["ai (vectors)"]
 
@@ -81,7 +81,7 @@ def test_models_without_a_price_are_named(context: Context, prices: Callable[[st
 def test_free_model_costs_nothing_which_is_not_unknown(context: Context, prices: Callable[[str], None]) -> None:
     add_songs(context, 5)
     prices('{"*": {}}')
-    assert estimate.estimate(context, StartOptions(skip_sync=True)).cost == 0
+    assert estimate.estimate_run(context, StartOptions(skip_sync=True)).cost == 0
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_texts_that_are_there_are_counted_as_they_are_and_no_metadata_is_asked_f
 ) -> None:
     add_songs(driver.context, 10)
     driver.run(driver.start(Mode.METADATA))
-    found = estimate.estimate(driver.context, StartOptions(Mode.EMBEDDING, skip_sync=True))
+    found = estimate.estimate_run(driver.context, StartOptions(Mode.EMBEDDING, skip_sync=True))
     chars = sum(len(song.vector_text) for song in queries.songs(driver.context))
     assert (found.metadata_calls, found.embedding_calls, found.output_tokens) == (0, 1, 0)
     assert found.input_tokens == chars // 4
@@ -110,7 +110,7 @@ def test_songs_under_new_ids_are_not_counted_as_new(context: Context) -> None:
         context.settings.music = context.settings.music.model_copy(
             update={"server_url": server.url, "password": SecretStr("sesame")}
         )
-        sync.sync(context)
+        sync.sync_libraries(context)
         server.library.song = lambda number: synthetic(number) | {"id": f"new{number}"}
         server.library.total = 13
-        assert estimate.estimate(context, StartOptions()).new_songs == 1
+        assert estimate.estimate_run(context, StartOptions()).new_songs == 1

@@ -1,4 +1,4 @@
-"""A plain folder of audio files as a library, read from their tags: for people without a music server."""
+"""A folder of audio files as a library, read from their tags: for people without a music server."""
 
 import hashlib
 import os
@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from pipeline.flows.music.library.songs import LibraryError, SongTags
+from pipeline.flows.music.library.songs import FOLDER, LibraryError, Listing, SongTags
 
 log = structlog.get_logger(__name__)
 SUFFIXES = frozenset({
@@ -29,7 +29,9 @@ _NAMES = {
 
 
 class MusicFolder:
-    """All audio files under a folder. `complete`: every folder and file below it could be read so far."""
+    """All audio files under a folder. `unreadable`: files and folders that could not be read so far."""
+
+    name = FOLDER
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
@@ -38,8 +40,12 @@ class MusicFolder:
         self._read = _reader()
         self.unreadable = 0
 
+    def count(self) -> Listing:
+        """What the walk saw is all there is, unless something could not be read."""
+        return Listing(0, scanning=False, scanned_at="")
+
     def songs(self) -> Iterator[list[SongTags]]:
-        """All songs, some at a time."""
+        """All songs, a page at a time."""
         page: list[SongTags] = []
         for path in self._files():
             song = self._song(path)
@@ -69,11 +75,11 @@ class MusicFolder:
         try:
             tags = self._read(path)
         except OSError as error:
-            # It may come back: a listing without it would not be complete.
+            # It may come back: without it the listing is not complete.
             self.unreadable += 1
             log.warning("music.file_unreadable", file=shown, error=type(error).__name__)
             return None
-        except Exception as error:  # noqa: BLE001  # whatever a broken file makes of the parser
+        except Exception as error:  # noqa: BLE001  # whatever a broken file does to the parser
             log.warning("music.tags_unreadable", file=shown, error=type(error).__name__)
         tags.setdefault("title", "")
         tags["title"] = tags["title"] or path.stem
@@ -81,20 +87,20 @@ class MusicFolder:
 
 
 def _reader() -> Any:
-    """What reads a file's tags. Raises `LibraryError` if it is not installed."""
+    """A function that reads a file's tags. Raises `LibraryError` if its package is not installed."""
     try:
-        # Imported late: an extra, for those who have no server.
+        # Imported late: an extra, for people without a server.
         import mutagen  # noqa: PLC0415
     except ImportError:
         raise LibraryError(
-            "reading audio files needs a package more: pip install 'penstock[folder]'", code="no_mutagen"
+            "reading audio files needs one more package: pip install 'penstock[folder]'", code="no_mutagen"
         ) from None
 
     def read(path: Path) -> dict[str, Any]:
         try:
             file = mutagen.File(path)
         except mutagen.MutagenError as error:
-            # It wraps what the system says: that is not the file's fault.
+            # An error of the system, wrapped: not the file's fault.
             if error.args and isinstance(error.args[0], OSError):
                 raise error.args[0] from error
             raise

@@ -1,4 +1,4 @@
-"""Songs as their library lists them, and what a listing does to the rows: add, change, link again, flag as missing."""
+"""Songs as their library lists them, and what a listing does to the rows: add, change, relink, flag as missing."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +19,7 @@ MAX_ID = 255
 
 
 class LibraryError(UserError):
-    """A library cannot be listed. `transient`: may pass by itself."""
+    """A library cannot be listed. `transient`: it may pass by itself."""
 
     def __init__(self, message: str, *, code: str, transient: bool = False) -> None:
         super().__init__(message, code=code)
@@ -28,7 +28,7 @@ class LibraryError(UserError):
 
 @dataclass(frozen=True)
 class Listing:
-    """What a server says of all its songs: how many, whether it is looking for more now, when it last did."""
+    """What a server says about its songs: how many there are, whether it is scanning now, when it last did."""
 
     count: int
     scanning: bool
@@ -37,7 +37,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class SongTags:
-    """What a library knows of a song."""
+    """What a library knows about a song."""
 
     server_id: str
     title: str
@@ -60,7 +60,7 @@ class SongTags:
         return cls(
             server_id, title[:500], _cut(found.get("artist"), 500), _cut(found.get("album"), 500),
             _cut(found.get("genre"), 200), _whole(found.get("year")), _whole(found.get("duration_s")),
-            # A path that is too long to be kept whole would be taken for another's: better none.
+            # A path that was cut could be taken for another song's: better none.
             path if len(path) <= 600 else "", _cut(found.get("musicbrainz_id"), 64),
         )  # fmt: skip
 
@@ -75,7 +75,7 @@ def _whole(value: object) -> int | None:
 
 @dataclass
 class SyncReport:
-    """What a sync did. `complete`: it saw all there is; only then are songs flagged as missing. `note`: why not."""
+    """What a sync did. `complete`: it saw every song; only then are songs flagged as missing. `note`: why not."""
 
     seen: int = 0
     added: int = 0
@@ -88,7 +88,7 @@ class SyncReport:
     note: str = ""
 
     def add(self, other: "SyncReport") -> None:
-        """Take over another's figures, as of one sync."""
+        """Add another's figures, as if both were one sync."""
         for name, value in asdict(other).items():
             if type(value) is int:
                 setattr(self, name, getattr(self, name) + value)
@@ -120,7 +120,7 @@ def store(session: Session, library: str, songs: Iterable[SongTags], started: da
         session.execute(insert(SONGS), new)
     listed = SONGS.c.id.in_(again)
     session.execute(update(SONGS).where(listed, SONGS.c.missing_since.is_not(None)).values(missing_since=None))
-    # Never back: a sync that began later and runs beside this one would take the song for one that it did not see.
+    # Never backwards: a later sync, running at the same time, would think that it had not seen the song.
     session.execute(update(SONGS).where(listed, SONGS.c.seen_at < started).values(seen_at=started))
     if changed:
         session.execute(update(Song), changed)
@@ -129,7 +129,7 @@ def store(session: Session, library: str, songs: Iterable[SongTags], started: da
 
 
 def count_new(session: Session, library: str, songs: Sequence[SongTags]) -> int:
-    """How many of a page's songs are not known yet, neither by id nor, as after a rescan, by path or MusicBrainz id."""
+    """How many of a page's songs are unknown: by id and, since a rescan changes ids, by path and MusicBrainz id."""
     page = {song.server_id: song for song in songs}
     here = SONGS.c.library == library
     known = set(session.execute(select(SONGS.c.server_id).where(here, SONGS.c.server_id.in_(list(page)))).scalars())
@@ -149,11 +149,10 @@ def _new_row(library: str, song: SongTags, now: datetime) -> dict[str, Any]:
 
 
 def relink(session: Session, library: str, started: datetime, name: str, ids: range, *, paid: bool) -> int:
-    """Give songs that this sync did not see the ids of new ones that are the same: by `name`, path or MusicBrainz id.
+    """Give songs that this sync did not see the ids of new songs with the same `name` (path or MusicBrainz id).
 
-    Only after a listing that ran to its end: before, a song that is not seen may still come. `ids`: the old songs to
-    look at, a window of our ids; `paid`: those that have their metadata, or the others, which come second. How many
-    were linked.
+    Only after a listing that ran to its end: until then, an unseen song may still come. `ids`: a window of our ids, the
+    old songs to look at. `paid`: those with metadata, or else those without, which come second. How many were linked.
     """
     key = SONGS.c[name]
     here, described = SONGS.c.library == library, SONGS.c.analysed_at.is_not(None)
@@ -177,7 +176,7 @@ def relink(session: Session, library: str, started: datetime, name: str, ids: ra
 
 
 def _take_over(session: Session, pairs: Sequence[tuple[int, Any]], started: datetime) -> None:
-    """Old songs get the id and tags of the new ones, which are the same songs, and go."""
+    """Give old songs the library's id and tags of their new rows, and delete those."""
     session.execute(delete(SONGS).where(SONGS.c.id.in_([row.id for _, row in pairs])))
     fields = ("server_id", *_TAGS)
     session.execute(
@@ -193,21 +192,21 @@ def _take_over(session: Session, pairs: Sequence[tuple[int, Any]], started: date
 
 
 def windows(session: Session, library: str, started: datetime) -> list[range]:
-    """Windows of our ids that have all songs which this sync did not see; none if it saw all."""
+    """Windows of our ids that cover all songs which this sync did not see; none if it saw all."""
     unseen = and_(SONGS.c.library == library, SONGS.c.seen_at < started)
     low, high = session.execute(select(func.min(SONGS.c.id), func.max(SONGS.c.id)).where(unseen)).one()
     return [range(start, start + _WINDOW) for start in range(low, high + 1, _WINDOW)] if low is not None else []
 
 
 def flag_missing(session: Session, library: str, started: datetime, now: datetime) -> int:
-    """Flag what this complete listing did not have; how many were not flagged before. Nothing is deleted."""
+    """Flag songs that this complete listing did not have; how many are newly flagged. Nothing is deleted."""
     gone = and_(SONGS.c.library == library, SONGS.c.seen_at < started, SONGS.c.missing_since.is_(None))
     flagged = session.execute(update(SONGS).where(gone).values(missing_since=now, updated_at=now))
     return cast("CursorResult[Any]", flagged).rowcount
 
 
 def count_unseen(session: Session, library: str, started: datetime) -> int:
-    """Songs that are not flagged as missing, and that this sync did not see."""
+    """Songs that this sync did not see and that are not flagged as missing."""
     query = select(func.count()).where(
         SONGS.c.library == library, SONGS.c.missing_since.is_(None), SONGS.c.seen_at < started
     )
@@ -215,7 +214,7 @@ def count_unseen(session: Session, library: str, started: datetime) -> int:
 
 
 def why_incomplete(before: Listing | None, after: Listing | None, report: SyncReport) -> str:
-    """Why a listing that ran to its end may still not have been all there is; empty if it was."""
+    """Why a listing that ran to its end may still be incomplete; empty if it is complete."""
     if not report.seen:
         return "the listing was empty"
     if report.repeated:

@@ -1,4 +1,4 @@
-"""A thin client of Subsonic and OpenSubsonic servers, such as Navidrome: just what listing all songs needs.
+"""A thin client for Subsonic and OpenSubsonic servers, such as Navidrome: just what listing all songs needs.
 
 The password never leaves this process: a call carries a salt and the MD5 of password and salt. Errors come inside
 HTTP 200; each becomes a sentence for people, without the address's query, which holds the token.
@@ -16,7 +16,7 @@ from typing import Any, Self
 import httpx2
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.music.library.songs import LibraryError, Listing, SongTags
+from pipeline.flows.music.library.songs import SERVER, LibraryError, Listing, SongTags
 from pipeline.settings import MusicSettings
 
 # It logs the address of every call, with the token in it.
@@ -42,6 +42,9 @@ _SENTENCES = {
 
 class SubsonicServer:
     """One server, as one user. A context manager: leaving it closes the connections."""
+
+    name = SERVER
+    unreadable = 0
 
     def __init__(self, settings: MusicSettings) -> None:
         if not settings.server_url:
@@ -70,7 +73,7 @@ class SubsonicServer:
         while True:
             page = self._page(offset)
             if not page:
-                # Only an empty page is an end: a short one may be a page that was cut.
+                # Only an empty page is the end: a short one may have been cut.
                 return
             yield [song for item in page if (song := _song(item)) is not None]
             offset += len(page)
@@ -82,11 +85,11 @@ class SubsonicServer:
         result = reply.get("searchResult3")
         songs = result.get("song", []) if isinstance(result, dict) else [] if result is None else None
         if not isinstance(songs, list):
-            raise LibraryError(f"the music server's list of songs from {offset} on cannot be read", code="bad_reply")
+            raise LibraryError(f"cannot read the music server's list of songs from {offset} on", code="bad_reply")
         return songs
 
     def count(self) -> Listing | None:
-        """How many songs the server says it has, and whether it is scanning just now; None if it does not say."""
+        """How many songs the server says it has, and whether it is scanning now; None if it does not say."""
         try:
             status = self._call("getScanStatus").get("scanStatus")
         except LibraryError as error:
@@ -116,7 +119,7 @@ class SubsonicServer:
                 body += part
                 if len(body) > MAX_REPLY_BYTES:
                     raise LibraryError(f"the music server sent more than {MAX_REPLY_BYTES} bytes", code="bad_reply")
-                # A server that trickles starts the socket's own limit anew with every byte.
+                # A server that trickles restarts the socket's own limit with every byte.
                 if time.monotonic() > deadline:
                     raise httpx2.ReadTimeout("")
             return response.status_code, bytes(body)
@@ -151,18 +154,18 @@ class SubsonicServer:
         if status >= 500 or status == 429:
             return LibraryError(f"the music server at {where} failed (HTTP {status})", code="failing", transient=True)
         if status in {401, 403}:
-            message = f"the music server at {where} refuses access (HTTP {status}): is there a login before it?"
+            message = f"the music server at {where} refuses access (HTTP {status}): is there a login in front of it?"
             return LibraryError(message, code="not_allowed")
         kind = "a web page" if body.lstrip()[:1] == b"<" else "something else"
         message = (
             f"{where} answers with {kind} instead of the Subsonic API (HTTP {status}): "
-            "check PENSTOCK_MUSIC__SERVER_URL, which is the address before /rest"
+            "check PENSTOCK_MUSIC__SERVER_URL, the part of the address before /rest"
         )
         return LibraryError(message, code="not_subsonic")
 
 
 def _json_reply(body: bytes) -> dict[str, Any] | None:
-    """What is in the envelope; None if it is none."""
+    """What the envelope holds; None if there is none."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
@@ -172,7 +175,7 @@ def _json_reply(body: bytes) -> dict[str, Any] | None:
 
 
 def _song(item: object) -> SongTags | None:
-    """A song of a listing; None for what is no song."""
+    """A song of a listing; None for anything else."""
     fields = item if isinstance(item, dict) else {}
     if not fields.get("id") or fields.get("isDir") or fields.get("isVideo"):
         return None

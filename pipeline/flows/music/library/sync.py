@@ -1,8 +1,7 @@
-"""Bringing the rows in step with the libraries: page by page, so that memory does not grow with them."""
+"""Brings the rows in step with the libraries: page by page, so that memory does not grow with them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -12,36 +11,26 @@ import structlog
 from pipeline.engine.errors import UserError
 from pipeline.flows.music.library import songs as library
 from pipeline.flows.music.library.folder import MusicFolder
-from pipeline.flows.music.library.songs import FOLDER, SERVER, LibraryError, Listing, SongTags, SyncReport
+from pipeline.flows.music.library.songs import LibraryError, SyncReport
 from pipeline.flows.music.library.subsonic import SubsonicServer
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
+Source = SubsonicServer | MusicFolder
 OnPage = Callable[[int, int | None], None]
 """Called after each page with the songs seen so far, and how many there are, if the library says."""
-
-
-@dataclass
-class Source:
-    """A library that is open: its songs, how many it says it has, and what could not be read."""
-
-    name: str
-    songs: Callable[[], Iterator[list[SongTags]]]
-    count: Callable[[], Listing | None]
-    unreadable: Callable[[], int] = lambda: 0
 
 
 def sources(context: Context, close: ExitStack, folder: Path | None = None) -> list[Source]:
     """`folder`, or the libraries that are configured. Raises `UserError` if there is none."""
     settings = context.settings.music
     if folder is not None:
-        return [_folder(MusicFolder(folder))]
-    found = []
+        return [MusicFolder(folder)]
+    found: list[Source] = []
     if settings.server_url:
-        server = close.enter_context(SubsonicServer(settings))
-        found.append(Source(SERVER, server.songs, server.count))
+        found.append(close.enter_context(SubsonicServer(settings)))
     if settings.folder:
-        found.append(_folder(MusicFolder(settings.folder)))
+        found.append(MusicFolder(settings.folder))
     if not found:
         raise UserError(
             "no music library is named: set PENSTOCK_MUSIC__SERVER_URL with PENSTOCK_MUSIC__USER and "
@@ -50,19 +39,14 @@ def sources(context: Context, close: ExitStack, folder: Path | None = None) -> l
     return found
 
 
-def _folder(folder: MusicFolder) -> Source:
-    # What the walk saw is all there is, unless something could not be read.
-    return Source(FOLDER, folder.songs, lambda: Listing(0, scanning=False, scanned_at=""), lambda: folder.unreadable)
-
-
-def sync(
+def sync_libraries(
     context: Context,
     on_page: OnPage = lambda seen, total: None,  # noqa: ARG005
     folder: Path | None = None,
 ) -> SyncReport:
-    """Read all libraries, or `folder` alone.
+    """Read all libraries, or only `folder`.
 
-    Raises `UserError` when one cannot be read: what came until then is kept, and nothing is flagged.
+    Raises `UserError` if one cannot be read: what came before is kept, and nothing is flagged as missing.
     """
     with ExitStack() as close:
         report = SyncReport(complete=True)
@@ -77,26 +61,26 @@ def _sync(context: Context, source: Source, on_page: OnPage) -> SyncReport:
     before = source.count()
     report = SyncReport(complete=True)
     for page in source.songs():
-        stored = _store(context, source.name, page, started)
+        stored = context.db.run(partial(library.store, library=source.name, songs=page, started=started))
         if stored.seen and stored.repeated == stored.seen:
-            message = f"the music {source.name} gives the same songs again and again: it does not page its listing"
+            message = f"the music {source.name} lists the same songs again and again: it ignores the offset"
             raise LibraryError(message, code="bad_reply")
         report.add(stored)
         on_page(report.seen, before.count or None if before else None)
     after = source.count()
     report.relinked = _relink(context, source.name, started)
-    # A sync that was broken off before may have added some of them.
+    # A sync that broke off earlier may have added some of them.
     report.added = max(0, report.added - report.relinked)
     why = library.why_incomplete(before, after, report)
-    if source.unreadable():
-        why = f"{source.unreadable()} files or folders could not be read"
+    if source.unreadable:
+        why = f"{source.unreadable} files or folders could not be read"
     report.complete = not why
     _flag(context, source, started, report, why)
     return report
 
 
 def _relink(context: Context, name: str, started: datetime) -> int:
-    """Link songs again that came under other ids; some at a time, for after a rescan that may be all of them."""
+    """Link songs that came under other ids; a window at a time, since a rescan may change all ids."""
     linked = 0
     for by in ("path", "musicbrainz_id"):
         for paid in (True, False):
@@ -117,10 +101,6 @@ def _flag(context: Context, source: Source, started: datetime, report: SyncRepor
         unseen = library.count_unseen(session, source.name, started)
     if unseen or not report.seen:
         report.note = f"{unseen} songs were not listed, but none is flagged as missing: {why}"
-
-
-def _store(context: Context, name: str, page: list[SongTags], started: datetime) -> SyncReport:
-    return context.db.run(lambda session: library.store(session, name, page, started))
 
 
 def preview(context: Context) -> int:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from pipeline.providers.replies import as_json, as_model, clean, only_list_in, valid
 
@@ -24,12 +24,12 @@ def _list(value: object) -> object:
 
 
 def _words(values: list[str]) -> list[str]:
-    """Without empty ones and repetitions, in their order."""
+    """In their order, without empty and repeated ones."""
     return list(dict.fromkeys(value[:MAX_TAG] for value in values if value))
 
 
 Text = Annotated[str, BeforeValidator(_text)]
-Words = Annotated[list[Text], BeforeValidator(_list)]
+Words = Annotated[list[Text], BeforeValidator(_list), AfterValidator(_words)]
 
 
 class VectorAnchor(BaseModel):
@@ -63,12 +63,6 @@ class Analysis(BaseModel):
     embedding_tags: EmbeddingTags
     is_instrumental: bool | None = None
 
-    def tidy(self) -> "Analysis":
-        """The same without empty or repeated tags."""
-        tags = self.embedding_tags
-        words = {"mood_coord": _words(tags.mood_coord), "objects": _words(tags.objects)}
-        return self.model_copy(update={"embedding_tags": tags.model_copy(update=words)})
-
 
 class _Reply(BaseModel):
     songs: list[Analysis]
@@ -94,22 +88,22 @@ REPLY_SCHEMA: dict[str, object] = _strict({
         }),
     },
 })  # fmt: skip
-"""For services that hold a model to a schema: all properties required, none additional."""
+"""For services that enforce a schema: all properties required, none additional."""
 
 
 def read_reply(text: str) -> list[Analysis]:
     """The answers in a reply: `{"songs": […]}`, or the list alone, bare or in a code fence. Raises `BadReply`."""
     data = as_json(text, max_chars=None)
-    return [song.tidy() for song in as_model(_Reply, {"songs": data} if isinstance(data, list) else data).songs]
+    return as_model(_Reply, {"songs": data} if isinstance(data, list) else data).songs
 
 
 def usable(text: str) -> list[Analysis]:
     """The valid answers in a reply, whatever is wrong with the rest; of a cut-off reply, those before the cut."""
-    return [song.tidy() for song in valid(Analysis, only_list_in(text, "songs"))]
+    return list(valid(Analysis, only_list_in(text, "songs")))
 
 
 def dump(analyses: dict[int, Analysis]) -> str:
-    """Answers by our song id, as they are stored on a batch."""
+    """Answers by our song id, as a batch stores them."""
     return json.dumps({str(key): analysis.model_dump() for key, analysis in analyses.items()}, ensure_ascii=False)
 
 
@@ -120,9 +114,9 @@ def load(stored: str | None) -> dict[int, Analysis]:
 
 
 def matched(analyses: Iterable[Analysis], asked: dict[str, int]) -> tuple[dict[int, Analysis], int]:
-    """(answers by our song id, how many were ignored): ids that were not asked for, and those that came twice.
+    """(answers by our song id, how many were ignored): ids that nobody asked for or that came twice are ignored.
 
-    `asked`: the ids in the prompt, with ours.
+    `asked`: our id for each id in the prompt.
     """
     found: dict[int, Analysis] = {}
     ignored = 0

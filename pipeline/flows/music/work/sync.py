@@ -14,8 +14,8 @@ from pipeline.engine.claims import FREE, Claim, Owner, held_by, new_claim
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
 from pipeline.engine.retry import Policy, RetryAt, decide
 from pipeline.flows.music import runs
-from pipeline.flows.music.library import sync
 from pipeline.flows.music.library.songs import LibraryError, SyncReport
+from pipeline.flows.music.library.sync import sync_libraries
 from pipeline.flows.music.models import RUNS
 from pipeline.flows.music.states import PIPELINE, PipelineEvent, PipelineState
 from pipeline.flows.music.work.batch import UNLAUNCHED, message_of, policy
@@ -32,7 +32,7 @@ def sync_run(context: Context, run_id: str, owner: Owner) -> float | None:
     if held is None:
         return None
     try:
-        report = sync.sync(context, lambda seen, total: _renew(context, run_id, held))  # noqa: ARG005
+        report = sync_libraries(context, lambda seen, total: _renew(context, run_id, held))  # noqa: ARG005
         context.db.run(lambda session: _settle(session, run_id, held, report))
     except ClaimLost:
         return None

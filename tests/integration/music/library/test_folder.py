@@ -48,7 +48,7 @@ def test_tags_are_read_and_a_file_without_any_is_called_by_its_name(context: Con
     song(folder / "untagged.wav")
     (folder / "broken.mp3").write_bytes(b"not audio")
     (folder / "notes.txt").write_text("no song")
-    sync.sync(context)
+    sync.sync_libraries(context)
     with context.db.read() as session:
         found = {row.title: row for row in session.execute(select(SONGS))}
     assert set(found) == {"Rain", "untagged", "broken"}
@@ -58,20 +58,20 @@ def test_tags_are_read_and_a_file_without_any_is_called_by_its_name(context: Con
 
 
 def test_file_that_was_moved_is_the_same_song(context: Context, folder: Path) -> None:
-    sync.sync(context)
+    sync.sync_libraries(context)
     (folder / "b").mkdir()
     (folder / "a" / "rain.wav").rename(folder / "b" / "rain.wav")
-    report = sync.sync(context)
+    report = sync.sync_libraries(context)
     assert (report.relinked, report.added, report.missing) == (1, 0, 0)
 
 
 def test_file_that_is_gone_is_flagged_but_an_empty_folder_flags_nothing(context: Context, folder: Path) -> None:
     gone = song(folder / "gone.wav", title="Gone")
-    sync.sync(context)
+    sync.sync_libraries(context)
     gone.unlink()
-    assert sync.sync(context).missing == 1
+    assert sync.sync_libraries(context).missing == 1
     (folder / "a" / "rain.wav").unlink()
-    report = sync.sync(context)
+    report = sync.sync_libraries(context)
     assert report.missing == 0
     assert "empty" in report.note
 
@@ -79,4 +79,4 @@ def test_file_that_is_gone_is_flagged_but_an_empty_folder_flags_nothing(context:
 def test_folder_that_does_not_exist_is_said(context: Context, folder: Path) -> None:
     context.settings.music = MusicSettings(folder=folder / "nowhere")
     with pytest.raises(LibraryError, match="there is no folder"):
-        sync.sync(context)
+        sync.sync_libraries(context)

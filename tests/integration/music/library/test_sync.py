@@ -43,37 +43,37 @@ def flagged(context: Context) -> set[str]:
 
 
 def test_sync_reads_all_pages_and_a_second_one_changes_nothing(library: Context) -> None:
-    assert sync.sync(library) == SyncReport(seen=25, added=25, complete=True)
-    assert sync.sync(library) == SyncReport(seen=25, complete=True)
+    assert sync.sync_libraries(library) == SyncReport(seen=25, added=25, complete=True)
+    assert sync.sync_libraries(library) == SyncReport(seen=25, complete=True)
     row = rows(library)["s000003"]
     assert (row.title, row.artist, row.status) == ("Song 3", "Artist 3", "PENDING")  # type: ignore[attr-defined]
 
 
 def test_password_is_in_no_request_and_each_call_has_its_own_salt(library: Context, server: SubsonicServer) -> None:
-    sync.sync(library)
+    sync.sync_libraries(library)
     assert not [request for request in server.requests if "sesame" in request]
     assert len({request.partition("&s=")[2][:16] for request in server.requests}) == len(server.requests)
 
 
 def test_progress_is_told_after_each_page(library: Context) -> None:
     told: list[tuple[int, int | None]] = []
-    sync.sync(library, lambda seen, total: told.append((seen, total)))
+    sync.sync_libraries(library, lambda seen, total: told.append((seen, total)))
     assert told == [(10, 25), (20, 25), (25, 25)]
 
 
 def test_song_that_is_gone_is_flagged_and_comes_back_with_all_it_had(library: Context, server: SubsonicServer) -> None:
-    sync.sync(library)
+    sync.sync_libraries(library)
     server.library.hidden = {4}
-    assert sync.sync(library).missing == 1
+    assert sync.sync_libraries(library).missing == 1
     assert flagged(library) == {"s000004"}
     server.library.hidden = set()
-    assert sync.sync(library).returned == 1
+    assert sync.sync_libraries(library).returned == 1
     assert not flagged(library)
 
 
 @pytest.mark.parametrize("change", ["count", "scanning", "unknown", "empty"])
 def test_listing_that_may_be_incomplete_flags_nothing(library: Context, server: SubsonicServer, change: str) -> None:
-    sync.sync(library)
+    sync.sync_libraries(library)
     server.library.hidden = {1, 2, 3}
     match change:
         case "count":
@@ -84,16 +84,16 @@ def test_listing_that_may_be_incomplete_flags_nothing(library: Context, server: 
             server.library.knows_count = False
         case "empty":
             server.library.hidden = set(range(25))
-    report = sync.sync(library)
+    report = sync.sync_libraries(library)
     assert (report.missing, report.complete) == (0, False)
     assert "none is flagged" in report.note
     assert not flagged(library)
 
 
 def test_page_that_is_cut_short_flags_nothing(library: Context, server: SubsonicServer) -> None:
-    sync.sync(library)
+    sync.sync_libraries(library)
     server.faults.extend([None, Fault("cut")])
-    report = sync.sync(library)
+    report = sync.sync_libraries(library)
     assert report.missing == 0
     assert not flagged(library)
 
@@ -102,12 +102,12 @@ def test_page_that_is_cut_short_flags_nothing(library: Context, server: Subsonic
 def test_songs_with_new_ids_are_linked_again_and_keep_what_was_paid_for(
     library: Context, server: SubsonicServer, by: str
 ) -> None:
-    sync.sync(library)
+    sync.sync_libraries(library)
     with library.db.transaction() as session:
         session.execute(update(SONGS).values(status="COMPLETED", analysis_json="{}", description="paid"))
     other = {"path": "musicBrainzId", "musicBrainzId": "path"}[by]
     server.library.song = lambda number: synthetic(number) | {"id": f"new{number}", other: f"x{number}"}
-    report = sync.sync(library)
+    report = sync.sync_libraries(library)
     assert (report.relinked, report.added, report.missing) == (25, 0, 0)
     found = rows(library)
     assert set(found) == {f"new{number}" for number in range(25)}
@@ -117,12 +117,12 @@ def test_songs_with_new_ids_are_linked_again_and_keep_what_was_paid_for(
 def test_songs_with_new_ids_that_a_broken_off_sync_had_added_are_linked_again(
     library: Context, server: SubsonicServer
 ) -> None:
-    sync.sync(library)
+    sync.sync_libraries(library)
     server.library.song = lambda number: synthetic(number) | {"id": f"new{number}"}
     server.faults.extend([None, None, Fault("html")])
     with pytest.raises(LibraryError):
-        sync.sync(library)
-    report = sync.sync(library)
+        sync.sync_libraries(library)
+    report = sync.sync_libraries(library)
     assert (report.relinked, report.added, report.missing) == (25, 0, 0)
     assert set(rows(library)) == {f"new{number}" for number in range(25)}
 
@@ -130,24 +130,24 @@ def test_songs_with_new_ids_that_a_broken_off_sync_had_added_are_linked_again(
 def test_what_was_paid_for_is_linked_before_what_was_not(library: Context, server: SubsonicServer) -> None:
     server.library.song = lambda number: synthetic(number) | {"musicBrainzId": "same"}
     server.library.total = 2
-    sync.sync(library)
+    sync.sync_libraries(library)
     with library.db.transaction() as session:
         paid = {"status": "COMPLETED", "analysis_json": "{}", "description": "paid", "analysed_at": datetime.now(UTC)}
         session.execute(update(SONGS).where(SONGS.c.server_id == "s000001").values(**paid))
     server.library.song = lambda number: synthetic(number) | {"id": "new", "path": "x", "musicBrainzId": "same"}
     server.library.total = 1
-    assert sync.sync(library).relinked == 1
+    assert sync.sync_libraries(library).relinked == 1
     assert rows(library)["new"].description == "paid"  # type: ignore[attr-defined]
 
 
 def test_a_library_whose_ids_all_changed_is_linked_by_few_statements(library: Context, server: SubsonicServer) -> None:
     library.settings.music = library.settings.music.model_copy(update={"page_size": 500})
     server.library.total = 3_000
-    sync.sync(library)
+    sync.sync_libraries(library)
     server.library.song = lambda number: synthetic(number) | {"id": f"new{number}"}
     statements: list[str] = []
     event.listen(library.db.engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
-    assert sync.sync(library).relinked == 3_000
+    assert sync.sync_libraries(library).relinked == 3_000
     assert len(statements) < 150
 
 
@@ -164,8 +164,8 @@ def test_two_syncs_side_by_side_flag_nothing_that_is_listed(library: Context) ->
 
 def test_two_copies_of_one_recording_stay_two_songs(library: Context, server: SubsonicServer) -> None:
     server.library.song = lambda number: synthetic(number) | {"musicBrainzId": "same"}
-    assert sync.sync(library).added == 25
-    assert sync.sync(library) == SyncReport(seen=25, complete=True)
+    assert sync.sync_libraries(library).added == 25
+    assert sync.sync_libraries(library) == SyncReport(seen=25, complete=True)
 
 
 FAULTS = [
@@ -185,10 +185,10 @@ FAULTS = [
 def test_server_that_fails_is_a_sentence_for_people(
     library: Context, server: SubsonicServer, fault: Fault, code: str, says: str
 ) -> None:
-    sync.sync(library)
+    sync.sync_libraries(library)
     server.faults.extend([None, fault])
     with pytest.raises(LibraryError, match=says) as caught:
-        sync.sync(library)
+        sync.sync_libraries(library)
     assert caught.value.code == code
     assert "sesame" not in str(caught.value)
     assert "t=" not in str(caught.value)
@@ -198,27 +198,27 @@ def test_server_that_fails_is_a_sentence_for_people(
 def test_wrong_password_is_said(library: Context, server: SubsonicServer) -> None:
     server.password = "other"
     with pytest.raises(LibraryError, match="PENSTOCK_MUSIC__PASSWORD"):
-        sync.sync(library)
+        sync.sync_libraries(library)
 
 
 def test_server_that_hangs_is_given_up(library: Context, server: SubsonicServer) -> None:
     library.settings.music = library.settings.music.model_copy(update={"timeout_s": 0.3})
     server.faults.append(Fault("hang"))
     with pytest.raises(LibraryError, match=r"within 0\.3 s") as caught:
-        sync.sync(library)
+        sync.sync_libraries(library)
     assert caught.value.transient
 
 
 def test_server_that_is_down_is_unreachable(library: Context) -> None:
     library.settings.music = library.settings.music.model_copy(update={"server_url": "http://127.0.0.1:9"})
     with pytest.raises(LibraryError, match="cannot be reached"):
-        sync.sync(library)
+        sync.sync_libraries(library)
 
 
 def test_server_that_gives_the_first_page_for_ever_is_noticed(library: Context, server: SubsonicServer) -> None:
     server.library.pages = False
     with pytest.raises(LibraryError, match="again and again"):
-        sync.sync(library)
+        sync.sync_libraries(library)
 
 
 def test_odd_songs_are_kept_or_left_out_but_never_stop_a_sync(library: Context, server: SubsonicServer) -> None:
@@ -230,13 +230,13 @@ def test_odd_songs_are_kept_or_left_out_but_never_stop_a_sync(library: Context, 
     ]  # fmt: skip
     server.library.song = lambda number: odd[number]
     server.library.total = len(odd)
-    sync.sync(library)
+    sync.sync_libraries(library)
     assert set(rows(library)) == {"a", "5", "b", "d", "f"}
 
 
 def test_no_library_is_said(context: Context) -> None:
     with pytest.raises(UserError, match="PENSTOCK_MUSIC__SERVER_URL"):
-        sync.sync(context)
+        sync.sync_libraries(context)
 
 
 def test_preview_writes_nothing(library: Context, server: SubsonicServer) -> None:
@@ -251,11 +251,11 @@ class TestLarge:
     ) -> None:
         library.settings.music = library.settings.music.model_copy(update={"page_size": 500})
         server.library.total = 5_000
-        sync.sync(library)
+        sync.sync_libraries(library)
         server.library.total = 100_000
         process = psutil.Process()
         before = process.memory_info().rss
-        report = sync.sync(library)
+        report = sync.sync_libraries(library)
         grown = process.memory_info().rss - before
         assert (report.seen, report.added, report.complete) == (100_000, 95_000, True)
         assert grown < 60_000_000
