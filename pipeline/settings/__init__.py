@@ -124,8 +124,8 @@ class Settings(_Sources):
 
     @model_validator(mode="after")
     def _providers_of_flows_are_known(self) -> Self:
-        for flow, section in (("music", self.music), ("screenshots", self.screenshots)):
-            if problem := _unknown_provider(flow, section, self.providers):
+        for name, section in self:
+            if isinstance(section, BaseModel) and (problem := _unknown_provider(name, section, self.providers)):
                 raise ValueError(problem)
         return self
 

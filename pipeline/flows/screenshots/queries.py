@@ -11,11 +11,11 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.metrics import count_by
+from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import CALLS, EDGES, LINKS, NODES, PROVENANCE, THREADS
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.provenance import Call, Operation, calls_behind
 from pipeline.flows.screenshots.states import Ask, Origin, WorkStatus
-from pipeline.flows.screenshots.work import merge
 from pipeline.storage.context import Context
 
 
@@ -75,7 +75,7 @@ def timeline(
 def show(context: Context, node_id: int) -> NodeDetail:
     """A node, or the one that it went into. Raises `UserError` if there is none."""
     with context.db.read() as session:
-        found = merge.root(session, node_id)
+        found = nodes.root(session, node_id)
         if found is None:
             raise UserError(f"there is no node {node_id}", code="unknown_node")
         node = session.execute(select(NODES).where(NODES.c.id == found)).one()

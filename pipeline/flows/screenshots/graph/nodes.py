@@ -210,3 +210,20 @@ def texts(session: Session, node_ids: Sequence[int]) -> Mapping[int, Text]:
         head = " \n".join([content.title, content.summary, *content.keywords, *names])
         found[row.id] = Text(row.id, head, " \n".join(apps.get(row.id, {})), " \n".join(seen.get(row.id, {})))
     return found
+
+
+def root(session: Session, node_id: int) -> int | None:
+    """The node that holds this one's text now: itself, or where its merges lead. None if there is none.
+
+    A merge cannot make a cycle, for its target stands for itself; one in the data ends the way here.
+    """
+    seen: set[int] = set()
+    while node_id not in seen:
+        seen.add(node_id)
+        row = session.execute(select(NODES.c.merged_into_id).where(NODES.c.id == node_id)).one_or_none()
+        if row is None:
+            return None
+        if row.merged_into_id is None:
+            return node_id
+        node_id = row.merged_into_id
+    return min(seen)

@@ -253,20 +253,3 @@ def fail(context: Context, unit: MergeUnit, error: UnitError, trace: dict[str, A
         return outcome.fail(session, NODE, NODES, unit, unit.claim, error, rules, now)
 
     return context.db.run(work)
-
-
-def root(session: Session, node_id: int) -> int | None:
-    """The node that holds this one's text now: itself, or where its merges lead. None if there is none.
-
-    A cycle cannot be made by `commit`, whose target stands for itself; one in the data ends the way here.
-    """
-    seen: set[int] = set()
-    while node_id not in seen:
-        seen.add(node_id)
-        row = session.execute(select(NODES.c.merged_into_id).where(NODES.c.id == node_id)).one_or_none()
-        if row is None:
-            return None
-        if row.merged_into_id is None:
-            return node_id
-        node_id = row.merged_into_id
-    return min(seen)
