@@ -93,6 +93,8 @@ class Settings(_Sources):
     """Threads of the worker that calls AI services."""
     stack_linger_s: float = Field(default=3, ge=0)
     """How long an embedded stack that a command started stays up for the next command."""
+    worker_events: bool = False
+    """Whether workers send the events and heartbeats that monitors such as Flower show."""
     log_level: str = "INFO"
     log_json: bool = False
     _sections: dict[str, BaseModel] = PrivateAttr(default_factory=dict)

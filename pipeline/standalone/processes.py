@@ -79,7 +79,7 @@ class Child:
 
 def celery_children(settings: Settings, output: IO[bytes] | None) -> list[Child]:
     """Workers by role, and beat."""
-    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+    quiet = ["--without-gossip", "--without-mingle", *([] if settings.worker_events else ["--without-heartbeat"])]
     roles = [role for role in ROLES if role != "ai" or settings.providers]
     commands = {f"worker-{role}": [*arguments(settings, role), *quiet] for role in roles}
     commands["beat"] = ["beat", "--pidfile="]

@@ -8,8 +8,12 @@ from pipeline.settings import Settings
 ROLES = ("cpu", "ai", "control")
 
 
+class NothingToDo(UserError):
+    """As things are configured, no queue is left for a worker of this role."""
+
+
 def arguments(settings: Settings, role: str) -> list[str]:
-    """Arguments of `celery worker` for a role. Raises `UserError` for an unknown one, or one without any queue."""
+    """Arguments of `celery worker` for a role. Raises `NothingToDo`, or `UserError` for an unknown role."""
     match role:
         case "cpu":
             return _worker(role, "cpu", "prefork", settings.documents.converter_count)
@@ -18,7 +22,11 @@ def arguments(settings: Settings, role: str) -> list[str]:
         case "ai":
             queues = ",".join(gated_queues(settings))
             if not queues:
-                raise UserError("no provider is configured, so there is nothing for an ai worker to do", code="idle")
+                raise NothingToDo(
+                    "an ai worker has nothing to do without a provider: configure one with "
+                    "PENSTOCK_PROVIDERS__<NAME>__API_KEY and …__MODEL, and start the worker again",
+                    code="idle",
+                )
             return _worker(role, queues, "threads", settings.ai_concurrency)
     raise UserError(f"there is no role {role}; there are: {', '.join(ROLES)}", code="usage")
 

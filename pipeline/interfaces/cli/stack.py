@@ -162,30 +162,48 @@ def worker(
     context: typer.Context,
     role: Annotated[str, typer.Option(help="cpu, ai (all queues of the configured providers) or control.")] = "",
 ) -> None:
-    """Run a Celery worker, by role or as you like: `penstock worker -Q cpu` is `celery -A tasks worker -Q cpu`.
+    """Run a Celery worker, by role or with Celery's options: `penstock worker -Q x` is `celery -A tasks worker -Q x`.
 
-    Further options are Celery's own, and win over the role's: `penstock worker --role ai -c 64 -E`.
+    Further options override the role's: `penstock worker --role ai -c 64`. A worker of a role without
+    any queues says what to configure, and waits until it is told to stop.
     """
     from pipeline.engine.errors import UserError
     from pipeline.settings import get_settings
-    from pipeline.standalone.roles import arguments
+    from pipeline.standalone.roles import NothingToDo, arguments
 
     if role:
-        _celery("worker", [*arguments(get_settings(), role)[1:], *context.args])
+        try:
+            command = arguments(get_settings(), role)[1:]
+        except NothingToDo as error:
+            _wait_for_signal(str(error))
+            return
+        _celery("worker", [*command, *context.args])
         return
     if not any(argument.startswith(("-Q", "--queues")) or argument in {"-h", "--help"} for argument in context.args):
-        # Without -Q a reconnect can consume queues that were never meant for this worker.
-        raise UserError("say which queues: `penstock worker --role cpu` (or ai, control), or -Q QUEUES", code="usage")
+        # Without -Q, a worker may consume queues after a reconnect that were never meant for it.
+        raise UserError("name its queues: `penstock worker --role cpu` (or ai, control), or -Q QUEUES", code="usage")
     _celery("worker", context.args)
 
 
+def _wait_for_signal(sentence: str) -> None:
+    """Say why there is nothing to do, and wait: a process that ended would be started again and again."""
+    import signal
+
+    from pipeline.interfaces.cli.output import err
+
+    ends = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    err.print(f"penstock: {sentence}. Waiting to be stopped.", soft_wrap=True, markup=False)
+    signal.sigwait(ends)
+
+
 def beat(context: typer.Context) -> None:
-    """Run Celery beat, which sweeps up after dead workers: `celery -A tasks beat`."""
+    """Run Celery beat, the clock of the sweeper that cleans up after dead workers: `celery -A tasks beat`."""
     _celery("beat", context.args)
 
 
 def flower(context: typer.Context) -> None:
-    """Run the Flower dashboard: `celery -A tasks flower`. Start the workers with -E to see their tasks there."""
+    """Run the Flower dashboard: `celery -A tasks flower`. Workers need PENSTOCK_WORKER_EVENTS=true to show up there."""
     _celery("flower", context.args)
 
 

@@ -51,7 +51,7 @@ def test_roles_consume_every_queue_with_the_pool_that_its_work_needs() -> None:
 
 
 def test_flower_sees_every_worker_s_tasks() -> None:
-    assert all("-E" in service["command"] for service in WORKERS.values())
+    assert all(service["environment"]["PENSTOCK_WORKER_EVENTS"] == "true" for service in WORKERS.values())
 
 
 def test_commands_are_commands_of_the_entry_point() -> None:

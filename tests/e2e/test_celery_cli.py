@@ -1,0 +1,103 @@
+"""Celery's own programs behind `penstock`: a worker that has nothing to do, and Flower beside a running stack."""
+
+import json
+import os
+import re
+import signal
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import Cli, Running, new_pdf
+from tests.support.provider_server import ProviderServer
+from tests.support.waiting import wait_until
+
+EXAMPLE = Path(__file__).resolve().parents[2] / ".env.example"
+PAGES = 6
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_without_a_provider_says_what_to_set_and_waits_until_it_is_stopped(alone: Cli, end: int) -> None:
+    shipped = dict(re.findall(r"^(PENSTOCK_\w+)=(.*)$", EXAMPLE.read_text(encoding="utf-8"), re.MULTILINE))
+    unset = {name: None for name in alone.env if name.startswith("PENSTOCK_PROVIDERS__")}
+    worker = alone.using(**unset, **shipped).start("worker", "--role", "ai")
+    worker.wait_for("Waiting to be stopped.")
+    assert "PENSTOCK_PROVIDERS__<NAME>__API_KEY" in worker.output
+    assert len(worker.output.splitlines()) == 1
+    assert worker.process.poll() is None
+    os.kill(worker.process.pid, end)
+    assert worker.wait() == 0
+
+
+class Flower:
+    """Flower's HTTP API."""
+
+    def __init__(self, process: Running, port: int) -> None:
+        self._process = process
+        self._url = f"http://127.0.0.1:{port}/api"
+
+    def get(self, path: str) -> dict[str, Any]:
+        """What it answers; nothing while it starts."""
+        assert self._process.process.poll() is None, self._process.output
+        try:
+            with urllib.request.urlopen(f"{self._url}/{path}", timeout=10) as answer:
+                return dict(json.load(answer))
+        except OSError:
+            return {}
+
+
+@pytest.fixture
+def monitored(alone: Cli) -> Iterator[Cli]:
+    """`penstock up` with events, where one page is one hop."""
+    cli = alone.using(
+        PENSTOCK_WORKER_EVENTS="true", PENSTOCK_PROVIDERS__AI__CONCURRENCY="2", PENSTOCK_DOCUMENTS__QUANTUM_S="0"
+    )
+    up = cli.start("up")
+    up.wait_for("Penstock is up")
+    yield cli
+    up.interrupt()
+    assert up.wait() == 0, up.output
+
+
+@pytest.fixture
+def flower(monitored: Cli) -> Iterator[Flower]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = monitored.using(FLOWER_UNAUTHENTICATED_API="true").start(
+        "flower", f"--port={port}", "--address=127.0.0.1"
+    )
+    found = Flower(process, port)
+    wait_until(lambda: found.get("workers?status=true"), 60, "Flower answers", last=lambda: process.output)
+    yield found
+    process.interrupt()
+    process.wait()
+
+
+def test_flower_shows_living_workers_and_each_hop_as_a_task_of_its_own(
+    monitored: Cli, flower: Flower, provider: ProviderServer
+) -> None:
+    def alive() -> bool:
+        return sorted(name.partition("@")[0] for name, up in flower.get("workers?status=true").items() if up) == [
+            "ai", "control", "cpu",
+        ]  # fmt: skip
+
+    wait_until(alive, 60, "three workers live", last=lambda: flower.get("workers?status=true"))
+    new_pdf(monitored.cwd / "report.pdf", PAGES)
+    assert monitored.run("convert", "report.pdf", "--provider", "ai").code == 0
+    assert len(provider.records) == PAGES
+
+    def hops() -> dict[str, Any]:
+        tasks = flower.get("tasks?limit=1000")
+        return {name: task for name, task in tasks.items() if task["name"] == "documents.lane"}
+
+    def all_ended() -> bool:
+        found = hops()
+        return len(found) >= PAGES and {task["state"] for task in found.values()} == {"SUCCESS"}
+
+    wait_until(all_ended, 30, "each page is a hop that has ended", last=hops)
+    assert len({task["root_id"] for task in hops().values()}) == 1
