@@ -93,7 +93,7 @@ class Driver:
                 return
 
     def run(self, run_id: str, launches: int = 100) -> None:
-        """Everything that is to be done, until the run has ended or waits."""
+        """Everything that is due, until the run has ended or waits."""
         for _ in range(launches):
             due = plan.plan(self.context, run_id)
             if due.sync:

@@ -116,7 +116,7 @@ def test_fallback_whose_breaker_is_open_too_is_left_alone(
     assert batch_rows(driver.context)[0].attempts == 0
 
 
-def test_broken_reply_of_the_provider_may_be_mended_by_the_fallback(
+def test_broken_reply_of_the_provider_may_be_repaired_by_the_fallback(
     driver: Driver, provider: ProviderServer, other: ProviderServer
 ) -> None:
     add_songs(driver.context, 10)

@@ -99,14 +99,14 @@ def test_failed_repair_loses_no_valid_answer_of_either_reply(driver: Driver, pro
     provider.script.answer = lambda r: broken(r, "Song 3", "Song 7") if len(songs.asked(r)) > 2 else broken(r, "Song 7")
     add_songs(driver.context, 10)
     driver.run(driver.start())
-    # Song 7 alone goes back, and fails when its own reply and repair are no use; the other nine were paid for once.
+    # Song 7 alone goes back, and fails when its own reply and repair are useless; the other nine were paid for once.
     assert [[s["title"] for s in songs.asked(r)] for r in provider.records if r.path == CHAT][1:] == [
         ["Song 3", "Song 7"], *[["Song 7"]] * 2,
     ]  # fmt: skip
     assert states(driver.context) == {f"Song {n}": "FAILED" if n == 7 else "COMPLETED" for n in range(1, 11)}
     first = batch_rows(driver.context)[0]
     assert (first.status, first.saved, first.left_out) == ("COMPLETED", 9, 1)
-    assert "--- after a repair" in first.reply, "both replies that were no use are kept"
+    assert "--- after a repair" in first.reply, "both useless replies are kept"
 
 
 def test_reply_that_is_cut_keeps_what_came_before_the_cut(driver: Driver, provider: ProviderServer) -> None:
