@@ -1,4 +1,4 @@
-"""Characters that fonts of TeX set in pieces or name wrongly, put right in a page's text.
+"""Repairs characters that TeX's fonts set in pieces or name wrongly: accents over letters, and ligatures.
 
 Positions in the text stay those of PDFium's characters: what goes away becomes `GONE`, which words leave out.
 """
@@ -6,6 +6,7 @@ Positions in the text stay those of PDFium's characters: what goes away becomes 
 import ctypes
 import re
 import unicodedata
+from itertools import islice
 from typing import Any, NamedTuple
 
 import pypdfium2.raw as pdfium_c
@@ -35,35 +36,22 @@ class _Box(NamedTuple):
 
 
 def repair(handle: Any, text: str) -> str:
-    """The text, as long as before, with letters and the marks drawn over them as one, and ligatures that were lost."""
-    return _composed(handle, _with_ligatures(text))
-
-
-def _with_ligatures(text: str) -> str:
-    """Fonts that say a carriage return's sign for "ff" have nothing for "ffi" and "ffl", which comes before vowels."""
-    if "\u21b5" not in text:
-        return text
-    text = _FF.sub("\ufb00", text)
-    if "\ufb00" not in text:
-        return text
-    return _FFI.sub(lambda found: "\ufb04" if text[found.end()] in "aeiouy" else "\ufb03", text)
-
-
-def _composed(handle: Any, text: str) -> str:
-    found = [match.start() for match in _MARK.finditer(text)]
-    if not found:
-        return text
+    """The text, as long as before, with letters and the marks drawn over them as one, and with lost ligatures."""
+    # Fonts that call "ff" a carriage return have no name for "ffi" and "ffl", which comes before vowels.
+    if "\u21b5" in text and "\ufb00" in (text := _FF.sub("\ufb00", text)):
+        plain = text
+        text = _FFI.sub(lambda found: "\ufb04" if plain[found.end()] in "aeiouy" else "\ufb03", plain)
     characters = list(text)
-    for index in found[:_MAX_MARKS]:
-        _compose(handle, characters, index)
+    for mark in islice(_MARK.finditer(text), _MAX_MARKS):
+        _compose(handle, characters, mark.start())
     return "".join(characters)
 
 
 def _compose(handle: Any, characters: list[str], index: int) -> None:
-    """Puts the mark at `index` on the letter that it overlaps, if there is such a character."""
+    """Put the mark at `index` on the letter that it overlaps, if there is such a character."""
     mark = characters[index]
     if index and not characters[index - 1].isspace() and unicodedata.combining(mark):
-        return  # A combining character behind its letter is as it should be.
+        return  # A combining character after its letter is as it should be.
     box = _box(handle, index)
     if box is None:
         return
@@ -81,7 +69,7 @@ def _compose(handle: Any, characters: list[str], index: int) -> None:
 
 
 def _stands_on(mark: _Box, letter: _Box | None) -> bool:
-    """Whether the mark's middle is above or below the letter, near it."""
+    """Whether the middle of the mark is above or below the letter, and near it."""
     if letter is None:
         return False
     middle, height = (mark.left + mark.right) / 2, letter.top - letter.bottom
@@ -90,7 +78,7 @@ def _stands_on(mark: _Box, letter: _Box | None) -> bool:
 
 
 def _take_away(characters: list[str], index: int, letter: int) -> None:
-    """The mark, and the space that PDFium saw between it and its word."""
+    """Remove the mark, and the space that PDFium saw between it and its word."""
     characters[index] = GONE
     after = characters[index + 1] if index + 1 < len(characters) else " "
     if letter < index and index and characters[index - 1] == " " and (letter == index - 2 or not after.isalnum()):

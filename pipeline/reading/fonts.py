@@ -1,4 +1,4 @@
-"""What PDFium tells of fonts, as styles: asked once for each font and not for each character."""
+"""What PDFium knows about fonts, as styles; asked once per font, not per character."""
 
 import ctypes
 import re
@@ -14,17 +14,17 @@ _MONO = re.compile(r"cour|mono|consol|typewriter|CMTT|inconsolata|menlo|fixed", 
 _REGULAR = re.compile(r"regul|roman|book|light|thin|normal", re.IGNORECASE)
 _FIXED_PITCH, _ITALIC_FLAG, _FORCE_BOLD = 1, 1 << 6, 1 << 18
 _BOLD_WEIGHT = 650
-_STROKED_TOO = 2  # render mode: filled and stroked, which is how programs without a bold font make one
+_FILLED_AND_STROKED = 2  # the render mode in which programs without a bold font make one
 
 
 class Fonts:
-    """Styles of one page's text objects."""
+    """The styles of one page's text objects."""
 
     def __init__(self) -> None:
         self._styles: dict[int, Style] = {}
 
     def style(self, text_object: Any) -> Style:
-        """The style that the text object's font has, or plain text where it has none."""
+        """The style of the text object's font; plain if it has none."""
         font = pdfium_c.FPDFTextObj_GetFont(text_object)
         if not font:
             return Style()
@@ -32,13 +32,16 @@ class Fonts:
         style = self._styles.get(address)
         if style is None:
             style = self._styles[address] = _style(font)
-        if pdfium_c.FPDFTextObj_GetTextRenderMode(text_object) == _STROKED_TOO:
+        if pdfium_c.FPDFTextObj_GetTextRenderMode(text_object) == _FILLED_AND_STROKED:
             return style._replace(bold=True)
         return style
 
 
 def _style(font: Any) -> Style:
-    name = _name(font)
+    buffer = ctypes.create_string_buffer(128)
+    length = pdfium_c.FPDFFont_GetBaseFontName(font, buffer, len(buffer))
+    name = buffer.value.decode("utf-8", "replace") if 0 < length <= len(buffer) else ""
+    name = re.sub(r"^[A-Z]{6}\+", "", name)
     flags = max(0, pdfium_c.FPDFFont_GetFlags(font))
     heavy = pdfium_c.FPDFFont_GetWeight(font) >= _BOLD_WEIGHT and not _REGULAR.search(name)
     return Style(
@@ -47,12 +50,3 @@ def _style(font: Any) -> Style:
         mono=bool(_MONO.search(name)) or bool(flags & _FIXED_PITCH),
         font=re.split(r"[-,]", name)[0],
     )
-
-
-def _name(font: Any) -> str:
-    buffer = ctypes.create_string_buffer(128)
-    length = pdfium_c.FPDFFont_GetBaseFontName(font, buffer, len(buffer))
-    if not 0 < length <= len(buffer):
-        return ""
-    name = buffer.value.decode("utf-8", "replace")
-    return re.sub(r"^[A-Z]{6}\+", "", name)

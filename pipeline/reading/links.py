@@ -1,4 +1,4 @@
-"""Web links of a PDF page, laid on its words."""
+"""The web links of a PDF page, and the words they are on."""
 
 import ctypes
 from collections import defaultdict
@@ -18,7 +18,7 @@ _SCHEMES = frozenset({"http", "https", "mailto", "ftp", "tel"})
 
 
 class Links:
-    """The links of one open page, found by height."""
+    """The links of one open page, indexed by height."""
 
     def __init__(self, page: Page) -> None:
         self._by_height: defaultdict[int, list[tuple[Box, str]]] = defaultdict(list)
@@ -28,17 +28,16 @@ class Links:
                 self._by_height[bucket].append((box, url))
 
     def on(self, words: list[Word]) -> list[Word]:
-        """The words, with links in the styles of those that stand on one."""
+        """The words, with the link in the style of those that are on one."""
         if not self._by_height:
             return words
-        return [self._linked(word) for word in words]
-
-    def _linked(self, word: Word) -> Word:
-        x, y = (word.left + word.right) / 2, (word.top + word.bottom) / 2
-        for box, url in self._by_height.get(int(max(-1e6, min(y, 1e6)) // _BUCKET), ()):
-            if box[0] <= x <= box[2] and box[1] <= y <= box[3]:
-                return word._replace(style=word.style._replace(link=url))
-        return word
+        found = []
+        for word in words:
+            x, y = (word.left + word.right) / 2, (word.top + word.bottom) / 2
+            near = self._by_height.get(int(max(-1e6, min(y, 1e6)) // _BUCKET), ())
+            url = next((url for box, url in near if box[0] <= x <= box[2] and box[1] <= y <= box[3]), "")
+            found.append(word._replace(style=word.style._replace(link=url)) if url else word)
+        return found
 
 
 def _links(page: Page) -> Iterator[tuple[Box, str]]:
@@ -56,7 +55,7 @@ def _links(page: Page) -> Iterator[tuple[Box, str]]:
 
 
 def _url(document: Any, action: Any) -> str:
-    """The address, if it is one that a reader may follow."""
+    """The address, if a reader may follow it; else empty."""
     length = pdfium_c.FPDFAction_GetURIPath(document, action, None, 0)
     if not 1 < length <= _MAX_URL:
         return ""

@@ -1,7 +1,7 @@
-"""Text recognition on this machine, by an engine that is made when the first picture needs it.
+"""Text recognition on this machine. The first picture that needs the engine starts it.
 
-One engine serves a process (about 0.8 GB), one picture at a time. It is made after a fork, never before: its threads
-do not survive one. Its models ship in its wheel, so nothing is downloaded.
+One engine (about 0.8 GB) serves a process, one picture at a time. It must start after a fork, since its threads do not
+survive one. Its models are in its wheel, so nothing is downloaded.
 """
 
 import math
@@ -17,7 +17,7 @@ from pipeline.reading.layout.model import Line
 from pipeline.reading.ocr_engine import MAX_SIDE_PX, Engine
 
 MAX_PIXELS = 6_750_000
-"""Pixels of a picture that are looked at, whoever asks; larger ones are scaled down."""
+"""Larger pictures are scaled down to this many pixels."""
 
 _USUAL_PIXELS = 3_000_000
 _USUAL_DPI = 200
@@ -26,7 +26,7 @@ _MAX_ASPECT = 7  # The engine enlarges the shorter side to 736 pixels: a strip m
 
 
 class _Shared:
-    """The process's engine and the lock around it; both start anew in a forked child."""
+    """The process's engine and its lock; a forked child starts with new ones."""
 
     def __init__(self) -> None:
         self.renew()
@@ -72,25 +72,25 @@ def threads_for(processes: int) -> int:
 
 
 def pixels_at(dpi: int) -> int:
-    """Most pixels of a page that is looked at in this resolution: A4 at 175 dpi, more only where more is chosen.
+    """The most pixels of a page in this resolution: A4 at 175 dpi, more only if `dpi` is more than 200.
 
-    More costs memory and time, and recognises no more of text in common sizes.
+    More pixels cost memory and time, and recognise no more text of common sizes.
     """
     return min(MAX_PIXELS, round(_USUAL_PIXELS * max(1.0, dpi / _USUAL_DPI) ** 2))
 
 
 def bounded(image: Image.Image) -> Image.Image:
-    """The image, or a smaller one that the engine has memory for."""
+    """The image, or a smaller one that the engine has enough memory for."""
     image = shrink(image, MAX_PIXELS)
     if max(image.size) <= MAX_SIDE_PX:
         return image
     scale = MAX_SIDE_PX / max(image.size)
-    # A line one pixel wide stays one: `ImageOps.contain` would make it none.
+    # A line one pixel wide stays one pixel wide: `ImageOps.contain` would make it none.
     return image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
 
 
 def padded(image: Image.Image) -> Image.Image:
-    """The image at the top left of a white one that is no long strip."""
+    """The image, or if it is a long strip, one with white below or beside it."""
     least = math.ceil(max(image.size) / _MAX_ASPECT)
     if min(image.size) >= least:
         return image

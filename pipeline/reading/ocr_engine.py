@@ -1,4 +1,4 @@
-"""RapidOCR in two steps: where text is in a picture, and what it says. Its own order of work knows no turned pages."""
+"""RapidOCR in two steps, where text is in a picture and what it says: on its own it does not read turned pages."""
 
 import logging
 import os
@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
+from pipeline.reading.layout.model import area, around
+
 MAX_SIDE_PX = 4_000
-"""Longest side of a picture that is looked at as it is."""
+"""The longest side of a picture that is not scaled down."""
 
 Point = tuple[float, float]
 Quad = tuple[Point, Point, Point, Point]
-"""Corners in pixels, clockwise. Where text is found: from the top left one; where it is read: from the text's own."""
+"""Corners in pixels, clockwise: from the top left one where text is found, from the text's own where it is read."""
 
 _LEAST_SIDE_PX = 736  # The engine enlarges what is smaller.
 _FEW = 20
@@ -23,14 +25,14 @@ _FILTER = Image.Resampling.LANCZOS
 
 
 class Text(NamedTuple):
-    """What a piece of a picture says, and how sure the engine is of it (0 to 1)."""
+    """What a piece of a picture says, and how sure the engine is (0 to 1)."""
 
     text: str
     score: float
 
 
 class Engine:
-    """A loaded engine: about 0.8 GB. It raises types of its own, of OpenCV, of onnxruntime and of NumPy."""
+    """A loaded engine: about 0.8 GB. It raises its own exceptions and those of OpenCV, onnxruntime and NumPy."""
 
     def __init__(self, threads: int) -> None:
         from rapidocr import RapidOCR  # noqa: PLC0415  (0.5 GB that pages with a text layer do not need)
@@ -38,7 +40,7 @@ class Engine:
         self._engine: Any = RapidOCR(
             params={
                 "Global.log_level": "error",
-                "Global.use_cls": False,  # It turns lines that are upright.
+                "Global.use_cls": False,  # It would turn lines that are upright.
                 "Global.max_side_len": MAX_SIDE_PX,
                 "EngineConfig.onnxruntime.intra_op_num_threads": max(1, min(threads, os.cpu_count() or 1)),
                 "EngineConfig.onnxruntime.inter_op_num_threads": 1,
@@ -49,9 +51,9 @@ class Engine:
     def look(self, image: Image.Image) -> "Look":
         """Find the text in an RGB image.
 
-        Single words on a page that is white otherwise are overlooked (2 of 3 lines at 200 dpi) unless they are small
-        or fill the picture: where little is found, half the size is looked at as well, and where nothing is found,
-        what is not white. On full pages that found no text but icons.
+        The engine overlooks single words on an otherwise white page (2 of 3 lines at 200 dpi) unless they are small or
+        fill the picture. So if it finds little, it looks at half the size, too, and if it finds nothing, at what is not
+        white. On full pages, that found icons but no more text.
         """
         quads = self._find(image, (0, 0, *image.size), 1.0)
         share = max(0.5, _LEAST_SIDE_PX / min(image.size))
@@ -63,12 +65,16 @@ class Engine:
         return Look(self._engine, self._engine.load_img(image), quads)
 
     def _find(self, image: Image.Image, box: tuple[int, int, int, int], share: float) -> list[Quad]:
-        """Places of text in a part of the image that is looked at in this share of its size."""
+        """Places of text in a part of the image, looked at in this share of its size."""
         part = image.resize((round((box[2] - box[0]) * share), round((box[3] - box[1]) * share)), _FILTER, box)
         boxes = self._engine(self._engine.load_img(part), use_det=True, use_cls=False, use_rec=False).boxes
         across, down = (box[2] - box[0]) / part.width, (box[3] - box[1]) / part.height
         found = [] if boxes is None else boxes.tolist()
-        return [_quad([(box[0] + x * across, box[1] + y * down) for x, y in corners]) for corners in found]
+        quads = []
+        for corners in found:
+            a, b, c, d = ((float(box[0] + x * across), float(box[1] + y * down)) for x, y in corners)
+            quads.append((a, b, c, d))
+        return quads
 
 
 class Look:
@@ -90,13 +96,8 @@ class Look:
         return [Text(str(text), float(score)) for text, score in zip(found.txts, found.scores, strict=True)]
 
 
-def _quad(corners: Sequence[Sequence[float]]) -> Quad:
-    a, b, c, d = ((float(x), float(y)) for x, y in corners)
-    return (a, b, c, d)
-
-
 def _ink(image: Image.Image) -> tuple[int, int, int, int] | None:
-    """The box of what is dark, with some air; None where there is nothing, or it takes up most of the image."""
+    """The box of what is dark, with a margin; None if there is nothing, or if it takes up most of the image."""
     dark = image.convert("L").point(lambda value: 255 if value < _DARK else 0).getbbox()
     if dark is None or (dark[2] - dark[0]) * (dark[3] - dark[1]) > 0.5 * image.width * image.height:
         return None
@@ -111,12 +112,7 @@ def _ink(image: Image.Image) -> tuple[int, int, int, int] | None:
 
 def _overlap(a: Quad, b: Quad) -> bool:
     """Whether the boxes around them share a fifth of the smaller one."""
-    shared = 1.0
-    sides = []
-    for axis in (0, 1):
-        low_a, high_a = min(p[axis] for p in a), max(p[axis] for p in a)
-        low_b, high_b = min(p[axis] for p in b), max(p[axis] for p in b)
-        shared *= max(0.0, min(high_a, high_b) - max(low_a, low_b))
-        sides.append((high_a - low_a, high_b - low_b))
-    area = min(sides[0][0] * sides[1][0], sides[0][1] * sides[1][1])
-    return shared > 0.2 * area
+    box_a, box_b = (around((x, y, x, y) for x, y in quad) for quad in (a, b))
+    left, top = max(box_a[0], box_b[0]), max(box_a[1], box_b[1])
+    shared = (left, top, min(box_a[2], box_b[2]), min(box_a[3], box_b[3]))
+    return area(shared) > 0.2 * min(area(box_a), area(box_b))

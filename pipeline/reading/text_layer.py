@@ -1,7 +1,7 @@
-"""The text layer of a PDF page as lines of styled words, and how far that text can be trusted.
+"""The text layer of a PDF page as lines of styled words, and how far to trust it.
 
-PDFium's text is read in one call for the page. Boxes are asked for once or twice a word, and styles once a text
-object: a loop over characters is only run through words that are set in several pieces.
+The page's text is read in one call. PDFium is asked for boxes once or twice per word and for styles once per text
+object; only words that are set in several pieces are read character by character.
 """
 
 import ctypes
@@ -21,10 +21,10 @@ from pipeline.reading.pdfium import Page
 from pipeline.reading.words import Glyphs, Word
 
 MIN_QUALITY = 0.7
-"""Share of readable characters below which a text layer is thrown away in favour of OCR."""
+"""Share of readable characters below which OCR replaces a text layer."""
 
 MAX_CHARACTERS = 1_000_000
-"""Characters of a page, above which its text layer is not read."""
+"""The text layer of a page with more characters is not read."""
 
 _HYPHENS = frozenset("\x02\ufffe")  # What PDFium puts in place of a hyphen and the line break after it.
 _LINE = re.compile(r"[^\r\n\x02\ufffe]+")
@@ -38,7 +38,7 @@ _UNREADABLE = re.compile(
 
 
 class TextLayer(NamedTuple):
-    """What a page's text layer holds. `characters` counts all but white space; `quality` is 0 to 1."""
+    """A page's text layer. `characters` counts all but white space; `quality` is 0 to 1."""
 
     lines: list[Line]
     characters: int
@@ -53,7 +53,7 @@ _NOTHING = TextLayer([], 0, 0.0)
 
 
 def read(page: Page, until: float = math.inf) -> TextLayer:
-    """The text layer of an open page; an empty one where it is longer than can be read `until` (monotonic time)."""
+    """The text layer of an open page; an empty one if it cannot be read `until` then (monotonic time)."""
     with page.text_page() as handle:
         if pdfium_c.FPDFText_CountChars(handle) > MAX_CHARACTERS:
             return _NOTHING
@@ -73,25 +73,25 @@ def read(page: Page, until: float = math.inf) -> TextLayer:
 
 
 def readable_share(text: str) -> float:
-    """Share (0 to 1) of the characters, white space aside, that are neither private, replaced nor control ones."""
+    """Share (0 to 1) of the characters, without white space, that are not private, replaced or control ones."""
     visible = "".join(text.split())
     return 1 - len(_UNREADABLE.findall(visible)) / len(visible) if visible else 0.0
 
 
 def _text(handle: Any) -> str:
-    """The page's text, with one character for each of PDFium's, so that positions in both are the same."""
+    """The page's text, one character for each of PDFium's, so that positions are the same in both."""
     count = max(0, pdfium_c.FPDFText_CountChars(handle))
     buffer = (ctypes.c_ushort * (count + 1))()
     written = pdfium_c.FPDFText_GetText(handle, 0, count, buffer) - 1
     text = bytes(buffer)[: max(0, written) * 2].decode("utf-16-le", "surrogatepass")
     if len(text) == count:
         return diacritics.repair(handle, _without_false_hyphens(handle, text))
-    # Characters beyond the basic plane, or ones that PDFium leaves out of its text, shift positions.
+    # Characters beyond the basic plane, and ones that PDFium leaves out of its text, shift positions.
     return "".join(chr(min(pdfium_c.FPDFText_GetUnicode(handle, index), 0x10FFFF)) for index in range(count))
 
 
 def _without_false_hyphens(handle: Any, text: str) -> str:
-    """The text without glyphs that have no character, and so look like the mark of a hyphen at a line's end."""
+    """The text without glyphs that have no character, which look like the mark of a hyphen at a line's end."""
     count = len(text)
 
     def checked(found: re.Match[str]) -> str:
@@ -101,7 +101,7 @@ def _without_false_hyphens(handle: Any, text: str) -> str:
 
 
 def _breaks_line(handle: Any, index: int, count: int) -> bool:
-    """Whether the characters before and after one stand on different lines."""
+    """Whether the characters before and after this one are on different lines."""
     if not 0 < index < count - 1:
         return True
     x, before, after = ctypes.c_double(), ctypes.c_double(), ctypes.c_double()
@@ -119,7 +119,8 @@ def _mapped_share(handle: Any, count: int) -> float:
 
 
 def _lines(text: str, glyphs: Glyphs, links: Links) -> Iterator[Line]:
-    """PDFium's lines, cut where words stand apart: what it has on one baseline may belong to several columns."""
+    """PDFium's lines, cut at wide gaps: what is on one baseline may belong to several columns."""
+    width, height = glyphs.page.size
     before: Word | None = None
     for match in _LINE.finditer(text):
         found = [
@@ -127,7 +128,8 @@ def _lines(text: str, glyphs: Glyphs, links: Links) -> Iterator[Line]:
             for word in _WORD.finditer(text, match.start(), match.end())
             for part in glyphs.word(text, word.start(), word.end(), before)
         ]
-        found = [word for word in found if _is_on_page(word, glyphs.page)]
+        # Marks for the printer's knife are outside of the visible part of the page.
+        found = [w for w in found if w.right >= 0 and w.left <= width and w.bottom >= 0 and w.top <= height]
         if not found:
             continue
         before = found[-1]
@@ -137,12 +139,6 @@ def _lines(text: str, glyphs: Glyphs, links: Links) -> Iterator[Line]:
             line = words.as_line(piece, SOFT_HYPHEN if hyphenated and number == len(pieces) else "")
             if line.text:
                 yield line
-
-
-def _is_on_page(word: Word, page: Page) -> bool:
-    """Whether some of the word is in the visible part of the page; marks for the printer's knife are not."""
-    width, height = page.size
-    return word.right >= 0 and word.left <= width and word.bottom >= 0 and word.top <= height
 
 
 def _without_repeats(lines: list[Line]) -> list[Line]:

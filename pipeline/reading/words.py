@@ -1,4 +1,4 @@
-"""Words of a PDF's text layer with their places and styles, and lines made of them."""
+"""The words of a PDF's text layer with their places and styles, and the lines made of them."""
 
 import ctypes
 import math
@@ -15,18 +15,18 @@ from pipeline.reading.layout.model import PLAIN, Line, Span, Style
 from pipeline.reading.pdfium import Page
 
 _ASCENT, _DESCENT = 0.75, 0.25  # of the font's size: a font's own figures may be anything
-_GAP = 1.2  # text sizes between two words, from which they are separate pieces
+_GAP = 1.2  # text sizes between two words, from which on they are separate pieces
 _DROPPED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
 _LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
 
 _object_address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(
     ctypes.cast(pdfium_c.FPDFText_GetTextObject, ctypes.c_void_p).value or 0
 )
-"""`FPDFText_GetTextObject` with plain numbers, which compare and hash quickly."""
+"""`FPDFText_GetTextObject` in plain numbers, which compare and hash quickly."""
 
 
 class Word(NamedTuple):
-    """A word, or the part of one in one style. `baseline` is where it stands across its own direction."""
+    """A word, or the part of one in one style; `spaced`: a space comes before it."""
 
     text: str
     left: float
@@ -41,22 +41,24 @@ class Word(NamedTuple):
     @property
     def start(self) -> float:
         """Where it starts along its own direction."""
-        if self.angle == 0:
-            return self.left
-        return {0: self.left, 90: self.top, 180: -self.right, 270: -self.bottom}.get(self.angle, self.left)
+        return (
+            {90: self.top, 180: -self.right, 270: -self.bottom}.get(self.angle, self.left) if self.angle else self.left
+        )
 
     @property
     def end(self) -> float:
-        if self.angle == 0:
-            return self.right
-        return {0: self.right, 90: self.bottom, 180: -self.left, 270: -self.top}.get(self.angle, self.right)
+        return (
+            {90: self.bottom, 180: -self.left, 270: -self.top}.get(self.angle, self.right) if self.angle else self.right
+        )
 
     @property
     def foot(self) -> float:
-        """Where it ends below its own baseline; grows in the direction of the next line."""
-        if self.angle == 0:
-            return self.bottom
-        return {0: self.bottom, 90: -self.left, 180: -self.top, 270: self.right}.get(self.angle, self.bottom)
+        """Where it ends below its own baseline; grows towards the next line."""
+        return (
+            {90: -self.left, 180: -self.top, 270: self.right}.get(self.angle, self.bottom)
+            if self.angle
+            else self.bottom
+        )
 
 
 class _Setting(NamedTuple):
@@ -65,6 +67,10 @@ class _Setting(NamedTuple):
     style: Style
     size: float
     angle: int
+
+    def is_like(self, other: "_Setting") -> bool:
+        near = abs(self.size - other.size) < 0.1 * max(self.size, other.size)
+        return near and self.style == other.style and self.angle == other.angle
 
 
 class Glyphs:
@@ -91,7 +97,7 @@ class Glyphs:
         for index in range(start + 1, end + 1):
             address = _object_address(self._address, index) if index < end else 0
             other = self._setting(address, index) if index < end else None
-            if other is None or not (other is setting or _alike(other, setting)):
+            if other is None or not (other is setting or other.is_like(setting)):
                 made = self._part(text, begin, index, _object_address(self._address, begin), before)
                 if made:
                     parts.append(made._replace(spaced=begin == start))
@@ -111,12 +117,12 @@ class Glyphs:
         if right <= left and bottom <= top:
             if before is None:
                 return Word(clean, left, top, right, bottom, setting.size, setting.style, setting.angle, spaced=True)
-            # Glyphs without an extent still have text: it goes where the text before it was.
+            # Glyphs without an extent still have text: put it where the text before it is.
             return before._replace(text=clean, spaced=True)
-        if setting.angle == 0:
-            baseline = self._baseline(start)
-            if baseline is not None:
-                top, bottom = baseline - _ASCENT * setting.size, baseline + _DESCENT * setting.size
+        x, y = self._sides[:2]
+        if setting.angle == 0 and pdfium_c.FPDFText_GetCharOrigin(self._handle, start, x, y):
+            baseline = self.page.displayed(x.value, y.value, x.value, y.value)[1]
+            top, bottom = baseline - _ASCENT * setting.size, baseline + _DESCENT * setting.size
         return Word(clean, left, top, right, bottom, setting.size, setting.style, setting.angle, spaced=True)
 
     def _setting(self, address: int | None, index: int) -> _Setting:
@@ -140,7 +146,7 @@ class Glyphs:
         return _Setting(style, self._size(index, math.hypot(matrix.c, matrix.d)), -1 if aslant else turned % 360)
 
     def _size(self, index: int, scale: float) -> float:
-        """The font's size as displayed; where that cannot be (fonts made of pictures), from a glyph's own height."""
+        """The font's size as displayed; if that cannot be right (fonts made of pictures), from a glyph's height."""
         size = float(pdfium_c.FPDFText_GetFontSize(self._handle, index)) * scale
         left, right, bottom, top = self._sides
         if not pdfium_c.FPDFText_GetCharBox(self._handle, index, left, right, bottom, top):
@@ -150,12 +156,6 @@ class Glyphs:
             return size
         return max(extent / 0.7, 1.0)
 
-    def _baseline(self, index: int) -> float | None:
-        x, y = self._sides[:2]
-        if not pdfium_c.FPDFText_GetCharOrigin(self._handle, index, x, y):
-            return None
-        return self.page.displayed(x.value, y.value, x.value, y.value)[1]
-
     def _loose(self, index: int) -> tuple[float, float, float, float]:
         rect = self._rect
         if not pdfium_c.FPDFText_GetLooseCharBox(self._handle, index, rect):
@@ -163,18 +163,14 @@ class Glyphs:
         return self.page.displayed(rect.left, rect.bottom, rect.right, rect.top)
 
 
-def _alike(a: _Setting, b: _Setting) -> bool:
-    return a.style == b.style and a.angle == b.angle and abs(a.size - b.size) < 0.1 * max(a.size, b.size)
-
-
 def pieces(words: Sequence[Word]) -> list[list[Word]]:
-    """The words of one line, cut at wide gaps and where they are turned or stand on another line."""
+    """The words of one line, cut at wide gaps and where they turn or change to another line."""
     found = [[words[0]]]
     for before, word in pairwise(words):
         size = max(before.size, word.size)
         gap = word.start - before.end
         apart = gap > _GAP * size or word.end < before.start - _GAP * size or word.angle != before.angle
-        # The next line's raised figure may stand no lower than this line.
+        # A raised figure of the next line may be no lower than this line.
         goes_back = word.start < before.end - 2 * size and abs(word.foot - before.foot) > 0.25 * size
         if apart or goes_back or abs(word.foot - before.foot) > 0.8 * size:
             found.append([])
@@ -183,8 +179,11 @@ def pieces(words: Sequence[Word]) -> list[list[Word]]:
 
 
 def as_line(words: Sequence[Word], ending: str = "") -> Line:
-    """The words as a line, with what is raised or lowered marked; `ending` is put after the last word."""
-    size = _main_size(words)
+    """The words as a line, with raised and lowered ones marked; `ending` follows the last word."""
+    sizes: Counter[float] = Counter()
+    for word in words:
+        sizes[word.size] += len(word.text)
+    size = max(sizes, key=lambda size: (sizes[size], size))
     main = [word for word in words if word.size == size]
     foot = main[0].foot
     spans = [_span(word, size, foot) for word in words]
@@ -199,20 +198,10 @@ def as_line(words: Sequence[Word], ending: str = "") -> Line:
     return Line(text, left, top, right, bottom, size, tuple(spans), main[0].angle)
 
 
-def _main_size(words: Sequence[Word]) -> float:
-    size = words[0].size
-    if all(word.size == size for word in words):
-        return size
-    sizes: Counter[float] = Counter()
-    for word in words:
-        sizes[word.size] += len(word.text)
-    return max(sizes, key=lambda size: (sizes[size], size))
-
-
 def _span(word: Word, size: float, foot: float) -> Span:
     style = word.style
     if word.size < 0.85 * size:
-        # The foot of a smaller word on the same baseline is higher already.
+        # A smaller word on the same baseline ends higher already.
         rise = foot - word.foot - _DESCENT * (size - word.size)
         if rise > 0.12 * size:
             style = style._replace(shift=1)

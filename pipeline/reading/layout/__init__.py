@@ -65,8 +65,8 @@ def convert(
     # Text that runs up a margin would cut through the lines beside it: it comes after what most of the page is.
     for angle in sorted(by_angle, key=lambda angle: -_weight(by_angle[angle], angle)):
         part = replace(content, lines=tuple(by_angle[angle]))
-        blocks = _level_blocks(rotation.level(part, angle), known if not found else _without_headings(known))
-        found += rotation.back(blocks, angle, content)
+        blocks = _level_blocks(rotation.upright(part, angle), known if not found else _without_headings(known))
+        found += rotation.restored(blocks, angle, content)
     return found + [Picture(box) for box in content.pictures]
 
 
@@ -87,7 +87,7 @@ def cleaned(content: PageContent, document: DocumentProfile | None = None) -> Pa
             lines.append(Line(line.text, 0.0, content.height, 0.0, content.height, 1.0, (), -1))
             continue
         placed = _with_sides_in_order(line)
-        upright = placed.angle == 0 and rotation.upright(placed)
+        upright = placed.angle == 0 and rotation.is_vertical(placed)
         lines.append(placed._replace(angle=-1) if upright else placed)
     return replace(content, lines=tuple(compounds.kept(lines, document.written if document else frozenset())))
 

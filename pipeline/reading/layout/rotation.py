@@ -1,4 +1,4 @@
-"""Turned text as if it ran across the page, and blocks turned back."""
+"""Turned text made upright, and the blocks found in it put back in their places."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,19 +8,19 @@ from pipeline.reading.layout.model import Block, Box, Line, PageContent, Rule
 _FAR_AWAY = 1e7  # in any unit: damaged files place text anywhere
 
 
-def upright(line: Line) -> bool:
+def is_vertical(line: Line) -> bool:
     """Whether the text seems to run up or down the page, though its source does not say so."""
     height = line.bottom - line.top
     return len(line.text) > 1 and height > 2.5 * line.size and height > line.right - line.left
 
 
 def is_placed(line: Line) -> bool:
-    """Whether the line has a place that a page can have; False for NaN too."""
+    """Whether the line is in a place that a page can have; False for NaN, too."""
     return all(abs(value) < _FAR_AWAY for value in line[1:6])
 
 
 def turn_box(box: Box, angle: int, width: float, height: float) -> Box:
-    """The box on a page of this size after the page was turned anticlockwise by the angle."""
+    """The box on a page of this size after turning the page anticlockwise by the angle."""
     left, top, right, bottom = box
     if angle == 90:
         return (top, width - right, bottom, width - left)
@@ -31,8 +31,8 @@ def turn_box(box: Box, angle: int, width: float, height: float) -> Box:
     return box
 
 
-def level(content: PageContent, angle: int) -> PageContent:
-    """The page with text turned by `angle` running across."""
+def upright(content: PageContent, angle: int) -> PageContent:
+    """The page turned so that text with this angle is upright."""
     if angle not in {90, 180, 270}:
         return content
     size = content.width, content.height
@@ -48,7 +48,7 @@ def level(content: PageContent, angle: int) -> PageContent:
 
 
 def _turned(line: Line, angle: int, width: float, height: float) -> Line:
-    """The line with its box turned; its words share it by their lengths, for along it their places are not known."""
+    """The line with its box turned. Its words share the box by their lengths: their places along it are not known."""
     left, top, right, bottom = turn_box(line.box, angle, width, height)
     each = (right - left) / max(len(line.text), 1)
     spans, at = [], left
@@ -59,8 +59,8 @@ def _turned(line: Line, angle: int, width: float, height: float) -> Line:
     return line._replace(left=left, top=top, right=right, bottom=bottom, spans=tuple(spans), angle=0)
 
 
-def back(blocks: Sequence[Block], angle: int, content: PageContent) -> list[Block]:
-    """Blocks found on the turned page, where they are on the page itself."""
+def restored(blocks: Sequence[Block], angle: int, content: PageContent) -> list[Block]:
+    """Blocks found on the page that `upright` turned, where they are on the page itself."""
     if angle not in {90, 180, 270}:
         return list(blocks)
     size = (content.width, content.height) if angle == 180 else (content.height, content.width)

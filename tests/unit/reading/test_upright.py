@@ -105,7 +105,7 @@ def test_text_up_the_margin_is_read_on_turned_pages_too(turn, own):
 def test_the_page_is_turned_with_all_that_is_on_it(turn):
     content = PageContent(600, 800, (Line("a title", 100, 50, 300, 70, 15), Line("x", 10, 700, 20, 710, 8)))
     ruled = PageContent(600, 800, content.lines, (Rule(0, 10, 600, 10),), ((0, 0, 50, 60),), ((5, 6, 70, 80),))
-    wrong = orientation.rotation.level(ruled, (360 - turn) % 360)
+    wrong = orientation.rotation.upright(ruled, (360 - turn) % 360)
     lines = tuple(line._replace(angle=turn) for line in wrong.lines)
     level, angle = orientation.upright(
         PageContent(wrong.width, wrong.height, lines, wrong.rules, wrong.fills, wrong.pictures)
