@@ -1,13 +1,13 @@
-"""The breaker of a provider's capability: pybreaker keeps state and count in Redis, the gates keep the time.
+"""The breaker of a provider's capability: pybreaker keeps its state and failures in Redis, the gates keep its time.
 
-Outcomes are recorded after the call, never around it: pybreaker holds a lock for the length of what it calls, and
-lets every process through when half-open. The one probe of a half-open breaker is a lease in the gate.
+Calls are not made through pybreaker, which would hold a lock for their length, and lets every process through when
+half-open. It is told their outcomes afterwards; the one probe of a half-open breaker is a lease in the gate.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import pybreaker
 from redis import Redis
@@ -17,7 +17,9 @@ from pipeline.engine.gate import breaker_key
 from pipeline.engine.leases import script
 
 RATE_LIMIT_S = 120.0
-"""Pause after a rate limit that names none. Source 002, sections 2.B and 7."""
+"""The pause after a rate limit that names none. Source 002, sections 2.B and 7."""
+_NEVER_S = 10**9
+"""pybreaker must not half-open by itself after its time-out: the gates keep the time."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,13 @@ class BreakerPolicy:
     fail_max: int = 5
     """Transient failures in a row that open it."""
     cool_down_s: float = 15.0
-    """The first pause after such failures; each further one is twice as long."""
+    """The first pause after them; each further one is twice as long."""
     longest_s: float = 900.0
 
 
 @dataclass(frozen=True)
 class BreakerState:
-    """`closed`, `open` or `half-open`. `left_s`: until it lets a probe through, if open."""
+    """`state` is `closed`, `open` or `half-open`. `left_s`: how long an open one lets no probe through."""
 
     name: str
     state: str
@@ -43,7 +45,7 @@ class BreakerState:
 
 
 class Breaker:
-    """The breaker of one provider's capability, such as `openai:vision`, fleet-wide."""
+    """The breaker of one provider's capability, such as `openai:vision`, shared by the fleet."""
 
     def __init__(self, redis: "Redis", name: str, policy: BreakerPolicy) -> None:
         self.name = name
@@ -53,22 +55,21 @@ class Breaker:
         self._storage = pybreaker.CircuitRedisStorage(
             pybreaker.STATE_CLOSED, cast("Any", _Bytes(redis)), namespace=f"penstock:{{gates}}:{name}"
         )
-        # The time-out is ours: pybreaker must never half-open by itself.
         self._breaker = pybreaker.CircuitBreaker(
-            fail_max=policy.fail_max, reset_timeout=10**9, state_storage=self._storage, name=name
+            fail_max=policy.fail_max, reset_timeout=_NEVER_S, state_storage=self._storage, name=name
         )
 
     def succeeded(self) -> bool:
-        """A call went well (or was refused for its own fault: the provider is there). True if that closed it."""
+        """Record a call that succeeded, or failed for its own fault: the provider works. True if that closed it."""
         if self._storage.state == pybreaker.STATE_CLOSED:
             if self._storage.counter:
-                self._breaker.call(lambda: None)
+                self._record(None)
             return False
-        # A call that was under way when the breaker opened says nothing of how the provider is now.
+        # A call that was under way when the breaker opened tells nothing of the provider's state now.
         return self.look().state == "half-open" and self.close()
 
     def failed(self, error: UnitError, quota_reset: Callable[[datetime], datetime]) -> float:
-        """Record a failed call: seconds for which the breaker is open because of it, 0 if it stays as it was."""
+        """Record a failed call; for how many seconds that opened the breaker, 0 if not at all."""
         match error.kind:
             case ErrorKind.RATE_LIMITED:
                 return self._opened(error.retry_after_s or RATE_LIMIT_S, "rate limit")
@@ -76,33 +77,38 @@ class Breaker:
                 now = datetime.now(UTC)
                 wait_s = error.retry_after_s or (quota_reset(now) - now).total_seconds()
                 return self._opened(wait_s, "daily quota")
+            case ErrorKind.TRANSIENT if self._storage.state != pybreaker.STATE_CLOSED:
+                # The probe of a half-open breaker failed, or a call that was under way when it opened.
+                return self._opened(0.0, f"still failing: {error.code or error.kind}")
             case ErrorKind.TRANSIENT:
-                return self._count(error)
+                try:
+                    self._record(error)
+                except pybreaker.CircuitBreakerError:
+                    return self._opened(0.0, f"{self._policy.fail_max} failures in a row: {error.code or error.kind}")
+                except UnitError:
+                    return 0.0
             case _:
                 self.succeeded()
-                return 0.0
+        return 0.0
 
-    def _count(self, error: UnitError) -> float:
-        if self._storage.state != pybreaker.STATE_CLOSED:
-            # The probe of a half-open breaker failed, or a call that was under way when it opened.
-            return self._opened(0.0, f"still failing: {error.code or error.kind}")
+    def _record(self, error: UnitError | None) -> None:
+        """Tell pybreaker the outcome of a call that has ended: calling something with that outcome is its only way.
 
-        def fail() -> NoReturn:
-            raise error
+        Raises `error`, or `CircuitBreakerError` if that opens it.
+        """
 
-        try:
-            self._breaker.call(fail)
-        except pybreaker.CircuitBreakerError:
-            return self._opened(0.0, f"{self._policy.fail_max} failures in a row: {error.code or error.kind}")
-        except UnitError:
-            return 0.0
+        def outcome() -> None:
+            if error is not None:
+                raise error
+
+        self._breaker.call(outcome)
 
     def open(self, seconds: float, reason: str) -> float:
-        """Open for `seconds` (0: a growing cool-down); never shortens. Returns the seconds that are left."""
+        """Open for `seconds` (0: a growing cool-down), never for less than before; the seconds that are left."""
         return self._open(seconds, reason)[0]
 
     def _opened(self, seconds: float, reason: str) -> float:
-        """As `open`, but 0 if it was open for as long before."""
+        """Like `open`, but 0 if it was already open for as long."""
         left_s, is_news = self._open(seconds, reason)
         return left_s if is_news else 0.0
 
@@ -115,7 +121,7 @@ class Breaker:
         return int(left_ms) / 1000, bool(is_news)
 
     def close(self) -> bool:
-        """Close it, with its timer: a manual close must not be undone. True if it was not closed."""
+        """Close it and its timer, so that a manual close is not undone. True if it was not closed."""
         was_open = bool(self._redis.delete(self._key))
         if self._storage.state != pybreaker.STATE_CLOSED:
             self._breaker.close()
@@ -123,14 +129,14 @@ class Breaker:
         return was_open
 
     def half_open_if_due(self) -> bool:
-        """What the watchdog does: an open breaker whose time is over becomes half-open. True if it did now."""
+        """Half-open a breaker whose time is over, for the watchdog. True if it did so now."""
         if self._storage.state == pybreaker.STATE_OPEN and self.look().left_s <= 0:
             self._storage.state = pybreaker.STATE_HALF_OPEN
             return True
         return False
 
     def look(self) -> BreakerState:
-        """How it stands. An open one whose time is over is half-open, whoever has noticed."""
+        """Its state. An open one whose time is over is half-open, even before anybody noted that."""
         until, reason = cast("list[str | None]", self._redis.hmget(self._key, "until", "reason"))
         left_s = 0.0
         if until is not None:
@@ -141,7 +147,7 @@ class Breaker:
 
 
 class _Bytes:
-    """The client as pybreaker wants it: its storage decodes by itself."""
+    """A client whose `get` gives bytes: ours decodes replies, and so does pybreaker's storage."""
 
     def __init__(self, redis: "Redis") -> None:
         self._redis = redis

@@ -1,4 +1,4 @@
-"""Fenced claims: a worker takes a unit by one compare-and-set, and commits by another that names the claim."""
+"""Fenced claims: a worker claims a unit by one compare-and-set, and settles it by another that names the claim."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -13,13 +13,13 @@ from pipeline.engine.tables import UtcDateTime
 
 
 def claims_index(table: str) -> Index:
-    """Finds the few rows of a table that somebody holds: sweepers ask every few seconds, and tables grow."""
+    """Finds the few claimed rows of a table: sweepers ask every few seconds, and tables grow."""
     held = text("claim_id IS NOT NULL")
     return Index(f"ix_{table}_claimed", "worker_id", "lease_until", sqlite_where=held, postgresql_where=held)
 
 
 def waits_index(table: str) -> Index:
-    """Finds the few rows of a table that wait for a time."""
+    """Finds the few rows of a table that are due later."""
     waits = text("next_run_at IS NOT NULL")
     return Index(f"ix_{table}_next_run_at", "next_run_at", sqlite_where=waits, postgresql_where=waits)
 
@@ -28,21 +28,21 @@ class ClaimColumns:
     """Columns of a table whose rows can be claimed."""
 
     worker_id: Mapped[str | None] = mapped_column(String(200), index=True)
-    """Who works on the row now: `hostname:pid:nonce`, so that a restarted worker is not taken for its predecessor."""
+    """Who works on the row: `hostname:pid:nonce`, so that a restarted worker is not taken for its predecessor."""
     claim_id: Mapped[str | None] = mapped_column(String(32))
-    """The fence: a result that names another claim is discarded."""
+    """The fence: a result under another claim is discarded."""
     request_id: Mapped[str | None] = mapped_column(String(64), index=True)
-    """The delivery that holds the claim; when its message comes again, it first gives back what it held."""
+    """The delivery that holds the claim. When its message is delivered again, it first releases what it held."""
     lease_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     attempts: Mapped[int] = mapped_column(default=0)
-    """Claims since the last time a user asked for the row; released ones do not count."""
+    """Claims since a user last asked for the row; released ones do not count."""
     next_run_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """Not claimable before; None: at once."""
+    """When the row can be claimed; None: at once."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Who claims: a worker, on behalf of one delivery of a message."""
+    """Who claims: a worker, for one delivery of a message."""
 
     worker_id: str
     request_id: str
@@ -50,7 +50,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to commit a result for what was claimed with it, until `expires_at`."""
+    """The right to settle what was claimed with it, until `expires_at`."""
 
     owner: Owner
     expires_at: datetime
@@ -67,7 +67,7 @@ class Claim:
 
 
 FREE: dict[str, Any] = {"worker_id": None, "request_id": None, "claim_id": None, "lease_until": None}
-"""Column values of a row that nobody holds."""
+"""Column values of an unclaimed row."""
 
 
 def take(
@@ -84,10 +84,10 @@ def take(
 ) -> list[Any]:
     """Claim up to `limit` rows that may take `event` and are due; the rows, in no particular order.
 
-    Two callers never get the same row: the inner SELECT skips rows that another transaction has locked
-    (PostgreSQL), or the whole transaction holds the write lock (SQLite).
+    Two callers never get the same row: the inner SELECT skips rows that another transaction has locked (PostgreSQL), or
+    the transaction holds the only write lock (SQLite).
     """
-    # A CTE, not a subquery: PostgreSQL may run a subquery once for each row, and each run gives `limit` further rows.
+    # A CTE, not a subquery: PostgreSQL may run a subquery once a row, and each run returns `limit` further rows.
     due = (
         select(table.c.id)
         .where(table.c.status.in_(list(machine.sources(event))), is_due(table, now), *where)
@@ -103,7 +103,7 @@ def take(
 
 
 def is_due(table: Table, now: datetime) -> ColumnElement[bool]:
-    """The row need not wait any longer."""
+    """The row may be claimed now."""
     return or_(table.c.next_run_at.is_(None), table.c.next_run_at <= now)
 
 
@@ -113,10 +113,10 @@ def held_by(table: Table, claim: Claim) -> ColumnElement[bool]:
 
 
 def lost(table: Table, now: datetime, absent: set[str]) -> ColumnElement[bool]:
-    """The row is claimed, but its lease ran out or its worker is gone."""
+    """The row is claimed, but its lease expired or its worker is gone."""
     return and_(table.c.claim_id.is_not(None), or_(table.c.lease_until < now, table.c.worker_id.in_(absent)))
 
 
 def new_claim(owner: Owner, now: datetime, lease_s: float) -> Claim:
-    """A claim for `owner` that holds for `lease_s` seconds."""
+    """A claim for `owner` of `lease_s` seconds."""
     return Claim(owner, now + timedelta(seconds=lease_s))

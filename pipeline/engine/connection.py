@@ -1,4 +1,4 @@
-"""Redis clients as Penstock uses them."""
+"""How Penstock connects to Redis."""
 
 from redis import Redis
 from redis.backoff import ExponentialBackoff
@@ -8,7 +8,7 @@ from redis.retry import Retry
 
 
 def connect(url: str) -> "Redis":
-    """A client that gives text, rides over a restart of the server (about 5 s), and never waits for ever."""
+    """A client that returns text, rides over a restart of the server (about 5 s), and never waits for ever."""
     return Redis.from_url(
         url,
         decode_responses=True,

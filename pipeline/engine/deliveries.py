@@ -1,4 +1,4 @@
-"""Deliveries of messages that threads of this process are at: a broker that was away delivers them once more."""
+"""The deliveries that this process is working on: a broker that was unreachable delivers their messages once more."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +8,11 @@ _under_way: set[str] = set()
 
 @contextmanager
 def first(delivery: str) -> Iterator[bool]:
-    """Whether nobody in this process is at this delivery; then it is the caller's until the context ends."""
+    """Whether no other thread of this process works on this delivery; if so, it is the caller's in this context."""
     if delivery in _under_way:
         yield False
         return
-    _under_way.add(delivery)  # one operation: of two threads one may come second, and its claim then finds nothing
+    _under_way.add(delivery)  # not a lock: if two threads get here at once, the second one's claim finds nothing
     try:
         yield True
     finally:

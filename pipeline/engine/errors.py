@@ -1,24 +1,24 @@
-"""What can go wrong with a unit of work, as facts that a decision can be made from."""
+"""What can go wrong with a unit of work, as facts to decide by."""
 
 from enum import StrEnum
 
 
 class ErrorKind(StrEnum):
-    """What an error says about trying again."""
+    """Whether trying again may help."""
 
     PERMANENT = "permanent"
-    """Trying again cannot help: bad input, wrong key, unsupported."""
+    """It cannot: bad input, wrong key, unsupported."""
     TRANSIENT = "transient"
-    """May pass: time-outs, connections, 5xx, a busy database."""
+    """It may: time-outs, connections, 5xx, a busy database."""
     RATE_LIMITED = "rate_limited"
-    """Too many calls for now; the unit itself is sound."""
+    """Too many calls at the moment; the unit is not at fault."""
     QUOTA = "quota"
-    """A longer allowance (a day's, the account's) is used up."""
+    """A longer quota (a day's, the account's) is used up."""
     CANCELLED = "cancelled"
 
 
 class PenstockError(Exception):
-    """Root of all errors that Penstock raises on purpose. The message is fit for a person to read."""
+    """Root of all errors that Penstock raises on purpose. The message is for people."""
 
 
 class UnitError(PenstockError):
@@ -37,7 +37,7 @@ class UnitError(PenstockError):
 
 
 class UserError(PenstockError):
-    """Something the user asked for cannot be done; nothing was changed. `code` is a short stable word."""
+    """What the user asked for cannot be done; nothing was changed. `code` is a short stable word."""
 
     def __init__(self, message: str, *, code: str = "invalid") -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""State changes as a capped Redis Stream that can be replayed from an id. A convenience: the database is the truth."""
+"""State changes as a capped Redis stream that can be replayed from an id. A convenience: the database is the truth."""
 
 from collections.abc import Iterator
 from typing import Any, cast
@@ -13,7 +13,7 @@ MAX_EVENTS = 10_000
 
 
 def publish(redis: "Redis", flow: str, event: str, **fields: str | int) -> None:
-    """Append one event. Lost without harm while Redis is away."""
+    """Append one event. While Redis is unreachable it is lost, without harm."""
     try:
         redis.xadd(STREAM, cast("Any", {"flow": flow, "event": event, **fields}), maxlen=MAX_EVENTS, approximate=True)
     except RedisError as error:
@@ -21,13 +21,13 @@ def publish(redis: "Redis", flow: str, event: str, **fields: str | int) -> None:
 
 
 def last_id(redis: "Redis") -> str:
-    """The id of the newest event, to read on from."""
+    """The id of the newest event, from which to read on."""
     newest = cast("list[tuple[str, Any]]", redis.xrevrange(STREAM, count=1))
     return newest[0][0] if newest else "0-0"
 
 
 def read(redis: "Redis", after: str, block_s: float) -> Iterator[tuple[str, dict[str, str]]]:
-    """Events after the id `after`, oldest first; waits up to `block_s` seconds for the first one."""
+    """Events after the id `after`, oldest first. Waits up to `block_s` seconds for the first one."""
     reply = cast("Any", redis.xread({STREAM: after}, count=1000, block=max(1, int(block_s * 1000))))
     streams = reply.items() if isinstance(reply, dict) else (reply or [])
     for _, entries in streams:

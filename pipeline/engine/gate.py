@@ -1,8 +1,8 @@
-"""The gate before each queue that calls a provider: pauses, breaker, sliding windows and concurrency in one admission.
+"""The gate of a queue that calls a provider: pauses, breaker, sliding windows and concurrency in one admission.
 
-An admission is a reservation. It counts until it is stamped, at the moment of the call, or given back; the windows
-then count stamps. So the provider never sees more than the limit in any window, however late a worker gets to its
-call. All times are the Redis server's.
+An admission is a reservation. It counts until it is given back, or stamped at the moment of the call; the windows then
+count stamps. So the provider never sees more than the limit in any window, however late a worker makes its call. All
+times are the Redis server's.
 """
 
 import time
@@ -18,10 +18,10 @@ from pipeline.engine.leases import script
 MAX_WINDOWS = 4
 _EARLY_TRIES = 10
 RESERVATION_TTL_S = 30.0
-"""How long an admitted message may take until its call; later it is asked for again."""
+"""How long an admitted message may take to its call; after that it must ask again."""
 AHEAD_S = 0.04
-"""From its admission a message takes some time to its call: so much before there is room it is let through. The stamp
-is exact: a call that is early waits for the rest."""
+"""Admit a message this much before room frees up: it takes some time to its call. The stamp is exact: a call that is
+early waits."""
 FOR_EVER = -1
 
 
@@ -43,8 +43,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Admission:
-    """Let through or not. `wait_s`: when to ask again. `reason`: operator, spend,
-    breaker, probe, limit, concurrency, or unready: Redis was emptied and its limits are not back yet."""
+    """A gate's answer. `wait_s`: when to ask again. `reason` of a refusal: operator, spend, breaker, probe, limit,
+    concurrency, or unready: Redis was emptied and its limits are not back yet."""
 
     granted: bool
     wait_s: float
@@ -62,7 +62,7 @@ class WindowState:
 
 @dataclass(frozen=True)
 class ScopeState:
-    """How a scope stands. Times are seconds from now; None: not closed by this; infinity: until further notice."""
+    """The state of a scope. Times are seconds from now; None: not closed by this; infinity: until further notice."""
 
     in_flight: int
     reserved: int
@@ -75,7 +75,7 @@ class ScopeState:
 
 @dataclass(frozen=True)
 class GateState:
-    """How a gate stands: its queue, its provider, and the breaker."""
+    """The state of a gate: its queue's, its provider's, and the breaker's."""
 
     queue: ScopeState
     provider: ScopeState
@@ -84,7 +84,7 @@ class GateState:
 
     @property
     def in_flight(self) -> int:
-        """Messages of the queue that were let through and are not done."""
+        """Messages of the queue that were admitted and are not done."""
         return self.queue.in_flight
 
     @property
@@ -111,7 +111,7 @@ class GateState:
 
 
 class Scope:
-    """Limits and pauses that hold for a queue, or for all queues of a provider."""
+    """Limits and pauses of a queue, or of all queues of a provider."""
 
     def __init__(self, redis: "Redis", name: str) -> None:
         self._redis = redis
@@ -121,7 +121,7 @@ class Scope:
         self.keys += [f"{base}:window{n}" for n in range(1, MAX_WINDOWS + 1)]
 
     def configure(self, windows: Sequence[Window], concurrency: int | None) -> None:
-        """Set the limits; they hold from the next admission on. What was used stays used."""
+        """Set the limits for the next admissions. What was used stays used."""
         fields: dict[str, str | int] = {"ready": 1}
         for n, window in enumerate(windows, 1):
             fields |= {f"limit{n}": window.limit, f"ms{n}": int(window.window_s * 1000), f"unit{n}": window.unit.value}
@@ -133,7 +133,7 @@ class Scope:
         before = dict(zip(units, cast("list[str | None]", self._redis.hmget(self._hash, units)), strict=True))
         with self._redis.pipeline() as pipe:
             for n, unit in enumerate(units, 1):
-                if before[unit] != fields.get(unit):  # tokens are no requests
+                if before[unit] != fields.get(unit):  # tokens are not requests
                     pipe.delete(self.keys[2 + n])
                     pipe.hdel(self._hash, f"total{n}")
             pipe.hset(self._hash, mapping=cast("Any", fields))
@@ -155,10 +155,10 @@ class Scope:
 
 
 class Gate:
-    """The gate of one queue: what holds for it alone (`own`), and for all queues of its provider (`shared`)."""
+    """The gate of one queue: its own limits (`own`), and those of all queues of its provider (`shared`)."""
 
     def __init__(self, redis: "Redis", queue: str, breaker: str, slot_ttl_s: float) -> None:
-        """`breaker`: its name, `provider:capability`; it closes all queues that ask for that."""
+        """`breaker`: its name, `provider:capability`; it closes all queues that use this capability."""
         self.queue = queue
         self._redis = redis
         self._slot_ttl_ms = int(slot_ttl_s * 1000)
@@ -167,13 +167,13 @@ class Gate:
         self._keys = [*self.own.keys, *self.shared.keys, breaker_key(breaker)]
 
     def admit(self, holder: str, cost: int = 1, tokens: int = 0) -> Admission:
-        """Ask for a slot and room in every window. Asking again with the same holder replaces what it has."""
+        """Ask for a slot and room in every window. Asking again replaces what the holder has."""
         return self._ask("gate_admit", holder, cost, tokens)
 
     def stamp(self, holder: str, cost: int = 1, tokens: int = 0) -> Admission:
-        """Say that the call is made now. If it is refused, everything is given back and no call may be made.
+        """Count the call as made now. If it is refused, everything is given back and no call may be made.
 
-        A call that is early waits here, a fraction of a second."""
+        A call that is early waits here for a fraction of a second."""
         for _ in range(_EARLY_TRIES):
             admission = self._ask("gate_stamp", holder, cost, tokens)
             if admission.reason != "early":
@@ -183,7 +183,7 @@ class Gate:
         return replace(admission, reason="limit")
 
     def sent(self, stamp: int, cost: int = 1, tokens: int = 0) -> None:
-        """Say that the request of a stamp has been handed over only now."""
+        """Move a stamp to now: its request was sent only now."""
         self._run("gate_sent", stamp, cost, tokens)
 
     def finish(self, holder: str, extra_tokens: int = 0) -> None:
@@ -191,7 +191,7 @@ class Gate:
         self._run("gate_finish", holder, extra_tokens)
 
     def look(self) -> GateState:
-        """How the gate stands."""
+        """The state of the gate."""
         now, breaker_until, breaker_reason, *scopes = self._run("gate_look")
         half = len(scopes) // 2
 
@@ -225,7 +225,7 @@ class Gate:
 
 
 def provider_scope(redis: "Redis", provider: str) -> Scope:
-    """What holds for all queues of a provider together."""
+    """The limits and pauses of all queues of a provider."""
     return Scope(redis, f"provider:{provider}")
 
 

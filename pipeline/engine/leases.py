@@ -1,4 +1,4 @@
-"""Leases in Redis: a scope has so many, each ends by itself. Server time only, so that clocks need not agree."""
+"""Leases in Redis: a scope has a limited number, and each expires by itself. All times are the server's."""
 
 from functools import lru_cache
 from importlib.resources import files
@@ -9,7 +9,7 @@ from redis import Redis
 
 @lru_cache
 def script(name: str) -> str:
-    """The text of `lua/{name}.lua`: one atomic act."""
+    """The text of `lua/{name}.lua`, one atomic act."""
     return (files("pipeline.engine") / "lua" / f"{name}.lua").read_text()
 
 
@@ -23,17 +23,17 @@ class Leases:
         self._limit = limit
 
     def acquire(self, holder: str, ttl_s: float) -> bool:
-        """Take a lease, or renew the one that `holder` has; False if all are taken."""
+        """Take a lease, or renew the one of `holder`; False if all are taken."""
         acquire = self._redis.register_script(script("lease_acquire"))
         return bool(acquire(keys=[self._key], args=[holder, int(ttl_s * 1000), self._limit]))
 
     def release(self, *holders: str) -> None:
-        """End leases; harmless if they already expired."""
+        """Release leases; harmless if they already expired."""
         if holders:
             self._redis.zrem(self._key, *holders)
 
     def clear(self) -> None:
-        """End all leases of the scope."""
+        """Release all leases of the scope."""
         self._redis.delete(self._key)
 
     def holders(self) -> set[str]:

@@ -10,7 +10,7 @@ MAX_LIMIT = 1_000_000_000
 
 
 def parse_windows(text: str) -> list[Window]:
-    """The windows that a text names, several joined by commas; none for an empty text. Raises `ValueError`."""
+    """The windows in a text, separated by commas; none for an empty text. Raises `ValueError`."""
     parts = [part.strip().lower() for part in text.split(",") if part.strip()]
     if len(parts) > MAX_WINDOWS:
         raise ValueError(f"{len(parts)} limits are too many: a queue has at most {MAX_WINDOWS}")
@@ -20,7 +20,7 @@ def parse_windows(text: str) -> list[Window]:
 def _parse(part: str) -> Window:
     found = _FORM.fullmatch(part)
     if not found or found[4] not in _SECONDS:
-        raise ValueError(f"'{part}' is no limit: write it like 10/s, 500/min, 20000/day or 100000 tokens/min")
+        raise ValueError(f"'{part}' is not a limit: write it like 10/s, 500/min, 20000/day or 100000 tokens/min")
     limit, window_s = int(found[1]), float(found[3] or 1) * _SECONDS[found[4]]
     if not 1 <= limit <= MAX_LIMIT:
         raise ValueError(f"'{part}': the limit must be from 1 to {MAX_LIMIT}; to stop a queue, pause it")

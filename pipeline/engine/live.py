@@ -1,8 +1,8 @@
-"""Settings that can be changed while everything runs: rows of `system_settings`, validated before and after."""
+"""Settings that can be changed while the fleet runs: rows of `system_settings`, validated when written and read."""
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -26,7 +26,7 @@ class SystemSetting(Base):
 
 @dataclass(frozen=True)
 class Live:
-    """A kind of live setting: what it means, how its text is read (raises `ValueError`), and its default."""
+    """A live setting: what it means, how its text is read (raises `ValueError`), and its default."""
 
     help: str
     read: Callable[[str], Any]
@@ -35,7 +35,7 @@ class Live:
 
 @dataclass(frozen=True)
 class Value:
-    """A live setting as it stands. `error`: its row is nonsense, and what was in force before still is."""
+    """A live setting's value. `error`: its row cannot be read, so what was in force still is."""
 
     key: str
     value: Any
@@ -51,7 +51,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         try:
             number = int(text)
         except ValueError:
-            raise ValueError(f"'{text}' is no whole number") from None
+            raise ValueError(f"'{text}' is not a whole number") from None
         if not least <= number <= most:
             raise ValueError(f"{number} is not from {least} to {most}")
         return number
@@ -68,7 +68,7 @@ def amount(text: str) -> float:
 
 
 def windows(text: str) -> str:
-    """Reads limits, and gives them in their shortest form."""
+    """Reads limits; gives their shortest form."""
     return format_windows(parse_windows(text))
 
 
@@ -78,18 +78,17 @@ def stored(session: Session) -> dict[str, str]:
 
 
 def values(session: Session, known: dict[str, Live]) -> list[Value]:
-    """Every known setting as it stands."""
-    rows = stored(session)
-    return [_value(key, live, rows.get(key)) for key, live in known.items()]
-
-
-def _value(key: str, live: Live, row: str | None) -> Value:
-    if row is None:
-        return Value(key, live.default, live.help, is_default=True)
-    try:
-        return Value(key, live.read(str(json.loads(row))), live.help, is_default=False)
-    except ValueError as error:
-        return Value(key, live.default, live.help, is_default=True, error=f"the row holds nonsense: {error}")
+    """The values of all known settings."""
+    rows, found = stored(session), []
+    for key, live in known.items():
+        value = Value(key, live.default, live.help, is_default=True)
+        if key in rows:
+            try:
+                value = replace(value, value=live.read(str(json.loads(rows[key]))), is_default=False)
+            except ValueError as error:
+                value = replace(value, error=f"the row holds nonsense: {error}")
+        found.append(value)
+    return found
 
 
 def change(session: Session, known: dict[str, Live], key: str, text: str, now: datetime) -> Any:
@@ -106,10 +105,10 @@ def change(session: Session, known: dict[str, Live], key: str, text: str, now: d
 
 def put(session: Session, key: str, value: Any, now: datetime) -> None:
     """Write one row."""
-    # Two writers at once must not trip over each other: breakers are remembered by whoever made the call.
+    # An upsert, since several may write at once: whoever makes a call notes its breaker.
     upsert(session, table_of(SystemSetting), [{"key": key, "value": json.dumps(value), "updated_at": now}])
 
 
 def drop(session: Session, key: str) -> None:
-    """Remove one row: the default is in force again."""
+    """Delete one row: the default is in force again."""
     session.execute(delete(SystemSetting).where(SystemSetting.key == key))

@@ -1,4 +1,4 @@
-"""Logs are events with fields; one line each, for people or as JSON. Secrets never get in."""
+"""Logs are events with fields, one line each, for people or as JSON, and without secrets."""
 
 import logging
 import sys
@@ -46,7 +46,7 @@ def configure(level: str, *, as_json: bool) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # A line for every message received and done would bury the ones that name documents and pages.
+    # A line for each message received and done would bury the lines that name documents and pages.
     for chatty in (
         "celery.worker.strategy",
         "celery.app.trace",
@@ -61,9 +61,9 @@ def configure(level: str, *, as_json: bool) -> None:
 
 
 def configure_as_library() -> None:
-    """Hand events to the standard library's logging, for the program that imports us to show or not.
+    """Pass events to the standard library's logging, so that the importing program decides whether to show them.
 
-    Nothing where logging is configured already. Without this, structlog would print on the program's standard output.
+    Does nothing if logging is configured. Otherwise structlog would print to the program's standard output.
     """
     if not structlog.is_configured():
         structlog.configure(

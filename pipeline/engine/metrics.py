@@ -1,4 +1,4 @@
-"""Figures read from where the truth is: rows by state, throughput, failures, queue depths."""
+"""Figures from the source of truth: rows by state, throughput, failures, queue depths."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 @dataclass(frozen=True)
 class Throughput:
-    """Attempts that ended since a moment. Source 001, section 10.2."""
+    """Figures of the attempts since a moment. Source 001, section 10.2."""
 
     finished: int
     failed: int
@@ -27,15 +27,15 @@ class Throughput:
 
 
 def count_by(session: Session, column: ColumnElement[Any], *where: ColumnElement[bool]) -> dict[Any, int]:
-    """How many rows (that match `where`) have which value."""
+    """How many rows that match `where` have which value."""
     counted = session.execute(select(column, func.count()).where(*where).group_by(column))
     return dict(counted.all())
 
 
 def throughput(session: Session, attempts: Table, since: datetime, now: datetime) -> Throughput:
-    """Figures of an attempts ledger (columns `created_at`, `latency_ms`, `status`) from `since` to `now`.
+    """Figures of a ledger of attempts (columns `created_at`, `latency_ms`, `status`) from `since` to `now`.
 
-    The rate is over the time in which there was work, not over an idle hour before it.
+    The rate is that of the time with work, without an idle hour before it.
     """
     ok = attempts.c.status == "completed"
     row = session.execute(
@@ -50,11 +50,11 @@ def throughput(session: Session, attempts: Table, since: datetime, now: datetime
 
 
 PRIORITY_SUFFIXES = ("", *(f"\x06\x16{step}" for step in (3, 6, 9)))
-"""A queue is a list for each of kombu's priority steps."""
+"""A queue is one list for each of kombu's priority steps."""
 
 
 def queue_depths(redis: "Redis", queues: Iterable[str]) -> dict[str, int]:
-    """Messages that wait in each queue, whatever their priority; those under way are not counted."""
+    """Messages waiting in each queue, of any priority; those under way are not counted."""
     names = list(queues)
     with redis.pipeline(transaction=False) as pipe:
         for name in names:

@@ -1,4 +1,4 @@
-"""Which workers are alive. A worker renews a lease; whoever is missed twice in a row is gone."""
+"""Which workers are alive. A worker renews a lease; one that is absent twice in a row is gone."""
 
 from collections.abc import Iterable
 
@@ -17,11 +17,11 @@ class Presence:
         self._leases = Leases(redis, "presence")
 
     def renew(self, worker_id: str, ttl_s: float) -> None:
-        """Say that this worker is alive for the next `ttl_s` seconds."""
+        """Count this worker as alive for the next `ttl_s` seconds."""
         self._leases.acquire(worker_id, ttl_s)
 
     def leave(self, worker_id: str) -> None:
-        """Say that this worker ends."""
+        """Count this worker as gone."""
         self._leases.release(worker_id)
 
     def alive(self) -> set[str]:
@@ -30,7 +30,7 @@ class Presence:
     def missed_twice(self, workers: Iterable[str], within_s: float = 60) -> set[str]:
         """Those of `workers` that are absent now and were absent at the last call, if that was in the last `within_s`.
 
-        Twice, since Redis may just have been emptied: a living worker is back before the next call.
+        Twice, since Redis may just have been emptied: by the next call a living worker is back.
         """
         absent = set(workers) - self.alive()
         before = {str(name) for name in self._redis.smembers(_MISSED_KEY)}

@@ -1,4 +1,4 @@
-"""When a provider's daily allowance begins anew: a time of day in a zone, not the server's clock."""
+"""When a provider's daily quota resets: at a time of day in a zone, whatever the server's clock."""
 
 from datetime import datetime, time, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError

@@ -16,14 +16,14 @@ class RetryAt:
 
 @dataclass(frozen=True)
 class Release:
-    """Try again then; the attempt does not count, for the unit was not at fault."""
+    """Try again then; the attempt does not count: the unit was not at fault."""
 
     at: datetime
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Never try again by yourself."""
+    """Do not try again unless a person asks."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ Decision = RetryAt | Release | GiveUp | Drop
 
 @dataclass(frozen=True)
 class Policy:
-    """Waits in seconds before each further attempt: attempts = waits + 1, so that every wait is used."""
+    """Waits in seconds before each further attempt. There is one attempt more than waits, so each wait is used."""
 
     backoff_s: tuple[float, ...]
     jitter: float = 0.2
-    """Part of the wait that is added at random, so that a burst of failures does not return as a burst."""
+    """The most that is added at random, as a part of the wait, so that a burst of failures does not return as one."""
 
     @property
     def max_attempts(self) -> int:
@@ -63,7 +63,7 @@ def decide(error: UnitError, attempt: int, now: datetime, policy: Policy) -> Dec
         case ErrorKind.PERMANENT:
             return GiveUp()
         case ErrorKind.RATE_LIMITED | ErrorKind.QUOTA:
-            # Without a wait of its own: the gate has closed, for as long as the server asked, and opens when it may.
+            # At once: the gate has closed for as long as the server asked.
             return Release(now)
         case ErrorKind.TRANSIENT:
             if attempt >= policy.max_attempts:

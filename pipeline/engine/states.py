@@ -15,16 +15,16 @@ Event = TypeVar("Event", bound=StrEnum)
 
 
 class IllegalTransition(UserError):
-    """The table has no such transition. Raised before anything is written."""
+    """There is no such transition. Raised before anything is written."""
 
 
 class StaleClaim(RuntimeError):
-    """A row that was read as ours in this transaction was not ours when written: the caller did not lock its scope."""
+    """A row that this transaction read as ours was not ours when it wrote: the caller did not lock the row's scope."""
 
 
 @dataclass(frozen=True)
 class Machine(Generic[State, Event]):
-    """Which event leads from which state to which; whatever is not listed does not exist."""
+    """Which event leads from which state to which. What is not listed does not exist."""
 
     name: str
     legal: Mapping[tuple[State, Event], State]
@@ -39,7 +39,7 @@ class Machine(Generic[State, Event]):
             ) from None
 
     def sources(self, event: Event) -> dict[State, State]:
-        """Every state that `event` leads away from, with where it leads."""
+        """The states that may take `event`, and where it leads from each."""
         found = {before: after for (before, name), after in self.legal.items() if name == event}
         if not found:
             raise IllegalTransition(f"{self.name}: no transition is called {event.value}", code="illegal_state")
@@ -55,9 +55,9 @@ class Machine(Generic[State, Event]):
         return or_(*(table.c.status == before for before in moves)), new
 
     def move(self, session: Session, table: Table, event: Event, *where: ColumnElement[bool], **values: Any) -> int:
-        """Move every row that matches `where` and may take `event`; the number of rows moved.
+        """Move the rows that match `where` and may take `event`; how many.
 
-        One UPDATE that compares and sets: of two callers, one wins and the other is told 0.
+        One UPDATE that compares and sets: of two callers, one wins and the other gets 0.
         """
         may, new = self._change(table, event)
         statement = update(table).where(may, *where).values(status=new, **values)
@@ -66,7 +66,7 @@ class Machine(Generic[State, Event]):
     def move_returning(
         self, session: Session, table: Table, event: Event, *where: ColumnElement[bool], **values: Any
     ) -> list[Any]:
-        """Like `move`, but gives the rows as they are afterwards, in no particular order."""
+        """Like `move`, but returns the rows as they are afterwards, in no particular order."""
         may, new = self._change(table, event)
         statement = update(table).where(may, *where).values(status=new, **values).returning(*table.c)
         return list(session.execute(statement))
@@ -74,9 +74,9 @@ class Machine(Generic[State, Event]):
     def move_each(
         self, session: Session, table: Table, event: Event, rows: Sequence[Mapping[str, Any]], **values: Any
     ) -> None:
-        """Move many rows, each with values of its own: mappings with `id`, `claim_id` and the columns to set.
+        """Move many rows, each with its own values: mappings with `id`, `claim_id` and the columns to set.
 
-        The caller has locked the rows' scope and knows that it holds each claim; raises `StaleClaim` otherwise.
+        The caller has locked the rows' scope and holds each claim; otherwise raises `StaleClaim`.
         """
         if not rows:
             return

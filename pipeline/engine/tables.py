@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.types import TypeDecorator
 
-# Named constraints: Alembic can only alter what has a name, on SQLite above all.
+# Named constraints: Alembic alters only what has a name, on SQLite above all.
 NAMING = {
     "ix": "ix_%(column_0_N_label)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -19,7 +19,7 @@ NAMING = {
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An instant. Takes aware datetimes only; SQLite, which has no zones, keeps them as UTC."""
+    """An instant. Takes aware datetimes only; SQLite, which has no zones, stores UTC."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -45,16 +45,16 @@ class Base(DeclarativeBase):
 
 
 def table_of(model: type[Any]) -> Table:
-    """The Core table of a model; statements on it skip the ORM's per-row work."""
+    """The Core table of a model, whose statements skip the ORM's work for each row."""
     table = model.__table__
     assert isinstance(table, Table)
     return table
 
 
 def upsert(session: Session, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert rows, all with the same columns; one whose primary key is there takes that one's place."""
+    """Insert rows, all with the same columns; a row replaces one with the same primary key."""
     insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
-    # Rows beside the statement, not in it: one of thousands of values takes longer to compile than to run.
+    # Rows beside the statement, not in it: one with thousands of values takes longer to compile than to run.
     statement = insert(table)
     key = [column.name for column in table.primary_key]
     changed = {name: statement.excluded[name] for name in rows[0] if name not in key}
@@ -62,7 +62,7 @@ def upsert(session: Session, table: Table, rows: Sequence[dict[str, Any]]) -> No
 
 
 def insert_if_absent(session: Session, table: Table, row: dict[str, Any], *unique: str) -> bool:
-    """Insert a row unless one with the same `unique` columns (default: primary key) is there; whether it was new."""
+    """Insert a row unless one has the same `unique` columns (default: primary key); whether it was new."""
     insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     key = unique or tuple(column.name for column in table.primary_key)
     statement = insert(table).values(**row).on_conflict_do_nothing(index_elements=list(key))

@@ -1,4 +1,4 @@
-"""A row for every call to an AI service: what for, which model, how long, how many tokens, how it ended."""
+"""A row for each call to an AI service: what for, which model, how long, how many tokens, how it ended."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -14,7 +14,7 @@ MAX_ERROR_CHARS = 2000
 
 
 class AiCall(Base):
-    """One call to an AI service. Previews are cut; images and keys never get here."""
+    """One call to an AI service. Previews are cut; images and keys are never stored."""
 
     __tablename__ = "ai_calls"
     __table_args__ = (
@@ -45,7 +45,7 @@ class AiCall(Base):
 
 
 def plain(text: str) -> str:
-    """A text as every database takes it: no NUL, no halves of characters."""
+    """A text that every database accepts: without NUL and lone surrogates."""
     return text.replace("\x00", "").encode("utf-8", "replace").decode()
 
 
@@ -57,9 +57,9 @@ def preview(text: str) -> str:
 def record(
     session: Session, flow: str, scope_id: object, unit: object, trace: Mapping[str, Any] | None, *, gone: bool = False
 ) -> None:
-    """Write what a call was: also one whose result is discarded, for it was paid for. Nothing if none was made.
+    """Write a call's row, even if its result is discarded: it was paid for. No row if no call was made.
 
-    `gone`: what it was about is deleted meanwhile, so nothing that was said is kept.
+    `gone`: its subject was deleted meanwhile, so none of its words are kept.
     """
     if trace is not None:
         said = {"preview": "", "error": None} if gone else {}

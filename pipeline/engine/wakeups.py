@@ -1,4 +1,4 @@
-"""One wake-up message a flow: the earliest due row gets it, the others are found by the sweeper."""
+"""One wake-up message a flow, for the row that is due first; the sweeper finds the others."""
 
 from redis import Redis
 
@@ -9,7 +9,7 @@ MAX_DELAY_S = 60.0
 
 
 def plan_wakeup(redis: "Redis", flow: str, delay_s: float) -> bool:
-    """Whether the caller should send a wake-up for `flow` in `delay_s` seconds: none under way comes as early."""
+    """Whether to send a wake-up for `flow` in `delay_s` seconds: none under way comes as early."""
     if delay_s > MAX_DELAY_S:
         return False
     plan = redis.register_script(script("wakeup"))

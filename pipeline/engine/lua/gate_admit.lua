@@ -1,7 +1,7 @@
--- Ask to be let through: a slot and a reservation in every window, or neither. (KEYS: gate_lib.lua)
+-- Ask for admission: a slot and a reservation in every window, or neither. (KEYS: gate_lib.lua)
 -- ARGV[1]  holder   ARGV[2]  cost in requests   ARGV[3]  estimated tokens
 -- ARGV[4]  reservation's time to live, ms   ARGV[5]  slot's time to live, ms
--- ARGV[6]  ms that a call takes at least to get from here to its stamp: so much earlier it may be let through
+-- ARGV[6]  ms that a call takes at least from here to its stamp: it is admitted this much early
 -- Returns {granted, ms to wait, why not}.
 local holder, cost, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local wait, why, probing = closed(holder)

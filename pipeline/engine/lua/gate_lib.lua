@@ -1,5 +1,5 @@
--- Shared by the gate's scripts; put before each of them. A gate has two scopes, and both must let a message through:
--- its queue's, and its provider's, which all queues of the provider share.
+-- Shared by the gate's scripts; put before each of them. A gate has two scopes, and both must admit a message: its
+-- queue's, and its provider's, which all queues of the provider share.
 -- KEYS[1]      hash: limits and pauses of the queue, totals of its windows
 -- KEYS[2]      sorted set: slots taken; member = holder, score = expiry, ms
 -- KEYS[3]      hash: reservations; holder -> "expiry:cost:tokens"
@@ -32,7 +32,7 @@ local function reservations(s)
   return cost, tokens
 end
 
--- Limit, stamped total, length in ms, unit and key of window i, after what left it was dropped; nil if there is no such window.
+-- Limit, stamped total, length in ms, unit and key of window i, once what left it is dropped; nil without such a window.
 local function window(s, i)
   local limit = number(s.hash, 'limit' .. i)
   if not limit then return nil end

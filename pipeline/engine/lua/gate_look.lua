@@ -1,4 +1,4 @@
--- How the gate stands, changing nothing but what time has changed. (KEYS: gate_lib.lua)
+-- The state of the gate; changes nothing but what time has changed. (KEYS: gate_lib.lua)
 -- Returns {now, breaker_until, breaker_reason, then for queue and provider: slots taken, reserved requests, operator_until,
 --          operator_reason, spend_until, spend_reason, and for each of its four windows: limit, total, ms, unit},
 --          with '' for what is not set.

@@ -1,5 +1,5 @@
--- The request has been handed over: its stamps are of now. Until then they were of the moment before it was sent,
--- which is too early for windows that the provider counts from when it has a request. (KEYS: gate_lib.lua)
+-- The request was sent: move its stamps to now. They were of the moment before it was sent, which is too early for
+-- windows that the provider counts from when it has a request. (KEYS: gate_lib.lua)
 -- ARGV[1]  number of the stamps   ARGV[2]  cost in requests   ARGV[3]  tokens
 for _, s in ipairs(SCOPES) do
   for i = 1, WINDOWS do

@@ -1,8 +1,8 @@
--- The call is made now: the reservation becomes a stamp. Checks once more, for much may have happened since the
--- admission; without a reservation that still holds, as if it were asked for now. (KEYS: gate_lib.lua)
+-- The call is made now: the reservation becomes a stamp. Checks again, since much may have happened since the
+-- admission; without a valid reservation, as if it asked for admission now. (KEYS: gate_lib.lua)
 -- ARGV: as for gate_admit
--- Returns {go ahead, ms to wait, why not, number of the stamps}. Not ahead: slot and reservation are given back, unless
--- the call has only come early: then they stay, and it asks again.
+-- Returns {granted, ms to wait, why not, number of the stamps}. If refused, slot and reservation are given back, unless
+-- the call is only early: then they stay, and it asks again.
 local holder, cost, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local held = redis.call('HGET', PROVIDER.reserved, holder)
 local wait, why, probing = closed(holder)

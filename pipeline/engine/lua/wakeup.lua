@@ -1,4 +1,4 @@
--- Note that a flow wants to be woken, and say whether a message must be sent for it.
+-- Note that a flow wants to be woken, and whether that needs a message.
 -- KEYS[1]  string: when the flow will be woken by a message under way, ms of server time
 -- ARGV[1]  ms from now
 -- Returns 1 if no message under way comes as early, 0 otherwise.

@@ -128,7 +128,7 @@ def test_an_inactive_source_is_refused_and_another_is_not(context: Context, hand
     "source", ["", "screen", "screen:", "camera:1", "screen:../1", "screen:a b", "screen:" + "1" * 114]
 )
 def test_what_is_no_source_is_refused_before_anything_is_read(context: Context, hand: Hand, source: str) -> None:
-    with pytest.raises(UserError, match="no source") as error:
+    with pytest.raises(UserError, match="not a source") as error:
         take(context, hand.folder / "none.png", source=source)
     assert error.value.code == "bad_source"
     assert files(context) == set()

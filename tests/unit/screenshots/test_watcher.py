@@ -130,7 +130,7 @@ def test_many_at_once_come_once_each(start: Start) -> None:
 
 
 def test_a_folder_that_is_not_there_or_goes_away_is_said(start: Start, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no folder"):
+    with pytest.raises(UserError, match="not a folder"):
         watch(tmp_path / "none", threading.Event())
     watched = start()
     shutil.rmtree(watched.folder)
