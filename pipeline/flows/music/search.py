@@ -1,11 +1,7 @@
 """Finding songs: like one that is there, or for a mood in words."""
 
-import time
-from uuid import uuid4
-
 from sqlalchemy import func, select
 
-from pipeline.engine import traces
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.engine.guarded_call import GateClosed
 from pipeline.flows.music import queries
@@ -13,8 +9,7 @@ from pipeline.flows.music.live import EMBEDDING_ONLY
 from pipeline.flows.music.models import SONGS
 from pipeline.flows.music.vectors import KIND, embeddings, is_lexical, vector_space
 from pipeline.flows.music.views import Found, Match
-from pipeline.providers import gates
-from pipeline.providers.traced_call import Tracer
+from pipeline.providers.query_vector import query_vector
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
 
@@ -73,24 +68,9 @@ def _embedded(context: Context, words: str) -> list[float]:
     maker = embeddings(context.settings)
     if is_lexical(context.settings):
         return maker.embed([words]).vectors[0]
-    guarded = gates.guarded_call(context, EMBEDDING_ONLY, f"search:{uuid4().hex}")
-    assert guarded is not None, "a provider of embeddings has a gate"
-    gates.sync(context)
-    tracer = Tracer(guarded)
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            made = tracer.call("embeddings", "embed_query", maker.name, maker.model, lambda: maker.embed([words]))
-        except GateClosed as closed:
-            wait_s = closed.retry_after_s or 1.0
-            if time.monotonic() + wait_s > deadline:
-                raise UserError(f"{closed}: try again in {wait_s:.0f} s", code="gate_closed") from None
-            time.sleep(wait_s)
-        except UnitError as error:
-            raise UserError(str(error), code=error.code or "provider") from error
-        else:
-            return made.vectors[0]
-        finally:
-            guarded.leave()
-            if tracer.trace is not None:
-                context.db.run(lambda session: traces.record(session, "music", "search", 0, tracer.trace))
+    try:
+        return query_vector(context, "music", EMBEDDING_ONLY, maker, words, PATIENCE_S)
+    except GateClosed as closed:
+        raise UserError(f"{closed}: try again in {closed.retry_after_s or 1.0:.0f} s", code="gate_closed") from None
+    except UnitError as error:
+        raise UserError(str(error), code=error.code or "provider") from error

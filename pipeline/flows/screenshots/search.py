@@ -1,16 +1,11 @@
 """Finding nodes for words: the query is embedded like the nodes; where that cannot be, words alone are looked for."""
 
-import time
-from contextlib import suppress
 from datetime import datetime
-from uuid import uuid4
 
 from redis import RedisError
 from sqlalchemy import or_, select
 
-from pipeline.engine import traces
 from pipeline.engine.errors import PenstockError, UserError
-from pipeline.engine.guarded_call import GateClosed, GuardedCall
 from pipeline.engine.views import view_of
 from pipeline.flows.screenshots.graph import search
 from pipeline.flows.screenshots.graph.models import LINKS
@@ -20,9 +15,7 @@ from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.views import Found, Hit, NodeView
 from pipeline.flows.screenshots.work import embedding
 from pipeline.flows.screenshots.work.batch import FLOW
-from pipeline.providers import gates
-from pipeline.providers.protocols import Embeddings
-from pipeline.providers.traced_call import Tracer
+from pipeline.providers.query_vector import query_vector
 from pipeline.storage.context import Context
 
 LEXICAL_FLOOR = 0.14
@@ -77,27 +70,4 @@ def _embedded(context: Context, words: str) -> QueryVector:
         return QueryVector(space, maker.embed([words]).vectors[0], LEXICAL_FLOOR)
     if not context.online:
         raise UserError("nothing is running here that could ask the provider of embeddings", code="offline")
-    guarded = gates.guarded_call(context, SCREENSHOT_EMBEDDINGS, f"search:{uuid4().hex}")
-    gates.sync(context)
-    return QueryVector(space, _asked(context, maker, words, guarded))
-
-
-def _asked(context: Context, maker: Embeddings, words: str, guarded: GuardedCall | None) -> list[float]:
-    """The query's vector, from the provider, in its turn at the gate."""
-    deadline = time.monotonic() + PATIENCE_S
-    tracer = Tracer(guarded)
-    while True:
-        try:
-            made = tracer.call("embeddings", "embed_query", maker.name, maker.model, lambda: maker.embed([words]))
-        except GateClosed as closed:
-            wait_s = closed.retry_after_s or 1.0
-            if time.monotonic() + wait_s > deadline:
-                raise
-            time.sleep(wait_s)
-        else:
-            return made.vectors[0]
-        finally:
-            if guarded is not None:
-                with suppress(RedisError):
-                    guarded.leave()
-            context.db.run(lambda session: traces.record(session, FLOW, "search", 0, tracer.trace))
+    return QueryVector(space, query_vector(context, FLOW, SCREENSHOT_EMBEDDINGS, maker, words, PATIENCE_S))

@@ -1,0 +1,42 @@
+"""The vector of a search's words: made here, or asked of the provider in its turn at the gate."""
+
+import time
+from contextlib import suppress
+from uuid import uuid4
+
+from redis import RedisError
+
+from pipeline.engine import traces
+from pipeline.engine.guarded_call import GateClosed
+from pipeline.providers import gates
+from pipeline.providers.protocols import Embeddings
+from pipeline.providers.traced_call import Tracer
+from pipeline.storage.context import Context
+
+
+def query_vector(
+    context: Context, flow: str, queue: str, maker: Embeddings, words: str, patience_s: float
+) -> list[float]:
+    """The vector of `words`, by one call through the gate of `queue`, which is traced as a search of `flow`.
+
+    Waits up to `patience_s` seconds while the gate is full, then raises `GateClosed`. Raises `UnitError`, `RedisError`.
+    """
+    guarded = gates.guarded_call(context, queue, f"search:{uuid4().hex}")
+    gates.sync(context)
+    tracer = Tracer(guarded)
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            made = tracer.call("embeddings", "embed_query", maker.name, maker.model, lambda: maker.embed([words]))
+        except GateClosed as closed:
+            wait_s = closed.retry_after_s or 1.0
+            if time.monotonic() + wait_s > deadline:
+                raise
+            time.sleep(wait_s)
+        else:
+            return made.vectors[0]
+        finally:
+            if guarded is not None:
+                with suppress(RedisError):
+                    guarded.leave()
+            context.db.run(lambda session: traces.record(session, flow, "search", 0, tracer.trace))
