@@ -23,7 +23,7 @@ from pipeline.settings import ScreenshotSettings
 from pipeline.storage.context import Context
 
 TURN = "penstock:{screenshots}:turn"
-"""The turn of the lanes. Where it is lost, they begin anew: realtime first."""
+"""Whose turn it is. If that is lost, turns begin anew, with realtime."""
 MAX_OVERDUE = 500
 
 

@@ -13,8 +13,7 @@ from PIL import Image
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.screenshots.frames.foreground import Foreground, foreground
-from pipeline.flows.screenshots.frames.intake import Frame
-from pipeline.flows.screenshots.rules.exclusions import excluded_by
+from pipeline.flows.screenshots.frames.intake import Frame, excluded_by
 from pipeline.settings import ScreenshotSettings
 
 PNG_LEVEL = 3
@@ -97,7 +96,7 @@ class Capturer:
         return found or Foreground()
 
     def _excludes(self, front: Foreground) -> bool:
-        return bool(excluded_by(front.app, front.title, self._rules.excluded_apps, self._rules.excluded_titles))
+        return bool(excluded_by(front.app, front.title, self._rules))
 
 
 def _png(shot: Any) -> bytes:

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from pipeline.flows.screenshots.live import screenshots_in_force
 from pipeline.flows.screenshots.models import SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.batches import is_source_key
 from pipeline.flows.screenshots.rules.duplicates import Judgement, Seen, differs, judge, recent
-from pipeline.flows.screenshots.rules.exclusions import excluded_by
 from pipeline.flows.screenshots.states import Verdict
 from pipeline.settings import ScreenshotSettings
 from pipeline.storage.context import Context
@@ -62,6 +62,15 @@ def check_source(key: str) -> str:
     return key
 
 
+def excluded_by(app: str, window_title: str, rules: ScreenshotSettings) -> str:
+    """The setting that excludes such a frame, `excluded_apps` or `excluded_titles`; empty if none does."""
+    for text, setting in ((app, "excluded_apps"), (window_title, "excluded_titles")):
+        # Not `fnmatch`: whether it minds case depends on the system.
+        if any(fnmatchcase(text.casefold(), pattern.casefold()) for pattern in getattr(rules, setting)):
+            return setting
+    return ""
+
+
 def ingest(context: Context, picture: Path | bytes, frame: Frame) -> Taken:
     """Take a frame if its source is active and it is neither excluded, known, nor a duplicate; we keep a copy.
 
@@ -74,8 +83,7 @@ def ingest(context: Context, picture: Path | bytes, frame: Frame) -> Taken:
     if not _EARLIEST <= frame.ts < _LATEST:
         # Near the calendar's ends no time can be counted back from it: its source could never be batched again.
         raise UserError("the time of a frame must be from 1970 to 2999", code="bad_time")
-    rules = context.settings.screenshots
-    if rule := excluded_by(frame.app, frame.window_title, rules.excluded_apps, rules.excluded_titles):
+    if rule := excluded_by(frame.app, frame.window_title, context.settings.screenshots):
         # Nothing of it is kept, nor even read: a hash tells whether two were alike.
         now = datetime.now(UTC)
         context.db.run(lambda session: rejections.note(session, frame.source, frame.ts, "excluded", now, detail=rule))
