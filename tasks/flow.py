@@ -115,9 +115,10 @@ def all_flow_tasks() -> tuple[FlowTasks, ...]:
     return tuple(import_module(f"tasks.{name}.canvas").TASKS for name in FLOWS)
 
 
-def owner(task: Any) -> Owner:
-    """Who claims: this worker, for this message."""
-    return Owner(identity.worker_id, task.request.id)
+def owner(task: Any, lane_id: str = "") -> Owner:
+    """Who claims: this worker, for this message. With the lane that it belongs to, whose lease ends with the worker."""
+    message = task.request.id
+    return Owner(identity.worker_id, f"{lane_id}:{message[:8]}" if lane_id else message)
 
 
 def once(body: Callable[..., None]) -> Callable[..., None]:

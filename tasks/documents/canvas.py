@@ -84,7 +84,7 @@ def lane(self: Any, document_id: str, queue: str, batch: int = 1, lane_id: str =
             guarded.leave()
         return
     providers = plan.served_by(context, queue)
-    work = PageLane(context, document_id, queue, providers, owner(self), SoftTimeLimitExceeded, guarded)
+    work = PageLane(context, document_id, queue, providers, owner(self, lane_id), SoftTimeLimitExceeded, guarded)
     result = work.run(plan.quantum_s(context.settings, queue), batch)
     if result.changed:
         TASKS.announce(document_id)

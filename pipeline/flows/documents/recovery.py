@@ -39,7 +39,7 @@ def _release_pages(context: Context, document_id: str, absent: set[str]) -> None
         return page.release_lost(session, document, lost(PAGES, now, absent), page.WORKER_LOST, policy, now)
 
     requests = context.db.run(work)
-    # A request is `lane:hop`. The lane of a dead worker must not count as live.
+    # A lane's request is `lane:message`. The lane of a dead worker must not count as live.
     holders = [request.rpartition(":")[0] for request in requests]
     for queue in (plan.CPU, *gates.gated_queues(context.settings)):
         plan.lane_leases(context, document_id, queue).release(*holders)

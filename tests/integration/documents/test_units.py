@@ -1,4 +1,6 @@
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import func, select
@@ -6,12 +8,13 @@ from sqlalchemy import func, select
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import ErrorKind
 from pipeline.engine.traces import AiCall
-from pipeline.flows.documents import recovery
+from pipeline.flows.documents import plan, recovery
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DOCUMENT, DocumentStatus, PageStatus
 from pipeline.flows.documents.work.page import Attempt
 from pipeline.providers.protocols import Answer
 from pipeline.storage.context import Context
+from tasks.flow import owner
 from tests.support.documents import (
     Worker,
     at_once,
@@ -351,3 +354,17 @@ def test_every_page_of_a_large_document_is_claimed_in_its_place(context: Context
     assert claimed == list(range(1, 31))
     with context.db.read() as session:
         assert session.execute(select(func.count()).where(PAGES.c.claim_id.is_not(None))).scalar() == 30
+
+
+def test_the_lane_of_a_lost_worker_gives_its_lease_back_at_once(context: Context) -> None:
+    """Not when the lease ends, minutes later: until then the document would have a lane too few."""
+    document_id = insert_document(context)
+    task = SimpleNamespace(request=SimpleNamespace(id=str(uuid4())))
+    lane_id = str(uuid4())
+    leases = plan.lane_leases(context, document_id, plan.CPU)
+    assert leases.acquire(lane_id, 300)
+    worker = Worker(context, document_id)
+    worker.owner = owner(task, lane_id)
+    assert worker.claim()
+    assert recovery.release_lost(context, {worker.owner.worker_id}) == {document_id}
+    assert leases.holders() == set()
