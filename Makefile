@@ -11,10 +11,10 @@ DEMO := .demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench quality clean
+.PHONY: help setup demo test test-fast lint bench quality clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo 'PYTHON=python3.12 chooses the Python of a new .venv, ARGS="-k lanes -x" goes to pytest or the benchmark.'
 
@@ -41,8 +41,14 @@ demo: setup ## Convert examples/about-penstock.pdf with no service at all, and s
 	@$(BIN)/python -c 'import json, sys; print(*(f"{k}: {v}" for k, v in json.load(sys.stdin)["totals"].items()), sep=", ")' \
 		< $(DEMO)/about-penstock.manifest.json
 
+# A worker for each core, up to four, each with a Redis and a PostgreSQL of its own. The longest tests come first.
+PARALLEL := -n logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+
 test: setup ## Run all tests; they bring their own Redis and PostgreSQL
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-fast: setup ## Run what takes a minute: unit tests and integration tests on SQLite, without the slow ones
+	$(BIN)/python -m pytest $(PARALLEL) tests/unit tests/integration -m 'not slow' -k 'not postgresql' $(ARGS)
 
 lint: setup ## Style, formatting, types and layers
 	$(BIN)/ruff check .

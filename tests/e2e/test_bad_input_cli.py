@@ -114,7 +114,7 @@ def test_wrong_usage_exits_with_2(cli: Cli) -> None:
         ("convert", ""): "a file name is empty",
         ("convert", "--nonsense", "one.pdf"): "No such option",
         ("convert", "one.pdf", "two.pdf", "-o", "-"): "takes one file, not 2",
-        ("convert", "one.pdf", "two.pdf", "-o", "file"): "needs a folder",
+        ("convert", "one.pdf", "two.pdf", "-o", "file"): "need a folder",
         ("convert", "one.pdf", "--json", "-o", "-"): "choose one",
         ("worker",): "penstock worker --role cpu",
         ("nonsense",): "No such command",

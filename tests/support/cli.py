@@ -16,13 +16,15 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from tempfile import TemporaryFile
+from typing import IO, Any, Self
 from uuid import uuid4
 
 import psutil
 
 from pipeline.flows.documents.states import DocumentStatus
 from pipeline.settings import Settings
+from tests.support.preloaded import PERSONAL, Forked, preloaded
 from tests.support.samples import text_pdf
 from tests.support.waiting import wait_until
 
@@ -75,8 +77,20 @@ class Cli:
         return replace(self, env={name: value for name, value in merged.items() if value is not None})
 
     def run(self, *arguments: str | Path, timeout_s: float = RUN_S, stdin: str = "") -> Result:
-        """Run `penstock` and wait for its end."""
-        return self.execute([PENSTOCK, *map(str, arguments)], timeout_s=timeout_s, stdin=stdin)
+        """Run `penstock` and wait for its end. Forked where that can be (see `preloaded`). `start` never is."""
+        if sys.platform != "linux":
+            return self.execute([PENSTOCK, *map(str, arguments)], timeout_s=timeout_s, stdin=stdin)
+        with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
+            given.write(stdin.encode())
+            given.seek(0)
+            process = preloaded().start("penstock", [*map(str, arguments)], self.env, self.cwd, given, out, err)
+            try:
+                code = process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait()
+                raise
+            return Result(code, _written(out), _written(err))
 
     def run_all(self, commands: Iterable[Sequence[str | Path]]) -> list[Result]:
         """Run several `penstock` commands at the same time; their results, in order."""
@@ -107,11 +121,15 @@ class Cli:
         """Run `penstock` in a terminal of this size: its exit code and all that it wrote there."""
         ours, theirs = os.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        process = subprocess.Popen(
-            [PENSTOCK, *map(str, arguments)],
-            env={**self.env, "TERM": "xterm-256color"}, cwd=self.cwd, stdin=theirs, stdout=theirs, stderr=theirs,
-            start_new_session=True,
-        )  # fmt: skip
+        env = {**self.env, "TERM": "xterm-256color"}
+        process: subprocess.Popen[bytes] | Forked
+        if sys.platform == "linux":
+            process = preloaded().start("penstock", [*map(str, arguments)], env, self.cwd, theirs, theirs, theirs)
+        else:
+            process = subprocess.Popen(
+                [PENSTOCK, *map(str, arguments)],
+                env=env, cwd=self.cwd, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+            )  # fmt: skip
         os.close(theirs)
         written = b""
         with suppress(OSError), os.fdopen(ours, "rb", 0) as terminal:  # the last reader gets EIO
@@ -192,6 +210,11 @@ class Running:
         return self.process.wait(timeout_s)
 
 
+def _written(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()
+
+
 def together(calls: Iterable[Callable[[], Result]]) -> list[Result]:
     """Make several calls at the same time; their results, in order."""
     with ThreadPoolExecutor(max_workers=3) as threads:
@@ -206,8 +229,7 @@ def is_redis(process: psutil.Process) -> bool:
 
 def environment(data_dir: Path, **further: str) -> dict[str, str]:
     """Of a user with this data folder and no other settings."""
-    personal = ("PENSTOCK_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(personal)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(PERSONAL)}
     return {**inherited, **FAST, "PENSTOCK_DATA_DIR": str(data_dir), **further}
 
 

@@ -1,10 +1,9 @@
-"""Celery processes forked from one that has imported what they need: importing it takes a second of a processor each.
+"""Python programs forked from a process that has imported what they need: that takes a second of a processor each.
 
-    with Preloaded() as celery:
-        process = celery.start(["worker", "-Q", "cpu"], env, cwd, log)
+    process = preloaded().start("celery", ["-A", "tasks", "worker"], env, cwd, stdin, stdout, stderr)
 
-What is forked is as if it had been started by `python -m celery -A tasks …`: a session and an environment of its own,
-its output in `log`, and settings, database and Celery's configuration read anew. It is a child of this process: the one
+What is forked is as if it had been started as a program of its own: a session, an environment and standard streams of
+its own; settings, contexts, consoles and Celery's configuration are made anew. It is a child of this process: the one
 between them ends at once, and this one adopts what it leaves (`PR_SET_CHILD_SUBREAPER`). Linux only.
 """
 
@@ -20,20 +19,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 _SET_CHILD_SUBREAPER = 36
 _STEP_S = 0.02
-_CELERY = (
+_MESSAGE_BYTES = 1 << 17
+PERSONAL = ("PENSTOCK_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
+"""Variables of whoever runs the tests that programs under test must not see."""
+_MODULES = (
     "celery.__main__", "celery.bin.celery", "celery.bin.worker", "celery.bin.beat", "celery.apps.worker",
     "celery.apps.beat", "celery.worker.worker", "celery.worker.autoscale", "celery.concurrency.prefork",
     "celery.concurrency.thread", "celery.backends.redis", "celery.app.trace", "celery.app.events", "celery.app.control",
     "celery.app.amqp", "celery.app.log", "celery.fixups.django", "kombu.transport.redis", "psycopg",
-    "sqlalchemy.dialects.sqlite", "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy.dialects.sqlite", "sqlalchemy.dialects.postgresql.psycopg", "sqlite3", "typer", "typer.rich_utils",
+    "rich.console", "rich.live", "rich.progress", "rich.table", "rich.markup", "rich.panel", "rich.traceback",
 )  # fmt: skip
-"""What a worker imports late, too."""
+"""What programs import late, too."""
 _NOT_IMPORTED = ("pipeline.interfaces", "pipeline.storage.migrations")
 
 
@@ -67,34 +70,34 @@ class Preloaded:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        ours, theirs = socket.socketpair()
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(PERSONAL)}
         root = Path(__file__).resolve().parents[2]
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, str(theirs.fileno())],
             env=inherited, cwd=root, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
         )  # fmt: skip
         theirs.close()
-        self._requests, self._answers = ours.makefile("w"), ours.makefile("r")
-        ours.close()
 
-    def start(self, arguments: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> Forked:
-        """Start `celery -A tasks` with these arguments; its output is appended to `log`."""
-        request = {"arguments": list(arguments), "env": dict(env), "cwd": str(cwd), "log": str(log)}
+    def start(
+        self, program: str, arguments: Sequence[str], env: Mapping[str, str], cwd: Path,
+        stdin: IO[Any] | int, stdout: IO[Any] | int, stderr: IO[Any] | int,
+    ) -> Forked:  # fmt: skip
+        """Start one of `PROGRAMS` with these arguments and standard streams."""
+        request = {"program": program, "arguments": list(arguments), "env": dict(env), "cwd": str(cwd)}
+        streams = [stream if isinstance(stream, int) else stream.fileno() for stream in (stdin, stdout, stderr)]
         with self._lock:
             _adopt_orphans(True)
             try:
-                self._requests.write(json.dumps(request) + "\n")
-                self._requests.flush()
-                answer = self._answers.readline()
+                socket.send_fds(self._channel, [json.dumps(request).encode()], streams)
+                answer = self._channel.recv(64)
             finally:
                 _adopt_orphans(False)
         assert answer, "the preloaded process has ended"
         return Forked(int(answer))
 
     def close(self) -> None:
-        self._requests.close()
-        self._answers.close()
+        self._channel.close()
         self._process.wait()
 
     def __enter__(self) -> Self:
@@ -126,10 +129,10 @@ def _adopt_orphans(on: bool) -> None:
 
 
 def _import_all() -> None:
-    """Import what workers import, and nothing that reads settings: `tasks` and `celeryconfig` are the forked ones'."""
+    """Import what programs import, but for what reads settings or looks at the terminal when it is imported."""
     import pipeline
 
-    for name in _CELERY:
+    for name in _MODULES:
         importlib.import_module(name)
     for module in pkgutil.walk_packages(pipeline.__path__, "pipeline."):
         if not module.name.startswith(_NOT_IMPORTED):
@@ -139,58 +142,77 @@ def _import_all() -> None:
     assert threading.active_count() == 1, "a module starts threads when it is imported"
 
 
-def _serve(channel: int) -> dict[str, Any] | None:
+def _serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """Fork for each request and answer with the process; the request, in what was forked, and None at the end."""
-    requests, answers = os.fdopen(channel, "r", closefd=False), os.fdopen(os.dup(channel), "w")
-    for line in requests:
+    while True:
+        message, streams, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 3)
+        if not message:
+            return None
         from_child, to_server = os.pipe()
         between = os.fork()
         if between == 0:
             if os.fork():
                 os._exit(0)
             os.setsid()
-            os.write(to_server, f"{os.getpid()}\n".encode())
+            os.write(to_server, str(os.getpid()).encode())
             os.close(to_server)
             os.close(from_child)
-            answers.close()
-            os.close(channel)
-            request: dict[str, Any] = json.loads(line)
-            return request
-        os.close(to_server)
+            channel.close()
+            return json.loads(message), streams
+        for descriptor in (to_server, *streams):
+            os.close(descriptor)
         os.waitpid(between, 0)
-        with os.fdopen(from_child) as pipe:
-            answers.write(pipe.read())
-        answers.flush()
-    return None
+        with os.fdopen(from_child, "rb") as pipe:
+            channel.send(pipe.read())
 
 
-def _become(request: Mapping[str, Any]) -> None:
-    """Take the environment, the folder, the arguments and the output of the request."""
+def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
+    """Take the environment, the folder, the arguments and the streams of the request."""
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
-    sys.path[0] = request["cwd"]
-    sys.argv = ["celery", "-A", "tasks", *request["arguments"]]
-    log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
+    sys.argv = [request["program"], *request["arguments"]]
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False, buffering=_buffering(1))  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", closefd=False, buffering=1, errors="backslashreplace")  # noqa: SIM115
+
+
+def _buffering(descriptor: int) -> int:
+    return 1 if os.isatty(descriptor) else -1
+
+
+def _celery() -> None:
+    sys.path[0] = str(Path.cwd())
+    from celery.__main__ import main as celery
+
+    celery()
+
+
+def _penstock() -> None:
+    from pipeline.interfaces.cli import main as penstock
+
+    sys.exit(penstock())
+
+
+PROGRAMS: dict[str, Callable[[], None]] = {"celery": _celery, "penstock": _penstock}
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C for pytest ends it, too
     _import_all()
     # What is there now stays: collecting it would only copy pages in every process.
     gc.collect()
     gc.freeze()
-    request = _serve(int(sys.argv[1]))
-    if request is None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C for pytest ends it, too
+    served = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if served is None:
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _become(request)
-    from celery.__main__ import main as celery
-
-    celery()
+    request, streams = served
+    _become(request, streams)
+    PROGRAMS[request["program"]]()
 
 
 if __name__ == "__main__":

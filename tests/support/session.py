@@ -16,6 +16,8 @@ from tests.support.preloaded import close_preloaded
 
 LONGEST_FIRST = ("faults", "e2e", "simulation", "integration", "unit")
 """Folders by how long one of their tests takes: what is begun last must be short, or one worker waits for another."""
+SHARED = ("shared_stack",)
+"""Fixtures of a session that are dear: all tests that use one are run by the same worker of pytest-xdist."""
 _LEAKED = pytest.StashKey[list[str]]()
 
 
@@ -30,15 +32,21 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In parallel, long tests first; one after another, as they stand, so that simple faults show early."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=_rank)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    items.sort(key=_rank)
+    for item in items:
+        for name in SHARED:
+            if name in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(name))
 
 
 def _rank(item: pytest.Item) -> int:
     folder = item.nodeid.split("/")[1]
-    return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else 0
+    return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST and not item.get_closest_marker("slow") else 0
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

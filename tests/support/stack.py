@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 import psutil
 
@@ -115,14 +115,17 @@ class Stack:
             arguments += ["-s", str(self._folder / f"{name}.schedule")]
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{name}.log"
-        if sys.platform == "linux":
-            return Running(preloaded().start(arguments, self._env, ROOT, path), path)
         with path.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "celery", "-A", "tasks", *arguments],
-                env=self._env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-        return Running(process, path)
+            return Running(self._process(["-A", "tasks", *arguments], log), path)
+
+    def _process(self, arguments: list[str], log: IO[bytes]) -> subprocess.Popen[bytes] | Forked:
+        if sys.platform == "linux":
+            with open(os.devnull, "rb") as nothing:  # noqa: PTH123
+                return preloaded().start("celery", arguments, self._env, ROOT, nothing, log, log)
+        return subprocess.Popen(
+            [sys.executable, "-m", "celery", *arguments],
+            env=self._env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
 
     def __getitem__(self, name: str) -> Running:
         return self._running[name]

@@ -357,6 +357,7 @@ def audited(context: Context) -> Context:
     return context
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # a failure is made smaller for up to five minutes
 def test_a_document_keeps_its_promises_whatever_happens_in_whatever_order(audited: Context) -> None:
     bounds = settings(

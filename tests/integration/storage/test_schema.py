@@ -136,6 +136,7 @@ def test_threads_that_migrate_at_once_do_it_once(database_url: str) -> None:
         assert sum(pool.map(migrate, range(6))) == 1
 
 
+@pytest.mark.slow
 def test_processes_that_migrate_at_once_do_it_once(database_url: str, db: Database) -> None:
     program = (
         "import sys\n"

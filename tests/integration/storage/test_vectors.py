@@ -111,6 +111,7 @@ def test_small_collections_are_compared_exactly(context: Context, dims: int) -> 
     assert [hit.score for hit in found] == pytest.approx(np.sort(scores)[::-1].tolist(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_of_many_at_most_one_in_a_hundred_of_the_ten_best_is_missed(context: Context, rows: "vectors.Floats") -> None:
     put(context.db, list(enumerate(rows)))
     random = np.random.default_rng(2)
@@ -207,6 +208,7 @@ def test_nobody_else_sees_what_is_not_committed(context: Context, other: Databas
     assert ids(find(context.db, rows[0], 2)) == [0, MANY]
 
 
+@pytest.mark.slow
 def test_searches_in_many_threads_while_another_writes_miss_nothing(context: Context, rows: "vectors.Floats") -> None:
     put(context.db, list(enumerate(rows)))
     ended = threading.Event()

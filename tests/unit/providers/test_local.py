@@ -333,6 +333,7 @@ def test_protected_from_copying_is_not_encrypted(converter, no_ocr):
     assert "LayoutParser" in convert(converter, corpus_file("documents/copy-protected.pdf")).text
 
 
+@pytest.mark.slow
 def test_keywords_of_real_documents_are_found(converter):
     """At least 70 % are asked for. What is missing is handwriting and slips in the expectations themselves."""
     expected = json.loads(corpus_file("documents/zerox-keywords.json").read_text())

@@ -4,6 +4,7 @@ import json
 import time
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,6 +87,7 @@ def text_of(blocks):
     return " ".join(f"{block.get('marker', '')} {block['text']}" for block in as_dicts(blocks, 1))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(PAGES)
 def test_no_word_is_lost_with_everything_kept(page):
@@ -95,6 +97,7 @@ def test_no_word_is_lost_with_everything_kept(page):
     json.dumps(as_dicts(blocks, 1))
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(st.lists(PAGES, min_size=1, max_size=4))
 def test_only_furniture_is_lost(pages):
@@ -106,6 +109,7 @@ def test_only_furniture_is_lost(pages):
         assert letters(text_of(convert(page, known))) >= +expected
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(PAGES, max_size=4))
 def test_a_profile_survives_being_stored(pages):
@@ -125,6 +129,7 @@ def cell(text, left, top, size=10.0):
     return Line(text, left, top, left + 5 * len(text), top + size, size)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_characters_end():
     prose = tuple(cell("word " * 20, 10 + (n % 4) * 600, 12.0 * (n // 4)) for n in range(1_000))
     assert within(20, PageContent(2500, 3000, prose)).count("word") == 20_000

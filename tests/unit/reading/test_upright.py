@@ -142,6 +142,7 @@ def test_text_up_the_page_keeps_its_width_as_size():
     assert (line.top, line.bottom, line.size, line.angle) == (0, 200, 15, 270)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", TURNS)
 def test_a_letter_put_in_the_wrong_way_is_read(tmp_path, turn):
     picture_of(LETTER).rotate(-turn, expand=True).save(tmp_path / "a.png")
@@ -150,6 +151,7 @@ def test_a_letter_put_in_the_wrong_way_is_read(tmp_path, turn):
     assert " ".join(text.split()) == " ".join(" ".join(LETTER).split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", [90, 270])
 def test_blocks_are_where_they_are_on_the_page_as_it_was_put_in(tmp_path, turn):
     boxes = []
@@ -160,6 +162,7 @@ def test_blocks_are_where_they_are_on_the_page_as_it_was_put_in(tmp_path, turn):
     assert boxes[1] == pytest.approx(orientation.rotation.turn_box(boxes[0], 360 - turn, 900, 500), abs=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lean", [-5, 2, 5])
 def test_a_leaning_letter_is_read_line_by_line(lean):
     picture = picture_of(LETTER, (1200, 700)).rotate(-lean, fillcolor="white", resample=Image.Resampling.BICUBIC)
@@ -168,6 +171,7 @@ def test_a_leaning_letter_is_read_line_by_line(lean):
     assert max(line.bottom - line.top for line in lines) < 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["loremipsum-flat.pdf", "MEDRPT-2024-PAT-3847_medical_report_scan.pdf"])
 def test_scans_say_the_same_whichever_way_they_are_put_in(name):
     with pdfium.open_document(corpus_file(f"documents/{name}")) as document, document.page(1) as opened:

@@ -244,6 +244,7 @@ def test_preview_writes_nothing(library: Context, server: SubsonicServer) -> Non
     assert rows(library) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 class TestLarge:
     def test_a_hundred_thousand_songs_are_read_in_bounded_memory(

@@ -266,6 +266,7 @@ def shots_of_batch(context: Context, batch: int) -> list[int]:
         return list(session.execute(select(SHOTS.c.id).where(SHOTS.c.batch_id == batch)).scalars())
 
 
+@pytest.mark.slow
 def test_segments_made_by_rules_are_told_from_those_of_a_model(
     context: Context, driver: Driver, new_batch: NewBatch
 ) -> None:
@@ -276,6 +277,7 @@ def test_segments_made_by_rules_are_told_from_those_of_a_model(
     assert row_of(context, batch).made_by == "rules"
 
 
+@pytest.mark.slow
 def test_batches_of_one_window_that_were_not_told_of_each_other_are_one_thread_by_rules(
     context: Context, driver: Driver, hand: Hand
 ) -> None:

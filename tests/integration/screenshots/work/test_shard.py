@@ -244,6 +244,7 @@ def test_damaged_file_gives_up_its_frame_alone(
     assert sorted(sent) == sorted(set(shots) - {shots[1]})
 
 
+@pytest.mark.slow
 def test_without_a_provider_text_is_recognised_here_and_the_batch_says_so(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
