@@ -12,35 +12,30 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from pipeline.engine import quota
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.engine.views import view_of
-from pipeline.flows.screenshots import deletion, queries, recovery, upkeep
-from pipeline.flows.screenshots import search as finding
-from pipeline.flows.screenshots import status as standing
+from pipeline.flows.screenshots import queries, service, upkeep
 from pipeline.flows.screenshots.deletion import Forgotten
-from pipeline.flows.screenshots.frames import buffer, files, intake
-from pipeline.flows.screenshots.frames import rejections as ledger
+from pipeline.flows.screenshots.frames import buffer, intake
 from pipeline.flows.screenshots.frames.intake import Frame
-from pipeline.flows.screenshots.queries import Extent
-from pipeline.flows.screenshots.recovery import DeadLetter
+from pipeline.flows.screenshots.search import find
 from pipeline.flows.screenshots.states import DERIVED, NodeKind, WorkStatus
+from pipeline.flows.screenshots.status import status as current_status
 from pipeline.flows.screenshots.views import (
     BatchView,
-    EdgeView,
+    DeadLetter,
+    Extent,
     Found,
     Hour,
     NodeDetail,
     NodeView,
-    OriginView,
     RejectionView,
     ScreenshotView,
     SourceView,
     Status,
-    ThreadView,
 )
 from pipeline.storage.context import Context, get_context
 from tasks import watch as watching
@@ -85,7 +80,7 @@ def ingest(
     """
     context = get_context()
     frame = picture if isinstance(picture, bytes) else Path(picture)
-    taken = intake.ingest(context, frame, Frame(source, at or _captured_at(frame), app, window_title))
+    taken = service.ingest(context, frame, Frame(source, at or _captured_at(frame), app, window_title))
     if taken.batches or taken.reason == "known":
         TASKS.launch(upkeep.BATCHES)
     if taken.accepted:
@@ -95,15 +90,13 @@ def ingest(
 
 def batch_now(source: str) -> None:
     """Have a source's frames looked at without waiting for more of them, when nothing is to follow soon."""
-    buffer.batch_now(get_context(), source)
+    service.batch_now(get_context(), source)
     TASKS.launch(upkeep.BATCHES)
 
 
 def leave_out(frame: Frame) -> None:
     """Note in the ledger that a frame was not even captured, since a person excluded what it would have shown."""
-    context = get_context()
-    now = datetime.now(UTC)
-    context.db.run(lambda session: ledger.note(session, frame.source, frame.ts, "excluded", now))
+    service.leave_out(get_context(), frame)
 
 
 def _captured_at(picture: Path | bytes) -> datetime:
@@ -130,7 +123,7 @@ def follow(
 
 def search(words: str, since: datetime | None = None, app: str = "", limit: int = 10) -> Found:
     """Nodes for these words, best first, by text and by vectors. Asks the provider of embeddings, if there is one."""
-    return finding.find(get_context(), words, since=since, app=app, limit=limit)
+    return find(get_context(), words, since=since, app=app, limit=limit)
 
 
 def timeline(
@@ -138,77 +131,56 @@ def timeline(
     limit: int = 500,
 ) -> list[Hour]:  # fmt: skip
     """What happened, by hour and thread; the latest `limit`. `derived`: knowledge, state, procedure and plan, too."""
-    context = get_context()
     kinds = (NodeKind.EVENT, *DERIVED) if derived else (NodeKind.EVENT,)
-    hours = queries.timeline(
-        context, since=since, until=until, thread=thread, kinds=kinds, zone=time_zone(), limit=limit
+    return queries.timeline(
+        get_context(), since=since, until=until, thread=thread, kinds=kinds, zone=time_zone(), limit=limit
     )
-    return [
-        Hour(hour.begins_at, hour.thread_id, hour.thread_title, [view_of(NodeView, row) for row in hour.nodes])
-        for hour in hours
-    ]
 
 
 def show(node_id: int) -> NodeDetail:
     """A node with what it rests on, or the one that it went into."""
-    found = queries.show(get_context(), node_id)
-    return NodeDetail(
-        found.asked_id,
-        view_of(NodeView, found.node),
-        view_of(ThreadView, found.thread) if found.thread is not None else None,
-        [_screenshot(row) for row in found.screenshots],
-        [view_of(OriginView, row) for row in found.provenance],
-        found.calls,
-        [view_of(EdgeView, row) for row in found.edges],
-        [view_of(NodeView, row) for row in found.merged],
-    )
+    return queries.show(get_context(), node_id)
 
 
 def screenshot(shot_id: int) -> ScreenshotView:
     """A frame."""
-    return _screenshot(queries.screenshot(get_context(), shot_id))
-
-
-def _screenshot(row: Any) -> ScreenshotView:
-    kept = row.storage_state == "stored"
-    return view_of(ScreenshotView, row, path=files.path_of(get_context().settings, row.file) if kept else None)
+    return queries.screenshot(get_context(), shot_id)
 
 
 def status() -> Status:
     """How the flow stands."""
-    return standing.status(get_context())
+    return current_status(get_context())
 
 
 def sources() -> list[SourceView]:
     """Screens and windows that frames came from."""
-    found = queries.sources(get_context())
-    return [view_of(SourceView, one.row, frames=one.frames, rejected=one.rejected) for one in found]
+    return queries.sources(get_context())
 
 
 def set_active(key: str, active: bool) -> None:
     """From now on, frames of this source are taken, or refused."""
-    intake.set_active(get_context(), key, active)
+    service.set_active(get_context(), key, active)
 
 
 def batches(*, status: WorkStatus | None = None, limit: int = 50) -> list[BatchView]:
     """Batches, the newest first."""
-    return [view_of(BatchView, row) for row in queries.batches(get_context(), status=status, limit=limit)]
+    return queries.batches(get_context(), status=status, limit=limit)
 
 
 def rejections(*, source: str = "", limit: int = 50) -> list[RejectionView]:
     """Frames that were not accepted, the newest first."""
-    return [view_of(RejectionView, row) for row in queries.rejections(get_context(), source=source, limit=limit)]
+    return queries.rejections(get_context(), source=source, limit=limit)
 
 
 def dead_letters(limit: int = 100) -> list[DeadLetter]:
     """Work that was given up, the latest first, with the reasons."""
-    return recovery.dead_letters(get_context(), limit)
+    return queries.dead_letters(get_context(), limit)
 
 
 def replay(kind: str, ids: Sequence[int] | None = None) -> list[int]:
     """Try dead letters again, these or all of the kind (`batch` or `merge`); the ids of those that were."""
     context = get_context()
-    done = recovery.replay(context, kind, ids)
+    done = service.replay(context, kind, ids)
     _freed(context)
     return done
 
@@ -221,7 +193,7 @@ def extent(since: datetime, until: datetime) -> Extent:
 def forget(since: datetime, until: datetime) -> Forgotten:
     """Delete frames captured in [since, until) and all that was derived from them."""
     context = get_context()
-    done = deletion.forget(context, since, until)
+    done = service.forget(context, since, until)
     # What was merged with something that is gone is merged anew, and frames of broken-up batches are batched again.
     _freed(context)
     return done

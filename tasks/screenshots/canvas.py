@@ -17,11 +17,10 @@ from pipeline.flows.screenshots.live import SCREENSHOT_TEXT, SCREENSHOT_VISION, 
 from pipeline.flows.screenshots.plan import BatchLaunch
 from pipeline.flows.screenshots.routes import CONTROL, CPU, routes
 from pipeline.flows.screenshots.states import Step, WorkStatus
-from pipeline.flows.screenshots.work import batch as working
-from pipeline.flows.screenshots.work import embedding, merge, shard
-from pipeline.flows.screenshots.work.analysis import ShardWork
-from pipeline.flows.screenshots.work.expansion import ExpandWork
-from pipeline.flows.screenshots.work.merge_lane import MergeWork
+from pipeline.flows.screenshots.work import analysis, embedding, merge
+from pipeline.flows.screenshots.work.expansion import ExpandMessage
+from pipeline.flows.screenshots.work.merge import MergeMessage
+from pipeline.flows.screenshots.work.shard import ShardMessage
 from pipeline.providers import gates
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
@@ -61,7 +60,7 @@ def canvas(batch: BatchLaunch) -> Signature:
 def begin(self: Any, batch_id: int, filler: bool = False) -> None:
     """Claim a batch, and replace itself with its shards and what merges their results."""
     context = get_context()
-    found = working.begin(context, batch_id)
+    found = analysis.claim(context, batch_id)
     if found is None:
         self.request.chain = None
         return
@@ -82,9 +81,9 @@ def analyse(self: Any, batch_id: int, queue: str) -> None:
     """Have one shard of the batch looked at, and store what was seen."""
     context = get_context()
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
-    with ShardWork(context, batch_id, queue, owner(self), guarded, SoftTimeLimitExceeded) as work:
-        looked = work.run()
-    if looked.again:
+    with ShardMessage(context, batch_id, queue, owner(self), guarded, SoftTimeLimitExceeded) as message:
+        settled = message.run()
+    if settled.again:
         take_place_again(self.request, _analysing(context, batch_id, queue, _own(self)))
 
 
@@ -117,7 +116,7 @@ def merge_shards(self: Any, batch_id: int) -> None:
 
 def _merge_shards(self: Any, batch_id: int) -> None:
     context = get_context()
-    settled = shard.settle(context, batch_id)
+    settled = analysis.settle(context, batch_id)
     if settled.status is not WorkStatus.PENDING:
         self.request.chain = None
     if settled.status in {WorkStatus.FAILED, WorkStatus.FAILED_PERMANENT}:
@@ -132,22 +131,22 @@ def expand(self: Any, batch_id: int, queue: str) -> None:
     """Make nodes of what was seen: by the text model, or as it stands."""
     context = get_context()
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
-    with ExpandWork(context, batch_id, queue, owner(self), guarded) as work:
-        made = work.run()
-    if made.again:
+    with ExpandMessage(context, batch_id, queue, owner(self), guarded) as message:
+        settled = message.run()
+    if settled.again:
         # The rest of the chain is launched from rows when it is done.
         expand.si(batch_id, queue).set(queue=queue, priority=_own(self)).apply_async()
-    if not made.done:
+    if not settled.done:
         self.request.chain = None
-    if made.unit is not None and not made.again:
+    if settled.status is not None and not settled.again:
         events.finished(context, batch_id)
-    if made.done:
+    if settled.done:
         if not self.request.chain:
             merge_nodes.si().apply_async()
         if not screenshots_in_force(context).retention_days:
             retention.expire(context)
         TASKS.launch(upkeep.VECTORS)
-    TASKS.wake_in(made.retry_in_s)
+    TASKS.wake_in(settled.retry_in_s)
     TASKS.launch(upkeep.BATCHES)
 
 
@@ -157,11 +156,11 @@ def merge_nodes(self: Any) -> None:
     """Settle nodes that have nothing to be merged with, and send messages for the merges of the others."""
     context = get_context()
     queue = routes(context).merge
-    with MergeWork(context, CONTROL, owner(self), None) as work:
-        joined = work.run(alone=queue != CONTROL)
-    if joined.done:
+    with MergeMessage(context, CONTROL, owner(self), None) as message:
+        settled = message.run(alone=queue != CONTROL)
+    if settled.done:
         TASKS.launch(upkeep.VECTORS)
-    TASKS.wake_in(joined.retry_in_s)
+    TASKS.wake_in(settled.retry_in_s)
     workers = screenshots_in_force(context).merge_workers
     lanes = [
         merge_node.si(queue).set(queue=queue, task_id=ticket)
@@ -182,14 +181,14 @@ def merge_node(self: Any, queue: str, lane_id: str = "") -> None:
     context, lane_id = get_context(), lane_id or self.request.id
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     places = upkeep.merge_places(context)
-    with MergeWork(context, queue, owner(self), guarded) as work:
+    with MergeMessage(context, queue, owner(self), guarded) as message:
         if not places.acquire(lane_id, LANE_TTL_S):
             return  # an extra message: all places are taken
-        joined = work.run()
-    TASKS.wake_in(joined.retry_in_s)
-    if joined.done:
+        settled = message.run()
+    TASKS.wake_in(settled.retry_in_s)
+    if settled.done:
         TASKS.launch(upkeep.VECTORS)
-    if joined.done and merge.waiting(context):
+    if settled.done and merge.waiting(context):
         places.acquire(lane_id, LANE_TTL_S)
         take_place_again(self.request, merge_node.si(queue, lane_id).set(queue=queue))
     else:
@@ -212,12 +211,12 @@ def embed(self: Any, queue: str, portion: int = embedding.PORTION, lane_id: str 
         if guarded is not None:
             guarded.leave()
         return
-    done = embedding.embed(context, guarded, portion)
-    TASKS.wake_in(done.retry_in_s)
-    if done.portion:
+    settled = embedding.embed(context, guarded, portion)
+    TASKS.wake_in(settled.retry_in_s)
+    if settled.again:
         place.acquire(lane_id, LANE_TTL_S)
-        take_place_again(self.request, embed.si(queue, done.portion, lane_id).set(queue=queue))
-    elif done.retry_in_s:
-        place.acquire(lane_id, done.retry_in_s)  # nobody else takes it until then
+        take_place_again(self.request, embed.si(queue, settled.size, lane_id).set(queue=queue))
+    elif settled.retry_in_s:
+        place.acquire(lane_id, settled.retry_in_s)  # nobody else takes it until then
     else:
         place.release(lane_id)

@@ -14,16 +14,16 @@ from PIL import Image, ImageDraw, ImageFont
 from sqlalchemy import select, update
 
 from pipeline.engine.claims import Owner
+from pipeline.engine.settled import Settled
 from pipeline.flows.screenshots.frames import files as storage
 from pipeline.flows.screenshots.graph.models import NODES
 from pipeline.flows.screenshots.live import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
-from pipeline.flows.screenshots.work import batch, embedding, shard
-from pipeline.flows.screenshots.work.analysis import Looked, ShardWork
-from pipeline.flows.screenshots.work.embedding import PORTION, Embedded
-from pipeline.flows.screenshots.work.expansion import ExpandWork, Made
-from pipeline.flows.screenshots.work.merge_lane import Joined, MergeWork
-from pipeline.flows.screenshots.work.shard import Settled
+from pipeline.flows.screenshots.work import analysis, embedding
+from pipeline.flows.screenshots.work.embedding import PORTION
+from pipeline.flows.screenshots.work.expansion import ExpandMessage
+from pipeline.flows.screenshots.work.merge import MergeMessage
+from pipeline.flows.screenshots.work.shard import ShardMessage
 from pipeline.providers import gates
 from pipeline.storage.context import Context
 from tests.support.provider_server import Fault, Record
@@ -143,35 +143,35 @@ class Driver:
     def owner(self, worker: str = "w") -> Owner:
         return Owner(worker, uuid4().hex)
 
-    def analyse(self, batch_id: int, queue: str = SCREENSHOT_VISION) -> Looked:
+    def analyse(self, batch_id: int, queue: str = SCREENSHOT_VISION) -> Settled:
         """A message for a shard."""
         guarded = gates.guarded_call(self.context, queue, uuid4().hex)
-        with ShardWork(self.context, batch_id, queue, self.owner(), guarded) as work:
-            return work.run()
+        with ShardMessage(self.context, batch_id, queue, self.owner(), guarded) as message:
+            return message.run()
 
     def look_at(self, batch_id: int, queue: str = SCREENSHOT_VISION) -> Settled:
         """All messages for a batch's shards, each again while it asks for that, and what comes after them."""
-        begun = batch.begin(self.context, batch_id)
+        begun = analysis.claim(self.context, batch_id)
         assert begun is not None, "the batch is not due"
         for _ in range(begun.due):
             for _ in range(MAX_MESSAGES):
                 if not self.analyse(batch_id, queue).again:
                     break
-        return shard.settle(self.context, batch_id)
+        return analysis.settle(self.context, batch_id)
 
-    def expand(self, batch_id: int, queue: str = SCREENSHOT_TEXT) -> Made:
+    def expand(self, batch_id: int, queue: str = SCREENSHOT_TEXT) -> Settled:
         """A message that makes nodes of a batch."""
         guarded = gates.guarded_call(self.context, queue, uuid4().hex)
-        with ExpandWork(self.context, batch_id, queue, self.owner(), guarded) as work:
-            return work.run()
+        with ExpandMessage(self.context, batch_id, queue, self.owner(), guarded) as message:
+            return message.run()
 
-    def join(self, queue: str = SCREENSHOT_TEXT, *, alone: bool = False) -> Joined:
+    def join(self, queue: str = SCREENSHOT_TEXT, *, alone: bool = False) -> Settled:
         """A message that merges nodes."""
         guarded = gates.guarded_call(self.context, queue, uuid4().hex)
-        with MergeWork(self.context, queue, self.owner(), guarded) as work:
-            return work.run(alone=alone)
+        with MergeMessage(self.context, queue, self.owner(), guarded) as message:
+            return message.run(alone=alone)
 
-    def embed(self, portion: int = PORTION, queue: str = SCREENSHOT_EMBEDDINGS) -> Embedded:
+    def embed(self, portion: int = PORTION, queue: str = SCREENSHOT_EMBEDDINGS) -> Settled:
         """A message that makes vectors."""
         return embedding.embed(self.context, gates.guarded_call(self.context, queue, uuid4().hex), portion)
 

@@ -11,13 +11,13 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import is_due
 from pipeline.engine.metrics import queue_depths
-from pipeline.engine.relaunch import RELAUNCH_AFTER_S, again
+from pipeline.engine.relaunch import again
 from pipeline.flows.screenshots.live import screenshots_in_force
 from pipeline.flows.screenshots.models import BATCHES, SHARDS
 from pipeline.flows.screenshots.routes import CONTROL, Routes, routes
 from pipeline.flows.screenshots.rules.turns import pick, scanned, track_of
 from pipeline.flows.screenshots.states import CLAIMABLE, Step, Track, WorkStatus
-from pipeline.flows.screenshots.work.batch import unlaunched
+from pipeline.flows.screenshots.work.batch import launched
 from pipeline.providers import gates
 from pipeline.settings import ScreenshotSettings
 from pipeline.storage.context import Context
@@ -187,9 +187,8 @@ def _under_way(session: Session, step: Step, now: datetime) -> int:
 
 def _send(session: Session, batch_id: int, step: Step, open_to: Routes, now: datetime) -> BatchLaunch | None:
     """Note that a batch is sent; None if somebody else has just done so."""
-    mine = and_(BATCHES.c.id == batch_id, BATCHES.c.step == step, BATCHES.c.status.in_(CLAIMABLE), unlaunched(now))
-    sent = update(BATCHES).where(mine, BATCHES.c.launches == 0).values(
-        launches=1, launch_due_at=now + timedelta(seconds=RELAUNCH_AFTER_S), queue=open_to.queue(step)
-    )  # fmt: skip
+    unsent = (BATCHES.c.launches == 0, or_(BATCHES.c.launch_due_at.is_(None), BATCHES.c.launch_due_at <= now))
+    mine = (BATCHES.c.id == batch_id, BATCHES.c.step == step, BATCHES.c.status.in_(CLAIMABLE))
+    sent = update(BATCHES).where(*mine, *unsent).values(queue=open_to.queue(step), **launched(now))
     taken = session.execute(sent.returning(BATCHES.c.id)).first()
     return BatchLaunch(batch_id, step, open_to.expand) if taken else None

@@ -1,8 +1,7 @@
-"""Reading: the timeline by thread and hour, one node or frame, batches, sources, the ledger of rejected frames."""
+"""Reading: the timeline by thread and hour, one node or frame, batches, sources, rejected frames, dead letters."""
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
@@ -11,36 +10,31 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.metrics import count_by
+from pipeline.engine.views import view_of
+from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import CALLS, EDGES, LINKS, NODES, PROVENANCE, THREADS
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.provenance import Call, Operation, calls_behind
 from pipeline.flows.screenshots.states import Ask, Origin, WorkStatus
+from pipeline.flows.screenshots.views import (
+    BatchView,
+    DeadLetter,
+    EdgeView,
+    Extent,
+    Hour,
+    NodeDetail,
+    NodeView,
+    OriginView,
+    RejectionView,
+    ScreenshotView,
+    SourceView,
+    ThreadView,
+)
 from pipeline.storage.context import Context
 
-
-@dataclass(frozen=True)
-class Hour:
-    """What happened in one hour of one thread, in its order."""
-
-    begins_at: datetime
-    thread_id: str | None
-    thread_title: str
-    nodes: list[Any]
-
-
-@dataclass(frozen=True)
-class NodeDetail:
-    """A node with all that belongs to it. `asked_id` differs from `node.id` if what was asked for went into it."""
-
-    asked_id: int
-    node: Any
-    thread: Any | None
-    screenshots: list[Any]
-    provenance: list[Any]
-    edges: list[Any]
-    merged: list[Any]
-    calls: list[Call]
+PORTION = 500
+"""Ids that one query names."""
 
 
 def timeline(
@@ -68,7 +62,7 @@ def timeline(
         key = (begins, row.thread_id or "")
         if key not in hours:
             hours[key] = Hour(begins, row.thread_id, titles.get(row.thread_id or "", ""), [])
-        hours[key].nodes.append(row)
+        hours[key].nodes.append(view_of(NodeView, row))
     return list(hours.values())
 
 
@@ -79,17 +73,24 @@ def show(context: Context, node_id: int) -> NodeDetail:
         if found is None:
             raise UserError(f"there is no node {node_id}", code="unknown_node")
         node = session.execute(select(NODES).where(NODES.c.id == found)).one()
-        thread = session.execute(select(THREADS).where(THREADS.c.id == node.thread_id)).one_or_none()
+        threads = select(THREADS).where(THREADS.c.id == node.thread_id)
         mine = select(LINKS.c.shot_id).where(LINKS.c.node_id == found)
-        shots = session.execute(select(SHOTS).where(SHOTS.c.id.in_(mine)).order_by(SHOTS.c.ts, SHOTS.c.id)).all()
+        shots = select(SHOTS).where(SHOTS.c.id.in_(mine)).order_by(SHOTS.c.ts, SHOTS.c.id)
         origins = select(PROVENANCE).where(PROVENANCE.c.node_id == found).order_by(PROVENANCE.c.id)
         edges = select(EDGES).where((EDGES.c.from_id == found) | (EDGES.c.to_id == found))
         went_in = or_(NODES.c.merged_into_id == found, NODES.c.id.in_(json.loads(node.merged_from_ids)))
         merged = session.execute(select(NODES).where(went_in).order_by(NODES.c.id)).all()
+        shown = [_screenshot(context, row) for row in session.execute(shots)]
         return NodeDetail(
-            node_id, node, thread, list(shots), list(session.execute(origins)), list(session.execute(edges)),
-            list(merged), _calls(session, node, merged, [shot.id for shot in shots]),
-        )  # fmt: skip
+            asked_id=node_id,
+            node=view_of(NodeView, node),
+            thread=next((view_of(ThreadView, row) for row in session.execute(threads)), None),
+            screenshots=shown,
+            provenance=[view_of(OriginView, row) for row in session.execute(origins)],
+            calls=_calls(session, node, merged, [shot.id for shot in shown]),
+            edges=[view_of(EdgeView, row) for row in session.execute(edges)],
+            merged=[view_of(NodeView, row) for row in merged],
+        )
 
 
 def _calls(session: Session, node: Any, merged: Sequence[Any], shown: Sequence[int]) -> list[Call]:
@@ -117,59 +118,58 @@ def _read(rows: Iterable[Any]) -> list[Call]:
     ]  # fmt: skip
 
 
-def screenshot(context: Context, shot_id: int) -> Any:
-    """A frame's row. Raises `UserError` if there is none."""
+def screenshot(context: Context, shot_id: int) -> ScreenshotView:
+    """A frame. Raises `UserError` if there is none."""
     with context.db.read() as session:
         row = session.execute(select(SHOTS).where(SHOTS.c.id == shot_id)).one_or_none()
     if row is None:
         raise UserError(f"there is no screenshot {shot_id}", code="unknown_screenshot")
-    return row
+    return _screenshot(context, row)
 
 
-def batches(context: Context, *, status: WorkStatus | None = None, limit: int = 50) -> list[Any]:
+def _screenshot(context: Context, row: Any) -> ScreenshotView:
+    path = files.path_of(context.settings, row.file) if row.storage_state == "stored" else None
+    return view_of(ScreenshotView, row, path=path)
+
+
+def batches(context: Context, *, status: WorkStatus | None = None, limit: int = 50) -> list[BatchView]:
     """Batches, the newest first."""
     query = select(BATCHES).order_by(BATCHES.c.id.desc()).limit(limit)
     if status is not None:
         query = query.where(BATCHES.c.status == status)
     with context.db.read() as session:
-        return list(session.execute(query))
+        return [view_of(BatchView, row) for row in session.execute(query)]
 
 
-def rejections(context: Context, *, source: str = "", limit: int = 50) -> list[Any]:
+def rejections(context: Context, *, source: str = "", limit: int = 50) -> list[RejectionView]:
     """The ledger of frames that were not accepted, the newest first."""
     query = select(REJECTIONS).order_by(REJECTIONS.c.id.desc()).limit(limit)
     if source:
         query = query.where(REJECTIONS.c.source_key == source)
     with context.db.read() as session:
-        return list(session.execute(query))
+        return [view_of(RejectionView, row) for row in session.execute(query)]
 
 
-@dataclass(frozen=True)
-class SourceRow:
-    """A source with how many of its frames were accepted, and how many were not."""
-
-    row: Any
-    frames: int
-    rejected: int
-
-
-def sources(context: Context) -> list[SourceRow]:
+def sources(context: Context) -> list[SourceView]:
     """Every source that a frame ever came from, or that was switched."""
     with context.db.read() as session:
         frames, rejected = count_by(session, SHOTS.c.source_key), count_by(session, REJECTIONS.c.source_key)
         rows = session.execute(select(SOURCES).order_by(SOURCES.c.key)).all()
-    return [SourceRow(row, frames.get(row.key, 0), rejected.get(row.key, 0)) for row in rows]
+    return [view_of(SourceView, row, frames=frames.get(row.key, 0), rejected=rejected.get(row.key, 0)) for row in rows]
 
 
-@dataclass(frozen=True)
-class Extent:
-    """What lies in a range of time, and so would go with it: nodes that rest on a frame of it, too."""
-
-    screenshots: int
-    nodes: int
-    rejections: int
-    first_at: datetime | None
-    last_at: datetime | None
+def dead_letters(context: Context, limit: int = 100) -> list[DeadLetter]:
+    """What was given up, the latest first. A shard's reason is in its batch's."""
+    found: list[DeadLetter] = []
+    with context.db.read() as session:
+        for kind, table in (("batch", BATCHES), ("merge", NODES)):
+            query = select(table).where(table.c.status == WorkStatus.FAILED_PERMANENT)
+            rows = session.execute(query.order_by(table.c.updated_at.desc()).limit(limit))
+            found += [DeadLetter(kind, row.id, row.error or "", row.attempts, row.updated_at) for row in rows]
+        failed = select(NODES).where(NODES.c.vector_status == "failed").order_by(NODES.c.updated_at.desc()).limit(limit)
+        rows = session.execute(failed)
+        found += [DeadLetter("vector", row.id, row.vector_error or "", 1, row.updated_at) for row in rows]
+    return sorted(found, key=lambda letter: letter.at, reverse=True)[:limit]
 
 
 def extent(context: Context, since: datetime, until: datetime) -> Extent:
@@ -180,22 +180,19 @@ def extent(context: Context, since: datetime, until: datetime) -> Extent:
     ledger = select(func.count()).where(REJECTIONS.c.ts >= since, REJECTIONS.c.ts < until)
     with context.db.read() as session:
         count, first_at, last_at = session.execute(shots).one()
-        nodes = session.execute(resting.where(*within)).scalar_one()
-        return Extent(count, nodes, session.execute(ledger).scalar_one(), first_at, last_at)
-
-
-_PORTION = 500
+        resting_nodes = session.execute(resting.where(*within)).scalar_one()
+        return Extent(count, resting_nodes, session.execute(ledger).scalar_one(), first_at, last_at)
 
 
 def states_of(context: Context, shot_ids: Sequence[int]) -> dict[int, WorkStatus]:
     """How these frames stand; one that was deleted meanwhile is left out.
 
-    Done is a frame when its batch is: then there are nodes of it, which can be found.
+    A frame is done when its batch is: then it has nodes, which can be found.
     """
     found: dict[int, WorkStatus] = {}
     with context.db.read() as session:
-        for start in range(0, len(shot_ids), _PORTION):
-            mine = SHOTS.c.id.in_(shot_ids[start : start + _PORTION])
+        for start in range(0, len(shot_ids), PORTION):
+            mine = SHOTS.c.id.in_(shot_ids[start : start + PORTION])
             stands = case((SHOTS.c.status == WorkStatus.FAILED_PERMANENT, SHOTS.c.status), else_=BATCHES.c.status)
             both = SHOTS.outerjoin(BATCHES, BATCHES.c.id == SHOTS.c.batch_id)
             rows = session.execute(select(SHOTS.c.id, stands).select_from(both).where(mine)).all()

@@ -1,17 +1,17 @@
-"""Which queue a step goes to now, and who is asked by a message from there."""
+"""Which queue a step goes to now."""
 
 from dataclasses import dataclass
 
 from pipeline.flows.screenshots.live import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.flows.screenshots.states import Step
 from pipeline.providers import fallbacks, gates
-from pipeline.settings import LOCAL, Settings
+from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 
 CONTROL = "control"
 """Work that takes a moment and calls nobody."""
 CPU = "cpu"
-"""Text recognition here, where no provider looks at frames."""
+"""Text recognition here, if no provider looks at frames."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,3 @@ def routes(context: Context) -> Routes:
             expand = SCREENSHOT_TEXT
     embed = SCREENSHOT_EMBEDDINGS if own.embeddings_provider else CONTROL
     return Routes(analyse, expand, embed, frozenset(shut))
-
-
-def looker_of(settings: Settings, queue: str) -> tuple[str, str]:
-    """(provider, model) that a message from this queue asks about frames; a stand-in is asked by its own model."""
-    own = settings.screenshots
-    provider = gates.gated_queues(settings)[queue].provider
-    return provider, own.vision_model if provider == own.vision_provider else ""
-
-
-def writer_of(settings: Settings, queue: str) -> tuple[str, str]:
-    """(provider, model) that a message from this queue asks to expand or merge."""
-    own = settings.screenshots
-    provider = gates.gated_queues(settings)[queue].provider
-    return provider, own.text_model if provider == own.text_provider else ""

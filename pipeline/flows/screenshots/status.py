@@ -1,4 +1,4 @@
-"""How the flow stands: what is done, waits and failed, what keeps it, and what was done without a model."""
+"""How the flow stands: what is done, waits and failed, what holds it up, and what was done without a model."""
 
 import json
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ LEXICAL_NOTE = (
     "Name one in PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER for more."
 )
 LATE_BATCHES = 10
-"""So many are asked for their notes."""
+"""How many of the latest batches are asked for their notes."""
 MAX_NOTES = 8
 
 
@@ -36,8 +36,8 @@ def status(context: Context) -> Status:
         merges = count_by(session, NODES.c.status)
         in_buffer = (SHOTS.c.batch_id.is_(None), SHOTS.c.status.in_(list(CLAIMABLE)), SHOTS.c.storage_state == "stored")
         buffered = session.execute(select(func.count()).where(*in_buffer)).scalar_one()
-        begun = (BATCHES.c.status == WorkStatus.PENDING, BATCHES.c.attempts == 0)
-        oldest = session.execute(select(func.min(BATCHES.c.created_at)).where(*begun)).scalar()
+        unbegun = (BATCHES.c.status == WorkStatus.PENDING, BATCHES.c.attempts == 0)
+        oldest = session.execute(select(func.min(BATCHES.c.created_at)).where(*unbegun)).scalar()
         pressure = session.execute(select(func.max(SOURCES.c.pressure))).scalar() or 0
         rejected = count_by(session, REJECTIONS.c.reason)
         made_by = count_by(session, NODES.c.made_by)
@@ -77,8 +77,8 @@ def _in_order(counted: dict[str, int]) -> dict[str, int]:
     return {state.value: counted[state] for state in WorkStatus if state in counted}
 
 
-def standing_notes(settings: Settings, *, any_frames: bool = True) -> list[str]:
-    """What is done without a model as things are configured; without frames, nothing was done by rules yet."""
+def notes_on_settings(settings: Settings, *, any_frames: bool = True) -> list[str]:
+    """What these settings have done without a model; without frames, nothing was done by rules yet."""
     rules = settings.screenshots
     wanted = ((rules.vision_provider, heuristics.NOTE), (rules.text_provider, heuristics.TEXT_NOTE))
     found = [note for provider, note in wanted if not provider and any_frames]
@@ -88,7 +88,7 @@ def standing_notes(settings: Settings, *, any_frames: bool = True) -> list[str]:
 def _notes(session: Session, settings: Settings, *, any_frames: bool) -> list[str]:
     late = select(BATCHES.c.notes).where(BATCHES.c.notes != "[]").order_by(BATCHES.c.id.desc()).limit(LATE_BATCHES)
     said = [note for notes in session.execute(late).scalars() for note in json.loads(notes)]
-    return list(dict.fromkeys([*standing_notes(settings, any_frames=any_frames), *said]))[:MAX_NOTES]
+    return list(dict.fromkeys([*notes_on_settings(settings, any_frames=any_frames), *said]))[:MAX_NOTES]
 
 
 def closed(context: Context) -> list[str]:

@@ -64,7 +64,7 @@ class ScreenshotView:
 
 @dataclass(frozen=True)
 class BatchView:
-    """Frames that are looked at together. `made_by`: who made its nodes; empty until there are any."""
+    """Frames that are analysed together. `made_by`: who made its nodes; empty until there are any."""
 
     id: int
     correlation_id: str
@@ -171,6 +171,28 @@ class Hour:
 
 
 @dataclass(frozen=True)
+class Extent:
+    """What lies in a range of time, and so would be forgotten with it: nodes that rest on a frame of it, too."""
+
+    screenshots: int
+    nodes: int
+    rejections: int
+    first_at: datetime | None
+    last_at: datetime | None
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """Work that was given up, and why. `kind`: `batch`, `merge` or `vector`; the last two named by their nodes."""
+
+    kind: str
+    id: int
+    reason: str
+    attempts: int
+    at: datetime
+
+
+@dataclass(frozen=True)
 class Hit:
     """A node that a search found; ranks are 1-based, None: not found that way."""
 
@@ -182,15 +204,15 @@ class Hit:
     shot_id: int | None = None
     """A frame on which one of the words was read."""
     excerpt: str = ""
-    """What stands around it there."""
+    """The text around it."""
 
 
 @dataclass(frozen=True)
 class Found:
     """Hits, best first, beside how much of everything is indexed.
 
-    `lexical`: no provider of embeddings is configured, so meaning is not known. `note`: why words alone were looked
-    for, where meaning should have been.
+    `lexical`: no provider of embeddings is configured, so meaning is not known. `note`: why only words were looked
+    for, although meaning should have been.
     """
 
     hits: list[Hit]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipeline.flows.screenshots import recovery
+from pipeline.flows.screenshots import queries, service
 from pipeline.flows.screenshots.graph.models import NODES
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.rules.provenance import Operation
@@ -41,11 +41,11 @@ def test_six_failures_are_a_dead_letter_and_a_replay_asks_only_for_the_failed_sh
     shots.provider.script.rule = faults_on(Operation.ANALYSE, *[BUSY] * 6, shots=ids[5:6])
     shots.launch()
     wait_until(lambda: shots.states(BATCHES) == {"failed_permanent": 1}, START_S, "a dead letter", last=shots.stand)
-    (letter,) = recovery.dead_letters(shots.context)
+    (letter,) = queries.dead_letters(shots.context)
     assert "503" in letter.reason
     assert shots.states(SHOTS) == {"failed_permanent": 10}
     assert shown(shots.provider, Operation.ANALYSE, None) == {tuple(ids[:5]): 1, tuple(ids[5:]): 6}
-    assert recovery.replay(shots.context, "batch") == [letter.id]
+    assert service.replay(shots.context, "batch") == [letter.id]
     shots.launch()
     shots.finish()
     shots.assert_once(ids)
@@ -114,7 +114,7 @@ def test_reply_of_no_use_after_its_repair_is_a_dead_letter(stack: Stack, shots: 
     shots.submit(5)
     wait_until(lambda: shots.states(BATCHES) == {"failed_permanent": 1}, START_S, "a dead letter", last=shots.stand)
     assert shots.calls(Operation.ANALYSE) == 2
-    assert "no use" in recovery.dead_letters(shots.context)[0].reason
+    assert "no use" in queries.dead_letters(shots.context)[0].reason
 
 
 def test_screenshots_that_were_not_sent_are_left_out(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:

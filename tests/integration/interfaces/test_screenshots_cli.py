@@ -25,10 +25,9 @@ from pipeline.flows.screenshots.routes import CONTROL
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.rules.schemas import VlmIndex
 from pipeline.flows.screenshots.states import Ask
-from pipeline.flows.screenshots.work import batch as working
-from pipeline.flows.screenshots.work import shard as shards
-from pipeline.flows.screenshots.work.batch import UsedCall
-from pipeline.flows.screenshots.work.expansion import ExpandWork
+from pipeline.flows.screenshots.work import analysis, shard
+from pipeline.flows.screenshots.work.expansion import ExpandMessage
+from pipeline.flows.screenshots.work.message import UsedCall
 from pipeline.interfaces.cli import output
 from pipeline.interfaces.cli.main import app
 from pipeline.settings import ScreenshotSettings
@@ -88,9 +87,9 @@ def analysed(context: Context, shots: list[Path]) -> list[int]:
     """Nodes that a vision model's segments became: an event and what was derived from it, and another event."""
     penstock("add", shots[0].parent, "--app", "Firefox", "--title", "Invoices", "--no-wait")
     batch = screenshots.batches()[0]
-    working.begin(context, batch.id)
-    shard = shards.claim(context, batch.id, ME)
-    assert shard is not None
+    analysis.claim(context, batch.id)
+    part = shard.claim(context, batch.id, ME)
+    assert part is not None
     segments = [
         segment("Paying bills", [1, 2], "three of March", derived={"knowledge": [{"title": "Ann pays late"}]}),
         segment("修复数据库连接池泄漏", [3, 4, 5]),
@@ -98,9 +97,9 @@ def analysed(context: Context, shots: list[Path]) -> list[int]:
     seen = [{"screenshot_id": batch.shot_ids[0], "ocr_text": "Bill 0 of March"}]
     index = VlmIndex.model_validate({"segments": segments, "screenshots": seen})
     call = UsedCall(Operation.ANALYSE, "ai", "m", "abc123", 2, Ask.FIRST, batch.shot_ids)
-    assert shards.done(context, shard, index, call)
-    shards.settle(context, batch.id)
-    with ExpandWork(context, batch.id, CONTROL, ME, None) as work:
+    assert shard.settle(context, part, index, call).done
+    analysis.settle(context, batch.id)
+    with ExpandMessage(context, batch.id, CONTROL, ME, None) as work:
         assert work.run().done
     found = [node for hour in screenshots.timeline(derived=True) for node in hour.nodes]
     return sorted(node.id for node in found)
@@ -109,11 +108,11 @@ def analysed(context: Context, shots: list[Path]) -> list[int]:
 def failing(context: Context, error: UnitError) -> None:
     """The latest batch is looked at, which ends in this."""
     batch = screenshots.batches()[0]
-    working.begin(context, batch.id)
-    shard = shards.claim(context, batch.id, ME)
-    assert shard is not None
-    shards.failed(context, shard, error)
-    shards.settle(context, batch.id)
+    analysis.claim(context, batch.id)
+    part = shard.claim(context, batch.id, ME)
+    assert part is not None
+    shard.fail(context, part, error)
+    analysis.settle(context, batch.id)
 
 
 def test_help_names_every_command(context: Context) -> None:
@@ -288,7 +287,7 @@ def test_dead_letters_have_reasons_and_are_replayed(
     assert screenshots.batches()[0].status == "pending"
     failing(context, NO_KEY)
     assert "1 dead letter will" in penstock("replay", "--all").output
-    with pytest.raises(UserError, match="no dead letters: 7"):
+    with pytest.raises(UserError, match="not dead letters: 7"):
         CliRunner().invoke(app, ["screenshots", "replay", "7"], catch_exceptions=False)
 
 

@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Table, select
 
 from pipeline.engine.claims import Owner
 from pipeline.flows.screenshots.frames import intake
@@ -16,10 +18,8 @@ from pipeline.flows.screenshots.rules.expansion import Expansion, PendingEdge, P
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.rules.schemas import AppGuess, SeenScreenshot, VlmIndex
 from pipeline.flows.screenshots.states import Ask, NodeKind, Origin, WorkStatus
-from pipeline.flows.screenshots.work import batch as working
-from pipeline.flows.screenshots.work import merge
-from pipeline.flows.screenshots.work import shard as shards
-from pipeline.flows.screenshots.work.batch import UsedCall
+from pipeline.flows.screenshots.work import analysis, expansion, merge, shard
+from pipeline.flows.screenshots.work.message import UsedCall
 from pipeline.flows.screenshots.work.shard import ShardUnit
 from pipeline.storage.context import Context
 from tests.support.frames import noise
@@ -52,7 +52,7 @@ class Draft:
 
 
 def as_expansion(batch_id: int, shots: Sequence[int], drafts: Sequence[Draft]) -> Expansion:
-    """Drafts of a batch with these frames as what `working.finish` takes."""
+    """Drafts of a batch with these frames as what `expansion.settle` takes."""
     nodes: list[PendingNode] = []
     edges: list[PendingEdge] = []
     for place, draft in enumerate(drafts):
@@ -109,26 +109,26 @@ class Hand:
         taken = [self.add(source=source, ts=ts + timedelta(seconds=i) if ts else None, app=app) for i in range(5)]
         return taken[-1].batches[0], [shot.shot_id for shot in taken if shot.shot_id is not None]
 
-    def look(self, shard: ShardUnit, evidence: dict[int, Evidence] | None = None, model: str = "m") -> bool:
+    def look(self, part: ShardUnit, evidence: dict[int, Evidence] | None = None, model: str = "m") -> bool:
         """A shard's result is stored: what was read on those of its frames that there is evidence of."""
-        shots = [shot.id for shot in shard.shots.values()]
+        shots = [shot.id for shot in part.shots.values()]
         index = as_index({shot: read for shot, read in (evidence or {}).items() if shot in shots})
-        call = UsedCall(Operation.ANALYSE, "p", model, "hash", shard.attempts, Ask.FIRST, shots)
-        return shards.done(self.context, shard, index, call)
+        call = UsedCall(Operation.ANALYSE, "p", model, "hash", part.attempts, Ask.FIRST, shots)
+        return shard.settle(self.context, part, index, call).done == 1
 
     def look_at_all(self, batch_id: int, evidence: dict[int, Evidence] | None = None) -> None:
         """The batch is analysed, and waits to become nodes."""
-        assert working.begin(self.context, batch_id) is not None
-        while shard := shards.claim(self.context, batch_id, ME):
-            assert self.look(shard, evidence)
-        assert shards.settle(self.context, batch_id).status is WorkStatus.PENDING
+        assert analysis.claim(self.context, batch_id) is not None
+        while part := shard.claim(self.context, batch_id, ME):
+            assert self.look(part, evidence)
+        assert analysis.settle(self.context, batch_id).status is WorkStatus.PENDING
 
     def analyse(self, batch_id: int, drafts: Sequence[Draft], evidence: dict[int, Evidence] | None = None) -> list[int]:
         self.look_at_all(batch_id, evidence)
-        unit = working.claim(self.context, batch_id, ME)
+        unit = expansion.claim(self.context, batch_id, ME)
         assert unit is not None
-        expansion = as_expansion(batch_id, [shot.id for shot in unit.shots], drafts)
-        made = working.finish(self.context, unit, expansion, Origin.MODEL)
+        drawn = as_expansion(batch_id, [shot.id for shot in unit.shots], drafts)
+        made = expansion.settle(self.context, unit, drawn, Origin.MODEL)
         assert made is not None
         return made
 
@@ -136,9 +136,20 @@ class Hand:
         done = 0
         while unit := merge.claim(self.context, ME):
             merged = (joined or both)(unit.target, unit.content) if unit.target else None
-            assert merge.commit(self.context, unit, merged) is merge.Merged.DONE
+            assert merge.settle(self.context, unit, merged).status is WorkStatus.SUCCEEDED
             done += 1
         return done
+
+
+def rows_of(context: Context, table: Table) -> list[Any]:
+    """A table's rows, the newest first."""
+    with context.db.read() as session:
+        return list(session.execute(select(table).order_by(table.c.id.desc())))
+
+
+def row_of(context: Context, table: Table, row_id: int) -> Any:
+    with context.db.read() as session:
+        return session.execute(select(table).where(table.c.id == row_id)).one()
 
 
 def both(target: Content, new: Content) -> Content:

@@ -5,16 +5,14 @@ from sqlalchemy import select, update
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.flows.screenshots import plan, queries, recovery
+from pipeline.flows.screenshots import plan, queries, recovery, service
 from pipeline.flows.screenshots.frames import files, retention
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.states import Origin, WorkStatus
-from pipeline.flows.screenshots.work import batch as working
-from pipeline.flows.screenshots.work import retry
-from pipeline.flows.screenshots.work import shard as shards
+from pipeline.flows.screenshots.work import analysis, expansion, retry, shard
 from pipeline.flows.screenshots.work.shard import ShardUnit
 from pipeline.storage.context import Context
-from tests.integration.screenshots.conftest import ME, Evidence, Hand, as_expansion, draft
+from tests.integration.screenshots.conftest import ME, Evidence, Hand, as_expansion, draft, rows_of
 
 OTHER = Owner("there:2:b", "request-2")
 
@@ -35,9 +33,9 @@ def due_now(context: Context) -> None:
 
 
 def claimed(context: Context, batch: int) -> ShardUnit:
-    shard = shards.claim(context, batch, ME)
-    assert shard is not None
-    return shard
+    part = shard.claim(context, batch, ME)
+    assert part is not None
+    return part
 
 
 def models(context: Context) -> list[str]:
@@ -48,34 +46,34 @@ def models(context: Context) -> list[str]:
 
 def test_only_the_failed_shard_runs_again(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
-    begun = working.begin(context, batch)
+    begun = analysis.claim(context, batch)
     assert begun is not None
     assert (begun.due, begun.is_new) == (3, True)
-    found_again = working.begin(context, batch)
+    found_again = analysis.claim(context, batch)
     assert found_again is not None
     assert (found_again.due, found_again.is_new) == (3, False)
     for number in range(3):
-        shard = claimed(context, batch)
-        assert shard.row.number == number
+        part = claimed(context, batch)
+        assert part.row.number == number
         if number == 1:
-            assert shards.failed(context, shard, UnitError("504")).retry_in_s
+            assert shard.fail(context, part, UnitError("504")).retry_in_s
         else:
-            assert hand.look(shard, {shots[2 * number]: Evidence(f"text {number}")}, f"model {number}")
-    settled = shards.settle(context, batch)
+            assert hand.look(part, {shots[2 * number]: Evidence(f"text {number}")}, f"model {number}")
+    settled = analysis.settle(context, batch)
     assert settled.status is WorkStatus.FAILED
     assert settled.retry_in_s
     assert statuses(context) == ["failed"] * 5
-    assert working.begin(context, batch) is None  # not due
+    assert analysis.claim(context, batch) is None  # not due
     due_now(context)
-    again = working.begin(context, batch)
+    again = analysis.claim(context, batch)
     assert again is not None
     assert (again.due, again.is_new) == (1, True)
-    shard = claimed(context, batch)
-    assert shard.row.number == 1
-    hand.look(shard, {shots[2]: Evidence("text 1")}, "model 1")
-    assert shards.claim(context, batch, ME) is None
-    assert shards.settle(context, batch).status is WorkStatus.PENDING
-    assert shards.settle(context, batch).status is None  # one caller sees it end
+    part = claimed(context, batch)
+    assert part.row.number == 1
+    hand.look(part, {shots[2]: Evidence("text 1")}, "model 1")
+    assert shard.claim(context, batch, ME) is None
+    assert analysis.settle(context, batch).status is WorkStatus.PENDING
+    assert analysis.settle(context, batch).status is None  # one caller sees it end
     assert models(context) == ["model 0", "model 1", "model 2"]
     read = [queries.screenshot(context, shot).ocr_text for shot in shots]
     assert read == ["text 0", None, "text 1", None, "text 2"]
@@ -83,70 +81,70 @@ def test_only_the_failed_shard_runs_again(context: Context, hand: Hand) -> None:
 
 def test_a_batch_waits_as_long_as_a_server_asked_for_one_of_its_shards(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    working.begin(context, batch)
+    analysis.claim(context, batch)
     for wait_s in (None, 120, None):
-        shards.failed(context, claimed(context, batch), UnitError("503", retry_after_s=wait_s))
-    assert shards.settle(context, batch).retry_in_s == pytest.approx(120, abs=2)
+        shard.fail(context, claimed(context, batch), UnitError("503", retry_after_s=wait_s))
+    assert analysis.settle(context, batch).retry_in_s == pytest.approx(120, abs=2)
 
 
 def test_a_shard_that_is_under_way_keeps_its_batch_open(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    working.begin(context, batch)
-    shard = claimed(context, batch)
-    assert shards.settle(context, batch).status is None
-    hand.look(shard)
-    assert shards.settle(context, batch).status is None
+    analysis.claim(context, batch)
+    part = claimed(context, batch)
+    assert analysis.settle(context, batch).status is None
+    hand.look(part)
+    assert analysis.settle(context, batch).status is None
     assert statuses(context, BATCHES) == ["running"]
 
 
 def test_a_result_whose_claim_was_taken_away_changes_nothing(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
-    working.begin(context, batch)
+    analysis.claim(context, batch)
     stolen = claimed(context, batch)
     assert recovery.free_lost(context, {ME.worker_id}) == 1
     assert not hand.look(stolen, {shots[0]: Evidence("late")})
-    assert shards.failed(context, stolen, UnitError("late")).event is None
+    assert shard.fail(context, stolen, UnitError("late")).status is None
     assert statuses(context, SHARDS) == ["pending"] * 3
     hand.look_at_all(batch)
-    unit = working.claim(context, batch, ME)
+    unit = expansion.claim(context, batch, ME)
     assert unit is not None
     assert recovery.free_lost(context, {ME.worker_id}) == 1
     late = as_expansion(batch, shots, [draft("late", shots)])
-    assert working.finish(context, unit, late, Origin.MODEL) is None
-    assert working.fail(context, unit, UnitError("late")).event is None
+    assert expansion.settle(context, unit, late, Origin.MODEL) is None
+    assert expansion.fail(context, unit, UnitError("late")).status is None
     assert statuses(context, BATCHES) == ["pending"]
 
 
 def test_two_that_finish_a_batch_finish_it_once(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
     hand.look_at_all(batch, {shots[0]: Evidence("读到的文字 Ann", ["File"], ["Ann", "Bob"], "Code")})
-    first = working.claim(context, batch, ME)
+    first = expansion.claim(context, batch, ME)
     assert first is not None
-    assert working.claim(context, batch, OTHER) is None
+    assert expansion.claim(context, batch, OTHER) is None
     recovery.free_lost(context, {ME.worker_id})
-    second = working.claim(context, batch, OTHER)
+    second = expansion.claim(context, batch, OTHER)
     assert second is not None
-    expansion = as_expansion(batch, shots, [draft("a", shots)])
-    assert working.finish(context, first, expansion, Origin.MODEL) is None
-    assert working.finish(context, second, expansion, Origin.MODEL) is not None
-    assert working.finish(context, second, expansion, Origin.MODEL) is None
+    drawn = as_expansion(batch, shots, [draft("a", shots)])
+    assert expansion.settle(context, first, drawn, Origin.MODEL) is None
+    assert expansion.settle(context, second, drawn, Origin.MODEL) is not None
+    assert expansion.settle(context, second, drawn, Origin.MODEL) is None
     row = queries.screenshot(context, shots[0])
     assert (row.ocr_text, row.app_guess, row.status) == ("读到的文字 Ann", "Code", "succeeded")
-    assert (row.ui_text_snippets, row.detected_entities) == ('["File"]', '["Ann"]')
+    assert (row.ui_text_snippets, row.detected_entities) == (["File"], ["Ann"])
 
 
 def test_a_message_that_comes_again_gives_back_what_its_lost_process_held(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    working.begin(context, batch)
+    analysis.claim(context, batch)
     lost = claimed(context, batch)
     again = claimed(context, batch)
     assert (again.id, again.attempts) == (lost.id, 2)
     assert not hand.look(lost)
     assert hand.look(again)
-    while shard := shards.claim(context, batch, OTHER):
-        hand.look(shard)
-    shards.settle(context, batch)
-    units = [working.claim(context, batch, ME) for _ in range(2)]
+    while part := shard.claim(context, batch, OTHER):
+        hand.look(part)
+    analysis.settle(context, batch)
+    units = [expansion.claim(context, batch, ME) for _ in range(2)]
     assert [unit.attempts for unit in units if unit] == [1, 2]
 
 
@@ -154,20 +152,20 @@ def test_a_crash_on_the_last_attempt_makes_a_dead_letter_not_a_stranded_row(cont
     batch, _ = hand.batch()
     attempts = retry.policy(context.settings.screenshots).max_attempts
     assert attempts == 6  # every one of the five waits is used
-    working.begin(context, batch)
+    analysis.claim(context, batch)
     for attempt in range(attempts):
         assert claimed(context, batch).row.number == 0, attempt
         recovery.free_lost(context, {ME.worker_id})
-    while shard := shards.claim(context, batch, ME):
-        hand.look(shard)
-    assert shards.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
-    letter = recovery.dead_letters(context)[0]
+    while part := shard.claim(context, batch, ME):
+        hand.look(part)
+    assert analysis.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
+    letter = queries.dead_letters(context)[0]
     assert (letter.kind, letter.id) == ("batch", batch)
     assert letter.reason == "shard 1: the worker was lost while it worked on this (after 6 attempts)"
     assert statuses(context) == ["failed_permanent"] * 5
-    assert recovery.replay(context, "batch", [batch]) == [batch]
+    assert service.replay(context, "batch", [batch]) == [batch]
     assert statuses(context) == ["pending"] * 5
-    assert recovery.dead_letters(context) == []
+    assert queries.dead_letters(context) == []
 
 
 def test_a_crash_on_the_last_attempt_of_making_nodes_makes_a_dead_letter(context: Context, hand: Hand) -> None:
@@ -175,21 +173,21 @@ def test_a_crash_on_the_last_attempt_of_making_nodes_makes_a_dead_letter(context
     hand.look_at_all(batch)
     attempts = retry.policy(context.settings.screenshots).max_attempts
     for attempt in range(attempts):
-        assert working.claim(context, batch, ME) is not None, attempt
+        assert expansion.claim(context, batch, ME) is not None, attempt
         recovery.free_lost(context, {ME.worker_id})
-    assert working.claim(context, batch, ME) is None
-    letter = recovery.dead_letters(context)[0]
+    assert expansion.claim(context, batch, ME) is None
+    letter = queries.dead_letters(context)[0]
     assert (letter.kind, letter.id, letter.attempts) == ("batch", batch, attempts)
     assert "lost" in letter.reason
     assert statuses(context) == ["succeeded"] * 5  # what was seen on them stays
-    assert recovery.replay(context, "batch", [batch]) == [batch]
+    assert service.replay(context, "batch", [batch]) == [batch]
     assert [launch.step for launch in plan.plan(context)] == ["expand"]
-    assert working.claim(context, batch, ME) is not None
+    assert expansion.claim(context, batch, ME) is not None
 
 
 def test_an_expired_lease_is_given_back(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    working.begin(context, batch)
+    analysis.claim(context, batch)
     claimed(context, batch)
     assert recovery.free_lost(context, set()) == 0
     with context.db.transaction() as session:
@@ -203,72 +201,75 @@ def dead_batch(context: Context, hand: Hand) -> int:
     """A batch that was given up when it was to become nodes."""
     batch, _ = hand.batch()
     hand.look_at_all(batch)
-    unit = working.claim(context, batch, ME)
+    unit = expansion.claim(context, batch, ME)
     assert unit is not None
-    assert working.fail(context, unit, UnitError("no such model", kind=ErrorKind.PERMANENT)).final
+    assert (
+        expansion.fail(context, unit, UnitError("no such model", kind=ErrorKind.PERMANENT)).status
+        is WorkStatus.FAILED_PERMANENT
+    )
     return batch
 
 
 def test_replaying_some_or_all_and_nothing_when_one_is_no_dead_letter(context: Context, hand: Hand) -> None:
     ids = [dead_batch(context, hand) for _ in range(3)]
     with pytest.raises(UserError, match="999"):
-        recovery.replay(context, "batch", [ids[0], 999])
-    assert [letter.reason for letter in recovery.dead_letters(context)] == ["no such model"] * 3
-    assert recovery.replay(context, "batch", ids[:1]) == ids[:1]
-    assert recovery.replay(context, "batch") == ids[1:]
+        service.replay(context, "batch", [ids[0], 999])
+    assert [letter.reason for letter in queries.dead_letters(context)] == ["no such model"] * 3
+    assert service.replay(context, "batch", ids[:1]) == ids[:1]
+    assert service.replay(context, "batch") == ids[1:]
 
 
 def test_a_replayed_batch_asks_only_for_what_failed_and_with_all_its_attempts(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    working.begin(context, batch)
+    analysis.claim(context, batch)
     outcome = [UnitError("503"), None, UnitError("refused", kind=ErrorKind.PERMANENT)]
     for error in outcome:
-        shard = claimed(context, batch)
+        part = claimed(context, batch)
         if error is None:
-            hand.look(shard, model="paid")
+            hand.look(part, model="paid")
         else:
-            shards.failed(context, shard, error)
-    assert shards.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
-    assert "shard 3: refused" in recovery.dead_letters(context)[0].reason
-    recovery.replay(context, "batch", [batch])
-    again = working.begin(context, batch)
+            shard.fail(context, part, error)
+    assert analysis.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
+    assert "shard 3: refused" in queries.dead_letters(context)[0].reason
+    service.replay(context, "batch", [batch])
+    again = analysis.claim(context, batch)
     assert again is not None
     assert again.due == 2
-    found = [shards.claim(context, batch, owner) for owner in (ME, OTHER)]
-    assert [(shard.row.number, shard.attempts) for shard in found if shard] == [(0, 1), (2, 1)]
+    found = [shard.claim(context, batch, owner) for owner in (ME, OTHER)]
+    assert [(part.row.number, part.attempts) for part in found if part] == [(0, 1), (2, 1)]
     assert models(context) == ["", "paid", ""]
 
 
 def test_a_rate_limit_uses_no_attempt(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    working.begin(context, batch)
-    failed = shards.failed(context, claimed(context, batch), UnitError("429", kind=ErrorKind.RATE_LIMITED))
-    assert not failed.final
+    analysis.claim(context, batch)
+    failed = shard.fail(context, claimed(context, batch), UnitError("429", kind=ErrorKind.RATE_LIMITED))
+    assert failed.status is not WorkStatus.FAILED_PERMANENT
     assert claimed(context, batch).attempts == 1
     batch, _ = hand.batch()
     hand.look_at_all(batch)
-    unit = working.claim(context, batch, ME)
+    unit = expansion.claim(context, batch, ME)
     assert unit is not None
-    working.fail(context, unit, UnitError("429", kind=ErrorKind.RATE_LIMITED))
-    row = queries.batches(context)[0]
+    expansion.fail(context, unit, UnitError("429", kind=ErrorKind.RATE_LIMITED))
+    row = rows_of(context, BATCHES)[0]
     assert (row.status, row.attempts) == ("pending", 0)
 
 
 def test_a_file_deleted_between_add_and_analyse_gives_up_its_frame_only(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
-    working.begin(context, batch)
-    shard = claimed(context, batch)
-    files.discard(context.settings, [shard.shots[1].file])
-    assert retention.image_of(context, shard.shots[1]) is None
-    assert retention.image_of(context, shard.shots[2]) is not None
-    hand.look(shard)
-    while another := shards.claim(context, batch, ME):
+    analysis.claim(context, batch)
+    part = claimed(context, batch)
+    files.discard(context.settings, [part.shots[1].file])
+    assert retention.image_of(context, part.shots[1]) is None
+    assert retention.image_of(context, part.shots[2]) is not None
+    hand.look(part)
+    while another := shard.claim(context, batch, ME):
         hand.look(another)
-    shards.settle(context, batch)
-    unit = working.claim(context, batch, ME)
+    analysis.settle(context, batch)
+    unit = expansion.claim(context, batch, ME)
     assert unit is not None
-    expansion = as_expansion(batch, shots, [draft("a", shots[1:])])
-    assert working.finish(context, unit, expansion, Origin.MODEL) is not None
+    drawn = as_expansion(batch, shots, [draft("a", shots[1:])])
+    assert expansion.settle(context, unit, drawn, Origin.MODEL) is not None
     assert statuses(context) == ["failed_permanent", *["succeeded"] * 4]
     assert "gone" in queries.screenshot(context, shots[0]).error
 

@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 
 from pipeline.engine import live
 from pipeline.engine.errors import UserError
-from pipeline.flows.screenshots import queries
+from pipeline.flows.screenshots import queries, service
 from pipeline.flows.screenshots.frames import files as storage
 from pipeline.flows.screenshots.frames import fingerprint, intake, rejections
 from pipeline.flows.screenshots.frames.intake import Frame, Taken
@@ -21,7 +21,7 @@ from pipeline.flows.screenshots.live import live_settings
 from pipeline.flows.screenshots.models import REJECTIONS, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.duplicates import distance
 from pipeline.storage.context import Context
-from tests.integration.screenshots.conftest import BEGIN, Hand
+from tests.integration.screenshots.conftest import BEGIN, Hand, row_of, rows_of
 from tests.integration.screenshots.test_intake import age, behind, files
 from tests.support.frames import TYPED, Desktop, draw, encoded, noise
 
@@ -39,7 +39,7 @@ def test_a_frame_has_a_private_copy_that_stays_when_the_original_goes(context: C
     data = path.read_bytes()
     taken = take(context, path)
     path.unlink()
-    row = queries.screenshot(context, taken.shot_id or 0)
+    row = row_of(context, SHOTS, taken.shot_id or 0)
     stored = storage.path_of(context.settings, row.file)
     assert taken.accepted
     assert (stored.read_bytes(), row.size_bytes, row.phash) == (data, len(data), fingerprint.read_frame(data).phash)
@@ -71,7 +71,7 @@ def test_a_duplicate_leaves_its_distance_threshold_and_nearest_frame_and_no_file
     typed = take(context, draw(EDITOR.but(typed=TYPED)), 2)
     assert {(one.accepted, one.reason, one.nearest_id) for one in moved} == {(False, "duplicate", first.shot_id)}
     assert typed.accepted
-    (row,) = queries.rejections(context)
+    (row,) = rows_of(context, REJECTIONS)
     assert (row.distance, row.nearest_id, row.reason) == (moved[0].distance, first.shot_id, "duplicate")
     assert row.threshold == context.settings.screenshots.dedup_threshold
     assert len(row.sha256) == len(row.phash) == 64
@@ -92,7 +92,7 @@ def test_what_pressure_rejects_is_in_the_ledger_with_the_wider_threshold(context
     take(context, one)
     behind(context, 1)
     assert take(context, other, 1).reason == "duplicate"
-    (row,) = queries.rejections(context)
+    (row,) = rows_of(context, REJECTIONS)
     assert (row.threshold, row.distance) == (rules.dedup_threshold_pressed, bits)
 
 
@@ -115,10 +115,10 @@ def test_order_of_arrival_says_what_is_recent_when_the_clock_goes_back(context: 
 
 
 def test_an_inactive_source_is_refused_and_another_is_not(context: Context, hand: Hand) -> None:
-    intake.set_active(context, "window:7", active=False)
+    service.set_active(context, "window:7", active=False)
     assert hand.add(source="window:7").reason == "inactive"
     assert hand.add(source="window:8").accepted
-    intake.set_active(context, "window:7", active=True)
+    service.set_active(context, "window:7", active=True)
     assert hand.add(source="window:7").accepted
     assert len(files(context)) == 2
     assert [row.reason for row in queries.rejections(context)] == ["inactive"]
@@ -149,7 +149,7 @@ def test_what_is_no_sound_picture_is_refused_and_the_ledger_says_why(context: Co
         with pytest.raises(UserError, match="screen:1") as error:
             take(context, data)
         assert error.value.code == code
-    (row,) = queries.rejections(context)
+    (row,) = rows_of(context, REJECTIONS)
     assert row.reason == "refused"
     assert row.detail in str(error.value)
     assert files(context) == set()
@@ -167,7 +167,7 @@ class TestSmallLimit:
             with pytest.raises(UserError, match="max_image_mb") as error:
                 take(context, picture)
             assert error.value.code == "too_large"
-        (row,) = queries.rejections(context)
+        (row,) = rows_of(context, REJECTIONS)
         assert (row.reason, row.sha256) == ("refused", "")
         assert "1 MB" in row.detail
 
@@ -207,7 +207,7 @@ class TestExclusions:
         assert take(context, draw(), app=app, window_title=title).reason == "excluded"
         assert take(context, Path("never read.png"), 1, app=app, window_title=title).reason == "excluded"
         assert files(context) == set()
-        rows = queries.rejections(context)
+        rows = rows_of(context, REJECTIONS)
         assert [(row.reason, row.sha256, row.phash, row.distance) for row in rows] == [("excluded", "", "", None)] * 2
         assert all(app not in str(row) and "browsing" not in str(row) for row in rows)
 
@@ -221,7 +221,7 @@ def test_one_that_became_new_between_the_glance_and_the_decision_has_its_file(
     monkeypatch.setattr(intake.Candidate, "_looks_new", lambda *_: False)
     taken = take(context, noise("one"))
     assert taken.accepted
-    assert files(context) == {queries.screenshot(context, taken.shot_id or 0).file}
+    assert files(context) == {row_of(context, SHOTS, taken.shot_id or 0).file}
 
 
 def test_one_that_became_known_between_the_glance_and_the_decision_leaves_no_file(

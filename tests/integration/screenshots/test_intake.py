@@ -12,8 +12,8 @@ from PIL import Image
 from sqlalchemy import insert, select, update
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.screenshots import queries
-from pipeline.flows.screenshots.frames import buffer, intake
+from pipeline.flows.screenshots import service
+from pipeline.flows.screenshots.frames import buffer
 from pipeline.flows.screenshots.frames import files as storage
 from pipeline.flows.screenshots.graph.models import THREADS
 from pipeline.flows.screenshots.models import BATCHES, SHOTS, SOURCES
@@ -21,7 +21,7 @@ from pipeline.flows.screenshots.rules.batches import HistoryPack
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.storage.context import Context
 from tasks import screenshots
-from tests.integration.screenshots.conftest import BEGIN, Hand, draft
+from tests.integration.screenshots.conftest import BEGIN, Hand, draft, rows_of
 
 
 def files(context: Context) -> set[str]:
@@ -51,7 +51,7 @@ def test_five_frames_make_a_batch_in_the_order_of_capture_though_the_clock_went_
 ) -> None:
     taken = [hand.add(ts=BEGIN - timedelta(minutes=i)) for i in range(5)]
     assert [bool(one.batches) for one in taken] == [False] * 4 + [True]
-    batch = queries.batches(context)[0]
+    batch = rows_of(context, BATCHES)[0]
     assert batch.shot_ids == str([one.shot_id for one in taken[::-1]])
     assert (batch.ts_start, batch.ts_end) == (BEGIN - timedelta(minutes=4), BEGIN)
     start, end = (int(at.timestamp() * 1000) for at in (batch.ts_start, batch.ts_end))
@@ -60,7 +60,7 @@ def test_five_frames_make_a_batch_in_the_order_of_capture_though_the_clock_went_
 
 def test_a_new_batch_has_every_column_set(context: Context, hand: Hand) -> None:
     hand.batch()
-    row = queries.batches(context)[0]
+    row = rows_of(context, BATCHES)[0]
     assert (row.status, row.step, row.ask, row.made_by) == ("pending", "analyse", "first", "")
     assert (row.notes, row.queue, row.launches, row.vlm_ms, row.text_ms, row.attempts) == ("[]", "", 0, 0, 0, 0)
     assert HistoryPack.model_validate_json(row.history_pack) == HistoryPack()
@@ -79,7 +79,7 @@ def test_a_batch_is_told_of_late_threads_and_open_segments(context: Context, han
 
     def told(minutes: int) -> HistoryPack:
         batch, _ = hand.batch(ts=BEGIN + timedelta(minutes=minutes))
-        row = next(row for row in queries.batches(context) if row.id == batch)
+        row = next(row for row in rows_of(context, BATCHES) if row.id == batch)
         return HistoryPack.model_validate_json(row.history_pack)
 
     soon, later = told(14), told(16)
@@ -114,7 +114,7 @@ def test_a_frame_from_the_future_does_not_wait_until_the_clock_comes_there(conte
 def test_orphans_are_batched_after_the_time_out_and_five_seconds(context: Context, hand: Hand) -> None:
     hand.add(source="screen:1")
     hand.add(source="window:2")
-    intake.set_active(context, "window:2", active=False)
+    service.set_active(context, "window:2", active=False)
     age(context, 34)
     assert buffer.batch_orphans(context) == []
     age(context, 36)
@@ -134,7 +134,7 @@ def test_many_frames_left_behind_make_full_batches_and_one_rest(context: Context
         session.execute(insert(SHOTS), left)
     age(context, 40)
     assert len(buffer.batch_ready(context)) == 10
-    sizes = [len(json.loads(row.shot_ids)) for row in queries.batches(context)]
+    sizes = [len(json.loads(row.shot_ids)) for row in rows_of(context, BATCHES)]
     assert sorted(sizes) == [2] + [5] * 9
 
 
@@ -175,7 +175,7 @@ def test_two_frames_that_fill_the_buffer_at_once_make_one_batch(context: Context
 
     with ThreadPoolExecutor(2) as pool:
         made = [batch for batches in pool.map(add, range(2)) for batch in batches]
-    assert len(made) == len(queries.batches(context)) == 1
+    assert len(made) == len(rows_of(context, BATCHES)) == 1
 
 
 def test_while_analysis_is_behind_batches_are_longer_and_wait_longer(context: Context, hand: Hand) -> None:

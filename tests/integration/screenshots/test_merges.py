@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.flows.screenshots import deletion, queries, recovery
+from pipeline.flows.screenshots import deletion, queries, recovery, service
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph import vectors as vectorising
 from pipeline.flows.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, THREADS
@@ -19,14 +19,12 @@ from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.rules.batches import HistoryPack
 from pipeline.flows.screenshots.rules.schemas import EntityMention
-from pipeline.flows.screenshots.states import Origin
-from pipeline.flows.screenshots.work import batch as working
-from pipeline.flows.screenshots.work import merge
-from pipeline.flows.screenshots.work.batch import BatchUnit
-from pipeline.flows.screenshots.work.merge import Merged
+from pipeline.flows.screenshots.states import Origin, WorkStatus
+from pipeline.flows.screenshots.work import expansion, merge
+from pipeline.flows.screenshots.work.expansion import BatchUnit
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
-from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Hand, as_expansion, both, draft
+from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Hand, as_expansion, both, draft, row_of
 
 OTHER = Owner("there:2:b", "request-2")
 
@@ -115,9 +113,9 @@ def test_a_target_that_changed_meanwhile_is_not_overwritten(context: Context, ha
     assert unit.target_id == first
     with context.db.transaction() as session:
         session.execute(update(NODES).where(NODES.c.id == first).values(version=7, title="changed"))
-    assert merge.commit(context, unit, Content("lost update")) is merge.Merged.AGAIN
+    assert merge.settle(context, unit, Content("lost update")).status is WorkStatus.PENDING
     assert queries.show(context, first).node.title == "changed"
-    assert queries.show(context, second).node.attempts == 0
+    assert row_of(context, NODES, second).attempts == 0
     assert hand.merge_all() == 1
     assert queries.show(context, first).node.title == "changed + second"
 
@@ -127,7 +125,7 @@ def test_a_merge_whose_claim_was_taken_away_changes_nothing(context: Context, ha
     unit = merge.claim(context, ME)
     assert unit is not None
     assert recovery.free_lost(context, {ME.worker_id}) == 1
-    assert merge.commit(context, unit, Content("late")) is merge.Merged.LOST
+    assert merge.settle(context, unit, Content("late")).status is None
     assert queries.show(context, first).node.title == "first"
 
 
@@ -148,7 +146,7 @@ def test_merges_into_one_node_at_once_lose_no_update_and_make_no_duplicate(conte
             if unit is None:
                 continue
             merged = both(unit.target, unit.content) if unit.target else None
-            done += merge.commit(context, unit, merged) is merge.Merged.DONE
+            done += merge.settle(context, unit, merged).done
         return done
 
     with ThreadPoolExecutor(3) as pool:
@@ -175,11 +173,13 @@ def test_a_merge_that_is_given_up_can_be_replayed(context: Context, hand: Hand) 
     _, second = two_batches(hand)
     unit = merge.claim(context, ME)
     assert unit is not None
-    assert merge.fail(context, unit, UnitError("refused", kind=ErrorKind.PERMANENT)).final
-    assert [(letter.kind, letter.id, letter.reason) for letter in recovery.dead_letters(context)] == [
+    assert (
+        merge.fail(context, unit, UnitError("refused", kind=ErrorKind.PERMANENT)).status is WorkStatus.FAILED_PERMANENT
+    )
+    assert [(letter.kind, letter.id, letter.reason) for letter in queries.dead_letters(context)] == [
         ("merge", second, "refused")
     ]
-    assert recovery.replay(context, "merge") == [second]
+    assert service.replay(context, "merge") == [second]
     assert hand.merge_all() == 1
 
 
@@ -224,12 +224,12 @@ def test_batches_that_name_the_same_entities_do_not_wait_for_each_other(context:
     for owner, source in zip(owners, ("screen:1", "screen:2"), strict=True):
         batch, _ = hand.batch(source=source)
         hand.look_at_all(batch)
-        units.append(working.claim(context, batch, owner))
+        units.append(expansion.claim(context, batch, owner))
 
     def finish(unit: BatchUnit, ordered: list[str]) -> list[int] | None:
         drafts = [Draft("event", Content(name, entities=(EntityMention(name=name),)), BEGIN) for name in ordered]
-        expansion = as_expansion(unit.id, [shot.id for shot in unit.shots], drafts)
-        return working.finish(context, unit, expansion, Origin.MODEL)
+        drawn = as_expansion(unit.id, [shot.id for shot in unit.shots], drafts)
+        return expansion.settle(context, unit, drawn, Origin.MODEL)
 
     with capture_logs() as logs, ThreadPoolExecutor() as pool:
         made = list(pool.map(finish, units, (names, names[::-1])))
@@ -245,21 +245,21 @@ def test_deleting_and_merging_do_not_wait_for_each_other(
         hand.analyse(batch, [draft(title, thread="thread_a", at=BEGIN + timedelta(days=day))])
     first = merge.claim(context, ME)
     assert first is not None
-    assert merge.commit(context, first) is Merged.DONE
+    assert merge.settle(context, first).status is WorkStatus.SUCCEEDED
     unit = merge.claim(context, ME)
     assert unit is not None
     assert unit.target is not None
-    is_merging, change = threading.Event(), merge._change_target
+    is_merging, change = threading.Event(), merge._absorb
 
     def slowly(*arguments: Any) -> None:
         is_merging.set()
         time.sleep(0.5)
         change(*arguments)
 
-    monkeypatch.setattr(merge, "_change_target", slowly)
+    monkeypatch.setattr(merge, "_absorb", slowly)
     with capture_logs() as logs, ThreadPoolExecutor() as pool:
-        merged = pool.submit(merge.commit, context, unit, Content("ab"))
+        merged = pool.submit(merge.settle, context, unit, Content("ab"))
         assert is_merging.wait(10)
         forgotten = deletion.forget(context, BEGIN + timedelta(hours=12), BEGIN + timedelta(days=2))
-    assert (merged.result(), forgotten.nodes, forgotten.restored) == (Merged.DONE, 1, 1)
+    assert (merged.result().status, forgotten.nodes, forgotten.restored) == (WorkStatus.SUCCEEDED, 1, 1)
     assert not [line for line in logs if line["event"] == "database.retry"]

@@ -11,14 +11,13 @@ from sqlalchemy import select, update
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.relaunch import MAX_RELAUNCH_S, RELAUNCH_AFTER_S
-from pipeline.flows.screenshots import plan, recovery
+from pipeline.flows.screenshots import plan, recovery, service
 from pipeline.flows.screenshots.live import SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.plan import TURN, BatchLaunch, places
 from pipeline.flows.screenshots.routes import CONTROL, CPU
 from pipeline.flows.screenshots.states import Step, WorkStatus
-from pipeline.flows.screenshots.work import batch as working
-from pipeline.flows.screenshots.work import shard as shards
+from pipeline.flows.screenshots.work import analysis, shard
 from pipeline.providers import gates
 from pipeline.storage.context import Context
 from tasks.screenshots import canvas
@@ -96,7 +95,7 @@ def test_a_batch_that_was_sent_is_not_sent_twice(context: Context, new: Callable
     (batch,) = new(1)
     assert sent(context) == [batch]
     assert sent(context) == []
-    working.begin(context, batch)
+    analysis.claim(context, batch)
     assert sent(context) == []
 
 
@@ -107,7 +106,7 @@ def test_no_more_batches_are_sent_than_there_are_places(context: Context, new: C
     first = sent(context)
     assert len(first) == room
     assert sent(context) == []
-    working.begin(context, first[0])
+    analysis.claim(context, first[0])
     assert sent(context) == [], "one that is being analysed keeps its place"
     finish(context, first[0])
     (next_one,) = sent(context)
@@ -198,11 +197,11 @@ def test_a_batch_that_waits_for_its_next_attempt_is_not_sent_before(
 ) -> None:
     (batch,) = new(1)
     sent(context)
-    working.begin(context, batch)
-    shard = shards.claim(context, batch, ME)
-    assert shard is not None
-    shards.failed(context, shard, UnitError("503"))
-    wait_s = shards.settle(context, batch).retry_in_s
+    analysis.claim(context, batch)
+    part = shard.claim(context, batch, ME)
+    assert part is not None
+    shard.fail(context, part, UnitError("503"))
+    wait_s = analysis.settle(context, batch).retry_in_s
     assert wait_s
     assert recovery.next_wait_s(context) == pytest.approx(wait_s, abs=2)
     assert sent(context) == []
@@ -254,7 +253,7 @@ def test_a_message_that_may_stand_in_its_queue_is_not_sent_again_for_long(
 ) -> None:
     (batch,) = new(1)
     sent(context)
-    working.begin(context, batch)
+    analysis.claim(context, batch)
     context.redis.rpush(SCREENSHOT_VISION, "a message")
     overdue(context, batch)
     assert sent(context) == []
@@ -282,7 +281,7 @@ def test_what_waits_before_a_closed_gate_is_not_sent_again_however_long(
 ) -> None:
     (batch,) = new(1)
     sent(context)
-    working.begin(context, batch)
+    analysis.claim(context, batch)
     gates.sync(context)
     gates.pause(context, SCREENSHOT_VISION, None)
     context.redis.rpush(SCREENSHOT_VISION, "its message")
@@ -300,14 +299,14 @@ def test_the_rest_of_a_batch_whose_messages_were_lost_in_the_middle_is_sent(
 ) -> None:
     first, second = new(2)
     sent(context)
-    working.begin(context, first)
+    analysis.claim(context, first)
     hand.look_at_all(second)
     for batch in (first, second):
         overdue(context, batch)
     assert plan.plan(context) == [
         BatchLaunch(first, Step.ANALYSE, SCREENSHOT_TEXT), BatchLaunch(second, Step.EXPAND, SCREENSHOT_TEXT),
     ]  # fmt: skip
-    begun = working.begin(context, first)
+    begun = analysis.claim(context, first)
     assert begun is not None
     assert (begun.due, begun.is_new) == (1, False)
 
@@ -315,8 +314,8 @@ def test_the_rest_of_a_batch_whose_messages_were_lost_in_the_middle_is_sent(
 def test_a_batch_whose_shard_is_worked_on_is_not_sent_again(context: Context, new: Callable[..., list[int]]) -> None:
     (batch,) = new(1)
     sent(context)
-    working.begin(context, batch)
-    assert shards.claim(context, batch, ME) is not None
+    analysis.claim(context, batch)
+    assert shard.claim(context, batch, ME) is not None
     overdue(context, batch)
     assert sent(context) == []
 
@@ -324,15 +323,15 @@ def test_a_batch_whose_shard_is_worked_on_is_not_sent_again(context: Context, ne
 def test_a_replayed_dead_letter_is_sent(context: Context, new: Callable[..., list[int]]) -> None:
     (batch,) = new(1)
     sent(context)
-    working.begin(context, batch)
-    shard = shards.claim(context, batch, ME)
-    assert shard is not None
-    shards.failed(context, shard, UnitError("refused", kind=ErrorKind.PERMANENT))
-    assert shards.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
+    analysis.claim(context, batch)
+    part = shard.claim(context, batch, ME)
+    assert part is not None
+    shard.fail(context, part, UnitError("refused", kind=ErrorKind.PERMANENT))
+    assert analysis.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
     assert sent(context) == []
-    recovery.replay(context, "batch")
+    service.replay(context, "batch")
     assert sent(context) == [batch]
-    assert working.begin(context, batch) is not None
+    assert analysis.claim(context, batch) is not None
 
 
 def test_what_waits_behind_the_text_models_breaker_goes_on_without_it(

@@ -7,14 +7,12 @@ from sqlalchemy import event, select, update
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.flows.screenshots import FLOW, plan, queries, recovery
+from pipeline.flows.screenshots import FLOW, plan, queries, recovery, service
 from pipeline.flows.screenshots.frames import buffer, files, retention
 from pipeline.flows.screenshots.graph.models import NODES
 from pipeline.flows.screenshots.models import BATCHES, SHARDS
 from pipeline.flows.screenshots.states import Step, WorkStatus
-from pipeline.flows.screenshots.work import batch as working
-from pipeline.flows.screenshots.work import merge, retry
-from pipeline.flows.screenshots.work import shard as shards
+from pipeline.flows.screenshots.work import analysis, expansion, merge, retry, shard
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import ME, Hand, draft
 
@@ -48,8 +46,8 @@ def waiting_merge(hand: Hand) -> int:
 def test_shard_of_a_lost_worker_is_sent_again_at_once_and_its_siblings_are_not(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     plan.plan(context)
-    working.begin(context, batch)
-    lost, sibling = shards.claim(context, batch, ME), shards.claim(context, batch, OTHER)
+    analysis.claim(context, batch)
+    lost, sibling = shard.claim(context, batch, ME), shard.claim(context, batch, OTHER)
     assert lost is not None
     assert sibling is not None
     assert FLOW.holders(context) == {ME.worker_id, OTHER.worker_id}
@@ -58,10 +56,10 @@ def test_shard_of_a_lost_worker_is_sent_again_at_once_and_its_siblings_are_not(c
     assert plan.plan(context) == [], "a sibling's worker lives and goes on"
     hand.look(sibling)
     assert [launch.step for launch in plan.plan(context)] == [Step.ANALYSE]
-    begun = working.begin(context, batch)
+    begun = analysis.claim(context, batch)
     assert begun is not None
     assert (begun.due, begun.is_new) == (2, False)
-    again = shards.claim(context, batch, OTHER)
+    again = shard.claim(context, batch, OTHER)
     assert again is not None
     assert (again.id, again.attempts) == (lost.id, 2)
 
@@ -71,10 +69,10 @@ def test_batch_of_a_worker_that_is_lost_while_it_makes_nodes_is_sent_again_from_
 ) -> None:
     batch, _ = hand.batch()
     hand.look_at_all(batch)
-    assert working.claim(context, batch, ME) is not None
+    assert expansion.claim(context, batch, ME) is not None
     assert recovery.free_lost(context, {ME.worker_id}) == 1
     assert [(launch.id, launch.step) for launch in plan.plan(context)] == [(batch, Step.EXPAND)]
-    unit = working.claim(context, batch, OTHER)
+    unit = expansion.claim(context, batch, OTHER)
     assert unit is not None
     assert unit.attempts == 2
 
@@ -105,10 +103,10 @@ def test_merge_whose_last_attempt_is_lost_is_a_dead_letter_that_can_be_replayed(
         assert merge.claim(context, ME) is not None, attempt
         recovery.free_lost(context, {ME.worker_id})
     assert merge.claim(context, ME) is None
-    (letter,) = recovery.dead_letters(context)
+    (letter,) = queries.dead_letters(context)
     assert (letter.kind, letter.id, letter.attempts) == ("merge", node, attempts)
     assert letter.reason == "the worker was lost while it worked on this (after 6 attempts)"
-    assert recovery.replay(context, "merge", [node]) == [node]
+    assert service.replay(context, "merge", [node]) == [node]
     assert hand.merge_all() == 1
 
 
@@ -117,19 +115,19 @@ def test_shard_whose_last_attempt_is_lost_ends_its_batch_though_nobody_is_left_t
 ) -> None:
     batch, _ = hand.batch()
     plan.plan(context)
-    working.begin(context, batch)
+    analysis.claim(context, batch)
     for _ in range(retry.policy(context.settings.screenshots).max_attempts):
-        assert shards.claim(context, batch, ME) is not None
+        assert shard.claim(context, batch, ME) is not None
         recovery.free_lost(context, {ME.worker_id})
-    while shard := shards.claim(context, batch, ME):
-        hand.look(shard)
+    while part := shard.claim(context, batch, ME):
+        hand.look(part)
     with context.db.transaction() as session:
         session.execute(update(BATCHES).values(launch_due_at=None))
     assert [launch.id for launch in plan.plan(context)] == [batch]
-    begun = working.begin(context, batch)
+    begun = analysis.claim(context, batch)
     assert begun is not None
-    assert (begun.due, begun.all_done) == (0, False)
-    assert shards.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
+    assert begun.due == 0
+    assert analysis.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
     assert plan.plan(context) == []
 
 
@@ -138,48 +136,48 @@ def test_worker_that_ends_gives_back_all_it_holds_without_an_attempt(context: Co
     expanding, _ = hand.batch()
     hand.look_at_all(expanding)
     analysing, _ = hand.batch()
-    working.begin(context, analysing)
+    analysis.claim(context, analysing)
     assert merge.claim(context, ME) is not None
-    assert working.claim(context, expanding, ME) is not None
-    assert shards.claim(context, analysing, ME) is not None
-    mine = shards.claim(context, analysing, OTHER)
+    assert expansion.claim(context, expanding, ME) is not None
+    assert shard.claim(context, analysing, ME) is not None
+    mine = shard.claim(context, analysing, OTHER)
     assert mine is not None
     recovery.release_worker(context, [ME.worker_id])
     assert FLOW.holders(context) == {OTHER.worker_id}
     assert (node_row(context, node).status, node_row(context, node).attempts) == ("pending", 0)
     with context.db.read() as session:
         batch = session.execute(select(BATCHES).where(BATCHES.c.id == expanding)).one()
-        shard = session.execute(select(SHARDS).where(SHARDS.c.batch_id == analysing, SHARDS.c.number == 0)).one()
-    assert (batch.status, batch.attempts, shard.status, shard.attempts) == ("pending", 0, "pending", 0)
+        part = session.execute(select(SHARDS).where(SHARDS.c.batch_id == analysing, SHARDS.c.number == 0)).one()
+    assert (batch.status, batch.attempts, part.status, part.attempts) == ("pending", 0, "pending", 0)
     assert (expanding, Step.EXPAND) in [(launch.id, launch.step) for launch in plan.plan(context)]
     assert hand.look(mine)
 
 
 def test_nothing_is_freed_while_everybody_lives(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    working.begin(context, batch)
-    assert shards.claim(context, batch, ME) is not None
+    analysis.claim(context, batch)
+    assert shard.claim(context, batch, ME) is not None
     assert recovery.free_lost(context, {"somebody else"}) == 0
     assert first_row(context, SHARDS).status == "running"
 
 
 def test_dead_letters_of_unknown_kinds_are_refused(context: Context) -> None:
     with pytest.raises(UserError):
-        recovery.replay(context, "shard")
+        service.replay(context, "shard")
 
 
 def test_dead_letter_of_a_batch_does_not_bring_back_frames_whose_files_are_gone(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch()
-    working.begin(context, batch)
-    shard = shards.claim(context, batch, ME)
-    assert shard is not None
-    files.discard(context.settings, [shard.shots[1].file])
-    retention.image_of(context, shard.shots[1])
-    shards.failed(context, shard, UnitError("refused", kind=ErrorKind.PERMANENT))
-    while shard := shards.claim(context, batch, ME):
-        hand.look(shard)
-    shards.settle(context, batch)
-    recovery.replay(context, "batch")
+    analysis.claim(context, batch)
+    part = shard.claim(context, batch, ME)
+    assert part is not None
+    files.discard(context.settings, [part.shots[1].file])
+    retention.image_of(context, part.shots[1])
+    shard.fail(context, part, UnitError("refused", kind=ErrorKind.PERMANENT))
+    while part := shard.claim(context, batch, ME):
+        hand.look(part)
+    analysis.settle(context, batch)
+    service.replay(context, "batch")
     states = [queries.screenshot(context, shot).status for shot in shots]
     assert states == ["failed_permanent", *["pending"] * 4]
 

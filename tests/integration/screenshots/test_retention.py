@@ -16,14 +16,24 @@ from pipeline.flows.screenshots.frames import buffer, files, retention
 from pipeline.flows.screenshots.graph import nodes, search
 from pipeline.flows.screenshots.graph.models import CALLS, NODES
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
+from pipeline.flows.screenshots.rules.expansion import Expansion
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.states import Ask, Origin, WorkStatus
-from pipeline.flows.screenshots.work import batch as working
-from pipeline.flows.screenshots.work import merge
-from pipeline.flows.screenshots.work import shard as shards
-from pipeline.flows.screenshots.work.batch import UsedCall
+from pipeline.flows.screenshots.work import analysis, expansion, merge, shard
+from pipeline.flows.screenshots.work.batch import FLOW
+from pipeline.flows.screenshots.work.message import UsedCall
 from pipeline.storage.context import Context
-from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Evidence, Hand, as_expansion, as_index, draft
+from tests.integration.screenshots.conftest import (
+    BEGIN,
+    ME,
+    Draft,
+    Evidence,
+    Hand,
+    as_expansion,
+    as_index,
+    draft,
+    row_of,
+)
 from tests.integration.screenshots.test_search import everything
 
 SECRET = "secret"
@@ -51,30 +61,30 @@ def sent(context: Context, hand: Hand, batch: int) -> None:
 
 def analysing(context: Context, hand: Hand, batch: int) -> None:
     """One shard is done, one to be mended, one at work."""
-    working.begin(context, batch)
-    done = shards.claim(context, batch, ME)
+    analysis.claim(context, batch)
+    done = shard.claim(context, batch, ME)
     assert done is not None
     read = as_index({shot.id: Evidence(f"{SECRET} words") for shot in done.shots.values()})
     call = UsedCall(Operation.ANALYSE, "p", "m", "", 1, Ask.FIRST, [shot.id for shot in done.shots.values()])
-    assert shards.done(context, done, read, call, [f"a {SECRET} note"], trace("a", f"{SECRET} reply"))
-    broken = shards.claim(context, batch, ME)
+    assert shard.settle(context, done, read, call, [f"a {SECRET} note"], trace("a", f"{SECRET} reply")).done
+    broken = shard.claim(context, batch, ME)
     assert broken is not None
-    assert shards.to_repair(context, broken, f"{SECRET} and broken", trace("b", f"{SECRET} reply"))
-    assert shards.claim(context, batch, ME) is not None
+    assert shard.release(context, broken, f"{SECRET} and broken", trace("b", f"{SECRET} reply")).again
+    assert shard.claim(context, batch, ME) is not None
 
 
 def failed(context: Context, hand: Hand, batch: int) -> None:
-    working.begin(context, batch)
-    while shard := shards.claim(context, batch, ME):
-        shards.failed(context, shard, UnitError(f"{SECRET} error"))
-    assert shards.settle(context, batch).status is WorkStatus.FAILED
+    analysis.claim(context, batch)
+    while part := shard.claim(context, batch, ME):
+        shard.fail(context, part, UnitError(f"{SECRET} error"))
+    assert analysis.settle(context, batch).status is WorkStatus.FAILED
 
 
 def given_up(context: Context, hand: Hand, batch: int) -> None:
-    working.begin(context, batch)
-    while shard := shards.claim(context, batch, ME):
-        shards.failed(context, shard, UnitError(f"{SECRET} error", kind=ErrorKind.PERMANENT))
-    assert shards.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
+    analysis.claim(context, batch)
+    while part := shard.claim(context, batch, ME):
+        shard.fail(context, part, UnitError(f"{SECRET} error", kind=ErrorKind.PERMANENT))
+    assert analysis.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
 
 
 def analysed(context: Context, hand: Hand, batch: int) -> None:
@@ -85,10 +95,10 @@ def analysed(context: Context, hand: Hand, batch: int) -> None:
 
 def expanding(context: Context, hand: Hand, batch: int) -> None:
     analysed(context, hand, batch)
-    unit = working.claim(context, batch, ME)
+    unit = expansion.claim(context, batch, ME)
     assert unit is not None
     call = UsedCall(Operation.EXPAND, "p", "m", "", 1, Ask.FIRST, [])
-    assert working.keep_reply(context, unit, f"{SECRET} reply", trace("c", f"{SECRET} reply"), call)
+    assert expansion.keep_reply(context, unit, f"{SECRET} reply", trace("c", f"{SECRET} reply"), call)
 
 
 @pytest.mark.parametrize("step", [waits, sent, analysing, failed, given_up, analysed, expanding])
@@ -97,7 +107,7 @@ def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_an
 ) -> None:
     batch, shots = hand.batch(ts=BEGIN)
     step(context, hand, batch)
-    unit, shard = working.claim(context, batch, ME), shards.claim(context, batch, ME)
+    unit, part = expansion.claim(context, batch, ME), shard.claim(context, batch, ME)
     done = deletion.forget(context, BEGIN, BEGIN + timedelta(seconds=2))
     assert done.screenshots == 2
     left = [queries.screenshot(context, shot) for shot in shots[2:]]
@@ -106,16 +116,16 @@ def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_an
     # Whoever was at work writes nothing more, and is not sent anything.
     if unit is not None:
         late = as_expansion(batch, shots, [draft("late", shots)])
-        assert working.finish(context, unit, late, Origin.MODEL) is None
+        assert expansion.settle(context, unit, late, Origin.MODEL) is None
     reply = trace("late", f"{SECRET} reply")
     if unit is not None:
-        assert working.fail(context, unit, UnitError("late"), reply).event is None
-    if shard is not None:
-        assert not hand.look(shard)
-        assert shards.failed(context, shard, UnitError("late"), reply).event is None
+        assert expansion.fail(context, unit, UnitError("late"), reply).status is None
+    if part is not None:
+        assert not hand.look(part)
+        assert shard.fail(context, part, UnitError("late"), reply).status is None
     assert SECRET not in everything(context)
-    assert shards.settle(context, batch).status is None
-    assert working.begin(context, batch) is None
+    assert analysis.settle(context, batch).status is None
+    assert analysis.claim(context, batch) is None
     assert plan.plan(context) == []
     with context.db.read() as session:
         for table in (SHARDS, NODES, CALLS):
@@ -132,7 +142,7 @@ def test_frame_whose_file_is_gone_does_not_wait_for_ever_when_its_batch_is_taken
     context: Context, hand: Hand
 ) -> None:
     batch, shots = hand.batch(ts=BEGIN)
-    missing = queries.screenshot(context, shots[4])
+    missing = row_of(context, SHOTS, shots[4])
     files.discard(context.settings, [missing.file])
     assert retention.image_of(context, missing) is None
     hand.look_at_all(batch)
@@ -147,13 +157,13 @@ def test_frame_whose_file_is_gone_does_not_wait_for_ever_when_its_batch_is_taken
 def test_batch_that_is_done_keeps_no_word_of_what_was_said_about_it(context: Context, hand: Hand) -> None:
     batch, shots = hand.batch(ts=BEGIN)
     analysed(context, hand, batch)
-    unit = working.claim(context, batch, ME)
+    unit = expansion.claim(context, batch, ME)
     assert unit is not None
     call = UsedCall(Operation.EXPAND, "p", "m", "", 1, Ask.FIRST, shots)
-    working.keep_reply(context, unit, f"{SECRET} reply", trace("c", f"{SECRET} reply"), call)
-    expansion = as_expansion(batch, shots, [draft(f"a {SECRET} node", shots[:1]), draft("other", shots[2:])])
-    said = type(expansion)(expansion.nodes, expansion.edges, (f"“a {SECRET} node” was left out",))
-    assert working.finish(context, unit, said, Origin.MODEL)
+    expansion.keep_reply(context, unit, f"{SECRET} reply", trace("c", f"{SECRET} reply"), call)
+    drawn = as_expansion(batch, shots, [draft(f"a {SECRET} node", shots[:1]), draft("other", shots[2:])])
+    said = Expansion(drawn.nodes, drawn.edges, (f"“a {SECRET} node” was left out",))
+    assert expansion.settle(context, unit, said, Origin.MODEL)
     assert SECRET in everything(context)
     deletion.forget(context, BEGIN, BEGIN + timedelta(seconds=1))
     assert SECRET not in everything(context)
@@ -172,7 +182,10 @@ def test_merge_that_told_of_both_nodes_keeps_no_word_of_the_one_that_goes(contex
     assert unit is not None
     content = nodes.Content(f"a {SECRET} node & plain")
     call = UsedCall(Operation.MERGE, "p", "m", "", 1, Ask.FIRST, shots)
-    assert merge.commit(context, unit, content, call, trace("text_merge", f"{SECRET} & plain")) is merge.Merged.DONE
+    assert (
+        merge.settle(context, unit, content, call, trace("text_merge", f"{SECRET} & plain")).status
+        is WorkStatus.SUCCEEDED
+    )
     deletion.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
     assert SECRET not in everything(context)
     assert queries.show(context, plain).node.title == "plain"
@@ -189,8 +202,8 @@ def test_node_that_is_being_merged_is_not_merged_with_what_is_deleted(context: C
     unit = merge.claim(context, ME)
     assert unit is not None
     deletion.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
-    late = merge.commit(context, unit, nodes.Content(f"{SECRET} + plain"), trace=trace("text_merge", SECRET))
-    assert late is merge.Merged.AGAIN
+    late = merge.settle(context, unit, nodes.Content(f"{SECRET} + plain"), trace=trace("text_merge", SECRET))
+    assert late.status is WorkStatus.PENDING
     assert SECRET not in everything(context)
     assert hand.merge_all() == 1
     assert queries.show(context, plain).node.title == "plain"
@@ -205,7 +218,7 @@ def test_traces_of_other_batches_are_left_alone(context: Context, hand: Hand) ->
     hand.analyse(second, [draft("b", shots)])
     with context.db.transaction() as session:
         for batch in (first, second):
-            traces.record(session, working.FLOW, batch, "expand", trace("text_expand", f"reply {batch}"))
+            traces.record(session, FLOW, batch, "expand", trace("text_expand", f"reply {batch}"))
     deletion.forget(context, BEGIN, BEGIN + timedelta(minutes=1))
     with context.db.read() as session:
         previews = list(session.execute(select(AiCall.preview).order_by(AiCall.id)).scalars())

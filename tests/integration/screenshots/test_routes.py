@@ -3,7 +3,8 @@
 import pytest
 
 from pipeline.flows.screenshots.live import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
-from pipeline.flows.screenshots.routes import CONTROL, CPU, Routes, looker_of, routes, writer_of
+from pipeline.flows.screenshots.routes import CONTROL, CPU, Routes, routes
+from pipeline.flows.screenshots.work.message import provider_and_model
 from pipeline.providers import gates
 from pipeline.storage.context import Context
 
@@ -62,9 +63,11 @@ class TestStandIn:
         open_breaker(context, "ai:text")
         now = routes(context)
         assert (now.analyse, now.expand, now.merge) == (OTHERS, OTHERS, OTHERS)
-        assert looker_of(context.settings, OTHERS) == writer_of(context.settings, OTHERS) == ("other", "")
-        assert looker_of(context.settings, SCREENSHOT_VISION) == ("ai", "eyes")
-        assert writer_of(context.settings, SCREENSHOT_TEXT) == ("ai", "writer")
+        settings = context.settings
+        assert provider_and_model(settings, OTHERS, "vision") == ("other", "")
+        assert provider_and_model(settings, OTHERS, "text") == ("other", "")
+        assert provider_and_model(settings, SCREENSHOT_VISION, "vision") == ("ai", "eyes")
+        assert provider_and_model(settings, SCREENSHOT_TEXT, "text") == ("ai", "writer")
 
     def test_where_both_are_away_frames_wait_and_nodes_do_without(self, context: Context) -> None:
         for name in ("ai:vision", "ai:text", "other:vision"):

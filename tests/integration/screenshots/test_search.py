@@ -8,15 +8,16 @@ from pipeline.engine import traces
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
 from pipeline.flows.screenshots import deletion, queries
-from pipeline.flows.screenshots import search as finding
 from pipeline.flows.screenshots.graph import nodes, search, vectors
 from pipeline.flows.screenshots.graph.models import ENTITIES, NODES, THREADS
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.graph.search import QueryVector
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS
 from pipeline.flows.screenshots.rules.schemas import EntityMention
+from pipeline.flows.screenshots.search import find
 from pipeline.flows.screenshots.states import Origin
-from pipeline.flows.screenshots.work import batch as working
+from pipeline.flows.screenshots.work import expansion
+from pipeline.flows.screenshots.work.batch import FLOW
 from pipeline.storage.context import Context
 from pipeline.storage.fulltext import Text
 from tests.integration.screenshots.conftest import BEGIN, ME, Draft, Evidence, Hand, as_expansion, draft
@@ -62,13 +63,13 @@ def test_a_title_counts_more_than_what_was_on_the_screen(titles: Any) -> None:
 
 
 def test_what_was_found_says_on_which_frame_it_stands_and_what_around_it(context: Context, titles: Any) -> None:
-    hit = finding.find(context, "keyerror").hits[0]
+    hit = find(context, "keyerror").hits[0]
     assert hit.node.title == "Debugging"
     assert hit.excerpt == "Traceback: KeyError 'invoice_total' in billing.py"
     assert hit.shot_id is not None
     assert "KeyError" in queries.screenshot(context, hit.shot_id).ocr_text
-    assert (finding.find(context, "weekly").hits, titles("weekly")) == ([], [])
-    written = finding.find(context, "周报").hits[0]
+    assert (find(context, "weekly").hits, titles("weekly")) == ([], [])
+    written = find(context, "周报").hits[0]
     assert (written.excerpt, written.shot_id) == ("", None)
 
 
@@ -162,7 +163,7 @@ def secret_and_plain(context: Context, hand: Hand) -> tuple[int, int]:
         "created_at": later,
     }  # fmt: skip
     with context.db.transaction() as session:
-        traces.record(session, working.FLOW, batch, "1", trace)
+        traces.record(session, FLOW, batch, "1", trace)
     drafts = [Draft("event", content, later, shots, thread)]
     (secret,) = hand.analyse(batch, drafts, {shots[0]: Evidence("secret words")})
     hand.merge_all()
@@ -181,7 +182,7 @@ def test_deleting_a_range_leaves_no_word_of_it(context: Context, hand: Hand) -> 
     assert "secret" not in everything(context)
     assert len(list(context.settings.screenshot_dir.iterdir())) == 10
     node = queries.show(context, plain).node
-    assert (node.title, node.status, node.merged_from_ids) == ("plain", "pending", "[]")
+    assert (node.title, node.status, node.merged_from_ids) == ("plain", "pending", [])
     with pytest.raises(UserError):
         queries.show(context, secret)
     assert hand.merge_all() == 1
@@ -206,11 +207,11 @@ def test_a_batch_at_work_is_taken_apart_and_the_rest_of_its_frames_are_batched_a
 ) -> None:
     batch, shots = hand.batch(ts=BEGIN)
     hand.look_at_all(batch)
-    unit = working.claim(context, batch, ME)
+    unit = expansion.claim(context, batch, ME)
     assert unit is not None
     deletion.forget(context, BEGIN, BEGIN + timedelta(seconds=2))
     late = as_expansion(batch, shots, [draft("late", shots)])
-    assert working.finish(context, unit, late, Origin.MODEL) is None
+    assert expansion.settle(context, unit, late, Origin.MODEL) is None
     left = [queries.screenshot(context, shot) for shot in shots[2:]]
     assert [(row.status, row.batch_id) for row in left] == [("pending", None)] * 3
     with pytest.raises(UserError):

@@ -1,190 +1,179 @@
-"""What one message does for a batch: take its next shard, have its frames looked at, store what was seen."""
+"""A batch's first step: its shards are analysed one by one, and merged when the last one ends. Source 000, 1.4 and 1.5.
+
+While its shards are analysed, nobody holds the batch: they have claims of their own.
+"""
 
 import json
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-import structlog
-from PIL import Image
+from sqlalchemy import and_, select, update
+from sqlalchemy.orm import Session
 
-from pipeline.engine.claims import Owner
-from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.engine.guarded_call import GuardedCall
-from pipeline.flows.screenshots.frames import fingerprint, retention
-from pipeline.flows.screenshots.routes import CPU, looker_of
-from pipeline.flows.screenshots.rules import heuristics, prompts, vision_index
-from pipeline.flows.screenshots.rules.batches import HistoryPack, Shot, shot_of
-from pipeline.flows.screenshots.rules.heuristics import index_by_rules
-from pipeline.flows.screenshots.rules.provenance import Operation
-from pipeline.flows.screenshots.rules.schemas import INDEX_SCHEMA, VlmIndex
-from pipeline.flows.screenshots.states import Ask, Origin
-from pipeline.flows.screenshots.work import shard
-from pipeline.flows.screenshots.work.batch import UsedCall
-from pipeline.flows.screenshots.work.message import MessageWork
-from pipeline.flows.screenshots.work.outcome import RELEASED, as_unit_error
-from pipeline.flows.screenshots.work.shard import ShardUnit
-from pipeline.providers import registry
-from pipeline.providers.protocols import Answer
-from pipeline.providers.replies import BadReply, Read, clean
-from pipeline.providers.traced_call import NO_GATE
+from pipeline.engine.claims import is_due
+from pipeline.engine.errors import UnitError
+from pipeline.engine.retry import GiveUp, decide
+from pipeline.engine.settled import Settled
+from pipeline.engine.tables import insert_if_absent
+from pipeline.engine.traces import MAX_ERROR_CHARS
+from pipeline.flows.screenshots.live import screenshots_in_force
+from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
+from pipeline.flows.screenshots.rules.batches import portions
+from pipeline.flows.screenshots.rules.schemas import VlmIndex
+from pipeline.flows.screenshots.rules.shard_merge import merge_shards
+from pipeline.flows.screenshots.states import (
+    BATCH,
+    CLAIMABLE,
+    SCREENSHOT,
+    SHARD,
+    Ask,
+    Step,
+    WorkEvent,
+    WorkStatus,
+)
+from pipeline.flows.screenshots.work import batch, retry
+from pipeline.settings import ScreenshotSettings
 from pipeline.storage.context import Context
-
-log = structlog.get_logger(__name__)
-Prepared = TypeVar("Prepared")
-CUT = "the reply stops at its token limit: raise the provider's MAX_TOKENS, or lower PENSTOCK_SCREENSHOTS__SHARD_SIZE"
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What a message did. `again`: its shard is due once more, so it should take its place in the queue again."""
+class Analysis:
+    """A batch under analysis. `due`: how many of its shards wait for a message."""
 
-    worked: bool = False
-    again: bool = False
+    row: Any = field(repr=False)
+    due: int
+    is_new: bool
+    """Claimed now, not found running."""
 
 
-class ShardWork(MessageWork):
-    """One message's work on a batch: its next shard."""
+def claim(context: Context, batch_id: int) -> Analysis | None:
+    """Claim a batch for its analysis, and plan its shards once; those that failed wait again. None if it is not due.
 
-    def __init__(
-        self, context: Context, batch_id: int, queue: str, owner: Owner, guarded: GuardedCall | None,
-        timed_out: type[Exception] = TimeoutError,
-    ) -> None:  # fmt: skip
-        super().__init__(context, queue, owner, guarded)
-        self._batch_id = batch_id
-        self._timed_out = timed_out
+    A batch under analysis is found as it is, for whoever sends messages for its shards again. Results of its shards
+    stay.
+    """
+    shard_size = screenshots_in_force(context).shard_size
 
-    def run(self) -> Looked:
-        """Work on the next shard that is due; nothing if there is none. Never raises for what is wrong with a shard."""
-        unit = shard.claim(self._context, self._batch_id, self._owner)
-        if unit is None:
-            return Looked()
-        try:
-            return self._look(unit)
-        except self._timed_out:
-            return self._failed(
-                unit, UnitError("recognising the text of these screenshots took too long", code="timeout")
-            )
-        except Exception as error:  # noqa: BLE001  # whatever it is, the row says it
-            return self._failed(unit, as_unit_error(error))
-
-    def _failed(self, unit: ShardUnit, error: UnitError) -> Looked:
-        log.warning("shard.failed", batch=unit.batch_id, shard=unit.id, kind=str(error.kind), error=str(error))
-        failed = shard.failed(self._context, unit, error, self._tracer.trace)
-        # Refused at the gate: it waits there, like every message.
-        return Looked(worked=True, again=failed.event is not None and error.kind in RELEASED)
-
-    def _look(self, unit: ShardUnit) -> Looked:
-        if self._queue == CPU:
-            texts = self._prepared(unit, self._recognised)
-            screens, notes = _shown(unit, texts)
-            return self._by_rules(unit, screens, texts, notes) if texts else self._nothing(unit, notes)
-        pictures = self._prepared(unit, fingerprint.as_jpeg)
-        screens, notes = _shown(unit, pictures)
-        in_order = [picture for _, picture in sorted(pictures.items())]
-        return self._ask(unit, screens, in_order, notes) if pictures else self._nothing(unit, notes)
-
-    def _nothing(self, unit: ShardUnit, notes: list[str]) -> Looked:
-        """All its frames are gone: there is nothing to see."""
-        return self._done(unit, Read(VlmIndex(segments=[]), tuple(notes)), self._used("", "", "", unit, []))
-
-    def _prepared(self, unit: ShardUnit, prepare: Callable[[Image.Image], Prepared]) -> dict[int, Prepared]:
-        """What is made of each frame's picture, by screen id. Frames without one are given up, the others go on."""
-        found: dict[int, Prepared] = {}
-        for screen, shot in unit.shots.items():
-            path = retention.image_of(self._context, shot)
-            if path is None:
-                continue
-            try:
-                image = fingerprint.load_image(path)
-            except UnitError as error:
-                if error.code == "unreadable":
-                    raise UnitError(str(error)) from error  # of the system, not of the picture: it may pass
-                retention.give_up(self._context, shot, str(error))
-                continue
-            found[screen] = prepare(image)
-        return found
-
-    def _recognised(self, image: Image.Image) -> str:
-        from pipeline.reading import ocr  # noqa: PLC0415  # a second, which looking by a provider never needs
-
-        lines = ocr.recognise(image, ocr.threads_for(self._context.settings.documents.converter_count))
-        return clean("\n".join(line.text for line in lines))
-
-    def _by_rules(self, unit: ShardUnit, screens: dict[int, Shot], read: dict[int, str], notes: list[str]) -> Looked:
-        """Window titles, recognised text and rules, where nobody else looks."""
-        texts = {screens[screen].id: text for screen, text in read.items()}
-        index = index_by_rules(screens, texts, HistoryPack.model_validate_json(unit.history_pack))
-        used = UsedCall(
-            Operation.RULES, "local", Origin.RULES.value, "", unit.attempts, Ask.FIRST, sorted(texts)
+    def work(session: Session) -> Analysis | None:
+        now = datetime.now(UTC)
+        row = batch.lock(session, batch_id)
+        if row is None or row.step != Step.ANALYSE:
+            return None
+        mine = BATCHES.c.id == batch_id
+        claimed = BATCH.move_returning(
+            session, BATCHES, WorkEvent.CLAIM, mine, is_due(BATCHES, now), attempts=BATCHES.c.attempts + 1,
+            next_run_at=None, error=None, started_at=row.started_at or now, updated_at=now,
+            **{**batch.launched(now), "launches": 0},
         )  # fmt: skip
-        return self._done(unit, Read(index, (*notes, heuristics.NOTE)), used)
+        if not claimed and row.status != WorkStatus.RUNNING:
+            return None
+        if claimed:
+            SCREENSHOT.move(session, SHOTS, WorkEvent.CLAIM, SHOTS.c.batch_id == batch_id, updated_at=now, error=None)
+            _plan_shards(session, row, shard_size, now)
+        shards = session.execute(select(SHARDS).where(SHARDS.c.batch_id == batch_id)).all()
+        due = [one for one in shards if one.status in CLAIMABLE and (one.next_run_at or now) <= now]
+        return Analysis(claimed[0] if claimed else row, len(due), bool(claimed))
 
-    def _ask(self, unit: ShardUnit, screens: dict[int, Shot], pictures: list[bytes], notes: list[str]) -> Looked:
-        if self._guarded is None:
-            raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
-        settings = self._context.settings
-        provider, model = looker_of(settings, self._queue)
-        looker = registry.vision(settings, provider, model)
-        prompt = prompts.vision_prompt(screens, HistoryPack.model_validate_json(unit.history_pack))
-        if unit.row.ask == Ask.REPAIR:
-            problem = problem_of(unit.row.reply or "", screens)
-            prompt = prompts.repair_prompt(prompt, unit.row.reply or "", problem)
-        answer = self._tracer.call(
-            "vision", Operation.ANALYSE.value, looker.name, looker.model,
-            lambda: looker.look(
-                pictures, "image/jpeg", prompt, system=prompts.VISION_SYSTEM, json_schema=INDEX_SCHEMA
-            ),
-        )  # fmt: skip
-        used = self._used(
-            looker.name, answer.model or looker.model, prompts.prompt_hash(prompts.VISION_SYSTEM, prompt), unit,
-            [shot.id for shot in screens.values()],
-        )  # fmt: skip
-        return self._read(unit, answer, {screen: shot.id for screen, shot in screens.items()}, notes, used)
-
-    def _read(self, unit: ShardUnit, answer: Answer, sent: dict[int, int], notes: list[str], used: UsedCall) -> Looked:
-        """Store what the reply says; where it is no use, have it mended once, then take the parts that are valid."""
-        text = clean(answer.text)
-        try:
-            return self._done(unit, _with(notes, vision_index.read_index(text, sent)), used)
-        except BadReply as bad:
-            problem = bad
-        log.warning("shard.reply_unusable", batch=unit.batch_id, shard=unit.id, problem=str(problem))
-        if unit.row.ask == Ask.FIRST and not answer.truncated:
-            kept = shard.to_repair(self._context, unit, text, self._tracer.trace)
-            return Looked(worked=True, again=kept)
-        earlier = [unit.row.reply] if unit.row.reply else []
-        try:
-            found = vision_index.best_index([*earlier, text], sent)
-        except BadReply as bad:
-            what = CUT if answer.truncated else f"the model's reply is no use, also after a repair: {bad}"
-            raise UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply") from None
-        return self._done(unit, _with(notes, found), used)
-
-    def _done(self, unit: ShardUnit, found: Read[VlmIndex], used: UsedCall) -> Looked:
-        shard.done(self._context, unit, found.value, used, found.notes, self._tracer.trace)
-        log.info("shard.done", batch=unit.batch_id, shard=unit.id, segments=len(found.value.segments), model=used.model)
-        return Looked(worked=True)
-
-    def _used(self, provider: str, model: str, digest: str, unit: ShardUnit, shot_ids: list[int]) -> UsedCall:
-        return UsedCall(Operation.ANALYSE, provider, model, digest, unit.attempts, Ask(unit.row.ask), shot_ids)
+    return context.db.run(work)
 
 
-def _shown(unit: ShardUnit, seen: Collection[int]) -> tuple[dict[int, Shot], list[str]]:
-    """(frames that can be looked at, by screen id; what is to be said of the others)."""
-    gone = len(json.loads(unit.row.shot_ids)) - len(seen)
-    notes = [f"deleted or damaged before they were analysed: {gone} of {gone + len(seen)} screenshots"] if gone else []
-    return {screen: shot_of(unit.shots[screen]) for screen in seen}, notes
+def _plan_shards(session: Session, row: Any, size: int, now: datetime) -> None:
+    mine = SHARDS.c.batch_id == row.id
+    if session.execute(select(SHARDS.c.id).where(mine).limit(1)).first() is None:
+        for number, part in enumerate(portions(json.loads(row.shot_ids), size)):
+            shard = {
+                "batch_id": row.id, "number": number, "shot_ids": json.dumps(part), "status": WorkStatus.PENDING,
+                "attempts": 0, "ask": Ask.FIRST, "notes": "[]", "model": "", "created_at": now, "updated_at": now,
+            }  # fmt: skip
+            insert_if_absent(session, SHARDS, shard, "batch_id", "number")
+    # Given up before: somebody wants the batch tried again.
+    SHARD.move(session, SHARDS, WorkEvent.RETRY, mine, attempts=0, ask=Ask.FIRST, next_run_at=None, updated_at=now)
+    session.execute(update(SHARDS).where(mine, SHARDS.c.status == WorkStatus.FAILED).values(next_run_at=None))
 
 
-def problem_of(reply: str, screens: dict[int, Any]) -> str:
-    """What was wrong with a reply that is to be mended."""
-    try:
-        vision_index.read_index(reply, {screen: shot.id for screen, shot in screens.items()})
-    except BadReply as bad:
-        return str(bad)
-    return "it was cut off"
+def settle(context: Context, batch_id: int) -> Settled:
+    """Called when the messages for a batch's shards ended; exactly one caller sees it end.
+
+    `pending`: all succeeded, their results are merged and stored, the frames are done, and the batch waits to become
+    nodes. `failed`: it waits. `failed_permanent`: it is given up with its frames; its shards' results stay. None:
+    shards are still under way.
+    """
+    in_force = screenshots_in_force(context)
+
+    def work(session: Session) -> Settled:
+        now = datetime.now(UTC)
+        row = batch.lock(session, batch_id)
+        if row is None or row.step != Step.ANALYSE or row.status != WorkStatus.RUNNING:
+            return Settled()
+        shards = session.execute(select(SHARDS).where(SHARDS.c.batch_id == batch_id).order_by(SHARDS.c.number)).all()
+        states = {WorkStatus(shard.status) for shard in shards}
+        if states <= {WorkStatus.SUCCEEDED}:
+            _merge(in_force, session, row, shards, now)
+            return Settled(1, status=WorkStatus.PENDING)
+        if WorkStatus.RUNNING in states or WorkStatus.PENDING in states:
+            return Settled()  # those without a message get one from the sweeper
+        errors = [shard.error for shard in shards if shard.status == WorkStatus.FAILED and shard.error]
+        error = UnitError(errors[0] if errors else "a shard failed")
+        rules = retry.policy(context.settings.screenshots)
+        if WorkStatus.FAILED_PERMANENT in states or isinstance(decide(error, row.attempts, now, rules), GiveUp):
+            _fail(session, row, WorkEvent.FAIL, shards, now)
+            return Settled(status=WorkStatus.FAILED_PERMANENT)
+        # The longest: what a server asked for is not cut short by a sibling's wait.
+        due = max((shard.next_run_at for shard in shards if shard.next_run_at is not None), default=None)
+        _fail(session, row, WorkEvent.WAIT, shards, now, next_run_at=due)
+        wait_s = max(0.0, (due - now).total_seconds()) if due else 0.0
+        return Settled(retry_in_s=wait_s, status=WorkStatus.FAILED)
+
+    return context.db.run(work)
 
 
-def _with(notes: list[str], found: Read[VlmIndex]) -> Read[VlmIndex]:
-    return Read(found.value, (*notes, *found.notes))
+def _merge(rules: ScreenshotSettings, session: Session, row: Any, shards: Sequence[Any], now: datetime) -> None:
+    parts = [VlmIndex.model_validate_json(shard.result) for shard in shards]
+    index = merge_shards(parts, rules.max_segments_per_batch)
+    _keep_evidence(session, row.id, index, now)
+    expires = now + timedelta(days=rules.retention_days)
+    SCREENSHOT.move(
+        session, SHOTS, WorkEvent.DONE, SHOTS.c.batch_id == row.id, retention_expires_at=expires, updated_at=now,
+        error=None,
+    )  # fmt: skip
+    notes = [note for shard in shards for note in json.loads(shard.notes)]
+    BATCH.move(
+        session, BATCHES, WorkEvent.STEP_DONE, BATCHES.c.id == row.id, step=Step.EXPAND, attempts=0, error=None,
+        index_json=index.model_dump_json(), notes=batch.as_notes(notes), vlm_ms=row.vlm_ms + _took_ms(row, now),
+        # Not the queue that it was analysed from: that one's breaker does not concern its next message.
+        queue="", updated_at=now, **batch.launched(now),
+    )  # fmt: skip
+    # Merged: kept once is enough.
+    session.execute(update(SHARDS).where(SHARDS.c.batch_id == row.id).values(result=None, reply=None))
+
+
+def _keep_evidence(session: Session, batch_id: int, index: VlmIndex, now: datetime) -> None:
+    for seen in index.screenshots:
+        text = "\n".join([seen.ocr_text, *seen.ui_text_snippets]).casefold()
+        named = [name for name in index.entities if name.casefold() in text]
+        values = {
+            "ocr_text": seen.ocr_text, "app_guess": (seen.app_guess.name if seen.app_guess else "")[:200],
+            "ui_text_snippets": json.dumps(seen.ui_text_snippets, ensure_ascii=False),
+            "detected_entities": json.dumps(named, ensure_ascii=False), "updated_at": now,
+        }  # fmt: skip
+        # Only frames of this batch: a model may answer about one that it was not asked about.
+        mine = and_(SHOTS.c.id == seen.screenshot_id, SHOTS.c.batch_id == batch_id)
+        session.execute(update(SHOTS).where(mine).values(**values))
+
+
+def _fail(session: Session, row: Any, event: WorkEvent, shards: Sequence[Any], now: datetime, **values: Any) -> None:
+    bad = [shard for shard in shards if shard.status != WorkStatus.SUCCEEDED and shard.error]
+    error = "; ".join(f"shard {shard.number + 1}: {shard.error}" for shard in bad)[:MAX_ERROR_CHARS]
+    BATCH.move(
+        session, BATCHES, event, BATCHES.c.id == row.id, error=error, updated_at=now, launch_due_at=None, launches=0,
+        vlm_ms=row.vlm_ms + _took_ms(row, now), **values,
+    )  # fmt: skip
+    # Frames go where their batch went, lest they be stuck in `running`.
+    SCREENSHOT.move(session, SHOTS, event, SHOTS.c.batch_id == row.id, error=error or None, updated_at=now)
+
+
+def _took_ms(row: Any, now: datetime) -> int:
+    """Since the batch was claimed, which nothing has changed since: waits between attempts do not count."""
+    return max(0, int((now - row.updated_at).total_seconds() * 1000))

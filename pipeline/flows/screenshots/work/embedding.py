@@ -1,7 +1,6 @@
-"""What one message does about vectors: make those of a portion of nodes."""
+"""Vectors of nodes, a portion a message. Nobody claims a node for it: a vector that is made twice does no harm."""
 
 from contextlib import suppress
-from dataclasses import dataclass
 
 import structlog
 from redis import RedisError
@@ -9,6 +8,7 @@ from redis import RedisError
 from pipeline.engine import traces
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.guarded_call import GuardedCall
+from pipeline.engine.settled import Settled
 from pipeline.flows.screenshots.graph import vectors
 from pipeline.flows.screenshots.graph.vectors import Wanted
 from pipeline.flows.screenshots.work import batch
@@ -26,15 +26,6 @@ NOT_OF_THE_TEXT = {"auth", "forbidden", "not_found", "no_model"}
 """What the operator has to put right: no node is given up for it."""
 
 
-@dataclass(frozen=True)
-class Embedded:
-    """What a message did. `portion`: how many nodes the next message should take; 0: nothing is left to do now."""
-
-    done: int = 0
-    portion: int = 0
-    retry_in_s: float | None = None
-
-
 def embeddings(settings: Settings) -> Embeddings:
     """What makes vectors of nodes: the configured provider, or lexical ones without any. Raises `UserError`."""
     own = settings.screenshots
@@ -47,34 +38,38 @@ def space_of(settings: Settings) -> str:
     return f"{made_by.name}:{made_by.model}"
 
 
-def embed(context: Context, guarded: GuardedCall | None, portion: int = PORTION) -> Embedded:
-    """Make the vectors of the next nodes that wait for one.
+def waiting(context: Context) -> bool:
+    """Whether a node waits for its vector."""
+    return bool(vectors.wanted(context, 1))
 
-    A text that cannot be embedded must not keep the others from it: where a portion is refused, half of it is tried,
-    and so on; the one that is refused alone is given up. What follows a good portion is twice as large again.
+
+def embed(context: Context, guarded: GuardedCall | None, portion: int = PORTION) -> Settled:
+    """Make the vectors of the next nodes that wait for one; `size` is the portion of the message that comes `again`.
+
+    A text that cannot be embedded must not keep the others from it: if a portion is refused, half of it is tried, and
+    so on; the one that is refused alone is given up. What follows a good portion is twice as large again.
     """
     tracer = Tracer(guarded)
     try:
         wanted = vectors.wanted(context, portion)
         if not wanted:
-            return Embedded()
-        try:
-            made = _made(context, tracer, wanted)
-        except UnitError as error:
-            return _failed(context, tracer, wanted, error)
-        except PenstockError as error:
-            return _failed(context, tracer, wanted, UnitError(str(error), kind=ErrorKind.PERMANENT))
+            return Settled()
+        made = _vectors(context, tracer, wanted)
+    except PenstockError as error:
+        failure = error if isinstance(error, UnitError) else UnitError(str(error), kind=ErrorKind.PERMANENT)
+        _record(context, tracer)
+        return _fail(context, wanted, failure)
     finally:
-        # Also where nothing was to be done: a place that is kept would keep others out.
+        # Even if there was nothing to do: a place that is kept would keep others out.
         if guarded is not None:
             with suppress(RedisError):
                 guarded.leave()
     _record(context, tracer)
     done = vectors.store(context, space_of(context.settings), list(zip(wanted, made, strict=True)))
-    return Embedded(done, min(PORTION, 2 * portion) if vectors.wanted(context, 1) else 0)
+    return Settled(done, again=waiting(context), size=min(PORTION, 2 * portion))
 
 
-def _made(context: Context, tracer: Tracer, wanted: list[Wanted]) -> list[list[float]]:
+def _vectors(context: Context, tracer: Tracer, wanted: list[Wanted]) -> list[list[float]]:
     maker = embeddings(context.settings)
     texts = [node.text for node in wanted]
     if not context.settings.screenshots.embeddings_provider:
@@ -87,23 +82,16 @@ def _made(context: Context, tracer: Tracer, wanted: list[Wanted]) -> list[list[f
     return made
 
 
-def _failed(context: Context, tracer: Tracer, wanted: list[Wanted], error: UnitError) -> Embedded:
+def _fail(context: Context, wanted: list[Wanted], error: UnitError) -> Settled:
     log.warning("nodes.not_embedded", nodes=len(wanted), kind=str(error.kind), error=str(error))
-    _record(context, tracer)
     if error.kind is not ErrorKind.PERMANENT or error.code in NOT_OF_THE_TEXT:
-        waits = error.retry_after_s if error.retry_after_s is not None else WAIT_S
-        return Embedded(retry_in_s=waits)
+        return Settled(retry_in_s=WAIT_S if error.retry_after_s is None else error.retry_after_s)
     if len(wanted) > 1:
-        return Embedded(portion=len(wanted) // 2)
+        return Settled(again=True, size=len(wanted) // 2)
     vectors.give_up(context, wanted[0], str(error))
-    return Embedded(portion=PORTION)
+    return Settled(again=True, size=PORTION)
 
 
 def _record(context: Context, tracer: Tracer) -> None:
     if tracer.trace is not None:
         context.db.run(lambda session: traces.record(session, batch.FLOW, "", "vectors", tracer.trace))
-
-
-def waiting(context: Context) -> bool:
-    """Whether a node waits for its vector."""
-    return bool(vectors.wanted(context, 1))

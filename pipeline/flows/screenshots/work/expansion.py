@@ -1,16 +1,25 @@
-"""What one message does with a batch that was analysed: its segments become nodes. Source 000, section 1.6."""
+"""A batch's second step: its segments become nodes. Claimed as a whole, expanded, settled. Source 000, section 1.6."""
 
+import json
 import time
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
+from sqlalchemy import and_, select, update
+from sqlalchemy.orm import Session
 
-from pipeline.engine.claims import Owner
+from pipeline.engine import claims, traces
+from pipeline.engine.claims import FREE, Claim, Owner, held_by, new_claim
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
-from pipeline.flows.screenshots.routes import CONTROL, writer_of
+from pipeline.engine.settled import Settled
+from pipeline.flows.screenshots.graph import nodes
+from pipeline.flows.screenshots.graph.models import CALLS, THREADS
+from pipeline.flows.screenshots.models import BATCHES
+from pipeline.flows.screenshots.routes import CONTROL
 from pipeline.flows.screenshots.rules import heuristics, prompts
 from pipeline.flows.screenshots.rules.batches import HistoryPack, shot_of
 from pipeline.flows.screenshots.rules.expansion import (
@@ -24,12 +33,10 @@ from pipeline.flows.screenshots.rules.expansion import (
     with_threads,
 )
 from pipeline.flows.screenshots.rules.provenance import Operation
-from pipeline.flows.screenshots.rules.schemas import EXPAND_SCHEMA, ExpandReply, Segment
-from pipeline.flows.screenshots.states import Ask, Origin
-from pipeline.flows.screenshots.work import batch
-from pipeline.flows.screenshots.work.batch import BatchUnit, UsedCall
-from pipeline.flows.screenshots.work.message import MessageWork
-from pipeline.flows.screenshots.work.outcome import RELEASED, as_unit_error
+from pipeline.flows.screenshots.rules.schemas import EXPAND_SCHEMA, ExpandReply, Segment, VlmIndex
+from pipeline.flows.screenshots.states import BATCH, Ask, Origin, Step, WorkEvent, WorkStatus
+from pipeline.flows.screenshots.work import batch, retry
+from pipeline.flows.screenshots.work.message import Message, UsedCall, provider_and_model
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
 from pipeline.providers.replies import BadReply, clean
@@ -42,164 +49,271 @@ TRIES = 3
 
 
 @dataclass(frozen=True)
-class Made:
-    """What a message did. `unit` None: nothing was due. `again`: it should take its place in the queue again."""
+class BatchUnit:
+    """A batch that is claimed to become nodes, and the claim to settle it with."""
 
-    unit: BatchUnit | None = None
-    done: bool = False
-    again: bool = False
-    retry_in_s: float | None = None
-    text_ms: int = 0
+    id: int
+    attempts: int
+    claim: Claim
+    shots: list[Any] = field(repr=False)
+    row: Any = field(repr=False)
+
+    @property
+    def index(self) -> VlmIndex:
+        return VlmIndex.model_validate_json(self.row.index_json)
+
+    @property
+    def facts(self) -> BatchFacts:
+        # Places in the batch, even if frames were deleted since: segments name them by these.
+        known = {shot.id: shot for shot in self.shots}
+        places = enumerate(json.loads(self.row.shot_ids), start=1)
+        screens = {place: shot_of(known[shot_id]) for place, shot_id in places if shot_id in known}
+        history = HistoryPack.model_validate_json(self.row.history_pack)
+        return BatchFacts(self.row.idempotency_key, self.row.source_key, screens, frozenset(history.thread_ids))
+
+    @property
+    def made_by(self) -> Origin:
+        """Who made the segments, if no text model makes the nodes."""
+        return Origin.RULES if heuristics.NOTE in self.row.notes else Origin.DIRECT
+
+
+def claim(context: Context, batch_id: int, owner: Owner) -> BatchUnit | None:
+    """Claim a batch that is analysed and due, to make its nodes; None if it is not.
+
+    A message that comes again first gives back what its earlier delivery held.
+    """
+
+    def work(session: Session) -> BatchUnit | None:
+        now = datetime.now(UTC)
+        row = batch.lock(session, batch_id)
+        if row is None or row.step != Step.EXPAND:
+            return None
+        mine = BATCHES.c.id == batch_id
+        rules = retry.policy(context.settings.screenshots)
+        retry.free_lost(session, BATCH, BATCHES, and_(mine, retry.held_earlier(BATCHES, owner)), rules, now)
+        held = new_claim(owner, now, batch.lease_s(context))
+        rows = claims.take(
+            session, BATCHES, BATCH, WorkEvent.CLAIM, mine, claim=held, order_by=BATCHES.c.id, limit=1, now=now,
+            updated_at=now, error=None, launches=0, launch_due_at=None,
+        )  # fmt: skip
+        if not rows:
+            return None
+        return BatchUnit(batch_id, rows[0].attempts, held, batch.shots_of(session, rows[0].shot_ids), rows[0])
+
+    return context.db.run(work)
+
+
+def settle(
+    context: Context, unit: BatchUnit, expansion: Expansion, made_by: Origin, *, text_ms: int = 0,
+    trace: dict[str, Any] | None = None,
+) -> list[int] | None:  # fmt: skip
+    """Write the batch's nodes; it is done. The ids of new nodes; None if the claim was taken away."""
+
+    def work(session: Session) -> list[int] | None:
+        now = datetime.now(UTC)
+        row = _begin(session, unit, trace)
+        if row is None or row.claim_id != unit.claim.id:
+            return None
+        asked = and_(CALLS.c.batch_id == unit.id, CALLS.c.operation == Operation.EXPAND)
+        model = session.execute(select(CALLS.c.model).where(asked).order_by(CALLS.c.id.desc()).limit(1)).scalar()
+        made = nodes.write(session, unit.id, expansion, model or "", now)
+        notes = batch.as_notes([*json.loads(row.notes), *expansion.notes])
+        BATCH.move(
+            session, BATCHES, WorkEvent.DONE, _held(unit), **FREE, text_ms=BATCHES.c.text_ms + text_ms,
+            made_by=made_by, notes=notes, error=None, next_run_at=None, launch_due_at=None, finished_at=now,
+            updated_at=now,
+        )  # fmt: skip
+        return made
+
+    return context.db.run(work)
+
+
+def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
+    """Making nodes ended in an error: the batch waits, goes back, or becomes a dead letter."""
+
+    def work(session: Session) -> Settled:
+        now = datetime.now(UTC)
+        _begin(session, unit, trace)
+        rules = retry.policy(context.settings.screenshots)
+        # What the gate refused takes its place in the queue again: its message is on its way.
+        sent = batch.launched(now) if error.kind in retry.RELEASED else {"launches": 0, "launch_due_at": None}
+        return retry.fail(session, BATCH, BATCHES, unit, unit.claim, error, rules, now, **sent)
+
+    return context.db.run(work)
+
+
+def release(context: Context, unit: BatchUnit, reply: str, trace: dict[str, Any] | None) -> Settled:
+    """Give a batch back with a reply that is not usable: another message of the same attempt has it repaired, once."""
+
+    def work(session: Session) -> Settled:
+        now = datetime.now(UTC)
+        _begin(session, unit, trace)
+        values = {**FREE, "attempts": BATCHES.c.attempts - 1, "next_run_at": None, "updated_at": now}
+        values |= {"reply": reply, "ask": Ask.REPAIR, **batch.launched(now)}
+        moved = BATCH.move(session, BATCHES, WorkEvent.STEP_DONE, _held(unit), **values)
+        return Settled(again=True, status=WorkStatus.PENDING) if moved else Settled()
+
+    return context.db.run(work)
+
+
+def keep_reply(context: Context, unit: BatchUnit, reply: str, trace: dict[str, Any] | None, call: UsedCall) -> bool:
+    """Store what was paid for before anything is made of it; False if the claim was taken away."""
+
+    def work(session: Session) -> bool:
+        now = datetime.now(UTC)
+        _begin(session, unit, trace)
+        kept = update(BATCHES).where(_held(unit)).values(reply=reply, ask=Ask.FIRST, updated_at=now)
+        if session.execute(kept.returning(BATCHES.c.id)).first() is None:
+            return False
+        call.record(session, now, batch_id=unit.id)
+        return True
+
+    return context.db.run(work)
+
+
+def _begin(session: Session, unit: BatchUnit, trace: dict[str, Any] | None) -> Any | None:
+    row = batch.lock(session, unit.id)
+    traces.record(session, batch.FLOW, unit.id, "expand", trace, gone=row is None)
+    return row
+
+
+def _held(unit: BatchUnit) -> Any:
+    return and_(BATCHES.c.id == unit.id, held_by(BATCHES, unit.claim))
 
 
 @dataclass(frozen=True)
-class _Told:
-    """A batch with what is known of it: its segments with their threads, and what was put right on the way."""
+class Draft:
+    """A claimed batch, its segments with their threads, and notes on what was put right on the way."""
 
     unit: BatchUnit
-    facts: BatchFacts
     segments: list[tuple[Segment, str]]
     notes: tuple[str, ...]
 
-    def noting(self, note: str) -> "_Told":
+    def noting(self, note: str) -> "Draft":
         return replace(self, notes=(*self.notes, note))
 
 
-class ExpandWork(MessageWork):
-    """One message's work on a batch: its segments become nodes."""
+class ExpandMessage(Message):
+    """One message for a batch: its segments become nodes."""
 
     def __init__(self, context: Context, batch_id: int, queue: str, owner: Owner, guarded: GuardedCall | None) -> None:
         super().__init__(context, queue, owner, guarded)
         self._batch_id = batch_id
         self._begun = time.monotonic()
 
-    def run(self) -> Made:
-        """Make the batch's nodes. Where a reply is no use, segments are taken as they stand."""
-        unit = batch.claim(self._context, self._batch_id, self._owner)
+    def run(self) -> Settled:
+        """Make the batch's nodes. Where a reply is not usable, segments are taken as they stand."""
+        unit = claim(self._context, self._batch_id, self._owner)
         if unit is None:
-            return Made()
+            return Settled()
         try:
-            return self._expand(self._told(unit))
-        except Exception as error:  # noqa: BLE001  # whatever it is, the row says it
-            return self._failed(unit, as_unit_error(error))
-
-    def _failed(self, unit: BatchUnit, error: UnitError) -> Made:
-        """The batch waits, or its segments are taken as they stand: the text model only adds to what is known."""
+            return self._expand(self._draft(unit))
+        except Exception as raised:  # noqa: BLE001  # whatever it is, the row says it
+            error = retry.as_unit_error(raised)
         log.warning("expansion.failed", batch=unit.id, kind=str(error.kind), error=str(error))
-        waits = error.kind in RELEASED
-        if waits or (error.kind is ErrorKind.TRANSIENT and unit.attempts < TRIES):
-            failed = batch.fail(self._context, unit, error, self._tracer.trace)
-            return Made(unit, again=waits and failed.event is not None, retry_in_s=failed.retry_in_s)
-        try:
-            return self._directly(self._told(unit).noting(f"the text model failed: {error}"))
-        except Exception as also:  # noqa: BLE001  # a dead letter, not a claim that stays
-            failure = as_unit_error(also)
-            failed = batch.fail(self._context, unit, failure, self._tracer.trace)
-            return Made(unit, retry_in_s=failed.retry_in_s)
+        if error.kind not in retry.RELEASED and (error.kind is not ErrorKind.TRANSIENT or unit.attempts >= TRIES):
+            # Segments are taken as they stand: the text model only adds to what is known.
+            try:
+                return self._direct(self._draft(unit).noting(f"the text model failed: {error}"))
+            except Exception as raised:  # noqa: BLE001  # a dead letter, not a claim that stays
+                error = retry.as_unit_error(raised)
+        return fail(self._context, unit, error, self._tracer.trace)
 
-    def _told(self, unit: BatchUnit) -> _Told:
-        facts = _facts(unit)
+    def _draft(self, unit: BatchUnit) -> Draft:
+        facts = unit.facts
         threads = with_threads(unit.index, facts)
         segments = threads.value
-        if _origin(unit) is Origin.RULES:
-            # Batches that are looked at at once were not told of one another: by rules, a title is a thread.
+        if unit.made_by is Origin.RULES:
+            # Batches that are analysed together were not told of one another: by rules, a title is a thread.
             titles = [heuristics.title_of(segment, facts.screens) for segment, _ in segments]
-            late = batch.late_threads(self._context, unit, titles)
+            late = late_threads(self._context, unit, titles)
             segments = [
                 (segment, late.get(title, thread)) for (segment, thread), title in zip(segments, titles, strict=True)
             ]
-        return _Told(unit, facts, segments, threads.notes)
+        return Draft(unit, segments, threads.notes)
 
-    def _expand(self, told: _Told) -> Made:
-        unit = told.unit
-        if not told.segments:
-            return self._finish(told, Expansion((), ()), _origin(unit))
+    def _expand(self, draft: Draft) -> Settled:
+        unit = draft.unit
+        if not draft.segments:
+            return self._settle(draft, Expansion((), ()), unit.made_by)
         if unit.row.reply and unit.row.ask == Ask.FIRST:
             # Paid for by an attempt that was lost before its nodes were written.
-            return self._taken(told, read_expansion(unit.row.reply))
+            return self._use(draft, read_expansion(unit.row.reply))
         if self._queue == CONTROL:
-            # What was paid for is used as far as it goes, where nobody is left to mend it.
+            # What was paid for is used as far as it goes, where nobody is left to repair it.
             parts = usable_expansion(unit.row.reply) if unit.row.reply else None
-            return self._taken(told, parts) if parts else self._directly(told)
-        return self._ask(told)
+            return self._use(draft, parts) if parts else self._direct(draft)
+        return self._ask(draft)
 
-    def _directly(self, told: _Told) -> Made:
-        made_by = _origin(told.unit)
-        noted = told if made_by is Origin.RULES else told.noting(heuristics.TEXT_NOTE)
-        return self._finish(noted, direct(told.facts, told.segments, told.unit.index, made_by), made_by)
+    def _direct(self, draft: Draft) -> Settled:
+        unit, made_by = draft.unit, draft.unit.made_by
+        noted = draft if made_by is Origin.RULES else draft.noting(heuristics.TEXT_NOTE)
+        return self._settle(noted, direct(unit.facts, draft.segments, unit.index, made_by), made_by)
 
-    def _ask(self, told: _Told) -> Made:
+    def _ask(self, draft: Draft) -> Settled:
         if self._guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
-        unit, settings = told.unit, self._context.settings
-        provider, model = writer_of(settings, self._queue)
-        writer = registry.text(settings, provider, model)
-        prompt, first = self._prompt(told)
+        unit, settings = draft.unit, self._context.settings
+        text = registry.text(settings, *provider_and_model(settings, self._queue, "text"))
+        evidence = evidence_of(unit.index, unit.facts)
+        prompt = prompts.expand_prompt(
+            unit.facts, draft.segments, evidence, datetime.now(UTC), settings.screenshots.time_zone
+        )
+        earlier = unit.row.reply if unit.row.ask == Ask.REPAIR else None
+        if earlier is not None:
+            prompt = prompts.repair_prompt(prompt, earlier, problem_of(earlier))
         answer = self._tracer.call(
-            "text", Operation.EXPAND.value, writer.name, writer.model,
-            lambda: writer.complete(prompt, system=prompts.EXPAND_SYSTEM, json_schema=EXPAND_SCHEMA),
+            "text", Operation.EXPAND.value, text.name, text.model,
+            lambda: text.complete(prompt, system=prompts.EXPAND_SYSTEM, json_schema=EXPAND_SCHEMA),
         )  # fmt: skip
         digest = prompts.prompt_hash(prompts.EXPAND_SYSTEM, prompt)
         used = UsedCall(
-            Operation.EXPAND, writer.name, answer.model or writer.model, digest, unit.attempts, Ask(unit.row.ask),
+            Operation.EXPAND, text.name, answer.model or text.model, digest, unit.attempts, Ask(unit.row.ask),
             [shot.id for shot in unit.shots],
         )  # fmt: skip
-        return self._read(told, answer, first, used)
+        return self._read(draft, answer, earlier, used)
 
-    def _prompt(self, told: _Told) -> tuple[str, str | None]:
-        """(what to ask, the reply that is to be mended, if there is one)."""
-        zone = self._context.settings.screenshots.time_zone
-        evidence = evidence_of(told.unit.index, told.facts)
-        prompt = prompts.expand_prompt(told.facts, told.segments, evidence, datetime.now(UTC), zone)
-        first = told.unit.row.reply if told.unit.row.ask == Ask.REPAIR else None
-        return (prompts.repair_prompt(prompt, first, _problem(first)) if first is not None else prompt), first
-
-    def _read(self, told: _Told, answer: Answer, first: str | None, used: UsedCall) -> Made:
-        """Store what the reply says; where it is no use, have it mended once, then take the parts that are valid."""
-        unit, text = told.unit, clean(answer.text)
+    def _read(self, draft: Draft, answer: Answer, earlier: str | None, used: UsedCall) -> Settled:
+        """Store what the reply says; if it is not usable, have it repaired once, then take the parts that are valid."""
+        unit, text = draft.unit, clean(answer.text)
         try:
             reply: ExpandReply | None = read_expansion(text)
         except BadReply as bad:
             log.warning("expansion.reply_unusable", batch=unit.id, problem=str(bad))
-            if first is None and not answer.truncated:
-                kept = batch.keep_reply(self._context, unit, text, self._tracer.trace, None)
-                return Made(unit, again=kept)
-            reply = usable_expansion(text) or (usable_expansion(first) if first else None)
-            told = told.noting(f"only the valid parts of the text model's reply were taken: {bad}")
+            if earlier is None and not answer.truncated:
+                return release(self._context, unit, text, self._tracer.trace)
+            reply = usable_expansion(text) or (usable_expansion(earlier) if earlier else None)
+            draft = draft.noting(f"only the valid parts of the text model's reply were taken: {bad}")
         if reply is None:
-            return self._directly(told)
-        if not batch.keep_reply(self._context, unit, reply.model_dump_json(), self._tracer.trace, used):
-            return Made(unit)
+            return self._direct(draft)
+        if not keep_reply(self._context, unit, reply.model_dump_json(), self._tracer.trace, used):
+            return Settled()
         self._tracer.trace = None
-        return self._taken(told, reply)
+        return self._use(draft, reply)
 
-    def _taken(self, told: _Told, reply: ExpandReply) -> Made:
-        return self._finish(told, expanded(told.facts, told.segments, reply, told.unit.index), Origin.MODEL)
+    def _use(self, draft: Draft, reply: ExpandReply) -> Settled:
+        unit = draft.unit
+        return self._settle(draft, expanded(unit.facts, draft.segments, reply, unit.index), Origin.MODEL)
 
-    def _finish(self, told: _Told, expansion: Expansion, made_by: Origin) -> Made:
+    def _settle(self, draft: Draft, expansion: Expansion, made_by: Origin) -> Settled:
         text_ms = int((time.monotonic() - self._begun) * 1000)
-        noted = replace(expansion, notes=(*told.notes, *expansion.notes))
-        made = batch.finish(
-            self._context, told.unit, noted, made_by, text_ms=text_ms, trace=self._tracer.trace
-        )  # fmt: skip
-        return Made(told.unit, done=made is not None, text_ms=text_ms)
+        noted = replace(expansion, notes=(*draft.notes, *expansion.notes))
+        made = settle(self._context, draft.unit, noted, made_by, text_ms=text_ms, trace=self._tracer.trace)
+        return Settled() if made is None else Settled(1, status=WorkStatus.SUCCEEDED)
 
 
-def _facts(unit: BatchUnit) -> BatchFacts:
-    # Places in the batch, also where frames were deleted since: segments name them by these.
-    known = {shot.id: shot for shot in unit.shots}
-    ids: list[Any] = batch.ids_of(unit.row.shot_ids)
-    screens = {place: shot_of(known[shot_id]) for place, shot_id in enumerate(ids, start=1) if shot_id in known}
-    history = HistoryPack.model_validate_json(unit.row.history_pack)
-    return BatchFacts(unit.row.idempotency_key, unit.row.source_key, screens, frozenset(history.thread_ids))
+def late_threads(context: Context, unit: BatchUnit, titles: Sequence[str]) -> dict[str, str]:
+    """The latest thread of each of these titles that was active within a day of the batch; by title."""
+    wanted = {title[: nodes.MAX_TITLE]: title for title in titles if title}
+    day = timedelta(days=1)
+    near = THREADS.c.last_at.between(unit.row.ts_start - day, unit.row.ts_end + day)
+    query = select(THREADS.c.title, THREADS.c.id).where(THREADS.c.title.in_(wanted), near).order_by(THREADS.c.last_at)
+    with context.db.read() as session:
+        return {wanted[row.title]: row.id for row in session.execute(query)}
 
 
-def _origin(unit: BatchUnit) -> Origin:
-    """Who made the segments, where no text model makes the nodes."""
-    return Origin.RULES if heuristics.NOTE in unit.row.notes else Origin.DIRECT
-
-
-def _problem(reply: str) -> str:
+def problem_of(reply: str) -> str:
+    """What was wrong with a reply that is to be repaired."""
     try:
         read_expansion(reply)
     except BadReply as bad:

@@ -1,35 +1,45 @@
-"""Merging a node into an older one of its thread and kind: claimed, thought about, committed in one transaction.
+"""A merge: a node goes into an older one of its thread and kind. Claimed, merged, settled. Source 000, 1.7 and 3.3.
 
 The thread's row is the lock, and at most one merge of a (thread, kind) is claimed at a time, so merges into a target
 are serial; the target's version says whether it is still the text that was thought about.
 """
 
 import json
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
+import structlog
 from sqlalchemy import ColumnElement, and_, delete, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from pipeline.engine import claims, traces
 from pipeline.engine.claims import FREE, Claim, Owner, held_by, is_due, new_claim
-from pipeline.engine.errors import UnitError
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.settled import Settled
 from pipeline.engine.tables import insert_if_absent
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import EDGES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS, Node
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.models import BATCHES
-from pipeline.flows.screenshots.rules.node_merge import MergeNode
-from pipeline.flows.screenshots.states import NODE, NodeKind, Origin, WorkEvent, WorkStatus
-from pipeline.flows.screenshots.work import batch as working
-from pipeline.flows.screenshots.work import outcome, retry
-from pipeline.flows.screenshots.work.batch import UsedCall
-from pipeline.flows.screenshots.work.outcome import Failed
+from pipeline.flows.screenshots.routes import CONTROL
+from pipeline.flows.screenshots.rules import prompts
+from pipeline.flows.screenshots.rules.node_merge import MergeNode, by_model, by_rules, read_merge
+from pipeline.flows.screenshots.rules.provenance import Operation
+from pipeline.flows.screenshots.rules.schemas import MERGE_SCHEMA
+from pipeline.flows.screenshots.states import CLAIMABLE, NODE, Ask, NodeKind, Origin, WorkEvent, WorkStatus
+from pipeline.flows.screenshots.work import batch, retry
+from pipeline.flows.screenshots.work.message import Message, UsedCall, provider_and_model
+from pipeline.providers import registry
+from pipeline.providers.replies import BadReply, clean
+from pipeline.providers.traced_call import NO_GATE
 from pipeline.storage.context import Context
 
+log = structlog.get_logger(__name__)
 CLAIM_TRIES = 3
+QUANTUM_S = 1.0
+"""How long a message that asks nobody goes on with one merge after the other."""
 
 
 @dataclass(frozen=True)
@@ -61,66 +71,40 @@ def _as_node(row: Any, content: Content) -> MergeNode:
     )  # fmt: skip
 
 
-class Merged(StrEnum):
-    """How a commit ended."""
-
-    DONE = "done"
-    LOST = "lost"
-    """The claim had been taken away: nothing was changed."""
-    AGAIN = "again"
-    """The target has changed or gone meanwhile: the node waits for its merge again, without an attempt counted."""
-
-
-def trace_unit(node_id: int) -> str:
-    """What the traces of calls about a node's merge name it by."""
-    return f"node {node_id}"
-
-
-def lock_thread(session: Session, thread_id: str | None) -> None:
-    """Lock a thread's merges until the transaction ends."""
-    if thread_id is not None:
-        session.execute(select(THREADS.c.id).where(THREADS.c.id == thread_id).with_for_update()).all()
-
-
-def _has_target() -> ColumnElement[bool]:
-    other = aliased(Node)
-    fit = select(other.id).where(
-        other.thread_id == NODES.c.thread_id, other.kind == NODES.c.kind, other.status == WorkStatus.SUCCEEDED,
-        other.merged_into_id.is_(None), other.id != NODES.c.id,
-    )  # fmt: skip
-    return fit.exists()
-
-
 def claim(context: Context, owner: Owner, *, alone: bool = False) -> MergeUnit | None:
     """The oldest node that waits for its merge and whose thread and kind has none under way; None if there is none.
 
-    `alone`: only one that has nothing to be merged with, which needs nobody's thought. A message that comes again first
-    gives back what its earlier delivery held in this worker, whose process has died.
+    `alone`: only one that has nothing to be merged with, which needs no model. A message that comes again first gives
+    back what its earlier delivery held.
     """
     _free_earlier(context, owner)
-    busy = aliased(Node)
-    under_way = (
-        select(busy.id)
-        .where(busy.thread_id == NODES.c.thread_id, busy.kind == NODES.c.kind, busy.status == WorkStatus.RUNNING)
-        .exists()
-    )
+    other = aliased(Node)
+    same = (other.thread_id == NODES.c.thread_id, other.kind == NODES.c.kind)
+    under_way = select(other.id).where(*same, other.status == WorkStatus.RUNNING).exists()
+    stands = (other.status == WorkStatus.SUCCEEDED, other.merged_into_id.is_(None), other.id != NODES.c.id)
+    which = [~select(other.id).where(*same, *stands).exists()] if alone else []
 
     def work(session: Session) -> MergeUnit | None:
         now = datetime.now(UTC)
-        waits = NODES.c.status.in_(list(NODE.sources(WorkEvent.CLAIM)))
-        which = [~_has_target()] if alone else []
-        free = select(NODES.c.id, NODES.c.thread_id).where(waits, is_due(NODES, now), ~under_way, *which)
+        free = select(NODES.c.id, NODES.c.thread_id).where(_waits(now), ~under_way, *which)
         found = session.execute(free.order_by(NODES.c.event_time, NODES.c.id).limit(1)).one_or_none()
         if found is None:
             return None
         lock_thread(session, found.thread_id)
-        held = new_claim(owner, now, working.lease_s(context))
+        held = new_claim(owner, now, batch.lease_s(context))
         # Looked at again: another may have begun with this thread while we waited for its lock.
         rows = claims.take(
             session, NODES, NODE, WorkEvent.CLAIM, NODES.c.id == found.id, ~under_way, claim=held,
             order_by=NODES.c.id, limit=1, now=now, updated_at=now,
         )  # fmt: skip
-        return _unit(session, rows[0], held) if rows else None
+        if not rows:
+            return None
+        (row,), target = rows, _target(session, rows[0])
+        content = nodes.content_of(row)
+        if target is None:
+            return MergeUnit(row.id, row.attempts, content, held, None, 0, None, row)
+        old = nodes.content_of(target)
+        return MergeUnit(row.id, row.attempts, content, held, target.id, target.version, old, row, target)
 
     for _ in range(CLAIM_TRIES):
         unit = context.db.run(work)
@@ -130,32 +114,29 @@ def claim(context: Context, owner: Owner, *, alone: bool = False) -> MergeUnit |
 
 
 def _free_earlier(context: Context, owner: Owner) -> None:
-    earlier = and_(
-        NODES.c.claim_id.is_not(None), NODES.c.request_id == owner.request_id, NODES.c.worker_id == owner.worker_id
-    )
+    earlier = retry.held_earlier(NODES, owner)
     with context.db.read() as session:
         if session.execute(select(NODES.c.id).where(earlier).limit(1)).first() is None:
             return
     rules = retry.policy(context.settings.screenshots)
     # In a transaction of its own: everybody else locks a thread before its nodes.
-    context.db.run(lambda session: outcome.free_lost(session, NODE, NODES, earlier, rules, datetime.now(UTC)))
+    context.db.run(lambda session: retry.free_lost(session, NODE, NODES, earlier, rules, datetime.now(UTC)))
 
 
 def waiting(context: Context) -> int:
     """How many nodes wait for their merge now: `claim` may find nothing though some wait behind others."""
     with context.db.read() as session:
-        now = datetime.now(UTC)
-        waits = NODES.c.status.in_([WorkStatus.PENDING, WorkStatus.FAILED])
-        return len(session.execute(select(NODES.c.id).where(waits, is_due(NODES, now)).limit(1000)).all())
+        return len(session.execute(select(NODES.c.id).where(_waits(datetime.now(UTC))).limit(1000)).all())
 
 
-def _unit(session: Session, row: Any, held: Claim) -> MergeUnit:
-    target = _target(session, row)
-    content = nodes.content_of(row)
-    if target is None:
-        return MergeUnit(row.id, row.attempts, content, held, None, 0, None, row)
-    said = nodes.content_of(target)
-    return MergeUnit(row.id, row.attempts, content, held, target.id, target.version, said, row, target)
+def _waits(now: datetime) -> ColumnElement[bool]:
+    return and_(NODES.c.status.in_(CLAIMABLE), is_due(NODES, now))
+
+
+def lock_thread(session: Session, thread_id: str | None) -> None:
+    """Lock a thread's merges until the transaction ends."""
+    if thread_id is not None:
+        session.execute(select(THREADS.c.id).where(THREADS.c.id == thread_id).with_for_update()).all()
 
 
 def _target(session: Session, row: Any) -> Any | None:
@@ -166,58 +147,47 @@ def _target(session: Session, row: Any) -> Any | None:
     return session.execute(query.order_by(NODES.c.event_time.desc(), NODES.c.id.desc()).limit(1)).one_or_none()
 
 
-def commit(
+def settle(
     context: Context, unit: MergeUnit, merged: Content | None = None, call: UsedCall | None = None,
     trace: dict[str, Any] | None = None,
-) -> Merged:  # fmt: skip
-    """The merge is thought out: `merged` is what the target is to say, None where there is no target.
+) -> Settled:  # fmt: skip
+    """Commit a merge in one transaction: `merged` is what the target is to say, None if there is no target.
 
-    `call`: the one whose answer it is; without, the rules have merged.
+    `call`: the one whose answer it is; None if the rules merged. `pending`: the target has changed or gone meanwhile,
+    so the node waits for its merge again, without an attempt counted.
     """
 
-    def work(session: Session) -> Merged:
+    def work(session: Session) -> Settled:
         now = datetime.now(UTC)
         # What is noted of the merge names the batch: its row comes before the thread's, as for everybody.
-        batch = select(BATCHES.c.id).where(BATCHES.c.id == unit.row.batch_id)
-        session.execute(batch.with_for_update(read=True, key_share=True)).all()
+        row = select(BATCHES.c.id).where(BATCHES.c.id == unit.row.batch_id)
+        session.execute(row.with_for_update(read=True, key_share=True)).all()
         lock_thread(session, unit.row.thread_id)
         held = and_(NODES.c.id == unit.id, held_by(NODES, unit.claim))
         node = session.execute(select(NODES).where(held).with_for_update()).one_or_none()
         target = _target(session, node) if node is not None else None
         same = (target.id if target else None, target.version if target else 0) == (unit.target_id, unit.target_version)
         # Of nodes that have changed it may say what was deleted since.
-        gone = node is None or not same
-        traces.record(session, working.FLOW, unit.row.batch_id or "", trace_unit(unit.id), trace, gone=gone)
+        _record(session, unit, trace, gone=node is None or not same)
         if node is None:
-            return Merged.LOST
+            return Settled()
         if not same:
             back = {"attempts": NODES.c.attempts - 1, "next_run_at": None, "updated_at": now}
             NODE.move(session, NODES, WorkEvent.GIVE_BACK, held, **FREE, **back)
-            return Merged.AGAIN
-        done = {**FREE, "error": None, "next_run_at": None, "updated_at": now}
-        if target is None:
-            NODE.move(session, NODES, WorkEvent.DONE, held, **done)
-            return Merged.DONE
-        assert merged is not None, "there is a target, so there is a merged text"
-        _change_target(session, node, target, merged, now)
-        _move_what_belongs(session, node.id, target.id)
-        row = {
-            "node_id": target.id, "act": "merged", "from_node_id": node.id, "batch_id": node.batch_id,
-            "method": Origin.MODEL if call else Origin.RULES, "model": call.model[:120] if call else "",
-            "created_at": now,
-        }  # fmt: skip
-        insert_if_absent(session, PROVENANCE, row, "node_id", "act", "from_node_id")
-        if call is not None:
-            working.record_used(session, call, now, node_id=target.id)
-        NODE.move(session, NODES, WorkEvent.DONE, held, **done, merged_into_id=target.id, vector_status="none")
-        nodes.unindex(session, [node.id])
-        nodes.reindex(session, [target.id])
-        return Merged.DONE
+            return Settled(status=WorkStatus.PENDING)
+        done: dict[str, Any] = {**FREE, "error": None, "next_run_at": None, "updated_at": now}
+        if target is not None:
+            assert merged is not None, "there is a target, so there is a merged text"
+            _absorb(session, node, target, merged, call, now)
+            done |= {"merged_into_id": target.id, "vector_status": "none"}
+        NODE.move(session, NODES, WorkEvent.DONE, held, **done)
+        return Settled(1, status=WorkStatus.SUCCEEDED)
 
     return context.db.run(work)
 
 
-def _change_target(session: Session, node: Any, target: Any, merged: Content, now: datetime) -> None:
+def _absorb(session: Session, node: Any, target: Any, merged: Content, call: UsedCall | None, now: datetime) -> None:
+    """The target says what both said, and has all that belonged to the node."""
     absorbed = {*json.loads(target.merged_from_ids), *json.loads(node.merged_from_ids), node.id}
     # The old vector stays until the new one is there: a node is never without one meanwhile.
     values = {
@@ -229,27 +199,111 @@ def _change_target(session: Session, node: Any, target: Any, merged: Content, no
     session.execute(update(NODES).where(mine).values(**values))
     nodes.keep_entities(session, [merged.entities], now)
     nodes.mention(session, target.id, merged.entities)
-
-
-def _move_what_belongs(session: Session, node_id: int, target_id: int) -> None:
-    session.execute(update(LINKS).where(LINKS.c.node_id == node_id).values(node_id=target_id))
-    session.execute(delete(MENTIONS).where(MENTIONS.c.node_id == node_id))
-    mine = or_(EDGES.c.from_id == node_id, EDGES.c.to_id == node_id)
+    session.execute(update(LINKS).where(LINKS.c.node_id == node.id).values(node_id=target.id))
+    session.execute(delete(MENTIONS).where(MENTIONS.c.node_id == node.id))
+    mine = or_(EDGES.c.from_id == node.id, EDGES.c.to_id == node.id)
     for edge in session.execute(select(EDGES).where(mine)).all():
-        ends = [target_id if end == node_id else end for end in (edge.from_id, edge.to_id)]
+        ends = [target.id if end == node.id else end for end in (edge.from_id, edge.to_id)]
         if ends[0] != ends[1]:
             nodes.add_edge(session, ends[0], ends[1], edge.type)
     session.execute(delete(EDGES).where(mine))
+    row = {
+        "node_id": target.id, "act": "merged", "from_node_id": node.id, "batch_id": node.batch_id,
+        "method": Origin.MODEL if call else Origin.RULES, "model": call.model[:120] if call else "", "created_at": now,
+    }  # fmt: skip
+    insert_if_absent(session, PROVENANCE, row, "node_id", "act", "from_node_id")
+    if call is not None:
+        call.record(session, now, node_id=target.id)
+    nodes.unindex(session, [node.id])
+    nodes.reindex(session, [target.id])
 
 
-def fail(context: Context, unit: MergeUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Failed:
-    """A merge ended in an error: the node waits, goes back, or is a dead letter that stands for itself."""
+def fail(context: Context, unit: MergeUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
+    """A merge ended in an error: the node waits, goes back, or becomes a dead letter that stands for itself."""
 
-    def work(session: Session) -> Failed:
-        now = datetime.now(UTC)
+    def work(session: Session) -> Settled:
         lock_thread(session, unit.row.thread_id)
-        traces.record(session, working.FLOW, unit.row.batch_id or "", trace_unit(unit.id), trace)
+        _record(session, unit, trace)
         rules = retry.policy(context.settings.screenshots)
-        return outcome.fail(session, NODE, NODES, unit, unit.claim, error, rules, now)
+        return retry.fail(session, NODE, NODES, unit, unit.claim, error, rules, datetime.now(UTC))
 
     return context.db.run(work)
+
+
+def trace_unit(node_id: int) -> str:
+    """What the traces of calls about a node's merge name it by."""
+    return f"node {node_id}"
+
+
+def _record(session: Session, unit: MergeUnit, trace: dict[str, Any] | None, *, gone: bool = False) -> None:
+    traces.record(session, batch.FLOW, unit.row.batch_id or "", trace_unit(unit.id), trace, gone=gone)
+
+
+class MergeMessage(Message):
+    """One message about merges: by the text model, or by rules if there is none."""
+
+    def run(self, *, alone: bool = False) -> Settled:
+        """One merge by the model; or, if nobody is asked, as many as fit the quantum.
+
+        `alone`: only those of nodes that have nothing to be merged with, whoever merges the others.
+        """
+        begun, done = time.monotonic(), 0
+        while unit := claim(self._context, self._owner, alone=alone):
+            settled = self._merge(unit)
+            done += settled.done
+            if self._queue != CONTROL or settled.retry_in_s is not None or time.monotonic() - begun > QUANTUM_S:
+                return Settled(done, retry_in_s=settled.retry_in_s, status=settled.status)
+        return Settled(done)
+
+    def _merge(self, unit: MergeUnit) -> Settled:
+        try:
+            if unit.target is None:
+                return settle(self._context, unit, trace=self._tracer.trace)
+            merged, used = self._merged(unit)
+            settled = settle(self._context, unit, nodes.said_by(merged), used, self._tracer.trace)
+        except Exception as error:  # noqa: BLE001  # a dead letter, not a claim that stays
+            return fail(self._context, unit, retry.as_unit_error(error), self._tracer.trace)
+        self._tracer.trace = None
+        if settled.done:
+            log.info("node.merged", node=unit.id, target=unit.target_id, model=used.model if used else "")
+        return settled
+
+    def _merged(self, unit: MergeUnit) -> tuple[MergeNode, UsedCall | None]:
+        """(the merged node, the call that wrote it). Raises what the gate refused: everything else is left to rules."""
+        target, node = unit.nodes()
+        if self._queue == CONTROL:
+            return by_rules(target, node), None
+        try:
+            return self._ask(unit, target, node)
+        except Exception as raised:  # noqa: BLE001  # whatever it is, the rules do without
+            error = retry.as_unit_error(raised)
+            log.warning("merge.failed", node=unit.id, target=unit.target_id, kind=str(error.kind), error=str(error))
+            if error.kind in retry.RELEASED:
+                raise error from None
+        # The model only adds to what the rules do: source 000, section 3.3.
+        return by_rules(target, node), None
+
+    def _ask(self, unit: MergeUnit, target: MergeNode, node: MergeNode) -> tuple[MergeNode, UsedCall | None]:
+        if self._guarded is None:
+            raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
+        settings = self._context.settings
+        text = registry.text(settings, *provider_and_model(settings, self._queue, "text"))
+        prompt = prompts.merge_prompt(target, node)
+        answer = self._tracer.call(
+            "text", Operation.MERGE.value, text.name, text.model,
+            lambda: text.complete(prompt, system=prompts.MERGE_SYSTEM, json_schema=MERGE_SCHEMA),
+        )  # fmt: skip
+        try:
+            reply = read_merge(clean(answer.text))
+        except BadReply as bad:
+            log.warning("merge.reply_unusable", node=unit.id, problem=str(bad))
+            return by_rules(target, node), None
+        both = LINKS.c.node_id.in_([target.id, node.id])
+        with self._context.db.read() as session:
+            query = select(LINKS.c.shot_id).where(both).distinct().order_by(LINKS.c.shot_id)
+            shot_ids = list(session.execute(query).scalars())
+        digest = prompts.prompt_hash(prompts.MERGE_SYSTEM, prompt)
+        used = UsedCall(
+            Operation.MERGE, text.name, answer.model or text.model, digest, unit.attempts, Ask.FIRST, shot_ids
+        )
+        return by_model(target, node, reply), used

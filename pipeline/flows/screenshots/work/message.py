@@ -1,18 +1,29 @@
-"""What the work of every message that may ask a provider shares: a guarded call, left when the work ends."""
+"""What messages that may ask a provider have in common: the way through the gate, and the record of calls used."""
 
+import json
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Self
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Self
 
 from redis import RedisError
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.guarded_call import GuardedCall
+from pipeline.flows.screenshots.graph.models import CALLS
+from pipeline.flows.screenshots.rules.provenance import Operation
+from pipeline.flows.screenshots.states import Ask
+from pipeline.providers import gates
 from pipeline.providers.traced_call import Tracer
+from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
 
-class MessageWork:
-    """One message's work. A context manager: leaving it gives the gate's slot back."""
+class Message:
+    """One message's work. Use as a context manager: leaving it gives the gate's slot back."""
 
     def __init__(self, context: Context, queue: str, owner: Owner, guarded: GuardedCall | None) -> None:
         self._context = context
@@ -28,3 +39,35 @@ class MessageWork:
         if self._guarded is not None:
             with suppress(RedisError):
                 self._guarded.leave()
+
+
+def provider_and_model(settings: Settings, queue: str, capability: Literal["vision", "text"]) -> tuple[str, str]:
+    """Who is asked by a message from this queue; the model is empty for a stand-in, which is asked for its own."""
+    own = settings.screenshots
+    named = {"vision": (own.vision_provider, own.vision_model), "text": (own.text_provider, own.text_model)}[capability]
+    provider = gates.gated_queues(settings)[queue].provider
+    return provider, named[1] if provider == named[0] else ""
+
+
+@dataclass(frozen=True)
+class UsedCall:
+    """A call whose result is stored: where a node comes from."""
+
+    operation: Operation
+    provider: str
+    model: str
+    prompt_hash: str
+    attempt: int
+    ask: Ask
+    shot_ids: Sequence[int]
+
+    def record(
+        self, session: Session, now: datetime, *, batch_id: int | None = None, node_id: int | None = None
+    ) -> None:  # fmt: skip
+        """Write that the result is used: what nodes rest on."""
+        row = {
+            "batch_id": batch_id, "node_id": node_id, "operation": self.operation, "provider": self.provider,
+            "model": self.model[:120], "prompt_hash": self.prompt_hash, "attempt": self.attempt, "ask": self.ask,
+            "shot_ids": json.dumps(list(self.shot_ids)), "created_at": now,
+        }  # fmt: skip
+        session.execute(insert(CALLS).values(**row))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from pipeline.engine.settled import Settled
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import NODES
 from pipeline.flows.screenshots.live import SCREENSHOT_EMBEDDINGS
@@ -40,7 +41,7 @@ def test_a_message_that_has_nothing_to_do_gives_its_place_back(
     assert gate.admit("me").granted
     assert gate.look().in_flight == 1
     guarded = gates.guarded_call(context, SCREENSHOT_EMBEDDINGS, "me")
-    assert embedding.embed(context, guarded) == embedding.Embedded()
+    assert embedding.embed(context, guarded) == Settled()
     assert gate.look().in_flight == 0
     assert provider.records == []
 
@@ -66,7 +67,7 @@ class TestLexical:
     def test_vectors_are_made_here(self, context: Context, driver: Driver, made: list[int]) -> None:
         assert embedding.waiting(context)
         done = driver.embed(queue="control")
-        assert (done.done, done.portion) == (4, 0)
+        assert (done.done, done.again) == (4, False)
         assert states(context) == ["done"] * 4
         assert set(models_of(context, made)) == {embedding.space_of(context.settings)}
         assert not embedding.waiting(context)
@@ -75,8 +76,8 @@ class TestLexical:
         self, context: Context, driver: Driver, made: list[int]
     ) -> None:
         done = driver.embed(3, queue="control")
-        assert (done.done, bool(done.portion)) == (3, True)
-        assert driver.embed(done.portion, queue="control").done == 1
+        assert (done.done, done.again) == (3, True)
+        assert driver.embed(done.size, queue="control").done == 1
 
 
 def test_provider_makes_the_vectors_of_a_portion_in_one_call(
@@ -94,8 +95,9 @@ def test_text_that_is_refused_alone_is_given_up_and_the_others_get_their_vectors
     provider.script.rule = refuses_odd
     portion = embedding.PORTION
     for _ in range(20):
-        portion = driver.embed(portion).portion
-        if not portion:
+        settled = driver.embed(portion)
+        portion = settled.size
+        if not settled.again:
             break
     assert states(context) == ["done", "done", "failed", "done"]
     assert models_of(context, made) == ["ai:vectors", "ai:vectors", "", "ai:vectors"]
@@ -111,9 +113,9 @@ def test_one_bad_text_among_many_is_found_with_few_calls(
     titles = [*(f"n{number}" for number in range(31)), "odd"]
     hand.analyse(batch, [draft(title) for title in titles])
     provider.script.rule = refuses_odd
-    portion = embedding.PORTION
-    while portion:
-        portion = driver.embed(portion).portion
+    settled = Settled(size=embedding.PORTION, again=True)
+    while settled.again:
+        settled = driver.embed(settled.size)
     assert states(context) == [*["done"] * 31, "failed"]
     assert len(provider.records) <= 12  # one by one, with all others again after each, were 63
 
@@ -123,7 +125,7 @@ def test_passing_error_leaves_all_waiting_and_says_when_to_try_again(
 ) -> None:
     provider.push(Fault(status=503, headers={"Retry-After": "7"}))
     done = driver.embed()
-    assert (done.done, done.portion, done.retry_in_s) == (0, 0, 7)
+    assert (done.done, done.again, done.retry_in_s) == (0, False, 7)
     assert states(context) == ["waiting"] * 4
     assert driver.embed().done == 4
 
@@ -131,7 +133,7 @@ def test_passing_error_leaves_all_waiting_and_says_when_to_try_again(
 def test_closed_gate_costs_no_call(context: Context, driver: Driver, provider: ProviderServer, made: list[int]) -> None:
     gates.pause(context, SCREENSHOT_EMBEDDINGS, 60)
     done = driver.embed()
-    assert (done.done, done.portion) == (0, 0)
+    assert (done.done, done.again) == (0, False)
     assert done.retry_in_s
     assert provider.records == []
 

@@ -4,13 +4,13 @@ import pytest
 
 from pipeline.engine import events
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.flows.screenshots import events as announcing
-from pipeline.flows.screenshots import queries
+from pipeline.flows.screenshots.events import finished as announce_finished
+from pipeline.flows.screenshots.events import started as announce_started
+from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.states import WorkStatus
-from pipeline.flows.screenshots.work import batch as working
-from pipeline.flows.screenshots.work import shard as shards
+from pipeline.flows.screenshots.work import analysis, expansion, shard
 from pipeline.storage.context import Context
-from tests.integration.screenshots.conftest import ME
+from tests.integration.screenshots.conftest import ME, rows_of
 from tests.integration.screenshots.work.conftest import NewBatch
 from tests.support.provider_server import ProviderServer
 from tests.support.screens import Driver
@@ -25,13 +25,13 @@ def test_batch_is_announced_when_it_begins_and_when_it_is_done_with_its_times(
 ) -> None:
     provider.script.latency_s = 0.05
     batch, _ = new_batch()
-    begun = working.begin(context, batch)
+    begun = analysis.claim(context, batch)
     assert begun is not None
-    announcing.started(context, begun.row)
+    announce_started(context, begun.row)
     driver.look_at(batch)
     driver.expand(batch)
-    announcing.finished(context, batch)
-    row = queries.batches(context)[0]
+    announce_finished(context, batch)
+    row = rows_of(context, BATCHES)[0]
     started, finished = told_of(context)
     assert started == {
         "flow": "screenshots", "event": "pipeline:batch:started", "batchDbId": str(batch),
@@ -57,11 +57,11 @@ def test_batch_that_failed_says_why(
     context: Context, driver: Driver, new_batch: NewBatch, error: UnitError, status: str
 ) -> None:
     batch, _ = new_batch()
-    working.begin(context, batch)
-    while shard := shards.claim(context, batch, ME):
-        shards.failed(context, shard, error)
-    assert shards.settle(context, batch).status == WorkStatus(status)
-    announcing.finished(context, batch)
+    analysis.claim(context, batch)
+    while part := shard.claim(context, batch, ME):
+        shard.fail(context, part, error)
+    assert analysis.settle(context, batch).status == WorkStatus(status)
+    announce_finished(context, batch)
     (finished,) = told_of(context)
     assert finished["status"] == status
     assert str(error) in finished["errorMessage"]
@@ -72,25 +72,25 @@ def test_batch_that_goes_on_elsewhere_is_not_announced_as_finished(
 ) -> None:
     batch, _ = new_batch()
     driver.look_at(batch)
-    assert working.claim(context, batch, ME) is not None
-    announcing.finished(context, batch)
+    assert expansion.claim(context, batch, ME) is not None
+    announce_finished(context, batch)
     assert told_of(context) == []
 
 
 def test_batch_that_is_gone_is_not_announced_and_nobody_fails_while_redis_is_away(
     context: Context, driver: Driver, new_batch: NewBatch
 ) -> None:
-    announcing.finished(context, 4711)
+    announce_finished(context, 4711)
     assert told_of(context) == []
     batch, _ = new_batch()
-    begun = working.begin(context, batch)
+    begun = analysis.claim(context, batch)
     assert begun is not None
     driver.look_at(batch)
     driver.expand(batch)
     context.redis.config_set("min-replicas-to-write", 1)  # writes are refused from now on
     try:
-        announcing.started(context, begun.row)
-        announcing.finished(context, batch)
+        announce_started(context, begun.row)
+        announce_finished(context, batch)
     finally:
         context.redis.config_set("min-replicas-to-write", 0)
     assert told_of(context) == []

@@ -8,17 +8,15 @@ import pytest
 from sqlalchemy import select
 
 from pipeline.engine.traces import AiCall
-from pipeline.flows.screenshots import FLOW, queries, recovery
-from pipeline.flows.screenshots import plan as launching
+from pipeline.flows.screenshots import FLOW, plan, queries, recovery, service
 from pipeline.flows.screenshots.graph.models import CALLS, EDGES, NODES
 from pipeline.flows.screenshots.live import SCREENSHOT_TEXT
-from pipeline.flows.screenshots.models import SHOTS
+from pipeline.flows.screenshots.models import BATCHES, SHOTS
 from pipeline.flows.screenshots.routes import CONTROL, CPU
-from pipeline.flows.screenshots.work import batch as working
 from pipeline.flows.screenshots.work import expansion
 from pipeline.providers import gates
 from pipeline.storage.context import Context
-from tests.integration.screenshots.conftest import Hand
+from tests.integration.screenshots.conftest import Hand, rows_of
 from tests.integration.screenshots.work.conftest import NewBatch
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.screens import Driver, Models, expanded, lost_at, paint, seen
@@ -43,7 +41,7 @@ def nodes_of(context: Context) -> list[Any]:
 
 
 def row_of(context: Context, batch: int) -> Any:
-    (row,) = [row for row in queries.batches(context) if row.id == batch]
+    (row,) = [row for row in rows_of(context, BATCHES) if row.id == batch]
     return row
 
 
@@ -75,7 +73,7 @@ def test_reply_that_was_paid_for_is_used_by_the_worker_that_comes_after_a_lost_o
     context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
 ) -> None:
     batch = analysed()
-    with lost_at(working, "finish"):
+    with lost_at(expansion, "settle"):
         driver.expand(batch)
     assert nodes_of(context) == []
     assert recovery.free_lost(context, {"w"}) == 1
@@ -89,7 +87,7 @@ def test_stored_reply_is_used_although_the_text_model_is_away_meanwhile(
     context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
 ) -> None:
     batch = analysed()
-    with lost_at(working, "finish"):
+    with lost_at(expansion, "settle"):
         driver.expand(batch)
     recovery.free_lost(context, {"w"})
     assert driver.expand(batch, CONTROL).done
@@ -153,7 +151,7 @@ def test_text_model_that_fails_three_times_is_done_without(
         assert (made.done, made.again, bool(made.retry_in_s)) == (False, False, True)
         row = row_of(context, batch)
         assert (row.status, row.attempts) == ("failed", attempt)
-        assert driver.expand(batch).unit is None, "not due"
+        assert driver.expand(batch).status is None, "not due"
         driver.skip_waits()
     assert driver.expand(batch).done
     assert len(provider.records) == 3
@@ -198,7 +196,7 @@ def test_batches_go_on_without_the_text_model_while_its_breaker_is_open(
     batch, _ = new_batch()
     with context.db.transaction() as session:
         session.execute(NODES.delete())
-    (launch,) = [one for one in launching.plan(context) if one.id == batch]
+    (launch,) = [one for one in plan.plan(context) if one.id == batch]
     assert launch.expand == CONTROL
     driver.look_at(batch)
     provider.records.clear()
@@ -338,7 +336,7 @@ def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
         patched.setattr(expansion, "with_threads", broken)
         made = driver.expand(batch)
     assert (made.done, made.again) == (False, False)
-    assert "unexpected KeyError" in recovery.dead_letters(context)[0].reason
+    assert "unexpected KeyError" in queries.dead_letters(context)[0].reason
     assert FLOW.holders(context) == set()
-    recovery.replay(context, "batch")
+    service.replay(context, "batch")
     assert driver.expand(batch).done

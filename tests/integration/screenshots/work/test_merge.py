@@ -10,15 +10,15 @@ import pytest
 from sqlalchemy import func, select, update
 
 from pipeline.engine.traces import AiCall
-from pipeline.flows.screenshots import FLOW, queries, recovery
+from pipeline.flows.screenshots import FLOW, queries, recovery, service
 from pipeline.flows.screenshots.graph.models import CALLS, LINKS, NODES
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.live import SCREENSHOT_TEXT
 from pipeline.flows.screenshots.routes import CONTROL
-from pipeline.flows.screenshots.work import merge, merge_lane
+from pipeline.flows.screenshots.work import merge
 from pipeline.providers import gates
 from pipeline.storage.context import Context
-from tests.integration.screenshots.conftest import BEGIN, Draft, Hand
+from tests.integration.screenshots.conftest import BEGIN, Draft, Hand, row_of
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.screens import Driver, lost_at, told
 
@@ -70,9 +70,10 @@ def test_model_writes_the_merged_node_which_names_it_and_waits_for_its_vector(
     assert driver.join().done == 1
     node = queries.show(context, second).node
     assert (node.id, node.title, node.summary) == (first, "apples & pears", "Both.")
-    assert json.loads(node.keywords) == ["both", "red", "green", "sweet"]
-    assert (node.importance, node.vector_status, node.version) == (2, "waiting", 2)
-    assert json.loads(node.merged_from_ids) == [second]
+    assert node.keywords == ["both", "red", "green", "sweet"]
+    version = row_of(context, NODES, first).version
+    assert (node.importance, node.vector_status, version) == (2, "waiting", 2)
+    assert node.merged_from_ids == [second]
     assert node.event_time == BEGIN + timedelta(minutes=2)
     assert len(queries.show(context, first).screenshots) == 4
     (call,) = merged_calls(context)
@@ -120,7 +121,8 @@ def test_closed_gate_sends_the_node_back_without_an_attempt(
     joined = driver.join()
     assert (joined.done, joined.retry_in_s is not None) == (0, True)
     node = queries.show(context, pair[1]).node
-    assert (node.id, node.status, node.attempts) == (pair[1], "pending", 0)
+    attempts = row_of(context, NODES, pair[1]).attempts
+    assert (node.id, node.status, attempts) == (pair[1], "pending", 0)
     assert provider.records == []
     gates.resume(context, SCREENSHOT_TEXT)
     driver.skip_waits()
@@ -130,7 +132,7 @@ def test_closed_gate_sends_the_node_back_without_an_attempt(
 def test_merge_of_a_worker_that_was_lost_is_done_once_by_another(
     context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int]
 ) -> None:
-    with lost_at(merge, "commit"):
+    with lost_at(merge, "settle"):
         driver.join()
     assert driver.join().done == 0, "it is held"
     assert recovery.free_lost(context, {"w"}) == 1
@@ -171,12 +173,12 @@ def test_error_that_nobody_foresaw_makes_a_dead_letter_and_holds_no_claim(
         raise TypeError("unforeseen")
 
     with monkeypatch.context() as patched:
-        patched.setattr(merge_lane, "by_rules", broken)
+        patched.setattr(merge, "by_rules", broken)
         assert driver.join(CONTROL).done == 0
-    (letter,) = recovery.dead_letters(context)
+    (letter,) = queries.dead_letters(context)
     assert (letter.kind, letter.id, "unexpected TypeError" in letter.reason) == ("merge", pair[1], True)
     assert FLOW.holders(context) == set()
-    recovery.replay(context, "merge")
+    service.replay(context, "merge")
     assert driver.join().done == 1
 
 
@@ -186,6 +188,6 @@ def test_reply_that_nobody_foresaw_is_done_without(
     def broken(*_: object) -> None:
         raise TypeError("unforeseen")
 
-    monkeypatch.setattr(merge_lane, "by_model", broken)
+    monkeypatch.setattr(merge, "by_model", broken)
     assert driver.join().done == 1
     assert queries.show(context, pair[0]).node.title == "apples / pears"

@@ -9,17 +9,17 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
 from pipeline.engine.traces import AiCall
-from pipeline.flows.screenshots import queries, recovery
+from pipeline.flows.screenshots import queries, service
 from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.graph.models import CALLS
 from pipeline.flows.screenshots.live import SCREENSHOT_VISION
-from pipeline.flows.screenshots.models import BATCHES, SHARDS
+from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.routes import CPU
 from pipeline.flows.screenshots.states import WorkStatus
-from pipeline.flows.screenshots.work import batch as working
-from pipeline.flows.screenshots.work import shard
+from pipeline.flows.screenshots.work import analysis
 from pipeline.providers import gates
 from pipeline.storage.context import Context
+from tests.integration.screenshots.conftest import row_of, rows_of
 from tests.integration.screenshots.work.conftest import NewBatch
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.screens import Driver, Models, seen, told
@@ -76,10 +76,10 @@ def test_unusable_reply_is_mended_once_by_a_second_message(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, _ = new_batch()
-    working.begin(context, batch)
+    analysis.claim(context, batch)
     provider.push(Fault(status=200, text='{"segments": 5}'))
     looked = driver.analyse(batch)
-    assert (looked.worked, looked.again) == (True, True)
+    assert (looked.status, looked.again) == (WorkStatus.PENDING, True)
     row = shard_rows(context)[0]
     assert (row.status, row.attempts, row.ask, row.reply) == ("pending", 0, "repair", '{"segments": 5}')
     assert used_calls(context) == []
@@ -100,8 +100,8 @@ def test_reply_that_stays_unusable_gives_up_its_batch_after_one_repair(
     assert driver.look_at(batch).status is WorkStatus.FAILED_PERMANENT
     assert len(provider.records) == 3  # two about the first shard, one about the second
     assert [row.status for row in shard_rows(context)] == ["failed_permanent", "succeeded"]
-    reason = recovery.dead_letters(context)[0].reason
-    assert reason.startswith("shard 1: the model's reply is no use, also after a repair: the reply is not JSON")
+    reason = queries.dead_letters(context)[0].reason
+    assert reason.startswith("shard 1: the model's reply is not usable, even after a repair: the reply is not JSON")
 
 
 def test_valid_parts_of_a_reply_that_stays_broken_are_kept_and_it_says_so(
@@ -127,7 +127,7 @@ def test_reply_that_is_cut_off_is_not_asked_for_again(
     provider.push(Fault("truncated", text='{"segments": ['))
     assert driver.look_at(batch).status is WorkStatus.FAILED_PERMANENT
     assert len(provider.records) == 2
-    assert "PENSTOCK_SCREENSHOTS__SHARD_SIZE" in recovery.dead_letters(context)[0].reason
+    assert "PENSTOCK_SCREENSHOTS__SHARD_SIZE" in queries.dead_letters(context)[0].reason
 
 
 def test_screenshots_that_were_not_sent_are_left_out(
@@ -145,11 +145,11 @@ def test_screenshots_that_were_not_sent_are_left_out(
     models.index = confused
     batch, _ = new_batch()
     driver.look_at(batch)
-    notes = queries.batches(context)[0].notes
+    notes = rows_of(context, BATCHES)[0].notes
     assert "“Elsewhere” was left out" in notes
     assert f"a screenshot that was not sent was described: {others[0]}" in notes
     assert queries.screenshot(context, others[0]).ocr_text is None
-    segments = json.loads(queries.batches(context)[0].index_json)["segments"]
+    segments = json.loads(rows_of(context, BATCHES)[0].index_json)["segments"]
     assert [segment["screen_ids"] for segment in segments] == [[1, 2, 3, 4, 5]]
 
 
@@ -160,9 +160,9 @@ def test_refusal_is_final_for_its_shard_and_its_sibling_is_paid_for_once(
     provider.push(Fault("refusal"))
     assert driver.look_at(batch).status is WorkStatus.FAILED_PERMANENT
     assert [row.status for row in shard_rows(context)] == ["failed_permanent", "succeeded"]
-    assert "refused to answer" in recovery.dead_letters(context)[0].reason
+    assert "refused to answer" in queries.dead_letters(context)[0].reason
     assert traced(context)[0] == ("vlm_analyze_shard", "eyes", "permanent")
-    recovery.replay(context, "batch")
+    service.replay(context, "batch")
     assert driver.look_at(batch).status is WorkStatus.PENDING
     assert len(provider.records) == 3
 
@@ -177,7 +177,7 @@ def test_shard_that_met_a_server_error_waits_and_is_asked_about_alone(
     assert settled.retry_in_s is not None
     assert 4 < settled.retry_in_s < 16  # 5 s and a jitter of up to 10
     assert [(row.status, row.attempts) for row in shard_rows(context)] == [("failed", 1), ("succeeded", 1)]
-    assert working.begin(context, batch) is None, "not due"
+    assert analysis.claim(context, batch) is None, "not due"
     driver.skip_waits()
     assert driver.look_at(batch).status is WorkStatus.PENDING
     assert [len(told(record)["screenshots"]) for record in provider.records] == [3, 2, 3]
@@ -189,7 +189,7 @@ def test_shard_that_meets_a_rate_limit_goes_back_and_waits_at_the_gate_without_a
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, _ = new_batch()
-    working.begin(context, batch)
+    analysis.claim(context, batch)
     provider.push(Fault(status=429, headers={"Retry-After": "300"}))
     assert driver.analyse(batch).again
     assert [(row.status, row.attempts) for row in shard_rows(context)] == [("pending", 0)] * 2
@@ -203,13 +203,13 @@ def test_shard_before_a_closed_gate_goes_back_without_an_attempt_and_without_a_c
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, _ = new_batch()
-    working.begin(context, batch)
+    analysis.claim(context, batch)
     gates.pause(context, SCREENSHOT_VISION, None)
     assert driver.analyse(batch).again
     assert [(row.status, row.attempts, row.claim_id) for row in shard_rows(context)] == [("pending", 0, None)] * 2
     assert provider.records == []
     assert traced(context) == []
-    assert shard.settle(context, batch).status is None
+    assert analysis.settle(context, batch).status is None
     gates.resume(context, SCREENSHOT_VISION)
     assert driver.look_at(batch).status is WorkStatus.PENDING
 
@@ -219,7 +219,7 @@ def test_frames_whose_files_are_gone_are_not_sent_and_a_shard_without_any_costs_
 ) -> None:
     batch, shots = new_batch()
     gone = [shots[0], *shots[3:]]
-    files.discard(context.settings, [queries.screenshot(context, shot).file for shot in gone])
+    files.discard(context.settings, [row_of(context, SHOTS, shot).file for shot in gone])
     assert driver.look_at(batch).status is WorkStatus.PENDING
     assert [[one["screenshot_id"] for one in told(record)["screenshots"]] for record in provider.records] == [
         shots[1:3]
@@ -234,7 +234,7 @@ def test_damaged_file_gives_up_its_frame_alone(
     context: Context, driver: Driver, provider: ProviderServer, new_batch: NewBatch
 ) -> None:
     batch, shots = new_batch()
-    path = files.path_of(context.settings, queries.screenshot(context, shots[1]).file)
+    path = files.path_of(context.settings, row_of(context, SHOTS, shots[1]).file)
     path.write_bytes(path.read_bytes()[:100])
     assert driver.look_at(batch).status is WorkStatus.PENDING
     row = queries.screenshot(context, shots[1])
