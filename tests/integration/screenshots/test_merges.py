@@ -85,7 +85,7 @@ def test_a_merge_moves_links_keeps_origins_and_asks_for_a_new_vector(context: Co
     detail = queries.show(context, second)
     assert (detail.asked_id, detail.node.id) == (second, first)
     assert detail.node.title == "first + second"
-    assert json.loads(detail.node.merged_from_ids) == [second]
+    assert detail.node.merged_from_ids == [second]
     assert detail.node.vector_status == "waiting"
     assert len(detail.screenshots) == 7
     assert [(row.act, row.from_node_id) for row in detail.provenance] == [("made", None), ("merged", second)]
