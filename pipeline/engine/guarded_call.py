@@ -122,7 +122,7 @@ class _StampHooks:
             admission = guarded.gate.stamp(guarded.holder, guarded.cost, guarded.tokens)
         except RedisError:
             # Without Redis, nothing can tell whether a call is allowed.
-            admission = Admission(granted=False, wait_s=1.0, reason="Redis is away")
+            admission = Admission(granted=False, wait_s=1.0, reason="Redis is unreachable")
         if not admission.granted:
             why = f"the gate of {guarded.gate.queue} closed ({admission.reason})"
             raise GateClosed(why, retry_after_s=admission.wait_s, code="gate_closed")

@@ -44,7 +44,7 @@ class ProviderProfile(BaseModel):
     daily_spend_cap: float = Field(default=0, ge=0)
     """Spent in a day (which begins at `quota_reset`), the provider's queues close until the next; 0: no cap."""
     quota_reset: str = "16:30"
-    """Time of day at which a daily quota begins anew, in `quota_zone`. Source 002, section 2.B."""
+    """Time of day at which a daily quota resets, in `quota_zone`. Source 002, section 2.B."""
     quota_zone: str = "UTC+8"
     breaker_fail_max: int = Field(default=5, ge=1)
     """Transient failures in a row that open the breaker."""

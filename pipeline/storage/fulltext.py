@@ -58,7 +58,7 @@ def terms(words: str, most: int = 10_000) -> list[str]:
 
 
 def _phrases(words: Sequence[str]) -> list[tuple[list[str], bool]]:
-    """(terms that stand beside each other, whether the last one is only a beginning) for each word of a query."""
+    """(adjacent terms, whether the last one is only a beginning) for each word of a query."""
     found = []
     for word in (unicodedata.normalize("NFKC", word).casefold() for word in words):
         parts: list[str] = []
@@ -68,7 +68,7 @@ def _phrases(words: Sequence[str]) -> list[tuple[list[str], bool]]:
             is_cjk = bool(_IS_CJK.match(run))
             pairs = [run[i : i + 2] for i in range(max(1, len(run) - 1))] if is_cjk else [run[:_LONGEST_TERM]]
             if is_cjk and match.end() != len(word) and len(run) > 1:
-                pairs.append(run[-1])  # what follows stands beside the run's last character
+                pairs.append(run[-1])  # what follows is adjacent to the run's last character
             parts += pairs
             beginning = len(run) == 1 if is_cjk else len(run) >= _SHORTEST_PREFIX
         if parts:
@@ -119,7 +119,7 @@ class FullText:
     time: str
 
     def put(self, session: Session, items: Sequence[Text]) -> None:
-        """Index items, anew if they are indexed, in the caller's transaction."""
+        """Index items, or index them again, in the caller's transaction."""
         if not items:
             return
         self.remove(session, [item.item_id for item in items])
@@ -165,7 +165,7 @@ class FullText:
         self, session: Session, words: str, limit: int, *,
         since: datetime | None = None, app: str = "", any_word: bool = False,
     ) -> list[int]:  # fmt: skip
-        """Items with all the words (or any), best first. `app`: words that stand side by side in an app's name."""
+        """Items with all the words (or any), best first. `app`: adjacent words of an app's name."""
         sqlite = _is_sqlite(session)
         asked = [word[:_LONGEST_WORD] for word in words.split()[:_MOST_WORDS]]
         if sqlite:

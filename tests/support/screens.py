@@ -15,7 +15,7 @@ from sqlalchemy import select, update
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.settled import Settled
-from pipeline.flows.screenshots.frames import files as storage
+from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.graph.models import NODES
 from pipeline.flows.screenshots.live import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
@@ -44,9 +44,9 @@ def picture(text: str) -> bytes:
 def paint(context: Context, shot_ids: Iterable[int], text: str = "Screen") -> None:
     """Frames show a real picture each: `Screen 1` for the first."""
     with context.db.read() as session:
-        files = dict(session.execute(select(SHOTS.c.id, SHOTS.c.file)).all())
+        names = dict(session.execute(select(SHOTS.c.id, SHOTS.c.file)).all())
     for shot_id in shot_ids:
-        storage.path_of(context.settings, files[shot_id]).write_bytes(picture(f"{text} {shot_id}"))
+        files.path_of(context.settings, names[shot_id]).write_bytes(picture(f"{text} {shot_id}"))
 
 
 def told(record: Record) -> dict[str, Any]:

@@ -14,15 +14,14 @@ from sqlalchemy import select, update
 from pipeline.engine import live
 from pipeline.engine.errors import UserError
 from pipeline.flows.screenshots import queries, service
-from pipeline.flows.screenshots.frames import files as storage
-from pipeline.flows.screenshots.frames import fingerprint, intake, rejections
+from pipeline.flows.screenshots.frames import files, fingerprint, intake, rejections
 from pipeline.flows.screenshots.frames.intake import Frame, Taken
 from pipeline.flows.screenshots.live import live_settings
 from pipeline.flows.screenshots.models import REJECTIONS, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.duplicates import distance
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Hand, row_of, rows_of
-from tests.integration.screenshots.test_intake import age, behind, files
+from tests.integration.screenshots.test_intake import age, behind, stored_files
 from tests.support.frames import TYPED, Desktop, draw, encoded, noise
 
 EDITOR = Desktop(lines=12)
@@ -40,7 +39,7 @@ def test_a_frame_has_a_private_copy_that_stays_when_the_original_goes(context: C
     taken = take(context, path)
     path.unlink()
     row = row_of(context, SHOTS, taken.shot_id or 0)
-    stored = storage.path_of(context.settings, row.file)
+    stored = files.path_of(context.settings, row.file)
     assert taken.accepted
     assert (stored.read_bytes(), row.size_bytes, row.phash) == (data, len(data), fingerprint.read_frame(data).phash)
     if os.name == "posix":
@@ -53,7 +52,7 @@ def test_no_name_of_the_users_becomes_a_name_of_ours(context: Context, tmp_path:
     path.parent.mkdir(parents=True)
     path.write_bytes(encoded(noise("one")))
     assert take(context, path).accepted
-    (stored,) = files(context)
+    (stored,) = stored_files(context)
     assert Path(stored).suffix == ".png"
     assert Path(stored).stem.isalnum()
 
@@ -61,7 +60,7 @@ def test_no_name_of_the_users_becomes_a_name_of_ours(context: Context, tmp_path:
 def test_the_same_capture_twice_is_one_row_and_one_file(context: Context, hand: Hand) -> None:
     first, second = hand.add("same", ts=BEGIN), hand.add("same", ts=BEGIN)
     assert (second.accepted, second.reason, second.shot_id) == (False, "known", first.shot_id)
-    assert len(files(context)) == 1
+    assert len(stored_files(context)) == 1
     assert queries.rejections(context) == []
 
 
@@ -75,7 +74,7 @@ def test_a_duplicate_leaves_its_distance_threshold_and_nearest_frame_and_no_file
     assert (row.distance, row.nearest_id, row.reason) == (moved[0].distance, first.shot_id, "duplicate")
     assert row.threshold == context.settings.screenshots.dedup_threshold
     assert len(row.sha256) == len(row.phash) == 64
-    assert len(files(context)) == 2
+    assert len(stored_files(context)) == 2
 
 
 def test_what_pressure_rejects_is_in_the_ledger_with_the_wider_threshold(context: Context) -> None:
@@ -120,7 +119,7 @@ def test_an_inactive_source_is_refused_and_another_is_not(context: Context, hand
     assert hand.add(source="window:8").accepted
     service.set_active(context, "window:7", active=True)
     assert hand.add(source="window:7").accepted
-    assert len(files(context)) == 2
+    assert len(stored_files(context)) == 2
     assert [row.reason for row in queries.rejections(context)] == ["inactive"]
 
 
@@ -131,7 +130,7 @@ def test_what_is_no_source_is_refused_before_anything_is_read(context: Context, 
     with pytest.raises(UserError, match="not a source") as error:
         take(context, hand.folder / "none.png", source=source)
     assert error.value.code == "bad_source"
-    assert files(context) == set()
+    assert stored_files(context) == set()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +151,7 @@ def test_what_is_no_sound_picture_is_refused_and_the_ledger_says_why(context: Co
     (row,) = rows_of(context, REJECTIONS)
     assert row.reason == "refused"
     assert row.detail in str(error.value)
-    assert files(context) == set()
+    assert stored_files(context) == set()
 
 
 class TestSmallLimit:
@@ -206,7 +205,7 @@ class TestExclusions:
     ) -> None:
         assert take(context, draw(), app=app, window_title=title).reason == "excluded"
         assert take(context, Path("never read.png"), 1, app=app, window_title=title).reason == "excluded"
-        assert files(context) == set()
+        assert stored_files(context) == set()
         rows = rows_of(context, REJECTIONS)
         assert [(row.reason, row.sha256, row.phash, row.distance) for row in rows] == [("excluded", "", "", None)] * 2
         assert all(app not in str(row) and "browsing" not in str(row) for row in rows)
@@ -221,7 +220,7 @@ def test_one_that_became_new_between_the_glance_and_the_decision_has_its_file(
     monkeypatch.setattr(intake.Candidate, "_looks_new", lambda *_: False)
     taken = take(context, noise("one"))
     assert taken.accepted
-    assert files(context) == {row_of(context, SHOTS, taken.shot_id or 0).file}
+    assert stored_files(context) == {row_of(context, SHOTS, taken.shot_id or 0).file}
 
 
 def test_one_that_became_known_between_the_glance_and_the_decision_leaves_no_file(
@@ -231,7 +230,7 @@ def test_one_that_became_known_between_the_glance_and_the_decision_leaves_no_fil
     monkeypatch.setattr(intake.Candidate, "_looks_new", lambda *_: True)
     assert take(context, draw()).reason == "known"
     assert take(context, draw(), 1).reason == "duplicate"
-    assert len(files(context)) == 1
+    assert len(stored_files(context)) == 1
 
 
 def test_a_file_stays_when_nobody_knows_whether_its_row_was_committed(
@@ -243,19 +242,19 @@ def test_a_file_stays_when_nobody_knows_whether_its_row_was_committed(
     monkeypatch.setattr(intake.Candidate, "_decide", cut_off)
     with pytest.raises(ConnectionError):
         take(context, noise("one"))
-    assert len(files(context)) == 1
+    assert len(stored_files(context)) == 1
 
 
 def test_a_full_disk_is_said_in_words_and_leaves_no_row(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(storage.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(UserError, match="No space left"):
         take(context, noise("one"))
     with context.db.read() as session:
         assert session.execute(select(SHOTS.c.id)).all() == []
-    assert files(context) == set()
+    assert stored_files(context) == set()
 
 
 def test_a_source_says_when_it_was_last_seen_and_how_far_behind_analysis_was(context: Context) -> None:
@@ -283,7 +282,7 @@ def test_of_the_same_picture_taken_in_at_once_by_several_one_is_accepted(context
         taken = list(pool.map(add, range(4)))
     assert sorted(one.reason for one in taken) == ["", *["duplicate" if apart_s else "known"] * 3]
     assert len({one.shot_id or one.nearest_id for one in taken}) == 1
-    assert len(files(context)) == 1
+    assert len(stored_files(context)) == 1
 
 
 def test_a_threshold_that_is_changed_live_holds_from_the_next_frame_on(context: Context) -> None:

@@ -13,8 +13,7 @@ from sqlalchemy import insert, select, update
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.screenshots import service
-from pipeline.flows.screenshots.frames import buffer
-from pipeline.flows.screenshots.frames import files as storage
+from pipeline.flows.screenshots.frames import buffer, files
 from pipeline.flows.screenshots.graph.models import THREADS
 from pipeline.flows.screenshots.models import BATCHES, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.batches import HistoryPack
@@ -24,7 +23,7 @@ from tasks import screenshots
 from tests.integration.screenshots.conftest import BEGIN, Hand, draft, rows_of
 
 
-def files(context: Context) -> set[str]:
+def stored_files(context: Context) -> set[str]:
     folder = context.settings.screenshot_dir
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
@@ -211,11 +210,11 @@ def test_a_file_without_a_row_is_swept_when_it_is_old(context: Context, hand: Ha
     hand.add()
     lost = context.settings.screenshot_dir / "lost.png"
     lost.write_text("x")
-    assert storage.remove_orphans(context) == 0
-    for name in files(context):
+    assert files.remove_orphans(context) == 0
+    for name in stored_files(context):
         os.utime(context.settings.screenshot_dir / name, (1, 1))
-    assert storage.remove_orphans(context) == 1
-    assert len(files(context)) == 1
+    assert files.remove_orphans(context) == 1
+    assert len(stored_files(context)) == 1
 
 
 def test_a_time_that_no_other_can_be_counted_back_from_is_refused(context: Context, hand: Hand) -> None:

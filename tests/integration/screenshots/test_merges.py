@@ -13,7 +13,7 @@ from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.flows.screenshots import deletion, queries, recovery, service
 from pipeline.flows.screenshots.graph import nodes
-from pipeline.flows.screenshots.graph import vectors as vectorising
+from pipeline.flows.screenshots.graph import vectors as node_vectors
 from pipeline.flows.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, THREADS
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.models import BATCHES
@@ -96,14 +96,14 @@ def test_a_merge_moves_links_keeps_origins_and_asks_for_a_new_vector(context: Co
 
 def test_a_vector_of_an_older_text_is_discarded(context: Context, hand: Hand) -> None:
     first, second = two_batches(hand)
-    wanted = vectorising.wanted(context, 10)
+    wanted = node_vectors.wanted(context, 10)
     assert [node.node_id for node in wanted] == [first, second]
     hand.merge_all()
-    assert vectorising.store(context, "m", [(node, [1.0, 0.0]) for node in wanted]) == 0
-    fresh = vectorising.wanted(context, 10)
+    assert node_vectors.store(context, "m", [(node, [1.0, 0.0]) for node in wanted]) == 0
+    fresh = node_vectors.wanted(context, 10)
     assert "first + second" in fresh[0].text
-    assert vectorising.store(context, "m", [(node, [1.0, 0.0]) for node in fresh]) == 1
-    assert vectorising.wanted(context, 10) == []
+    assert node_vectors.store(context, "m", [(node, [1.0, 0.0]) for node in fresh]) == 1
+    assert node_vectors.wanted(context, 10) == []
 
 
 def test_a_target_that_changed_meanwhile_is_not_overwritten(context: Context, hand: Hand) -> None:

@@ -1,7 +1,7 @@
 """Frames as pictures: their perceptual hash of 256 bits, their sketch, what models see. Source 000, section 1.1.
 
 Each format is decoded in one way, so that the same bytes hash the same. For its hash a JPEG is decoded at a smaller
-size and in grey, about ten times as fast; what models see is decoded anew, from the stored file.
+size and in grey, about ten times as fast; what models see is decoded again, from the stored file.
 """
 
 import threading

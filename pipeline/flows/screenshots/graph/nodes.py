@@ -213,9 +213,9 @@ def texts(session: Session, node_ids: Sequence[int]) -> Mapping[int, Text]:
 
 
 def root(session: Session, node_id: int) -> int | None:
-    """The node that holds this one's text now: itself, or where its merges lead. None if there is none.
+    """The node that holds this one's text now: itself, or where its merges lead. None if there is no such node.
 
-    A merge cannot make a cycle, for its target stands for itself; one in the data ends the way here.
+    A merge cannot make a cycle, since its target is not merged; a cycle in the data ends here.
     """
     seen: set[int] = set()
     while node_id not in seen:

@@ -209,7 +209,7 @@ def expanded(
     ordered = [drafts[place] for place in sorted(drafts)]
     for at, (segment, thread_id) in enumerate(segments):
         if not covered[at]:
-            notes.append(f"“{segment.event.title}” was left out by the text model; it was taken over as it stands")
+            notes.append(f"“{segment.event.title}” was left out by the text model; it was used as it is")
             ordered += _converted(facts, segment, thread_id, index, Origin.DIRECT)
     return _finished(facts, ordered, tuple(notes))
 
@@ -219,7 +219,7 @@ def _event(
     covered: Counter[int], notes: list[str],
 ) -> _Draft | None:  # fmt: skip
     """The event with the thread of the segment that it is about; None if it shows no segment's screenshot."""
-    ids = _ours(node, facts, notes)
+    ids = _known_ids(node, facts, notes)
     best: tuple[tuple[bool, int, int], int] | None = None
     for at, (segment, thread_id) in enumerate(segments):
         shared = len(set(_shown(facts, segment)) & set(ids))
@@ -240,7 +240,7 @@ def _finding(
     node: ExpandedNode, facts: BatchFacts, drafts: Mapping[int, _Draft], named: int | None, notes: list[str]
 ) -> _Draft | None:
     """The finding with its event's thread: the event that an edge names, else the one that shares most with it."""
-    ids = _ours(node, facts, notes)
+    ids = _known_ids(node, facts, notes)
     events = {place: draft for place, draft in drafts.items() if draft.node.kind is NodeKind.EVENT}
     if not events:
         return None
@@ -261,7 +261,7 @@ def _parents(reply: ExpandReply, events: Mapping[int, _Draft]) -> dict[int, int]
     return found
 
 
-def _ours(node: ExpandedNode, facts: BatchFacts, notes: list[str]) -> tuple[int, ...]:
+def _known_ids(node: ExpandedNode, facts: BatchFacts, notes: list[str]) -> tuple[int, ...]:
     times = facts.times
     if any(screenshot not in times for screenshot in node.screenshot_ids):
         notes.append(f"“{node.title}” names screenshots that are not in the batch; they were left out")

@@ -28,7 +28,7 @@ NOTE = (
     "No vision model looked at these screenshots: their segments come from window titles, recognised text and rules. "
     "Name a provider in PENSTOCK_SCREENSHOTS__VISION_PROVIDER for more."
 )
-TEXT_NOTE = "No text model expanded these segments: they were taken over as they stand."
+TEXT_NOTE = "No text model expanded these segments: they were used as they are."
 CONFIDENCE = 3
 """Of 10: titles tell where a person was, not what they did."""
 GAP_MS = 120_000
