@@ -5,7 +5,8 @@ Writes nothing. Tokens are estimated at four characters each; the figures below 
 
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import func, or_, select
 
@@ -35,8 +36,7 @@ TEXT_TOKENS = 180
 """Of the text that is embedded for a song."""
 
 
-@dataclass(frozen=True)
-class Demand:
+class Demand(NamedTuple):
     """Songs to describe, and songs that only need a vector, with the characters of their texts to embed."""
 
     described: int
@@ -45,15 +45,16 @@ class Demand:
     new: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class Calls:
-    """Calls of one queue: to whom, how many, with how many tokens in and out."""
+    """Calls of one step: on which queue, to whom, how many, with how many tokens in and out."""
 
-    provider: str = ""
-    model: str = ""
-    count: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
+    queue: str
+    provider: str
+    model: str
+    count: int
+    tokens_in: int
+    tokens_out: int
 
     def cost(self, settings: Settings) -> float | None:
         """By the price list; None if the model is not on it."""
@@ -62,42 +63,27 @@ class Calls:
         return price.of(self.tokens_in, self.tokens_out) if price else None
 
 
-@dataclass
-class Ceilings:
-    """Limits that hold together: of a queue, or of all of a provider's."""
-
-    text: str
-    calls: list[Calls] = field(default_factory=list)
-
-    def least_s(self) -> float:
-        """The least time in which they let all these calls begin."""
-        count = sum(calls.count for calls in self.calls)
-        tokens = sum(calls.tokens_in + calls.tokens_out for calls in self.calls)
-        return least_s(count, self.text, tokens)
-
-
 def estimate_run(context: Context, options: StartOptions) -> Estimate:
     """What `start` with these options would do. Raises `UserError` for what `start` would refuse."""
     settings = context.settings
     check(settings, options)
     size = int(gates.live_values(context)[BATCH_SIZE_SETTING].value)
     demand = _demand(context, options)
-    calls = {name: found for name, found in _calls(settings, options.mode, demand, size).items() if found.count}
-    costs = {name: found.cost(settings) for name, found in calls.items()}
+    calls = {step: made for step, made in _calls(settings, options.mode, demand, size).items() if made.count}
+    costs = {step: made.cost(settings) for step, made in calls.items()}
     priced = [cost for cost in costs.values() if cost is not None]
-    ceilings = _ceilings(context, calls)
-    by_step = {step: queue_of(settings, options.mode, step) for step in (Step.METADATA, Step.EMBED)}
-    counted = {step: calls[name].count if name in calls else 0 for step, name in by_step.items()}
+    limits = _limits(context, list(calls.values()))
+    counts = {step: made.count for step, made in calls.items()}
     return Estimate(
         mode=options.mode, songs=demand.described + demand.vectors_only, new_songs=min(demand.new, demand.described),
         batches=math.ceil(demand.described / size) + math.ceil(demand.vectors_only / size),
-        metadata_calls=counted[Step.METADATA], embedding_calls=counted[Step.EMBED],
-        input_tokens=sum(found.tokens_in for found in calls.values()),
-        output_tokens=sum(found.tokens_out for found in calls.values()),
-        seconds=max((found.least_s() for found in ceilings.values()), default=0.0),
-        limits={name: found.text for name, found in ceilings.items()},
+        metadata_calls=counts.get(Step.METADATA, 0), embedding_calls=counts.get(Step.EMBED, 0),
+        input_tokens=sum(made.tokens_in for made in calls.values()),
+        output_tokens=sum(made.tokens_out for made in calls.values()),
+        seconds=max((seconds for _, seconds in limits.values()), default=0.0),
+        limits={name: text for name, (text, _) in limits.items()},
         cost=sum(priced) if priced or not calls else None,
-        unpriced=sorted({f"{calls[name].provider} ({calls[name].model})" for name in costs if costs[name] is None}),
+        unpriced=sorted({f"{made.provider} ({made.model})" for step, made in calls.items() if costs[step] is None}),
     )  # fmt: skip
 
 
@@ -127,37 +113,42 @@ def _wanted(context: Context, options: StartOptions, *, vectors_only: bool) -> t
     return int(songs), int(characters)
 
 
-def _calls(settings: Settings, mode: Mode, demand: Demand, size: int) -> dict[str, Calls]:
-    """By queue. Each step of a batch is one call."""
+def _calls(settings: Settings, mode: Mode, demand: Demand, size: int) -> dict[Step, Calls]:
+    """Each step of a batch is one call."""
     music = settings.music
     batches = math.ceil(demand.described / size)
     found = {}
     if mode is not Mode.EMBEDDING:
         overhead = (len(SYSTEM) + len(json.dumps(REPLY_SCHEMA))) // CHARS_A_TOKEN
-        found[queue_of(settings, mode, Step.METADATA)] = Calls(
-            music.provider, registry.model_name(settings, music.provider, music.model), batches,
+        found[Step.METADATA] = Calls(
+            queue_of(settings, mode, Step.METADATA), music.provider,
+            registry.model_name(settings, music.provider, music.model), batches,
             batches * overhead + demand.described * SONG_TOKENS, demand.described * ANSWER_TOKENS,
         )  # fmt: skip
     if music.embeddings_provider and mode is not Mode.METADATA:
-        new_texts = demand.described if mode is Mode.FULL else 0
-        found[queue_of(settings, mode, Step.EMBED)] = Calls(
-            music.embeddings_provider,
+        new_texts, new_batches = (demand.described, batches) if mode is Mode.FULL else (0, 0)
+        found[Step.EMBED] = Calls(
+            queue_of(settings, mode, Step.EMBED), music.embeddings_provider,
             registry.model_name(settings, music.embeddings_provider, music.embeddings_model),
-            math.ceil(demand.vectors_only / size) + (batches if mode is Mode.FULL else 0),
-            demand.chars // CHARS_A_TOKEN + new_texts * TEXT_TOKENS,
+            math.ceil(demand.vectors_only / size) + new_batches,
+            demand.chars // CHARS_A_TOKEN + new_texts * TEXT_TOKENS, 0,
         )  # fmt: skip
     return found
 
 
-def _ceilings(context: Context, calls: dict[str, Calls]) -> dict[str, Ceilings]:
-    """The limits in force for these calls: each queue's, and each provider's over all its queues."""
+def _limits(context: Context, calls: list[Calls]) -> dict[str, tuple[str, float]]:
+    """The limits in force for these calls, each with the least time it takes: a queue's, or all of a provider's."""
     live = gates.live_values(context)
-    found: dict[str, Ceilings] = {}
-    for name, made in calls.items():
-        for key in (f"queue.{name}.limits", f"provider.{made.provider}.limits"):
-            if key in live:
-                short = name if key.startswith("queue.") else f"provider {made.provider}"
-                found.setdefault(short, Ceilings(str(live[key].value))).calls.append(made)
+    scopes: dict[str, list[Calls]] = {}
+    for made in calls:
+        for scope in (f"queue.{made.queue}", f"provider.{made.provider}"):
+            scopes.setdefault(scope, []).append(made)
+    found = {}
+    for scope, mine in scopes.items():
+        if (key := f"{scope}.limits") in live:
+            text, tokens = str(live[key].value), sum(made.tokens_in + made.tokens_out for made in mine)
+            name = scope.removeprefix("queue.").replace("provider.", "provider ", 1)
+            found[name] = text, least_s(sum(made.count for made in mine), text, tokens)
     return found
 
 

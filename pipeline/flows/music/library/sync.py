@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.music.library import songs as library
+from pipeline.flows.music.library import songs
 from pipeline.flows.music.library.folder import MusicFolder
 from pipeline.flows.music.library.songs import LibraryError, SyncReport
 from pipeline.flows.music.library.subsonic import SubsonicServer
@@ -61,7 +61,7 @@ def _sync(context: Context, source: Source, on_page: OnPage) -> SyncReport:
     before = source.count()
     report = SyncReport(complete=True)
     for page in source.songs():
-        stored = context.db.run(partial(library.store, library=source.name, songs=page, started=started))
+        stored = context.db.run(partial(songs.store, library=source.name, songs=page, started=started))
         if stored.seen and stored.repeated == stored.seen:
             message = f"the music {source.name} lists the same songs again and again: it ignores the offset"
             raise LibraryError(message, code="bad_reply")
@@ -71,7 +71,7 @@ def _sync(context: Context, source: Source, on_page: OnPage) -> SyncReport:
     report.relinked = _relink(context, source.name, started)
     # A sync that broke off earlier may have added some of them.
     report.added = max(0, report.added - report.relinked)
-    why = library.why_incomplete(before, after, report)
+    why = songs.why_incomplete(before, after, report)
     if source.unreadable:
         why = f"{source.unreadable} files or folders could not be read"
     report.complete = not why
@@ -85,9 +85,9 @@ def _relink(context: Context, name: str, started: datetime) -> int:
     for by in ("path", "musicbrainz_id"):
         for paid in (True, False):
             with context.db.read() as session:
-                windows = library.windows(session, name, started)
+                windows = songs.windows(session, name, started)
             for ids in windows:
-                link = partial(library.relink, library=name, started=started, name=by, ids=ids, paid=paid)
+                link = partial(songs.relink, library=name, started=started, name=by, ids=ids, paid=paid)
                 linked += context.db.run(link)
     return linked
 
@@ -95,10 +95,10 @@ def _relink(context: Context, name: str, started: datetime) -> int:
 def _flag(context: Context, source: Source, started: datetime, report: SyncReport, why: str) -> None:
     if not why:
         now = datetime.now(UTC)
-        report.missing = context.db.run(lambda session: library.flag_missing(session, source.name, started, now))
+        report.missing = context.db.run(lambda session: songs.flag_missing(session, source.name, started, now))
         return
     with context.db.read() as session:
-        unseen = library.count_unseen(session, source.name, started)
+        unseen = songs.count_unseen(session, source.name, started)
     if unseen or not report.seen:
         report.note = f"{unseen} songs were not listed, but none is flagged as missing: {why}"
 
@@ -110,5 +110,5 @@ def preview(context: Context) -> int:
         for source in sources(context, close):
             for page in source.songs():
                 with context.db.read() as session:
-                    new += library.count_new(session, source.name, page)
+                    new += songs.count_new(session, source.name, page)
     return new
