@@ -37,10 +37,6 @@ def _words(value: object) -> object:
     return unique(clipped(clean(item), MAX_NAME) for item in value if isinstance(item, str))
 
 
-def _list(value: object) -> object:
-    return [] if value is None else value
-
-
 def _number(value: object) -> object:
     """True is not 1."""
     if isinstance(value, bool):
@@ -65,16 +61,8 @@ def _score(value: object) -> object:
     return max(0, min(10, round(value)))
 
 
-def _decision(value: object) -> object:
-    return value.strip().upper() if isinstance(value, str) else value
-
-
-def _kind(value: object) -> object:
-    return value.strip().lower() if isinstance(value, str) else value
-
-
-def _mention(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
+def _at_most(limit: int) -> BeforeValidator:
+    return BeforeValidator(lambda value: clipped(clean(value), limit) if isinstance(value, str) else value)
 
 
 def unique(words: Iterable[str]) -> list[str]:
@@ -96,16 +84,16 @@ class _Shape(BaseModel):
 
 
 Text = Annotated[str, BeforeValidator(_text)]
-Title = Annotated[Text, Field(min_length=1), BeforeValidator(lambda value: _clip(value, MAX_TITLE))]
-Summary = Annotated[Text, BeforeValidator(lambda value: _clip(value, MAX_SUMMARY))]
+Title = Annotated[Text, Field(min_length=1), _at_most(MAX_TITLE)]
+Summary = Annotated[Text, _at_most(MAX_SUMMARY)]
 Words = Annotated[list[str], BeforeValidator(_words)]
 Ids = Annotated[list[int], BeforeValidator(_ids)]
 Id = Annotated[int, BeforeValidator(_number)]
 Score = Annotated[int, BeforeValidator(_score)]
-
-
-def _clip(value: object, limit: int) -> object:
-    return clipped(clean(value), limit) if isinstance(value, str) else value
+_NULL_AS_LIST = BeforeValidator(lambda value: [] if value is None else value)
+_NULL_AS_OBJECT = BeforeValidator(lambda value: {} if value is None else value)
+_UPPER = BeforeValidator(lambda value: value.strip().upper() if isinstance(value, str) else value)
+_LOWER = BeforeValidator(lambda value: value.strip().lower() if isinstance(value, str) else value)
 
 
 class Finding(_Shape):
@@ -118,10 +106,10 @@ class Finding(_Shape):
 class Derived(_Shape):
     """Findings by kind."""
 
-    knowledge: Annotated[list[Finding], BeforeValidator(_list)] = Field(default_factory=list)
-    state: Annotated[list[Finding], BeforeValidator(_list)] = Field(default_factory=list)
-    procedure: Annotated[list[Finding], BeforeValidator(_list)] = Field(default_factory=list)
-    plan: Annotated[list[Finding], BeforeValidator(_list)] = Field(default_factory=list)
+    knowledge: Annotated[list[Finding], _NULL_AS_LIST] = Field(default_factory=list)
+    state: Annotated[list[Finding], _NULL_AS_LIST] = Field(default_factory=list)
+    procedure: Annotated[list[Finding], _NULL_AS_LIST] = Field(default_factory=list)
+    plan: Annotated[list[Finding], _NULL_AS_LIST] = Field(default_factory=list)
 
     def by_kind(self) -> list[tuple[NodeKind, Finding]]:
         """All findings with their kinds, in the order of `DERIVED`."""
@@ -140,7 +128,10 @@ class SegmentEvent(_Shape):
 class MergeHint(_Shape):
     """Whether a segment continues a thread of the history."""
 
-    decision: Annotated[Literal["NEW", "MERGE"], BeforeValidator(_decision)] = "NEW"
+    decision: Annotated[
+        Literal["NEW", "MERGE"],
+        BeforeValidator(lambda value: value.strip().upper() if isinstance(value, str) else value),
+    ] = "NEW"
     thread_id: Text = ""
 
 
@@ -150,12 +141,8 @@ class Segment(_Shape):
     segment_id: Text = ""
     screen_ids: Ids
     event: SegmentEvent
-    derived: Annotated[Derived, BeforeValidator(lambda value: {} if value is None else value)] = Field(
-        default_factory=Derived
-    )
-    merge_hint: Annotated[MergeHint, BeforeValidator(lambda value: {} if value is None else value)] = Field(
-        default_factory=MergeHint
-    )
+    derived: Annotated[Derived, _NULL_AS_OBJECT] = Field(default_factory=Derived)
+    merge_hint: Annotated[MergeHint, _NULL_AS_OBJECT] = Field(default_factory=MergeHint)
     keywords: Words = Field(default_factory=list)
 
 
@@ -170,7 +157,7 @@ class SeenScreenshot(_Shape):
     """What was read on one screenshot. `screenshot_id` is our id."""
 
     screenshot_id: Id
-    ocr_text: Annotated[Text, BeforeValidator(lambda value: _clip(value, MAX_OCR))] = ""
+    ocr_text: Annotated[Text, _at_most(MAX_OCR)] = ""
     ui_text_snippets: Words = Field(default_factory=list)
     app_guess: AppGuess | None = None
 
@@ -180,26 +167,25 @@ class VlmIndex(_Shape):
 
     segments: list[Segment]
     entities: Words = Field(default_factory=list)
-    screenshots: Annotated[list[SeenScreenshot], BeforeValidator(_list)] = Field(default_factory=list)
+    screenshots: Annotated[list[SeenScreenshot], _NULL_AS_LIST] = Field(default_factory=list)
 
 
 class EntityMention(_Shape):
     """A person or thing that is named; a bare name will do. `confidence` from 0 to 10."""
 
-    name: Annotated[Title, BeforeValidator(lambda value: _clip(value, MAX_NAME))]
-    entity_type: Annotated[Text, BeforeValidator(lambda value: _clip(value, MAX_NAME))] = Field(
-        default="", alias="entityType"
-    )
+    name: Annotated[Title, _at_most(MAX_NAME)]
+    entity_type: Annotated[Text, _at_most(MAX_NAME)] = Field(default="", alias="entityType")
     confidence: Score = DEFAULT_SCORE
 
 
-Mentions = Annotated[list[Annotated[EntityMention, BeforeValidator(_mention)]], BeforeValidator(_list)]
+_BARE_NAME = BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)
+Mentions = Annotated[list[Annotated[EntityMention, _BARE_NAME]], _NULL_AS_LIST]
 
 
 class ExpandedNode(_Shape):
     """A node as the text model gives it. Source 000, section 1.6. `event_time`: ms since 1970."""
 
-    kind: Annotated[NodeKind, BeforeValidator(_kind)]
+    kind: Annotated[NodeKind, _LOWER]
     thread_id: Text = ""
     title: Title
     summary: Summary = ""
@@ -223,7 +209,7 @@ class ExpandReply(_Shape):
     """Nodes and edges. Source 000, section 1.6."""
 
     nodes: list[ExpandedNode]
-    edges: Annotated[list[ExpandedEdge], BeforeValidator(_list)] = Field(default_factory=list)
+    edges: Annotated[list[ExpandedEdge], _NULL_AS_LIST] = Field(default_factory=list)
 
 
 class MergeReply(_Shape):
