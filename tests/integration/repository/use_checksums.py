@@ -1,0 +1,61 @@
+"""Uses the flow of docs/adding-a-flow.md, in a copy of the tree that has it: `use_checksums.py FILE MISSING`."""
+
+import json
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from celery.contrib.testing.worker import start_worker
+from pipeline.flows.checksums.models import CHECKSUMS
+from pipeline.flows.checksums.states import Status
+from sqlalchemy import insert, select
+from tasks.checksums import submit
+from tasks.checksums.canvas import TASKS
+
+from pipeline.engine.claims import Owner, new_claim
+from pipeline.engine.tables import Base
+from pipeline.flows import flows
+from pipeline.storage.context import get_context
+from pipeline.storage.schema import migrate
+from tasks.app import app
+from tests.support.waiting import wait_until
+
+context = get_context()
+
+
+def row(checksum_id: str) -> Any:
+    with context.db.read() as session:
+        return session.execute(select(CHECKSUMS).where(CHECKSUMS.c.id == checksum_id)).one()
+
+
+def main(file: str, missing: str) -> None:
+    """Print what became of a file, of one that is missing, and of one that a dead worker holds."""
+    migrate(context.db)
+    now = datetime.now(UTC)
+    held = {"status": Status.RUNNING, "attempts": 1, **new_claim(Owner("dead", "delivery"), now, 60).columns}
+    with context.db.transaction() as session:
+        session.execute(insert(CHECKSUMS).values(id="held", path=file, launch_due_at=now, **held))
+    flow = next(flow for flow in flows() if flow.name == "checksums")
+    holders = flow.holders(context)
+    done, absent = submit(file), submit(missing)
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
+        wait_until(lambda: row(done).status == Status.DONE and row(absent).result, 60, "the worker has done its work")
+        TASKS.sweep({"dead"})
+        wait_until(lambda: row("held").status == Status.DONE, 60, "what the dead worker held is done")
+    with context.db.engine.connect() as connection:
+        differences = compare_metadata(MigrationContext.configure(connection), Base.metadata)
+    said = {
+        "differences": [str(change) for change in differences if "checksums" in str(change)],
+        "holders": sorted(holders),
+        "figures": flow.figures(context),
+        "results": [row(done).result, row("held").result],
+        "attempts": row("held").attempts,
+        "waits": row(absent).next_run_at is not None,
+        "claims": [row(name).claim_id for name in (done, absent, "held")],
+    }
+    sys.stdout.write(json.dumps(said))
+
+
+main(*sys.argv[1:])
