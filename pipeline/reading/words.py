@@ -41,24 +41,22 @@ class Word(NamedTuple):
     @property
     def start(self) -> float:
         """Where it starts along its own direction."""
-        return (
-            {90: self.top, 180: -self.right, 270: -self.bottom}.get(self.angle, self.left) if self.angle else self.left
-        )
+        if self.angle == 0:
+            return self.left
+        return {90: self.top, 180: -self.right, 270: -self.bottom}.get(self.angle, self.left)
 
     @property
     def end(self) -> float:
-        return (
-            {90: self.bottom, 180: -self.left, 270: -self.top}.get(self.angle, self.right) if self.angle else self.right
-        )
+        if self.angle == 0:
+            return self.right
+        return {90: self.bottom, 180: -self.left, 270: -self.top}.get(self.angle, self.right)
 
     @property
     def foot(self) -> float:
         """Where it ends below its own baseline; grows towards the next line."""
-        return (
-            {90: -self.left, 180: -self.top, 270: self.right}.get(self.angle, self.bottom)
-            if self.angle
-            else self.bottom
-        )
+        if self.angle == 0:
+            return self.bottom
+        return {90: -self.left, 180: -self.top, 270: self.right}.get(self.angle, self.bottom)
 
 
 class _Setting(NamedTuple):

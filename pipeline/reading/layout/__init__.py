@@ -1,8 +1,8 @@
-"""From what is on a page to blocks in reading order, in small pure steps over plain data.
+"""What is on a page becomes blocks in reading order, in small pure steps over plain data.
 
-    lines -> furniture apart -> ruled tables -> columns -> rows -> aligned tables -> paragraphs -> blocks -> Markdown
+    lines -> furniture removed -> ruled tables -> columns -> rows -> aligned tables -> paragraphs -> blocks -> Markdown
 
-No step drops text, apart from headers, footers, page numbers and watermarks, which a caller may keep.
+No step drops text, except for headers, footers, page numbers and watermarks, which a caller may keep.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,13 +38,13 @@ __all__ = [
 ]
 
 _MAX_LINES = 20_000
-"""Lines of one direction, above which no tables and no columns are looked for."""
+"""With more lines of one direction than this, tables and columns are not looked for."""
 
 _MIN_TEXT_LINES = 6
 
 
 def to_markdown(lines: Iterable[Line]) -> str:
-    """Markdown of a page's lines, in any order, with nothing taken away."""
+    """The Markdown of a page's lines, given in any order, with nothing left out."""
     found = tuple(lines)
     placed = [line.box for line in found if rotation.is_placed(line)]
     _, _, width, height = around(placed) if placed else (0.0, 0.0, 1.0, 1.0)
@@ -54,7 +54,7 @@ def to_markdown(lines: Iterable[Line]) -> str:
 def convert(
     content: PageContent, document: DocumentProfile | None = None, *, keep_furniture: bool = False
 ) -> list[Block]:
-    """The page's blocks in reading order. Without the document's profile the page is judged by itself."""
+    """The page's blocks in reading order. Without its document's profile, the page is judged by itself."""
     content = cleaned(content, document)
     known = profile_for(content, document)
     lines = list(content.lines) if keep_furniture else furniture.split(content, known)[0]
@@ -62,23 +62,25 @@ def convert(
     for line in lines:
         by_angle.setdefault(line.angle, []).append(line)
     found: list[Block] = []
-    # Text that runs up a margin would cut through the lines beside it: it comes after what most of the page is.
-    for angle in sorted(by_angle, key=lambda angle: -_weight(by_angle[angle], angle)):
+    characters = {angle: sum(len(line.text) for line in lines) for angle, lines in by_angle.items()}
+    # Text that runs up a margin would cut through the lines beside it, so it comes after most of the page.
+    for angle in sorted(by_angle, key=lambda angle: -characters[angle] * (1.0 if angle >= 0 else 0.001)):
         part = replace(content, lines=tuple(by_angle[angle]))
-        blocks = _level_blocks(rotation.upright(part, angle), known if not found else _without_headings(known))
+        # Beside the page's own text, large or not, a stamp in the margin is not a heading.
+        blocks = _upright_blocks(rotation.upright(part, angle), replace(known, headings={}) if found else known)
         found += rotation.restored(blocks, angle, content)
     return found + [Picture(box) for box in content.pictures]
 
 
 def profile_for(content: PageContent, document: DocumentProfile | None) -> DocumentProfile:
-    """What the page is judged by: its document's profile, or its own; recognised text has sizes of its own."""
+    """What the page is judged by: its document's profile, or its own; recognised text has its own sizes."""
     known = document or document_profile([page_facts(content)])
     recognised = not any(line.spans for line in content.lines)
-    return profiles.recognised(content, known) if recognised else known
+    return profiles.for_recognised_text(content, known) if recognised else known
 
 
 def cleaned(content: PageContent, document: DocumentProfile | None = None) -> PageContent:
-    """The page with every line in a place that it can have; text is kept wherever it was."""
+    """The page with each line in a place that it can have; text is kept wherever it was."""
     lines = []
     for line in content.lines:
         if not line.text.strip():
@@ -86,31 +88,18 @@ def cleaned(content: PageContent, document: DocumentProfile | None = None) -> Pa
         if not rotation.is_placed(line):
             lines.append(Line(line.text, 0.0, content.height, 0.0, content.height, 1.0, (), -1))
             continue
-        placed = _with_sides_in_order(line)
-        upright = placed.angle == 0 and rotation.is_vertical(placed)
-        lines.append(placed._replace(angle=-1) if upright else placed)
-    return replace(content, lines=tuple(compounds.kept(lines, document.written if document else frozenset())))
+        left, right = sorted((line.left, line.right))
+        top, bottom = sorted((line.top, line.bottom))
+        placed = line._replace(left=left, top=top, right=right, bottom=bottom, size=max(line.size, 0.1))
+        vertical = placed.angle == 0 and rotation.is_vertical(placed)
+        lines.append(placed._replace(angle=-1) if vertical else placed)
+    return replace(content, lines=tuple(compounds.marked(lines, document.written if document else frozenset())))
 
 
-def _with_sides_in_order(line: Line) -> Line:
-    left, right = sorted((line.left, line.right))
-    top, bottom = sorted((line.top, line.bottom))
-    return line._replace(left=left, top=top, right=right, bottom=bottom, size=max(line.size, 0.1))
-
-
-def _without_headings(known: DocumentProfile) -> DocumentProfile:
-    """For text beside the page's own: large or not, a stamp in the margin is no heading."""
-    return replace(known, headings={})
-
-
-def _weight(lines: Sequence[Line], angle: int) -> float:
-    return sum(len(line.text) for line in lines) * (1.0 if angle >= 0 else 0.001)
-
-
-def _level_blocks(content: PageContent, known: DocumentProfile) -> list[Block]:
-    """Blocks of text that runs across the page."""
+def _upright_blocks(content: PageContent, known: DocumentProfile) -> list[Block]:
+    """The blocks of text that runs across the page, or that is aslant."""
     lines = list(content.lines)
-    if any(line.angle for line in lines):  # aslant: one after the other
+    if any(line.angle for line in lines):  # aslant: one line after the other
         classifier = Classifier(Criteria(known, recognised=True))
         return [block for line in lines for block in classifier.blocks(groups([Row([line])]))]
     recognised = not any(line.spans for line in lines)
@@ -124,7 +113,7 @@ def _level_blocks(content: PageContent, known: DocumentProfile) -> list[Block]:
 
 
 def _page_size(lines: Sequence[Line]) -> float:
-    """The size of most of the page's text, if there are some lines of it."""
+    """The size of most of the page's text; 0 if there are only few lines of it."""
     sizes: dict[float, list[int]] = {}
     for line in lines:
         sizes.setdefault(round(2 * line.size) / 2, []).append(len(line.text))

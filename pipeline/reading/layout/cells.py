@@ -1,4 +1,4 @@
-"""Pieces of lines as cells: cutting lines at the borders of columns, and the text of what falls into one cell."""
+"""Cells of tables: lines cut at the borders of columns, and the text of one cell."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from pipeline.reading.layout.rows import rows, runs_of
 
 
 def spans_of(line: Line) -> tuple[Span, ...]:
-    """The words of a line with their places; where the source knows none, as if all characters were as wide."""
+    """The words of a line with their places; if the source knows none, as if all characters were equally wide."""
     if line.spans:
         return line.spans
     text = line.text
@@ -24,14 +24,14 @@ def spans_of(line: Line) -> tuple[Span, ...]:
 
 
 def sub_line(line: Line, spans: Sequence[Span]) -> Line:
-    """The part of a line that these of its words are."""
+    """The part of a line that consists of these of its words."""
     text = "".join(f" {span.text}" if span.spaced else span.text for span in spans).strip()
     left, right = min(span.left for span in spans), max(span.right for span in spans)
     return line._replace(text=text, left=left, right=right, spans=tuple(spans))
 
 
 def cut(line: Line, borders: Sequence[float]) -> list[tuple[int, Line]]:
-    """(column, piece) of a line cut at the borders between columns; a word belongs where its middle is."""
+    """(column, piece) of a line cut at the borders between columns; a word is where its middle is."""
     if bisect_right(borders, line.left) == bisect_right(borders, line.right):
         return [(bisect_right(borders, line.left), line)]
     found: list[tuple[int, list[Span]]] = []
@@ -55,7 +55,7 @@ def cell_runs(lines: Sequence[Line]) -> Runs:
 
 
 def without_empty(table: list[list[Cell]]) -> list[tuple[Cell, ...]]:
-    """The rows without those that hold nothing, unless a cell from above reaches into them."""
+    """The rows without empty ones, unless a cell from above reaches into them."""
     kept, reaching = [], 0
     for row in table:
         if any(cell.runs for cell in row) or reaching > 0:

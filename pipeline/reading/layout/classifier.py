@@ -1,4 +1,4 @@
-"""What a group of rows is: a heading, an item, code, a quote or plain text."""
+"""What a group of rows is: a heading, a list item, code, a quote or plain text."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -23,14 +23,14 @@ class Criteria(NamedTuple):
 
 
 class Classifier:
-    """Blocks of one page, in reading order; remembers what came before."""
+    """Makes the blocks of one page in reading order; remembers what came before."""
 
     def __init__(self, criteria: Criteria) -> None:
         self._criteria = criteria
         self._depths = lists.Depths()
 
     def blocks(self, groups: Sequence[Group]) -> Iterator[Block]:
-        """The groups as blocks; those that belong together (code, a cell's lines) are one."""
+        """The groups as blocks; the groups of one piece of code are one block."""
         index = 0
         while index < len(groups):
             code = self._code(groups[index:])
@@ -62,7 +62,7 @@ class Classifier:
         return [block, Paragraph(label.box, label.runs)] if isinstance(block, Heading) else []
 
     def _parts(self, group: Group) -> list[Group]:
-        """The group, or a heading and what stands at the other end of its line."""
+        """The group, or a heading and what is at the other end of its line."""
         row = group.rows[0]
         larger = row.size >= headings.LARGER * self._criteria.profile.body_size
         if len(group.rows) > 1 or not row.is_tabular or not larger or len(row.cells[0].text) < 4:
@@ -104,7 +104,7 @@ class Classifier:
         return level and min(lefts) - group.left > indent and group.right - max(row.right for row in rows) > indent
 
     def _code(self, groups: Sequence[Group]) -> int:
-        """How many groups from the first on are one piece of code."""
+        """How many groups, from the first one on, are one piece of code."""
         if self._criteria.profile.body_mono:
             return 0
         count = 0
@@ -121,7 +121,7 @@ class Classifier:
 
 
 def _is_in_list(groups: Sequence[Group], index: int) -> bool:
-    """Whether the group and its neighbour start with markers below each other: headings stand alone."""
+    """Whether the group and a neighbour start with markers below each other: headings do not."""
     first = groups[index].rows[0]
     if not lists.marker(first) or first.is_bold:
         return False

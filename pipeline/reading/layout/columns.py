@@ -1,25 +1,25 @@
-"""Reading order: columns, and what runs across them."""
+"""Reading order: columns, and the lines that run across them."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from statistics import median
 from typing import Protocol, TypeVar
 
 _MIN_GUTTER = 0.6  # text sizes
 _MIN_COLUMN_LINES = 4
-_MIN_BAND_LINES = 4  # lines on a side, below which what stands between two wide lines is no columns
+_MIN_BAND_LINES = 4  # Fewer lines on a side between two wide lines are not columns.
 _MIN_COLUMN_SHARE = 0.2  # of the region's width
-_MIN_PROSE_CHARS = 15  # mean characters of a line, below which a side is a table's column and not text
-_MAX_ALIGNED = 0.6  # share of level lines, from which two sides are the cells of a table
+_MIN_PROSE_CHARS = 15  # A side with fewer characters per line, on average, is a table's column and not text.
+_MAX_ALIGNED = 0.6  # share of lines on one level, from which on two sides are the cells of a table
 _MAX_CROSSING = 0.35  # share of lines that may run across a gutter (titles, wide figures' captions)
-_REACH = 0.12  # of its width by which a line may reach into a gutter
+_REACH = 0.12  # share of its width by which a line may reach into a gutter
 _BINS = 128
 _MAX_DEPTH = 4
 
 
 class Placed(Protocol):
-    """What has a place on the page: a line, or a table that was found already."""
+    """Anything with a place on the page: a line, a table or a frame."""
 
     @property
     def left(self) -> float: ...
@@ -39,9 +39,9 @@ P = TypeVar("P", bound=Placed)
 
 
 def reading_order(lines: Sequence[P], *, leftwards: bool = False, depth: int = 0) -> list[list[P]]:
-    """Blocks of lines in the order they are read: column after column between the lines that span all columns.
+    """Lists of lines in the order they are read: column after column between the lines that span all columns.
 
-    `leftwards`: the column on the right is read first, as in Arabic.
+    `leftwards`: the right column is read first, as in Arabic.
     """
     gutter = find_gutter(lines) if depth < _MAX_DEPTH else None
     if gutter is None:
@@ -50,7 +50,7 @@ def reading_order(lines: Sequence[P], *, leftwards: bool = False, depth: int = 0
     spanning: list[P] = []
     for left, right, closing in _bands(lines, gutter):
         if _reads_across(left, right):
-            # A heading's or table's pieces between two wide lines: they are read across.
+            # Pieces of a heading or a table between two wide lines are read across.
             spanning += left + right
         elif left or right:
             blocks += [spanning] if spanning else []
@@ -66,18 +66,13 @@ def _bands(lines: Sequence[P], gutter: float) -> Iterator[tuple[list[P], list[P]
     left: list[P] = []
     right: list[P] = []
     for line in sorted(lines, key=_vertical_middle):
-        if _crosses(line, gutter):
+        # A line that only reaches into the gutter belongs to its own side.
+        if min(gutter - line.left, line.right - gutter) > max(0.0, _REACH * (line.right - line.left)):
             yield left, right, [line]
             left, right = [], []
         else:
             (left if line.left + line.right <= 2 * gutter else right).append(line)
     yield left, right, []
-
-
-def _crosses(line: Placed, gutter: float) -> bool:
-    """Whether the line runs over the gutter; one that only reaches into it belongs to its own side."""
-    into = min(gutter - line.left, line.right - gutter)
-    return into > 0 and into > _REACH * (line.right - line.left)
 
 
 def _reads_across(left: Sequence[P], right: Sequence[P]) -> bool:
@@ -89,7 +84,7 @@ def _reads_across(left: Sequence[P], right: Sequence[P]) -> bool:
 
 
 def find_gutter(lines: Sequence[P]) -> float | None:
-    """The x between two columns of running text; None where there are none (one column, or a table's cells)."""
+    """The x between two columns of running text; None if there are none (one column, or a table's cells)."""
     if len(lines) < 2 * _MIN_COLUMN_LINES:
         return None
     start, end = min(line.left for line in lines), max(line.right for line in lines)
@@ -106,7 +101,7 @@ def find_gutter(lines: Sequence[P]) -> float | None:
 
 
 def _middle_of_emptiest_run(lines: Sequence[P], start: float, end: float, least_width: float) -> float | None:
-    """The middle of the widest stretch of x, away from the margins, that as few lines as possible cover."""
+    """The middle of the widest stretch of x, away from the margins, that the fewest lines cover."""
     step = (end - start) / _BINS
     if step <= 0:
         return None
@@ -121,7 +116,7 @@ def _middle_of_emptiest_run(lines: Sequence[P], start: float, end: float, least_
 
 
 def _cover(lines: Sequence[P], start: float, step: float) -> list[int]:
-    """How many lines stand over each step of the way across."""
+    """How many lines cover each step of the way across."""
     changes = [0] * (_BINS + 1)
     for line in lines:
         first, last = sorted((line.left, line.right))
@@ -131,7 +126,7 @@ def _cover(lines: Sequence[P], start: float, step: float) -> list[int]:
 
 
 def _runs(cover: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """(first, end) of stretches where at most `most` lines stand."""
+    """(first, end) of stretches that at most `most` lines cover."""
     first = None
     for index, level in enumerate((*cover, most + 1)):
         if level > most and first is not None:
@@ -151,7 +146,7 @@ def _mean_characters(lines: Sequence[P]) -> float:
 
 
 def _aligned_share(left: Sequence[P], right: Sequence[P]) -> float:
-    """Share of the side with fewer lines that stand level with a line of the other: nearly all in a table's rows."""
+    """Share of the lines on the shorter side that are level with a line of the other: nearly all in a table."""
     fewer, more = sorted((left, right), key=len)
     middles = sorted(_vertical_middle(line) for line in more)
     level = 0
@@ -164,10 +159,3 @@ def _aligned_share(left: Sequence[P], right: Sequence[P]) -> float:
 
 def _vertical_middle(line: Placed) -> float:
     return (line.top + line.bottom) / 2
-
-
-def pitch(lines: Sequence[Placed]) -> float:
-    """The typical distance from one line to the next."""
-    ends = sorted(line.bottom for line in lines)
-    steps = [b - a for a, b in pairwise(ends) if b > a]
-    return median(steps) if steps else 0.0

@@ -1,8 +1,8 @@
-"""Hyphens at the ends of lines: whether they belong to their words, as the rest of the page and document shows."""
+"""Hyphens at line ends: whether they belong to their words, as the rest of the page and the document shows."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice, pairwise
 from typing import NamedTuple
 
@@ -10,21 +10,21 @@ from pipeline.reading.layout.model import HARD_HYPHEN, LINE_HYPHENS, NO_HYPHEN, 
 
 _LETTERS = r"[^\W\d_]"
 _WORDS = re.compile(rf"{_LETTERS}+(?:-{_LETTERS}+)*(?:[{LINE_HYPHENS}-]\n{_LETTERS}+)?")
-"""A word, a compound, or one that goes on in the next line."""
+"""A word, a compound, or a word that continues on the next line."""
 
 _LAST = re.compile(rf"({_LETTERS}+)[{SOFT_HYPHEN}-]$")
 _FIRST = re.compile(rf"{_LETTERS}+")
 _MAX_WORD = 80
 _MAX_PART = 30
-_MIN_PART = 3  # letters, below which a part that stands alone elsewhere proves nothing: "in-formation"
-_STEM = 6  # letters that two forms of one word share
-_MIN_HABIT = 3  # compounds, below which a text is not taken to write words with hyphens
+_MIN_PART = 3  # A part of fewer letters that is a word elsewhere proves nothing: "in-formation".
+_STEM = 6  # letters that two forms of a word share
+_MIN_HABIT = 3  # compounds, from which on a text is taken to write words with hyphens
 _PAGE_COMPOUNDS, _PAGE_BROKEN, _PAGE_ALONE = 40, 40, 1_000
 _COMPOUNDS, _BROKEN, _ALONE = 4_000, 4_000, 30_000
 _KEPT = 600
-_MIN_KEPT = 4  # words that keep the hyphen at a line's end, from which a document is taken to hyphenate none
+_MIN_KEPT = 4  # words that keep the hyphen at a line's end, from which on a document is taken to hyphenate none
 
-# English words that grow together with the next one ("can-not" is no compound), or with the one before ("frame-work").
+# English words that join the next one ("can-not" is not a compound), or the one before ("frame-work").
 _BEGINNINGS = (
     "all and any can every for her here him how in it may more my never no none not off on other our out over per some"
     " the them there through to under up what when where with your"
@@ -37,12 +37,12 @@ _ENDS = (
 _CLOSING, _CLOSED_ENDS = frozenset(_BEGINNINGS.split()), frozenset(_ENDS.split())
 
 _OPEN_ENDS = frozenset({"aware", "based", "centric", "driven", "friendly", "looking", "oriented", "specific"})
-"""English words that come after a hyphen, whatever is before it."""
+"""English words that follow a hyphen, whatever is before it."""
 
 
 class Words(NamedTuple):
-    """What lines say about hyphens: words that `stand` alone, `compounds` (in small letters) inside of lines, and the
-    two parts of each word that is `broken` at a line's end."""
+    """What lines show about hyphens: words that are `alone`, `compounds` (in lower case) within lines, and the parts of
+    each word that is `broken` at a line's end."""
 
     alone: frozenset[str] = frozenset()
     compounds: frozenset[str] = frozenset()
@@ -50,13 +50,15 @@ class Words(NamedTuple):
 
 
 def words(lines: Iterable[Line]) -> Words:
-    """The words of a page, at most so many of each kind."""
+    """The words of a page, a limited number of each kind."""
     found = set(_WORDS.findall("\n".join(line.text for line in lines)))
     joined = [word for word in found if "-" in word or "\n" in word]
-    compounds = {pair for word in joined if "\n" not in word for pair in _pairs(word.casefold())}
+    # "state-of-the-art" has three compounds: each of its parts with the next one.
+    pairs = [pair for word in joined if "\n" not in word for pair in pairwise(word.casefold().split("-"))]
+    compounds = {f"{a}-{b}" for a, b in pairs if 2 <= len(a) <= _MAX_PART and 2 <= len(b) <= _MAX_PART}
     broken = (tuple(re.split(rf"[{LINE_HYPHENS}-]\n", word)) for word in joined if "\n" in word)
     simple = [(first, second) for first, second in broken if "-" not in first and len(first + second) < _MAX_WORD]
-    # No syllable of one letter is left at the end of a line.
+    # Hyphenation never leaves a single letter at the end of a line.
     compounds |= {f"{first}-{second}".casefold() for first, second in simple if len(first) == 1}
     found.difference_update(joined)
     return Words(
@@ -66,15 +68,8 @@ def words(lines: Iterable[Line]) -> Words:
     )
 
 
-def _pairs(word: str) -> Iterator[str]:
-    """The parts of a compound with their neighbours: "state-of-the-art" has three."""
-    for first, second in pairwise(word.split("-")):
-        if 2 <= len(first) <= _MAX_PART and 2 <= len(second) <= _MAX_PART:
-            yield f"{first}-{second}"
-
-
-class Known:
-    """Decides about words broken at the ends of lines. `written` are compounds, and words that have no hyphen."""
+class Hyphenation:
+    """Decides about words broken at line ends. `written` are compounds, and words without a hyphen."""
 
     def __init__(self, alone: Iterable[str], written: Iterable[str]) -> None:
         self._alone, self._written = frozenset(alone), frozenset(written)
@@ -85,53 +80,45 @@ class Known:
         self._has_habit = len(compounds) >= _MIN_HABIT
 
     def mark(self, first: str, second: str) -> str:
-        """The mark for what becomes of the hyphen between the parts of a word; empty where nothing tells."""
+        """The mark for what becomes of the hyphen between the parts of a word; empty if nothing tells."""
         whole = (first + second).casefold()
         if f"{first}-{second}".casefold() in self._written:
             return HARD_HYPHEN
         if whole in self._folded or whole in self._written:
             return NO_HYPHEN
-        return HARD_HYPHEN if self._is_like_others(first.casefold(), second) else ""
+        return HARD_HYPHEN if self._is_compound(first.casefold(), second) else ""
 
-    def _is_like_others(self, first: str, second: str) -> bool:
+    def _is_compound(self, first: str, second: str) -> bool:
         """Whether both parts are words or parts of compounds elsewhere, in a text that has compounds."""
         if not self._has_habit or min(len(first), len(second)) < _MIN_PART:
             return False
-        if first in _CLOSING or second in _CLOSED_ENDS:
+        if first in _CLOSING or second in _CLOSED_ENDS or (first not in self._firsts and first not in self._folded):
             return False
-        return (first in self._firsts or first in self._folded) and self._is_word(second)
-
-    def _is_word(self, second: str) -> bool:
-        if second in self._seconds or second in self._alone or second in _OPEN_ENDS:
-            return True
-        return len(second) > _STEM and second[:_STEM] in self._stems
+        known = second in self._seconds or second in self._alone or second in _OPEN_ENDS
+        return known or (len(second) > _STEM and second[:_STEM] in self._stems)
 
 
-def kept(lines: Sequence[Line], written: frozenset[str] = frozenset()) -> list[Line]:
-    """The lines, those that end in a hyphen with a mark for what becomes of it, where the page or `written` tells."""
+def marked(lines: Sequence[Line], written: frozenset[str] = frozenset()) -> list[Line]:
+    """The lines; those that end in a hyphen with a mark for what becomes of it, if the page or `written` tells."""
     ends = [index for index in range(len(lines) - 1) if lines[index].text.endswith((SOFT_HYPHEN, "-"))]
-    marked = list(lines)
+    found = list(lines)
     if not ends:
-        return marked
+        return found
     seen = words(lines)
-    known = Known(seen.alone, seen.compounds | written)
+    hyphenation = Hyphenation(seen.alone, seen.compounds | written)
     for index in ends:
         line = lines[index]
         last, first = _LAST.search(line.text[-_MAX_WORD:]), _FIRST.match(lines[index + 1].text[:_MAX_WORD])
-        if last and first and (mark := known.mark(last.group(1), first.group())):
-            marked[index] = _ending(line, mark)
-    return marked
+        if last and first and (mark := hyphenation.mark(last.group(1), first.group())):
+            spans = line.spans
+            if spans:
+                spans = (*spans[:-1], spans[-1]._replace(text=spans[-1].text[:-1] + mark))
+            found[index] = line._replace(text=line.text[:-1] + mark, spans=spans)
+    return found
 
 
-def _ending(line: Line, mark: str) -> Line:
-    spans = line.spans
-    if spans:
-        spans = (*spans[:-1], spans[-1]._replace(text=spans[-1].text[:-1] + mark))
-    return line._replace(text=line.text[:-1] + mark, spans=spans)
-
-
-class Gathered:
-    """The words of a document, page after page; what it remembers does not grow with the pages."""
+class Vocabulary:
+    """The words of a document, page after page; its size does not grow with the pages."""
 
     def __init__(self) -> None:
         self._alone: set[str] = set()
@@ -147,11 +134,11 @@ class Gathered:
 
     def written(self) -> frozenset[str]:
         """What pages need to know that they do not show: words that are broken somewhere, then common compounds."""
-        known = Known(self._alone, self._compounds)
-        marks = {parts: known.mark(*parts) for parts in sorted(self._broken)}
+        hyphenation = Hyphenation(self._alone, self._compounds)
+        marks = {parts: hyphenation.mark(*parts) for parts in sorted(self._broken)}
         counts = Counter(marks.values())
         if counts[HARD_HYPHEN] >= _MIN_KEPT and not counts[NO_HYPHEN]:
-            marks = dict.fromkeys(marks, HARD_HYPHEN)  # Lines are broken at hyphens that words have, and nowhere else.
+            marks = dict.fromkeys(marks, HARD_HYPHEN)  # Lines break only at hyphens that words have.
         needed = [("-" if mark == HARD_HYPHEN else "").join(parts).casefold() for parts, mark in marks.items() if mark]
         common = (word for word, _ in self._compounds.most_common())
         return frozenset(islice(dict.fromkeys([*needed[:_KEPT], *common]), _KEPT))

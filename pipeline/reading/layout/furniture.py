@@ -1,4 +1,4 @@
-"""Headers, footers, page numbers and watermarks: what stands at a page's edges or aslant and is no text of its own."""
+"""Headers, footers, page numbers and watermarks: what is at a page's edges or aslant and not part of its text."""
 
 import math
 import re
@@ -16,30 +16,34 @@ _PAGE_NUMBER = re.compile(
 )
 _PAGE_LABEL = re.compile(r"\W*(?:page|seite|página)\s+\d{1,4}(?:\s*(?:/|of|von|de)\s*\d{1,4})?\W*", re.IGNORECASE)
 _NUMBER_ZONE = 0.16
-_LABEL_ZONE = 0.2  # "Page 3 of 7" may stand above an address
+_LABEL_ZONE = 0.2  # "Page 3 of 7" may be above an address
 _APART = 0.25  # text sizes between a header and the text
-_OUTER = 0.065  # share of the height, beyond which a lone line is a header or footer though it is never repeated
+_OUTER = 0.065  # share of the height in which a lone line is a header or footer though it is never repeated
 _RECOGNISED_OUTER = 0.045
-_MIN_RECOGNISED = 10  # lines of a recognised page, below which none is taken for a header
-_MAX_ROWS = 3  # from each edge that are looked at
+_MIN_RECOGNISED = 10  # Recognised pages with fewer lines have no headers.
+_MAX_ROWS = 3  # rows to look at from each edge
 _MAX_SINGLE_CHARS = 80
 _WATERMARK_CHARS = 40
 _MAX_STAMPS = 3
-_SIDE = 0.12  # share of the width, at the left and the right, where a turned line is no text of the page
+_SIDE = 0.12  # share of the width, at the left and the right, where a turned line is not part of the text
 _MIN_PROSE_LINES, _PROSE_CHARS = 6, 25
 
 
 def split(content: PageContent, profile: DocumentProfile) -> tuple[list[Line], list[Line]]:
     """(lines of the page's text, lines that are furniture)."""
     away = _repeated(content, profile)
-    away |= {id(line) for line in content.lines if _is_watermark(line, profile)}
+    large = 1.8 * profile.body_size
+    away |= {  # watermarks
+        id(line) for line in content.lines
+        if line.angle == -1 and line.size >= large and len(line.text) <= _WATERMARK_CHARS
+    }  # fmt: skip
     away |= {id(line) for line in _side_stamps(content)}
     level = [line for line in content.lines if line.angle == 0 and id(line) not in away]
     at_edges = rows(line for line in level if _at_edge(line, content.height, _LABEL_ZONE))
-    away |= {id(line) for row in at_edges if _is_page_label(row) for line in row.cells}
+    away |= {id(line) for row in at_edges if _PAGE_LABEL.fullmatch(row.text) for line in row.cells}
     away |= _outermost(level, at_edges, content, profile, away)
     if len(away) == len(content.lines):
-        away = set()  # A page of nothing but what others have too: that is its text.
+        away = set()  # If all that is on a page is on others, too, then that is its text.
     return (
         [line for line in content.lines if id(line) not in away],
         [line for line in content.lines if id(line) in away],
@@ -47,9 +51,9 @@ def split(content: PageContent, profile: DocumentProfile) -> tuple[list[Line], l
 
 
 def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
-    """Lines that neighbouring pages have too, from the edge inwards, as far as there is a space to the text.
+    """Lines that neighbouring pages have, too, from the edge inwards up to a gap before the text.
 
-    Below a line that only this page has, the same line is text, such as "Question 2"."""
+    After a line that only this page has, such a line is text, for example "Question 2"."""
     found = {id(line) for line in content.lines if line.angle and edge_key(line, content.height) in profile.repeated}
     level = sorted(rows(line for line in content.lines if line.angle == 0), key=lambda row: row.top)
     for zone, inwards in (("t", level), ("b", level[::-1])):
@@ -69,7 +73,7 @@ def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
 def _outermost(
     level: Sequence[Line], at_edges: Sequence[Row], content: PageContent, profile: DocumentProfile, away: set[int]
 ) -> set[int]:
-    """The first and last row, where they are a page number, or a lone small line in the margin."""
+    """The first and the last row, if they are a page number or a lone small line in the margin."""
     found: set[int] = set()
     remaining = [line for line in level if id(line) not in away]
     edge = [row for row in at_edges if not any(id(cell) in away for cell in row.cells)]
@@ -95,21 +99,17 @@ def _is_outer(row: Row, gap: float, content: PageContent, profile: DocumentProfi
     if (profile.pages > 2 and not recognised) or len(content.lines) < (_MIN_RECOGNISED if recognised else 3):
         return False
     if recognised and content.width > content.height:
-        return False  # A screenshot or a slide is full to its edges.
+        return False  # Screenshots and slides have text up to their edges.
     in_margin = all(_at_edge(cell, content.height, _RECOGNISED_OUTER if recognised else _OUTER) for cell in row.cells)
     small = row.size <= 1.05 * profile.body_size and not row.is_bold and len(row.text) <= _MAX_SINGLE_CHARS
     return in_margin and small and gap >= 1.2 * row.size
 
 
 def _has_number_at_end(row: Row) -> bool:
-    """Whether the row is a running head: a few words, and far from them the page's number at one end."""
+    """Whether the row is a running head: a few words, and at one end, far from them, the page's number."""
     if len(row.cells) != 2 or not row.is_far_apart:
         return False
     return any(cell.text.strip().isdigit() and len(cell.text.strip()) < 5 for cell in row.cells)
-
-
-def _is_page_label(row: Row) -> bool:
-    return bool(_PAGE_LABEL.fullmatch(row.text))
 
 
 def _at_edge(line: Line, height: float, share: float) -> bool:
@@ -117,7 +117,7 @@ def _at_edge(line: Line, height: float, share: float) -> bool:
 
 
 def _side_stamps(content: PageContent) -> list[Line]:
-    """A few turned lines that stand beside running text, in the page's outer margin."""
+    """A few turned lines beside running text, in the page's outer margin."""
     turned = [line for line in content.lines if line.angle in {90, 270}]
     if not 0 < len(turned) <= _MAX_STAMPS:
         return []
@@ -127,7 +127,3 @@ def _side_stamps(content: PageContent) -> list[Line]:
     left = min(_SIDE * content.width, *(line.left for line in level))
     right = max((1 - _SIDE) * content.width, *(line.right for line in level))
     return [line for line in turned if line.right <= left or line.left >= right]
-
-
-def _is_watermark(line: Line, profile: DocumentProfile) -> bool:
-    return line.angle == -1 and line.size >= 1.8 * profile.body_size and len(line.text) <= _WATERMARK_CHARS

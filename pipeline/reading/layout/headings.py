@@ -1,4 +1,4 @@
-"""Headings by size, weight, numbering and place; their levels come from the document's profile."""
+"""Headings, by size, weight and numbering; their levels come from the document's profile."""
 
 import re
 
@@ -8,7 +8,7 @@ from pipeline.reading.layout.profile import RECOGNISED_LARGER, DocumentProfile, 
 from pipeline.reading.layout.text import ITEM, has_leader
 
 LARGER = 1.12
-"""How many times as large as the running text a heading is that is not bold."""
+"""How many times as large as the running text a heading must be that is not bold."""
 
 _CAPITALS_LEVEL = 2
 _MAX_CHARS = 200
@@ -18,20 +18,22 @@ _NO_HEADING_END = re.compile(r"[.,;。，；、…][\"'”’)\]]*$")
 _CAPTION = re.compile(
     r"(?:table|figure|fig\.|tab\.|tabelle|abbildung|abb\.|tableau|图|圖|表|그림|표)\s*[\d.]+", re.IGNORECASE
 )
-_BULLET_END = ("-", "—", "–")
+_DASHES = ("-", "—", "–")
 
 
 def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_size: float) -> Heading | None:
-    """The group as a heading, if it is one. `recognised`: its sizes were measured in a picture, and vary by chance.
+    """The group as a heading, if it is one. `recognised`: its sizes were measured in a picture and vary by chance.
 
-    `page_size` is the size of most of the page's text, 0 where there is little of it.
+    `page_size` is the size of most of the page's text, 0 if there is little of it.
     """
     if not _may_be_heading(group):
         return None
     size = max(row.size for row in group.rows)
-    bold = all(row.is_bold for row in group.rows) or (size >= LARGER * profile.body_size and _is_mostly_bold(group))
+    tokens = group.tokens
+    mostly_bold = 2 * sum(len(t.text) for t in tokens if t.style.bold) > sum(len(t.text) for t in tokens)
+    bold = all(row.is_bold for row in group.rows) or (size >= LARGER * profile.body_size and mostly_bold)
     if size <= 1.05 * page_size and not bold and not recognised:
-        return None  # What most of the page is set in is its text, however large: a slide's.
+        return None  # The size of most of the page is that of its text, however large: a slide's.
     level = _level(size, profile, bold=bold)
     if recognised and (level is None or size < RECOGNISED_LARGER * profile.body_size):
         level = _CAPITALS_LEVEL if _is_in_capitals(group, profile) else None
@@ -41,42 +43,35 @@ def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_si
 
 
 def _may_be_heading(group: Group) -> bool:
-    """Whether the text is as short as a heading's, and no sentence, list item, caption or row of cells."""
+    """Whether the text is as short as a heading, and not a sentence, list item, caption or row of cells."""
     text = group.text
     if len(group.rows) > _MAX_ROWS or len(text) > _MAX_CHARS or sum(map(str.isalpha, text)) < 2:
         return False
     if _NO_HEADING_END.search(text) or text.count(",") > 2 or any(row.is_tabular for row in group.rows):
         return False
-    return not (_CAPTION.match(text) or text.startswith(_BULLET_END) or _is_bulleted(text) or has_leader(text))
+    item = ITEM.match(text)
+    bulleted = item is not None and not item["marker"][0].isdigit()
+    return not (bulleted or _CAPTION.match(text) or text.startswith(_DASHES) or has_leader(text))
 
 
 def _is_in_capitals(group: Group, profile: DocumentProfile) -> bool:
-    """Whether it is a line of capitals, a little larger than the text: recognition knows nothing of bold."""
+    """Whether it is a line of capitals, a little larger than the text: recognition cannot tell bold."""
     words = group.text.split()
     letters = [letter for letter in group.text if letter.isalpha()]
     large = group.size >= LARGER * profile.body_size
     return large and len(group.rows) == 1 and len(words) <= 6 and len(letters) > 3 and all(map(str.isupper, letters))
 
 
-def _is_mostly_bold(group: Group) -> bool:
-    tokens = group.tokens
-    return 2 * sum(len(t.text) for t in tokens if t.style.bold) > sum(len(t.text) for t in tokens)
-
-
-def _is_bulleted(text: str) -> bool:
-    found = ITEM.match(text)
-    return found is not None and not found["marker"][0].isdigit()
-
-
 def _level(size: float, profile: DocumentProfile, *, bold: bool) -> int | None:
-    """The level of a style; one that the profile has not seen takes that of the next larger one of its kind."""
+    """The level of a style; a style that the profile has not seen has the level of the nearest one of its kind."""
     key = style_key(size, bold=bold)
     if key in profile.headings:
         return profile.headings[key]
     if size >= LARGER * profile.body_size:
-        known = {name: level for name, level in profile.headings.items() if not name.endswith("m")}
         near = [
-            (abs(float(name.rstrip("b")) - size), level) for name, level in known.items() if name.endswith("b") == bold
+            (abs(float(name.rstrip("b")) - size), level)
+            for name, level in profile.headings.items()
+            if not name.endswith("m") and name.endswith("b") == bold
         ]
         if near and min(near)[0] <= 0.06 * size:
             return min(near)[1]
@@ -84,7 +79,7 @@ def _level(size: float, profile: DocumentProfile, *, bold: bool) -> int | None:
 
 
 def _deepened(level: int, text: str, size: float, profile: DocumentProfile, *, bold: bool) -> int:
-    """The level, deeper for a number that is deeper than the least deep one in this style."""
+    """The level, deeper if the heading's number is deeper than the least deep one in this style."""
     least = profile.depths.get(style_key(size, bold=bold), 0)
     depth = number_depth(text)
     return min(_MAX_LEVEL, level + max(0, depth - least)) if least and depth else level

@@ -1,4 +1,4 @@
-"""Runs of styled text as Markdown: emphasis, links, raised figures, and characters that would mean something else."""
+"""Styled text as Markdown: emphasis, links, raised figures, and escapes."""
 
 import re
 from itertools import groupby
@@ -19,20 +19,25 @@ _NUMBERED_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
 
 
 def escaped(text: str) -> str:
-    """The text with a backslash before every character that Markdown would take for its own."""
+    """The text with a backslash before every character that Markdown would interpret."""
     return _SPECIAL.sub(lambda found: "\\" + found.group(), text)
 
 
 def at_line_start(markdown: str) -> str:
-    """Markdown that starts a line, so that it is not taken for a heading, a list, a quote or a rule."""
+    """Markdown at the start of a line, escaped so that it is not a heading, list, quote or rule."""
     if _LINE_START.match(markdown):
         return f"\\{markdown}"
     return _NUMBERED_START.sub(r"\1\\\2", markdown, count=1)
 
 
 def to_markdown(runs: Runs, *, emphasis: bool = True) -> str:
-    """One line of Markdown. Without `emphasis`, bold is left out: all of a heading is."""
-    dominant = _dominant(runs)
+    """One line of Markdown. Without `emphasis`, bold is left out: headings are bold as a whole."""
+    words = [run for run in runs if any(map(str.isalnum, run.text))]
+    dominant = Style(  # What is bold, italic or monospaced throughout needs no mark for it.
+        bold=bool(words) and all(run.style.bold for run in words),
+        italic=bool(words) and all(run.style.italic for run in words),
+        mono=bool(words) and all(run.style.mono for run in words),
+    )
     shown = [Run(run.text, _shown(run, dominant, emphasis=emphasis)) for run in runs]
     parts = []
     for link, linked in groupby(shown, key=lambda run: run.style.link):
@@ -44,23 +49,13 @@ def to_markdown(runs: Runs, *, emphasis: bool = True) -> str:
     return clean("".join(parts))
 
 
-def _dominant(runs: Runs) -> Style:
-    """What is bold, italic or mono all through needs no mark for it."""
-    words = [run for run in runs if any(map(str.isalnum, run.text))]
-    return Style(
-        bold=bool(words) and all(run.style.bold for run in words),
-        italic=bool(words) and all(run.style.italic for run in words),
-        mono=bool(words) and all(run.style.mono for run in words),
-    )
-
-
 def _shown(run: Run, dominant: Style, *, emphasis: bool) -> Style:
     """The part of the style that Markdown shows."""
     style = run.style
     if style.shift:
         return Style(shift=style.shift, link=style.link)
     if not any(map(str.isalpha, run.text)) and not style.bold:
-        return PLAIN._replace(link=style.link)  # Symbols are often set in a font that leans.
+        return PLAIN._replace(link=style.link)  # Symbols are often set in an italic font.
     mono = style.mono and not dominant.mono and "`" not in run.text
     return Style(
         bold=style.bold and emphasis and not mono,
@@ -75,7 +70,7 @@ def _styled(text: str, style: Style) -> str:
     if not inner:
         return text
     if not style.shift and not style.mono:
-        # Marks are put around words: commas and brackets at the ends often have the style by accident.
+        # Put marks around words: commas and brackets at the ends often have the style by accident.
         inner = text.lstrip(_OPENING).rstrip(_LOOSE_ENDS)
         if not inner:
             return escaped(text)
@@ -97,7 +92,7 @@ def _linked(text: str, link: str) -> str:
     url = link.replace("(", "%28").replace(")", "%29").replace("<", "%3C").replace(">", "%3E")
     same = inner.rstrip(".,;").removeprefix("mailto:") == link.removeprefix("mailto:").rstrip("/")
     if not inner or same:
-        return text  # An address that is written out needs no link to itself.
+        return text  # An address in the text needs no link to itself.
     return f"{before}[{inner}]({url}){after}"
 
 

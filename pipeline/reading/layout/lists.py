@@ -1,4 +1,4 @@
-"""List items: their markers, and how deep they are nested."""
+"""List items: their markers, and how deeply they are nested."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ from pipeline.reading.layout.rows import Row, Token, runs_of
 from pipeline.reading.layout.text import ITEM
 
 _MAX_DEPTH = 5
-_SET_IN = (2.0, 12.0)  # text sizes from the line before to items without a bullet
+_INDENTS = (2.0, 12.0)  # text sizes from the line before to items without a bullet
 _STEP = 0.7  # text sizes by which a deeper item starts further right
 
 
 def marker(row: Row) -> str:
-    """The list marker that the row starts with: "-" for any bullet, a number as it is; empty for none."""
+    """The list marker that the row starts with: "-" for any bullet, a number as it is, empty for none."""
     found = ITEM.match(row.text)
     if not found:
         return ""
@@ -22,42 +22,33 @@ def marker(row: Row) -> str:
 
 
 def item(group: Group, depth: int) -> ListItem | None:
-    """The group as a list item without its marker in the text; None if it has none or nothing else."""
+    """The group as a list item, its marker not in its text; None if it has no marker, or nothing else."""
     sign = marker(group.rows[0])
     if not sign:
         return None
     found = ITEM.match(group.rows[0].text)
-    tokens = _without_first(group.tokens, len(found["marker"]) if found else 0)
+    left = len(found["marker"]) if found else 0  # characters of the marker that are still in the text
+    tokens = []
+    for token in group.tokens:
+        if len(token.text) > left:
+            tokens.append(token._replace(text=token.text[left:]))
+        left = max(0, left - len(token.text))
     if not tokens:
         return None
-    if sign[:-1].isdigit() and sign[-1] in ".)":
+    if sign == "-" or (sign[:-1].isdigit() and sign[-1] in ".)"):
         return ListItem(group.box, runs_of(tokens), sign, depth)
-    if sign == "-":
-        return ListItem(group.box, runs_of(tokens), sign, depth)
-    # Markdown knows no letters: they are kept as text behind a bullet.
+    # Markdown does not know letters as markers: keep them as text after a bullet.
     kept = [Token(sign, tokens[0].style, spaced=True), tokens[0]._replace(spaced=True), *tokens[1:]]
     return ListItem(group.box, runs_of(kept), "-", depth)
 
 
-def _without_first(tokens: Sequence[Token], characters: int) -> list[Token]:
-    left = characters
-    found = []
-    for token in tokens:
-        if left >= len(token.text):
-            left -= len(token.text)
-            continue
-        found.append(token._replace(text=token.text[left:]) if left else token)
-        left = 0
-    return found
-
-
 def unmarked(groups: Sequence[Group]) -> int:
     """How many groups after the first are the items that it announces with a colon: recognition overlooks bullets, and
-    what is left is short lines that start at one place further in."""
+    what is left is short lines that start at the same indent."""
     before = groups[0].rows[-1]
     if not before.text.rstrip().endswith((":", "\uff1a")) or before.is_tabular:
         return 0
-    least, most = (before.left + far * before.size for far in _SET_IN)
+    least, most = (before.left + far * before.size for far in _INDENTS)
     left, count = 0.0, 0
     for group in groups[1:]:
         row = group.rows[0]
@@ -70,7 +61,7 @@ def unmarked(groups: Sequence[Group]) -> int:
 
 
 class Depths:
-    """How deep items are, by how far right they start; begins anew with every text that is no item."""
+    """How deeply items are nested, by how far right they start; `reset` at every text that is not an item."""
 
     def __init__(self) -> None:
         self._lefts: list[float] = []

@@ -16,7 +16,6 @@ from pipeline.reading.layout.model import (
     Paragraph,
     Picture,
     Quote,
-    Runs,
     Table,
 )
 
@@ -24,7 +23,7 @@ _INDENT = "    "
 
 
 def render(blocks: Sequence[Block]) -> str:
-    """The blocks as Markdown text, without a newline at its end; items of one list are not apart."""
+    """The blocks as Markdown, without a newline at the end; no blank lines between the items of a list."""
     parts: list[str] = []
     before: Block | None = None
     for block in blocks:
@@ -50,39 +49,22 @@ def _block(block: Block) -> str:
         case Picture(link=link) if link:
             return f"![]({link})"
         case Paragraph(runs=runs) | Footnote(runs=runs) | Quote(runs=runs) | ListItem(runs=runs):
-            return _lead(block) + inline.at_line_start(inline.to_markdown(runs))
+            lead = "> " if isinstance(block, Quote) else ""
+            if isinstance(block, ListItem):
+                lead = f"{_INDENT * block.depth}{block.marker} "
+            return lead + inline.at_line_start(inline.to_markdown(runs))
     return ""
 
 
-def _lead(block: Block) -> str:
-    """What stands before the text of its first line."""
-    if isinstance(block, ListItem):
-        return f"{_INDENT * block.depth}{block.marker} "
-    return "> " if isinstance(block, Quote) else ""
-
-
 def table(found: Table) -> str:
-    """A pipe table where one can say it; HTML where cells are merged or there are several head rows."""
+    """A pipe table if possible; HTML if cells are merged or the head has several rows."""
     if found.header == 1 and all(cell.rows == cell.columns == 1 for row in found.rows for cell in row):
-        return _pipes(found)
-    return _html(found)
-
-
-def _pipes(found: Table) -> str:
-    width = max(len(row) for row in found.rows)
-    lines = [_pipe_row([_cell(cell.runs) for cell in row], width) for row in found.rows]
-    return "\n".join([lines[0], _pipe_row(["---"] * width, width), *lines[1:]])
-
-
-def _pipe_row(cells: list[str], width: int) -> str:
-    return "| " + " | ".join(cells + [""] * (width - len(cells))) + " |"
-
-
-def _cell(runs: Runs) -> str:
-    return inline.to_markdown(runs, emphasis=False).replace("|", "\\|")
-
-
-def _html(found: Table) -> str:
+        width = max(len(row) for row in found.rows)
+        texts = [
+            [inline.to_markdown(cell.runs, emphasis=False).replace("|", "\\|") for cell in row] for row in found.rows
+        ]
+        pipes = ["| " + " | ".join(row + [""] * (width - len(row))) + " |" for row in texts]
+        return "\n".join([pipes[0], "| " + " | ".join(["---"] * width) + " |", *pipes[1:]])
     lines = ["<table>"]
     for number, row in enumerate(found.rows):
         tag = "th" if number < found.header else "td"

@@ -1,4 +1,4 @@
-"""From rows to groups that belong together, and the words of such a group as running text."""
+"""Groups of rows that belong together (paragraphs, headings, items), and their words as running text."""
 
 import re
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from pipeline.reading.layout.profile import number_depth
 from pipeline.reading.layout.rows import Row, Token, runs_of, text_of
 from pipeline.reading.layout.text import ITEM, clean, ends_sentence, has_leader, seam, with_hyphens
 
-_TITLE_PITCH = 1.15  # text sizes: a title's lines stand as close as those of a paragraph
+_TITLE_PITCH = 1.15  # text sizes: a title's lines are as close as those of a paragraph
 _GOES_ON = re.compile(r"[^\W\d_]-?$|,$")
 
 
 class Group(NamedTuple):
-    """Rows of one paragraph, heading or item, and the left and right end of the column that they stand in."""
+    """The rows of one paragraph, heading or item, and the left and right end of the column that they are in."""
 
     rows: tuple[Row, ...]
     left: float
@@ -44,13 +44,17 @@ class Group(NamedTuple):
 
 
 def joined(rows: Sequence[Row]) -> list[Token]:
-    """The words of all rows: hyphenated ones joined, no spaces between CJK characters, hyphens that a reader sees."""
+    """The words of all rows: hyphenated ones joined, no spaces between CJK characters, hyphens visible."""
     found: list[Token] = []
     for row in rows:
         tokens = row.tokens
         if found and tokens:
-            last = found[-1].text
-            cut, spaced = seam(_last_word(found) or last, tokens[0].text)
+            word = ""  # the last one, of all the pieces it is set in
+            for token in reversed(found[-8:]):
+                word = token.text + word
+                if token.spaced:
+                    break
+            cut, spaced = seam(word or found[-1].text, tokens[0].text)
             if cut:
                 found[-1] = found[-1]._replace(text=found[-1].text[:-1])
             found.append(tokens[0]._replace(spaced=spaced))
@@ -58,16 +62,6 @@ def joined(rows: Sequence[Row]) -> list[Token]:
         else:
             found += tokens
     return [token._replace(text=with_hyphens(token.text)) for token in found if token.text]
-
-
-def _last_word(tokens: Sequence[Token]) -> str:
-    """The last word, put together from the pieces it is set in."""
-    word = ""
-    for token in reversed(tokens[-8:]):
-        word = token.text + word
-        if token.spaced:
-            break
-    return word
 
 
 def groups(found: Sequence[Row]) -> list[Group]:
@@ -85,8 +79,8 @@ def groups(found: Sequence[Row]) -> list[Group]:
 
 
 class _Block(NamedTuple):
-    """What is typical of a block of rows. `hanging`: its paragraphs start further left than they go on; `ends` says of
-    each row how far right its text could have gone."""
+    """What is typical of a block of rows. `hanging`: its paragraphs start further left than they continue; `ends`: how
+    far right the text of each row could have gone."""
 
     left: float
     right: float
@@ -104,14 +98,17 @@ class _Block(NamedTuple):
 
 def _measure(found: Sequence[Row]) -> _Block:
     left, right = min(row.left for row in found), max(row.right for row in found)
-    pitch, size = _typical_pitch(found), median(row.size for row in found)
+    size = median(row.size for row in found)
+    pitches = [b.bottom - a.bottom for a, b in pairwise(found) if b.bottom > a.bottom]
+    # Where there are few rows, most distances may be those between paragraphs.
+    pitch = min(median(pitches), (2.5 if len(found) > 5 else 1.3) * size) if pitches else 1.2 * size
     flush = _Block(left, right, pitch, size, hanging=False, ends=_ends(found, 1.5 * pitch))
     after_indent = [flush.indents(row) for before, row in pairwise(found) if flush.indents(before)]
     return flush._replace(hanging=2 * sum(after_indent) > len(after_indent))
 
 
 def _ends(found: Sequence[Row], near: float) -> dict[int, float]:
-    """For rows of a narrower stretch, the right end that most of its rows reach."""
+    """For the rows of a narrower stretch, the right end that most of them reach."""
     stretches = [[found[0]]]
     for before, row in pairwise(found):
         alike = abs(row.left - stretches[-1][0].left) < 2 * row.size and abs(row.size - before.size) < 0.1 * row.size
@@ -127,42 +124,39 @@ def _ends(found: Sequence[Row], near: float) -> dict[int, float]:
     return ends
 
 
-def _typical_pitch(found: Sequence[Row]) -> float:
-    """Distance from one line to the next inside a paragraph."""
-    pitches = [b.bottom - a.bottom for a, b in pairwise(found) if b.bottom > a.bottom]
-    size = median(row.size for row in found)
-    most = 2.5 if len(found) > 5 else 1.3
-    return min(median(pitches), most * size) if pitches else 1.2 * size
-
-
 def _starts(first: Row, before: Row, row: Row, block: _Block) -> bool:
-    """Whether `row` starts a new paragraph after `before`; `first` is where the one before starts."""
+    """Whether `row` starts a new paragraph after `before`; `first` is the row that starts the current one."""
     if row.is_tabular != before.is_tabular:
         return True
     if before.text.endswith(tuple(LINE_HYPHENS)):
         return False
-    if _is_set_apart(before, row, block) or _changes_kind(first, before, row):
-        return True
-    if _starts_with_mark(first, before, row, block):
+    apart = _is_set_apart(before, row, block) or _changes_kind(first, before, row)
+    if apart or _starts_with_mark(first, before, row, block):
         return True
     if ITEM.match(first.text) or first.has_marker:
-        return _leaves_item(first, before, row, block)
-    return not _is_title(before, row, block) and (
-        _indents(before, row, block) or _broken_on_purpose(before, row, block)
-    )
+        leaves = row.left <= first.left + 0.3 * row.size
+        return leaves and (ends_sentence(before.text) or _broken_on_purpose(before, row, block))
+    if _is_title(before, row, block):
+        return False
+    above, below = (row, before) if block.hanging else (before, row)
+    indented = block.indents(below) and above.left - block.left < 0.5 * above.size
+    return indented or _broken_on_purpose(before, row, block)
 
 
 def _is_set_apart(before: Row, row: Row, block: _Block) -> bool:
-    """Whether there is more space between the rows than inside of paragraphs, or another size of text."""
-    # Where lines of different sizes follow each other, their own line distance is not the block's.
+    """Whether there is more space between the rows than within paragraphs, or the size of the text changes."""
+    # Between lines of different sizes, the distance is not the one of the block.
     pitch = min(block.pitch, max(1.35 * row.size, 0.8 * block.pitch))
-    if _is_title(before, row, block) and _is_aligned(before, row) and not number_depth(row.text):
+    near = 0.5 * row.size
+    centred = abs(before.left + before.right - row.left - row.right) < 2 * near
+    aligned = centred or abs(before.left - row.left) < near
+    if aligned and _is_title(before, row, block) and not number_depth(row.text):
         pitch = max(pitch, _TITLE_PITCH * row.size)
     return row.bottom - before.bottom > 1.35 * pitch or not 0.85 < row.size / max(before.size, 1e-9) < 1.18
 
 
 def _changes_kind(first: Row, before: Row, row: Row) -> bool:
-    """Whether one row is a table's, code, bold or a line of contents, and the other is not."""
+    """Whether only one of the rows is a table's, code or bold, or one is a line of contents."""
     if has_leader(row.text) or has_leader(before.text) or row.is_tabular or row.is_mono != before.is_mono:
         return True
     becomes_bold = row.is_bold and before.is_plain
@@ -170,15 +164,9 @@ def _changes_kind(first: Row, before: Row, row: Row) -> bool:
 
 
 def _is_title(before: Row, row: Row, block: _Block) -> bool:
-    """Whether both rows are larger than most of their block: a title goes on however it is centred."""
+    """Whether both rows are larger than most of their block: a title continues however it is aligned."""
     larger = min(row.size, before.size) > 1.12 * block.size
     return larger and abs(row.size - before.size) < 0.04 * row.size and not ends_sentence(before.text)
-
-
-def _is_aligned(before: Row, row: Row) -> bool:
-    """Whether both rows start at one place, or have one middle."""
-    near = 0.5 * row.size
-    return abs(before.left - row.left) < near or abs(before.left + before.right - row.left - row.right) < 2 * near
 
 
 def _starts_with_mark(first: Row, before: Row, row: Row, block: _Block) -> bool:
@@ -192,23 +180,11 @@ def _starts_with_mark(first: Row, before: Row, row: Row, block: _Block) -> bool:
         return False
     full = block.end(before) - before.right < 2 * row.size and abs(row.left - before.left) < 0.5 * row.size
     inside = full and not ITEM.match(first.text) and not re.search(r"[.;!?]$", before.text.rstrip())
-    return not inside  # Text that happens to have "(1)" or a dash at the start of a line is no list.
-
-
-def _leaves_item(first: Row, before: Row, row: Row, block: _Block) -> bool:
-    """Whether a row after a list item is no longer part of it."""
-    if row.left > first.left + 0.3 * row.size:
-        return False
-    return ends_sentence(before.text) or _broken_on_purpose(before, row, block)
-
-
-def _indents(before: Row, row: Row, block: _Block) -> bool:
-    first, second = (row, before) if block.hanging else (before, row)
-    return block.indents(second) and first.left - block.left < 0.5 * first.size
+    return not inside  # Text that happens to have "(1)" or a dash at the start of a line is not a list.
 
 
 def _broken_on_purpose(before: Row, row: Row, block: _Block) -> bool:
-    """Whether the next word had room on the line before, so that the line did not end for want of space."""
+    """Whether the next word would have fitted on the line before, so that the line did not end for lack of space."""
     word = row.text.split(maxsplit=1)[0] if row.text.strip() else ""
     word_width = len(word) / max(len(row.text), 1) * (row.right - row.left)
     end = block.end(before)
@@ -222,7 +198,7 @@ def _broken_on_purpose(before: Row, row: Row, block: _Block) -> bool:
 
 
 def goes_on(last: Row, first: Row) -> bool:
-    """Whether a paragraph that ends a column with row `last` is continued by row `first` of the next one."""
+    """Whether row `first` of a column continues the paragraph that row `last` of the column before ends with."""
     alike = 0.8 < first.size / max(last.size, 1e-9) < 1.25 and not last.is_tabular and not first.is_tabular
     unfinished = last.text.endswith(tuple(LINE_HYPHENS)) or bool(_GOES_ON.search(last.text.rstrip()))
     return alike and unfinished and first.text[:1].islower() and not ITEM.match(first.text)

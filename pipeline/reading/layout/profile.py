@@ -1,25 +1,25 @@
 """What is typical of a document: the size of its text, the levels of its headings, and what its pages repeat.
 
-A pass over all pages gives a few facts of each; the profile made of them is small, and makes pages that are converted
-one by one agree.
+One pass over all pages collects a few facts of each. The profile made of them is small, and lets pages that are
+converted one by one agree.
 """
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from pipeline.reading.layout.compounds import Gathered, Words, words
+from pipeline.reading.layout.compounds import Vocabulary, Words, words
 from pipeline.reading.layout.model import Line, PageContent
 
 EDGE = 0.12
-"""Share of the page's height at its top and bottom where headers and footers stand."""
+"""Share of the page's height, at the top and at the bottom, where headers and footers are."""
 
 RECOGNISED_LARGER = 1.35
-"""How many times as large as the text around it recognised text is that is a heading."""
+"""How many times as large as the text around it recognised text must be to be a heading."""
 
 _MAX_EDGE_LINES = 8
 _MAX_STYLES = 200
@@ -29,7 +29,7 @@ _LARGER = 1.12
 _LONG = 70
 _MAX_SHARE = 0.2
 _FEW_LINES = 8
-_MAX_STRETCH = 2.5  # lines of a style in a row, on average, above which it is text and no heading
+_MAX_STRETCH = 2.5  # A style with more lines in a row, on average, is text and not a heading.
 _NEAR_PAGES = 2
 _SHORT_DOCUMENT = 6
 _SETS = ("repeated", "written")
@@ -37,9 +37,8 @@ _NUMBERED = re.compile(r"(\d{1,2}(?:\.\d{1,2}){0,4})\.?\s+\S")
 
 
 class StyleFacts(NamedTuple):
-    """How much text there is in one style; `depth` is that of the least deep number before a line, 0 for none.
-
-    `stretches` is how often the style begins after another one: running text has many lines in each."""
+    """How much text is in one style. `depth`: of the least deep number before a line, 0 for none. `stretches`: how many
+    times the style begins after another one; running text has many lines in each."""
 
     lines: int
     characters: int
@@ -49,8 +48,8 @@ class StyleFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class PageFacts:
-    """What the profile needs to know of one page. `edges` are keys of the lines at the top and the bottom; `words` tell
-    which of them are written with hyphens."""
+    """What the profile needs from one page. `edges` are keys of the lines at the top and the bottom; `words` show which
+    are written with hyphens."""
 
     styles: dict[str, StyleFacts]
     edges: frozenset[str]
@@ -59,8 +58,8 @@ class PageFacts:
 
 @dataclass(frozen=True)
 class DocumentProfile:
-    """Kept with the document. `headings` maps styles to levels, `depths` to the least depth of numbers in them;
-    `written` has compounds, and words that are none though the ends of lines cut them where one could be."""
+    """Kept with the document. `headings` maps styles to levels, `depths` to the least depth of their numbers; `written`
+    holds compounds, and words that are not compounds though a line end cuts them as if they were."""
 
     pages: int = 0
     body_size: float = 10.0
@@ -72,18 +71,18 @@ class DocumentProfile:
     written: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """The profile as JSON takes it."""
         return asdict(self) | {name: sorted(getattr(self, name)) for name in _SETS}
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> "DocumentProfile":
-        """What `to_dict` gave; keys that are not known are left out."""
+        """The profile that `to_dict` gave; unknown keys are ignored."""
         known = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
         return cls(**known | {name: frozenset(known.get(name, ())) for name in _SETS})
 
 
 def style_key(size: float, *, bold: bool, mono: bool = False) -> str:
-    """Name of a style: its size to half a unit, and what sets it apart."""
+    """The name of a style: its size to half a unit, and `b` for bold, `m` for monospaced."""
     half = round(2 * min(max(size, 0.0), 10_000.0)) / 2 if math.isfinite(size) else 0.0
     return f"{half:g}{'b' if bold else ''}{'m' if mono else ''}"
 
@@ -104,7 +103,7 @@ def number_depth(text: str) -> int:
 
 
 def edge_key(line: Line, height: float) -> str:
-    """Key of a line at the top or the bottom of a page this high, digits aside; empty elsewhere."""
+    """The key of a line at the top or the bottom of a page of this height, regardless of digits; empty elsewhere."""
     if line.angle:
         zone = "w"
     elif line.bottom < EDGE * height:
@@ -114,13 +113,13 @@ def edge_key(line: Line, height: float) -> str:
     else:
         return ""
     text = re.sub(r"\d+", "#", " ".join(line.text.casefold().split()))
-    # The page's number may be a piece of the line on one page, and of its own on another.
+    # The page's number may be part of the line on one page, and a line of its own on another.
     text = re.sub(r"^#\s+|\s+#$", "", text)
     return zone + blake2b(text.encode("utf-8", "replace"), digest_size=5).hexdigest()
 
 
 def page_facts(content: PageContent) -> PageFacts:
-    """Facts of one page, in time that grows with its lines alone."""
+    """The facts of one page, in time linear in its lines."""
     counted: dict[str, list[int]] = {}
     before = ""
     for line in content.lines:
@@ -135,7 +134,11 @@ def page_facts(content: PageContent) -> PageFacts:
         facts[1] += len(line.text)
         facts[2] = min(depth, facts[2]) if depth and facts[2] else depth or facts[2]
     styles = {key: StyleFacts(*facts) for key, facts in _largest(counted).items()}
-    return PageFacts(styles, frozenset(_edges(content)), words(content.lines))
+    placed = [line for line in content.lines if math.isfinite(line.top + line.bottom)]
+    placed.sort(key=lambda line: line.top)
+    outer = placed[:_MAX_EDGE_LINES] + placed[-_MAX_EDGE_LINES:] + [line for line in placed if line.angle][:8]
+    edges = frozenset(edge_key(line, content.height) for line in outer) - {""}
+    return PageFacts(styles, edges, words(content.lines))
 
 
 def _largest(counted: dict[str, list[int]]) -> dict[str, list[int]]:
@@ -143,15 +146,8 @@ def _largest(counted: dict[str, list[int]]) -> dict[str, list[int]]:
     return {key: counted[key] for key in kept}
 
 
-def _edges(content: PageContent) -> Iterator[str]:
-    lines = sorted((line for line in content.lines if math.isfinite(line.top + line.bottom)), key=lambda line: line.top)
-    for line in lines[:_MAX_EDGE_LINES] + lines[-_MAX_EDGE_LINES:] + [line for line in lines if line.angle][:8]:
-        if key := edge_key(line, content.height):
-            yield key
-
-
 class _Seen:
-    """How often an edge line came on pages near each other."""
+    """How often an edge line appears on pages near each other."""
 
     __slots__ = ("best", "last", "streak")
 
@@ -165,10 +161,10 @@ class _Seen:
 
 
 def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
-    """The profile of a document's pages, in their order; what it remembers meanwhile does not grow with them."""
+    """The profile of a document from its pages in order, in memory that does not grow with them."""
     styles: dict[str, list[int]] = {}
     seen: dict[str, _Seen] = {}
-    gathered = Gathered()
+    vocabulary = Vocabulary()
     count = 0
     for facts in pages:
         count += 1
@@ -177,8 +173,13 @@ def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
                 seen[key].again(count)
             else:
                 seen[key] = _Seen(count)
-        _add_styles(styles, facts)
-        gathered.add(facts.words)
+        for key, (lines, characters, depth, stretches) in facts.styles.items():
+            total = styles.setdefault(key, [0, 0, 0, 0])
+            total[0] += lines
+            total[1] += characters
+            total[2] = min(depth, total[2]) if depth and total[2] else depth or total[2]
+            total[3] += stretches
+        vocabulary.add(facts.words)
         if count % 64 == 0:
             seen = {key: was for key, was in seen.items() if was.best > 2 or was.last >= count - _NEAR_PAGES}
             if len(styles) > 4 * _MAX_STYLES:
@@ -186,17 +187,22 @@ def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
     least = 2 if count <= _SHORT_DOCUMENT else 3
     repeated = sorted((key for key in seen if seen[key].best >= least), key=lambda key: -seen[key].best)
     known = _profile(count, styles, frozenset(repeated[:_MAX_REPEATED]))
-    return replace(known, written=gathered.written())
+    return replace(known, written=vocabulary.written())
 
 
-def recognised(content: PageContent, document: DocumentProfile) -> DocumentProfile:
-    """The document's profile with the sizes of one page of recognised text: they vary by chance, so that only a few
-    clearly larger ones are headings."""
+def for_recognised_text(content: PageContent, document: DocumentProfile) -> DocumentProfile:
+    """The document's profile with the sizes of one page of recognised text: they vary by chance, so only a few clearly
+    larger ones are headings."""
     by_size: Counter[float] = Counter()
     for line in content.lines:
         if not line.angle and math.isfinite(line.size):
             by_size[line.size] += len(line.text)
-    body = _weighted_median(by_size)
+    half, passed, body = sum(by_size.values()) / 2, 0, 10.0  # the median size of a character
+    for size in sorted(by_size):
+        passed += by_size[size]
+        if passed >= half:
+            body = size
+            break
     levels: dict[str, int] = {}
     level, before = 0, math.inf
     for size in sorted((size for size in by_size if size >= RECOGNISED_LARGER * body), reverse=True):
@@ -204,24 +210,6 @@ def recognised(content: PageContent, document: DocumentProfile) -> DocumentProfi
             level, before = level + 1, size
         levels[style_key(size, bold=False)] = min(level, 3)
     return replace(document, body_size=body, body_bold=False, body_mono=False, headings=levels, depths={})
-
-
-def _weighted_median(counts: Counter[float]) -> float:
-    half, passed = sum(counts.values()) / 2, 0
-    for size in sorted(counts):
-        passed += counts[size]
-        if passed >= half:
-            return size
-    return 10.0
-
-
-def _add_styles(styles: dict[str, list[int]], facts: PageFacts) -> None:
-    for key, (lines, characters, depth, stretches) in facts.styles.items():
-        total = styles.setdefault(key, [0, 0, 0, 0])
-        total[3] += stretches
-        total[0] += lines
-        total[1] += characters
-        total[2] = min(depth, total[2]) if depth and total[2] else depth or total[2]
 
 
 def _profile(pages: int, styles: dict[str, list[int]], repeated: frozenset[str]) -> DocumentProfile:
@@ -252,7 +240,7 @@ def _size(key: str) -> float:
 
 
 def _levels(styles: dict[str, list[int]], body: float, *, body_bold: bool) -> dict[str, int]:
-    """Styles of headings with their levels: larger ones first, bold before plain."""
+    """The styles of headings with their levels: larger ones first, bold before plain."""
     total = sum(facts[1] for facts in styles.values())
     found = []
     for key, (lines, characters, _, stretches) in styles.items():

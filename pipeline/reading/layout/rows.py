@@ -1,4 +1,4 @@
-"""Lines that stand side by side, put together to rows; and the words in them."""
+"""Rows: lines that are side by side, and the words in them."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from pipeline.reading.layout.model import PLAIN, Box, Line, Run, Runs, Style, ar
 from pipeline.reading.layout.text import is_bullet, is_right_to_left
 
 CELL_GAP = 1.5
-"""Space between two pieces of one row, in text sizes, from which they are cells and not words of one sentence."""
+"""The space between two pieces of a row, in text sizes, from which on they are cells and not words of a sentence."""
 
 _TOUCHING = 0.12
 _RAISED = re.compile(r"[\d\W]{1,6}|\w{1,2}")
@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]$")
 
 
 class Token(NamedTuple):
-    """A word in one style; `spaced`: a space stands before it."""
+    """A word in one style; `spaced`: a space comes before it."""
 
     text: str
     style: Style
@@ -28,7 +28,7 @@ class Token(NamedTuple):
 
 
 class Row:
-    """Lines that stand side by side, from left to right; `size`, `top` and `bottom` are those of the longest."""
+    """Lines side by side, from left to right; `size`, `top` and `bottom` are those of the longest one."""
 
     def __init__(self, cells: Sequence[Line]) -> None:
         self.cells = tuple(sorted(cells, key=lambda cell: cell.left))
@@ -62,19 +62,19 @@ class Row:
 
     @cached_property
     def has_marker(self) -> bool:
-        """Whether the first piece is a list's bullet or number alone."""
+        """Whether the first piece is only a list's bullet or number."""
         first = self.cells[0].text.strip()
         return len(self.cells) > 1 and (is_bullet(first) or bool(_NUMBER.match(first)))
 
     @cached_property
     def is_tabular(self) -> bool:
-        """Whether its pieces stand so far apart that they read as cells."""
+        """Whether its pieces are so far apart that they read as cells."""
         cells = self.cells[1:] if self.has_marker else self.cells
         return any(b.left - a.right > CELL_GAP * max(a.size, b.size) for a, b in pairwise(cells))
 
     @cached_property
     def is_far_apart(self) -> bool:
-        """Whether two of its pieces are a cell's distance apart, a marker included."""
+        """Whether two of its pieces, or a marker and a piece, are a cell's distance apart."""
         return any(b.left - a.right > CELL_GAP * max(a.size, b.size) for a, b in pairwise(self.cells))
 
     @cached_property
@@ -83,7 +83,7 @@ class Row:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether no word of it is bold."""
+        """Whether none of its words is bold."""
         return not any(token.style.bold for token in self.tokens if _has_letter(token.text))
 
     @cached_property
@@ -98,14 +98,14 @@ class Row:
     def _is_raised(self, cell: Line) -> bool:
         near = 0.4 * self.size
         if not any(abs(cell.left - o.right) < near or abs(o.left - cell.right) < near for o in self.cells):
-            return False  # A small figure in a cell of its own.
+            return False  # A small figure in its own cell.
         main = self.main
         smaller = 0 < cell.size < 0.85 * main.size and main.bottom - cell.bottom > 0.15 * main.size
         return smaller and bool(_RAISED.fullmatch(cell.text))
 
 
 def rows(lines: Iterable[Line]) -> list[Row]:
-    """Lines that stand side by side put together, from top to bottom."""
+    """The rows that lines form, from top to bottom."""
     found: list[list[Line]] = []
     for line in sorted(lines, key=lambda line: (line.top, line.left)):
         row = next((row for row in reversed(found[-3:]) if _fits_row(row, line)), None)
@@ -117,7 +117,7 @@ def rows(lines: Iterable[Line]) -> list[Row]:
 
 
 def line_tokens(line: Line) -> list[Token]:
-    """The words of a line, without style where the source knows none."""
+    """The words of a line, without style if the source knows none."""
     if line.spans:
         return [Token(span.text, span.style, span.spaced or index == 0) for index, span in enumerate(line.spans)]
     return [Token(word, PLAIN, spaced=True) for word in line.text.split()]
@@ -128,7 +128,7 @@ def text_of(tokens: Iterable[Token]) -> str:
 
 
 def runs_of(tokens: Sequence[Token]) -> Runs:
-    """The words as running text, neighbours in one style put together."""
+    """The words as running text, neighbours in one style joined."""
     found: list[list[str]] = []
     styles: list[Style] = []
     for index, token in enumerate(tokens):
@@ -142,7 +142,7 @@ def runs_of(tokens: Sequence[Token]) -> Runs:
 
 
 def _fits_row(row: Sequence[Line], line: Line) -> bool:
-    # Only the tallest counts: by chaining from neighbour to neighbour a row would grow down the page.
+    # Compare with the tallest only: chained from neighbour to neighbour, a row would grow down the page.
     if len(row) > 100:
         return False
     tallest = max(row, key=_height)
@@ -151,12 +151,13 @@ def _fits_row(row: Sequence[Line], line: Line) -> bool:
     if smaller <= 0 or overlap < 0.5 * smaller:
         return False
     if len(line.text) <= _RAISED_CHARS and line.size < 0.85 * tallest.size and overlap > 0.7 * smaller:
-        return True  # A raised or lowered figure, wherever words are said to end.
-    return overlap > 0.9 * smaller or not any(_above_each_other(cell, line) for cell in row)
-
-
-def _above_each_other(a: Line, b: Line) -> bool:
-    return min(a.right, b.right) - max(a.left, b.left) > 0.3 * min(a.right - a.left, b.right - b.left)
+        return True  # A raised or lowered figure, wherever the source says that words end.
+    above_another = any(
+        min(cell.right, line.right) - max(cell.left, line.left)
+        > 0.3 * min(cell.right - cell.left, line.right - line.left)
+        for cell in row
+    )
+    return overlap > 0.9 * smaller or not above_another
 
 
 def _height(line: Line) -> float:

@@ -1,4 +1,4 @@
-"""Rules put in order: pieces joined, level and upright ones apart, and those that touch found."""
+"""Drawn rules: their pieces joined, horizontal and vertical ones apart, and groups that touch."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -7,11 +7,11 @@ from typing import NamedTuple
 from pipeline.reading.layout.model import Rule
 
 MAX_RULES = 1_500
-"""Joined rules of one direction, above which a page is a drawing and no table is looked for."""
+"""A page with more joined rules of one direction is a drawing; tables are not looked for."""
 
 
 class Bar(NamedTuple):
-    """A rule along one direction: it stands `at`, and runs from `start` to `end`."""
+    """A rule along one direction: it is `at` this place and runs from `start` to `end`."""
 
     at: float
     start: float
@@ -19,7 +19,7 @@ class Bar(NamedTuple):
 
 
 def bars(rules: Iterable[Rule], slack: float) -> tuple[list[Bar], list[Bar]]:
-    """(level ones, upright ones), pieces within `slack` of each other joined."""
+    """(horizontal ones, vertical ones), with pieces within `slack` of each other joined."""
     level, upright = [], []
     for rule in rules:
         if rule.right - rule.left >= rule.bottom - rule.top:
@@ -30,36 +30,29 @@ def bars(rules: Iterable[Rule], slack: float) -> tuple[list[Bar], list[Bar]]:
 
 
 def _joined(found: list[Bar], slack: float) -> list[Bar]:
+    groups: list[list[Bar]] = []  # of bars at one place
+    for bar in sorted(found):
+        if groups and bar.at - groups[-1][0].at <= slack:
+            groups[-1].append(bar)
+        else:
+            groups.append([bar])
     joined: list[Bar] = []
-    for group in _at_one_place(sorted(found), slack):
+    for group in groups:
         at = sum(bar.at for bar in group) / len(group)
-        start, end = None, 0.0
-        for bar in sorted(group, key=lambda bar: bar.start):
-            if start is None:
-                start, end = bar.start, bar.end
-            elif bar.start <= end + slack:
+        first, *others = sorted(group, key=lambda bar: bar.start)
+        start, end = first.start, first.end
+        for bar in others:
+            if bar.start <= end + slack:
                 end = max(end, bar.end)
             else:
                 joined.append(Bar(at, start, end))
                 start, end = bar.start, bar.end
-        if start is not None:
-            joined.append(Bar(at, start, end))
+        joined.append(Bar(at, start, end))
     return joined
 
 
-def _at_one_place(found: Sequence[Bar], slack: float) -> Iterable[list[Bar]]:
-    group: list[Bar] = []
-    for bar in found:
-        if group and bar.at - group[0].at > slack:
-            yield group
-            group = []
-        group.append(bar)
-    if group:
-        yield group
-
-
 def places(values: Iterable[float], slack: float) -> list[float]:
-    """The values, those within `slack` of each other put together."""
+    """The values; those within `slack` of each other are one, their mean."""
     found: list[list[float]] = []
     for value in sorted(values):
         if found and value - found[-1][0] <= slack:
@@ -70,7 +63,7 @@ def places(values: Iterable[float], slack: float) -> list[float]:
 
 
 def touching(level: Sequence[Bar], upright: Sequence[Bar], slack: float) -> list[tuple[list[Bar], list[Bar]]]:
-    """Groups of (level, upright) rules that cross or touch, directly or through others."""
+    """Groups of (horizontal, vertical) rules that cross or touch, directly or through others."""
     parent = list(range(len(level) + len(upright)))
 
     def root(index: int) -> int:
@@ -95,7 +88,7 @@ def touching(level: Sequence[Bar], upright: Sequence[Bar], slack: float) -> list
 
 
 def covered(start: float, end: float, found: Sequence[Bar]) -> float:
-    """Share of the stretch that rules run along."""
+    """Share of the stretch that the rules cover."""
     if end <= start:
         return 0.0
     return sum(max(0.0, min(end, bar.end) - max(start, bar.start)) for bar in found) / (end - start)

@@ -1,8 +1,8 @@
-"""Tables without rules between their cells: columns are where no word stands for many rows."""
+"""Tables without rules between their cells: columns are separated where many rows have no word."""
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 from statistics import mean, median
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ _BIN = 0.2  # text sizes
 _MAX_BINS = 3_000
 _MIN_GAP = 0.9  # text sizes
 _WORD_GAP = 0.6
-_WRAPPED_FILL = 0.6  # of its column's width that a line which is wrapped has at least
+_WRAPPED_FILL = 0.6  # share of its column's width that a wrapped line fills at least
 _TIGHT_HEAD = 1.7
 _TIGHT = 1.45  # text sizes from a cell's line to its next one
 _PROSE_CHARS = 28
@@ -30,7 +30,7 @@ _NUMERIC = re.compile(
 
 
 class Border(NamedTuple):
-    """The gap between two columns; a rule has no width."""
+    """The gap between two columns; of no width where a rule is."""
 
     low: float
     high: float
@@ -41,7 +41,7 @@ class Border(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A cell's lines, in the columns from `first` up to `last`."""
+    """A cell's lines, in the columns from `first` to `last`."""
 
     first: int
     last: int
@@ -49,7 +49,7 @@ class Placed(NamedTuple):
 
 
 def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
-    """The rows of a block from top to bottom, with those that are a table's replaced by it."""
+    """The rows of a block from top to bottom, those of a table replaced by it."""
     found: list[list[Row] | Table] = []
     start = 0
     for begin, end in _attempts(rows):
@@ -69,7 +69,7 @@ def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
 
 
 def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """(first, end) of rows that may be a table: rows of cells, each with at most one row of one piece after it."""
+    """(first, end) of rows that may be a table: rows of cells with at most one row of one piece between them."""
     found: list[tuple[int, int]] = []
     first = last = -1
     for index, row in enumerate(rows):
@@ -86,7 +86,7 @@ def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
 
 
 def _attempts(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
-    """The stretches, and in place of those that are no table their parts between rows of one piece."""
+    """The stretches; those that are not a table are split at their rows of one piece."""
     for first, end in _stretches(rows):
         lone = [n for n in range(first, end) if not (rows[n].is_tabular or rows[n].has_marker)]
         if not lone or len(lone) > _MAX_PARTS or _table(rows[first:end]):
@@ -97,7 +97,7 @@ def _attempts(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
 
 
 def parted(rows: Sequence[Row], first: int, end: int, depth: int) -> list[tuple[int, int]]:
-    """The stretch, cut at rows of one piece where the columns above and below it differ: tables under each other."""
+    """The stretch, cut at rows of one piece if the columns above and below differ: tables under each other."""
     if end - first > _MAX_ROWS or depth > _MAX_PARTS:
         return [(first, end)]
     whole = _columns_of(rows[first:end])
@@ -113,12 +113,12 @@ def parted(rows: Sequence[Row], first: int, end: int, depth: int) -> list[tuple[
 
 
 def _columns_of(rows: Sequence[Row]) -> int:
-    """Borders between columns of the rows."""
+    """How many borders are between the columns of the rows."""
     return len(borders_of([row.cells for row in rows]))
 
 
 def _is_head(row: Row, below: Sequence[Row]) -> bool:
-    """Whether a row right above a table has a piece for each column, however near to each other."""
+    """Whether a row right above a table has a piece for each column, however close together."""
     if below[0].top - row.bottom > 1.5 * row.size:
         return False
     placed = place(row.cells, borders_of([row.cells for row in below]))
@@ -128,7 +128,8 @@ def _is_head(row: Row, below: Sequence[Row]) -> bool:
 
 def _table(rows: Sequence[Row], head_borders: Sequence[Border] = ()) -> Table | None:
     tabular = [row for row in rows if row.is_tabular]
-    if len(rows) > _MAX_ROWS or len(tabular) < 2 or _has_leaders(rows):
+    contents = sum(has_leader(row.text) for row in rows) > 0.4 * len(rows)
+    if len(rows) > _MAX_ROWS or len(tabular) < 2 or contents:
         return None
     lines = [cell for row in rows for cell in row.cells]
     borders = list(head_borders) or borders_of([row.cells for row in rows])
@@ -137,15 +138,13 @@ def _table(rows: Sequence[Row], head_borders: Sequence[Border] = ()) -> Table | 
     placed = [place(row.cells, borders) for row in rows]
     if not looks_tabular(placed, borders, lines) or not _is_convincing(placed, len(borders) + 1):
         return None
-    return build(placed, len(borders) + 1, lines, header=1 if head_borders else _header_rows(rows))
-
-
-def _has_leaders(rows: Sequence[Row]) -> bool:
-    return sum(has_leader(row.text) for row in rows) > 0.4 * len(rows)
+    bold = len(list(takewhile(lambda row: row.is_bold, rows[:3])))
+    header = bold if not head_borders and 1 <= bold < len(rows) else 1
+    return build(placed, len(borders) + 1, lines, header=header)
 
 
 def borders_of(rows: Sequence[Sequence[Line]]) -> list[Border]:
-    """The stretches of x where no word of any row stands, rows that run across left out."""
+    """The stretches of x where the rows have no word; rows that run across are left out."""
     lines = [line for row in rows for line in row]
     size = text_size(lines)
     left, right = min(line.left for line in lines), max(line.right for line in lines)
@@ -154,7 +153,7 @@ def borders_of(rows: Sequence[Sequence[Line]]) -> list[Border]:
         return []
     step = max(_BIN * size, width / _MAX_BINS)
     bins = int(width / step) + 1
-    phrases = _telling([[span for line in row for span in _phrases(line)] for row in rows], width)
+    phrases = _telling([[_whole(part) for line in row for part in _phrases(line)] for row in rows], width)
     cover = _cover([span for row in phrases for span in row], left, step, bins)
     least = _MIN_GAP if len(phrases) > 3 else 1.4
     allowed = len(phrases) // 12
@@ -171,7 +170,7 @@ def borders_of(rows: Sequence[Sequence[Line]]) -> list[Border]:
 
 
 def _telling(rows: list[list[Span]], width: float) -> list[list[Span]]:
-    """The rows that show where columns are: those with as many pieces as most, without what runs across."""
+    """The rows that show where columns are: those with as many pieces as most, without those that run across."""
     most = sorted(map(len, rows))[len(rows) // 2]
     full = [row for row in rows if len(row) >= most]
     if most > 1 and len(full) >= max(3, 0.6 * len(rows)):
@@ -179,14 +178,18 @@ def _telling(rows: list[list[Span]], width: float) -> list[list[Span]]:
     return [row for row in rows if len(row) > 1 or row[0].right - row[0].left <= 0.5 * width] or rows
 
 
-def _phrases(line: Line) -> list[Span]:
-    """Words of the line that follow each other with a usual space, as one."""
-    found: list[Span] = []
+def _whole(words: Sequence[Span]) -> Span:
+    return words[0]._replace(right=max(span.right for span in words))
+
+
+def _phrases(line: Line) -> list[list[Span]]:
+    """The words of the line, those that follow each other with a usual space together."""
+    found: list[list[Span]] = []
     for span in spans_of(line):
-        if found and span.left - found[-1].right < _WORD_GAP * line.size:
-            found[-1] = found[-1]._replace(right=max(span.right, found[-1].right))
+        if found and span.left - found[-1][-1].right < _WORD_GAP * line.size:
+            found[-1].append(span)
         else:
-            found.append(span)
+            found.append([span])
     return found
 
 
@@ -200,11 +203,12 @@ def _cover(spans: Sequence[Span], left: float, step: float, bins: int) -> list[i
 
 
 def place(cells: Sequence[Line], borders: Sequence[Border]) -> list[Placed]:
-    """The lines of one row in their columns; words with usual spaces between them that reach over a border stay
-    together, in a cell that spans columns."""
+    """The lines of one row in their columns. Words with usual spaces between them that cross a border stay together,
+    in a cell that spans columns."""
     found: list[Placed] = []
     for line in sorted(cells, key=lambda line: line.left):
-        for part in _parts(line):
+        phrases = _phrases(line)
+        for part in [sub_line(line, spans) for spans in phrases] if len(phrases) > 1 else [line]:
             first, last = _columns(part, borders)
             before = found[-1] if found else None
             if before is not None and first <= before.last:
@@ -214,18 +218,8 @@ def place(cells: Sequence[Line], borders: Sequence[Border]) -> list[Placed]:
     return found
 
 
-def _parts(line: Line) -> list[Line]:
-    groups: list[list[Span]] = []
-    for span in spans_of(line):
-        if groups and span.left - groups[-1][-1].right < _WORD_GAP * line.size:
-            groups[-1].append(span)
-        else:
-            groups.append([span])
-    return [line] if len(groups) < 2 else [sub_line(line, spans) for spans in groups]
-
-
 def _columns(line: Line, borders: Sequence[Border]) -> tuple[int, int]:
-    """The first and last column that the line stands in; what ends in the gap between two is not in the next one."""
+    """The first and the last column of the line; a line that ends in the gap before a column is not in it."""
     width = line.right - line.left
     slack = max(0.1 * line.size, min(0.12 * width, 1.5 * line.size))
     middle = (line.left + line.right) / 2
@@ -235,7 +229,7 @@ def _columns(line: Line, borders: Sequence[Border]) -> tuple[int, int]:
 
 
 def looks_tabular(placed: Sequence[Sequence[Placed]], borders: Sequence[Border], lines: Sequence[Line]) -> bool:
-    """Whether these are cells and not columns of running text, nor marks before the items of a list."""
+    """Whether these are cells and neither columns of running text nor a list's markers and items."""
     several = [row for row in placed if len(row) > 1]
     if len(several) < 0.4 * len(placed):
         return False
@@ -263,28 +257,16 @@ def looks_tabular(placed: Sequence[Sequence[Placed]], borders: Sequence[Border],
 
 
 def _is_convincing(placed: Sequence[Sequence[Placed]], columns: int) -> bool:
-    """Whether there is more to it than two stacks of lines side by side, as under a title."""
+    """Whether it is more than two stacks of lines side by side, as under a title."""
     if columns > 2 and len(placed) > 3:
         return True
     texts = [" ".join(line.text for line in cell.lines).strip() for row in placed for cell in row[1:]]
     numbers = sum(bool(_NUMERIC.fullmatch(text)) for text in texts)
-    return numbers >= 0.4 * len(texts) or (len(placed) >= 4 and _flush(placed))
-
-
-def _flush(placed: Sequence[Sequence[Placed]]) -> bool:
-    """Whether the second column starts at one x."""
+    if numbers >= 0.4 * len(texts):
+        return True
     starts = sorted(row[1].lines[0].left for row in placed if len(row) > 1)
-    middle = starts[len(starts) // 2]
-    return sum(abs(x - middle) < 2 for x in starts) >= 0.7 * len(starts)
-
-
-def _header_rows(rows: Sequence[Row]) -> int:
-    bold = 0
-    for row in rows[:3]:
-        if not row.is_bold:
-            break
-        bold += 1
-    return bold if 1 <= bold < len(rows) else 1
+    flush = sum(abs(x - starts[len(starts) // 2]) < 2 for x in starts) >= 0.7 * len(starts)
+    return len(placed) >= 4 and flush
 
 
 def build(
@@ -296,15 +278,19 @@ def build(
     separated: Sequence[bool] | None = None,
     box: Box | None = None,
 ) -> Table:
-    """The table of these rows; what goes on from the row above is put into its cells.
+    """The table of these rows; a row that continues the row above joins its cells.
 
-    `separated` says of each row whether a rule keeps it apart from the row above; where it is given, it decides.
+    `separated` says of each row whether a rule separates it from the row above; if given, it decides.
     """
     merged: list[list[Placed]] = []
     kept_header = header
     for index, row in enumerate(placed):
         if merged and _continues(placed, index, header, separated):
-            merged[-1] = _put_together(merged[-1], row)
+            by_column = {cell.first: cell for cell in merged[-1]}
+            for cell in row:
+                above = by_column.get(cell.first)
+                by_column[cell.first] = above._replace(lines=[*above.lines, *cell.lines]) if above else cell
+            merged[-1] = [by_column[column] for column in sorted(by_column)]
             kept_header -= index < header
         else:
             merged.append(list(row))
@@ -314,7 +300,7 @@ def build(
 
 
 def _continues(placed: Sequence[Sequence[Placed]], index: int, header: int, separated: Sequence[bool] | None) -> bool:
-    """Whether a row only holds further lines of the cells above."""
+    """Whether a row only holds more lines of the cells above."""
     row, above = placed[index], placed[index - 1]
     if not row or not above or (separated is not None and separated[index]):
         return False
@@ -322,7 +308,7 @@ def _continues(placed: Sequence[Sequence[Placed]], index: int, header: int, sepa
         return False
     pitch = row[0].lines[0].bottom - above[0].lines[0].bottom
     columns, filled = {cell.first for cell in row}, {cell.first for cell in above}
-    if index < header:  # A head of several lines, each cell of which stands below one of the line above.
+    if index < header:  # A head of several lines: each cell is below one of the line above.
         return pitch < _TIGHT_HEAD * row[0].lines[0].size and (columns <= filled or len(row) < len(above))
     if (
         pitch >= _TIGHT * row[0].lines[0].size
@@ -337,7 +323,7 @@ def _continues(placed: Sequence[Sequence[Placed]], index: int, header: int, sepa
 
 
 def _wraps(placed: Sequence[Sequence[Placed]], index: int) -> bool:
-    """Whether each cell above ended for want of room: it is about as wide as any in its column."""
+    """Whether each cell above ended for lack of space: it is about as wide as any in its column."""
     for cell in placed[index]:
         text = cell.lines[0].text
         column = [other for row in placed for other in row if other.first == other.last == cell.first]
@@ -350,14 +336,6 @@ def _wraps(placed: Sequence[Sequence[Placed]], index: int) -> bool:
         if not text[:1].islower() and above.lines[-1].right + word < room - above.lines[-1].size:
             return False
     return True
-
-
-def _put_together(above: Sequence[Placed], row: Sequence[Placed]) -> list[Placed]:
-    by_column = {cell.first: cell for cell in above}
-    for cell in row:
-        known = by_column.get(cell.first)
-        by_column[cell.first] = known._replace(lines=[*known.lines, *cell.lines]) if known else cell
-    return [by_column[column] for column in sorted(by_column)]
 
 
 def _cells(row: Sequence[Placed], columns: int) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""Tables with rules: cell by cell where there is a grid, and by columns between level rules alone."""
+"""Tables with rules: cell by cell if they form a grid, by columns if there are only horizontal ones."""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -16,7 +16,7 @@ from pipeline.reading.layout.rules import MAX_RULES, Bar, bars, covered, places,
 _SLACK = 0.3  # text sizes
 _MAX_CELLS = 40_000
 _MIN_STRIPES = 3
-_MAX_LONE_SHARE = 0.6  # of the text in one cell, above which rules frame a page and no table
+_MAX_LONE_SHARE = 0.6  # With a larger share of the text in one cell, rules frame a page and not a table.
 _MAX_TABULAR = 2
 _LONG_CELL = 400
 _LONG_ROW = 60
@@ -25,14 +25,14 @@ _WORD_GAP = 0.6  # text sizes
 
 
 class Found(NamedTuple):
-    """The tables, and the lines that are in none."""
+    """The tables, and the lines outside of them."""
 
     tables: list[Table]
     lines: list[Line]
 
 
 def find(lines: Sequence[Line], rules: Sequence[Rule], fills: Sequence[Box]) -> Found:
-    """Tables that rules, or stripes of colour, tell."""
+    """The tables that rules or coloured stripes show."""
     if not lines or not (rules or fills):
         return Found([], list(lines))
     slack = _SLACK * text_size(lines)
@@ -61,7 +61,7 @@ Group = tuple[list[Bar], list[Bar]]
 
 
 def _stacked(groups: Sequence[Group], slack: float) -> list[Group]:
-    """The groups of rules, with grids of one width right above each other made one: double rules part heads."""
+    """The groups of rules; grids of one width right above each other are one, since double rules separate heads."""
     found: list[Group] = []
     for across, down in sorted((g for g in groups if g[0]), key=lambda group: min(bar.at for bar in group[0])):
         before = found[-1] if found else None
@@ -80,7 +80,7 @@ def _is_right_below(above: Sequence[Bar], below: Sequence[Bar], slack: float) ->
 
 
 class _Grid:
-    """Places of rules, and which of them are really drawn between two cells."""
+    """Where rules are, and which of them are drawn between two cells."""
 
     def __init__(self, across: Sequence[Bar], down: Sequence[Bar], slack: float) -> None:
         left = min(bar.start for bar in across)
@@ -126,7 +126,7 @@ def _grid_table(
         return None, set()
     inside = [line for line in lines if holds(grid.box, line)]
     held: defaultdict[tuple[int, int], list[Line]] = defaultdict(list)
-    crossed: set[tuple[int, int]] = set()  # places that a phrase runs out of, to the right
+    crossed: set[tuple[int, int]] = set()  # places that a phrase leaves on the right
     for line in inside:
         row = min(height - 1, max(0, bisect_right(grid.ys, (line.top + line.bottom) / 2) - 1))
         parts = cut(line, grid.xs[1:-1])
@@ -159,7 +159,7 @@ class _Area(NamedTuple):
 
 
 def _merged_cells(grid: _Grid, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]) -> list[_Area]:
-    """Places between which no rule is drawn, as one cell each; in the order of their first place."""
+    """One cell for places without a rule between them, in the order of their first place."""
     height, width = grid.shape
     taken: set[tuple[int, int]] = set()
     found = []
@@ -193,7 +193,7 @@ def _grown(grid: _Grid, row: int, column: int, taken: set[tuple[int, int]]) -> _
 
 
 def _apart(area: _Area, held: dict[tuple[int, int], list[Line]], crossed: set[tuple[int, int]]) -> list[_Area]:
-    """The area, or one for each of its columns where its lines keep to the columns though no rule parts them."""
+    """The area, or one for each of its columns if its lines keep to the columns though no rule separates them."""
     filled = {column for row, column in area.places if held.get((row, column))}
     if area.columns == 1 or len(filled) < 2:
         return [area]
@@ -206,28 +206,20 @@ def _is_convincing(areas: Sequence[_Area], held: dict[tuple[int, int], list[Line
     """Whether the rules hold a table's cells, and are not a frame, a chart or a form around running text."""
     lengths = [sum(len(line.text) for place in area.places for line in held.get(place, ())) for area in areas]
     filled = [area for area, length in zip(areas, lengths, strict=True) if length]
-    if len({area.row for area in filled}) < 2 and not _is_split(held):
+    if len({area.row for area in filled}) < 2 and sum(len(lines) > 1 for lines in held.values()) < 2:
         return False
     if len({area.column for area in filled}) < 2 or len(filled) < 0.15 * len(areas):
         return False
-    if any(_has_columns(area, held) for area in filled):
-        return False
+    for area in filled:  # If a cell's lines are in columns of their own, the rules are not the table's.
+        found = rows(line for place in area.places for line in held.get(place, ()))
+        if sum(row.is_tabular for row in found) > _MAX_TABULAR:
+            return False
     longest = max(lengths)
     return longest < _LONG_CELL or longest < _MAX_LONE_SHARE * sum(lengths)
 
 
-def _has_columns(area: _Area, held: dict[tuple[int, int], list[Line]]) -> bool:
-    """Whether the cell's lines stand in columns of their own, so that the rules are not those of the table."""
-    found = rows(line for place in area.places for line in held.get(place, ()))
-    return sum(row.is_tabular for row in found) > _MAX_TABULAR
-
-
-def _is_split(held: dict[tuple[int, int], list[Line]]) -> bool:
-    return sum(len(lines) > 1 for lines in held.values()) > 1
-
-
 def _as_rows(areas: Sequence[_Area], held: dict[tuple[int, int], list[Line]], height: int) -> list[list[Cell]]:
-    """Rows of cells; a ruled row that holds several rows of text in most columns gives as many."""
+    """Rows of cells; a ruled row with several rows of text in most columns becomes as many rows."""
     found: list[list[Cell]] = []
     by_row: defaultdict[int, list[_Area]] = defaultdict(list)
     for area in areas:
@@ -246,7 +238,7 @@ def _as_rows(areas: Sequence[_Area], held: dict[tuple[int, int], list[Line]], he
 
 
 def _records(areas: Sequence[_Area], contents: Sequence[Sequence[Line]]) -> list[list[Cell]] | None:
-    """The rows of text in a row of cells, if most columns have the same number: a table whose rows no rules part."""
+    """The rows of text in a row of cells, if most columns have the same number: no rules separate a table's rows."""
     if any(area.rows > 1 or area.columns > 1 for area in areas):
         return None
     stacks = [rows(cell) for cell in contents]
@@ -270,14 +262,14 @@ def _middle(row: Row) -> float:
 
 
 def _is_wrapped(contents: Sequence[Sequence[Line]]) -> bool:
-    """Whether the cells hold sentences that go on from line to line."""
+    """Whether the cells hold sentences that continue from line to line."""
     pairs = [(a.text, b.text) for cell in contents for a, b in pairwise(cell)]
     wrapped = sum(b[:1].islower() or a.endswith((",", "-", "\u00ad")) for a, b in pairs)
     return wrapped > 0.3 * len(pairs)
 
 
 class _Region(NamedTuple):
-    """Level rules of one width above each other, with the heights at which they stand."""
+    """Horizontal rules of one width above each other, and their heights."""
 
     left: float
     right: float
@@ -285,7 +277,7 @@ class _Region(NamedTuple):
 
 
 def _regions(level: Sequence[Bar], slack: float) -> list[_Region]:
-    """Level rules that begin and end at the same x."""
+    """Horizontal rules that begin and end at the same x."""
     found: list[_Region] = []
     for bar in sorted(level):
         if bar.end - bar.start < 10 * slack:
@@ -300,7 +292,7 @@ def _regions(level: Sequence[Bar], slack: float) -> list[_Region]:
 
 
 def _stripes(fills: Iterable[Box], slack: float) -> list[_Region]:
-    """Coloured bands of one width: every edge of one parts rows."""
+    """Coloured bands of one width: each of their edges separates rows."""
     by_width: defaultdict[tuple[int, int], list[Box]] = defaultdict(list)
     for box in fills:
         if box[2] - box[0] > 30 * slack and 2 * slack < box[3] - box[1] < 40 * slack:
@@ -315,10 +307,10 @@ def _stripes(fills: Iterable[Box], slack: float) -> list[_Region]:
 def _open_table(
     lines: Sequence[Line], region: _Region, upright: Sequence[Bar], slack: float
 ) -> tuple[Table | None, set[int]]:
-    """A table between level rules: its columns are where no word stands."""
+    """A table between horizontal rules: where there is no word is between its columns."""
     box = (region.left - 2 * slack, region.ys[0] - slack, region.right + 2 * slack, region.ys[-1] + slack)
     inside = [line for line in lines if holds(box, line)]
-    # What reaches out of the rules was not written for the table between them.
+    # Lines that reach beyond the rules are not part of a table between them.
     if len(inside) < 4 or any(line.left < box[0] - 2 * slack or line.right > box[2] + 2 * slack for line in inside):
         return None, set()
     found = rows(inside)
@@ -333,7 +325,7 @@ def _open_table(
     if not borders or len(found) < 2:
         return None, set()
     if not any(row.is_tabular for row in found[:2]) and not drawn:
-        return None, set()  # More stands above the columns than a head.
+        return None, set()  # There is more than a head above the columns.
     placed = [tables_aligned.place(row.cells, borders) for row in found]
     if _is_text(placed, len(borders)) or len(tables_aligned.parted(found, 0, len(found), 0)) > 1:
         return None, set()

@@ -1,4 +1,4 @@
-"""Questions about text alone: scripts, bullets, ends of sentences, and how lines are joined."""
+"""Text without its layout: scripts, bullets, ends of sentences, and how lines are joined."""
 
 import re
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ ITEM = re.compile(
     rf"(?P<marker>[{BULLETS}\uf000-\uf0ff]|[*–−-](?=\s)|·(?=\s)(?!.*\s·\s)|[o§](?=\s+[A-Z])"
     r"|\(?\d{1,3}[.)](?=\s)|\(?[a-z][.)](?=\s)|\([ivx]{1,5}\)(?=\s)|[A-Z]\)(?=\s)|[ivx]{2,5}[.)](?=\s))\s*(?=\S)"
 )
-"""A list's bullet or number with text after it."""
+"""A list's bullet or number before text."""
 
 CJK = re.compile(r"[\u2e80-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")
 _LEADER = re.compile(r"(?:\.\s?){5,}|\.{3,}\s*\d+$|…{3,}|(?:·\s?){5,}|_{5,}")
@@ -19,12 +19,12 @@ _RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
 
 def is_bullet(text: str) -> bool:
-    """Whether the text is one bullet and nothing else."""
+    """Whether the text is a single bullet."""
     return len(text) == 1 and (text in BULLETS or text in "*–−-o§" or "\uf000" <= text <= "\uf0ff")
 
 
 def has_leader(text: str) -> bool:
-    """Whether dots lead from a title to its page."""
+    """Whether dots lead from a title to its page number."""
     return bool(_LEADER.search(text))
 
 
@@ -33,13 +33,13 @@ def ends_sentence(text: str) -> bool:
 
 
 def is_right_to_left(text: str) -> bool:
-    """Whether most letters are Hebrew's, Arabic's or a relative's."""
+    """Whether most letters are Hebrew, Arabic or of a related script."""
     letters = sum(map(str.isalpha, text))
     return letters > 0 and len(_RIGHT_TO_LEFT.findall(text)) > 0.5 * letters
 
 
 def join_lines(texts: Iterable[str]) -> str:
-    """Lines of one paragraph as running text: hyphenated words joined, no spaces between CJK characters."""
+    """The lines of a paragraph as running text: hyphenated words joined, no spaces between CJK characters."""
     joined = ""
     for text in filter(None, (folded(text) for text in texts)):
         if not joined:
@@ -51,14 +51,14 @@ def join_lines(texts: Iterable[str]) -> str:
 
 
 def seam(first: str, second: str) -> tuple[bool, bool]:
-    """(whether the hyphen that ends `first` goes away, whether a space comes between) where two lines are joined."""
+    """(whether to drop the hyphen that ends `first`, whether to put a space between) where two lines are joined."""
     if first.endswith(HARD_HYPHEN):
         return False, False
     if first.endswith(NO_HYPHEN):
         return True, False
     hyphenated = first.endswith((SOFT_HYPHEN, "-", "\u2010"))
     if hyphenated and first[-2:-1].isalpha() and second[:1].islower():
-        # `state-of-the-` keeps its hyphen: the words of a compound are not parts of one.
+        # `state-of-the-` keeps its hyphen: it ends a word of the compound, not a syllable.
         return "-" not in first.rsplit(None, 1)[-1][:-1], False
     if hyphenated and not first[-2:-1].isspace() and len(first) > 1:
         return False, False
@@ -70,12 +70,12 @@ def folded(text: str) -> str:
 
 
 def with_hyphens(text: str) -> str:
-    """The text with hyphens that a reader sees."""
+    """The text with visible hyphens for those that end lines."""
     if text.isascii():
         return text
     return text.replace(SOFT_HYPHEN, "-").replace(HARD_HYPHEN, "-").replace(NO_HYPHEN, "-")
 
 
 def clean(text: str) -> str:
-    """The text with single spaces, and with hyphens that a reader sees."""
+    """The text with single spaces and visible hyphens."""
     return with_hyphens(folded(text))
