@@ -179,12 +179,12 @@ WRONG_SETTINGS = [
     ("PENSTOCK_STACK_LINGER_S", "-1", "PENSTOCK_STACK_LINGER_S"),
     ("PENSTOCK_DOCUMENTS__MAX_PAGES", "many", "PENSTOCK_DOCUMENTS__MAX_PAGES"),
     ("PENSTOCK_REDIS_URL", "localhost", "PENSTOCK_REDIS_URL"),
-    ("PENSTOCK_DATABASE_URL", "nonsense", "PENSTOCK_DATABASE_URL is no database URL"),
+    ("PENSTOCK_DATABASE_URL", "nonsense", "PENSTOCK_DATABASE_URL is not a database URL"),
     ("PENSTOCK_PROVIDER", "nobody", "there is no provider 'nobody'"),
     ("PENSTOCK_SCREENSHOTS__EXCLUDED_APPS", "keepass", "PENSTOCK_SCREENSHOTS__EXCLUDED_APPS must be JSON, like"),
     ("PENSTOCK_SCREENSHOTS__VISION_PROVIDER", "eye", "PENSTOCK_PROVIDERS__EYE__BASE_URL"),
-    ("PENSTOCK_REDIS_URL", DEAD_REDIS, "Redis is not usable"),
-    ("PENSTOCK_DATABASE_URL", DEAD_DATABASE, "the database is not usable"),
+    ("PENSTOCK_REDIS_URL", DEAD_REDIS, "Redis cannot be used"),
+    ("PENSTOCK_DATABASE_URL", DEAD_DATABASE, "the database cannot be used"),
     ("PENSTOCK_DATA_DIR", "/dev/null", "PENSTOCK_DATA_DIR names the folder"),
 ]
 

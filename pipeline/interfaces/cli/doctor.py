@@ -1,4 +1,4 @@
-"""What `penstock doctor` looks at."""
+"""The checks of `penstock doctor`."""
 
 import os
 import platform
@@ -12,12 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from redis import RedisError
-from sqlalchemy import text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from pipeline.engine.errors import PenstockError
 from pipeline.engine.presence import Presence
-from pipeline.providers import registry
+from pipeline.flows import FLOWS, flows
+from pipeline.providers import gates, registry
 from pipeline.settings import Settings, config_path
 from pipeline.standalone import redis_server
 from pipeline.standalone.stack import reach_redis
@@ -32,7 +32,7 @@ _REDIS_ADVICE = "start it, or check PENSTOCK_REDIS_URL"
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """A check: its result, what was found, and what to do about it."""
 
     name: str
     result: str
@@ -41,7 +41,7 @@ class Check:
 
 
 def checks(settings: Settings) -> list[Check]:
-    """Everything, in the order in which one would mend it. A check that breaks is a failed check."""
+    """All checks, in the order in which one would fix them. A check that raises has failed."""
     found: list[Check] = []
     looks: dict[str, tuple[Callable[[Settings], Iterator[Check]], str]] = {
         "packages": (_versions, ""),
@@ -50,6 +50,7 @@ def checks(settings: Settings) -> list[Check]:
         "database": (_database, "check PENSTOCK_DATABASE_URL"),
         "redis": (_redis, _REDIS_ADVICE),
         "workers": (_workers, ""),
+        "flows": (_flows, ""),
         "providers": (_providers, ""),
     }
     for name, (look, advice) in looks.items():
@@ -77,13 +78,13 @@ def _versions(_: Settings) -> Iterator[Check]:
 def _settings(settings: Settings) -> Iterator[Check]:
     config = config_path()
     yield Check("settings", OK, f"{config} {'read' if config.is_file() else '(none)'}")
-    known = Settings.model_fields.keys() | {"config"}
+    known = {*Settings.model_fields, *FLOWS, "config"}
     in_file = tomllib.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
     in_environment = [name for name in os.environ if name.startswith("PENSTOCK_")]
     unknown = [f"{name} in {config.name}" for name in in_file if name not in known]
     unknown += [name for name in in_environment if name[9:].partition("__")[0].lower() not in known]
     if unknown:
-        yield Check("settings", WARN, f"unknown: {', '.join(unknown)}", "check how they are spelt; they have no effect")
+        yield Check("settings", WARN, f"unknown: {', '.join(unknown)}", "check the spelling; they have no effect")
     try:
         registry.check(settings, settings.provider)
     except PenstockError as error:
@@ -112,8 +113,6 @@ def _database(settings: Settings) -> Iterator[Check]:
         return
     shown = db.url.render_as_string(hide_password=True)
     try:
-        with db.engine.connect() as connection:
-            connection.execute(text("SELECT 1"))
         at = current(db)
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
@@ -162,11 +161,35 @@ def _workers(settings: Settings) -> Iterator[Check]:
         reach_redis(settings)
         alive = sorted(Presence(context.redis).alive())
     except RedisError:
-        return  # that Redis is not usable was said above
+        return  # the check of Redis has said so
     info = read_info(settings)
     stack = f"; stack by process {info.pid} ({info.mode})" if info else ""
     advice = "" if alive else "start them: `penstock up`, or `penstock worker -Q …`"
     yield Check("workers", OK if alive else WARN, f"{len(alive)} alive{stack}", advice)
+
+
+def _flows(settings: Settings) -> Iterator[Check]:
+    context = Context(settings)
+    try:
+        try:
+            migrated = current(context.db) == HEAD
+        except (ArgumentError, SQLAlchemyError):
+            migrated = False
+        if not migrated:
+            return  # the check of the database has said so
+        for flow in flows():
+            counted = [f"{sum(by.values()):,} {kind.replace('_', ' ')}" for kind, by in flow.figures(context).items()]
+            yield Check(f"flow {flow.name}", OK, ", ".join(counted))
+        for setting in gates.live_settings(context):
+            if setting.error:
+                advice = f"`penstock settings set {setting.key} …`, or unset"
+                yield Check(f"setting {setting.key}", WARN, f"ignored: {setting.error}", advice)
+        if context.online:
+            for name in gates.gated_queues(settings):
+                if reason := gates.closed_because(context, name):
+                    yield Check(f"queue {name}", WARN, f"closed: {reason}", "its work waits; see `penstock queues`")
+    finally:
+        context.db.dispose()
 
 
 def _providers(settings: Settings) -> Iterator[Check]:
@@ -180,7 +203,7 @@ def _providers(settings: Settings) -> Iterator[Check]:
     for name in sorted(settings.providers):
         try:
             found = registry.probe(settings, name)
-            listed = "is not among" not in found  # some services list only a part of what they have
+            listed = "is not among" not in found  # some services list only some of their models
             yield Check(f"provider {name}", OK if listed else WARN, found, "" if listed else "check its model")
         except PenstockError as error:
             yield Check(f"provider {name}", FAIL, str(error), "check its base_url, api_key and model")

@@ -1,63 +1,58 @@
-"""`penstock settings …`: what can be changed while everything runs."""
+"""`penstock settings …`: settings that can be changed while everything is running."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.interfaces.cli.command import Json, ready_context
+
+if TYPE_CHECKING:
+    from pipeline.engine.live import Value
+
 app = typer.Typer(
-    help="Settings that hold at once on every worker, without a restart (others: docs/settings.md).",
+    help="Settings that take effect on every worker without a restart (for the others see docs/settings.md).",
     no_args_is_help=True,
 )
 Key = Annotated[str, typer.Argument(metavar="KEY", help="See `penstock settings list`.")]
 
 
 @app.command("list")
-def list_(as_json: Annotated[bool, typer.Option("--json", help="As JSON on standard output.")] = False) -> None:
+def list_(as_json: Json = False) -> None:
     """List every live setting with its value and what it means."""
-    from dataclasses import asdict
-
-    from pipeline.interfaces.cli.output import Table, err, one_line, print_json
-    from pipeline.interfaces.cli.queues import _context
+    from pipeline.interfaces.cli.output import one_line, print_list
     from pipeline.providers import gates
 
-    found = gates.live_settings(_context())
-    if as_json:
-        print_json([asdict(value) for value in found])
-        return
-    if not found:
-        err.print("No live settings: they belong to providers' queues, and no provider is configured.")
-        return
-    rows = Table("KEY", "VALUE", "", "MEANING?")
-    for value in found:
+    def row(value: "Value") -> list[str]:
         note = f"[red]{one_line(value.error, 200)}[/red]" if value.error else "default" if value.is_default else "set"
-        rows.add(value.key, one_line(str(value.value)), note, value.help)
-    rows.print()
+        return [value.key, one_line(str(value.value)), note, value.help]
+
+    print_list(
+        gates.live_settings(ready_context()), ("KEY", "VALUE", "", "MEANING?"), row, as_json=as_json,
+        none="No live settings: they belong to providers' queues, and no provider is configured.",
+    )  # fmt: skip
 
 
 @app.command()
 def get(key: Key) -> None:
     """Print one setting's value."""
-    from pipeline.interfaces.cli.queues import _context
     from pipeline.providers import gates
 
-    typer.echo(gates.live_setting(_context(), key).value)
+    typer.echo(gates.live_setting(ready_context(), key).value)
 
 
 @app.command("set")
 def set_(key: Key, value: str) -> None:
-    """Change a setting. It is in force on every worker within two seconds."""
+    """Change a setting. It takes effect on every worker within two seconds."""
     from pipeline.interfaces.cli.output import err
-    from pipeline.interfaces.cli.queues import _context
     from pipeline.providers import gates
 
-    err.print(f"{key} = {gates.change_setting(_context(), key, value)}")
+    err.print(f"{key} = {gates.change_setting(ready_context(), key, value)}")
 
 
 @app.command()
 def unset(key: Key) -> None:
     """Return a setting to its default."""
     from pipeline.interfaces.cli.output import err
-    from pipeline.interfaces.cli.queues import _context
     from pipeline.providers import gates
 
-    err.print(f"{key} = {gates.reset_setting(_context(), key)} (default)")
+    err.print(f"{key} = {gates.reset_setting(ready_context(), key)} (default)")

@@ -1,4 +1,4 @@
-"""The commands, and how an error reaches the person at the terminal."""
+"""The commands, and how errors are reported at the terminal."""
 
 import sys
 from typing import Any
@@ -13,7 +13,7 @@ FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
 app = typer.Typer(
     name="penstock",
-    help="Turn piles of documents into Markdown with AI models: nothing lost, nothing paid twice.\n\n"
+    help="Turn piles of documents into Markdown with AI models: nothing lost, nothing paid for twice.\n\n"
     "Start with: [bold]penstock convert report.pdf[/bold]",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -61,7 +61,7 @@ def _fail(sentence: str, code: int) -> None:
 
 
 def _explained(error: Exception) -> str:
-    """A sentence for errors that come from the surroundings; empty for those that are defects."""
+    """A sentence for an error of the environment; empty for a defect."""
     from pydantic import ValidationError
     from redis import RedisError
     from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -74,13 +74,13 @@ def _explained(error: Exception) -> str:
         case UnreadableSettingsError():
             sentence = str(error)
         case ArgumentError():
-            sentence = f"PENSTOCK_DATABASE_URL is no database URL (postgresql://user:password@host/name): {error}"
+            sentence = f"PENSTOCK_DATABASE_URL is not a database URL (postgresql://user:password@host/name): {error}"
         case DBAPIError():
-            sentence = f"the database is not usable: {str(error.orig).strip().splitlines()[0]}. Try `penstock doctor`."
+            sentence = f"the database cannot be used: {str(error.orig).strip().splitlines()[0]}. Try `penstock doctor`."
         case RedisError():
-            sentence = f"Redis is not usable: {str(error).rstrip('.')}. Try `penstock doctor`."
+            sentence = f"Redis cannot be used: {str(error).rstrip('.')}. Try `penstock doctor`."
         case OSError(filename=str(path), strerror=reason):
-            sentence = f"{path}: {reason}. PENSTOCK_DATA_DIR names the folder that holds Penstock's data."
+            sentence = f"{path}: {reason}. PENSTOCK_DATA_DIR names the folder for Penstock's data."
         case _:
             sentence = ""
     return sentence
@@ -89,5 +89,5 @@ def _explained(error: Exception) -> str:
 def _setting(problem: Any) -> str:
     path = [str(part) for part in problem["loc"]]
     message = str(problem["msg"].removeprefix("Value error, "))
-    # What several settings say together has no place of its own.
+    # An error about several settings together has no single location.
     return f"{'.'.join(path)} (PENSTOCK_{'__'.join(path).upper()}): {message}" if path else message

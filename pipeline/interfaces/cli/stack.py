@@ -1,22 +1,23 @@
-"""Running Penstock: `up`, `status`, `doctor`, `migrate`, and Celery's own programs."""
+"""Run Penstock: `up`, `status`, `doctor`, `migrate`, and Celery's own programs."""
 
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from pipeline.settings import Settings
+from pipeline.interfaces.cli.command import Json, ready_context
 
-Json = Annotated[bool, typer.Option("--json", help="As JSON on standard output.")]
+if TYPE_CHECKING:
+    from pipeline.engine.metrics import Throughput
+    from pipeline.storage.context import Context
 
 
 def up() -> None:
     """Run the whole stack in the foreground: Redis (unless PENSTOCK_REDIS_URL names one), workers and beat.
 
-    Children that die are started again. Ctrl-C ends it in order: what runs is finished or given back.
+    Processes that die are started again. Ctrl-C ends it in order: running work is finished or given back.
     """
     from rich.markup import escape
 
@@ -44,100 +45,99 @@ def up() -> None:
             err.print(f"Penstock is up. Data: {escape(str(settings.data_dir))}. Ctrl-C ends it.", soft_wrap=True)
 
         def ending() -> None:
-            err.print("Stopping: pages under way are finished or given back. Ctrl-C again: at once.", soft_wrap=True)
+            err.print("Stopping: running work is finished or given back. Ctrl-C again: at once.", soft_wrap=True)
 
         Supervisor(settings, "up", output=None).run(unused=lambda: False, ready=ready, ending=ending)
     err.print("Penstock has stopped.")
 
 
 def status(as_json: Json = False) -> None:
-    """Show what there is and how it goes: documents by state, pages a minute, failures, queues, workers."""
-    from pipeline.interfaces.cli.output import print_json
-    from pipeline.settings import get_settings
-    from pipeline.standalone.stack import migrate_embedded
-    from pipeline.storage.context import get_context
-
-    settings = get_settings()
-    migrate_embedded(settings)
-    facts = _facts(settings)
-    if as_json:
-        print_json(facts)
-    else:
-        _show(facts, online=get_context().online)
-
-
-def _facts(settings: "Settings") -> dict[str, Any]:
+    """Show every flow's work by state, pages a minute, failures, queues and workers."""
     from dataclasses import asdict
 
+    from pipeline.flows import flows
+    from pipeline.interfaces.cli.output import print_json
+    from tasks.documents import figures
+
+    context = ready_context()
+    kinds: dict[str, dict[str, int]] = {}
+    for flow in flows():
+        kinds |= flow.figures(context)
+    hour = figures().last_hour
+    queues, workers = _queues_and_workers(context)
+    if as_json:
+        print_json(
+            {
+                **kinds,
+                "last_hour": asdict(hour) | {"failure_rate": round(hour.failure_rate, 4)},
+                "queues": queues,
+                "workers": workers,
+                "data_dir": context.settings.data_dir,
+            }
+        )
+    else:
+        _show_status(kinds, hour, queues, workers, context)
+
+
+def _queues_and_workers(context: "Context") -> tuple[dict[str, int] | None, list[str]]:
+    """(Messages that wait in each queue, the living workers); the queues are None if Redis cannot be asked."""
     from redis import RedisError
 
     from celeryconfig import task_queues
     from pipeline.engine.metrics import queue_depths
     from pipeline.engine.presence import Presence
     from pipeline.standalone.stack import reach_redis
-    from pipeline.storage.context import get_context
-    from tasks.documents import figures
 
-    context = get_context()
-    found = figures()
-    queues: dict[str, int] | None = None
-    workers: list[str] = []
-    if context.online:
-        try:
-            reach_redis(settings)
-            queues = queue_depths(context.redis, [queue.name for queue in task_queues])
-            workers = sorted(Presence(context.redis).alive())
-        except RedisError:
-            queues = None
-    return {
-        "documents": found.documents,
-        "pages": found.pages,
-        "last_hour": asdict(found.last_hour) | {"failure_rate": round(found.last_hour.failure_rate, 4)},
-        "queues": queues,
-        "workers": workers,
-        "data_dir": str(settings.data_dir),
-    }
+    if not context.online:
+        return None, []
+    try:
+        reach_redis(context.settings)
+        depths = queue_depths(context.redis, [queue.name for queue in task_queues])
+        return depths, sorted(Presence(context.redis).alive())
+    except RedisError:
+        return None, []
 
 
-def _show(facts: dict[str, Any], *, online: bool) -> None:
-    from rich.markup import escape
+def _show_status(
+    kinds: dict[str, dict[str, int]], hour: "Throughput", queues: dict[str, int] | None, workers: list[str],
+    context: "Context",
+) -> None:  # fmt: skip
+    from pipeline.interfaces.cli.output import one_line, print_pairs, state
 
-    from pipeline.interfaces.cli.output import print_pairs, state
-
-    hour, queues = facts["last_hour"], facts["queues"]
-    waiting = "  ".join(f"{name} {n}" for name, n in (queues or {}).items())
+    counted = [
+        (kind.replace("_", " "), "  ".join(f"{state(name)} {number:,}" for name, number in by_state.items()) or "none")
+        for kind, by_state in kinds.items()
+    ]
+    throughput = (
+        f"{hour.finished:,} attempts, {hour.per_minute:,} pages/min, {hour.mean_ms:,.0f} ms a page, "
+        f"{hour.failure_rate:.1%} failed"
+    )
+    waiting = "  ".join(f"{name} {number:,}" for name, number in (queues or {}).items())
+    away = "Redis is not reachable" if context.online and queues is None else "not running"
     idle = "none; `penstock up` starts them, `penstock convert` for as long as it needs them"
     print_pairs(
         [
-            ("documents", "  ".join(f"{state(name)} {n:,}" for name, n in facts["documents"].items()) or "none"),
-            ("pages", "  ".join(f"{name} {n:,}" for name, n in facts["pages"].items()) or "none"),
-            ("last hour", _throughput(hour) if hour["finished"] else "no attempts"),
-            ("queues", "Redis is not reachable" if online and queues is None else waiting or "not running"),
-            ("workers", "\n".join(facts["workers"]) or idle),
-            ("data", escape(facts["data_dir"])),
+            *counted,
+            ("last hour", throughput if hour.finished else "no attempts"),
+            ("queues", waiting or away),
+            ("workers", "\n".join(map(one_line, workers)) or idle),
+            ("data", one_line(str(context.settings.data_dir))),
         ]
     )
 
 
-def _throughput(hour: dict[str, Any]) -> str:
-    return (
-        f"{hour['finished']:,} attempts, {hour['per_minute']:,} pages/min, {hour['mean_ms']:,.0f} ms a page, "
-        f"{hour['failure_rate']:.1%} failed"
-    )
-
-
 def doctor(as_json: Json = False) -> None:
-    """Check database, Redis, providers and versions, and say how to mend what is wrong. Exit code 1 if anything is."""
+    """Check versions, settings, database, Redis, flows and providers; say how to fix what is wrong (exit code 1)."""
+    from rich.markup import escape
+
     from pipeline.interfaces.cli.doctor import FAIL, checks
     from pipeline.interfaces.cli.output import out, print_json
     from pipeline.settings import get_settings
 
     found = checks(get_settings())
     if as_json:
-        print_json([check.__dict__ for check in found])
+        print_json(found)
     else:
-        from rich.markup import escape
-
         marks = {"ok": "[green]ok  [/green]", "warn": "[yellow]warn[/yellow]", "fail": "[red]FAIL[/red]"}
         width = max(len(check.name) for check in found)
         for check in found:
@@ -217,10 +217,10 @@ def _celery(program: str, arguments: list[str]) -> None:
     if "--help" not in arguments:
         if not get_context().online:
             raise UserError(
-                "no Redis runs here: `penstock up` starts one, with workers and beat; PENSTOCK_REDIS_URL names another",
+                "no Redis is running here: `penstock up` starts one; PENSTOCK_REDIS_URL names another",
                 code="offline",
             )
         if program != "flower":
             migrate_embedded(get_settings())
-    # In our place: signals and exit codes are Celery's own.
+    # Replace this process: signals and exit codes are then Celery's own.
     os.execv(sys.executable, [sys.executable, "-m", "celery", "-A", "tasks", program, *arguments])  # noqa: S606
