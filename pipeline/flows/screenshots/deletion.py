@@ -79,7 +79,11 @@ def _forget(session: Session, ids: Sequence[int]) -> tuple[Forgotten, list[str]]
     # Calls of a merge were told of both nodes.
     told = and_(AiCall.flow == batch.FLOW, AiCall.unit.in_([merge.trace_unit(node_id) for node_id in concerned]))
     session.execute(update(AiCall).where(told).values(**_UNSAID))
-    _remove_nodes(session, sorted(doomed))
+    # First, the frames that doomed nodes hold of others go back to those.
+    back = update(LINKS).where(LINKS.c.node_id.in_(doomed), LINKS.c.origin_id.not_in(doomed))
+    session.execute(back.values(node_id=LINKS.c.origin_id))
+    nodes.unindex(session, sorted(doomed))
+    session.execute(delete(NODES).where(NODES.c.id.in_(doomed)))
     restored = sorted(concerned - doomed)
     said = select(NODES.c.own).where(NODES.c.id.in_(restored))
     nodes.keep_entities(session, [nodes.load(own).entities for own in session.execute(said).scalars()], now)
@@ -106,14 +110,6 @@ def _concerned(session: Session, doomed: set[int]) -> set[int]:
         near = {*session.execute(down).scalars(), *session.execute(up).scalars()}
         fresh = {node_id for node_id in near if node_id is not None} - found
     return found
-
-
-def _remove_nodes(session: Session, ids: Sequence[int]) -> None:
-    # First, the frames that they hold of others go back to those.
-    back = update(LINKS).where(LINKS.c.node_id.in_(ids), LINKS.c.origin_id.not_in(ids))
-    session.execute(back.values(node_id=LINKS.c.origin_id))
-    nodes.unindex(session, ids)
-    session.execute(delete(NODES).where(NODES.c.id.in_(ids)))
 
 
 def _restore(session: Session, node_id: int, now: datetime) -> None:
