@@ -126,7 +126,7 @@ def _lost_batches(
 
 
 def _next_batches(session: Session, run: Any, routes: Routes, width: int, now: datetime) -> list[BatchLaunch]:
-    """Pending batches for the free lanes: those that something was paid for come first."""
+    """Pending batches, as many as may begin now: those that something was paid for come first."""
     busy = runs.count_open(session, run.id, BatchStatus.QUEUED, BatchStatus.PROCESSING)
     if busy >= width:
         return []
