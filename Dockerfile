@@ -8,7 +8,7 @@ WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE celeryconfig.py ./
 COPY pipeline pipeline
 COPY tasks tasks
-# Wheels only: nothing here needs a compiler, and OCR uses the build of OpenCV that needs no system libraries.
+# Wheels only: nothing needs a compiler, and this build of OpenCV needs no system libraries.
 RUN --mount=type=cache,target=/var/cache/pip \
     /opt/penstock/bin/pip install --only-binary :all: --no-binary penstock -c constraints.txt .
 

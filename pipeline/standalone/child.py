@@ -1,4 +1,4 @@
-"""Entry of a supervised Celery process: `python -m pipeline.standalone.child worker …`. Ends with its supervisor."""
+"""Entry point of a supervised Celery process: `python -m pipeline.standalone.child worker …`."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import threading
 
 
 def end_with_supervisor() -> None:
-    """Ask ourselves to stop when the supervisor is gone: its end of our standard input closes, however it dies."""
+    """Send ourselves SIGTERM when the supervisor dies, however it does: that closes its end of our standard input."""
 
     def watch() -> None:
         while os.read(0, 4096):

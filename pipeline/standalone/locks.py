@@ -1,4 +1,4 @@
-"""File locks that the kernel gives back when a process dies: who supervises a data folder, and who uses its stack."""
+"""File locks, which the kernel releases when a process dies: who supervises a data folder, and who uses its stack."""
 
 import fcntl
 import os
@@ -9,11 +9,11 @@ from pipeline.settings import Settings
 
 
 class FileLock:
-    """A lock on a file. Held until `release` or until the process ends, however it ends."""
+    """A lock on a file, held until `release` or the end of the process."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Not inherited by child processes: they would keep the lock after us.
+        # Child processes must not inherit it: they would keep the lock when we are gone.
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def acquire(self, *, shared: bool = False, wait: bool = False) -> bool:
@@ -46,7 +46,7 @@ def supervisor_lock(settings: Settings) -> FileLock:
 
 
 def users_lock(settings: Settings) -> FileLock:
-    """Held shared by each command that uses the stack, and exclusively by a supervisor that ends for want of them."""
+    """Held shared by each command that uses the stack, and exclusively by a supervisor that ends because none does."""
     return FileLock(settings.data_dir / "users.lock")
 
 

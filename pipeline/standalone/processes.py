@@ -1,4 +1,4 @@
-"""The supervisor's children: what runs, started again when it dies, ended in an orderly way."""
+"""The supervisor's children: started again when they die, ended in order."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from pipeline.standalone.roles import ROLES, arguments
 log = structlog.get_logger(__name__)
 LONGEST_BACKOFF_S = 30.0
 STEADY_AFTER_S = 20.0
-"""A child that ran this long is started again at once when it dies."""
+"""A child that ran at least this long is restarted at once when it dies."""
 
 
 @dataclass
@@ -35,14 +35,14 @@ class Child:
     not_before: float = field(default=0.0)
 
     def start(self, now: float) -> None:
-        # A session of its own: Ctrl-C in the terminal reaches the supervisor only, which ends its children in order.
+        # In its own session, so that Ctrl-C reaches only the supervisor, which ends its children in order.
         self.process = subprocess.Popen(  # noqa: S603  # a fixed program with fixed arguments
             list(self.command()), stdin=subprocess.PIPE, stdout=self.output, stderr=self.output, start_new_session=True
         )
         self.started_at = now
 
     def tend(self, now: float) -> None:
-        """Start the child if it is down; more and more slowly if it keeps dying young."""
+        """Start the child if it is down, after longer and longer waits if it keeps dying young."""
         if self.process is not None:
             code = self.process.poll()
             if code is None:
@@ -61,7 +61,7 @@ class Child:
             self.process.send_signal(number)
 
     def kill_session(self) -> None:
-        """Kill what a dead child left behind, such as the processes of its pool."""
+        """Kill what a dead child left running, such as the processes of its pool."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -91,9 +91,9 @@ def _celery(command: Sequence[str]) -> list[str]:
 
 
 def end(children: Sequence[Child], grace_s: float, in_a_hurry: Callable[[], bool] = lambda: False) -> None:
-    """End children: ask (they finish what runs), then insist (they give it back), then kill.
+    """End children: SIGTERM (they finish their work), then SIGQUIT (they give it back), then SIGKILL.
 
-    `in_a_hurry`: whether to cut the first wait short.
+    `in_a_hurry` says when to cut the first wait short.
     """
     for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGQUIT, 3.0), (signal.SIGKILL, 5.0)):
         for child in children:
@@ -111,5 +111,5 @@ def end(children: Sequence[Child], grace_s: float, in_a_hurry: Callable[[], bool
 
 
 def log_file(settings: Settings) -> Path:
-    """Where the children's output goes when they have no terminal."""
+    """Where children without a terminal write their output."""
     return settings.data_dir / "penstock.log"

@@ -16,7 +16,7 @@ from pipeline.standalone.processes import log_file
 
 
 def find_server() -> str:
-    """The program to start. Raises `UserError` where there is none."""
+    """The program to start. Raises `UserError` if there is none."""
     for name in ("redis-server", "valkey-server"):
         found = shutil.which(name)
         if found:
@@ -43,13 +43,13 @@ def command(settings: Settings) -> list[str]:
         find_server(), "--port", "0", "--unixsocket", str(settings.redis_socket), "--unixsocketperm", "700",
         "--dir", str(folder), "--appendonly", "yes", "--appendfsync", "everysec", "--save", "",
         "--maxmemory-policy", "noeviction", "--daemonize", "no", "--loglevel", "warning",
-        "--logfile", str(log_file(settings)),  # its lines tell a person at a terminal nothing
+        "--logfile", str(log_file(settings)),  # its lines mean nothing to a person at a terminal
         "--aof-use-rdb-preamble", "yes", "--aof-load-truncated", "yes",
     ]  # fmt: skip
 
 
 def _private_folder(folder: Path) -> None:
-    """Make a folder that a stranger could have made before us, for its name can be guessed."""
+    """Create a folder with a guessable name; refuse one that another user has created or may write to."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.stat()
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:

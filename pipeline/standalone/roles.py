@@ -28,7 +28,7 @@ def arguments(settings: Settings, role: str) -> list[str]:
                     code="idle",
                 )
             return _worker(role, queues, "threads", settings.ai_concurrency)
-    raise UserError(f"there is no role {role}; there are: {', '.join(ROLES)}", code="usage")
+    raise UserError(f"there is no role {role}: choose from {', '.join(ROLES)}", code="usage")
 
 
 def _worker(role: str, queues: str, pool: str, concurrency: int) -> list[str]:

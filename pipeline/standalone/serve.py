@@ -1,4 +1,4 @@
-"""Entry of a supervisor on demand: `python -m pipeline.standalone.serve`. Ends when no command uses the stack."""
+"""Entry point of a supervisor on demand: `python -m pipeline.standalone.serve`. Ends when no command uses the stack."""
 
 import sys
 
@@ -12,7 +12,7 @@ from pipeline.standalone.supervisor import Idleness, Supervisor
 
 
 def main() -> int:
-    """Serve the data folder, unless someone does already."""
+    """Supervise the data folder's stack, unless another process does."""
     settings = get_settings()
     configure(settings.log_level, as_json=settings.log_json)
     with supervisor_lock(settings) as lock:

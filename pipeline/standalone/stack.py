@@ -1,4 +1,4 @@
-"""Using the stack of a data folder from a command: started when there is none, shared when there is."""
+"""How a command uses the stack of a data folder: it shares a running one, or starts one."""
 
 import shutil
 import subprocess
@@ -36,11 +36,11 @@ class Stack:
         self._log_start = 0
 
     def ensure(self) -> None:
-        """See to it that the stack is up. Raises `UserError`, with the end of the log, if it cannot be started."""
+        """Make sure that the stack is up. Raises `UserError`, with the end of the log, if it cannot be started."""
         if not self._settings.embedded_redis:
             return
         if self._server is not None and self._server.poll() is not None:
-            self._server = None  # it served and was killed: that is no reason not to start another one
+            self._server = None  # it was killed while it served: start another one
         deadline = time.monotonic() + START_S
         while not self._is_ready():
             if not is_supervised(self._settings):
@@ -51,11 +51,11 @@ class Stack:
             time.sleep(0.02)
 
     def trouble(self) -> str:
-        """What keeps work from going on, as a sentence for the user; empty if nothing is known."""
+        """What stops work, as a sentence for the user; empty if nothing is known to."""
         if shutil.disk_usage(self._settings.data_dir).free < FULL_DISK_BYTES:
             return f"The disk that holds {self._settings.data_dir} is full: free some space."
         if self._settings.embedded_redis:
-            return ""  # its workers are the supervisor's business
+            return ""  # the supervisor takes care of its workers
         try:
             alive = Presence(get_context().redis).alive()
         except RedisError:
@@ -87,7 +87,7 @@ class Stack:
 
 @contextmanager
 def using_stack(settings: Settings) -> Iterator[Stack]:
-    """Hold on to the stack: it stays up as long as somebody does. With a Redis of the user's, nothing is started."""
+    """Keep the stack up for as long as the context lasts. With the user's own Redis, nothing is started."""
     stack = Stack(settings)
     if not settings.embedded_redis:
         migrate_embedded(settings)
@@ -103,21 +103,19 @@ def using_stack(settings: Settings) -> Iterator[Stack]:
 
 
 def migrate_embedded(settings: Settings) -> None:
-    """Bring an embedded database up to date; say what to do about another one that is not."""
+    """Migrate an embedded database. Raises `UserError` if another one needs `penstock migrate`."""
     db = Context(settings).db
     try:
         if settings.embedded_database:
             migrate(db)
         elif current(db) != HEAD:
-            raise UserError(
-                "the database's schema is not the one of this version: run `penstock migrate`", code="schema"
-            )
+            raise UserError("the database's schema does not match this version: run `penstock migrate`", code="schema")
     finally:
         db.dispose()
 
 
 def reach_redis(settings: Settings) -> None:
-    """Raise `RedisError` at once where clients that ride over a restart would try for seconds."""
+    """Raise `RedisError` at once if Redis is away; ordinary clients would retry for seconds."""
     client = Redis.from_url(settings.effective_redis_url, socket_connect_timeout=5, retry=Retry(NoBackoff(), 0))
     try:
         client.ping()
@@ -126,7 +124,7 @@ def reach_redis(settings: Settings) -> None:
 
 
 def _reach_database(settings: Settings) -> None:
-    """Raise `DBAPIError` here, where it reaches the user, rather than in the supervisor's log."""
+    """Raise `DBAPIError` here, where the user sees it, rather than in the supervisor's log."""
     db = Context(settings).db
     try:
         current(db)
@@ -135,7 +133,7 @@ def _reach_database(settings: Settings) -> None:
 
 
 def _tail(path: Path, start: int) -> str:
-    """The end of what was written to the log since it had `start` bytes."""
+    """The end of what was written to the log after its first `start` bytes."""
     try:
         return path.read_bytes()[start:][-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""The supervisor of a data folder: brings up the stack, keeps it up, takes it down."""
+"""The supervisor of a data folder: starts the stack, keeps it up, ends it."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from pipeline.storage.schema import migrate
 log = structlog.get_logger(__name__)
 REDIS_START_S = 30.0
 GRACE_S = 10.0
-"""How long workers may finish what they are at when the stack is taken down."""
+"""How long workers may take to finish their work when the stack ends."""
 _TICK_S = 0.1
 
 
@@ -41,7 +41,7 @@ def info_path(settings: Settings) -> Path:
 
 
 def read_info(settings: Settings) -> StackInfo | None:
-    """What the running supervisor says of itself; None before it is ready."""
+    """The running supervisor; None if there is none, or it is not ready yet."""
     try:
         return StackInfo(**json.loads(info_path(settings).read_text()))
     except (OSError, ValueError, TypeError):
@@ -66,9 +66,9 @@ class Supervisor:
         ready: Callable[[], None] = lambda: None,
         ending: Callable[[], None] = lambda: None,
     ) -> None:
-        """Keep the stack up until a signal comes or `unused` says so. Returns when everything has ended.
+        """Keep the stack up until a signal comes or `unused` returns true. Returns when everything has ended.
 
-        `ready` is called when it is up, `ending` when it begins to end. A second signal makes it end at once.
+        `ready` is called when the stack is up, `ending` when it begins to end. A second signal ends it at once.
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
@@ -105,14 +105,14 @@ class Supervisor:
         info_path(self._settings).write_text(json.dumps({"pid": os.getpid(), "mode": self._mode}))
 
     def _tend_redis(self, now: float) -> None:
-        # One that an earlier supervisor left when it was killed is taken over: it holds this folder's data.
+        # A Redis that a killed supervisor left running is taken over: it holds this folder's data.
         if self._redis is not None and (self._redis.process is not None or not redis_server.is_up(self._settings)):
             self._redis.tend(now)
 
     def _end(self) -> None:
         end(self._children, GRACE_S, in_a_hurry=lambda: self._signals > 1)
         with suppress(Exception):
-            # Nobody is left who could hold a claim; what had to be killed gives back here.
+            # No worker is left to hold a claim: release those of workers that had to be killed.
             context = Context(self._settings)
             if self._settings.embedded_database:
                 for flow in flows():

@@ -53,7 +53,7 @@ def list_(
     ready()
     if status and status.upper() not in DocumentStatus.__members__:
         known = ", ".join(DocumentStatus.__members__)
-        raise UserError(f"there is no state '{status}'; there are {known}", code="usage")
+        raise UserError(f"there is no state '{status}'; choose from {known}", code="usage")
 
     def row(document: "Document") -> list[str]:
         pages = f"{document.completed_count}/{document.pages}" if document.pages else ""

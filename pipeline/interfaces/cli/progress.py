@@ -35,7 +35,7 @@ class Bar:
     figures: str
     state: str = ""
     busy: bool = False
-    """Units are under way: no need to ask what holds the work up."""
+    """Units are in progress: no need to ask what holds the work up."""
 
 
 class Progress:

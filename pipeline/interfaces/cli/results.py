@@ -56,7 +56,7 @@ def plan(inputs: Sequence[Path], output: str, suffix: str = ".md") -> list[Targe
         _check_writable(folder.parent)
         return [Target(sources[0][0], folder)]
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file, but this output needs a folder", code="usage")
+        raise UserError(f"{folder} is a file, but these results need a folder", code="usage")
     _check_writable(folder)
     return _distinct(folder, sources, suffix)
 
