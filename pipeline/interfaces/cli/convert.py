@@ -230,11 +230,10 @@ def _bar(job: Job, document: "Document") -> "Bar":
 
 def _closed_gates(providers: Iterable[str]) -> list[str]:
     """Why pages of these providers wait, as sentences for the user."""
-    from pipeline.flows.documents.plan import queue_of
-    from pipeline.providers.gates import closed_because
+    from pipeline.providers.gates import closed_because, queue_name
     from pipeline.storage.context import get_context
 
-    reasons = (closed_because(get_context(), queue_of(provider)) for provider in sorted(providers))
+    reasons = (closed_because(get_context(), queue_name("vision", provider)) for provider in sorted(providers))
     return [f"{reason}: its pages wait and continue by themselves (`penstock queues`)." for reason in reasons if reason]
 
 
