@@ -1,7 +1,7 @@
-"""What went wrong with a call to a provider, as a `UnitError` that a decision can be made from.
+"""Failed calls to a provider as `UnitError`s, which say what to do next.
 
-What the reply says in structured form (error codes, Google's details, headers) decides before any words do: "quota
-exceeded" also stands in the 429 of a limit per minute, which passes by itself.
+The structured parts of a reply (error codes, Google's details, headers) decide before its words: "quota exceeded" is
+also in the 429 of a limit per minute, which passes by itself.
 """
 
 import json
@@ -19,10 +19,10 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.traces import plain
 
 MAX_MESSAGE = 500
-"""Characters of an error's message; longer ones are cut."""
+"""Longer messages are cut to this many characters."""
 
 MAX_WAIT_S = 7 * 24 * 3600.0
-"""The longest wait that is believed; no provider's window is longer."""
+"""The longest wait to believe; no provider's window is longer."""
 
 _ACCOUNT_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance"}
 _REFUSED_CODES = {"content_filter", "content_policy_violation", "responsibleaipolicyviolation"}
@@ -71,7 +71,7 @@ _DATA_LIKE = re.compile(r"data:[\w.+-]+/[\w.+-]+;base64,[A-Za-z0-9+/=]*|[A-Za-z0
 
 @dataclass(frozen=True)
 class ErrorFacts:
-    """What the body of an error says. `codes`: error codes, types and reasons, in lower case."""
+    """What an error's body says. `codes`: error codes, types and reasons, in lower case."""
 
     message: str = ""
     codes: frozenset[str] = frozenset()
@@ -82,7 +82,7 @@ class ErrorFacts:
 
 @dataclass(frozen=True)
 class Target:
-    """What a message has to know about the call that failed. `timeout_s`: the limit it had."""
+    """What an error's message says about the failed call. `timeout_s`: its time limit."""
 
     provider: str
     model: str
@@ -91,20 +91,20 @@ class Target:
 
     @property
     def env(self) -> str:
-        """How the names of this provider's environment variables begin."""
+        """The prefix of this provider's environment variables."""
         return f"PENSTOCK_PROVIDERS__{self.provider.upper()}__"
 
 
 def unit_error(
     target: Target, message: str, *, kind: ErrorKind, code: str, retry_after_s: float | None = None
 ) -> UnitError:
-    """An error of `target`; its message holds no key and no image, and at most `MAX_MESSAGE` characters."""
+    """An error of `target`. Its message has at most `MAX_MESSAGE` characters, and neither a key nor an image."""
     text = clean(f"provider '{target.provider}' {message}", target.secret)
     return UnitError(text, kind=kind, code=code, retry_after_s=retry_after_s)
 
 
 def from_exception(error: Exception, target: Target, now: datetime) -> UnitError:
-    """What the SDK raised, or the `TimeoutError` of a call that reached its limit. `now`: with a time zone."""
+    """The error for what the SDK raised, or for the `TimeoutError` of a call at its limit. `now`: with a time zone."""
     if isinstance(error, TimeoutError | openai.APITimeoutError):
         message = f"did not finish within {target.timeout_s:g} s (raise {target.env}TIMEOUT_S if it needs longer)"
         return unit_error(target, message, kind=ErrorKind.TRANSIENT, code="timeout")
@@ -117,14 +117,14 @@ def from_exception(error: Exception, target: Target, now: datetime) -> UnitError
 
 
 def from_reply(status: int, headers: Mapping[str, str], body: bytes, target: Target, now: datetime) -> UnitError:
-    """A reply with an error status. Header names must compare without regard to case, or be in lower case."""
+    """The error for a reply with an error status. Header names must ignore case, or be in lower case."""
     facts = read_error(body)
     kind, code = classify(status, facts)
     wait_s = None
     if kind is not ErrorKind.PERMANENT:
         wait_s = retry_after_s(headers, facts, now, limited=code in {"rate_limited", "quota_day"})
     message = _WORDS[code].format(status=status, env=target.env, model=target.model)
-    # What is said of a key may hold parts of it.
+    # A message about a key may contain parts of it.
     said = clean(facts.message, target.secret)[:300] if code != "auth" else ""
     detail = f": {said}" if said else ""
     if setting := _SETTING_OF.get(facts.param):
@@ -133,7 +133,7 @@ def from_reply(status: int, headers: Mapping[str, str], body: bytes, target: Tar
 
 
 def classify(status: int, facts: ErrorFacts) -> tuple[ErrorKind, str]:
-    """What kind of error a reply is, and its stable word."""
+    """(kind, stable code) of an error reply."""
     if status >= 500:
         return ErrorKind.TRANSIENT, "server_error"
     if facts.codes & _ACCOUNT_CODES:
@@ -141,7 +141,8 @@ def classify(status: int, facts: ErrorFacts) -> tuple[ErrorKind, str]:
     if status == 429 or (status == 403 and facts.quota_ids):
         return _limit(facts)
     if status == 400:
-        return ErrorKind.PERMANENT, _bad_request(facts)
+        known = ((_KEY_CODES, "auth"), (_REFUSED_CODES, "refused"), (_LENGTH_CODES, "too_large"))
+        return ErrorKind.PERMANENT, next((word for codes, word in known if facts.codes & codes), "bad_request")
     if status < 400:
         return ErrorKind.PERMANENT, "redirect"
     return _BY_STATUS.get(status, (ErrorKind.PERMANENT, "bad_request"))
@@ -155,15 +156,8 @@ def _limit(facts: ErrorFacts) -> tuple[ErrorKind, str]:
     return (ErrorKind.QUOTA, "quota_day") if daily else (ErrorKind.RATE_LIMITED, "rate_limited")
 
 
-def _bad_request(facts: ErrorFacts) -> str:
-    for codes, word in ((_KEY_CODES, "auth"), (_REFUSED_CODES, "refused"), (_LENGTH_CODES, "too_large")):
-        if facts.codes & codes:
-            return word
-    return "bad_request"
-
-
 def clean(text: str, secret: SecretStr) -> str:
-    """`text` on one line without the key, anything that looks like a key, or encoded data, cut to `MAX_MESSAGE`."""
+    """`text` on one line, cut to `MAX_MESSAGE`, without the key, encoded data, or anything that looks like a key."""
     key = secret.get_secret_value().strip()
     if key:
         text = text.replace(key, "***")
@@ -173,7 +167,7 @@ def clean(text: str, secret: SecretStr) -> str:
 
 
 def read_error(body: bytes) -> ErrorFacts:
-    """The facts in an error's body: OpenAI's, Google's, and the plain forms other servers use; none are required."""
+    """The facts in an error's body in the forms of OpenAI, Google and other servers; each of them may be missing."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
@@ -205,12 +199,16 @@ def _quota_ids(details: list[dict[str, object]]) -> Iterator[str]:
 
 
 def retry_after_s(headers: Mapping[str, str], facts: ErrorFacts, now: datetime, *, limited: bool) -> float | None:
-    """Seconds the server asks to wait, at most `MAX_WAIT_S`; None where it does not say.
+    """Seconds that the server asks to wait, at most `MAX_WAIT_S`; None if it does not say.
 
-    `limited`: the call met a limit. Only then do the reset times count, which come with every reply.
+    `limited`: the call hit a limit. Only then do the reset times count, which come with every reply.
     """
     daily = any("perday" in quota_id.casefold() for quota_id in facts.quota_ids)
-    waits = [_milliseconds(headers.get("retry-after-ms")), _seconds_or_date(headers.get("retry-after"), now)]
+    milliseconds = _number(headers.get("retry-after-ms"))
+    waits = [
+        None if milliseconds is None else milliseconds / 1000,
+        _seconds_or_date(headers.get("retry-after"), now),
+    ]
     if not daily:
         # Google names seconds even where the day's allowance is gone.
         waits.append(facts.retry_delay_s)
@@ -241,11 +239,6 @@ def _number(value: str | None) -> float | None:
         return None
 
 
-def _milliseconds(value: str | None) -> float | None:
-    number = _number(value)
-    return None if number is None else number / 1000
-
-
 def _seconds_or_date(value: str | None, now: datetime) -> float | None:
     if not value:
         return None
@@ -259,7 +252,7 @@ def _seconds_or_date(value: str | None, now: datetime) -> float | None:
 
 
 def _reset_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """When every allowance that is used up is there again; where none says so, when all are."""
+    """Seconds until all used-up allowances are reset; if none is said to be used up, until all are."""
     resets = {
         name.lower().removeprefix("x-ratelimit-reset"): _reset(value, now)
         for name, value in headers.items()

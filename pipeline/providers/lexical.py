@@ -1,4 +1,4 @@
-"""Vectors without any service: which words and letter groups a text has, hashed. It knows no meaning, and says so."""
+"""Vectors without any service: hashes of a text's words and letter groups. They do not know what it means."""
 
 import re
 import zlib
@@ -14,11 +14,11 @@ DIMS = 1024
 _WORD = re.compile(r"\w+")
 _GRAM = 3
 _GRAM_WEIGHT = 0.4
-"""Of letter groups against whole words: they catch endings and languages without spaces, but are shared by chance."""
+"""Of letter groups, against whole words: they match endings and languages without spaces, but also by chance."""
 
 
 class LexicalEmbeddings:
-    """An `Embeddings` made of words and letter groups: signed feature hashing, of length 1. The same everywhere."""
+    """`Embeddings` of words and letter groups by signed feature hashing, of length 1, the same on any machine."""
 
     name = "local"
     model = f"lexical-{DIMS}"
@@ -36,7 +36,7 @@ def _vector(text: str) -> list[float]:
         code = zlib.crc32(feature.encode("utf-8", "replace"))
         vector[code % DIMS] += weight if code & 0x8000_0000 else -weight
     norm = float(np.linalg.norm(vector))
-    # Punctuation alone: one place, so that it is a vector, and like nothing else.
+    # Only punctuation: one place, so that it is a vector, and unlike any other.
     if norm == 0:
         vector[0] = norm = 1.0
     return [float(value) for value in vector / norm]
@@ -45,7 +45,7 @@ def _vector(text: str) -> list[float]:
 def _features(text: str) -> Iterator[tuple[str, float]]:
     words = Counter(_WORD.findall(text))
     for word, count in words.items():
-        # The tenth repetition says little that the first did not.
+        # A tenth repetition adds little to the first occurrence.
         weight = 1 + float(np.log(count))
         yield f"w:{word}", weight
         padded = f"^{word}$"

@@ -1,14 +1,15 @@
 """Vision, Text and Embeddings of any service that speaks the OpenAI API.
 
-All calls of a process run on one event loop in a thread of its own. Socket time-outs start anew with every byte that
-comes, so a server which trickles could hold a thread for ever; cancelling a coroutine ends a call as a whole, from the
-look-up of the name to the last byte, at a fixed moment.
+All calls of a process run on one event loop in its own thread. Socket timeouts restart with every byte, so a server
+that trickles could hold a thread for ever; cancelling a coroutine ends a whole call, from name lookup to the last byte,
+at a fixed moment.
 """
 
 import asyncio
 import base64
 import json
 import os
+import sys
 import threading
 import time
 import weakref
@@ -25,19 +26,19 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.traces import plain
 from pipeline.providers.errors import Target, from_exception, from_reply, unit_error
-from pipeline.providers.openai_replies import text_of, usage_of, vectors_of
-from pipeline.providers.protocols import Answer, Vectors
+from pipeline.providers.protocols import Answer, Usage, Vectors
 from pipeline.settings import ProviderProfile
 
 MAX_REPLY_BYTES = 32 * 2**20
-"""A reply that is longer is not read to its end."""
+"""Longer replies are not read to their end."""
 
 MEDIA_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
-"""Pictures that `describe` takes."""
+"""The pictures that `describe` takes."""
 
 _PUBLIC_SERVICE = ProviderProfile().base_url
 _NO_KEY = "none"
-_NAME_LOOKUPS = 32  # at once; asyncio's own few would let one slow name server hold up all calls
+_HUGE = sys.float_info.max
+_NAME_LOOKUPS = 32  # at once; with asyncio's few, one slow name server would hold up all calls
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class _HasContent(Protocol):
 
 @dataclass(frozen=True)
 class _Reply:
-    """A reply's JSON object and how long it took."""
+    """A reply's JSON object, and how long it took."""
 
     data: dict[str, Any]
     latency_ms: int
@@ -58,8 +59,8 @@ class _Reply:
 class OpenAICompatible:
     """One model of one provider, as Vision, Text and Embeddings.
 
-    Safe to share between threads, and across a fork: a connection belongs to the process that opened it. Every call
-    ends within the profile's `timeout_s`. Nothing is tried again here: a failed call is one `UnitError`.
+    Safe to share between threads and across a fork: a connection belongs to the process that opened it. Every call ends
+    within the profile's `timeout_s`. Nothing is retried here: a failed call is one `UnitError`.
     """
 
     def __init__(
@@ -92,8 +93,8 @@ class OpenAICompatible:
     def complete(self, prompt: str, *, system: str = "", json_schema: dict[str, object] | None = None) -> Answer:
         """Answer `prompt`. Raises `UnitError`.
 
-        With `json_schema` the service is told to hold strictly to it (all properties required, none additional);
-        services that ignore this exist, so whoever reads the answer still checks it.
+        With `json_schema`, the service is told to follow it strictly (all properties required, none additional). Some
+        services ignore this, so check the answer.
         """
         return self._ask(prompt, system, json_schema)
 
@@ -118,13 +119,13 @@ class OpenAICompatible:
             )
         )
         try:
-            vectors = vectors_of(reply.data, len(inputs))
+            vectors = _vectors_of(reply.data, len(inputs))
         except ValueError as error:
             raise self._error(f"gave {error}", kind=ErrorKind.TRANSIENT, code="bad_reply") from None
-        return Vectors(vectors, self._model_of(reply), usage_of(reply.data), reply.latency_ms)
+        return Vectors(vectors, self._model_of(reply), _usage_of(reply.data), reply.latency_ms)
 
     def probe(self) -> str:
-        """Ask for the list of models, which costs nothing: what there is, for people. Raises `UnitError`."""
+        """Ask for the list of models, which costs nothing; the answer in words. Raises `UnitError`."""
         reply = self._call(lambda client: client.models.with_raw_response.list())
         listed = reply.data.get("data")
         models = [str(item.get("id")) for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
@@ -132,9 +133,14 @@ class OpenAICompatible:
         return f"reached in {reply.latency_ms} ms; model {self.model} {known}"
 
     def close(self) -> None:
-        """Close this process's connections; calls that are under way fail, later ones open new connections."""
+        """Close this process's connections; current calls fail, later ones open new connections."""
+
+        async def close(client: openai.AsyncOpenAI) -> None:
+            await client.close()
+            self._client = None
+
         if self._client and self._client[0] is _calls.loop:
-            _run(self._close())
+            _run(close(self._client[1]))
 
     def _chat(self, messages: list[dict[str, object]], **extra: object) -> Answer:
         body = {token_limit_field(self.profile): self.profile.max_tokens, **extra}
@@ -150,28 +156,26 @@ class OpenAICompatible:
         choice = choices[0] if isinstance(choices, list) and choices else None
         if not isinstance(choice, dict):
             raise self._error("gave no answer", kind=ErrorKind.TRANSIENT, code="empty_reply")
-        text, truncated = self._read(choice)
-        return Answer(text, self._model_of(reply), usage_of(reply.data), reply.latency_ms, truncated)
-
-    def _read(self, choice: dict[str, Any]) -> tuple[str, bool]:
-        """(text, truncated) of a choice."""
         message = choice.get("message")
         message = message if isinstance(message, dict) else {}
         reason = str(choice.get("finish_reason") or "")
         if message.get("refusal") or reason.startswith("content_filter"):
             why = message.get("refusal") or "its content filter stopped the answer"
             raise self._error(f"refused to answer: {why}", code="refused")
-        truncated = reason == "length"
-        text = text_of(message.get("content"))
+        text, truncated = _text_of(message.get("content")), reason == "length"
         if text is None and not truncated:
             raise self._error("gave an answer without content", kind=ErrorKind.TRANSIENT, code="empty_reply")
-        return text or "", truncated
+        return Answer(text or "", self._model_of(reply), _usage_of(reply.data), reply.latency_ms, truncated)
 
     def _call(self, send: Callable[[openai.AsyncOpenAI], Awaitable[_HasContent]]) -> _Reply:
+        async def exchange() -> bytes:
+            async with asyncio.timeout(self.profile.timeout_s):
+                return (await send(self._connected())).content
+
         self._check_configured()
         started = time.monotonic()
         try:
-            body = _run(self._exchange(send))
+            body = _run(exchange())
         except (openai.OpenAIError, TimeoutError) as error:
             if isinstance(error.__cause__, UnitError):
                 raise error.__cause__ from None  # the gate closed before anything was sent
@@ -181,17 +185,13 @@ class OpenAICompatible:
             raise self._error("cannot be sent text with lone surrogates", code="bad_request") from None
         return _Reply(self._parse(body), round((time.monotonic() - started) * 1000))
 
-    async def _exchange(self, send: Callable[[openai.AsyncOpenAI], Awaitable[_HasContent]]) -> bytes:
-        async with asyncio.timeout(self.profile.timeout_s):
-            return (await send(self._connected())).content
-
     def _parse(self, body: bytes) -> dict[str, Any]:
         try:
             data = json.loads(body)
         except (ValueError, RecursionError):
             data = None
         if not isinstance(data, dict):
-            message = f"gave a reply that is no JSON object: check {self._target.env}BASE_URL if this goes on"
+            message = f"gave a reply that is not a JSON object: check {self._target.env}BASE_URL if this goes on"
             raise self._error(message, kind=ErrorKind.TRANSIENT, code="bad_reply")
         error = data.get("error")
         if error and not data.get("choices") and not data.get("data"):
@@ -202,18 +202,13 @@ class OpenAICompatible:
         return data
 
     def _connected(self) -> openai.AsyncOpenAI:
-        """The client of this process; called on the loop's thread alone, so that no lock is needed."""
+        """The client of this process. Only called on the loop's thread, so that it needs no lock."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._client[0] is not loop:
             client = _new_client(self.profile, self._key, self._limit)
             self._client = (loop, client)
             weakref.finalize(self, _drop, loop, client).atexit = False
         return self._client[1]
-
-    async def _close(self) -> None:
-        if self._client:
-            await self._client[1].close()
-            self._client = None
 
     @property
     def _key(self) -> str:
@@ -230,7 +225,7 @@ class OpenAICompatible:
             raise self._error(f"needs a key: set {self._target.env}API_KEY", code="auth")
         if not (self._key.isascii() and self._key.isprintable()):
             raise self._error(
-                f"cannot use this key, it holds odd characters: check {self._target.env}API_KEY", code="auth"
+                f"cannot use this key, which has odd characters: check {self._target.env}API_KEY", code="auth"
             )
 
     def _error(self, message: str, *, kind: ErrorKind = ErrorKind.PERMANENT, code: str) -> UnitError:
@@ -238,12 +233,12 @@ class OpenAICompatible:
 
 
 def token_limit_field(profile: ProviderProfile) -> str:
-    """What the limit of an answer's tokens is called: the public service's newer models take the new name only."""
+    """The name of the limit on an answer's tokens: the public service's newer models only know the new one."""
     return "max_completion_tokens" if profile.base_url == _PUBLIC_SERVICE else "max_tokens"
 
 
 def _new_client(profile: ProviderProfile, key: str, limit: "_SizeLimit") -> openai.AsyncOpenAI:
-    """A client that opens no connection yet. It knows nothing of its provider, so that dropping that closes it."""
+    """A client that has not connected yet. It does not hold its provider, so that dropping the provider closes it."""
 
     async def finish_headers(request: httpx2.Request) -> None:
         for header in ("OpenAI-Organization", "OpenAI-Project"):
@@ -274,7 +269,7 @@ def _new_client(profile: ProviderProfile, key: str, limit: "_SizeLimit") -> open
     )
     return openai.AsyncOpenAI(
         api_key=key or _NO_KEY,
-        # Given, if empty, so that the SDK does not take what other programs' environment variables say.
+        # Empty, so that the SDK does not take the values of environment variables for other programs.
         organization="",
         project="",
         base_url=profile.base_url,
@@ -284,9 +279,48 @@ def _new_client(profile: ProviderProfile, key: str, limit: "_SizeLimit") -> open
     )
 
 
+def _text_of(content: object) -> str | None:
+    """The text of a message's content, a string or a list of parts; None if there is none."""
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        texts = [text for text in parts if isinstance(text, str)]
+        return "".join(texts) if texts else None
+    return content if isinstance(content, str) else None
+
+
+def _usage_of(data: dict[str, Any]) -> Usage:
+    """The tokens that were used; 0 if the reply does not say, or says nonsense."""
+    usage = data.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    tokens = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
+    return Usage(*(n if isinstance(n, int) and n > 0 else 0 for n in tokens))
+
+
+def _vectors_of(data: dict[str, Any], count: int) -> list[list[float]]:
+    """The vectors in the order of the inputs. Raises a `ValueError` that says what is wrong with them."""
+    items = data.get("data")
+    if not isinstance(items, list) or len(items) != count:
+        raise ValueError(f"other than {count} vectors")
+    placed: dict[int, list[float]] = {}
+    for position, item in enumerate(items):
+        fields = item if isinstance(item, dict) else {}
+        index = fields.get("index", position)
+        values = fields.get("embedding")
+        if not isinstance(values, list) or not values:
+            raise ValueError("an empty vector")
+        if not all(isinstance(value, int | float) and -_HUGE <= value <= _HUGE for value in values):
+            raise ValueError("a vector with numbers that are not finite")
+        placed[index if isinstance(index, int) else -1] = [float(value) for value in values]
+    if placed.keys() != set(range(count)):
+        raise ValueError("vectors with a wrong index")
+    if len({len(vector) for vector in placed.values()}) != 1:
+        raise ValueError("vectors of different lengths")
+    return [placed[index] for index in range(count)]
+
+
 @dataclass(frozen=True)
 class _SizeLimit:
-    """Ends a reply that is longer than `max_bytes` with an error of `target`."""
+    """Ends replies longer than `max_bytes` with an error of `target`."""
 
     max_bytes: int
     target: Target
@@ -294,10 +328,6 @@ class _SizeLimit:
     async def apply(self, response: httpx2.Response) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = _LimitedStream(response.stream, self)
-
-    def error(self) -> UnitError:
-        message = f"sent a reply of more than {self.max_bytes} bytes"
-        return unit_error(self.target, message, kind=ErrorKind.PERMANENT, code="too_large")
 
 
 class _LimitedStream(httpx2.AsyncByteStream):
@@ -310,7 +340,8 @@ class _LimitedStream(httpx2.AsyncByteStream):
         async for chunk in self._stream:
             self._seen += len(chunk)
             if self._seen > self._limit.max_bytes:
-                raise self._limit.error()
+                message = f"sent a reply of more than {self._limit.max_bytes} bytes"
+                raise unit_error(self._limit.target, message, kind=ErrorKind.PERMANENT, code="too_large")
             yield chunk
 
     async def aclose(self) -> None:
@@ -318,7 +349,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
 
 class _Calls:
-    """The event loop of this process; its thread starts with the first call."""
+    """The event loop of this process; the first call starts its thread."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -335,7 +366,7 @@ class _Calls:
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result; interrupting the waiting thread ends the coroutine."""
+    """The coroutine's result; interrupting the waiting thread cancels it."""
     future = asyncio.run_coroutine_threadsafe(coroutine, _calls.running_loop())
     try:
         return future.result()
@@ -344,20 +375,20 @@ def _run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def _drop(loop: asyncio.AbstractEventLoop, client: openai.AsyncOpenAI) -> None:
-    """Close the client of a provider that nobody holds any more."""
+    """Close the client of a provider that was dropped."""
     if loop is _calls.loop:
         asyncio.run_coroutine_threadsafe(client.close(), loop)
     else:
         _inherited.append(client)
 
 
-def _start_anew() -> None:
-    """In a forked child the loop's thread does not exist, and the lock may be held by one that does not either."""
+def _renew() -> None:
+    """Start afresh in a forked child: it has no loop thread, and a thread that it does not have may hold the lock."""
     global _calls  # noqa: PLW0603 (a process has one, and a fork makes a process)
     _inherited.append(_calls)
     _calls = _Calls()
 
 
 _calls = _Calls()
-_inherited: list[object] = []  # a parent's loop and connections: kept, since closing them would disturb it
-os.register_at_fork(after_in_child=_start_anew)
+_inherited: list[object] = []  # the parent's loop and connections: kept, since closing them would disturb it
+os.register_at_fork(after_in_child=_renew)

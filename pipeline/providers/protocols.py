@@ -1,4 +1,4 @@
-"""What a flow may ask of a provider. Vision and local conversion both turn one page into Markdown."""
+"""The ports: what a flow may ask of a provider. Vision models and local conversion both turn pages into Markdown."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens that a call was charged for; 0 where the provider does not say."""
+    """The tokens that a call was charged for; 0 if the provider does not say."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -17,10 +17,10 @@ class Usage:
 
 @dataclass(frozen=True)
 class Answer:
-    """Text that a model gave. `truncated`: it stopped at its token limit, not at its own end.
+    """Text from a model. `truncated`: it stopped at its token limit, not at its own end.
 
-    `layout`: what stands where on a page, if that is known: its `width`, `height` and `unit`, and its `blocks` in
-    reading order, each with `type`, `text` and `bbox` (left, top, right, bottom from the top left corner)."""
+    `layout`: what is where on a page, if known: `width`, `height`, `unit`, and its `blocks` in reading order, each with
+    `type`, `text` and `bbox` (left, top, right, bottom from the top left corner)."""
 
     text: str
     model: str
@@ -42,9 +42,9 @@ class Vectors:
 
 @dataclass(frozen=True)
 class PageRef:
-    """One page to convert. `number` is its 1-based place in `source`; `image` is its picture where one was rendered.
+    """One page to convert: page `number` (from 1) of `source`. `image`: its picture, if one was rendered.
 
-    `pictures`: the folder for the pictures that stand on the page, if somebody wants them."""
+    `pictures`: the folder to save the pictures on the page in, if at all."""
 
     source: Path
     number: int
@@ -65,7 +65,7 @@ class Vision(Protocol):
         self, images: Sequence[bytes], media_type: str, prompt: str, *, system: str = "",
         json_schema: dict[str, object] | None = None,
     ) -> Answer:  # fmt: skip
-        """Answer `prompt` about several images, which follow it in their order. Raises `UnitError`."""
+        """Answer `prompt` about several images, which follow it in order. Raises `UnitError`."""
 
 
 class Text(Protocol):
@@ -85,18 +85,18 @@ class Embeddings(Protocol):
     model: str
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """One vector for each text. Raises `UnitError`; refuses empty texts and vectors that are not finite."""
+        """One vector for each text. Raises `UnitError`, also for empty texts and for vectors that are not finite."""
 
 
 class PageReader(Protocol):
-    """Pages of one source file, opened once and read many times; made by `PageConverter.open`."""
+    """The pages of one source file, opened once and read many times; made by `PageConverter.open`."""
 
     def convert(self, page: PageRef) -> Answer:
-        """Markdown of one page; an empty page gives an empty text. Raises `UnitError`."""
+        """The Markdown of one page, empty for an empty page. Raises `UnitError`."""
 
 
 class PageConverter(Protocol):
-    """Turns pages into Markdown. `needs_images`: pages must be rendered before; `paid`: worth a cache."""
+    """Turns pages into Markdown. `needs_images`: pages must be rendered first; `paid`: worth caching."""
 
     name: str
     model: str
@@ -104,12 +104,12 @@ class PageConverter(Protocol):
     paid: bool
 
     def survey(self, source: Path, pages: Sequence[int], tick: Callable[[], object]) -> str:
-        """What pages that are converted one by one should know of their document, for `open`; empty if nothing.
+        """What pages that are converted one by one should know about their document, for `open`; empty if nothing.
 
-        Calls `tick` now and then, which may raise to end it. Raises `UnitError` when `source` cannot be read."""
+        Calls `tick` now and then, which may raise to stop it. Raises `UnitError` if `source` cannot be read."""
 
     def open(self, source: Path, survey: str = "") -> AbstractContextManager[PageReader]:
-        """A reader over `source`; use it in the thread that opened it. Raises `UnitError` when it cannot be read."""
+        """A reader over `source`; use it in the thread that opened it. Raises `UnitError` if it cannot be read."""
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:
-        """(key, prompt hash), hex: the key names page content, provider, model, prompt and settings."""
+        """(key, prompt hash), hex: the key covers page content, provider, model, prompt and settings."""

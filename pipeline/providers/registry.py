@@ -1,7 +1,6 @@
-"""Which provider a name stands for.
+"""The providers by name. Names come from `settings.providers`; `local` always exists.
 
-Providers are made once per process and kept: they share connections between threads. Names come from
-`settings.providers`; `local` is always there.
+Each provider is made once per process and kept, so that its connections are shared between threads.
 """
 
 import hashlib
@@ -20,31 +19,37 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_MODEL_CHARS = 120
-"""What tables keep of a model's name."""
+"""The length of a model's name in the tables."""
 
 _made: dict[tuple[object, ...], object] = {}
 
 
 def page_converter(settings: Settings, provider: str, model: str = "") -> PageConverter:
-    """What turns pages into Markdown; `model` replaces the profile's. Raises `UserError`."""
+    """The converter of pages into Markdown; `model` replaces the profile's. Raises `UserError`."""
     check(settings, provider, model)
     if provider == LOCAL:
-        return _keep(("pages", LOCAL, settings.model_dump_json()), lambda: _local(settings))
-    return _keep(("pages", *_identity(settings, provider, model)), lambda: _by_vision(settings, provider, model))
+        # Imported late: PDF and OCR libraries, which workers that only call services never need.
+        from pipeline.providers.local import LocalConverter  # noqa: PLC0415
+
+        return _keep(("pages", LOCAL, settings.model_dump_json()), lambda: LocalConverter(settings))
+    return _keep(
+        ("pages", *_identity(settings, provider, model)),
+        lambda: VisionConverter(_service(settings, provider, model), _profile(settings, provider)),
+    )
 
 
 def vision(settings: Settings, provider: str, model: str = "") -> Vision:
-    """What looks at pictures. Raises `UserError`."""
+    """The model that looks at pictures. Raises `UserError`."""
     return _service(settings, provider, model)
 
 
 def text(settings: Settings, provider: str, model: str = "") -> Text:
-    """What answers prompts. Raises `UserError`."""
+    """The model that answers prompts. Raises `UserError`."""
     return _service(settings, provider, model)
 
 
 def embeddings(settings: Settings, provider: str, model: str = "") -> Embeddings:
-    """What turns texts into vectors; those of `local` know words, but no meaning. Raises `UserError`."""
+    """The maker of vectors from texts; those of `local` know words, not meaning. Raises `UserError`."""
     if provider == LOCAL:
         from pipeline.providers.lexical import LexicalEmbeddings  # noqa: PLC0415  # NumPy waits until it is needed
 
@@ -53,13 +58,13 @@ def embeddings(settings: Settings, provider: str, model: str = "") -> Embeddings
 
 
 def probe(settings: Settings, provider: str) -> str:
-    """Ask the provider for its models: what it says, for people. Raises `PenstockError` if it cannot be used."""
+    """Ask the provider for its models; the answer in words. Raises `PenstockError` if the provider cannot be used."""
     check(settings, provider)
     return _service(settings, provider, "").probe()
 
 
 def model_name(settings: Settings, provider: str, model: str = "") -> str:
-    """What people know the provider's model by, or `model` if that replaces it."""
+    """The name of the provider's model, or `model` if that replaces it."""
     profile = settings.providers.get(provider)
     return model or (profile.model if profile else provider)
 
@@ -67,7 +72,9 @@ def model_name(settings: Settings, provider: str, model: str = "") -> str:
 def check(settings: Settings, provider: str, model: str = "") -> None:
     """Raise `UserError` (`unknown_provider`, `unknown_model`, `no_model`) now, rather than on every page later."""
     if len(model) > MAX_MODEL_CHARS or not model.isprintable():
-        message = f"{model[:MAX_MODEL_CHARS]!r} is no model: a name has at most {MAX_MODEL_CHARS} printable characters"
+        message = (
+            f"{model[:MAX_MODEL_CHARS]!r} is not a model: names have at most {MAX_MODEL_CHARS} printable characters"
+        )
         raise UserError(message, code="unknown_model")
     if provider == LOCAL:
         if model not in {"", LOCAL}:
@@ -99,38 +106,26 @@ def _service(settings: Settings, provider: str, model: str) -> "OpenAICompatible
     if provider == LOCAL:
         raise UserError(f"provider '{LOCAL}' converts pages only: name another for this", code="unsupported")
     check(settings, provider, model)
-    return _keep(("service", *_identity(settings, provider, model)), lambda: _connect(settings, provider, model))
-
-
-def _connect(settings: Settings, provider: str, model: str) -> "OpenAICompatible":
     # Imported late: the SDK takes half a second, which local conversion never needs.
     from pipeline.providers.openai_compatible import OpenAICompatible  # noqa: PLC0415
 
-    return OpenAICompatible(provider, _profile(settings, provider), model)
-
-
-def _by_vision(settings: Settings, provider: str, model: str) -> PageConverter:
-    return VisionConverter(_service(settings, provider, model), _profile(settings, provider))
-
-
-def _local(settings: Settings) -> PageConverter:
-    # Imported late: PDF and OCR libraries, which workers that only call services never need.
-    from pipeline.providers.local import LocalConverter  # noqa: PLC0415
-
-    return LocalConverter(settings)
+    return _keep(
+        ("service", *_identity(settings, provider, model)),
+        lambda: OpenAICompatible(provider, _profile(settings, provider), model),
+    )
 
 
 def _identity(settings: Settings, provider: str, model: str) -> tuple[str, ...]:
-    """All that an instance depends on. The key takes part as a hash, so that it is in no dump of the cache."""
+    """All that an instance depends on; the key as a hash, so that dumps of the cache do not show it."""
     profile = _profile(settings, provider)
     secret = hashlib.sha256(profile.api_key.get_secret_value().encode()).hexdigest()
     return provider, model or profile.model, profile.model_dump_json(), secret
 
 
 def _keep(key: tuple[str, ...], make: Callable[[], T]) -> T:
-    """The instance under `key` in this process, made if there is none.
+    """This process's instance under `key`, made if there is none.
 
-    Without a lock, which a fork could leave locked for ever: of two made at once both are sound and one is kept.
+    Without a lock, which a fork could leave locked for ever: of two made at once, both work and one is kept.
     """
     here = (os.getpid(), *key)
     if here not in _made:

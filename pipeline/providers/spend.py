@@ -1,4 +1,4 @@
-"""What providers cost in a day, and closing their queues when that reaches the cap. The traces are the truth."""
+"""What each provider costs in a day. The traces are the truth; Redis keeps the running sum."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,7 @@ from pipeline.storage.context import Context
 
 
 def spent_today(context: Context, provider: str, profile: ProviderProfile) -> float:
-    """What the provider's calls cost since its day began, by the traces."""
+    """The cost of the provider's calls since its day began, by the traces."""
     since = next_reset(profile, datetime.now(UTC)) - timedelta(days=1)
     query = select(func.coalesce(func.sum(AiCall.cost), 0.0)).where(
         AiCall.provider == provider, AiCall.created_at >= since
@@ -21,7 +21,7 @@ def spent_today(context: Context, provider: str, profile: ProviderProfile) -> fl
 
 
 def add(context: Context, provider: str, profile: ProviderProfile, cost: float) -> float:
-    """Count a call's cost before its trace is written; what the day has cost with it."""
+    """Add a call's cost, before its trace is written; returns the day's cost including it."""
     day_ends = next_reset(profile, datetime.now(UTC))
     key = f"penstock:{{gates}}:spend:{provider}:{day_ends:%Y%m%d%H}"
     if not context.redis.exists(key):

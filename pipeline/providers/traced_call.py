@@ -1,4 +1,4 @@
-"""Calls through the gate, each with the row that tells of it, however it ends."""
+"""Calls through the gate, each with a trace, however it ends."""
 
 import time
 from collections.abc import Callable
@@ -16,14 +16,14 @@ NO_GATE = "the queue has no gate: its provider is not configured"
 
 
 class Tracer:
-    """Makes the call of one message, and keeps what `traces.record` writes of it: `trace`, None while none was made."""
+    """Makes the call of one message and keeps its `trace` for `traces.record`; None as long as nothing was sent."""
 
     def __init__(self, guarded: GuardedCall | None) -> None:
         self.guarded = guarded
         self.trace: dict[str, Any] | None = None
 
     def call(self, capability: str, operation: str, provider: str, model: str, ask: Callable[[], Result]) -> Result:
-        """One call through the gate. Raises what `ask` raises, and `GateClosed` (no trace: nothing was sent)."""
+        """One call through the gate. Raises what `ask` raises, and `GateClosed` (without a trace: nothing was sent)."""
         if self.guarded is None:
             raise UnitError(NO_GATE, kind=ErrorKind.PERMANENT)
         trace: dict[str, Any] = {
@@ -41,17 +41,11 @@ class Tracer:
             self.trace = trace | {"status": str(error.kind), "error": said} | _took(begun)
             raise
         usage: Usage = result.usage
-        said = _said(result)
+        said = f"{len(result.vectors)} vectors" if isinstance(result, Vectors) else preview(plain(result.text))
         tokens: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
         tokens["cost"] = self.guarded.cost_of(result.model, usage.input_tokens, usage.output_tokens)
         self.trace = trace | tokens | {"model": (result.model or model)[:120], "preview": said} | _took(begun)
         return result
-
-
-def _said(result: Answer | Vectors) -> str:
-    if isinstance(result, Vectors):
-        return f"{len(result.vectors)} vectors"
-    return preview(plain(result.text))
 
 
 def _took(begun: float) -> dict[str, int]:

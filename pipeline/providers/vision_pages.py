@@ -1,4 +1,4 @@
-"""Pages to Markdown by a model that looks at their pictures."""
+"""Pages as Markdown by a vision model that looks at their pictures."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ _WRAPPER = re.compile(r"```[ \t]*(?:markdown|md)", re.IGNORECASE)
 
 
 class TruncatedAnswer(UnitError):
-    """The answer stops at the token limit, so that the page's text is incomplete. `answer`: what came until then."""
+    """The answer stops at the token limit, so the page's text is incomplete. `answer`: what came up to there."""
 
     kind = ErrorKind.PERMANENT
 
@@ -71,7 +71,7 @@ class VisionConverter:
         return ""
 
     def open(self, source: Path, survey: str = "") -> AbstractContextManager[PageReader]:  # noqa: ARG002 (pictures suffice)
-        """A reader; `source` itself is not opened, since all there is to see is in the pictures of the pages."""
+        """A reader. It does not open `source`: the pictures of the pages show everything."""
         return nullcontext(self._reader)
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:
@@ -90,15 +90,13 @@ class _VisionReader:
         """Markdown of one page. Raises `UnitError`; `TruncatedAnswer` where the answer is incomplete."""
         answer = self._vision.describe(*read_image(page), self._prompt)
         if answer.truncated:
-            raise TruncatedAnswer(self._too_long(page), answer)
+            name = self._vision.name
+            raise TruncatedAnswer(
+                f"the answer of provider '{name}' for page {page.number} stops at its limit of {self._max_tokens} "
+                f"tokens: raise PENSTOCK_PROVIDERS__{name.upper()}__MAX_TOKENS",
+                answer,
+            )
         return Answer(unwrap(answer.text), answer.model, answer.usage, answer.latency_ms)
-
-    def _too_long(self, page: PageRef) -> str:
-        variable = f"PENSTOCK_PROVIDERS__{self._vision.name.upper()}__MAX_TOKENS"
-        return (
-            f"the answer of provider '{self._vision.name}' for page {page.number} stops at its limit of "
-            f"{self._max_tokens} tokens: raise {variable}"
-        )
 
 
 def read_image(page: PageRef) -> tuple[bytes, str]:
@@ -118,7 +116,7 @@ def read_image(page: PageRef) -> tuple[bytes, str]:
 
 
 def unwrap(text: str) -> str:
-    """`text` without blank lines at its ends, and without a Markdown fence around the whole of it."""
+    """`text` without blank lines at its ends, and without a Markdown fence around all of it."""
     lines = _trim(text.replace("\r\n", "\n").split("\n"))
     wrapped = len(lines) >= 2 and _WRAPPER.fullmatch(lines[0].strip()) and lines[-1].strip() == "```"
     if wrapped and _balanced(lines[1:-1]):
@@ -132,7 +130,7 @@ def _trim(lines: list[str]) -> list[str]:
 
 
 def _balanced(lines: Iterable[str]) -> bool:
-    """Whether each fence within is closed within: else the last line closes one of these, and not the wrapper."""
+    """Whether each fence inside is closed inside; else the last line closes one of these and not the wrapper."""
     inside = False
     for line in lines:
         fence = line.strip()
