@@ -16,5 +16,7 @@ class Settled:
     """Seconds until a unit that failed or was refused is due."""
     status: StrEnum | None = None
     """State of the unit's row now; None: this message settled none."""
+    changed: bool = False
+    """The scope moved visibly, in state or percentage: whoever follows it wants to know."""
     size: int = 1
     """Units that the next message should claim at once."""

@@ -85,13 +85,13 @@ def lane(self: Any, document_id: str, queue: str, batch: int = 1, lane_id: str =
         return
     providers = plan.served_by(context, queue)
     work = PageLane(context, document_id, queue, providers, owner(self, lane_id), SoftTimeLimitExceeded, guarded)
-    result = work.run(plan.quantum_s(context.settings, queue), batch)
-    if result.changed:
+    settled = work.run(plan.quantum_s(context.settings, queue), batch)
+    if settled.changed:
         TASKS.announce(document_id)
-    TASKS.wake_in(result.retry_in_s)
-    if result.more:
+    TASKS.wake_in(settled.retry_in_s)
+    if settled.again:
         leases.acquire(lane_id, WAITING_LANE_TTL_S)
-        take_place_again(self.request, lane_signature(context.settings, document_id, queue, result.batch, lane_id))
+        take_place_again(self.request, lane_signature(context.settings, document_id, queue, settled.size, lane_id))
     else:
         leases.release(lane_id)
 

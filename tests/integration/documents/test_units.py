@@ -152,8 +152,8 @@ def test_a_transient_error_waits_in_its_row_and_counts(context: Context) -> None
     before = datetime.now(UTC)
     done = worker.settle(bad(*worker.claim(), ErrorKind.TRANSIENT))
     assert done is not None
-    assert done.retry_in_s is not None
-    assert 5 <= done.retry_in_s <= 6
+    assert done.settled.retry_in_s is not None
+    assert 5 <= done.settled.retry_in_s <= 6
     assert not done.more
     (row,) = pages(context, document_id)
     assert (row.status, row.attempts, row.retry_count, row.error) == (P.PENDING, 1, 1, "a transient error")
@@ -204,7 +204,7 @@ def test_the_exchange_names_the_nearest_wait(context: Context) -> None:
     far = bad(one, ErrorKind.TRANSIENT, retry_after_s=50)
     done = worker.settle(far, bad(two, ErrorKind.TRANSIENT, retry_after_s=20), good(three))
     assert done is not None
-    assert done.retry_in_s == 20
+    assert done.settled.retry_in_s == 20
 
 
 def test_a_dropped_page_is_free_again_and_no_attempt_counts(context: Context) -> None:

@@ -19,6 +19,7 @@ from pipeline.engine.guarded_call import GateClosed
 from pipeline.engine.lanes import Batch
 from pipeline.engine.relaunch import RELAUNCH_AFTER_S
 from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
+from pipeline.engine.settled import Settled
 from pipeline.engine.tables import upsert
 from pipeline.engine.traces import AiCall, preview
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES, storable
@@ -74,10 +75,10 @@ class Attempt:
 
 @dataclass(frozen=True)
 class PageBatch(Batch[PageUnit]):
-    """Pages claimed in one transaction, and what else it did. `retry_in_s`: the shortest wait it gave a page."""
+    """Pages claimed in one transaction, what it settled, and the document's row after it."""
 
     document: Any
-    retry_in_s: float | None = None
+    settled: Settled
 
 
 def policy(settings: Settings) -> Policy:
@@ -104,15 +105,16 @@ def settle_and_claim(
     if untried:
         fences = {unit.claim.id for unit in untried}
         release(session, now, PAGES.c.id.in_([unit.id for unit in untried]), PAGES.c.claim_id.in_(fences))
-    retry_in_s = settle(session, document, attempts, policy, now) if attempts else None
+    settled = Settled()
     if attempts:
+        settled = settle(session, document, attempts, policy, now)
         document = lock(session, document_id)
         assert document is not None
     if document.status != DocumentStatus.PROCESSING:
-        return PageBatch([], more=False, document=document)
+        return PageBatch([], False, document, Settled(settled.done))  # paused: nobody needs to wake up for its waits
     units = claim(session, document_id, providers, want, claim_as, now) if want else []
     more = bool(units) if want else _has_claimable(session, document_id, providers, now)
-    return PageBatch(units, more, document, retry_in_s)
+    return PageBatch(units, more, document, settled)
 
 
 def _has_claimable(session: Session, document_id: str, providers: Collection[str], now: datetime) -> bool:
@@ -146,11 +148,10 @@ def claim(
     ]  # fmt: skip
 
 
-def settle(session: Session, document: Any, attempts: Sequence[Attempt], policy: Policy, now: datetime) -> float | None:
+def settle(session: Session, document: Any, attempts: Sequence[Attempt], policy: Policy, now: datetime) -> Settled:
     """Write the attempts whose claims still hold, count them, and move the document on if they were the last.
 
-    Returns the shortest wait in seconds that a page was given, if any. An attempt whose claim was lost changes no page,
-    but goes into the ledger: it may have been paid for.
+    An attempt whose claim was lost changes no page, but goes into the ledger: it may have been paid for.
     """
     ids = [attempt.unit.id for attempt in attempts]
     fences = {attempt.unit.claim.id for attempt in attempts}
@@ -169,8 +170,9 @@ def settle(session: Session, document: Any, attempts: Sequence[Attempt], policy:
     for event, rows in changes.items():
         PAGE.move_each(session, PAGES, event, rows, **_COLUMNS[event])
     _store_layouts(session, effective)
-    _count(session, document, len(changes.get(PageEvent.DONE, [])), len(changes.get(PageEvent.FAIL, [])), now)
-    return min(waits, default=None)
+    done = len(changes.get(PageEvent.DONE, []))
+    _count(session, document, done, len(changes.get(PageEvent.FAIL, [])), now)
+    return Settled(done, retry_in_s=min(waits, default=None))
 
 
 _SPENT: dict[str, Any] = {**FREE, "retry_count": PAGES.c.retry_count + 1}

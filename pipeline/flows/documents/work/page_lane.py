@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,8 +14,9 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import Owner, new_claim
 from pipeline.engine.guarded_call import GuardedCall
-from pipeline.engine.lanes import Batch, Hop, run_lane
+from pipeline.engine.lanes import Batch, run_lane
 from pipeline.engine.metrics import queue_depths
+from pipeline.engine.settled import Settled
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import AT_REST
@@ -26,15 +27,6 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 LEASE_MARGIN_S = 60
-
-
-@dataclass(frozen=True)
-class PageHop(Hop):
-    """How a hop ended. `changed`: so did the document's state or percentage."""
-
-    changed: bool
-    retry_in_s: float | None
-    """The shortest wait that a page was given."""
 
 
 class PageLane:
@@ -57,9 +49,9 @@ class PageLane:
         self._conversion = PageConversion(context, document_id, timed_out, guarded)
         self._before: Any = None
         self._after: Any = None
-        self._retry_in_s: float | None = None
+        self._settled: list[Settled] = []
 
-    def run(self, quantum_s: float, batch: int = 1) -> PageHop:
+    def run(self, quantum_s: float, batch: int = 1) -> Settled:
         """Release what an earlier delivery of this message held, and convert pages for about `quantum_s` seconds."""
         try:
             with closing(self._conversion) as conversion:
@@ -74,7 +66,9 @@ class PageLane:
             raise
         before, after = self._before, self._after
         changed = before is not None and (before.status, before.progress) != (after.status, after.progress)
-        return PageHop(hop.more, hop.batch, changed, self._retry_in_s)
+        waits = [settled.retry_in_s for settled in self._settled if settled.retry_in_s is not None]
+        done = sum(settled.done for settled in self._settled)
+        return Settled(done, hop.more, min(waits, default=None), changed=changed, size=hop.batch)
 
     def _release(self, reason: str) -> None:
         """Release what this message holds; the attempts count.
@@ -118,8 +112,7 @@ class PageLane:
         if done.document.status in AT_REST:
             # PARTIAL_FAILED or CANCELLED. A retry renders the images again.
             files.remove_temp(settings, self._document_id)
-        if done.retry_in_s is not None:
-            self._retry_in_s = min(done.retry_in_s, self._retry_in_s or done.retry_in_s)
+        self._settled.append(done.settled)
         for attempt in attempts:
             _log_attempt(attempt)
         asked = self._providers[0]
