@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import Format
+from pipeline.interfaces.cli.output import count, err, one_line, print_json, state
+from pipeline.interfaces.cli.progress import Bar, Progress
 
 if TYPE_CHECKING:
-    from pipeline.interfaces.cli.progress import Bar, Progress
     from pipeline.interfaces.cli.results import Target
     from tasks.documents import Document, Options
 
@@ -108,7 +110,6 @@ def convert(
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted.
     """
-    from pipeline.engine.errors import UserError
     from pipeline.interfaces.cli.results import STDOUT, plan
     from pipeline.providers import registry
     from pipeline.settings import get_settings
@@ -136,8 +137,6 @@ def convert(
 
 def _tell(jobs: list[Job], *, as_json: bool) -> None:
     """Say how it ended, and write what goes to standard output."""
-    from pipeline.interfaces.cli.output import err, print_json
-
     if as_json:
         print_json({"documents": [_as_json(job) for job in jobs]})
         return
@@ -149,8 +148,6 @@ def _tell(jobs: list[Job], *, as_json: bool) -> None:
 def _convert(jobs: list[Job], options: "Options", form: Format) -> None:
     from contextlib import ExitStack
 
-    from pipeline.interfaces.cli.output import err
-    from pipeline.interfaces.cli.progress import Progress
     from pipeline.settings import get_settings
     from pipeline.standalone.stack import using_stack
 
@@ -167,7 +164,6 @@ def _convert(jobs: list[Job], options: "Options", form: Format) -> None:
 
 
 def _submit(jobs: list[Job], options: "Options", progress: "Progress") -> None:
-    from pipeline.engine.errors import UserError
     from tasks.documents import submit
 
     for job in jobs:
@@ -202,9 +198,6 @@ def _watch(jobs: list[Job], progress: "Progress", form: Format) -> None:
 
 def _show(job: Job, jobs: Sequence[Job], progress: "Progress") -> None:
     """Show a job's bar, and a line once it has ended. Of several files each then makes room for the next one's bar."""
-    from pipeline.interfaces.cli.output import count
-    from pipeline.interfaces.cli.progress import Bar
-
     several = len(jobs) > 1
     if several:
         done = sum(other.ended for other in jobs)
@@ -219,9 +212,6 @@ def _show(job: Job, jobs: Sequence[Job], progress: "Progress") -> None:
 
 
 def _bar(job: Job, document: "Document") -> "Bar":
-    from pipeline.interfaces.cli.output import count, state
-    from pipeline.interfaces.cli.progress import Bar
-
     failed = f", [red]{document.failed_count:,} failed[/red]" if document.failed_count else ""
     figures = f"{document.completed_count:,}/{count(document.pages, 'page')}{failed}" if document.pages else ""
     done = document.completed_count + document.failed_count
@@ -258,8 +248,6 @@ def _finish(job: Job, document: "Document", form: Format) -> None:
 
 def _line(job: Job) -> str:
     """How a job ended, as one line."""
-    from pipeline.interfaces.cli.output import count, one_line, state
-
     pages = f" [dim]({count(job.document.pages, 'page')})[/dim]" if job.document and job.document.pages else ""
     written = f" → [bold]{one_line(str(job.written))}[/bold]" if job.written else ""
     ended = f": {state(job.status)}" if not (job.written and job.status == "COMPLETED") else ""
@@ -268,8 +256,6 @@ def _line(job: Job) -> str:
 
 def _report(jobs: list[Job]) -> Iterable[str]:
     """The closing lines: what went wrong, what to do about it, and a summary of several files."""
-    from pipeline.interfaces.cli.output import count, one_line
-
     several = len(jobs) > 1
     for job in jobs:
         sentence = "" if job.kept and several else job.error or _advice(job)

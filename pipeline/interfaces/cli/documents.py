@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import Format, Json
+from pipeline.engine.views import plain
+from pipeline.interfaces.cli.command import Format, Json, ready, ready_context, tell_if_nothing_runs
+from pipeline.interfaces.cli.output import err, one_line, print_json, print_list, print_pairs, state
+from pipeline.interfaces.cli.times import ago
 
 if TYPE_CHECKING:
     from tasks.documents import AttemptView, Document, PageView
@@ -23,15 +26,11 @@ Model = Annotated[str, typer.Option(help="Use this model for the pages concerned
 
 def _find(prefix: str) -> str:
     from pipeline.flows.documents.queries import resolve
-    from pipeline.interfaces.cli.command import ready_context
 
     return resolve(ready_context(), prefix)
 
 
 def _tell(document: "Document", done: str) -> None:
-    from pipeline.interfaces.cli.command import tell_if_nothing_runs
-    from pipeline.interfaces.cli.output import err, one_line, state
-
     name = one_line(document.filename)
     err.print(f"{document.id} {name}: {done}. Now {state(document.status.name)}", soft_wrap=True)
     if not document.settled:
@@ -45,9 +44,6 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List documents, newest first."""
-    from pipeline.interfaces.cli.command import ready
-    from pipeline.interfaces.cli.output import one_line, print_list, state
-    from pipeline.interfaces.cli.times import ago
     from tasks.documents import DocumentStatus, UserError, list_documents
 
     ready()
@@ -72,8 +68,6 @@ def list_(
 @app.command()
 def show(document_id: Id, as_json: Json = False) -> None:
     """Show everything about a document."""
-    from pipeline.engine.views import plain
-    from pipeline.interfaces.cli.output import one_line, print_json, print_pairs, state
     from tasks.documents import status
 
     document = status(_find(document_id))
@@ -97,7 +91,6 @@ def pages(
     as_json: Json = False,
 ) -> None:
     """List a document's pages: state, attempts, error, length of the text."""
-    from pipeline.interfaces.cli.output import one_line, print_list, state
     from tasks.documents import PageStatus
     from tasks.documents import pages as find
 
@@ -122,7 +115,6 @@ def attempts(
     as_json: Json = False,
 ) -> None:
     """List every attempt of a document's pages: model, tokens, time, how it ended."""
-    from pipeline.interfaces.cli.output import one_line, print_list
     from tasks.documents import attempts as find
 
     def row(attempt: "AttemptView") -> list[str]:
@@ -147,7 +139,6 @@ def attempts(
 @app.command()
 def text(document_id: Id, format_: AsFormat = Format.MD) -> None:
     """Print a document's Markdown, or the blocks on its pages."""
-    from pipeline.interfaces.cli.output import print_json
     from tasks.documents import status
 
     document = status(_find(document_id))
@@ -233,7 +224,6 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Delete documents with their pages, attempts and stored files. Results written elsewhere stay."""
-    from pipeline.interfaces.cli.output import err, one_line
     from tasks.documents import delete as act
     from tasks.documents import status
 
@@ -254,7 +244,6 @@ def export(
 ) -> None:
     """Write a document's Markdown, or its blocks as JSON, to a file, with its manifest beside it."""
     from pipeline.flows.documents.files import stem, storage_error
-    from pipeline.interfaces.cli.output import err, one_line
     from pipeline.interfaces.cli.results import write
     from tasks.documents import UserError, status
 

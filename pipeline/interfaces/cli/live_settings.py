@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.interfaces.cli.command import Json, ready_context
+from pipeline.interfaces.cli.output import err, one_line, print_list
 
 if TYPE_CHECKING:
     from pipeline.engine.live import Value
@@ -19,7 +20,6 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="See `penstock settings 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """List every live setting with its value and what it means."""
-    from pipeline.interfaces.cli.output import one_line, print_list
     from pipeline.providers import gates
 
     def row(value: "Value") -> list[str]:
@@ -43,7 +43,6 @@ def get(key: Key) -> None:
 @app.command("set")
 def set_(key: Key, value: str) -> None:
     """Change a setting. It takes effect on every worker within two seconds."""
-    from pipeline.interfaces.cli.output import err
     from pipeline.providers import gates
 
     err.print(f"{key} = {gates.change_setting(ready_context(), key, value)}")
@@ -52,7 +51,6 @@ def set_(key: Key, value: str) -> None:
 @app.command()
 def unset(key: Key) -> None:
     """Return a setting to its default."""
-    from pipeline.interfaces.cli.output import err
     from pipeline.providers import gates
 
     err.print(f"{key} = {gates.reset_setting(ready_context(), key)} (default)")

@@ -6,12 +6,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
-from pipeline.interfaces.cli.command import Json
+from pipeline.engine.views import plain
+from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.output import (
+    count,
+    err,
+    one_line,
+    out,
+    print_json,
+    print_list,
+    print_pairs,
+    printable,
+    state,
+)
+from pipeline.interfaces.cli.progress import Bar, Progress
+from pipeline.interfaces.cli.times import span
 
 if TYPE_CHECKING:
     from pipeline.flows.music.views import Match
-    from pipeline.interfaces.cli.progress import Bar
     from pipeline.standalone.stack import Stack
     from tasks.music import BatchView, Estimate, MusicStatus, RunView, SongView
 
@@ -39,8 +53,6 @@ def sync(
     """Read all songs from the music library. Missing songs are flagged, never deleted; nothing is paid for."""
     from rich import progress as bars
 
-    from pipeline.interfaces.cli.command import ready
-    from pipeline.interfaces.cli.output import err, print_json
     from tasks import music
 
     ready()
@@ -78,8 +90,6 @@ def start(
     While a run is active, another start is refused. Exit codes: 0 done, 1 failed, refused or stopped, 2 wrong usage,
     3 some songs failed.
     """
-    from pipeline.interfaces.cli.command import ready
-    from pipeline.interfaces.cli.output import print_json
     from pipeline.standalone.stack import using_stack
     from tasks import music
 
@@ -101,7 +111,6 @@ def start(
 
 def _follow(stack: "Stack", run: "RunView", *, quiet: bool) -> "MusicStatus":
     """Show how a run goes until it has ended; its final status. Keeps the stack up meanwhile."""
-    from pipeline.interfaces.cli.progress import Progress
     from tasks import music
 
     interrupted = (
@@ -123,9 +132,6 @@ def _follow(stack: "Stack", run: "RunView", *, quiet: bool) -> "MusicStatus":
 
 
 def _bar(found: "MusicStatus") -> "Bar":
-    from pipeline.interfaces.cli.output import count, one_line
-    from pipeline.interfaces.cli.progress import Bar
-
     done = found.completed_jobs + found.failed_jobs
     total = done + found.active_jobs + found.waiting_jobs + found.delayed_jobs
     figures = f"{done:,}/{count(total, 'batch')}"
@@ -137,8 +143,6 @@ def _bar(found: "MusicStatus") -> "Bar":
 
 def _tell_end(found: "MusicStatus") -> None:
     """Say how a run ended, and leave with its exit code: 0 done, 1 failed or stopped, 3 some songs failed."""
-    from pipeline.interfaces.cli.output import count, err
-
     run = found.run
     if run is not None and run.outcome in {"failed", "stopped"}:
         how = f"failed: {run.error}" if run.outcome == "failed" else "was stopped; `penstock music start` continues."
@@ -154,9 +158,6 @@ def _tell_end(found: "MusicStatus") -> None:
 
 
 def _show_estimate(found: "Estimate", *, as_json: bool) -> None:
-    from pipeline.interfaces.cli.output import out, print_json, print_pairs
-    from pipeline.interfaces.cli.times import span
-
     if as_json:
         print_json(found)
         return
@@ -178,9 +179,6 @@ def _show_estimate(found: "Estimate", *, as_json: bool) -> None:
 
 
 def _tell(run: "RunView", done: str, *, as_json: bool) -> None:
-    from pipeline.interfaces.cli.command import tell_if_nothing_runs
-    from pipeline.interfaces.cli.output import err, print_json
-
     if as_json:
         print_json(run)
     else:
@@ -192,7 +190,6 @@ def _tell(run: "RunView", done: str, *, as_json: bool) -> None:
 @app.command()
 def pause(as_json: Json = False) -> None:
     """Let calls in progress finish, and start no others until `resume`."""
-    from pipeline.interfaces.cli.command import ready
     from tasks import music
 
     ready()
@@ -202,7 +199,6 @@ def pause(as_json: Json = False) -> None:
 @app.command()
 def resume(as_json: Json = False) -> None:
     """Continue a paused run."""
-    from pipeline.interfaces.cli.command import ready
     from tasks import music
 
     ready()
@@ -212,7 +208,6 @@ def resume(as_json: Json = False) -> None:
 @app.command()
 def stop(as_json: Json = False) -> None:
     """End the run. Results already paid for are kept; the other songs become pending again."""
-    from pipeline.interfaces.cli.command import ready
     from tasks import music
 
     ready()
@@ -222,8 +217,6 @@ def stop(as_json: Json = False) -> None:
 @app.command()
 def status(as_json: Json = False) -> None:
     """Show the state of the pipeline, its songs and its batches."""
-    from pipeline.interfaces.cli.command import ready
-    from pipeline.interfaces.cli.output import print_json
     from tasks import music
 
     ready()
@@ -235,9 +228,6 @@ def status(as_json: Json = False) -> None:
 
 
 def _show_status(found: "MusicStatus") -> None:
-    from rich.markup import escape
-
-    from pipeline.interfaces.cli.output import print_pairs
 
     songs = "  ".join(f"{name} {count}" for name, count in found.songs.items()) or "none: `penstock music sync`"
     batches = (
@@ -274,8 +264,6 @@ def search(
     For example: [bold]penstock music search "rainy night, slow piano"[/bold], or
     [bold]penstock music search --like "So What"[/bold].
     """
-    from pipeline.interfaces.cli.command import ready
-    from pipeline.interfaces.cli.output import err, one_line, print_json, print_list
     from pipeline.standalone.stack import using_stack
     from tasks import music
 
@@ -321,7 +309,6 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show everything about a song, or list songs or batches."""
-    from pipeline.interfaces.cli.command import ready
     from tasks import music
 
     ready()
@@ -342,10 +329,6 @@ def _one_of(kind: Any, name: str) -> Any:
 
 
 def _show_song(view: "SongView", *, as_json: bool) -> None:
-    from rich.markup import escape
-
-    from pipeline.engine.views import plain
-    from pipeline.interfaces.cli.output import print_json, print_pairs, printable
 
     if as_json:
         print_json(view)
@@ -359,8 +342,6 @@ def _show_song(view: "SongView", *, as_json: bool) -> None:
 
 
 def _list_songs(found: "list[SongView]", *, as_json: bool) -> None:
-    from pipeline.interfaces.cli.output import one_line, print_list, state
-
     def row(view: "SongView") -> list[str]:
         gone = " (missing)" if view.missing_since else ""
         return [
@@ -375,8 +356,6 @@ def _list_songs(found: "list[SongView]", *, as_json: bool) -> None:
 
 
 def _list_batches(found: "list[BatchView]", *, as_json: bool) -> None:
-    from pipeline.interfaces.cli.output import one_line, print_list, state
-
     def row(view: "BatchView") -> list[str]:
         return [
             str(view.id), view.mode.value, view.step.value, state(view.status.value), str(len(view.song_ids)),

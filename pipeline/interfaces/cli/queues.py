@@ -7,6 +7,7 @@ import typer
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import Json, ready_context
+from pipeline.interfaces.cli.output import err, print_list
 from pipeline.interfaces.cli.times import duration_s, span
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ def list_queues(command: typer.Context, as_json: Json = False) -> None:
         return
     from celeryconfig import task_queues
     from pipeline.engine.metrics import queue_depths
-    from pipeline.interfaces.cli.output import print_list
     from pipeline.providers import gates
 
     context = _online()
@@ -87,7 +87,6 @@ def pause(
     queue: Queue, for_: For = "", reason: Annotated[str, typer.Option(help="Shown beside the pause.")] = ""
 ) -> None:
     """Let nothing more through; calls in flight finish. Applies at once to every worker, and to those started later."""
-    from pipeline.interfaces.cli.output import err
     from pipeline.providers import gates
 
     gates.pause(ready_context(), queue, duration_s(for_), reason)
@@ -97,7 +96,6 @@ def pause(
 @queues.command()
 def resume(queue: Queue) -> None:
     """End an operator's pause. A breaker's pause remains: see `penstock breakers close`."""
-    from pipeline.interfaces.cli.output import err
     from pipeline.providers import gates
 
     gates.resume(ready_context(), queue)
@@ -114,7 +112,6 @@ def limit(
 
     Both limits apply: a queue's limit above its provider's changes nothing.
     """
-    from pipeline.interfaces.cli.output import err
     from pipeline.providers import gates
 
     context = ready_context()
@@ -134,7 +131,6 @@ def limit(
 @queues.command()
 def drain(queue: Queue, timeout: Annotated[str, typer.Option(help="Give up after this time.")] = "10m") -> None:
     """Pause a queue and wait until none of its calls is in flight. It stays paused; nothing is lost."""
-    from pipeline.interfaces.cli.output import err
     from pipeline.providers import gates
 
     context = _online()
@@ -154,7 +150,6 @@ def list_breakers(command: typer.Context, as_json: Json = False) -> None:
     """List the breakers: state, reason, and when they let a probe through."""
     if command.invoked_subcommand:
         return
-    from pipeline.interfaces.cli.output import print_list
     from pipeline.providers import gates
 
     def row(state: "BreakerState") -> list[str]:
@@ -172,7 +167,6 @@ def list_breakers(command: typer.Context, as_json: Json = False) -> None:
 @breakers.command("open")
 def open_breaker(name: str, for_: For = "", reason: Annotated[str, typer.Option()] = "by hand") -> None:
     """Open a breaker by hand: its provider's queues stop. Default: for one cool-down."""
-    from pipeline.interfaces.cli.output import err
     from pipeline.providers import gates
 
     context = _online()
@@ -185,7 +179,6 @@ def open_breaker(name: str, for_: For = "", reason: Annotated[str, typer.Option(
 @breakers.command("close")
 def close_breaker(name: str) -> None:
     """Close a breaker now, and cancel its timer."""
-    from pipeline.interfaces.cli.output import err
     from pipeline.providers import gates
 
     context = _online()

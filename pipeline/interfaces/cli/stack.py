@@ -6,8 +6,11 @@ import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
+from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import Json, ready_context
+from pipeline.interfaces.cli.output import err, one_line, out, print_json, print_pairs, state
 
 if TYPE_CHECKING:
     from pipeline.engine.metrics import Throughput
@@ -19,11 +22,7 @@ def up() -> None:
 
     Processes that die are started again. Ctrl-C ends it in order: running work is finished or given back.
     """
-    from rich.markup import escape
-
-    from pipeline.engine.errors import UserError
     from pipeline.engine.logs import configure
-    from pipeline.interfaces.cli.output import err
     from pipeline.settings import get_settings
     from pipeline.standalone.locks import supervisor_lock
     from pipeline.standalone.supervisor import Supervisor, read_info
@@ -56,7 +55,6 @@ def status(as_json: Json = False) -> None:
     from dataclasses import asdict
 
     from pipeline.flows import flows
-    from pipeline.interfaces.cli.output import print_json
     from tasks.documents import figures
 
     context = ready_context()
@@ -102,7 +100,6 @@ def _show_status(
     kinds: dict[str, dict[str, int]], hour: "Throughput", queues: dict[str, int] | None, workers: list[str],
     context: "Context",
 ) -> None:  # fmt: skip
-    from pipeline.interfaces.cli.output import one_line, print_pairs, state
 
     counted = [
         (kind.replace("_", " "), "  ".join(f"{state(name)} {number:,}" for name, number in by_state.items()) or "none")
@@ -128,10 +125,7 @@ def _show_status(
 
 def doctor(as_json: Json = False) -> None:
     """Check versions, settings, database, Redis, flows and providers; say how to fix what is wrong (exit code 1)."""
-    from rich.markup import escape
-
     from pipeline.interfaces.cli.doctor import FAIL, checks
-    from pipeline.interfaces.cli.output import out, print_json
     from pipeline.settings import get_settings
 
     found = checks(get_settings())
@@ -150,7 +144,6 @@ def doctor(as_json: Json = False) -> None:
 
 def migrate() -> None:
     """Bring the database that PENSTOCK_DATABASE_URL names (or the embedded one) to this version's schema."""
-    from pipeline.interfaces.cli.output import err
     from pipeline.storage import schema
     from pipeline.storage.context import get_context
 
@@ -167,7 +160,6 @@ def worker(
     Further options override the role's: `penstock worker --role ai -c 64`. A worker of a role without
     any queues says what to configure, and waits until it is told to stop.
     """
-    from pipeline.engine.errors import UserError
     from pipeline.settings import get_settings
     from pipeline.standalone.roles import NothingToDo, arguments
 
@@ -189,8 +181,6 @@ def _wait_for_signal(sentence: str) -> None:
     """Say why there is nothing to do, and wait: a process that ended would be started again and again."""
     import signal
 
-    from pipeline.interfaces.cli.output import err
-
     ends = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     err.print(f"penstock: {sentence}. Waiting to be stopped.", soft_wrap=True, markup=False)
@@ -208,7 +198,6 @@ def flower(context: typer.Context) -> None:
 
 
 def _celery(program: str, arguments: list[str]) -> None:
-    from pipeline.engine.errors import UserError
     from pipeline.settings import get_settings
     from pipeline.standalone.stack import migrate_embedded
     from pipeline.storage.context import get_context

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.engine.errors import PenstockError
 from pipeline.interfaces.cli.command import ready
-from pipeline.interfaces.cli.screenshots.intake import Source, left_out
+from pipeline.interfaces.cli.output import count, err, one_line
+from pipeline.interfaces.cli.screenshots.intake import Job, Source, left_out, line, take
 from pipeline.interfaces.cli.screenshots.sources import source_key
 
 if TYPE_CHECKING:
@@ -35,8 +37,6 @@ def watch(
     from threading import Event
 
     from pipeline.flows.screenshots.frames.watcher import watch as pictures_in
-    from pipeline.interfaces.cli.output import err, one_line
-    from pipeline.interfaces.cli.screenshots.intake import Job, line, take
     from pipeline.standalone.stack import using_stack
 
     settings = ready()
@@ -86,7 +86,6 @@ def capture(
     Work runs on the stack of `penstock up`, or on one that is started for this command and ends with it.
     """
     from pipeline.flows.screenshots.frames.capture import Capturer
-    from pipeline.interfaces.cli.output import err
     from pipeline.standalone.stack import using_stack
 
     settings = ready()
@@ -118,8 +117,6 @@ def capture(
 
 def _take(frames: "Sequence[Captured]", monitors: Sequence[int], by: Counter[str]) -> None:
     """Take in the frames of these screens (all, if none is named)."""
-    from pipeline.engine.errors import PenstockError
-    from pipeline.interfaces.cli.output import err, one_line
     from tasks import screenshots
 
     wanted = {f"screen:{number}" for number in monitors}
@@ -143,13 +140,9 @@ def _take(frames: "Sequence[Captured]", monitors: Sequence[int], by: Counter[str
 
 
 def _counted(by: Counter[str]) -> str:
-    from pipeline.interfaces.cli.output import count
-
     return ", ".join([f"{count(by['accepted'], 'screenshot')} taken in", *left_out(by)])
 
 
 def _tell_end(by: Counter[str]) -> None:
-    from pipeline.interfaces.cli.output import err
-
     waits = " `penstock screenshots status` says what is still to be analysed." if by["accepted"] else ""
     err.print(f"{_counted(by)}.{waits}", soft_wrap=True)

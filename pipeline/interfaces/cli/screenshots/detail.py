@@ -3,8 +3,10 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from pipeline.interfaces.cli.command import Json, ready
+from pipeline.interfaces.cli.output import one_line, print_json, print_pairs, printable, state
 from pipeline.interfaces.cli.screenshots.status import MADE_BY
 from pipeline.interfaces.cli.times import local
 
@@ -22,7 +24,6 @@ def show(
 
     [bold]penstock screenshots show 12[/bold], [bold]penstock screenshots show shot:40[/bold]
     """
-    from pipeline.interfaces.cli.output import print_json
     from tasks import screenshots
 
     ready()
@@ -40,9 +41,6 @@ def show(
 
 
 def _show_screenshot(view: "ScreenshotView") -> None:
-    from rich.markup import escape
-
-    from pipeline.interfaces.cli.output import one_line, print_pairs, printable, state
     from tasks import screenshots
 
     zone = screenshots.time_zone()
@@ -66,7 +64,6 @@ def _show_screenshot(view: "ScreenshotView") -> None:
 
 
 def _show_node(detail: "NodeDetail") -> None:
-    from pipeline.interfaces.cli.output import one_line, print_pairs, state
     from tasks import screenshots
 
     node, zone = detail.node, screenshots.time_zone()
@@ -96,7 +93,6 @@ def _show_node(detail: "NodeDetail") -> None:
 
 def _origin(detail: "NodeDetail") -> list[tuple[str, str]]:
     """The node's origins, the calls behind them (model, prompt, attempt), and their frames."""
-    from pipeline.interfaces.cli.output import one_line
     from tasks import screenshots
 
     zone = screenshots.time_zone()

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipeline.engine.errors import PenstockError, UserError
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.output import count, err, one_line, print_json
+from pipeline.interfaces.cli.progress import Bar, Progress
 from pipeline.interfaces.cli.screenshots.sources import source_key
+from pipeline.interfaces.cli.screenshots.status import retry_line
 from pipeline.interfaces.cli.times import HOW, moment
 
 if TYPE_CHECKING:
-    from pipeline.interfaces.cli.progress import Bar, Progress
     from pipeline.standalone.stack import Stack
     from tasks.screenshots import Taken, WorkStatus
 
@@ -77,8 +80,6 @@ def add(
     Exit codes: 0 done (duplicates do not count as problems), 1 nothing was taken in or analysed, 2 wrong usage, 3 some
     files were not, 130 interrupted.
     """
-    from pipeline.engine.errors import UserError
-    from pipeline.interfaces.cli.output import print_json
     from pipeline.standalone.stack import using_stack
     from tasks import screenshots
 
@@ -121,8 +122,6 @@ def _pictures(given: Sequence[Path]) -> list[Path]:
 
 
 def _take(jobs: Sequence[Job], frame: dict[str, str], at: "datetime | None", *, quiet: bool) -> None:
-    from pipeline.interfaces.cli.output import err
-
     for job in jobs:
         take(job, frame, at)
         if not quiet:
@@ -131,7 +130,6 @@ def _take(jobs: Sequence[Job], frame: dict[str, str], at: "datetime | None", *, 
 
 def take(job: Job, frame: dict[str, str], at: "datetime | None" = None) -> None:
     """Take a file in; `job` says what became of it."""
-    from pipeline.engine.errors import PenstockError
     from tasks import screenshots
 
     try:
@@ -142,8 +140,6 @@ def take(job: Job, frame: dict[str, str], at: "datetime | None" = None) -> None:
 
 def line(job: Job) -> str:
     """What became of a file, as one line."""
-    from pipeline.interfaces.cli.output import one_line
-
     name = one_line(str(job.path))
     taken = job.taken
     match job.outcome:
@@ -167,8 +163,6 @@ def line(job: Job) -> str:
 
 
 def _wait(jobs: Sequence[Job], stack: "Stack", *, quiet: bool) -> None:
-    from pipeline.interfaces.cli.output import err, one_line
-
     wanted = list(dict.fromkeys(job.shot_id for job in jobs if job.shot_id is not None))
     if not wanted:
         return
@@ -183,7 +177,6 @@ def _wait(jobs: Sequence[Job], stack: "Stack", *, quiet: bool) -> None:
 
 def _follow(stack: "Stack", shot_ids: Sequence[int], *, quiet: bool) -> "dict[int, WorkStatus]":
     """Wait until these frames are analysed or given up; their final states. Keeps the stack up meanwhile."""
-    from pipeline.interfaces.cli.progress import Progress
     from tasks import screenshots
 
     interrupted = (
@@ -198,7 +191,6 @@ def _follow(stack: "Stack", shot_ids: Sequence[int], *, quiet: bool) -> "dict[in
 def keep(progress: "Progress") -> None:
     """Keep the stack up, and say why frames wait: batches that failed at once, closed gates after a while."""
     from pipeline.flows.screenshots.status import closed, retries
-    from pipeline.interfaces.cli.screenshots.status import retry_line
     from pipeline.storage.context import get_context
 
     if any(state.value == "failed" for state in (progress.state or {}).values()):
@@ -209,9 +201,6 @@ def keep(progress: "Progress") -> None:
 
 
 def _bar(found: "dict[int, WorkStatus]", total: int) -> "Bar":
-    from pipeline.interfaces.cli.output import count
-    from pipeline.interfaces.cli.progress import Bar
-
     by = Counter(state.value for state in found.values())
     given_up, gone = by["failed_permanent"], total - len(found)
     figures = f"{by['succeeded']:,}/{count(total, 'screenshot')}"
@@ -222,7 +211,6 @@ def _bar(found: "dict[int, WorkStatus]", total: int) -> "Bar":
 
 
 def _why(shot_id: int) -> str:
-    from pipeline.engine.errors import UserError
     from tasks import screenshots
 
     try:
@@ -232,8 +220,6 @@ def _why(shot_id: int) -> str:
 
 
 def _tell_end(jobs: Sequence[Job], *, waited: bool) -> None:
-    from pipeline.interfaces.cli.output import count, err
-
     analysed = sum(job.state is not None and job.state.value == "succeeded" for job in jobs)
     failed = sum(job.is_given_up for job in jobs)
     by = Counter(job.outcome for job in jobs)

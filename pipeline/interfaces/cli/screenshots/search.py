@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.interfaces.cli.command import Json, ready
+from pipeline.interfaces.cli.output import Table, count, err, one_line, out, print_json
 from pipeline.interfaces.cli.times import Since, Until, local, moment
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ def search(
     It also says how much is indexed. With an embeddings provider a search costs one small call, which needs a stack;
     one is started if none is running. If the provider does not answer, the search uses words alone.
     """
-    from pipeline.interfaces.cli.output import print_json
     from pipeline.standalone.stack import using_stack
     from tasks import screenshots
 
@@ -46,7 +46,6 @@ def search(
 
 
 def _show_found(found: "Found") -> None:
-    from pipeline.interfaces.cli.output import Table, err, one_line
     from tasks import screenshots
 
     zone = screenshots.time_zone()
@@ -73,8 +72,6 @@ def _show_found(found: "Found") -> None:
 
 
 def _indexed(found: "Found") -> str:
-    from pipeline.interfaces.cli.output import count
-
     shots, vectors = found.screenshots, found.vectors
     return (
         f"Indexed: {count(shots.done, 'screenshot')} ({shots.waiting:,} waiting, {shots.failed:,} failed); "
@@ -96,7 +93,6 @@ def timeline(
 
     [bold]penstock screenshots timeline --since today[/bold]
     """
-    from pipeline.interfaces.cli.output import err, one_line, out, print_json
     from tasks import screenshots
 
     ready()
@@ -121,7 +117,6 @@ def timeline(
 
 
 def _line(node: "NodeView") -> str:
-    from pipeline.interfaces.cli.output import one_line
     from tasks import screenshots
 
     text = node.title + (f" — {node.summary}" if node.summary else "")

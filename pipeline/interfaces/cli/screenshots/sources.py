@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
-from pipeline.interfaces.cli.times import local, moment
+from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list
+from pipeline.interfaces.cli.times import ago, local, moment
 
 if TYPE_CHECKING:
     from tasks.screenshots import Extent, SourceView
@@ -36,8 +38,6 @@ def list_sources(context: typer.Context, as_json: Json = False) -> None:
 
     Frames of a source that is switched off are refused and listed by `rejected`.
     """
-    from pipeline.interfaces.cli.output import one_line, print_list
-    from pipeline.interfaces.cli.times import ago
     from tasks import screenshots
 
     if context.invoked_subcommand is not None:
@@ -67,7 +67,6 @@ def deactivate(key: Key) -> None:
 
 
 def _switch(key: str, *, active: bool) -> None:
-    from pipeline.interfaces.cli.output import err, one_line
     from tasks import screenshots
 
     source_key(key, "SOURCE")
@@ -93,8 +92,6 @@ def delete(
 
     [bold]penstock screenshots delete --since 2026-03-01T14:00 --until 2026-03-01T15:00[/bold]
     """
-    from pipeline.engine.errors import UserError
-    from pipeline.interfaces.cli.output import count, err, print_json
     from tasks import screenshots
 
     ready()
@@ -123,8 +120,6 @@ def delete(
 
 
 def _what_goes(goes: "Extent", span: str) -> str:
-    from pipeline.interfaces.cli.output import count
-
     parts = [f"{count(goes.screenshots, 'screenshot')} with their files and texts"]
     parts += [f"{count(goes.nodes, 'node')} that rest on them, with their vectors"] if goes.nodes else []
     parts += [f"{count(goes.rejections, 'line')} of the ledger of rejected frames"] if goes.rejections else []

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.interfaces.cli.command import Json, Limit, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.screenshots.sources import source_key
 from pipeline.interfaces.cli.times import ago, local, span
 
@@ -24,7 +25,6 @@ MADE_BY = {
 
 def status(as_json: Json = False) -> None:
     """Show what is done, waiting and failed, what holds work up, and what was done without a model."""
-    from pipeline.interfaces.cli.output import print_json
     from tasks import screenshots
 
     ready()
@@ -36,8 +36,6 @@ def status(as_json: Json = False) -> None:
 
 
 def _show_status(found: "Status") -> None:
-    from pipeline.interfaces.cli.output import one_line, print_pairs
-
     buffered = f"{found.buffered:,} waiting for a batch" if found.buffered else ""
     if found.buffered and found.next_batch_in_s is not None:
         buffered += f", the next batch in {span(found.next_batch_in_s)}"
@@ -65,8 +63,6 @@ def _show_status(found: "Status") -> None:
 
 
 def _counts(by_state: dict[str, int]) -> str:
-    from pipeline.interfaces.cli.output import state
-
     # `failed` alone would read as final.
     named = {name: state(name).replace("]failed[", "]will be tried again[") for name in by_state}
     return "  ".join(f"{named[name]} {count:,}" for name, count in by_state.items())
@@ -74,8 +70,6 @@ def _counts(by_state: dict[str, int]) -> str:
 
 def retry_line(retry: "Retry") -> str:
     """`2 batches wait for another try, the next in 53 s: the service cannot be reached`."""
-    from pipeline.interfaces.cli.output import count
-
     several = retry.count != 1
     left = f"in {span(retry.next_in_s)}" if retry.next_in_s >= 1 else "at once"
     return (
@@ -90,7 +84,6 @@ def batches(
     as_json: Json = False,
 ) -> None:
     """List batches, newest first: state, attempts, who made the nodes, how long calls took, what was repaired."""
-    from pipeline.interfaces.cli.output import one_line, print_list, state
     from tasks import screenshots
     from tasks.screenshots import WorkStatus
 
@@ -123,7 +116,6 @@ def rejected(
 
     DIFFERS: how many of 256 bits differ from the nearest frame; a frame is a duplicate up to the second number.
     """
-    from pipeline.interfaces.cli.output import one_line, print_list
     from tasks import screenshots
 
     if source:
@@ -148,7 +140,6 @@ def rejected(
 
 def dead_letters(limit: Limit = 100, as_json: Json = False) -> None:
     """List work that was given up, with the reasons. `replay` tries it again."""
-    from pipeline.interfaces.cli.output import one_line, print_list
     from tasks import screenshots
 
     def row(letter: "DeadLetter") -> list[str]:
@@ -173,7 +164,6 @@ def replay(
 
     [bold]penstock screenshots replay batch:4 merge:17[/bold], [bold]penstock screenshots replay --all[/bold]
     """
-    from pipeline.interfaces.cli.output import count, err
     from tasks import screenshots
 
     if bool(ids) == everything:
