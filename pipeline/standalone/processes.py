@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -83,11 +84,8 @@ def celery_children(settings: Settings, output: IO[bytes] | None) -> list[Child]
     roles = [role for role in ROLES if role != "ai" or settings.providers]
     commands = {f"worker-{role}": [*arguments(settings, role), *quiet] for role in roles}
     commands["beat"] = ["beat", "--pidfile="]
-    return [Child(name, lambda command=command: _celery(command), output) for name, command in commands.items()]  # type: ignore[misc]
-
-
-def _celery(command: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "pipeline.standalone.child", *command]
+    child = [sys.executable, "-m", "pipeline.standalone.child"]
+    return [Child(name, partial(list, [*child, *command]), output) for name, command in commands.items()]
 
 
 def end(children: Sequence[Child], grace_s: float, in_a_hurry: Callable[[], bool] = lambda: False) -> None:

@@ -178,6 +178,8 @@ def _submit(jobs: list[Job], options: "Options", progress: "Progress") -> None:
 
 def _watch(jobs: list[Job], progress: "Progress", form: Format) -> None:
     """Show how the documents are doing, and write each result as soon as it is ready."""
+    from pipeline.providers.gates import closed_because, queue_name
+    from pipeline.storage.context import get_context
     from tasks.documents import watch
 
     waiting: dict[str, list[Job]] = {}
@@ -186,7 +188,9 @@ def _watch(jobs: list[Job], progress: "Progress", form: Format) -> None:
             waiting.setdefault(job.document.id, []).append(job)
 
     def reasons() -> list[str]:
-        return _closed_gates({job.document.provider for job in jobs if job.document and not job.document.settled})
+        providers = {job.document.provider for job in jobs if job.document and not job.document.settled}
+        found = (closed_because(get_context(), queue_name("vision", provider)) for provider in sorted(providers))
+        return [f"{why}: its pages wait and continue by themselves (`penstock queues`)." for why in found if why]
 
     for document in watch(list(waiting), idle=lambda: progress.keep(reasons)):
         for job in waiting[document.id]:
@@ -216,15 +220,6 @@ def _bar(job: Job, document: "Document") -> "Bar":
     figures = f"{document.completed_count:,}/{count(document.pages, 'page')}{failed}" if document.pages else ""
     done = document.completed_count + document.failed_count
     return Bar(job.target.source.name, done, document.pages or None, figures, state(document.status.name))
-
-
-def _closed_gates(providers: Iterable[str]) -> list[str]:
-    """Why pages of these providers wait, as sentences for the user."""
-    from pipeline.providers.gates import closed_because, queue_name
-    from pipeline.storage.context import get_context
-
-    reasons = (closed_because(get_context(), queue_name("vision", provider)) for provider in sorted(providers))
-    return [f"{reason}: its pages wait and continue by themselves (`penstock queues`)." for reason in reasons if reason]
 
 
 def _finish(job: Job, document: "Document", form: Format) -> None:

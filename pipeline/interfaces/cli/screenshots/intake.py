@@ -101,7 +101,8 @@ def add(
         print_json({"files": [_as_json(job) for job in jobs]})
     else:
         _tell_end(jobs, waited=not no_wait)
-    raise typer.Exit(_code(jobs))
+    problems = sum(job.is_problem for job in jobs)
+    raise typer.Exit(DONE if not problems else FAILED if problems == len(jobs) else PARTIAL)
 
 
 def _pictures(given: Sequence[Path]) -> list[Path]:
@@ -239,11 +240,6 @@ def _tell_end(jobs: Sequence[Job], *, waited: bool) -> None:
 def left_out(by: "Counter[str]") -> list[str]:
     """How many were not taken in, by reason."""
     return [f"{by[name]:,} {name}" for name in ("known", "duplicate", "excluded", "inactive", "refused") if by[name]]
-
-
-def _code(jobs: Sequence[Job]) -> int:
-    problems = sum(job.is_problem for job in jobs)
-    return DONE if not problems else FAILED if problems == len(jobs) else PARTIAL
 
 
 def _as_json(job: Job) -> dict[str, Any]:

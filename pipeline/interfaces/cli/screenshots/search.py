@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.interfaces.cli.command import Json, ready
-from pipeline.interfaces.cli.output import Table, count, err, one_line, out, print_json
+from pipeline.interfaces.cli.output import count, err, one_line, out, print_json, print_list
 from pipeline.interfaces.cli.times import Since, Until, local, moment
 
 if TYPE_CHECKING:
-    from tasks.screenshots import Found, NodeView
+    from pipeline.flows.screenshots.views import Hit
+    from tasks.screenshots import Found
 
 App = Annotated[str, typer.Option(help="Only where this program is in the picture, such as Firefox.")]
 
@@ -49,19 +50,21 @@ def _show_found(found: "Found") -> None:
     from tasks import screenshots
 
     zone = screenshots.time_zone()
-    if found.hits:
-        rows = Table("ID>", "WHEN", "KIND?", "APP~?", "WHAT")
-        for hit in found.hits:
-            said = f"{hit.excerpt} (shot:{hit.shot_id})" if hit.excerpt else hit.node.summary
-            text = hit.node.title + (f" — {said}" if said else "")
-            rows.add(
-                str(hit.node.id), local(hit.node.event_time, zone)[:16], hit.node.kind.value,
-                one_line(", ".join(hit.apps), 40), one_line(text, 200),
-            )  # fmt: skip
-        rows.print()
-    else:
-        err.print("Nothing found.")
-    err.print(f"[dim]{_indexed(found)}[/dim]", soft_wrap=True)
+
+    def row(hit: "Hit") -> list[str]:
+        said = f"{hit.excerpt} (shot:{hit.shot_id})" if hit.excerpt else hit.node.summary
+        return [
+            str(hit.node.id), local(hit.node.event_time, zone)[:16], hit.node.kind.value,
+            one_line(", ".join(hit.apps), 40), one_line(hit.node.title + (f" — {said}" if said else ""), 200),
+        ]  # fmt: skip
+
+    print_list(found.hits, ("ID>", "WHEN", "KIND?", "APP~?", "WHAT"), row, as_json=False, none="Nothing found.")
+    shots, vectors = found.screenshots, found.vectors
+    err.print(
+        f"[dim]Indexed: {count(shots.done, 'screenshot')} ({shots.waiting:,} waiting, {shots.failed:,} failed); "
+        f"vectors of {count(vectors.done, 'node')} ({vectors.waiting:,} waiting, {vectors.failed:,} failed).[/dim]",
+        soft_wrap=True,
+    )
     if found.note:
         err.print(f"[yellow]Note:[/yellow] {one_line(found.note)}", soft_wrap=True)
     elif found.lexical:
@@ -69,14 +72,6 @@ def _show_found(found: "Found") -> None:
             "[dim]Vectors are lexical only: no embeddings provider is configured, so search knows words and parts of "
             "words but not their meaning (PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER).[/dim]", soft_wrap=True,
         )  # fmt: skip
-
-
-def _indexed(found: "Found") -> str:
-    shots, vectors = found.screenshots, found.vectors
-    return (
-        f"Indexed: {count(shots.done, 'screenshot')} ({shots.waiting:,} waiting, {shots.failed:,} failed); "
-        f"vectors of {count(vectors.done, 'node')} ({vectors.waiting:,} waiting, {vectors.failed:,} failed)."
-    )
 
 
 def timeline(
@@ -113,12 +108,7 @@ def timeline(
         name = one_line(hour.thread_title, 80) or "no thread"
         out.print(f"  [bold]{name}[/bold]  [dim]{one_line(hour.thread_id or '')}[/dim]", soft_wrap=True)
         for node in hour.nodes:
-            out.print(_line(node), soft_wrap=True)
-
-
-def _line(node: "NodeView") -> str:
-    from tasks import screenshots
-
-    text = node.title + (f" — {node.summary}" if node.summary else "")
-    kind = "" if node.kind.value == "event" else f"{node.kind.value}: "
-    return f"    {local(node.event_time, screenshots.time_zone())[11:16]}  {node.id:>5}  {kind}{one_line(text, 200)}"
+            text = node.title + (f" — {node.summary}" if node.summary else "")
+            kind = "" if node.kind.value == "event" else f"{node.kind.value}: "
+            line = f"    {local(node.event_time, zone)[11:16]}  {node.id:>5}  {kind}{one_line(text, 200)}"
+            out.print(line, soft_wrap=True)

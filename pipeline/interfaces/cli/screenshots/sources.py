@@ -10,7 +10,7 @@ from pipeline.interfaces.cli.output import count, err, one_line, print_json, pri
 from pipeline.interfaces.cli.times import ago, local, moment
 
 if TYPE_CHECKING:
-    from tasks.screenshots import Extent, SourceView
+    from tasks.screenshots import SourceView
 
 sources = typer.Typer(
     help="List the screens and windows that frames come from; switch them on and off.",
@@ -106,7 +106,10 @@ def delete(
         if not goes.screenshots and not goes.rejections:
             err.print("Nothing was captured in that time.")
             return
-        err.print(_what_goes(goes, f"{local(begin, zone)} to {local(end, zone)}"), soft_wrap=True)
+        parts = [f"{count(goes.screenshots, 'screenshot')} with their files and texts"]
+        parts += [f"{count(goes.nodes, 'node')} that rest on them, with their vectors"] if goes.nodes else []
+        parts += [f"{count(goes.rejections, 'record')} of rejected frames"] if goes.rejections else []
+        err.print(f"{local(begin, zone)} to {local(end, zone)}: {', '.join(parts)} go for good.", soft_wrap=True)
         typer.confirm("Delete it?", abort=True, err=True)
     done = screenshots.forget(begin, end)
     if as_json:
@@ -117,10 +120,3 @@ def delete(
     err.print(f"Deleted: {gone}{restored}.", soft_wrap=True)
     if done.restored:
         tell_if_nothing_runs()
-
-
-def _what_goes(goes: "Extent", span: str) -> str:
-    parts = [f"{count(goes.screenshots, 'screenshot')} with their files and texts"]
-    parts += [f"{count(goes.nodes, 'node')} that rest on them, with their vectors"] if goes.nodes else []
-    parts += [f"{count(goes.rejections, 'line')} of the ledger of rejected frames"] if goes.rejections else []
-    return f"{span}: " + ", ".join(parts) + " go for good."
