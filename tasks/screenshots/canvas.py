@@ -20,6 +20,7 @@ from pipeline.flows.screenshots.states import Step, WorkStatus
 from pipeline.flows.screenshots.work import analysis, embedding, merge
 from pipeline.flows.screenshots.work.expansion import ExpandMessage
 from pipeline.flows.screenshots.work.merge import MergeMessage
+from pipeline.flows.screenshots.work.pictures import Pictures
 from pipeline.flows.screenshots.work.shard import ShardMessage
 from pipeline.providers import gates
 from pipeline.storage.context import Context, get_context
@@ -46,6 +47,8 @@ def _signatures(context: Context, scope: str) -> Iterator[Signature]:
             yield embed.si(queue).set(queue=queue, task_id=ticket)
 
 
+PICTURES = Pictures()
+"""Those that this process has made ahead."""
 TASKS = FlowTasks(FLOW, _signatures)
 
 
@@ -81,8 +84,10 @@ def analyse(self: Any, batch_id: int, queue: str) -> None:
     """Have one shard of the batch looked at, and store what was seen."""
     context = get_context()
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
-    with ShardMessage(context, batch_id, queue, owner(self), guarded, SoftTimeLimitExceeded) as message:
+    with ShardMessage(context, batch_id, queue, owner(self), guarded, SoftTimeLimitExceeded, PICTURES) as message:
         settled = message.run()
+    if queue != CPU:
+        PICTURES.make_ahead(context)
     if settled.again:
         take_place_again(self.request, _analysing(context, batch_id, queue, _own(self)))
 

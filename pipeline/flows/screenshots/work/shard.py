@@ -1,9 +1,10 @@
 """A shard: a part of a batch that fits one call. Claimed, analysed, settled. Source 000, sections 1.4 and 1.5."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
@@ -26,6 +27,7 @@ from pipeline.flows.screenshots.rules.schemas import INDEX_SCHEMA, VlmIndex
 from pipeline.flows.screenshots.states import SHARD, Ask, Origin, Step, WorkEvent, WorkStatus
 from pipeline.flows.screenshots.work import batch, retry
 from pipeline.flows.screenshots.work.message import Message, UsedCall, provider_and_model
+from pipeline.flows.screenshots.work.pictures import Pictures, jpeg_of
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
 from pipeline.providers.replies import BadReply, Read, clean
@@ -33,7 +35,7 @@ from pipeline.providers.traced_call import NO_GATE
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
-Prepared = TypeVar("Prepared")
+Loaded = TypeVar("Loaded")
 CUT = "the reply stops at its token limit: raise the provider's MAX_TOKENS, or lower PENSTOCK_SCREENSHOTS__SHARD_SIZE"
 
 
@@ -139,10 +141,11 @@ class ShardMessage(Message):
 
     def __init__(
         self, context: Context, batch_id: int, queue: str, owner: Owner, guarded: GuardedCall | None,
-        timed_out: type[Exception] = TimeoutError,
+        timed_out: type[Exception] = TimeoutError, pictures: Pictures | None = None,
     ) -> None:  # fmt: skip
         super().__init__(context, queue, owner, guarded)
         self._batch_id = batch_id
+        self._pictures = pictures
         self._timed_out = timed_out
 
     def run(self) -> Settled:
@@ -150,6 +153,9 @@ class ShardMessage(Message):
         unit = claim(self._context, self._batch_id, self._owner)
         if unit is None:
             return Settled()
+        if self._pictures is not None and self._queue != CPU:
+            # While this one's call is under way.
+            self._pictures.make_ahead(self._context)
         try:
             return self._analyse(unit)
         except self._timed_out:
@@ -160,8 +166,12 @@ class ShardMessage(Message):
         return fail(self._context, unit, error, self._tracer.trace)
 
     def _analyse(self, unit: ShardUnit) -> Settled:
-        texts = self._prepared(unit, self._recognise) if self._queue == CPU else {}
-        pictures = self._prepared(unit, fingerprint.as_jpeg) if self._queue != CPU else {}
+        texts: dict[int, str] = {}
+        pictures: dict[int, bytes] = {}
+        if self._queue == CPU:
+            texts = {screen: self._recognise(image) for screen, image in self._load(unit, fingerprint.load_image)}
+        else:
+            pictures = dict(self._load(unit, self._pictures.take if self._pictures else jpeg_of))
         seen = texts or pictures
         screens = {screen: shot_of(unit.shots[screen]) for screen in seen}
         notes, total = [], len(json.loads(unit.row.shot_ids))
@@ -179,22 +189,20 @@ class ShardMessage(Message):
         used = UsedCall(Operation.RULES, "local", Origin.RULES.value, "", unit.attempts, Ask.FIRST, shot_ids)
         return self._settle(unit, Read(found, (heuristics.NOTE,)), notes, used)
 
-    def _prepared(self, unit: ShardUnit, prepare: Callable[[Image.Image], Prepared]) -> dict[int, Prepared]:
-        """What is made of each frame's picture, by screen id. Frames without one are given up, the others go on."""
-        found: dict[int, Prepared] = {}
+    def _load(self, unit: ShardUnit, load: Callable[[Path], Loaded]) -> Iterator[tuple[int, Loaded]]:
+        """Each frame's picture, beside its screen id. Frames without one are given up, the others go on."""
         for screen, shot in unit.shots.items():
             path = retention.image_of(self._context, shot)
             if path is None:
                 continue
             try:
-                image = fingerprint.load_image(path)
+                loaded = load(path)
             except UnitError as error:
                 if error.code == "unreadable":
                     raise UnitError(str(error)) from error  # the system's fault, not the picture's: it may pass
                 retention.give_up(self._context, shot, str(error))
                 continue
-            found[screen] = prepare(image)
-        return found
+            yield screen, loaded
 
     def _recognise(self, image: Image.Image) -> str:
         from pipeline.reading import ocr  # noqa: PLC0415  # takes a second, which calls of a provider never need

@@ -1,0 +1,92 @@
+"""Pictures are made ahead of their calls, few of them, and not for frames that are gone."""
+
+import pytest
+from sqlalchemy import select
+
+from pipeline.engine.errors import UnitError
+from pipeline.flows.screenshots.frames import files
+from pipeline.flows.screenshots.models import SHOTS
+from pipeline.flows.screenshots.work import analysis, pictures, shard
+from pipeline.flows.screenshots.work.pictures import Pictures, jpeg_of
+from pipeline.storage.context import Context
+from tests.integration.screenshots.conftest import ME, Hand
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_SCREENSHOTS__SHARD_SIZE": "2"}
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files whose pictures were made, by whomever."""
+    names: list[str] = []
+
+    def counted(path: object) -> bytes:
+        names.append(str(path))
+        return jpeg_of(path)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pictures, "jpeg_of", counted)
+    return names
+
+
+def files_of(context: Context, shots: list[int]) -> list[str]:
+    with context.db.read() as session:
+        found = dict(session.execute(select(SHOTS.c.id, SHOTS.c.file)).all())
+    return [str(files.path_of(context.settings, found[shot])) for shot in shots]
+
+
+def ends(ahead: Pictures, context: Context) -> None:
+    """When no message comes any more, its thread ends, and what it kept is gone."""
+    ahead._keep_s = 0.05
+    ahead.make_ahead(context)
+    wait_until(lambda: ahead._thread is None, 30, "the thread ended")
+    assert ahead._made == {}
+
+
+def test_pictures_of_shards_that_wait_are_made_once_and_taken(context: Context, hand: Hand, made: list[str]) -> None:
+    batch, shots = hand.batch()
+    analysis.claim(context, batch)
+    assert shard.claim(context, batch, ME) is not None
+    ahead = Pictures(keep_s=600)
+    ahead.make_ahead(context)
+    waiting = files_of(context, shots[2:])
+    wait_until(lambda: len(ahead._made) == 3, 30, "three pictures")
+    assert sorted(made) == sorted(waiting), "not those of the shard that is claimed"
+    path = files.path_of(context.settings, waiting[0].rpartition("/")[2])
+    assert ahead.take(path) == jpeg_of(path)
+    assert len(made) == 3
+    assert ahead.take(path) == jpeg_of(path)
+    assert len(made) == 4, "what was taken is not kept"
+    ends(ahead, context)
+
+
+def test_pictures_of_frames_that_are_gone_or_not_wanted_any_more_are_dropped(context: Context, hand: Hand) -> None:
+    batch, shots = hand.batch()
+    analysis.claim(context, batch)
+    ahead = Pictures(keep_s=600)
+    ahead.make_ahead(context)
+    wait_until(lambda: len(ahead._made) == 5, 30, "five pictures")
+    gone = files_of(context, shots)[4]
+    files.discard(context.settings, [gone.rpartition("/")[2]])
+    assert shard.claim(context, batch, ME) is not None
+    ahead.make_ahead(context)
+    left = sorted(files_of(context, shots[2:4]))
+    wait_until(lambda: sorted(map(str, ahead._made)) == left, 30, "two pictures")
+    with pytest.raises(UnitError, match="is gone"):
+        ahead.take(files.path_of(context.settings, gone.rpartition("/")[2]))
+    ends(ahead, context)
+
+
+def test_no_more_is_kept_than_there_is_room_for(
+    context: Context, hand: Hand, made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "MAX_BYTES", 1)
+    batch, _ = hand.batch()
+    analysis.claim(context, batch)
+    ahead = Pictures(keep_s=600)
+    ahead.make_ahead(context)
+    wait_until(lambda: made, 30, "a picture")
+    ends(ahead, context)
+    assert len(made) == 1
