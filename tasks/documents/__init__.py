@@ -1,10 +1,10 @@
-"""Python's way in to the documents flow.
+"""The Python API of the documents flow.
 
 >>> from tasks.documents import submit
 >>> document = submit("report.pdf").wait()
 >>> print(document.status.name, document.read_text()[:80])
 
-Every function returns plain typed objects; a document has `wait()`. All raise `UserError` with a sentence for people.
+Every function returns plain typed objects; a document has `wait()`. All raise `UserError` with a message for people.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,15 +37,15 @@ configure_as_library()
 
 @dataclass(frozen=True)
 class Document(DocumentView):
-    """A document as it was when asked for."""
+    """A document as it was when you asked for it."""
 
     @property
     def settled(self) -> bool:
-        """At rest, or paused: waiting on makes no sense."""
+        """At rest or paused, so not worth waiting for any longer."""
         return self.at_rest or self.status is DocumentStatus.PAUSED
 
     def wait(self, timeout_s: float | None = None) -> "Document":
-        """Wait until nothing more happens by itself (or until it is paused); the document as it is then.
+        """Wait until the document is at rest or paused; returns it as it is then.
 
         Raises `TimeoutError` after `timeout_s` seconds.
         """
@@ -55,18 +55,18 @@ class Document(DocumentView):
         return latest
 
     def read_text(self) -> str:
-        """The merged Markdown. Raises `UserError` where there is none yet."""
+        """The merged Markdown. Raises `UserError` if there is none yet."""
         if not self.merged_path:
             raise UserError(f"document {self.id} has no result: it is {self.status.name}", code="no_result")
         return Path(self.merged_path).read_text(encoding="utf-8")
 
     def layout(self) -> dict[str, Any]:
-        """What stands where on each page: blocks in reading order with their boxes, as JSON holds them."""
+        """The blocks of each page in reading order, with their boxes, as JSON."""
         return queries.layout_json(get_context(), self.id)
 
     @property
     def pictures_folder(self) -> Path | None:
-        """The pictures that the merged Markdown links to; None if there are none."""
+        """The folder of the pictures that the merged Markdown links to; None if there are none."""
         folder = files.pictures_folder(get_context().settings, self.id)
         return folder if self.merged_path and folder.is_dir() else None
 
@@ -79,7 +79,7 @@ class Document(DocumentView):
 def watch(
     document_ids: Sequence[str], *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None
 ) -> Iterator[Document]:
-    """Each document as it is now, and again whenever it changed, until all have settled.
+    """Each document as it is now, and again whenever it changes, until all have settled.
 
     `idle` is called about once a second. Raises `TimeoutError` after `timeout_s` seconds.
     """
@@ -106,10 +106,10 @@ def watch(
 
 
 def submit(path: str | PathLike[str], options: Options | None = None, **choices: str | bool) -> Document:
-    """Submit a file; the document that will hold its text.
+    """Submit a file; returns the document that will hold its text.
 
     Options as keywords or as an `Options`: page_range, provider, model, allow_partial, use_cache, pictures, fresh.
-    The same content and options give the same document, unless `fresh`.
+    The same content and options find the same document again, unless `fresh`.
     """
     chosen = options or Options(**choices)  # type: ignore[arg-type]
     return _launched(submission.submit(get_context(), Path(path), chosen))
@@ -121,7 +121,7 @@ def status(document_id: str) -> Document:
 
 
 def list_documents(*, status: DocumentStatus | None = None, limit: int = 50, offset: int = 0) -> list[Document]:
-    """Documents, the newest first."""
+    """Documents, newest first."""
     found = queries.documents(get_context(), status=status, limit=limit, offset=offset)
     return [_document(view) for view in found]
 
@@ -132,7 +132,7 @@ def pages(document_id: str, *, status: PageStatus | None = None) -> list[PageVie
 
 
 def attempts(document_id: str, page: int | None = None) -> list[AttemptView]:
-    """Every attempt of the document's pages, or of one of them."""
+    """Every attempt of the document's pages, or of one page."""
     return queries.attempts(get_context(), document_id, page)
 
 
@@ -142,12 +142,12 @@ def figures() -> Figures:
 
 
 def cancel(document_id: str) -> Document:
-    """Stop it. Always wins over whatever is under way."""
+    """Stop the document; wins over any work under way."""
     return _told(service.cancel(get_context(), document_id))
 
 
 def pause(document_id: str) -> Document:
-    """Let pages under way end and begin no others."""
+    """Finish the pages under way and start no others."""
     return _told(service.pause(get_context(), document_id))
 
 
@@ -157,7 +157,7 @@ def resume(document_id: str) -> Document:
 
 
 def retry(document_id: str, *, provider: str = "", model: str = "", fresh: bool = False) -> Document:
-    """Do the whole document anew. `fresh`: do not take over what the cache knows."""
+    """Start over from splitting. `fresh`: ask the provider even for pages in the cache."""
     return _launched(service.retry(get_context(), document_id, Choice(provider, model), fresh=fresh))
 
 
@@ -167,7 +167,7 @@ def retry_failed(document_id: str, *, provider: str = "", model: str = "") -> Do
 
 
 def retry_page(document_id: str, page: int, *, provider: str = "", model: str = "") -> Document:
-    """Convert one page again; its old text stays until the new one is there."""
+    """Convert one page again; its old text stays until there is a new one."""
     return _launched(service.retry_page(get_context(), document_id, page, Choice(provider, model)))
 
 
@@ -177,7 +177,7 @@ def remerge(document_id: str, *, allow_partial: bool = False) -> Document:
 
 
 def promote(document_id: str, page: int, attempt_id: int) -> Document:
-    """Make the text of an older attempt the page's text."""
+    """Use the text of an older attempt as the page's text."""
     return _launched(service.promote(get_context(), document_id, page, attempt_id))
 
 

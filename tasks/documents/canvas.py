@@ -1,6 +1,6 @@
 """The documents flow as Celery tasks: `chain(split, convert ⇒ chord(lanes, settle), merge)`.
 
-Messages carry ids only and are nudges: each task looks at the row and does what is to be done, or nothing.
+Messages are nudges and carry only ids: each task looks at the row and does what is due, if anything.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ from tasks.flow import Announcement, FlowTasks, once, owner, take_place_again
 from tasks.presence import holder_of
 
 WAITING_LANE_TTL_S = 60
-"""How long a lane that waits in its queue counts as live."""
+"""How long a lane counts as live while it waits in its queue."""
 
 
 def _signatures(context: Context, document_id: str) -> Iterator[Signature]:
-    """What is left of the document's canvas, from the stage that its row waits for."""
+    """The rest of the document's canvas, from the stage that its row waits for."""
     stage = plan.next_stage(context, document_id)
     if stage is not None:
         rest = [split.si(document_id), convert.si(document_id), merge.si(document_id)][list(Stage).index(stage) :]
@@ -57,12 +57,12 @@ def split(self: Any, document_id: str) -> None:
 
 @app.task(bind=True, name="documents.convert")
 def convert(self: Any, document_id: str) -> None:
-    """Replace itself with the document's lanes and what follows them."""
+    """Replaces itself with the document's lanes and what follows them."""
     context = get_context()
     header = [
-        lane_signature(context.settings, document_id, wanted.queue)
-        for wanted in plan.lanes(context, document_id)
-        for _ in range(wanted.wanted)
+        lane_signature(context.settings, document_id, queue)
+        for queue, wanted in plan.lanes(context, document_id).items()
+        for _ in range(wanted)
     ]
     if header:
         raise self.replace(chord(group(header), settle.si(document_id)))
@@ -71,7 +71,7 @@ def convert(self: Any, document_id: str) -> None:
 @app.task(bind=True, name="documents.lane", ignore_result=True)
 @once
 def lane(self: Any, document_id: str, queue: str, batch: int = 1, lane_id: str = "") -> None:
-    """One hop of one lane: convert pages for a while, then queue up again if there are more.
+    """One hop of a lane: convert pages for a while, then queue up again if there are more.
 
     `lane_id` holds the lane's lease: the id of its first message.
     """
@@ -79,7 +79,7 @@ def lane(self: Any, document_id: str, queue: str, batch: int = 1, lane_id: str =
     leases = plan.lane_leases(context, document_id, queue, plan.lane_limit(context.settings, queue))
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     if not leases.acquire(lane_id, context.settings.documents.lease_s):
-        # An extra ticket: all lanes of this document are taken.
+        # A message too many: all lanes of this document are taken.
         if guarded is not None:
             guarded.leave()
         return
@@ -100,7 +100,7 @@ def lane_signature(settings: Settings, document_id: str, queue: str, batch: int 
     """A lane's first message, or the next one of `lane_id`."""
     signature = lane.si(document_id, queue, batch, lane_id).set(queue=queue)
     if queue == CPU:
-        # Per hop; a page begins at the latest when the quantum ends. Threads have no such limit: there, calls have.
+        # Per hop, and no page begins after the quantum. Threads cannot be limited; there, calls have time-outs.
         limit_s = settings.documents.page_timeout_s + settings.documents.quantum_s
         signature.set(soft_time_limit=limit_s, time_limit=limit_s + 30)
     return signature
@@ -108,7 +108,7 @@ def lane_signature(settings: Settings, document_id: str, queue: str, batch: int 
 
 @app.task(name="documents.settle", ignore_result=True)
 def settle(document_id: str) -> None:
-    """All lanes have ended. If the document is not settled, pages wait for their next attempt: see to a wake-up."""
+    """All lanes have ended. If pages still wait for their next attempt, make sure that the flow wakes up for them."""
     TASKS.wake_in(plan.next_wait_s(get_context()))
     TASKS.announce(document_id)
 

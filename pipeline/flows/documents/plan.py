@@ -3,7 +3,6 @@
 Submit, retry, resume and recovery all end here.
 """
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
@@ -38,15 +37,6 @@ _STAGES = {
     DocumentStatus.PROCESSING: Stage.CONVERT,
     DocumentStatus.READY_TO_MERGE: Stage.MERGE,
 }
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """How many lanes a document needs on a queue, and how many it may have there."""
-
-    queue: str
-    wanted: int
-    limit: int
 
 
 def next_stage(context: Context, document_id: str) -> Stage | None:
@@ -107,8 +97,8 @@ def lane_leases(context: Context, document_id: str, queue: str, limit: int = 1_0
     return Leases(context.redis, f"lanes:{document_id}:{queue}", limit)
 
 
-def lanes(context: Context, document_id: str) -> list[Lanes]:
-    """The lanes that the document needs now; none unless it is PROCESSING."""
+def lanes(context: Context, document_id: str) -> dict[str, int]:
+    """How many lanes the document needs now on each queue; none unless it is PROCESSING."""
     mine = and_(DOCUMENTS.c.id == document_id, DOCUMENTS.c.status == DocumentStatus.PROCESSING)
     query = (
         select(PAGES.c.provider, func.count())
@@ -122,7 +112,7 @@ def lanes(context: Context, document_id: str) -> list[Lanes]:
     for provider, pages in counts:
         queue = queue_of(_asked(context, provider))
         wanted[queue] = min(wanted.get(queue, 0) + pages, lane_limit(context.settings, queue))
-    return [Lanes(queue, wanted[queue], lane_limit(context.settings, queue)) for queue in sorted(wanted)]
+    return wanted
 
 
 def _claimable(now: datetime) -> ColumnElement[bool]:
@@ -183,15 +173,15 @@ def _lacks_lanes(context: Context, document_id: str) -> bool:
     with context.db.read() as session:
         working = session.execute(claimed).scalar_one()
     lacking = False
-    for lane in lanes(context, document_id):
-        if _waits_at_gate(context, lane):
+    for queue, wanted in lanes(context, document_id).items():
+        if _waits_at_gate(context, queue, wanted):
             continue
-        leases = lane_leases(context, document_id, lane.queue)
+        leases = lane_leases(context, document_id, queue)
         if not working:
             # Leases without a claimed page: their lanes died between two pages, or wait behind other documents.
             # Those that live take their leases again, or find them taken and end.
             leases.clear()
-        lacking |= not working or len(leases.holders()) < lane.wanted
+        lacking |= not working or len(leases.holders()) < wanted
     if not lacking:
         later = datetime.now(UTC) + timedelta(seconds=RELAUNCH_AFTER_S)
         statement = update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(launch_due_at=later)
@@ -199,13 +189,13 @@ def _lacks_lanes(context: Context, document_id: str) -> bool:
     return lacking
 
 
-def _waits_at_gate(context: Context, lane: Lanes) -> bool:
+def _waits_at_gate(context: Context, queue: str, wanted: int) -> bool:
     """Whether a gate holds the queue's messages, so that more of them would only pile up.
 
     They may be other documents' messages: this document's turn comes once they are gone.
     """
-    queue = gates.gated_queues(context.settings).get(lane.queue)
-    if queue is None:
+    gated = gates.gated_queues(context.settings).get(queue)
+    if gated is None:
         return False
-    closed = gates.gate(context, queue).look().closed_by
-    return bool(closed) or queue_depths(context.redis, [lane.queue])[lane.queue] >= lane.wanted
+    closed = gates.gate(context, gated).look().closed_by
+    return bool(closed) or queue_depths(context.redis, [queue])[queue] >= wanted
