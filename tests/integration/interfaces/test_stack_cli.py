@@ -1,0 +1,58 @@
+"""`penstock status` and `penstock doctor` know every flow."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+from pipeline.engine.live import SystemSetting
+from pipeline.flows import FLOWS, flows
+from pipeline.interfaces.cli.main import app
+from pipeline.providers import gates
+from pipeline.storage.context import Context
+from tests.support.music import add_songs
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_PROVIDERS__AI__BASE_URL": "http://127.0.0.1:9/v1", "PENSTOCK_PROVIDERS__AI__MODEL": "m"}
+
+
+def shown(*arguments: str, code: int = 0) -> Any:
+    with capture_logs():
+        result = CliRunner().invoke(app, [*arguments, "--json"])
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+def test_status_has_the_figures_of_every_flow(context: Context) -> None:
+    add_songs(context, 3)
+    found = shown("status")
+    assert {kind for flow in flows() for kind in flow.followed} <= set(found)
+    assert set(found) >= {"documents", "pages", "last_hour", "queues", "workers", "data_dir"}
+    assert found["songs"] == {"PENDING": 3}
+    assert found["documents"] == {}
+    text = CliRunner().invoke(app, ["status"]).output
+    assert "PENDING 3" in text
+    assert "song batches" in text
+
+
+def test_doctor_names_every_flow_and_what_keeps_its_queues_closed(context: Context) -> None:
+    gates.pause(context, "vision.ai", None, "invoice unpaid")
+    with context.db.transaction() as session:
+        row = {"key": "queue_concurrency", "value": "many", "updated_at": datetime.now(UTC)}
+        session.execute(insert(SystemSetting).values(row))
+    found = {check["name"]: check for check in shown("doctor", code=1)}
+    assert {f"flow {name}" for name in FLOWS} <= set(found)
+    assert found["flow music"]["found"] == "0 songs, 0 song batches"
+    assert (found["queue vision.ai"]["result"], found["setting queue_concurrency"]["result"]) == ("warn", "warn")
+    assert "paused by an operator (invoice unpaid)" in found["queue vision.ai"]["found"]
