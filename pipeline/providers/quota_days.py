@@ -1,4 +1,4 @@
-"""A provider's day: when its daily quota, and Penstock's own spend cap, begin anew."""
+"""A provider's day: when its daily quota and Penstock's spend cap reset."""
 
 from datetime import datetime, time
 

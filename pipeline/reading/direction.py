@@ -1,8 +1,8 @@
-"""Which way the text in a picture runs: across, upside down, or up or down the page.
+"""The direction of the text in a picture: across, upside down, or up or down the page.
 
-Places of text are found whichever way it runs; only what is then read of it tells. Read the right way, the engine is
-sure of what it says (0.95 to 0.99 on the pages that were tried); upside down it is not (0.59 to 0.69). So a few pieces
-are read first, and those of an upright page are not read again: its direction costs nothing.
+Text is found whatever its direction; only reading it tells. Reading the right way, the engine is sure (0.95 to 0.99 on
+the pages tried), upside down it is not (0.59 to 0.69). So a few pieces are read first. Those of an upright page are not
+read again, so that finding its direction costs nothing.
 """
 
 import math
@@ -13,26 +13,26 @@ from pipeline.reading.ocr_engine import Quad, Text
 
 Read = Callable[[Sequence[Quad]], list[Text]]
 
-_SAMPLE = 6  # the engine reads these many at once
-_LONG = 2.0  # length by height, from which the shape of a piece tells how it runs
-_TALL = 1.5  # height by width, from which a piece seems to run up or down
-_SHORT = 3.0  # height by width, below which it may be a narrow letter all the same
+_SAMPLE = 6  # as many as the engine reads at once
+_LONG = 2.0  # length by height, from which on the shape of a piece tells its direction
+_TALL = 1.5  # height by width, from which on a piece seems to run up or down
+_SHORT = 3.0  # height by width, below which it may still be a narrow letter
 _SURE = 0.9
 _LEAST_SURE = 0.75
 _BETTER = 0.05
-_LETTERS = 3  # 6890 reads as well upside down
-_LEAST = 0.5  # below, it is no text: a picture's detail, a rule
+_LETTERS = 3  # 6890 reads just as well upside down
+_LEAST = 0.5  # below, it is not text but a rule or a detail of a picture
 
 
 class Found(NamedTuple):
-    """A recognised piece of text; `corners` are in pixels, clockwise from its own top left."""
+    """A recognised piece of text; its corners in pixels, clockwise from its own top left."""
 
     text: str
     corners: Quad
 
 
 def read_all(quads: Sequence[Quad], read: Read) -> list[Found]:
-    """What all pieces say, each read the way it runs; what says nothing is left out."""
+    """The texts of all pieces, each read in its direction; those that say nothing are left out."""
     pieces = _Pieces(quads, read)
     turn = _page_turn(pieces)
     sideways = {index for index, quad in enumerate(quads) if _ratio(turned(quad, turn)) >= _TALL}
@@ -48,14 +48,14 @@ def read_all(quads: Sequence[Quad], read: Read) -> list[Found]:
 
 
 def turned(quad: Quad, angle: int) -> Quad:
-    """The corners from the own top left one of text that is turned clockwise by 0, 90, 180 or 270 degrees."""
+    """The corners from the text's own top left one, for text turned clockwise by 0, 90, 180 or 270 degrees."""
     first = angle // 90
     a, b, c, d = quad[first:] + quad[:first]
     return (a, b, c, d)
 
 
 class _Pieces:
-    """Reads pieces of a picture, each at most once in a direction."""
+    """Reads pieces of a picture, each at most once per direction."""
 
     def __init__(self, quads: Sequence[Quad], read: Read) -> None:
         self.quads = quads
@@ -76,37 +76,37 @@ class _Pieces:
         return sum(self.text(index, angle).score for index in indices) / len(indices) if indices else 0.0
 
     def letters(self, indices: Sequence[int], angle: int) -> int:
-        """How many letters these pieces have in this direction, in which they were read."""
+        """How many letters these pieces have in this direction; they must have been read in it."""
         return sum(map(str.isalpha, "".join(self.text(index, angle).text for index in indices)))
 
 
 def _page_turn(pieces: _Pieces) -> int:
-    """By how many degrees most of the text is turned clockwise."""
+    """How many degrees most of the text is turned clockwise."""
     lengths = {index: max(_sides(quad)) for index, quad in enumerate(pieces.quads)}
     longest = sorted(lengths, key=lambda index: -lengths[index])
     telling = [index for index in longest if not 1 / _LONG < _ratio(pieces.quads[index]) < _LONG]
     upright = sum(lengths[index] for index in telling if _ratio(pieces.quads[index]) > 1)
     if not telling:
         return _surest(pieces, longest[:_SAMPLE], (0, 90, 270, 180))
-    if upright > 0.5 * sum(lengths[index] for index in telling):
-        return _surest(pieces, [index for index in telling if _ratio(pieces.quads[index]) > 1][:_SAMPLE], (90, 270))
-    return _surest(pieces, [index for index in telling if _ratio(pieces.quads[index]) < 1][:_SAMPLE], (0, 180))
+    tall = upright > 0.5 * sum(lengths[index] for index in telling)
+    alike = [index for index in telling if (_ratio(pieces.quads[index]) > 1) == tall]
+    return _surest(pieces, alike[:_SAMPLE], (90, 270) if tall else (0, 180))
 
 
 def _surest(pieces: _Pieces, sample: Sequence[int], angles: Sequence[int]) -> int:
-    """The angle of which the engine is surest; upright where it is of none, as with vertical writing and drawings."""
+    """The angle that the engine is surest of; 0 if it is sure of none, as with vertical writing and drawings."""
     scores: dict[int, float] = {}
     for angle in angles:
         scores[angle] = pieces.certainty(sample, angle)
         if scores[angle] >= _SURE and pieces.letters(sample, angle) >= _LETTERS:
             return angle
     best = max(scores, key=lambda angle: scores[angle])
-    # Smudged text is upright as a rule: it takes more than chance to think otherwise.
+    # Smudged text is usually upright, so a small difference does not count.
     return best if scores[best] >= max(_LEAST_SURE, scores.get(0, 0.0) + _BETTER) else 0
 
 
 def _sideways_turns(pieces: _Pieces, indices: Sequence[int], turn: int) -> dict[int, int]:
-    """The directions of pieces across the others: up first, which is how margins and axes are labelled."""
+    """The directions of pieces at right angles to the others: up first, as margins and axes are labelled."""
     best: dict[int, tuple[float, int]] = dict.fromkeys(indices, (-1.0, turn))
     for angle in ((turn + 270) % 360, (turn + 90) % 360, turn):
         open_ones = [index for index in indices if best[index][0] < _SURE]

@@ -1,4 +1,4 @@
-"""Rules and coloured areas of a PDF page, from PDFium's path objects, also inside of form objects."""
+"""Rules and coloured areas of a PDF page, from PDFium's path objects, including those in form objects."""
 
 import ctypes
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ Point = tuple[float, float]
 
 
 class Drawings(NamedTuple):
-    """What is drawn on a page apart from text and pictures, in the page's displayed coordinates."""
+    """What is drawn on a page besides text and pictures, in the page's displayed coordinates."""
 
     rules: list[Rule]
     fills: list[Box]
 
 
 def read(page: Page) -> Drawings:
-    """Rules and fills of the page; what comes after some ten thousand objects is left out."""
+    """The rules and fills among the first `_MAX_OBJECTS` objects of the page."""
     reader = _Reader(page)
     for raw, matrix in _paths(page.raw):
         if reader.budget <= 0:
@@ -40,7 +40,7 @@ def read(page: Page) -> Drawings:
 
 
 def _paths(parent: Any) -> Iterator[tuple[Any, PdfMatrix | None]]:
-    """Raw path objects of the page, each with the matrix of the forms around it."""
+    """The raw path objects of the page, each with the matrix of the forms around it."""
     left = _MAX_OBJECTS
     waiting = [(parent, pdfium_c.FPDFPage_CountObjects, pdfium_c.FPDFPage_GetObject, None, 0)]
     while waiting:
@@ -65,7 +65,7 @@ def _matrix(raw: Any) -> PdfMatrix:
 
 
 class _Reader:
-    """Collects rules and fills; `budget` is how many segments may still be looked at."""
+    """Collects rules and fills; `budget` is how many more segments to look at."""
 
     def __init__(self, page: Page) -> None:
         self.rules: list[Rule] = []
@@ -89,7 +89,7 @@ class _Reader:
             return
         count = pdfium_c.FPDFPath_CountSegments(raw)
         if not stroked and count > _RECTANGLE_SEGMENTS and count % 5 and count % 4:
-            return  # A shape: an icon, a piece of a chart, a letter drawn as a path.
+            return  # A shape: an icon, part of a chart, a letter drawn as a path.
         self._add_segments(raw, matrix, min(count, self.budget), stroked=stroked)
 
     def _add_thin(self, box: Box) -> None:
@@ -104,11 +104,13 @@ class _Reader:
             self.rules.append(Rule(middle, top, middle, bottom))
 
     def _add_segments(self, raw: Any, matrix: PdfMatrix | None, count: int, *, stroked: bool) -> None:
-        """Stroked: each level or upright segment is a rule. Each rectangle is a fill, or a rule if thin and filled."""
+        """Stroked horizontal and vertical segments are rules, rectangles are fills, thin filled rectangles rules."""
         for points in self._shapes(raw, matrix, count):
             if stroked:
-                for a, b in pairwise(points):
-                    self._add_segment(a, b)
+                for (ax, ay), (bx, by) in pairwise(points):
+                    across, along = abs(ax - bx), abs(ay - by)
+                    if max(across, along) >= _MIN_RULE_PT and min(across, along) <= _LEVEL_PT:
+                        self._add_thin((min(ax, bx), min(ay, by), max(ax, bx), max(ay, by)))
             if not 4 <= len(points) <= _RECTANGLE_SEGMENTS or len({round(x) for x, _ in points}) > 2:
                 continue
             xs, ys = [x for x, _ in points], [y for _, y in points]
@@ -118,13 +120,8 @@ class _Reader:
             elif not stroked:
                 self._add_thin(box)
 
-    def _add_segment(self, a: Point, b: Point) -> None:
-        across, along = abs(a[0] - b[0]), abs(a[1] - b[1])
-        if max(across, along) >= _MIN_RULE_PT and min(across, along) <= _LEVEL_PT:
-            self._add_thin((min(a[0], b[0]), min(a[1], b[1]), max(a[0], b[0]), max(a[1], b[1])))
-
     def _shapes(self, raw: Any, matrix: PdfMatrix | None, count: int) -> Iterator[list[Point]]:
-        """The path's polygons, as displayed; curves are left out."""
+        """The path's polygons as displayed, without its curves."""
         own = _matrix(raw)
         whole = own if matrix is None else own.multiply(matrix)
         x, y = ctypes.c_float(), ctypes.c_float()

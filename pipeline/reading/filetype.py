@@ -1,4 +1,4 @@
-"""What a file is, decided by its first bytes: suffixes lie."""
+"""The type of a file by its first bytes, since suffixes lie. Imports nothing: vision providers need no PDF library."""
 
 import re
 from pathlib import Path
@@ -7,14 +7,14 @@ from typing import Literal
 FileType = Literal["pdf", "png", "jpeg", "webp", "tiff"]
 
 HEAD_BYTES = 1024
-"""Bytes that decide. PDF readers accept up to this much junk before `%PDF-`."""
+"""The bytes that decide. PDF readers accept this much junk before `%PDF-`."""
 
 _PDF_OBJECT = re.compile(rb"\s*[0-9]+ [0-9]+ obj\b")
 _TIFF_MAGICS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 
 def detect(head: bytes) -> FileType | None:
-    """The type of a file that starts with `head` (its first `HEAD_BYTES` bytes), or None where it is unsupported."""
+    """The type of a file that starts with `head` (its first `HEAD_BYTES` bytes), or None if it is not supported."""
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return "png"
     if head.startswith(b"\xff\xd8\xff"):
@@ -23,11 +23,11 @@ def detect(head: bytes) -> FileType | None:
         return "webp"
     if head.startswith(_TIFF_MAGICS):
         return "tiff"
-    # Without its header a PDF cannot be opened, but it can be told what is wrong with it.
+    # A PDF without its header cannot be opened, but opening it tells what is wrong.
     return "pdf" if b"%PDF-" in head[:HEAD_BYTES] or _PDF_OBJECT.match(head) else None
 
 
 def detect_file(path: Path) -> FileType | None:
-    """The type of the file at `path`. Raises `OSError` when it cannot be read."""
+    """The type of the file at `path`. Raises `OSError` if it cannot be read."""
     with path.open("rb") as file:
         return detect(file.read(HEAD_BYTES))

@@ -1,4 +1,4 @@
-"""Picture files as RGB images of a bounded size, whatever their mode, depth, alpha or orientation."""
+"""Picture files as RGB images of a bounded size, whatever their mode, depth, transparency or orientation."""
 
 import math
 import struct
@@ -14,8 +14,8 @@ from PIL import Image, ImageOps, TiffImagePlugin
 from pipeline.engine.errors import ErrorKind, UnitError
 
 MAX_DECODED_PIXELS = 89_000_000
-"""Pixels of a picture that are decoded at most: A3 at 600 dpi fits, a decompression bomb does not. Just below the size
-at which Pillow itself warns."""
+"""The most pixels to decode: A3 at 600 dpi fits, a decompression bomb does not. Just below the size at which Pillow
+warns."""
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "TIFF")
 DAMAGE = (
@@ -29,7 +29,7 @@ DAMAGE = (
     struct.error,
     zlib.error,
 )
-"""Pillow's decoders raise all of these for files that are cut off or damaged."""
+"""Pillow's decoders raise all of these for truncated or damaged files."""
 _RESIZABLE = {"L", "LA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"}
 
 
@@ -37,11 +37,11 @@ _RESIZABLE = {"L", "LA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"}
 def open_picture(path: Path) -> Iterator[Image.Image]:
     """The picture file at `path`, its header read and its size checked, its pixels not yet decoded.
 
-    Raises `UnitError` (permanent), also for what goes wrong in the block: `unsupported`, `corrupt`, `too_many_pixels`,
-    `missing` or `unreadable`.
+    Raises `UnitError` (permanent), also for errors in the block: `unsupported`, `corrupt`, `too_many_pixels`, `missing`
+    or `unreadable`.
     """
     with _damage_as_unit_errors(path), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Odd metadata is no news; a bomb is refused by its size, below.
+        warnings.simplefilter("ignore")  # Ignore odd metadata; a bomb is refused by its size.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(path, formats=_FORMATS) as image:
             check_pixels(image, path)
@@ -49,13 +49,13 @@ def open_picture(path: Path) -> Iterator[Image.Image]:
 
 
 def check_pixels(image: Image.Image, path: Path) -> None:
-    """Raises `UnitError` with code `too_many_pixels` where decoding would take too much memory."""
+    """Raises `UnitError` with code `too_many_pixels` if decoding would take too much memory."""
     if image.width * image.height > MAX_DECODED_PIXELS:
         raise _too_many_pixels(path, f"{image.width} × {image.height} pixels")
 
 
 def seek_frame(image: Image.Image, number: int, path: Path) -> bool:
-    """Go to frame `number` (from 1) of an opened picture; False where there is none. Only TIFF has more than one."""
+    """Go to frame `number` (from 1) of an opened picture; False if there is none. Only TIFF has more than one."""
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         return number == 1
     try:
@@ -85,18 +85,18 @@ def normalise(image: Image.Image, max_pixels: int) -> Image.Image:
 
 
 def shrink(image: Image.Image, max_pixels: int) -> Image.Image:
-    """The image itself, or a smaller one of the same shape with at most `max_pixels` pixels."""
+    """The image, or a smaller one of the same shape with at most `max_pixels` pixels."""
     if _excess(image, max_pixels) <= 1:
         return image
     smaller = image.resize(_bounded_size(image, max_pixels), Image.Resampling.LANCZOS, reducing_gap=3.0)
-    smaller.info = image.info  # Its orientation and transparency still hold.
+    smaller.info = image.info  # Its orientation and transparency still apply.
     if image.getexif():
         smaller.getexif().update(image.getexif())
     return smaller
 
 
 def save_png(image: Image.Image, path: Path) -> None:
-    """Write a picture in one step; its folder is made."""
+    """Write a picture, all or nothing, and make its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}-{uuid4().hex[:8]}")
     try:
@@ -139,7 +139,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """16-bit grey as 8-bit grey; Pillow's own conversion would clip everything above 255 to white."""
+    """16-bit grey as 8-bit grey; Pillow's conversion would clip everything above 255 to white."""
     brightest = image.getextrema()[1]
     assert isinstance(brightest, int)
     return image.point(lambda value: value * (1 / 256)).convert("L") if brightest > 255 else image.convert("L")

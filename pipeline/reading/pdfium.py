@@ -1,7 +1,7 @@
-"""PDFium, made safe: one process-wide lock, everything closed, errors as facts.
+"""PDFium made safe: one lock per process, everything closed, errors as facts.
 
-PDFium is not thread-safe, not even across documents: threads that use it at once crash the process. Every call into it
-goes through this module's lock, and nothing that is handed out keeps working after its `with` block.
+PDFium is not thread-safe, not even across documents: threads that use it at the same time crash the process. Every call
+holds this module's lock, and nothing that a `with` block gives works after it.
 """
 
 import math
@@ -19,7 +19,7 @@ from PIL import Image
 from pipeline.engine.errors import ErrorKind, UnitError
 
 MAX_SIDE_PX = 16_000
-"""Longest side of a rendered page; JPEG and WebP end at some more, and so do the services that look at pictures."""
+"""The longest side of a rendered page; the limits of JPEG, WebP and vision services are a little higher."""
 
 Box = tuple[float, float, float, float]
 
@@ -52,7 +52,7 @@ _LOCK = _Lock()
 
 
 def bounded_scale(width_pt: float, height_pt: float, dpi: float, max_pixels: int) -> float:
-    """Pixels per point for a page of this size: `dpi`, or less where the picture would have too many pixels."""
+    """Pixels per point for a page of this size: `dpi`, or less if the picture would have too many pixels."""
     scale = dpi / _POINTS_PER_INCH
     longest_px = min(MAX_SIDE_PX, max_pixels)
     across, down = math.ceil(width_pt * scale), math.ceil(height_pt * scale)
@@ -66,7 +66,7 @@ def bounded_scale(width_pt: float, height_pt: float, dpi: float, max_pixels: int
 
 
 class Page:
-    """One open page. `raw` is its PDFium handle, to be used only while the page is open: the lock is held until then.
+    """One open page. `raw` is its PDFium handle; use it only while the page is open and the lock is held.
 
     Boxes are (left, top, right, bottom) in points from the top left corner of the page as it is displayed.
     """
@@ -82,16 +82,16 @@ class Page:
 
     @property
     def rotation(self) -> int:
-        """By how many degrees the page is turned clockwise when it is displayed."""
+        """How many degrees the page is turned clockwise for display."""
         return self._rotation
 
     @property
     def is_bare(self) -> bool:
-        """Whether the page holds nothing that could be seen: no objects and no annotations."""
+        """Whether there is nothing on the page: no objects and no annotations."""
         return bool(pdfium_c.FPDFPage_CountObjects(self.raw) <= 0 and pdfium_c.FPDFPage_GetAnnotCount(self.raw) <= 0)
 
     def displayed(self, left: float, bottom: float, right: float, top: float) -> Box:
-        """The box of what PDFium places in the coordinates of the unturned page, which grow upwards."""
+        """The box of something that PDFium gives in the coordinates of the unturned page, which grow upwards."""
         x0, y0, x1, y1 = self._bounds
         if self._rotation == 0:
             return (left - x0, y1 - top, right - x0, y1 - bottom)
@@ -168,14 +168,14 @@ class Document:
 def open_document(path: Path) -> Iterator[Document]:
     """The PDF at `path`, whatever its suffix, closed afterwards.
 
-    Raises `UnitError` (permanent) with code `encrypted` (a password is needed to open it; files that only restrict
-    copying or printing open), `corrupt` (damaged or no PDF), `no_pages`, `missing` or `unreadable`.
+    Raises `UnitError` (permanent) with code `encrypted` (it needs a password; files that only restrict copying or
+    printing open), `corrupt` (damaged or not a PDF), `no_pages`, `missing` or `unreadable`.
     """
     with _LOCK, _pdfium_errors(path):
         if not os.access(path, os.R_OK) and path.exists():
             raise UnitError(_UNREADABLE.format(path.name), kind=ErrorKind.PERMANENT, code="unreadable")
-        # A PDF without pages fails with no error of its own but the last one of another file. This sets "no file",
-        # which a file that is there and readable never gets.
+        # A PDF without pages sets no error and leaves the one of the last file. This sets "no file", which a file that
+        # exists and is readable never gets.
         pdfium_c.FPDF_LoadDocument(b"", None)
         raw = pdfium.PdfDocument(path)
     try:
@@ -186,14 +186,13 @@ def open_document(path: Path) -> Iterator[Document]:
 
 
 def _with_annotations_drawn(document: Any, index: int) -> Any:
-    """The page with filled form fields and typed notes made part of it, in memory: text layer and picture have them."""
+    """The page with form fields and typed notes made part of it in memory, so that text layer and picture show them."""
     page = document[index]
     if not _has_drawn_annotations(page):
         return page
-    flattened = pdfium_c.FPDFPage_Flatten(page, pdfium_c.FLAT_NORMALDISPLAY) == pdfium_c.FLATTEN_SUCCESS
-    if not flattened:
+    if pdfium_c.FPDFPage_Flatten(page, pdfium_c.FLAT_NORMALDISPLAY) != pdfium_c.FLATTEN_SUCCESS:
         return page
-    page.close()  # What was flattened is seen only by a page loaded afterwards.
+    page.close()  # Only a page loaded afterwards shows what was flattened.
     return document[index]
 
 
@@ -211,7 +210,7 @@ def _has_drawn_annotations(page: Any) -> bool:
 
 @contextmanager
 def _pdfium_errors(path: Path, number: int | None = None) -> Iterator[None]:
-    """Turns what PDFium raises into `UnitError` with a message for people."""
+    """Turns what PDFium raises into a `UnitError` with a message for people."""
     try:
         yield
     except pdfium.PdfiumError as error:

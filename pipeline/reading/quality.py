@@ -1,7 +1,7 @@
-"""How far a page's text layer can be trusted, by what it says and by whether anything is seen where it stands.
+"""The quality of a page's text layer: whether it makes sense, and whether anything is visible where it is.
 
-Each share is 0 to 1, and 1 where there is too little to judge by. The bounds are wide on purpose: text recognition
-knows fewer languages than text layers are written in.
+Each share is 0 to 1, and 1 if there is too little to judge. The bounds are wide on purpose: text recognition knows
+fewer languages than text layers are written in.
 """
 
 import re
@@ -14,7 +14,7 @@ from PIL import Image, ImageStat
 from pipeline.reading.layout.model import Line
 from pipeline.reading.pdfium import Page
 
-_CONTROL = re.compile("[\x01\x03-\x08\x0e-\x1f\x80-\x9f]")  # PDFium puts \x02 for a hyphen at the end of a line.
+_CONTROL = re.compile("[\x01\x03-\x08\x0e-\x1f\x80-\x9f]")  # \x02 is PDFium's hyphen at the end of a line.
 _REPEATED = re.compile(r"(\S)\1{2,}|(?:[.·_] ){3,}")
 _SYMBOL = re.compile(r"[!-/:-@\[-`{-~¡-¿×÷]")
 _VOWEL = re.compile("[aeiouyAEIOUY]")
@@ -26,7 +26,7 @@ _ENOUGH = 200  # characters to judge by
 _MOST = 20_000
 _MAX_CONTROL = 0.08
 _MAX_SYMBOLS = 0.65  # 0.5 in program code, 0.3 in tables of figures
-_MIN_VOWELS = 0.18  # 0.34 to 0.5 in most languages with Latin letters, 0.26 in Welsh, 0.15 in English moved by 29
+_MIN_VOWELS = 0.18  # 0.34 to 0.5 in most languages with Latin letters, 0.26 in Welsh, 0.15 in English shifted by 29
 _MAX_ACCENTED = 0.6  # 0.12 in Icelandic, nearly all in Russian read as Western letters
 
 _INK_DPI = 36
@@ -34,19 +34,19 @@ _MAX_INK_PIXELS = 400_000
 _CONTRAST = 24  # of 255
 _MAX_LINES = 300
 _SAMPLES = 48
-_HIDDEN = 0.3  # share of hidden text from which the page is looked at
+_HIDDEN = 0.3  # share of hidden text from which on the page is rendered
 _WHITE = 250
 
 
 def score(page: Page, handle: Any, text: str, lines: Sequence[Line]) -> float:
-    """How far the text layer of an open page can be trusted. The page is drawn only where its text may be hidden."""
+    """The quality of an open page's text layer. Renders the page only if its text may be hidden."""
     if not makes_sense(text[:_MOST]):
         return 0.0
     return inked_share(page, lines) if hidden_share(handle, len(text)) >= _HIDDEN else 1.0
 
 
 def makes_sense(text: str) -> bool:
-    """Whether this may be text: fonts without a Unicode map give letters for other letters, signs or controls."""
+    """Whether this may be text: fonts without a Unicode map give wrong letters, signs or control characters."""
     visible = "".join(_REPEATED.sub("", text).split())
     if len(visible) < _ENOUGH:
         return True
@@ -57,14 +57,14 @@ def makes_sense(text: str) -> bool:
     letters, accented = len(_LETTER.findall(visible)), len(_ACCENTED.findall(visible))
     if accented >= _ENOUGH and accented > _MAX_ACCENTED * (accented + letters):
         return False
-    # Where most is no Latin letter, the few that are may be units and part numbers.
+    # If most are not Latin letters, the few that are may be units and part numbers.
     few = letters < max(_ENOUGH, 0.5 * len(visible))
     vowels = len(_VOWEL.findall(visible)) + accented + len(_OTHER_LATIN.findall(visible))
     return few or vowels >= _MIN_VOWELS * letters
 
 
 def hidden_share(handle: Any, count: int) -> float:
-    """Share of sampled characters that are drawn invisible, transparent or white: they may stand on nothing."""
+    """Share of sampled characters that are invisible, transparent or white: there may be nothing to see."""
     sample = range(0, count, max(1, count // _SAMPLES))
     seen = {index: pdfium_c.FPDFText_GetTextObject(handle, index) for index in sample}
     drawn = [raw for raw in seen.values() if raw]
@@ -85,7 +85,7 @@ def _is_hidden(raw: Any) -> bool:
 
 
 def inked_share(page: Page, lines: Sequence[Line]) -> float:
-    """Share of the lines' characters where something is seen on the page."""
+    """Share of the lines' characters where something is visible on the page."""
     picture = page.render(_INK_DPI, _MAX_INK_PIXELS).convert("L")
     scale = picture.width / page.size[0]
     step = max(1, len(lines) // _MAX_LINES)
@@ -97,7 +97,7 @@ def inked_share(page: Page, lines: Sequence[Line]) -> float:
 
 
 def _has_ink(picture: Image.Image, line: Line, scale: float) -> bool:
-    """Whether the pixels of the line differ. Half a pixel around it may be a neighbour's."""
+    """Whether the pixels of the line differ. Half a pixel around it may belong to a neighbour."""
     left, top = max(0, round(line.left * scale)), max(0, round(line.top * scale))
     right = min(picture.width, max(left + 1, round(line.right * scale)))
     bottom = min(picture.height, max(top + 1, round(line.bottom * scale)))

@@ -1,7 +1,7 @@
-"""What a document is given as: files found, checked, and turned into pictures of their pages.
+"""Source files: finding and checking them, and rendering their pages.
 
-Everything that a stranger can put into a file is refused here, before anything is stored: damage, passwords, pages or
-pictures too large for this machine's memory. What passes `inspect` is safe to convert and to render.
+Whatever a stranger can put into a file is refused here, before anything is stored: damage, passwords, pages or pictures
+too large for this machine's memory. A file that passes `inspect` is safe to convert and to render.
 """
 
 import os
@@ -21,10 +21,10 @@ from pipeline.reading import images, pdfium
 from pipeline.reading.filetype import FileType, detect_file
 
 SUFFIXES = frozenset({".pdf", ".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"})
-"""What a file in a folder must end with, in any case, to be taken for an input."""
+"""The suffixes, in any case, of files in a folder that are inputs."""
 
 MAX_NAME_BYTES = 200
-"""Length of what `safe_filename` gives, in UTF-8; file systems end at 255, and names get numbers added."""
+"""The longest name that `safe_filename` returns, in UTF-8. File systems allow 255, and numbers are added to names."""
 
 _ACCEPTED = "PDF, PNG, JPEG, WebP and TIFF files"
 _MAX_CHECKED_PIXELS = 1_000_000_000  # of all frames of a TIFF together; later frames are checked by their headers
@@ -46,7 +46,7 @@ class Limits(Protocol):
 
 @dataclass(frozen=True)
 class SourceInfo:
-    """What an accepted input is. `type` comes from its content, whatever its name says."""
+    """An accepted input. `type` comes from its content, whatever its name says."""
 
     type: FileType
     pages: int
@@ -54,7 +54,7 @@ class SourceInfo:
 
 
 def inspect(path: Path, limits: Limits) -> SourceInfo:
-    """Check that `path` can be converted, in bounded memory.
+    """Check, in bounded memory, that `path` can be converted.
 
     Raises `UserError` with code `missing`, `directory`, `unreadable`, `empty`, `too_large`, `unsupported`, `corrupt`,
     `encrypted`, `no_pages`, `too_many_pages`, `page_size` or `too_many_pixels`.
@@ -64,14 +64,14 @@ def inspect(path: Path, limits: Limits) -> SourceInfo:
         raise UserError(f"{path.name} is empty; export or download it again.", code="empty")
     if size > limits.max_upload_mb * 1_000_000:
         raise UserError(
-            f"{path.name} has {size / 1e6:,.0f} MB, more than the {limits.max_upload_mb} MB that are accepted; "
+            f"{path.name} has {size / 1e6:,.0f} MB, more than the accepted {limits.max_upload_mb} MB; "
             "split it or raise documents.max_upload_mb.",
             code="too_large",
         )
     try:
         found = detect_file(path)
         if found is None:
-            raise UserError(f"{path.name} is of no supported type; {_ACCEPTED} are accepted.", code="unsupported")
+            raise UserError(f"{path.name} is not of a supported type; {_ACCEPTED} are accepted.", code="unsupported")
         pages = _check_pdf(path, limits) if found == "pdf" else _check_picture(path, limits)
     except UnitError as error:
         raise UserError(str(error), code=error.code) from error
@@ -90,7 +90,7 @@ def _file_size(path: Path) -> int:
     if stat.S_ISDIR(status.st_mode):
         raise UserError(f"{path} is a folder; name the files in it.", code="directory")
     if not stat.S_ISREG(status.st_mode):  # Opening a named pipe would wait for ever.
-        raise UserError(f"{path} is no ordinary file; {_ACCEPTED} are accepted.", code="unsupported")
+        raise UserError(f"{path} is not an ordinary file; {_ACCEPTED} are accepted.", code="unsupported")
     return status.st_size
 
 
@@ -137,10 +137,10 @@ def _check_page_count(path: Path, pages: int, limits: Limits) -> None:
 
 
 def parse_page_range(text: str, pages: int) -> list[int]:
-    """Page numbers, ascending and without repeats, that `text` names of a document of `pages` pages.
+    """The page numbers, ascending and without repeats, that `text` names in a document of `pages` pages.
 
-    `1-5,7` names six pages, `3-` those from the third, `-4` the first four, nothing at all every page. Raises
-    `UserError` with code `page_range`.
+    `1-5,7` names six pages, `3-` those from the third on, `-4` the first four, an empty text all. Raises `UserError`
+    with code `page_range`.
     """
     if not text.strip():
         return list(range(1, pages + 1))
@@ -153,7 +153,7 @@ def parse_page_range(text: str, pages: int) -> list[int]:
 def _parse_part(part: str, pages: int) -> range:
     match = _RANGE.fullmatch(part)
     if match is None or not any(match.groups()):
-        raise _bad_range(part, "is no page or range; write for example 1-5,7", pages)
+        raise _bad_range(part, "is not a page or range; write for example 1-5,7", pages)
     first = int(match["only"] or match["first"] or 1)
     last = int(match["only"] or match["last"] or max(first, pages))
     if first > last:
@@ -176,11 +176,11 @@ def render_pages(
     dpi: float,
     max_pixels: int,
 ) -> Iterator[tuple[int, Path]]:
-    """Pictures of the pages `numbers` (from 1) of `source`, one at a time as they are asked for, as files in `folder`.
+    """Render the pages `numbers` (from 1) of `source` as files in `folder`, each when it is asked for.
 
-    Each is a complete RGB file named `page-0001.jpg` or `.png`: what stands there was never half written. It has at
-    most `max_pixels` pixels and for PDFs otherwise `dpi` dots per inch; picture files keep their size. One picture is
-    in memory at a time. Raises `UnitError`; closing the generator closes the source.
+    Each is an RGB file named `page-0001.jpg` or `.png`, and never half written. PDFs are rendered at `dpi` dots per
+    inch, or less to have at most `max_pixels` pixels; picture files only shrink to that. One picture is in memory at a
+    time. Raises `UnitError`; closing the generator closes the source.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if type != "pdf":
@@ -191,13 +191,13 @@ def render_pages(
         for number in numbers:
             with document.page(number) as page:
                 picture = page.render(dpi, max_pixels)
-            # Encoding takes as long as rendering, and other threads can use PDFium meanwhile.
+            # Encode outside of the block: it takes as long as rendering, and lets other threads use PDFium.
             yield number, save_page(picture, folder, number)
 
 
 def save_page(picture: Image.Image, folder: Path, number: int) -> Path:
-    """Write the picture of page `number`, all or nothing, and give its path. Raises `UnitError` (transient)."""
-    # JPEG is written nine times as fast as PNG and is as small; drawings of a few colours are smaller and exact as PNG.
+    """Write the picture of page `number`, all or nothing; returns its path. Raises `UnitError` (transient)."""
+    # JPEG is as small as PNG and written nine times as fast; drawings of few colours are smaller and exact as PNG.
     flat = picture.getcolors(_FLAT_COLOURS) is not None
     path = folder / f"page-{number:04d}.{'png' if flat else 'jpg'}"
     unfinished = folder / f".{path.name}.{uuid.uuid4().hex}"
@@ -215,10 +215,10 @@ def save_page(picture: Image.Image, folder: Path, number: int) -> Path:
 
 
 def discover(paths: Sequence[Path]) -> list[Path]:
-    """The input files that `paths` name, each once: files as they are, folders with all that is below them, sorted.
+    """The input files that `paths` name, each once: files as they are, and all inputs below folders, sorted.
 
-    In folders, hidden files, other suffixes and links that lead out of the folder are passed over. Raises `UserError`
-    with code `missing`, or `no_inputs` for a folder that has none.
+    In folders, hidden files, other suffixes and links that lead out of the folder are skipped. Raises `UserError` with
+    code `missing`, or `no_inputs` for a folder without any.
     """
     found: dict[Path, None] = {}
     for path in paths:
@@ -251,10 +251,10 @@ def _is_file_below(path: Path, root: Path) -> bool:
 
 
 def safe_filename(name: str) -> str:
-    """A name to show and to store under: of what a stranger called a file, the last part without anything dangerous.
+    """A name to show and to store under: the last part of what a stranger called a file, without anything dangerous.
 
-    Never empty, at most `MAX_NAME_BYTES` long in UTF-8, without folders, control characters or characters that mean
-    something to a shell or file system; its suffix stays. Safe names stay as they are.
+    Never empty, at most `MAX_NAME_BYTES` long in UTF-8, without folders, control characters and characters that mean
+    something to shells or file systems; keeps the suffix. Safe names stay as they are.
     """
     last = unicodedata.normalize("NFC", name).replace("\\", "/").rstrip("/").rpartition("/")[2]
     # Control, format (writing direction), surrogate and private characters: category C.
@@ -268,5 +268,5 @@ def safe_filename(name: str) -> str:
     ending = f".{suffix}" if suffix else ""
     kept = stem.strip(" .").encode()[: MAX_NAME_BYTES - len(ending.encode())].decode(errors="ignore").strip(" .")
     safe = f"{kept or 'file'}{ending}"
-    # What was cut off may have left another suffix behind.
+    # Cutting may have left another suffix at the end.
     return safe if safe == name else safe_filename(safe)

@@ -41,9 +41,9 @@ def make_bad_files(folder: Path) -> dict[str, str]:
     (folder / "text.pdf").write_text("%PDF-1.4 and nothing more")
     os.mkfifo(folder / "pipe.pdf")
     return {
-        "cut.png": "damaged or cut off", "cut.jpg": "damaged or cut off", "picture.bmp": "no supported type",
+        "cut.png": "damaged or cut off", "cut.jpg": "damaged or cut off", "picture.bmp": "not of a supported type",
         "large.png": "too many pixels", "too-wide.pdf": "Page 2 of too-wide.pdf measures 14401",
-        "locked.pdf": "password", "empty.pdf": "is empty", "text.pdf": "damaged", "pipe.pdf": "no ordinary file",
+        "locked.pdf": "password", "empty.pdf": "is empty", "text.pdf": "damaged", "pipe.pdf": "not an ordinary file",
     }  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def test_each_bad_file_is_refused_with_its_reason_and_the_good_ones_are_converte
 
 
 BROKEN = {
-    "failing-encrypted": "password", "failing-invalid": "no supported type", "password": "password",
+    "failing-encrypted": "password", "failing-invalid": "not of a supported type", "password": "password",
     "failing-missing-pages": "damaged", "failing-missing-root": "damaged",
 }  # fmt: skip
 

@@ -148,7 +148,7 @@ def test_json_reports_every_input_in_the_same_shape(cli: Cli) -> None:
     good = documents["good.pdf"]
     assert (good["output"], good["pages"], good["completed"], good["failed"]) == ("good.md", 2, 2, 0)
     assert documents["bad.pdf"]["id"] is None
-    assert "no supported type" in documents["bad.pdf"]["error"]
+    assert "not of a supported type" in documents["bad.pdf"]["error"]
 
 
 def test_without_a_terminal_all_output_is_plain(cli: Cli) -> None:
