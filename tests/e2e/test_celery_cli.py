@@ -72,7 +72,7 @@ def flower(monitored: Cli) -> Iterator[Flower]:
         "flower", f"--port={port}", "--address=127.0.0.1"
     )
     found = Flower(process, port)
-    wait_until(lambda: found.get("workers?status=true"), 60, "Flower answers", last=lambda: process.output)
+    wait_until(lambda: found.get("workers?status=true"), 90, "Flower answers", last=lambda: process.output)
     yield found
     process.interrupt()
     process.wait()
@@ -86,7 +86,7 @@ def test_flower_shows_living_workers_and_each_hop_as_a_task_of_its_own(
             "ai", "control", "cpu",
         ]  # fmt: skip
 
-    wait_until(alive, 60, "three workers live", last=lambda: flower.get("workers?status=true"))
+    wait_until(alive, 90, "three workers live", last=lambda: flower.get("workers?status=true"))
     new_pdf(monitored.cwd / "report.pdf", PAGES)
     assert monitored.run("convert", "report.pdf", "--provider", "ai").code == 0
     assert len(provider.records) == PAGES
@@ -99,5 +99,5 @@ def test_flower_shows_living_workers_and_each_hop_as_a_task_of_its_own(
         found = hops()
         return len(found) >= PAGES and {task["state"] for task in found.values()} == {"SUCCESS"}
 
-    wait_until(all_ended, 30, "each page is a hop that has ended", last=hops)
+    wait_until(all_ended, 90, "each page is a hop that has ended", last=hops)
     assert len({task["root_id"] for task in hops().values()}) == 1

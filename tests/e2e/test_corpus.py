@@ -20,7 +20,7 @@ def converted(shared_stack: Cli, tmp_path_factory: pytest.TempPathFactory) -> di
     """What `convert` reported of each PDF, by its name without `.pdf`."""
     folder = corpus_file(KEYWORDS).parent
     cli = shared_stack.at(tmp_path_factory.mktemp("corpus"))
-    result = cli.run("convert", "--json", "-o", cli.cwd / "out", folder, timeout_s=170)
+    result = cli.run("convert", "--json", "-o", cli.cwd / "out", folder, timeout_s=500)
     assert result.code == 1, "some are broken"
     return {Path(document["input"]).stem: document for document in result.documents()}
 

@@ -25,7 +25,7 @@ def start_convert(cli: Cli, provider: ProviderServer) -> tuple[Running, str]:
     provider.configure({"latency_s": 0.7})
     new_pdf(cli.cwd / "report.pdf", pages=30)
     running = cli.start("convert", "report.pdf", "--provider", "single")
-    assert provider.wait_for_calls(2, 60)
+    assert provider.wait_for_calls(2, 90)
     return running, cli.newest()
 
 
@@ -109,7 +109,7 @@ def test_failed_pages_can_be_tried_again_with_another_model(cli: Cli, provider: 
     merged = cli.run("documents", "remerge", document)
     assert (merged.code, "merge with --allow-partial" in merged.err) == (1, True)
     assert cli.run("documents", "remerge", document, "--allow-partial").code == 0
-    wait_until(lambda: cli.run("documents", "text", document).code == 0, 60, "there is a text with gaps")
+    wait_until(lambda: cli.run("documents", "text", document).code == 0, 90, "there is a text with gaps")
 
     again = cli.run("documents", "retry", document, "--failed", "--model", "vision-2")
     assert "failed pages will be converted again" in again.err
@@ -122,10 +122,10 @@ def test_page_can_be_converted_again_and_an_older_text_taken_back(cli: Cli, prov
     provider.push(Fault(status=200, text="# Second thoughts"))
     assert cli.run("documents", "retry-page", document, "2").code == 0
     wait_for(cli, document, "COMPLETED")
-    wait_until(lambda: "Second thoughts" in cli.run("documents", "text", document).out, 60, "the new text is merged")
+    wait_until(lambda: "Second thoughts" in cli.run("documents", "text", document).out, 90, "the new text is merged")
     first = cli.run("documents", "attempts", document, "2", "--json").json()[0]
     assert cli.run("documents", "promote", document, "2", str(first["id"])).code == 0
-    wait_until(lambda: "Second thoughts" not in cli.run("documents", "text", document).out, 60, "the old text is back")
+    wait_until(lambda: "Second thoughts" not in cli.run("documents", "text", document).out, 90, "the old text is back")
 
 
 def test_delete_asks_first_and_removes_everything(cli: Cli) -> None:

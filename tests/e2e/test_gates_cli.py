@@ -71,7 +71,7 @@ def test_drain_waits_for_what_is_in_flight(cli: Cli, provider: ProviderServer) -
     provider.configure({"latency_s": 2})
     new_pdf(cli.cwd / "report.pdf", 2)
     convert = cli.start("convert", "report.pdf", "--provider", "single")
-    assert provider.wait_for_calls(1, 40), convert.output
+    assert provider.wait_for_calls(1, 90), convert.output
     drained = cli.run("queues", "drain", QUEUE)
     assert (drained.code, "nothing in flight" in drained.err) == (0, True)
     assert (len(provider.records), provider.stats(records=False)["under_way"]) == (1, 0)
@@ -114,7 +114,7 @@ def test_pauses_made_while_nothing_runs_hold_when_it_does(alone: Cli, provider: 
     assert (looked.code, "penstock up" in looked.err) == (1, True)
     up = alone.start("up")
     up.wait_for("Penstock is up")
-    wait_until(lambda: row_of(alone, "vision.ai")["gate"] == "closed (operator)", 20, "the pause is in force")
+    wait_until(lambda: row_of(alone, "vision.ai")["gate"] == "closed (operator)", 90, "the pause is in force")
     assert not provider.records
     up.interrupt()
     assert up.wait() == 0

@@ -101,7 +101,7 @@ def test_of_two_starts_at_once_one_is_refused(here: Cli) -> None:
 def test_ctrl_c_leaves_the_run_which_up_goes_on_with(here: Cli, writer: ProviderServer) -> None:
     writer.push(Fault("hang"))
     waiting = here.start("music", "start", "--wait")
-    assert writer.wait_for_calls(1, 60)
+    assert writer.wait_for_calls(1, 90)
     waiting.interrupt()
     assert waiting.wait() == 130
     assert "penstock up" in waiting.output

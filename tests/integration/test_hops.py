@@ -68,9 +68,9 @@ def test_a_chord_of_lanes_completes_once_also_if_a_hop_is_delivered_twice(app: C
     lane, body = app.tasks["lane"], app.tasks["body"]
     with start_worker(app, pool="solo", perform_ping_check=False, loglevel="ERROR"):
         chord(group(lane.si(LONG, 5), lane.si(DOUBLED, 2), lane.si(LAST, 3)), body.si()).apply_async()
-        wait_until(lambda: "body" in recorded(redis, "ended"), 30, "the chord has ended")
+        wait_until(lambda: "body" in recorded(redis, "ended"), 90, "the chord has ended")
         body.si().apply_async()  # behind everything that still waits
-        wait_until(lambda: recorded(redis, "ended").count("body") > 1, 30, "the queue is empty")
+        wait_until(lambda: recorded(redis, "ended").count("body") > 1, 90, "the queue is empty")
     ended = recorded(redis, "ended")
     assert sorted(ended[:4]) == sorted([LONG, DOUBLED, DOUBLED, LAST]), "the chord waited for every lane"
     assert ended[3:] == [LAST, "body", "body"], "its body ran once, and ours"
@@ -79,7 +79,7 @@ def test_a_chord_of_lanes_completes_once_also_if_a_hop_is_delivered_twice(app: C
 def test_hops_have_ids_of_their_own_under_one_root(app: Celery, redis: "Redis") -> None:
     with start_worker(app, pool="solo", perform_ping_check=False, loglevel="ERROR"):
         first = app.tasks["lane"].si(LONG, 3).apply_async()
-        wait_until(lambda: recorded(redis, "ended"), 30, "the lane has ended")
+        wait_until(lambda: recorded(redis, "ended"), 90, "the lane has ended")
     ids = recorded(redis, f"ids:{first.id}")
     assert ids[0] == first.id
     assert len(set(ids)) == len(ids) == 4

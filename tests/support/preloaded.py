@@ -1,6 +1,6 @@
 """Python programs forked from a process that has imported what they need: that takes a second of a processor each.
 
-    process = preloaded().start("celery", ["-A", "tasks", "worker"], env, cwd, stdin, stdout, stderr)
+    process = preloaded().start("python", ["celery", "-A", "tasks", "worker"], env, cwd, stdin, stdout, stderr)
 
 What is forked is as if it had been started as a program of its own: a session, an environment and standard streams of
 its own; settings, contexts, consoles and Celery's configuration are made anew. It is a child of this process: the one
@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import pkgutil
+import runpy
 import signal
 import socket
 import subprocess
@@ -29,7 +30,7 @@ _MESSAGE_BYTES = 1 << 17
 PERSONAL = ("PENSTOCK_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
 """Variables of whoever runs the tests that programs under test must not see."""
 _MODULES = (
-    "celery.__main__", "celery.bin.celery", "celery.bin.worker", "celery.bin.beat", "celery.apps.worker",
+    "celery.bin.celery", "celery.bin.worker", "celery.bin.beat", "celery.apps.worker",
     "celery.apps.beat", "celery.worker.worker", "celery.worker.autoscale", "celery.concurrency.prefork",
     "celery.concurrency.thread", "celery.backends.redis", "celery.app.trace", "celery.app.events", "celery.app.control",
     "celery.app.amqp", "celery.app.log", "celery.fixups.django", "kombu.transport.redis", "psycopg",
@@ -83,7 +84,7 @@ class Preloaded:
         self, program: str, arguments: Sequence[str], env: Mapping[str, str], cwd: Path,
         stdin: IO[Any] | int, stdout: IO[Any] | int, stderr: IO[Any] | int,
     ) -> Forked:  # fmt: skip
-        """Start one of `PROGRAMS` with these arguments and standard streams."""
+        """Start one of `PROGRAMS` (`python`: a module with its arguments) with these arguments and standard streams."""
         request = {"program": program, "arguments": list(arguments), "env": dict(env), "cwd": str(cwd)}
         streams = [stream if isinstance(stream, int) else stream.fileno() for stream in (stdin, stdout, stderr)]
         with self._lock:
@@ -184,11 +185,11 @@ def _buffering(descriptor: int) -> int:
     return 1 if os.isatty(descriptor) else -1
 
 
-def _celery() -> None:
+def _python() -> None:
+    """`python -m MODULE …`"""
     sys.path[0] = str(Path.cwd())
-    from celery.__main__ import main as celery
-
-    celery()
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 def _penstock() -> None:
@@ -197,7 +198,7 @@ def _penstock() -> None:
     sys.exit(penstock())
 
 
-PROGRAMS: dict[str, Callable[[], None]] = {"celery": _celery, "penstock": _penstock}
+PROGRAMS: dict[str, Callable[[], None]] = {"python": _python, "penstock": _penstock}
 
 
 def main() -> None:

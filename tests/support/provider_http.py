@@ -34,10 +34,15 @@ class Server(ThreadingHTTPServer):
         self.shutdown()
         with self._lock:
             self._stopping = True
-            for connection in self._connections:
-                _hang_up(connection)
+        self.hang_up()
         self.server_close()
         self._thread.join()
+
+    def hang_up(self) -> None:
+        """End every connection."""
+        with self._lock:
+            for connection in self._connections:
+                _hang_up(connection)
 
     def opened(self, connection: socket.socket) -> None:
         with self._lock:

@@ -120,11 +120,11 @@ class ProviderServer:
         self._under_way = 0
         self._admitted: deque[float] = deque()
         self._changed = threading.Condition()
-        self._server: Server | None = None
+        self.server: Server | None = None
 
     def __enter__(self) -> Self:
-        self._server = Server(self, self._port)
-        self._server.start()
+        self.server = Server(self, self._port)
+        self.server.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -132,13 +132,13 @@ class ProviderServer:
 
     def stop(self) -> None:
         """End every connection and refuse new ones, as a provider that goes down would. Harmless if it is down."""
-        if self._server:
-            self._server.stop()
+        if self.server:
+            self.server.stop()
 
     @property
     def port(self) -> int:
-        assert self._server, "the server is not running"
-        return self._server.server_port
+        assert self.server, "the server is not running"
+        return self.server.server_port
 
     @property
     def base_url(self) -> str:

@@ -13,7 +13,7 @@ from redis.retry import Retry
 from pipeline.standalone.redis_server import find_server
 from tests.support.waiting import wait_until
 
-START_S = 20
+START_S = 120
 
 
 class RedisServer:

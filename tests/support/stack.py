@@ -7,14 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 import psutil
 
+from pipeline.storage.context import Context
 from tests.support.preloaded import Forked, preloaded
 from tests.support.waiting import wait_until
 
@@ -31,7 +32,7 @@ ROLES = {
 """Arguments of `celery -A tasks`. `single`: a `cpu` worker with one pool process, so that a claim names the process."""
 FLEET = ("cpu-1", "control-1", "ai-1", "beat-1")
 _TAIL_BYTES = 6000
-_STOP_S = 30
+_STOP_S = 120
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,8 @@ class Stack:
 
     def __init__(self, folder: Path, database_url: str, redis_url: str, **settings: str) -> None:
         """`settings`: further variables, named as in the environment."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-        own = {
-            "PENSTOCK_DATA_DIR": str(folder),
-            "PENSTOCK_DATABASE_URL": database_url,
-            "PENSTOCK_REDIS_URL": redis_url,
-        }
         self._folder = folder / "logs"
-        self._env: Mapping[str, str] = inherited | own | settings
+        self._env = _environment(folder, database_url, redis_url) | settings
         self._running: dict[str, Running] = {}
         self._ended: list[Running] = []
 
@@ -115,17 +110,7 @@ class Stack:
             arguments += ["-s", str(self._folder / f"{name}.schedule")]
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{name}.log"
-        with path.open("ab") as log:
-            return Running(self._process(["-A", "tasks", *arguments], log), path)
-
-    def _process(self, arguments: list[str], log: IO[bytes]) -> subprocess.Popen[bytes] | Forked:
-        if sys.platform == "linux":
-            with open(os.devnull, "rb") as nothing:  # noqa: PTH123
-                return preloaded().start("celery", arguments, self._env, ROOT, nothing, log, log)
-        return subprocess.Popen(
-            [sys.executable, "-m", "celery", *arguments],
-            env=self._env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+        return Running(_module(["celery", "-A", "tasks", *arguments], self._env, path), path)
 
     def __getitem__(self, name: str) -> Running:
         return self._running[name]
@@ -157,6 +142,44 @@ class Stack:
             running.kill_group()
         # Captured by pytest, and shown if the test failed.
         sys.stdout.write(self.tails())
+
+
+def _environment(folder: Path, database_url: str, redis_url: str) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    return inherited | {
+        "PENSTOCK_DATA_DIR": str(folder),
+        "PENSTOCK_DATABASE_URL": database_url,
+        "PENSTOCK_REDIS_URL": redis_url,
+    }
+
+
+def _module(arguments: list[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes] | Forked:
+    """`python -m` with these arguments, in a session of its own."""
+    with log.open("ab") as output:
+        if sys.platform == "linux":
+            with open(os.devnull, "rb") as nothing:  # noqa: PTH123
+                return preloaded().start("python", arguments, env, ROOT, nothing, output, output)
+        return subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            env=env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+
+
+@contextmanager
+def python(
+    module: str, folder: Path, context: Context, settings: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes] | Forked]:
+    """`python -m module` over the database and Redis of `context`; killed at the end, and its log shown."""
+    own = context.settings
+    assert own.database_url
+    assert own.redis_url
+    log = folder / f"{module}.log"
+    running = Running(_module([module], _environment(folder, own.database_url, own.redis_url) | settings, log), log)
+    try:
+        yield running.process
+    finally:
+        running.kill_group()
+        sys.stdout.write(_tail(log))
 
 
 def _tail(path: Path) -> str:

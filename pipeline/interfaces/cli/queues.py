@@ -182,6 +182,8 @@ def close_breaker(name: str) -> None:
     from pipeline.providers import gates
 
     context = _online()
-    gates.require_breaker(context, name).close()
+    at = gates.require_breaker(context, name)
+    # The database first: a worker that starts between the two would open it again.
     gates.remember_breaker(context, name, None)
+    at.close()
     err.print(f"{name}: closed")

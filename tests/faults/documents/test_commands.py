@@ -25,7 +25,7 @@ def midway(stack: Stack, flow: Flow) -> str:
     stack.start(*FLEET)
     document_id = flow.submit(PAGES)
     flow.wait_for_calls(6)
-    wait_until(lambda: flow.held(document_id), 10, "pages are under way")
+    wait_until(lambda: flow.held(document_id), 90, "pages are under way")
     return document_id
 
 

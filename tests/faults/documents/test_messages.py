@@ -44,7 +44,7 @@ def test_document_whose_lanes_were_lost_gets_lanes_again(stack: Stack, flow: Flo
 def test_lanes_that_wait_are_delivered_twice(stack: Stack, flow: Flow) -> None:
     stack.start(*FLEET)
     document_id, images = _midway(flow)
-    messages = wait_until(lambda: flow.context.redis.lrange("vision.test", 0, -1), 10, "lanes wait in the queue")
+    messages = wait_until(lambda: flow.context.redis.lrange("vision.test", 0, -1), 90, "lanes wait in the queue")
     flow.context.redis.lpush("vision.test", *messages)
     flow.wait_for_status(document_id)
     flow.assert_exactly_once(document_id)
@@ -56,7 +56,7 @@ def test_lanes_at_work_are_delivered_again(stack: Stack, flow: Flow) -> None:
     # As after a lost connection to the broker. Enough workers for both deliveries of a lane to run at once.
     stack.start(*FLEET, "ai-2", "ai-3")
     document_id, images = _midway(flow, pages=40)
-    messages = wait_until(lambda: _at_work(flow), 10, "lanes are at work")
+    messages = wait_until(lambda: _at_work(flow), 90, "lanes are at work")
     flow.context.redis.rpush("vision.test", *messages)
     flow.wait_for_status(document_id)
     flow.assert_exactly_once(document_id)

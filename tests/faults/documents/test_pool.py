@@ -23,7 +23,7 @@ DEADLY = 3
 def test_pool_process_killed_in_a_long_document_costs_no_page(stack: Stack, flow: Flow) -> None:
     stack.start("cpu-1", "control-1", "beat-1")
     document_id = documents.submit(corpus_file("documents/DA-619p.pdf"), Options(provider=LOCAL)).id
-    wait_until(lambda: flow.document(document_id).completed_count > 50, 60, "50 pages are done")
+    wait_until(lambda: flow.document(document_id).completed_count > 50, 90, "50 pages are done")
     stack["cpu-1"].kill_pool()
     lost = flow.held(document_id)
     assert lost
@@ -38,7 +38,7 @@ def test_worker_killed_while_it_splits_leaves_that_to_another(stack: Stack, flow
     stack.start(*FLEET, "cpu-2")
     document_id = documents.submit(corpus_file("documents/DA-619p.pdf")).id
     pictures = flow.context.settings.temp_dir / document_id
-    wait_until(lambda: pictures.is_dir() and len(list(pictures.iterdir())) > 20, 30, "the first pages are rendered")
+    wait_until(lambda: pictures.is_dir() and len(list(pictures.iterdir())) > 20, 90, "the first pages are rendered")
     worker_id = flow.document(document_id).worker_id
     assert worker_id
     stack[stack.holder(worker_id)].kill()
@@ -70,8 +70,8 @@ def _kill_whoever_converts(stack: Stack, flow: Flow, document_id: str, page: int
             killed.add(row.attempts)
         return row.status in {PageStatus.FAILED, PageStatus.COMPLETED}
 
-    wait_until(lambda: flow.pages(document_id), 30, "the document is split")
-    wait_until(strike, 80, f"page {page} is settled", last=lambda: flow.pages(document_id)[page - 1])
+    wait_until(lambda: flow.pages(document_id), 90, "the document is split")
+    wait_until(strike, 90, f"page {page} is settled", last=lambda: flow.pages(document_id)[page - 1])
 
 
 @SQLITE

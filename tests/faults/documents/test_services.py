@@ -32,11 +32,11 @@ def test_workers_outlive_an_outage_of_redis(midway: str, stack: Stack, flow: Flo
     images = flow.images(midway)
     # A worker that holds one message and waits for the next is the one that kombu 5.7 cannot disconnect.
     TASKS.wake.apply_async(countdown=20)
-    wait_until(lambda: "documents.wake" in str(flow.context.redis.hvals("unacked")), 10, "a worker holds the message")
+    wait_until(lambda: "documents.wake" in str(flow.context.redis.hvals("unacked")), 90, "a worker holds the message")
     redis_server.kill()
     workers = [stack[name] for name in ("cpu-1", "control-1", "ai-1")]
-    wait_until(lambda: all(worker.says("Cannot connect") for worker in workers), 30, "every worker has noticed")
-    wait_until(lambda: not flow.held(midway), 30, "what was under way is committed, without Redis")
+    wait_until(lambda: all(worker.says("Cannot connect") for worker in workers), 90, "every worker has noticed")
+    wait_until(lambda: not flow.held(midway), 90, "what was under way is committed, without Redis")
     redis_server.start()
     _finish(flow, midway, images)
     assert all(running.alive for running in stack.running)

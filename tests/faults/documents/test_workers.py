@@ -13,7 +13,7 @@ def _begin(flow: Flow, *workers: str) -> tuple[str, dict[str, int]]:
     """A document of 24 pages in its middle, with each of `workers` at some of them; its id and pictures."""
     document_id = flow.submit(24)
     flow.wait_for_calls(6)
-    wait_until(lambda: all(flow.held(document_id, f"{name}@") for name in workers), 20, "all workers have pages")
+    wait_until(lambda: all(flow.held(document_id, f"{name}@") for name in workers), 90, "all workers have pages")
     return document_id, flow.images(document_id)
 
 
@@ -60,7 +60,7 @@ def test_beat_that_was_killed_recovers_a_lost_worker_when_it_is_back(stack: Stac
     stack["beat-1"].kill()
     stack["ai-1"].kill()
     lost = flow.held(document_id, "ai-1@")
-    wait_until(lambda: flow.held(document_id) == lost, 30, "only the pages of the killed worker are left")
+    wait_until(lambda: flow.held(document_id) == lost, 90, "only the pages of the killed worker are left")
     stack.start("beat-1")
     flow.wait_for_status(document_id)
     flow.assert_exactly_once(document_id)

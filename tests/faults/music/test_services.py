@@ -25,7 +25,7 @@ def midway(stack: Stack, provider: ProviderServer) -> None:
     add_songs_here(80)
     stack.start("music-1", "music-2", "beat-1")
     music.start(skip_sync=True)
-    assert provider.wait_for_calls(5, 60)
+    assert provider.wait_for_calls(5, 90)
 
 
 def assert_each_paid_once(provider: ProviderServer, songs: int = 80) -> None:
@@ -49,7 +49,7 @@ def test_redis_emptied_in_the_middle_of_a_run(
 @SQLITE
 def test_redis_emptied_again_and_again(midway: None, redis_server: RedisServer, provider: ProviderServer) -> None:
     for calls in (6, 9, 12):
-        assert provider.wait_for_calls(calls, 60)
+        assert provider.wait_for_calls(calls, 90)
         redis_server.flush()
     finish(provider)
 
@@ -61,7 +61,7 @@ def test_redis_killed_and_restarted_without_its_data(
     redis_server.kill()
     redis_server.lose_data()
     # What was under way is committed without Redis, which nothing else needs.
-    wait_until(lambda: not get_under_way(), 30, "calls under way are committed", last=get_under_way)
+    wait_until(lambda: not get_under_way(), 90, "calls under way are committed", last=get_under_way)
     redis_server.start()
     finish(provider)
     assert all(running.alive for running in stack.running)
@@ -72,7 +72,7 @@ def test_run_on_postgresql_is_paid_once_and_outlives_restarts(
     midway: None, postgres: Postgres, provider: ProviderServer
 ) -> None:
     postgres.restart("fast")
-    assert provider.wait_for_calls(10, 60)
+    assert provider.wait_for_calls(10, 90)
     postgres.restart("immediate")
     finish(provider)
 

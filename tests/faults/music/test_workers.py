@@ -21,7 +21,7 @@ def test_start_syncs_enqueues_and_describes_all_songs(stack: Stack, provider: Pr
     music.start()
     with pytest.raises(music.AlreadyRunning):
         music.start()
-    wait_until(ended, 60, "the run has ended", last=stand)
+    wait_until(ended, 90, "the run has ended", last=stand)
     found = music.status()
     assert found.songs == {"COMPLETED": 30}
     assert (count(provider, CHAT), count(provider, EMBED)) == (3, 3)
@@ -36,7 +36,7 @@ def test_worker_killed_in_a_call_costs_that_call_and_nothing_else(stack: Stack, 
     provider.push(Fault("hang"))
     stack.start("calls-1", "control-1", "beat-1")
     music.start(skip_sync=True)
-    assert provider.wait_for_calls(1, 40)
+    assert provider.wait_for_calls(1, 90)
     stack["calls-1"].kill_group()
     stack.start("calls-2")
     wait_until(ended, 90, "the run has ended", last=stand)
@@ -65,14 +65,14 @@ def test_pause_stops_new_calls_and_resume_ends_the_run(stack: Stack, provider: P
     provider.script.latency_s = 1.0
     stack.start("music-1", "beat-1")
     music.start(skip_sync=True)
-    assert provider.wait_for_calls(1, 40)
+    assert provider.wait_for_calls(1, 90)
     music.pause()
     seen = time.monotonic()
-    wait_until(lambda: music.status().active_jobs == 0, 20, "the call under way has ended", last=stand)
+    wait_until(lambda: music.status().active_jobs == 0, 90, "the call under way has ended", last=stand)
     wait_until(lambda: time.monotonic() > seen + 5, 10, "some time has passed")
     assert len(provider.records) == 1
     assert music.status().is_paused
     provider.script.latency_s = 0.0
     music.resume()
-    wait_until(ended, 60, "the run has ended", last=stand)
+    wait_until(ended, 90, "the run has ended", last=stand)
     assert (count(provider, CHAT), count(provider, EMBED)) == (3, 3)

@@ -31,7 +31,7 @@ def _calls(flow: Flow) -> int:
 
 def _wait_until_nothing_is_in_flight(flow: Flow) -> None:
     gate = gates.gate(flow.context, gates.gated_queues(flow.context.settings)[QUEUE])
-    wait_until(lambda: not gate.look().in_flight, 30, "nothing is in flight")
+    wait_until(lambda: not gate.look().in_flight, 90, "nothing is in flight")
 
 
 @POSTGRESQL
@@ -45,7 +45,7 @@ def test_no_window_holds_more_than_the_limit_however_many_workers_come_and_go(st
     stack.start("forked-1")
     flow.wait_for_calls(16)
     stack["ai-1"].kill()
-    flow.wait_for_status(document_id, within_s=90)
+    flow.wait_for_status(document_id, within_s=180)
     assert 429 not in flow.provider.counts
     flow.assert_exactly_once(document_id)
 
@@ -83,12 +83,12 @@ def test_an_operators_pause_holds_on_workers_that_start_later_and_through_an_emp
         if client["cmd"] != "client|list":
             flow.context.redis.client_kill_filter(_id=client["id"], skipme=True)
     gate = gates.gate(flow.context, gates.gated_queues(flow.context.settings)[QUEUE])
-    wait_until(gate.own.ready, 20, "a worker put the pause back")
+    wait_until(gate.own.ready, 90, "a worker put the pause back")
     assert gate.look().closed_by == "operator"
-    wait_until(lambda: stack["ai-2"].says(" ready."), 30, "the later worker is ready")
+    wait_until(lambda: stack["ai-2"].says(" ready."), 90, "the later worker is ready")
     assert _calls(flow) == seen, "nobody called while the queue was paused"
     gates.resume(flow.context, QUEUE)
-    flow.wait_for_status(document_id, within_s=90)
+    flow.wait_for_status(document_id, within_s=180)
     flow.assert_exactly_once(document_id)
 
 
@@ -103,15 +103,15 @@ def test_a_provider_that_is_down_is_left_alone_and_probed_once_also_without_beat
     stack.start("cpu-1", "control-1", "ai-1", "ai-2")
     document_id = flow.submit(12)
     breaker = gates.breaker(flow.context, BREAKER)
-    wait_until(lambda: breaker.look().state == "open", 30, "the breaker opened")
+    wait_until(lambda: breaker.look().state == "open", 90, "the breaker opened")
     _wait_until_nothing_is_in_flight(flow)
     opened = _calls(flow)
     assert opened <= 3 + 8, "the failures that opened it, and what was in flight"
-    wait_until(lambda: _calls(flow) > opened, 20, "a probe")
-    wait_until(lambda: breaker.look().left_s > 1, 10, "the probe failed and it opened for longer")
+    wait_until(lambda: _calls(flow) > opened, 90, "a probe")
+    wait_until(lambda: breaker.look().left_s > 1, 90, "the probe failed and it opened for longer")
     assert _calls(flow) == opened + 1, "one probe in the whole fleet"
     flow.provider.configure({"always": None})
-    flow.wait_for_status(document_id, within_s=90)
+    flow.wait_for_status(document_id, within_s=180)
     assert breaker.look().state == "closed"
 
 
@@ -123,7 +123,7 @@ def test_slots_of_a_killed_worker_are_free_when_their_time_is_over(stack: Stack,
     stack.start(*FLEET)
     document_id = flow.submit(8)
     gate = gates.gate(flow.context, gates.gated_queues(flow.context.settings)[QUEUE])
-    wait_until(lambda: flow.provider.stats(records=False)["under_way"] == 2, 40, "both slots are taken")
+    wait_until(lambda: flow.provider.stats(records=False)["under_way"] == 2, 90, "both slots are taken")
     stack["ai-1"].kill()
     assert gate.look().in_flight == 2
     flow.provider.configure({"latency_s": 0})
@@ -182,7 +182,7 @@ def test_after_a_daily_quota_nothing_is_called_but_what_was_in_flight(stack: Sta
     flow.wait_for_calls(3)
     flow.provider.push(Fault("reply", status=429, body=quota))
     breaker = gates.breaker(flow.context, BREAKER)
-    wait_until(lambda: breaker.look().state == "open", 30, "the breaker opened")
+    wait_until(lambda: breaker.look().state == "open", 90, "the breaker opened")
     _wait_until_nothing_is_in_flight(flow)
     refused_at = next(n for n, record in enumerate(flow.provider.records) if record.status == 429)
     assert _calls(flow) <= refused_at + 4, "no call beyond those in flight"
@@ -192,11 +192,12 @@ def test_after_a_daily_quota_nothing_is_called_but_what_was_in_flight(stack: Sta
     stack.kill_all()
     flow.context.redis.flushall()
     stack.start(*FLEET)
-    wait_until(lambda: breaker.look().state == "open", 30, "it is open again after a restart of everything")
+    wait_until(lambda: breaker.look().state == "open", 90, "it is open again after a restart of everything")
     assert flow.document(document_id).status is DocumentStatus.PROCESSING
-    breaker.close()
+    # The truth first: a worker that starts between the two would open it again.
     gates.remember_breaker(flow.context, BREAKER, None)
-    flow.wait_for_status(document_id, within_s=90)
+    breaker.close()
+    flow.wait_for_status(document_id, within_s=180)
 
 
 @POSTGRESQL
@@ -207,7 +208,7 @@ def test_a_fallback_does_the_work_while_the_breaker_is_open(stack: Stack, flow: 
     gates.remember_breaker(flow.context, BREAKER, breaker.look())
     stack.start(*FLEET)
     document_id = flow.submit(6)
-    flow.wait_for_status(document_id, within_s=60)
+    flow.wait_for_status(document_id, within_s=180)
     assert _calls(flow) == 0
     assert {page.provider for page in flow.pages(document_id)} == {"test"}, "the pages keep their own provider"
 
@@ -218,13 +219,13 @@ def test_a_spend_cap_stops_the_queue_and_fails_nothing(stack: Stack, flow: Flow)
     stack.start(*FLEET)
     document_id = flow.submit(30)
     gate = gates.gate(flow.context, gates.gated_queues(flow.context.settings)[QUEUE])
-    wait_until(lambda: gate.look().closed_by == "spend", 40, "the cap closed the gate")
+    wait_until(lambda: gate.look().closed_by == "spend", 90, "the cap closed the gate")
     _wait_until_nothing_is_in_flight(flow)
     seen = _calls(flow)
     assert seen < 30
     assert "FAILED" not in flow.summary(document_id)
     gates.change_setting(flow.context, "provider.test.daily_spend_cap", "0")
-    flow.wait_for_status(document_id, within_s=60)
+    flow.wait_for_status(document_id, within_s=180)
 
 
 def test_queues_that_do_not_exist_are_named(context: object, flow: Flow) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from pipeline.flows.screenshots import upkeep
 from pipeline.flows.screenshots.frames import intake
@@ -19,12 +19,13 @@ from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.storage.context import Context
 from tasks.screenshots import canvas
 from tests.support.provider_server import ProviderServer
+from tests.support.screens import Driver
 from tests.support.screenshot_model import calls_by_operation, frame_bytes, titles_in_runs
 from tests.support.waiting import wait_until
 
-DONE_S = 90
+DONE_S = 180
 """How long frames may take, with whatever recovery they need, on a busy machine."""
-START_S = 40
+START_S = 120
 BEGIN = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 
 
@@ -72,6 +73,14 @@ class Shots:
 
     def calls(self, operation: Operation) -> int:
         return calls_by_operation(self.provider).get(operation, 0)
+
+    def lose_messages(self) -> None:
+        """All messages are lost with their worker, and every wait is over."""
+        Driver(self.context).skip_waits()
+        self.context.db.run(lambda session: session.execute(update(BATCHES).values(launch_due_at=None)))
+
+    def assert_finished(self) -> None:
+        assert self._finished(), self.stand()
 
     def finish(self, within_s: float = DONE_S) -> None:
         """Wait until every batch has succeeded and every node is merged."""

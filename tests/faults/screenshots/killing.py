@@ -1,4 +1,4 @@
-"""A worker that dies at a named point: imported by workers that are started with `-I tests.faults.screenshots.killing`.
+"""A worker that dies at a named point: imported by `doomed` and by workers with `-I tests.faults.screenshots.killing`.
 
 `KILL_AT` names a function and when: `MODULE:FUNCTION:before`, `:after` its first call, or `:during` it, a moment after
 it began. The whole process gets SIGKILL, as from the system's OOM killer.

@@ -1,12 +1,17 @@
 """A worker that is killed at any step of the canvas: another one finishes, and nothing that is stored is paid again."""
 
+import signal
+from pathlib import Path
+
 import pytest
 
+from pipeline.flows.screenshots import recovery
 from pipeline.flows.screenshots.graph.models import NODES
 from tests.faults.flow import POSTGRESQL, SQLITE
+from tests.faults.screenshots.doomed import NAME, work_off
 from tests.faults.screenshots.flow import START_S, Shots
 from tests.support.screenshot_model import ScreenshotModel
-from tests.support.stack import Stack
+from tests.support.stack import Stack, python
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.faults
@@ -15,24 +20,24 @@ MERGES = 2
 """Of a batch: two segments become two events each."""
 # What dies, and how many calls may have been under way or answered in vain: a batch has two shards, and two merges.
 STEPS = {
-    "before_a_batch_is_begun": ("work.batch:begin:before", 0),
-    "when_a_batch_is_begun": ("work.batch:begin:after", 0),
+    "before_a_batch_is_begun": ("work.analysis:claim:before", 0),
+    "when_a_batch_is_begun": ("work.analysis:claim:after", 0),
     "with_a_shard_claimed": ("work.shard:claim:after", 0),
     "while_the_model_looks": ("rules.prompts:vision_prompt:during", 2),
-    "with_an_answer_that_is_not_stored": ("work.shard:done:before", 2),
-    "with_a_result_just_stored": ("work.shard:done:after", 1),
-    "before_the_shards_are_settled": ("work.shard:settle:before", 0),
-    "when_the_shards_are_settled": ("work.shard:settle:after", 0),
-    "with_an_expansion_claimed": ("work.batch:claim:after", 0),
+    "with_an_answer_that_is_not_stored": ("work.shard:settle:before", 2),
+    "with_a_result_just_stored": ("work.shard:settle:after", 1),
+    "before_the_shards_are_settled": ("work.analysis:settle:before", 0),
+    "when_the_shards_are_settled": ("work.analysis:settle:after", 0),
+    "with_an_expansion_claimed": ("work.expansion:claim:after", 0),
     "while_the_model_writes": ("rules.prompts:expand_prompt:during", 1),
-    "with_a_reply_that_is_not_stored": ("work.batch:keep_reply:before", 1),
-    "with_a_reply_just_stored": ("work.batch:keep_reply:after", 0),
-    "before_nodes_are_written": ("work.batch:finish:before", 0),
-    "with_nodes_just_written": ("work.batch:finish:after", 0),
+    "with_a_reply_that_is_not_stored": ("work.expansion:keep_reply:before", 1),
+    "with_a_reply_just_stored": ("work.expansion:keep_reply:after", 0),
+    "before_nodes_are_written": ("work.expansion:settle:before", 0),
+    "with_nodes_just_written": ("work.expansion:settle:after", 0),
     "with_a_merge_claimed": ("work.merge:claim:after", 0),
     "while_the_model_merges": ("rules.prompts:merge_prompt:during", 2),
-    "with_a_merge_that_is_not_committed": ("work.merge:commit:before", 2),
-    "with_a_merge_just_committed": ("work.merge:commit:after", 1),
+    "with_a_merge_that_is_not_committed": ("work.merge:settle:before", 2),
+    "with_a_merge_just_committed": ("work.merge:settle:after", 1),
 }
 
 
@@ -43,6 +48,33 @@ def deadly(*names: str) -> pytest.MarkDecorator:
         for name in names
     ]
     return pytest.mark.parametrize(("extra_env", "in_vain"), cases, indirect=["extra_env"])
+
+
+@SQLITE
+@deadly(*STEPS)
+def test_worker_killed_costs_the_calls_under_way_and_nothing_else(
+    shots: Shots, in_vain: int, data_dir: Path, settings_env: dict[str, str]
+) -> None:
+    _die_and_finish_without_celery(shots, in_vain, data_dir, settings_env)
+
+
+@POSTGRESQL
+@deadly("with_an_answer_that_is_not_stored", "before_nodes_are_written", "with_a_merge_that_is_not_committed")
+def test_the_same_on_postgresql(shots: Shots, in_vain: int, data_dir: Path, settings_env: dict[str, str]) -> None:
+    _die_and_finish_without_celery(shots, in_vain, data_dir, settings_env)
+
+
+def _die_and_finish_without_celery(shots: Shots, in_vain: int, folder: Path, settings_env: dict[str, str]) -> None:
+    ids = shots.add()
+    with python("tests.faults.screenshots.doomed", folder, shots.context, settings_env) as doomed:
+        assert doomed.wait(START_S) == -signal.SIGKILL, shots.stand()
+    recovery.free_lost(shots.context, {NAME})
+    shots.lose_messages()
+    work_off(shots.context)
+    shots.assert_finished()
+    shots.assert_once(ids)
+    shots.assert_paid_once(again=in_vain)
+    assert shots.merged() == MERGES
 
 
 def _die_and_finish(stack: Stack, shots: Shots, in_vain: int) -> None:
@@ -56,15 +88,16 @@ def _die_and_finish(stack: Stack, shots: Shots, in_vain: int) -> None:
     assert shots.merged() == MERGES
 
 
+# One step of each kind: what the fleet adds is how the messages of a dead worker come back.
 @SQLITE
-@deadly(*STEPS)
-def test_worker_killed_costs_the_calls_under_way_and_nothing_else(stack: Stack, shots: Shots, in_vain: int) -> None:
+@deadly("before_a_batch_is_begun", "before_nodes_are_written")
+def test_the_same_with_celery(stack: Stack, shots: Shots, in_vain: int) -> None:
     _die_and_finish(stack, shots, in_vain)
 
 
 @POSTGRESQL
-@deadly("with_an_answer_that_is_not_stored", "before_nodes_are_written", "with_a_merge_that_is_not_committed")
-def test_the_same_on_postgresql(stack: Stack, shots: Shots, in_vain: int) -> None:
+@deadly("with_an_answer_that_is_not_stored", "with_a_merge_that_is_not_committed")
+def test_the_same_with_celery_on_postgresql(stack: Stack, shots: Shots, in_vain: int) -> None:
     _die_and_finish(stack, shots, in_vain)
 
 

@@ -59,7 +59,7 @@ def test_a_reader_that_waits_is_woken_by_the_first_event(redis: "Redis", redis_u
 
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(read)
-        wait_until(lambda: redis.info("clients")["blocked_clients"], 10, "the reader waits")
+        wait_until(lambda: redis.info("clients")["blocked_clients"], 90, "the reader waits")
         publish(redis, "woken")
         assert reading.result(10) == ["woken"]
 

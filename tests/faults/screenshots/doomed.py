@@ -1,0 +1,43 @@
+"""A worker without Celery that dies at the point `KILL_AT`: `python -m tests.faults.screenshots.doomed`.
+
+It does the messages of the canvas one after another; whoever goes on runs `work_off` again, in another process.
+"""
+
+from pipeline.flows.screenshots import plan
+from pipeline.flows.screenshots.states import Step, WorkStatus
+from pipeline.flows.screenshots.work import analysis, merge
+from pipeline.storage.context import Context, get_context
+from tests.support.screens import Driver
+
+NAME = "w"
+"""The worker in claims, as `Driver` calls it."""
+_MAX_ROUNDS = 20
+
+
+def work_off(context: Context) -> None:
+    """Do all that is to be done for screenshots."""
+    driver = Driver(context)
+    for _ in range(_MAX_ROUNDS):
+        launches = plan.plan(context)
+        for launch in launches:
+            if launch.step is not Step.ANALYSE or _analysed(driver, launch.id):
+                driver.expand(launch.id)
+        driver.join(alone=True)
+        while merge.waiting(context):
+            driver.join()
+        if not launches:
+            return
+
+
+def _analysed(driver: Driver, batch_id: int) -> bool:
+    begun = analysis.claim(driver.context, batch_id)
+    for _ in range(begun.due if begun is not None else 0):
+        while driver.analyse(batch_id).again:
+            pass
+    return analysis.settle(driver.context, batch_id).status is WorkStatus.PENDING
+
+
+if __name__ == "__main__":
+    import tests.faults.screenshots.killing  # noqa: F401  # arms itself
+
+    work_off(get_context())
