@@ -194,6 +194,11 @@ def beat(context: typer.Context) -> None:
 
 def flower(context: typer.Context) -> None:
     """Run the Flower dashboard: `celery -A tasks flower`. Workers need PENSTOCK_WORKER_EVENTS=true to show up there."""
+    from pipeline.settings import get_settings
+
+    if not get_settings().worker_events:
+        note = "PENSTOCK_WORKER_EVENTS is not set here: workers that run without it do not show up in Flower."
+        err.print(f"[yellow]Note:[/yellow] {note}", soft_wrap=True)
     _celery("flower", context.args)
 
 

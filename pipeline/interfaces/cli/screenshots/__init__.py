@@ -1,4 +1,4 @@
-"""`penstock screenshots …`: frames of screens and windows, understood and made findable."""
+"""`penstock screenshots …`: take frames of screens and windows in, and search them."""
 
 import inspect
 from collections.abc import Callable
@@ -14,14 +14,14 @@ app = typer.Typer(
     "[bold]penstock screenshots timeline --since today[/bold].\n\n"
     "Without any provider, text recognition, window titles and rules do the work. "
     "PENSTOCK_SCREENSHOTS__VISION_PROVIDER, …__TEXT_PROVIDER and …__EMBEDDINGS_PROVIDER name providers for more; "
-    "docs/screenshots.md has all.",
+    "see docs/screenshots.md.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 
 
-def _flowing(command: Callable[..., None]) -> str:
-    """A command's docstring with a line a paragraph, which the terminal breaks where it ends; examples keep theirs."""
+def _help(command: Callable[..., None]) -> str:
+    """A command's docstring with each paragraph on one line, for the terminal to wrap; examples keep their lines."""
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
     return "\n\n".join(part if part.startswith("[bold]") else part.replace("\n", " ") for part in paragraphs)
 
@@ -41,5 +41,5 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "delete": sources.delete,
 }
 for _name, _command in _COMMANDS.items():
-    app.command(_name, help=_flowing(_command))(_command)
+    app.command(_name, help=_help(_command))(_command)
 app.add_typer(sources.sources, name="sources")
