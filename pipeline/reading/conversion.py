@@ -214,7 +214,7 @@ class _PdfSource:
         found = []
         for place, (box, picture) in enumerate(zip(boxes, rendered, strict=True), 1):
             name = f"page-{number:04d}-{place}.png"
-            images.save_png(picture, folder / name)
+            images.save(picture, folder / name, "PNG")
             found.append(Picture(box, f"{folder.name}/{name}"))
         return found
 

@@ -95,12 +95,12 @@ def shrink(image: Image.Image, max_pixels: int) -> Image.Image:
     return smaller
 
 
-def save_png(image: Image.Image, path: Path) -> None:
-    """Write a picture, all or nothing, and make its folder."""
+def save(image: Image.Image, path: Path, file_format: str, **options: int) -> None:
+    """Write a picture, all or nothing, and make its folder. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}-{uuid4().hex[:8]}")
+    partial = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
-        image.save(partial, "PNG")
+        image.save(partial, format=file_format, **options)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -124,7 +124,12 @@ def _bounded_size(image: Image.Image, max_pixels: int) -> tuple[int, int]:
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
-        image = _eight_bits(image.convert("I"))
+        image = image.convert("I")
+        brightest = image.getextrema()[1]
+        assert isinstance(brightest, int)
+        if brightest > 255:  # 16 bits: Pillow's conversion would clip everything above 255 to white.
+            image = image.point(lambda value: value * (1 / 256))
+        image = image.convert("L")
     elif image.mode == "F":
         darkest, brightest = image.getextrema()
         assert isinstance(darkest, float)
@@ -136,13 +141,6 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(white, image).convert("RGB")
     return image.convert("RGB")
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """16-bit grey as 8-bit grey; Pillow's conversion would clip everything above 255 to white."""
-    brightest = image.getextrema()[1]
-    assert isinstance(brightest, int)
-    return image.point(lambda value: value * (1 / 256)).convert("L") if brightest > 255 else image.convert("L")
 
 
 def _too_many_pixels(path: Path, size: str) -> UnitError:

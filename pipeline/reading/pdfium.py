@@ -188,24 +188,17 @@ def open_document(path: Path) -> Iterator[Document]:
 def _with_annotations_drawn(document: Any, index: int) -> Any:
     """The page with form fields and typed notes made part of it in memory, so that text layer and picture show them."""
     page = document[index]
-    if not _has_drawn_annotations(page):
+    kinds = set()
+    for number in range(pdfium_c.FPDFPage_GetAnnotCount(page)):
+        if annotation := pdfium_c.FPDFPage_GetAnnot(page, number):
+            kinds.add(pdfium_c.FPDFAnnot_GetSubtype(annotation))
+            pdfium_c.FPDFPage_CloseAnnot(annotation)
+    if not kinds & _DRAWN_ANNOTATIONS:
         return page
     if pdfium_c.FPDFPage_Flatten(page, pdfium_c.FLAT_NORMALDISPLAY) != pdfium_c.FLATTEN_SUCCESS:
         return page
     page.close()  # Only a page loaded afterwards shows what was flattened.
     return document[index]
-
-
-def _has_drawn_annotations(page: Any) -> bool:
-    for index in range(pdfium_c.FPDFPage_GetAnnotCount(page)):
-        annotation = pdfium_c.FPDFPage_GetAnnot(page, index)
-        if not annotation:
-            continue
-        subtype = pdfium_c.FPDFAnnot_GetSubtype(annotation)
-        pdfium_c.FPDFPage_CloseAnnot(annotation)
-        if subtype in _DRAWN_ANNOTATIONS:
-            return True
-    return False
 
 
 @contextmanager
@@ -214,18 +207,14 @@ def _pdfium_errors(path: Path, number: int | None = None) -> Iterator[None]:
     try:
         yield
     except pdfium.PdfiumError as error:
-        raise _as_unit_error(error, path, number) from error
+        facts = {
+            _ERR_FILE: ("no_pages", f"{path.name} has no pages, or its list of them is damaged; export it again."),
+            _ERR_FORMAT: ("corrupt", f"{path.name} is damaged or not a PDF; export or download it again."),
+            _ERR_PASSWORD: ("encrypted", f"{path.name} needs a password; save a copy without one and use that."),
+        }
+        code, message = facts.get(error.err_code, ("corrupt", f"{path.name} cannot be opened as a PDF: {error}"))
+        if number is not None:
+            code, message = "corrupt", f"Page {number} of {path.name} is damaged: {error}"
+        raise UnitError(message, kind=ErrorKind.PERMANENT, code=code) from error
     except FileNotFoundError as error:
         raise UnitError(f"{path} does not exist.", kind=ErrorKind.PERMANENT, code="missing") from error
-
-
-def _as_unit_error(error: pdfium.PdfiumError, path: Path, number: int | None) -> UnitError:
-    facts = {
-        _ERR_FILE: ("no_pages", f"{path.name} has no pages, or its list of them is damaged; export it again."),
-        _ERR_FORMAT: ("corrupt", f"{path.name} is damaged or not a PDF; export or download it again."),
-        _ERR_PASSWORD: ("encrypted", f"{path.name} needs a password; save a copy without one and use that."),
-    }
-    code, message = facts.get(error.err_code, ("corrupt", f"{path.name} cannot be opened as a PDF: {error}"))
-    if number is not None:
-        code, message = "corrupt", f"Page {number} of {path.name} is damaged: {error}"
-    return UnitError(message, kind=ErrorKind.PERMANENT, code=code)

@@ -8,7 +8,6 @@ import os
 import re
 import stat
 import unicodedata
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,17 +199,13 @@ def save_page(picture: Image.Image, folder: Path, number: int) -> Path:
     # JPEG is as small as PNG and written nine times as fast; drawings of few colours are smaller and exact as PNG.
     flat = picture.getcolors(_FLAT_COLOURS) is not None
     path = folder / f"page-{number:04d}.{'png' if flat else 'jpg'}"
-    unfinished = folder / f".{path.name}.{uuid.uuid4().hex}"
     try:
         if flat:
-            picture.save(unfinished, format="PNG", compress_level=6)
+            images.save(picture, path, "PNG", compress_level=6)
         else:
-            picture.save(unfinished, format="JPEG", quality=90, subsampling=0)
-        unfinished.replace(path)
+            images.save(picture, path, "JPEG", quality=90, subsampling=0)
     except OSError as error:
         raise UnitError(f"The picture of page {number} cannot be written: {error}", code="io") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
     return path
 
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import pypdfium2.raw as pdfium_c
 
-from pipeline.reading.fonts import Fonts
 from pipeline.reading.layout.model import PLAIN, Line, Span, Style
 from pipeline.reading.pdfium import Page
 
@@ -18,6 +17,14 @@ _ASCENT, _DESCENT = 0.75, 0.25  # of the font's size: a font's own figures may b
 _GAP = 1.2  # text sizes between two words, from which on they are separate pieces
 _DROPPED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
 _LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"}
+
+_BOLD = re.compile(r"bold|black|heavy|demi|extrab|medi(?:$|[^au])|(?:^|[-,])(?:eb|b|bd)$|CMBX|bx\d", re.IGNORECASE)
+_ITALIC = re.compile(r"ital|obliq|slant|(?:^|[-,])it$|CMTI|CMMI|CMSL", re.IGNORECASE)
+_MONO = re.compile(r"cour|mono|consol|typewriter|CMTT|inconsolata|menlo|fixed", re.IGNORECASE)
+_REGULAR = re.compile(r"regul|roman|book|light|thin|normal", re.IGNORECASE)
+_FIXED_PITCH, _ITALIC_FLAG, _FORCE_BOLD = 1, 1 << 6, 1 << 18
+_BOLD_WEIGHT = 650
+_FILLED_AND_STROKED = 2  # the render mode in which programs without a bold font make one
 
 _object_address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(
     ctypes.cast(pdfium_c.FPDFText_GetTextObject, ctypes.c_void_p).value or 0
@@ -59,6 +66,41 @@ class Word(NamedTuple):
         return {90: -self.left, 180: -self.top, 270: self.right}.get(self.angle, self.bottom)
 
 
+class _Fonts:
+    """The styles of one page's text objects. PDFium is asked once per font, not per character."""
+
+    def __init__(self) -> None:
+        self._styles: dict[int, Style] = {}
+
+    def style(self, text_object: Any) -> Style:
+        """The style of the text object's font; plain if it has none."""
+        font = pdfium_c.FPDFTextObj_GetFont(text_object)
+        if not font:
+            return Style()
+        address = ctypes.cast(font, ctypes.c_void_p).value or 0
+        style = self._styles.get(address)
+        if style is None:
+            style = self._styles[address] = _style(font)
+        if pdfium_c.FPDFTextObj_GetTextRenderMode(text_object) == _FILLED_AND_STROKED:
+            return style._replace(bold=True)
+        return style
+
+
+def _style(font: Any) -> Style:
+    buffer = ctypes.create_string_buffer(128)
+    length = pdfium_c.FPDFFont_GetBaseFontName(font, buffer, len(buffer))
+    name = buffer.value.decode("utf-8", "replace") if 0 < length <= len(buffer) else ""
+    name = re.sub(r"^[A-Z]{6}\+", "", name)
+    flags = max(0, pdfium_c.FPDFFont_GetFlags(font))
+    heavy = pdfium_c.FPDFFont_GetWeight(font) >= _BOLD_WEIGHT and not _REGULAR.search(name)
+    return Style(
+        bold=bool(_BOLD.search(name)) or bool(flags & _FORCE_BOLD) or heavy,
+        italic=bool(_ITALIC.search(name)) or bool(flags & _ITALIC_FLAG),
+        mono=bool(_MONO.search(name)) or bool(flags & _FIXED_PITCH),
+        font=re.split(r"[-,]", name)[0],
+    )
+
+
 class _Setting(NamedTuple):
     """What all characters of a text object share."""
 
@@ -78,7 +120,7 @@ class Glyphs:
         self._handle = handle
         self._address = ctypes.cast(handle, ctypes.c_void_p)
         self.page = page
-        self._fonts = Fonts()
+        self._fonts = _Fonts()
         self._settings: dict[int, _Setting] = {}
         self._rect = pdfium_c.FS_RECTF()
         self._matrix = pdfium_c.FS_MATRIX()

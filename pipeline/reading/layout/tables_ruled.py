@@ -65,18 +65,15 @@ def _stacked(groups: Sequence[Group], slack: float) -> list[Group]:
     found: list[Group] = []
     for across, down in sorted((g for g in groups if g[0]), key=lambda group: min(bar.at for bar in group[0])):
         before = found[-1] if found else None
-        if before and down and before[1] and _is_right_below(before[0], across, slack):
-            found[-1] = (before[0] + across, before[1] + down)
-        else:
-            found.append((across, down))
+        if before and down and before[1]:
+            apart = min(bar.at for bar in across) - max(bar.at for bar in before[0])
+            left = min(bar.start for bar in across) - min(bar.start for bar in before[0])
+            right = max(bar.end for bar in across) - max(bar.end for bar in before[0])
+            if 0 <= apart < 3 * slack and max(abs(left), abs(right)) < 2 * slack:
+                found[-1] = (before[0] + across, before[1] + down)
+                continue
+        found.append((across, down))
     return found
-
-
-def _is_right_below(above: Sequence[Bar], below: Sequence[Bar], slack: float) -> bool:
-    apart = min(bar.at for bar in below) - max(bar.at for bar in above)
-    left = min(bar.start for bar in below) - min(bar.start for bar in above)
-    right = max(bar.end for bar in below) - max(bar.end for bar in above)
-    return 0 <= apart < 3 * slack and max(abs(left), abs(right)) < 2 * slack
 
 
 class _Grid:
