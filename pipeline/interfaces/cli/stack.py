@@ -194,11 +194,6 @@ def beat(context: typer.Context) -> None:
 
 def flower(context: typer.Context) -> None:
     """Run the Flower dashboard: `celery -A tasks flower`. Workers need PENSTOCK_WORKER_EVENTS=true to show up there."""
-    from pipeline.settings import get_settings
-
-    if not get_settings().worker_events:
-        note = "PENSTOCK_WORKER_EVENTS is not set here: workers that run without it do not show up in Flower."
-        err.print(f"[yellow]Note:[/yellow] {note}", soft_wrap=True)
     _celery("flower", context.args)
 
 
@@ -214,7 +209,11 @@ def _celery(program: str, arguments: list[str]) -> None:
                 "no Redis is running here: `penstock up` starts one; PENSTOCK_REDIS_URL names another",
                 code="offline",
             )
+        settings = get_settings()
         if program != "flower":
-            migrate_embedded(get_settings())
+            migrate_embedded(settings)
+        elif not settings.worker_events:
+            note = "PENSTOCK_WORKER_EVENTS is not set here: workers that run without it do not show up in Flower."
+            err.print(f"[yellow]Note:[/yellow] {note}", soft_wrap=True)
     # Replace this process: signals and exit codes are then Celery's own.
     os.execv(sys.executable, [sys.executable, "-m", "celery", "-A", "tasks", program, *arguments])  # noqa: S606
