@@ -52,14 +52,14 @@ class Job:
         return PARTIAL if self.status == "PARTIAL_FAILED" and self.document.completed_count else FAILED
 
 
-def _named(text: str) -> Path:
+def _path(text: str) -> Path:
     if not text:
         raise typer.BadParameter("a file name is empty")  # an unset "$FILE" in a script; Path("") is this folder
     return Path(text)
 
 
 Inputs = Annotated[
-    list[Path], typer.Argument(metavar="FILES", parser=_named, help="PDF, PNG, JPEG, WebP, TIFF; or folders.")
+    list[Path], typer.Argument(metavar="FILES", parser=_path, help="PDF, PNG, JPEG, WebP, TIFF; or folders.")
 ]
 Output = Annotated[
     str,
@@ -74,7 +74,7 @@ Output = Annotated[
 def convert(
     inputs: Inputs,
     output: Output = "",
-    pages: Annotated[str, typer.Option(help="Pages to convert, like 1-5,7. Default: all.")] = "",
+    pages: Annotated[str, typer.Option(help="Pages to convert, such as 1-5,7. Default: all.")] = "",
     provider: Annotated[str, typer.Option(help="A configured provider, or 'local' (no service).")] = "",
     model: Annotated[str, typer.Option(help="A model of the provider. Default: the provider's own.")] = "",
     allow_partial: Annotated[
