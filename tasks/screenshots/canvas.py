@@ -13,9 +13,8 @@ from celery import Signature, chain, chord, group
 
 from pipeline.flows.screenshots import FLOW, events, plan, upkeep
 from pipeline.flows.screenshots.frames import retention
-from pipeline.flows.screenshots.live import SCREENSHOT_TEXT, SCREENSHOT_VISION, screenshots_in_force
-from pipeline.flows.screenshots.plan import BatchLaunch
-from pipeline.flows.screenshots.routes import CONTROL, CPU, routes
+from pipeline.flows.screenshots.live import CONTROL, CPU, SCREENSHOT_TEXT, SCREENSHOT_VISION, screenshots_in_force
+from pipeline.flows.screenshots.plan import BatchLaunch, routes
 from pipeline.flows.screenshots.states import Step, WorkStatus
 from pipeline.flows.screenshots.work import analysis, embedding, merge
 from pipeline.flows.screenshots.work.expansion import ExpandMessage

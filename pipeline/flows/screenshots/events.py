@@ -1,4 +1,4 @@
-"""What others are told of batches: begun, and ended with how long each part took. Source 000, sections 7.1 and 7.2."""
+"""Events of batches: begun, and ended with how long each part took. Source 000, sections 7.1 and 7.2."""
 
 import json
 from contextlib import suppress
@@ -25,9 +25,9 @@ def started(context: Context, batch: Any) -> None:
 
 
 def finished(context: Context, batch_id: int) -> None:
-    """`pipeline:batch:finished`: succeeded, failed (and tried again later), or failed_permanent.
+    """`pipeline:batch:finished`: succeeded, failed (to be tried again), or failed_permanent.
 
-    Nothing where it goes on elsewhere: the claim of whoever tells was taken away.
+    Publishes nothing about a batch that goes on elsewhere, after the caller's claim was taken away.
     """
     with context.db.read() as session:
         batch = session.execute(select(BATCHES).where(BATCHES.c.id == batch_id)).one_or_none()
@@ -45,9 +45,9 @@ def _publish(context: Context, kind: str, batch: Any, **fields: Any) -> None:
     shots = len(json.loads(batch.shot_ids))
     known = {"batchDbId": batch.id, "batchId": batch.correlation_id, "sourceKey": batch.source_key}
     known |= {"attempts": batch.attempts, "screenshotCount": shots, **fields}
-    # A log's fields are cleaned by their names: what is called a key would not be shown.
+    # Fields of logs are redacted by name: one that is called a key would not be shown.
     log.info(kind, **{("source" if name == "sourceKey" else name): value for name, value in known.items()})
     if context.online:
-        # Who watches misses it while Redis is away; the rows have it all.
+        # Watchers miss it while Redis is away; the rows have everything.
         with suppress(RedisError):
             events.publish(context.redis, FLOW, kind, **known)

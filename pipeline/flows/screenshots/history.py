@@ -1,4 +1,4 @@
-"""What a batch is told of the time before it: late threads, open segments, entities. Source 000, section 1.3."""
+"""What a batch is told about the time before it: recent threads, open segments, entities. Source 000, section 1.3."""
 
 from datetime import datetime, timedelta
 
@@ -10,16 +10,16 @@ from pipeline.flows.screenshots.rules.batches import HistoryPack, HistorySegment
 from pipeline.settings import ScreenshotSettings
 
 SEGMENTS_READ = 10
-"""Open segments, the latest ones: a prompt has no room for a busy quarter of an hour in full."""
+"""The latest open segments: a prompt has no room for all of a busy quarter of an hour."""
 _ENTITY_SPELLINGS = 3
-"""Names read for each entity that is wanted: some differ in case only."""
+"""Names to read for each entity that is wanted: some differ only in case."""
 _ENTITIES_OF = timedelta(days=1)
 
 
 def pack(session: Session, at: datetime, settings: ScreenshotSettings) -> HistoryPack:
     """The history before `at`, the time of the batch's first frame.
 
-    A clock that went backwards gives a batch nothing to go on with, and does no other harm.
+    After a clock went backwards a batch has no history; that does no other harm.
     """
     return history_pack(
         _threads(session, at, settings),
@@ -57,7 +57,7 @@ def _segments(session: Session, at: datetime, settings: ScreenshotSettings) -> l
 
 
 def _entities(session: Session, at: datetime, settings: ScreenshotSettings) -> list[str]:
-    """Names, the last mentioned first."""
+    """Names, the most recently mentioned first."""
     last = func.max(NODES.c.event_time)
     late = (
         select(ENTITIES.c.name)

@@ -14,19 +14,23 @@ from pipeline.storage.context import Context
 SCREENSHOT_VISION, SCREENSHOT_TEXT = "screenshot-vision", "screenshot-text"
 SCREENSHOT_EMBEDDINGS = "screenshot-embeddings"
 """The flow's queues."""
+CONTROL = "control"
+"""Work that takes a moment and calls nobody."""
+CPU = "cpu"
+"""Text recognition here, if no provider analyses frames."""
 _HELP = {
     "batch_size": "screenshots of a batch, from the next one on",
-    "batch_timeout_s": "a smaller batch is ready so long after its first screenshot",
-    "shard_size": "screenshots that are looked at in one call, from the next batch on",
-    "max_segments_per_batch": "segments of a batch; where there are more, the least important are joined",
-    "recovery_age_s": "batches that are older go to the recovery lane",
-    "realtime_weight": "turns of new batches while old ones wait, too",
-    "recovery_weight": "turns of old and retried batches while new ones wait, too",
+    "batch_timeout_s": "seconds after its first screenshot when a smaller batch is ready",
+    "shard_size": "screenshots in one call, from the next batch on",
+    "max_segments_per_batch": "segments of a batch; beyond that, the least important are joined",
+    "recovery_age_s": "seconds; older batches go to the recovery track",
+    "realtime_weight": "turns of new batches while old ones also wait",
+    "recovery_weight": "turns of old and retried batches while new ones also wait",
     "dedup_threshold": "bits of 256 in which a frame may differ from a recent one and still be the same",
     "dedup_threshold_pressed": "the same while the vision queue is behind",
     "dedup_frames": "accepted frames of its source that a new one is compared with",
-    "dedup_window_s": "older frames are not compared with",
-    "pressure_batches": "so many batches waiting widen the threshold; twice as many make batches longer, too",
+    "dedup_window_s": "seconds; older frames are not compared",
+    "pressure_batches": "waiting batches that widen the threshold; twice as many also make batches larger",
     "retention_days": "days that original frames are kept after their analysis; 0: deleted at once",
 }
 _CONCURRENCY = {"vision_concurrency": SCREENSHOT_VISION, "text_concurrency": SCREENSHOT_TEXT}

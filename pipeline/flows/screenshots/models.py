@@ -1,6 +1,6 @@
 """Tables of what is captured and analysed: sources, screenshots, the ledger of rejected frames, batches, shards.
 
-Source 000, sections 1.1 to 1.5 and 4. Nodes and what belongs to them are in `node_models`.
+Source 000, sections 1.1 to 1.5 and 4. Nodes and what belongs to them are in `graph.models`.
 """
 
 from datetime import datetime
@@ -18,13 +18,13 @@ MAX_SOURCE = 120
 
 
 def _where(condition: str) -> dict[str, Any]:
-    """An index of these rows alone. SQLite, which does not know how many they are, takes it where they are asked for,
-    and takes no index of others for them."""
+    """An index of only these rows. SQLite, which does not know how many there are, uses it for queries that name them,
+    and no index of other rows."""
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
 class Source(Base):
-    """A screen or window. Its row is the lock of its buffer: frames are compared and batched one after the other."""
+    """A screen or window. Its row is the lock of its buffer: its frames are compared and batched one by one."""
 
     __tablename__ = "screenshot_sources"
 
@@ -33,7 +33,7 @@ class Source(Base):
     active: Mapped[bool] = mapped_column(default=True)
     """False: its frames are refused."""
     pressure: Mapped[int] = mapped_column(default=0)
-    """How far analysis was behind when a frame last came, 0 to 2: it begins and ends at different numbers."""
+    """How far analysis was behind when a frame last came, 0 to 2: each level begins and ends at different numbers."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     seen_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
@@ -61,7 +61,7 @@ class Screenshot(Base):
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     source_key: Mapped[str] = mapped_column(ForeignKey("screenshot_sources.key"))
     ts: Mapped[datetime] = mapped_column(UtcDateTime)
-    """When it was captured, by the clock of whoever captured it: may go backwards."""
+    """When it was captured, by the capturing side's clock, which may go backwards."""
     file: Mapped[str] = mapped_column(String(120))
     """Name within the screenshots' folder."""
     sha256: Mapped[str] = mapped_column(String(64))
@@ -84,12 +84,12 @@ class Screenshot(Base):
     """`stored`, `deleted` (retention), or `missing` (somebody else took the file away)."""
     retention_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    """When it came here, by our clock: what the buffer's time-out counts from."""
+    """When it arrived, by our clock: the buffer's time-out counts from it."""
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class Rejection(Base):
-    """A frame that was not accepted, and why. There is no file of it: this is what remains for an audit."""
+    """A frame that was not accepted, and why: what remains of it for an audit, for its file is not kept."""
 
     __tablename__ = "screenshot_rejections"
     __table_args__ = (Index("ix_screenshot_rejections_source_key_ts", "source_key", "ts"),)
@@ -98,11 +98,11 @@ class Rejection(Base):
     source_key: Mapped[str] = mapped_column(String(MAX_SOURCE))
     ts: Mapped[datetime] = mapped_column(UtcDateTime)
     reason: Mapped[str] = mapped_column(String(20))
-    """`duplicate`, `inactive`, `excluded`, or `refused` for what is no picture that can be read."""
+    """`duplicate`, `inactive`, `excluded`, or `refused` for what is not a readable picture."""
     detail: Mapped[str] = mapped_column(String(300), default="")
-    """What was wrong with a refused one."""
+    """What was wrong with a refused frame."""
     threshold: Mapped[int | None]
-    """Bits that it was judged by: wider while analysis is behind."""
+    """Bits that it was judged by: more while analysis is behind."""
     distance: Mapped[int | None]
     """Bits that differ from the nearest frame, of 256."""
     nearest_id: Mapped[int | None] = mapped_column(ForeignKey("screenshots.id", ondelete="SET NULL"), index=True)
@@ -112,7 +112,7 @@ class Rejection(Base):
 
 
 class Batch(ClaimColumns, Base):
-    """Frames of one source that are looked at together."""
+    """Frames of one source that are analysed together."""
 
     __tablename__ = "screenshot_batches"
     __table_args__ = (
@@ -131,13 +131,13 @@ class Batch(ClaimColumns, Base):
     ts_start: Mapped[datetime] = mapped_column(UtcDateTime)
     ts_end: Mapped[datetime] = mapped_column(UtcDateTime)
     history_pack: Mapped[str] = mapped_column(Text, default="{}")
-    """JSON: threads, open segments and entities of late, when the batch was made."""
+    """JSON: recent threads, open segments and entities when the batch was made."""
     idempotency_key: Mapped[str] = mapped_column(String(255))
     status: Mapped[str] = mapped_column(String(20), default=WorkStatus.PENDING.value)
     step: Mapped[str] = mapped_column(String(20), default=Step.ANALYSE.value)
-    """While its shards are looked at it is `running` without a claim: those have theirs. `expand` is claimed."""
+    """During `analyse` the batch is `running` without a claim, for its shards have theirs. `expand` is claimed."""
     index_json: Mapped[str | None] = mapped_column(Text)
-    """The shards' results, merged: paid for, kept until the nodes are written and after."""
+    """The shards' results, merged: paid for, so they are kept, even after the nodes are written."""
     reply: Mapped[str | None] = mapped_column(Text)
     """The text model's: stored before the nodes are written."""
     ask: Mapped[str] = mapped_column(String(10), default=Ask.FIRST.value)
@@ -145,13 +145,13 @@ class Batch(ClaimColumns, Base):
     made_by: Mapped[str] = mapped_column(String(10), default="")
     """Who made the nodes: `model`, `direct` or `rules`."""
     notes: Mapped[str] = mapped_column(Text, default="[]")
-    """JSON list: what was left out, put right, or done without a model, in words."""
+    """JSON list: what was left out, corrected, or done without a model, in words."""
     error: Mapped[str | None] = mapped_column(Text)
     queue: Mapped[str] = mapped_column(String(80), default="")
     """Where its last message was sent."""
     launches: Mapped[int] = mapped_column(default=0)
     launch_due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """Until then a message that was sent is waited for."""
+    """Until then its message counts as on its way."""
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     vlm_ms: Mapped[int] = mapped_column(default=0)
     text_ms: Mapped[int] = mapped_column(default=0)
@@ -177,7 +177,7 @@ class Shard(ClaimColumns, Base):
     status: Mapped[str] = mapped_column(String(20), default=WorkStatus.PENDING.value)
     result: Mapped[str | None] = mapped_column(Text)
     reply: Mapped[str | None] = mapped_column(Text)
-    """One that was no use, while its repair is under way."""
+    """One that was not usable, while its repair is under way."""
     ask: Mapped[str] = mapped_column(String(10), default=Ask.FIRST.value)
     notes: Mapped[str] = mapped_column(Text, default="[]")
     model: Mapped[str] = mapped_column(String(120), default="")

@@ -1,4 +1,4 @@
-"""What is to be done for screenshots now, derived from rows: capture, retry, replay and recovery all end here."""
+"""What is due now and where it goes, derived from rows: capture, retry, replay and recovery all end here."""
 
 import math
 from dataclasses import dataclass, replace
@@ -12,14 +12,20 @@ from sqlalchemy.orm import Session
 from pipeline.engine.claims import is_due
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.relaunch import again
-from pipeline.flows.screenshots.live import screenshots_in_force
+from pipeline.flows.screenshots.live import (
+    CONTROL,
+    CPU,
+    SCREENSHOT_EMBEDDINGS,
+    SCREENSHOT_TEXT,
+    SCREENSHOT_VISION,
+    screenshots_in_force,
+)
 from pipeline.flows.screenshots.models import BATCHES, SHARDS
-from pipeline.flows.screenshots.routes import CONTROL, Routes, routes
 from pipeline.flows.screenshots.rules.turns import pick, scanned, track_of
 from pipeline.flows.screenshots.states import CLAIMABLE, Step, Track, WorkStatus
-from pipeline.flows.screenshots.work.batch import launched
-from pipeline.providers import gates
-from pipeline.settings import ScreenshotSettings
+from pipeline.flows.screenshots.work.batch import as_sent
+from pipeline.providers import fallbacks, gates
+from pipeline.settings import LOCAL, ScreenshotSettings
 from pipeline.storage.context import Context
 
 TURN = "penstock:{screenshots}:turn"
@@ -28,10 +34,62 @@ MAX_OVERDUE = 500
 
 
 @dataclass(frozen=True)
+class Routes:
+    """Where messages go now. `shut`: queues behind an open breaker, whose messages may go elsewhere meanwhile."""
+
+    analyse: str
+    expand: str
+    embed: str
+    shut: frozenset[str] = frozenset()
+
+    @property
+    def merge(self) -> str:
+        """Where two nodes are merged: whoever expands also merges."""
+        return self.expand
+
+    def queue(self, step: Step) -> str:
+        """The queue of a batch's step."""
+        return self.analyse if step is Step.ANALYSE else self.expand
+
+    def astray(self, queue: str, step: Step) -> bool:
+        """Whether a message that waits in `queue` waits behind an open breaker while another queue is open to it."""
+        return queue in self.shut and queue != self.queue(step)
+
+
+def routes(context: Context) -> Routes:
+    """Where messages go now, by the breakers.
+
+    Frames wait for a provider that is down, unless another one, or this machine, stands in. Expansion goes on without
+    a text model meanwhile (source 000, section 6.2), for that only adds to what is known.
+    """
+    own = context.settings.screenshots
+    shut: set[str] = set()
+    analyse = expand = CONTROL
+    if not own.vision_provider:
+        analyse = CPU
+    else:
+        if gates.is_open(context, own.vision_provider, "vision"):
+            shut.add(SCREENSHOT_VISION)
+        looks = fallbacks.stand_in(context, own.vision_provider, "vision", local=True)
+        named = {LOCAL: CPU, own.vision_provider: SCREENSHOT_VISION}
+        analyse = named.get(looks) or fallbacks.stand_in_queue(looks)
+    if own.text_provider:
+        if gates.is_open(context, own.text_provider, "text"):
+            shut.add(SCREENSHOT_TEXT)
+        writes = fallbacks.stand_in(context, own.text_provider, "text", local=False)
+        if writes != own.text_provider:
+            expand = fallbacks.stand_in_queue(writes)
+        elif SCREENSHOT_TEXT not in shut:
+            expand = SCREENSHOT_TEXT
+    embed = SCREENSHOT_EMBEDDINGS if own.embeddings_provider else CONTROL
+    return Routes(analyse, expand, embed, frozenset(shut))
+
+
+@dataclass(frozen=True)
 class BatchLaunch:
     """A batch whose canvas is to be sent, from `step` on. `expand`: the queue of its second step.
 
-    `filler`: it recovers in a place that no new batch wanted, and lets those that come later pass in the queues.
+    `filler`: it recovers in a place that no new batch wanted, and lets later batches pass it in the queues.
     """
 
     id: int
@@ -41,8 +99,11 @@ class BatchLaunch:
 
 
 def plan(context: Context) -> list[BatchLaunch]:
-    """The batches to send now, and a note on their rows that they were: what something was paid for first, then as
-    many others as there are places for, new and old ones by turns. Source 000, sections 2.2 and 2.4."""
+    """The batches to send now, noted as sent on their rows.
+
+    First those that something was paid for, then as many others as there are places for, new and old ones by turns.
+    Source 000, sections 2.2 and 2.4.
+    """
     rules = screenshots_in_force(context)
     now_open = routes(context)
     depths = _depths(context, [CONTROL, now_open.analyse, now_open.expand])
@@ -64,7 +125,7 @@ def plan(context: Context) -> list[BatchLaunch]:
 
 
 def _depths(context: Context, names: list[str]) -> dict[str, int]:
-    """Messages in these queues; none where nobody knows."""
+    """Messages in these queues; empty if Redis cannot say."""
     try:
         return queue_depths(context.redis, names) if context.online else {}
     except RedisError:
@@ -86,7 +147,7 @@ def _note_turn(context: Context, turn: int) -> None:
 
 
 def places(rules: ScreenshotSettings) -> int:
-    """Batches that are looked at at once: enough for every call that is allowed, and some to follow at once."""
+    """Batches under analysis at once: enough for every call that is allowed, and some to follow without a gap."""
     shards = math.ceil(rules.batch_size / rules.shard_size)
     return rules.batch_workers + math.ceil(rules.vision_concurrency / shards)
 
@@ -94,10 +155,9 @@ def places(rules: ScreenshotSettings) -> int:
 def _overdue(
     session: Session, open_to: Routes, depths: dict[str, int], closed: set[str], now: datetime
 ) -> list[BatchLaunch]:
-    """Batches whose messages seem lost: they are long due, and their queue holds fewer messages than there should be,
-    or has been asked for very long.
+    """Batches whose messages seem lost: long due, while their queue holds too few messages, or due for very long.
 
-    Those, too, whose message waits behind an open breaker while there is another way.
+    Also those whose message waits behind an open breaker while there is another way.
     """
     mine = select(SHARDS.c.id).where(SHARDS.c.batch_id == BATCHES.c.id)
     held = mine.where(SHARDS.c.claim_id.is_not(None)).exists()
@@ -115,14 +175,14 @@ def _overdue(
         astray = open_to.astray(row.queue, step)
         if not astray and row.launch_due_at is not None and row.launch_due_at > now:
             continue
-        # Without a time its message is known to be lost; and where all shards are done, none is in their queue.
+        # Without a time its message is known to be lost; if all shards are done, none is in their queue.
         wanted = row.status != WorkStatus.RUNNING or row.asked_for
-        # What begins a batch stands in a queue of its own, with nothing that waits for anybody.
-        stands_in = CONTROL if step is Step.ANALYSE and row.status != WorkStatus.RUNNING else queue
-        there = depths.get(stands_in, 0)
-        all_there = there > 0 and (stands_in == CONTROL or there >= expected.get(step, 0))
+        # What begins a batch is in a queue of its own, where nothing waits for a provider.
+        waits_in = CONTROL if step is Step.ANALYSE and row.status != WorkStatus.RUNNING else queue
+        there = depths.get(waits_in, 0)
+        all_there = there > 0 and (waits_in == CONTROL or there >= expected.get(step, 0))
         waits = not astray and wanted and row.launch_due_at is not None and all_there
-        idle = timedelta() if stands_in in closed else now - row.updated_at
+        idle = timedelta() if waits_in in closed else now - row.updated_at
         asked, later = again(row.launches, idle, waits=waits)
         values = {"launches": row.launches + int(asked), "launch_due_at": now + later}
         if asked:
@@ -133,8 +193,8 @@ def _overdue(
 
 
 def _expected(session: Session, now: datetime) -> dict[Step, int]:
-    """Messages that should stand in the queue of each step: one for a shard that nobody has claimed, one for a batch
-    that was sent to become nodes."""
+    """Messages that each step's queue should hold: one for a shard that nobody has claimed, one for a batch that was
+    sent to become nodes."""
     running = select(BATCHES.c.id).where(BATCHES.c.step == Step.ANALYSE, BATCHES.c.status == WorkStatus.RUNNING)
     shards = and_(SHARDS.c.batch_id.in_(running), SHARDS.c.status.in_(CLAIMABLE), is_due(SHARDS, now))
     sent = and_(BATCHES.c.step == Step.EXPAND, BATCHES.c.status.in_(CLAIMABLE), BATCHES.c.launches > 0)
@@ -155,7 +215,7 @@ def _to_expand(session: Session, open_to: Routes, now: datetime) -> list[BatchLa
 def _to_analyse(
     session: Session, rules: ScreenshotSettings, open_to: Routes, turn: int, now: datetime
 ) -> tuple[list[BatchLaunch], int]:
-    """Give free places to batches: half of those that are looked at are the newest, half the oldest."""
+    """Give free places to batches, picked half from the newest and half from the oldest."""
     free = places(rules) - _under_way(session, Step.ANALYSE, now)
     behind = _under_way(session, Step.EXPAND, now) - places(rules) - rules.text_concurrency
     free = min(free, -behind)
@@ -172,14 +232,14 @@ def _to_analyse(
     rows: list[Any] = scanned(newest, oldest, limit)
     weights = {Track.REALTIME: rules.realtime_weight, Track.RECOVERY: rules.recovery_weight}
     picked, after = pick(rows, free, now, rules.recovery_age_s, weights, turn)
-    # Beside new batches, an old one has a turn of its own, and is as urgent: else it might wait in a queue for ever.
+    # Beside new batches, an old one has a turn of its own and is as urgent, or it might wait in a queue for ever.
     filler = all(track_of(row.attempts, row.created_at, now, rules.recovery_age_s) is Track.RECOVERY for row in rows)
     sent = [_send(session, row.id, Step.ANALYSE, open_to, now) for row in picked]
     return [replace(one, filler=filler) for one in sent if one], after
 
 
 def _under_way(session: Session, step: Step, now: datetime) -> int:
-    """Batches in this step that somebody works on, or that a message was sent for and is waited for."""
+    """Batches in this step that somebody works on, or whose message is on its way."""
     sent = and_(BATCHES.c.status.in_(CLAIMABLE), BATCHES.c.launches > 0, is_due(BATCHES, now))
     mine = and_(BATCHES.c.step == step, or_(BATCHES.c.status == WorkStatus.RUNNING, sent))
     return int(session.execute(select(func.count()).select_from(BATCHES).where(mine)).scalar_one())
@@ -189,6 +249,6 @@ def _send(session: Session, batch_id: int, step: Step, open_to: Routes, now: dat
     """Note that a batch is sent; None if somebody else has just done so."""
     unsent = (BATCHES.c.launches == 0, or_(BATCHES.c.launch_due_at.is_(None), BATCHES.c.launch_due_at <= now))
     mine = (BATCHES.c.id == batch_id, BATCHES.c.step == step, BATCHES.c.status.in_(CLAIMABLE))
-    sent = update(BATCHES).where(*mine, *unsent).values(queue=open_to.queue(step), **launched(now))
+    sent = update(BATCHES).where(*mine, *unsent).values(queue=open_to.queue(step), **as_sent(now))
     taken = session.execute(sent.returning(BATCHES.c.id)).first()
     return BatchLaunch(batch_id, step, open_to.expand) if taken else None

@@ -1,4 +1,4 @@
-"""Finding nodes for words: the query is embedded like the nodes; where that cannot be, words alone are looked for."""
+"""Finding nodes for words: the query is embedded like the nodes; if it cannot be, only words are matched."""
 
 from datetime import datetime
 
@@ -19,7 +19,7 @@ from pipeline.providers.query_vector import query_vector
 from pipeline.storage.context import Context
 
 LEXICAL_FLOOR = 0.14
-"""What lexical vectors have in common by chance is less: they are groups of letters, folded into 1,024 numbers."""
+"""Above what lexical vectors have in common by chance: they are groups of letters, folded into 1,024 numbers."""
 EXCERPT_CHARS = 120
 MAX_WORDS = 8
 PATIENCE_S = 5.0

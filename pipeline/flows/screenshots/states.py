@@ -10,7 +10,7 @@ class WorkStatus(StrEnum):
 
     PENDING = "pending"
     FAILED = "failed"
-    """The last attempt failed; there will be another one, when the row is due."""
+    """The last attempt failed; there will be another one when the row is due."""
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED_PERMANENT = "failed_permanent"
@@ -24,9 +24,9 @@ class WorkEvent(StrEnum):
     """A step's result is stored; the next step is claimed anew."""
     DONE = "done"
     WAIT = "wait"
-    """A transient error: again, when the row is due."""
+    """A transient error: tried again when the row is due."""
     GIVE_BACK = "give_back"
-    """Its worker was lost, or a gate closed: not its own fault."""
+    """Its worker was lost, or a gate closed: not the work's fault."""
     FAIL = "fail"
     """Permanent, or no attempts left."""
     RETRY = "retry"
@@ -36,14 +36,14 @@ class WorkEvent(StrEnum):
 
 
 class Step(StrEnum):
-    """Where a batch is in its chain: its shards are looked at and their results merged; then they become nodes."""
+    """Where a batch is in its chain: its shards are analysed and merged, then its segments become nodes."""
 
     ANALYSE = "analyse"
     EXPAND = "expand"
 
 
 class Ask(StrEnum):
-    """What a shard's or an expansion's next call is for. REPAIR: the reply was no use, and may be mended once."""
+    """What the next call for a shard or an expansion is for. REPAIR: the reply was not usable; it is repaired once."""
 
     FIRST = "first"
     REPAIR = "repair"
@@ -62,7 +62,7 @@ class Verdict(StrEnum):
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
     REFUSED = "refused"
-    """No picture that can be read; the ledger says why."""
+    """Not a readable picture; the ledger says why."""
 
 
 class NodeKind(StrEnum):
@@ -83,9 +83,9 @@ class Origin(StrEnum):
 
     MODEL = "model"
     DIRECT = "direct"
-    """From the vision model's segments as they stand: no text model was there, or its reply was no use."""
+    """From the vision model's segments as they stand: without a text model, or its reply was not usable."""
     RULES = "rules"
-    """From recognised text, window titles and rules: no vision model was there."""
+    """From recognised text, window titles and rules, without a vision model."""
 
 
 _S, _E = WorkStatus, WorkEvent

@@ -258,5 +258,5 @@ class Status:
     closed: list[str]
     """Gates that keep work waiting, in words."""
     notes: list[str]
-    """What was done without a model, left out or put right, in words."""
+    """What was done without a model, left out or corrected, in words."""
     is_worker_running: bool

@@ -12,10 +12,9 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.relaunch import MAX_RELAUNCH_S, RELAUNCH_AFTER_S
 from pipeline.flows.screenshots import plan, recovery, service
-from pipeline.flows.screenshots.live import SCREENSHOT_TEXT, SCREENSHOT_VISION
+from pipeline.flows.screenshots.live import CONTROL, CPU, SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.plan import TURN, BatchLaunch, places
-from pipeline.flows.screenshots.routes import CONTROL, CPU
 from pipeline.flows.screenshots.states import Step, WorkStatus
 from pipeline.flows.screenshots.work import analysis, shard
 from pipeline.providers import gates

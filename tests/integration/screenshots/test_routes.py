@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.flows.screenshots.live import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
-from pipeline.flows.screenshots.routes import CONTROL, CPU, Routes, routes
+from pipeline.flows.screenshots.live import CONTROL, CPU, SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
+from pipeline.flows.screenshots.plan import Routes, routes
 from pipeline.flows.screenshots.work.message import provider_and_model
 from pipeline.providers import gates
 from pipeline.storage.context import Context

@@ -65,7 +65,7 @@ def claim(context: Context, batch_id: int) -> Analysis | None:
         claimed = BATCH.move_returning(
             session, BATCHES, WorkEvent.CLAIM, mine, is_due(BATCHES, now), attempts=BATCHES.c.attempts + 1,
             next_run_at=None, error=None, started_at=row.started_at or now, updated_at=now,
-            **{**batch.launched(now), "launches": 0},
+            **{**batch.as_sent(now), "launches": 0},
         )  # fmt: skip
         if not claimed and row.status != WorkStatus.RUNNING:
             return None
@@ -143,7 +143,7 @@ def _merge(rules: ScreenshotSettings, session: Session, row: Any, shards: Sequen
         session, BATCHES, WorkEvent.STEP_DONE, BATCHES.c.id == row.id, step=Step.EXPAND, attempts=0, error=None,
         index_json=index.model_dump_json(), notes=batch.as_notes(notes), vlm_ms=row.vlm_ms + _took_ms(row, now),
         # Not the queue that it was analysed from: that one's breaker does not concern its next message.
-        queue="", updated_at=now, **batch.launched(now),
+        queue="", updated_at=now, **batch.as_sent(now),
     )  # fmt: skip
     # Merged: kept once is enough.
     session.execute(update(SHARDS).where(SHARDS.c.batch_id == row.id).values(result=None, reply=None))

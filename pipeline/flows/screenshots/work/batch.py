@@ -39,7 +39,7 @@ def shots_of(session: Session, shot_ids: str) -> list[Any]:
     return [found[shot_id] for shot_id in ids if shot_id in found]
 
 
-def launched(now: datetime) -> dict[str, Any]:
+def as_sent(now: datetime) -> dict[str, Any]:
     """Columns of a batch whose next message is on its way already."""
     return {"launches": 1, "launch_due_at": now + timedelta(seconds=RELAUNCH_AFTER_S)}
 

@@ -18,8 +18,8 @@ from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.settled import Settled
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import CALLS, THREADS
+from pipeline.flows.screenshots.live import CONTROL
 from pipeline.flows.screenshots.models import BATCHES
-from pipeline.flows.screenshots.routes import CONTROL
 from pipeline.flows.screenshots.rules import heuristics, prompts
 from pipeline.flows.screenshots.rules.batches import HistoryPack, shot_of
 from pipeline.flows.screenshots.rules.expansion import (
@@ -136,7 +136,7 @@ def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, A
         _begin(session, unit, trace)
         rules = retry.policy(context.settings.screenshots)
         # What the gate refused takes its place in the queue again: its message is on its way.
-        sent = batch.launched(now) if error.kind in retry.RELEASED else {"launches": 0, "launch_due_at": None}
+        sent = batch.as_sent(now) if error.kind in retry.RELEASED else {"launches": 0, "launch_due_at": None}
         return retry.fail(session, BATCH, BATCHES, unit, unit.claim, error, rules, now, **sent)
 
     return context.db.run(work)
@@ -149,7 +149,7 @@ def release(context: Context, unit: BatchUnit, reply: str, trace: dict[str, Any]
         now = datetime.now(UTC)
         _begin(session, unit, trace)
         values = {**FREE, "attempts": BATCHES.c.attempts - 1, "next_run_at": None, "updated_at": now}
-        values |= {"reply": reply, "ask": Ask.REPAIR, **batch.launched(now)}
+        values |= {"reply": reply, "ask": Ask.REPAIR, **batch.as_sent(now)}
         moved = BATCH.move(session, BATCHES, WorkEvent.STEP_DONE, _held(unit), **values)
         return Settled(again=True, status=WorkStatus.PENDING) if moved else Settled()
 

@@ -18,8 +18,8 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.settled import Settled
 from pipeline.flows.screenshots.frames import fingerprint, retention
+from pipeline.flows.screenshots.live import CPU
 from pipeline.flows.screenshots.models import SHARDS
-from pipeline.flows.screenshots.routes import CPU
 from pipeline.flows.screenshots.rules import heuristics, prompts, vision_index
 from pipeline.flows.screenshots.rules.batches import HistoryPack, Shot, shot_of
 from pipeline.flows.screenshots.rules.provenance import Operation
