@@ -15,9 +15,9 @@ from pipeline.reading.pdfium import Box, Page
 _MIN_SHARE = 0.01  # of the page's area: a heading set as a picture
 _WHOLE_PAGE = 0.9  # of the page's area: a scan, or a background
 _MIN_PIXELS = 60_000  # fewer are icons
-_BACKGROUND_COVER = 0.05  # share of a picture under text lines, from which it is a sheet that they stand on,
-_BACKGROUND_LINES = 3  # if there are as many of them,
-_BANNER_COVER = 0.3  # and from which even one is enough
+# A picture is a background if text lines cover this share of it:
+_BACKGROUND_COVER, _BACKGROUND_LINES = 0.05, 3  # with so many lines at least
+_BANNER_COVER = 0.3  # with any number of lines
 _ALIKE = 0.5
 _TOUCHING_PT = 2.0
 _MAX_PIECES = 200
@@ -36,7 +36,7 @@ def worth_reading(page: Page, lines: Sequence[Line]) -> list[Box]:
 
 
 def _is_background(box: Box, lines: Sequence[Line]) -> bool:
-    """Whether text stands on the picture as on a sheet: a template's background, or a scan with its text layer."""
+    """Whether the picture is the background of text: a template's, or a scan with its text layer."""
     inside = [line for line in lines if holds(box, line)]
     cover = sum(_shared_area(box, line.box) for line in inside) / max(area(box), 1e-9)
     return cover >= _BANNER_COVER or (cover >= _BACKGROUND_COVER and len(inside) >= _BACKGROUND_LINES)

@@ -22,7 +22,7 @@ _FOOTNOTE_LOWER = 0.5  # share of the page's height
 
 
 class Assembly:
-    """The text of one page; footnotes are kept for its end, so that text goes on from column to column."""
+    """The text of one page; footnotes are kept for its end, so that text can continue in the next column."""
 
     def __init__(self, content: PageContent, criteria: Criteria) -> None:
         self._height = content.height
@@ -38,7 +38,7 @@ class Assembly:
         return found + self._notes
 
     def _pieces(self, order: Sequence[Sequence[Item]]) -> list[Piece]:
-        """The pieces of all columns; a paragraph that goes on in the next column stays whole."""
+        """The pieces of all columns; a paragraph that continues in the next column stays whole."""
         pieces: list[Piece] = []
         for column in order:
             for number, piece in enumerate(self._column(column)):

@@ -304,7 +304,7 @@ def _stripes(fills: Iterable[Box], slack: float) -> list[_Region]:
 def _open_table(
     lines: Sequence[Line], region: _Region, upright: Sequence[Bar], slack: float
 ) -> tuple[Table | None, set[int]]:
-    """A table between horizontal rules: where there is no word is between its columns."""
+    """A table between horizontal rules: its columns are separated where no row has a word."""
     box = (region.left - 2 * slack, region.ys[0] - slack, region.right + 2 * slack, region.ys[-1] + slack)
     inside = [line for line in lines if holds(box, line)]
     # Lines that reach beyond the rules are not part of a table between them.
