@@ -14,6 +14,8 @@ from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.samples import picture_of, scanned_pdf
 
+pytestmark = pytest.mark.slow
+
 
 class Engine:
     """Finds the same text, or fails, whatever it is shown; `seen` are the sizes of that."""
@@ -51,7 +53,6 @@ def test_blank_picture_has_no_lines():
     assert ocr.recognise(Image.new("RGB", (400, 300), "white"), threads=2) == []
 
 
-@pytest.mark.slow
 def test_scanned_page_is_read(tmp_path, capfd):
     path = scanned_pdf(tmp_path / "scan.pdf", ["Minutes of the meeting", "held on Monday"])
     with LocalConverter(Settings()).open(path) as reader:
@@ -70,7 +71,6 @@ def test_the_engine_is_made_once_and_is_quiet():
     assert not logging.getLogger("RapidOCR").isEnabledFor(logging.WARNING)
 
 
-@pytest.mark.slow
 def test_real_scan_is_read():
     path = corpus_file("documents/MEDRPT-2024-PAT-3847_medical_report_scan.pdf")
     with LocalConverter(Settings()).open(path) as reader:
@@ -127,7 +127,6 @@ def test_more_pixels_are_looked_at_only_where_more_are_asked_for():
     assert [ocr.pixels_at(dpi) for dpi in (72, 200, 300)] == [3_000_000, 3_000_000, ocr.MAX_PIXELS]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [["Confidential"], ["Hello there", "Total 12"], ["Dear Sir,", "", "thank you.", "", "Yours"]]
 )
