@@ -151,10 +151,10 @@ def _now_and_then(count: int, every_s: float) -> list[int]:
 
 
 def _launch() -> None:
-    from pipeline.flows.screenshots import upkeep
+    from pipeline.flows.screenshots import plan
     from tasks.screenshots import canvas
 
-    canvas.TASKS.launch(upkeep.BATCHES)
+    canvas.TASKS.launch(plan.Scope.BATCHES)
 
 
 def _done(batches: Sequence[int]) -> int:

@@ -11,7 +11,7 @@ from pipeline.storage.context import forget_context
 
 app = Celery("penstock")
 # By the URL's scheme, so that the URL itself stays an ordinary one.
-app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "tasks.results:ChordCounter")
+app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "tasks.chord_counter:ChordCounter")
 app.config_from_object("celeryconfig")
 
 

@@ -143,7 +143,7 @@ def take_place_again(request: Any, signature: Signature) -> None:
 
     What `Task.replace` does, without the exception that it raises, and with an id of the hop's own: monitors see each
     hop end. The id is drawn, not counted: if a message was delivered twice, both deliveries continue as lanes, and
-    neither may take the other's work for that of a dead predecessor. `tasks.results` counts both as one part.
+    neither may take the other's work for that of a dead predecessor. `tasks.chord_counter` counts both as one part.
     """
     signature.set(chord=request.chord, group_id=request.group, group_index=request.group_index)
     signature.apply_async()

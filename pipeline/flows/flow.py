@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Table, select
 
-from pipeline.engine.live import Live
+from pipeline.engine.live_settings import Live
 from pipeline.engine.metrics import count_by
 from pipeline.providers.gates import GatedQueue
 from pipeline.settings import Settings

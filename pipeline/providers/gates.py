@@ -15,13 +15,14 @@ import structlog
 from redis import RedisError
 from sqlalchemy.orm import Session
 
-from pipeline.engine import events, live
+from pipeline.engine import events
+from pipeline.engine import live_settings as live
 from pipeline.engine.breaker import Breaker, BreakerPolicy, BreakerState
 from pipeline.engine.errors import UserError
 from pipeline.engine.gate import FOR_EVER, Gate, Scope, provider_scope
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.limits import parse_windows
-from pipeline.engine.live import Live, amount, whole, windows
+from pipeline.engine.live_settings import Live, amount, whole, windows
 from pipeline.providers import spend
 from pipeline.providers.quota_days import next_reset
 from pipeline.settings import Settings

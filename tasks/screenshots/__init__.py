@@ -17,7 +17,7 @@ from pipeline.engine import quota
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.engine.views import view_of
-from pipeline.flows.screenshots import queries, service, upkeep
+from pipeline.flows.screenshots import plan, queries, service
 from pipeline.flows.screenshots.deletion import Forgotten
 from pipeline.flows.screenshots.frames import buffer, intake
 from pipeline.flows.screenshots.frames.intake import Frame
@@ -82,7 +82,7 @@ def ingest(
     frame = picture if isinstance(picture, bytes) else Path(picture)
     taken = service.ingest(context, frame, Frame(source, at or _captured_at(frame), app, window_title))
     if taken.batches or taken.reason == "known":
-        TASKS.launch(upkeep.BATCHES)
+        TASKS.launch(plan.Scope.BATCHES)
     if taken.accepted:
         TASKS.wake_in(buffer.next_look_s(context))
     return view_of(Taken, taken)
@@ -91,7 +91,7 @@ def ingest(
 def batch_now(source: str) -> None:
     """Have a source's frames looked at without waiting for more of them, when nothing is to follow soon."""
     service.batch_now(get_context(), source)
-    TASKS.launch(upkeep.BATCHES)
+    TASKS.launch(plan.Scope.BATCHES)
 
 
 def leave_out(frame: Frame) -> None:

@@ -11,9 +11,15 @@ from uuid import uuid4
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Signature, chain, chord, group
 
-from pipeline.flows.screenshots import FLOW, events, plan, upkeep
+from pipeline.flows.screenshots import FLOW, events, plan
 from pipeline.flows.screenshots.frames import retention
-from pipeline.flows.screenshots.live import CONTROL, CPU, SCREENSHOT_TEXT, SCREENSHOT_VISION, screenshots_in_force
+from pipeline.flows.screenshots.live_settings import (
+    CONTROL,
+    CPU,
+    SCREENSHOT_TEXT,
+    SCREENSHOT_VISION,
+    screenshots_in_force,
+)
 from pipeline.flows.screenshots.plan import BatchLaunch, routes
 from pipeline.flows.screenshots.states import Step, WorkStatus
 from pipeline.flows.screenshots.work import analysis, embedding, merge
@@ -35,14 +41,14 @@ LANE_TTL_S = 60.0
 
 def _signatures(context: Context, scope: str) -> Iterator[Signature]:
     """What is left of batches' canvases; for merges and vectors a message where some wait and it may do something."""
-    if scope == upkeep.BATCHES:
+    if scope == plan.Scope.BATCHES:
         yield from map(canvas, plan.plan(context))
-    elif scope == upkeep.MERGES:
+    elif scope == plan.Scope.MERGES:
         if merge.waiting(context) and not gates.closed_because(context, routes(context).merge):
             yield merge_nodes.si()
     elif embedding.waiting(context) and not gates.closed_because(context, queue := routes(context).embed):
         ticket = uuid4().hex
-        if upkeep.embed_place(context).acquire(ticket, LANE_TTL_S):
+        if plan.embed_place(context).acquire(ticket, LANE_TTL_S):
             yield embed.si(queue).set(queue=queue, task_id=ticket)
 
 
@@ -126,7 +132,7 @@ def _merge_shards(self: Any, batch_id: int) -> None:
     if settled.status in {WorkStatus.FAILED, WorkStatus.FAILED_PERMANENT}:
         events.finished(context, batch_id)
     TASKS.wake_in(settled.retry_in_s)
-    TASKS.launch(upkeep.BATCHES)
+    TASKS.launch(plan.Scope.BATCHES)
 
 
 @app.task(bind=True, name="screenshots.expand")
@@ -149,9 +155,9 @@ def expand(self: Any, batch_id: int, queue: str) -> None:
             merge_nodes.si().apply_async()
         if not screenshots_in_force(context).retention_days:
             retention.expire(context)
-        TASKS.launch(upkeep.VECTORS)
+        TASKS.launch(plan.Scope.VECTORS)
     TASKS.wake_in(settled.retry_in_s)
-    TASKS.launch(upkeep.BATCHES)
+    TASKS.launch(plan.Scope.BATCHES)
 
 
 @app.task(bind=True, name="screenshots.merge_nodes", ignore_result=True)
@@ -163,13 +169,13 @@ def merge_nodes(self: Any) -> None:
     with MergeMessage(context, CONTROL, owner(self), None) as message:
         settled = message.run(alone=queue != CONTROL)
     if settled.done:
-        TASKS.launch(upkeep.VECTORS)
+        TASKS.launch(plan.Scope.VECTORS)
     TASKS.wake_in(settled.retry_in_s)
     workers = screenshots_in_force(context).merge_workers
     lanes = [
         merge_node.si(queue).set(queue=queue, task_id=ticket)
         for ticket in (uuid4().hex for _ in range(min(merge.waiting(context), workers)))
-        if upkeep.merge_places(context).acquire(ticket, LANE_TTL_S)
+        if plan.merge_places(context).acquire(ticket, LANE_TTL_S)
     ]
     if lanes:
         group(lanes).apply_async()
@@ -184,14 +190,14 @@ def merge_node(self: Any, queue: str, lane_id: str = "") -> None:
     """
     context, lane_id = get_context(), lane_id or self.request.id
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
-    places = upkeep.merge_places(context)
+    places = plan.merge_places(context)
     with MergeMessage(context, queue, owner(self), guarded) as message:
         if not places.acquire(lane_id, LANE_TTL_S):
             return  # an extra message: all places are taken
         settled = message.run()
     TASKS.wake_in(settled.retry_in_s)
     if settled.done:
-        TASKS.launch(upkeep.VECTORS)
+        TASKS.launch(plan.Scope.VECTORS)
     if settled.done and merge.waiting(context):
         places.acquire(lane_id, LANE_TTL_S)
         take_place_again(self.request, merge_node.si(queue, lane_id).set(queue=queue))
@@ -207,7 +213,7 @@ def embed(self: Any, queue: str, portion: int = embedding.PORTION, lane_id: str 
     `lane_id` holds the place: the id of the lane's first message.
     """
     context, lane_id = get_context(), lane_id or self.request.id
-    place = upkeep.embed_place(context)
+    place = plan.embed_place(context)
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     # Longer than the call: nobody else makes the same vectors meanwhile.
     calls = context.settings.providers.get(context.settings.screenshots.embeddings_provider)

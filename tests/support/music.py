@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from sqlalchemy import insert, select, update
 
-from pipeline.engine import live
+from pipeline.engine import live_settings
 from pipeline.engine.claims import Owner
 from pipeline.engine.settled import Settled
 from pipeline.flows.music import plan, recovery, routes, service
@@ -39,7 +39,7 @@ def add_songs(context: Context, count: int, first: int = 1) -> None:
 
 def change(context: Context, key: str, value: str) -> None:
     known = gates.known_settings(context.settings)
-    context.db.run(lambda session: live.change(session, known, key, value, datetime.now(UTC)))
+    context.db.run(lambda session: live_settings.change(session, known, key, value, datetime.now(UTC)))
     gates.sync(context)
 
 

@@ -17,7 +17,7 @@ from pipeline.engine.claims import Owner
 from pipeline.engine.settled import Settled
 from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.graph.models import NODES
-from pipeline.flows.screenshots.live import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
+from pipeline.flows.screenshots.live_settings import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.work import analysis, embedding
 from pipeline.flows.screenshots.work.embedding import PORTION

@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 from pipeline.engine.claims import lost
 from pipeline.flows.documents import plan
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
-from pipeline.flows.documents.work import page, stage
+from pipeline.flows.documents.work import document as stage
+from pipeline.flows.documents.work import page
 from pipeline.providers import gates
 from pipeline.storage.context import Context
 

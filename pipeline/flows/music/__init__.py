@@ -1,7 +1,7 @@
 """Music: songs become descriptions, tags and vectors, batch by batch, within what providers allow. Source 002."""
 
 from pipeline.flows.flow import Flow
-from pipeline.flows.music import live, recovery, service
+from pipeline.flows.music import live_settings, recovery, service
 from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.states import BatchStatus, SongStatus
 
@@ -13,7 +13,7 @@ FLOW = Flow(
     free_lost=recovery.free_lost,
     release=recovery.release_worker,
     clean_up=service.prune,
-    gated_queues=live.gated_queues,
-    live_settings=live.live_settings,
+    gated_queues=live_settings.gated_queues,
+    live_settings=live_settings.live_settings,
     followed={"songs": (SONGS, SongStatus), "song_batches": (BATCHES, BatchStatus)},
 )

@@ -13,7 +13,7 @@ from sqlalchemy import func, or_, select
 from pipeline.engine.gate import Unit
 from pipeline.engine.limits import parse_windows
 from pipeline.flows.music.library import sync
-from pipeline.flows.music.live import BATCH_SIZE_SETTING
+from pipeline.flows.music.live_settings import BATCH_SIZE_SETTING
 from pipeline.flows.music.models import SONGS
 from pipeline.flows.music.routes import queue_of
 from pipeline.flows.music.rules.prompts import SYSTEM

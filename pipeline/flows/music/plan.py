@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine.claims import is_due
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.relaunch import RELAUNCH_AFTER_S, again, wait_s
-from pipeline.flows.music import live, runs
+from pipeline.flows.music import live_settings, runs
 from pipeline.flows.music.models import BATCHES, RUNS
 from pipeline.flows.music.routes import Routes, current_routes
 from pipeline.flows.music.states import BATCH, BatchEvent, BatchStatus, Mode, PipelineEvent, PipelineState, Step
@@ -52,7 +52,7 @@ class Plan:
 
 def plan(context: Context, run_id: str) -> Plan:
     """What the run needs now; its rows note that it was sent. Ends a run that has nothing left to do."""
-    width, size = live.concurrency(context), live.batch_size(context)
+    width, size = live_settings.concurrency(context), live_settings.batch_size(context)
     routes = current_routes(context)
     try:
         depths = queue_depths(context.redis, routes.queues) if context.online else {}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pipeline.flows.music.live import EMBEDDING_ONLY, METADATA_GENERATION, METADATA_ONLY
+from pipeline.flows.music.live_settings import EMBEDDING_ONLY, METADATA_GENERATION, METADATA_ONLY
 from pipeline.flows.music.states import Mode, Step
 from pipeline.providers import fallbacks, gates
 from pipeline.settings import LOCAL, Settings

@@ -5,7 +5,7 @@ from sqlalchemy import func, select
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.engine.guarded_call import GateClosed
 from pipeline.flows.music import queries
-from pipeline.flows.music.live import EMBEDDING_ONLY
+from pipeline.flows.music.live_settings import EMBEDDING_ONLY
 from pipeline.flows.music.models import SONGS
 from pipeline.flows.music.vectors import KIND, embeddings, is_lexical, vector_space
 from pipeline.flows.music.views import Found, Match

@@ -1,18 +1,24 @@
 """What is due now and where it goes, derived from rows: capture, retry, replay and recovery all end here."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
+import structlog
 from redis import RedisError
 from sqlalchemy import and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import is_due
+from pipeline.engine.leases import Leases
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.relaunch import again
-from pipeline.flows.screenshots.live import (
+from pipeline.flows.screenshots.frames import buffer
+from pipeline.flows.screenshots.graph.models import NODES
+from pipeline.flows.screenshots.live_settings import (
     CONTROL,
     CPU,
     SCREENSHOT_EMBEDDINGS,
@@ -21,7 +27,7 @@ from pipeline.flows.screenshots.live import (
     screenshots_in_force,
 )
 from pipeline.flows.screenshots.models import BATCHES, SHARDS
-from pipeline.flows.screenshots.rules.turns import pick, scanned, track_of
+from pipeline.flows.screenshots.rules.turn_order import pick, scanned, track_of
 from pipeline.flows.screenshots.states import CLAIMABLE, Step, Track, WorkStatus
 from pipeline.flows.screenshots.work.batch import as_sent
 from pipeline.providers import fallbacks, gates
@@ -31,6 +37,15 @@ from pipeline.storage.context import Context
 TURN = "penstock:{screenshots}:turn"
 """Whose turn it is. If that is lost, turns begin anew, with realtime."""
 MAX_OVERDUE = 500
+log = structlog.get_logger(__name__)
+
+
+class Scope(StrEnum):
+    """What is launched as a whole: batches of frames on their way to nodes, merges of nodes, and vectors of nodes."""
+
+    BATCHES = "batches"
+    MERGES = "merges"
+    VECTORS = "vectors"
 
 
 @dataclass(frozen=True)
@@ -252,3 +267,43 @@ def _send(session: Session, batch_id: int, step: Step, open_to: Routes, now: dat
     sent = update(BATCHES).where(*mine, *unsent).values(queue=open_to.queue(step), **as_sent(now))
     taken = session.execute(sent.returning(BATCHES.c.id)).first()
     return BatchLaunch(batch_id, step, open_to.expand) if taken else None
+
+
+def due(context: Context) -> list[str]:
+    """Batch frames that waited long enough; then every scope may have something to do."""
+    portions: tuple[Callable[[Context], object], ...] = (buffer.batch_ready, buffer.batch_orphans)
+    for batch in portions:
+        try:
+            batch(context)
+        except Exception as error:
+            # What one source's rows raise must not keep the others' batches from being launched.
+            log.exception("buffers.not_batched", error=type(error).__name__)
+    return list(Scope)
+
+
+def next_wait_s(context: Context) -> float | None:
+    """Seconds until a batch or merge is due, or a buffer makes a batch; None if nothing waits."""
+    waits = (next_retry_s(context), buffer.next_look_s(context))
+    return min((wait for wait in waits if wait is not None), default=None)
+
+
+def next_retry_s(context: Context) -> float | None:
+    """Seconds until the next batch or merge is due, if one waits."""
+    now = datetime.now(UTC)
+    with context.db.read() as session:
+        due = [
+            at
+            for table in (BATCHES, NODES)
+            if (at := session.execute(select(func.min(table.c.next_run_at)).where(table.c.next_run_at > now)).scalar())
+        ]
+    return (min(due) - now).total_seconds() if due else None
+
+
+def merge_places(context: Context) -> Leases:
+    """Messages for merges that wait or are at work. One that is lost gives its place back by itself."""
+    return Leases(context.redis, "screenshots:merges", screenshots_in_force(context).merge_workers)
+
+
+def embed_place(context: Context) -> Leases:
+    """The one message for vectors that waits or is at work."""
+    return Leases(context.redis, "screenshots:embed", limit=1)

@@ -4,12 +4,13 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 import structlog
-from sqlalchemy import ColumnElement, Table, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Table, and_, or_, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import FREE, lost
 from pipeline.flows.screenshots.graph.models import NODES
 from pipeline.flows.screenshots.models import BATCHES, SHARDS
+from pipeline.flows.screenshots.plan import merge_places
 from pipeline.flows.screenshots.states import BATCH, NODE, SHARD, WorkEvent
 from pipeline.flows.screenshots.work import retry
 from pipeline.flows.screenshots.work.retry import WorkMachine
@@ -36,6 +37,10 @@ def free_lost(context: Context, absent: set[str]) -> int:
         return sum(retry.free_lost(session, machine, table, which[table], rules, now) for machine, table in CLAIMED)
 
     freed = context.db.run(work)
+    if freed:
+        # Messages of lost workers may be among them: the others take their places again. Not so for vectors, which
+        # nobody claims: whoever makes them may live, and be in a call that is paid for.
+        merge_places(context).clear()
     log.warning("screenshots.given_back", claims=freed)
     return freed
 
@@ -61,15 +66,3 @@ def _forget_messages(session: Session, which: Mapping[Table, ColumnElement[bool]
     found = select(BATCHES.c.id).where(concerned).order_by(BATCHES.c.id).with_for_update()
     ids = session.execute(found).scalars().all()
     session.execute(update(BATCHES).where(BATCHES.c.id.in_(ids)).values(launches=0, launch_due_at=None))
-
-
-def next_wait_s(context: Context) -> float | None:
-    """Seconds until the next batch or merge is due, if one waits."""
-    now = datetime.now(UTC)
-    with context.db.read() as session:
-        due = [
-            at
-            for table in (BATCHES, NODES)
-            if (at := session.execute(select(func.min(table.c.next_run_at)).where(table.c.next_run_at > now)).scalar())
-        ]
-    return (min(due) - now).total_seconds() if due else None

@@ -10,7 +10,7 @@ from pipeline.engine.views import view_of
 from pipeline.flows.screenshots.graph import search
 from pipeline.flows.screenshots.graph.models import LINKS
 from pipeline.flows.screenshots.graph.search import QueryVector
-from pipeline.flows.screenshots.live import SCREENSHOT_EMBEDDINGS
+from pipeline.flows.screenshots.live_settings import SCREENSHOT_EMBEDDINGS
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.views import Found, Hit, NodeView
 from pipeline.flows.screenshots.work import embedding

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.metrics import count_by
 from pipeline.engine.presence import Presence
-from pipeline.flows.screenshots import live
+from pipeline.flows.screenshots import live_settings
 from pipeline.flows.screenshots.frames import buffer
 from pipeline.flows.screenshots.graph.models import NODES
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHOTS, SOURCES
@@ -95,7 +95,7 @@ def closed(context: Context) -> list[str]:
     """Gates of the flow's queues that let nothing through now, in words."""
     if not context.online:
         return []
-    names = sorted(queue.name for queue in live.gated_queues(context.settings))
+    names = sorted(queue.name for queue in live_settings.gated_queues(context.settings))
     return list(dict.fromkeys(filter(None, (gates.closed_because(context, name) for name in names))))
 
 

@@ -8,7 +8,7 @@ from pipeline.interfaces.cli.command import Json, ready_context
 from pipeline.interfaces.cli.output import err, one_line, print_list
 
 if TYPE_CHECKING:
-    from pipeline.engine.live import Value
+    from pipeline.engine.live_settings import Value
 
 app = typer.Typer(
     help="Settings that take effect on every worker without a restart (for the others see docs/settings.md).",

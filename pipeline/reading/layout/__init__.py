@@ -8,7 +8,7 @@ No step drops text, except for headers, footers, page numbers and watermarks, wh
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pipeline.reading.layout import compounds, frames, furniture, rotation, tables_ruled
+from pipeline.reading.layout import boxes, compounds, furniture, rotation, tables_ruled
 from pipeline.reading.layout import profile as profiles
 from pipeline.reading.layout.assembly import Assembly
 from pipeline.reading.layout.classifier import Classifier, Criteria
@@ -107,9 +107,9 @@ def _upright_blocks(content: PageContent, known: DocumentProfile) -> list[Block]
     if len(lines) > _MAX_LINES:
         return assembly.blocks([lines])
     found = tables_ruled.find(lines, content.rules, content.fills)
-    boxes, rest = frames.find([*found.lines, *found.tables], content.fills, content.width, content.height)
+    framed, rest = boxes.find([*found.lines, *found.tables], content.fills, content.width, content.height)
     leftwards = is_right_to_left("".join(line.text for line in lines))
-    return assembly.blocks(reading_order([*rest, *boxes], leftwards=leftwards))
+    return assembly.blocks(reading_order([*rest, *framed], leftwards=leftwards))
 
 
 def _page_size(lines: Sequence[Line]) -> float:

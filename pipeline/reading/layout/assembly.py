@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from pipeline.reading.layout import tables_aligned
+from pipeline.reading.layout.boxes import Frame
 from pipeline.reading.layout.classifier import Classifier, Criteria
 from pipeline.reading.layout.columns import reading_order
-from pipeline.reading.layout.frames import Frame
 from pipeline.reading.layout.model import Block, Footnote, Line, PageContent, Picture, Table
 from pipeline.reading.layout.paragraphs import Group, goes_on, groups
 from pipeline.reading.layout.rows import Row, rows

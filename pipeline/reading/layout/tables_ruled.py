@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from pipeline.reading.layout import tables_aligned
 from pipeline.reading.layout.cells import cell_runs, cut, text_size, without_empty
+from pipeline.reading.layout.drawn_rules import MAX_RULES, Bar, bars, covered, places, touching
 from pipeline.reading.layout.model import Box, Cell, Line, Rule, Table, holds
 from pipeline.reading.layout.rows import Row, rows
-from pipeline.reading.layout.rules import MAX_RULES, Bar, bars, covered, places, touching
 
 _SLACK = 0.3  # text sizes
 _MAX_CELLS = 40_000

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
-from pipeline.engine import live
+from pipeline.engine import live_settings
 from pipeline.providers import gates
 from pipeline.storage.context import get_context
 from tasks import music
@@ -22,7 +22,7 @@ def change(**settings: str) -> None:
 
     def work(session: Session) -> None:
         for key, value in settings.items():
-            live.change(session, known, key, value, datetime.now(UTC))
+            live_settings.change(session, known, key, value, datetime.now(UTC))
 
     get_context().db.run(work)
     gates.sync(get_context())

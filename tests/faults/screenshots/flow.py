@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from pipeline.flows.screenshots import upkeep
+from pipeline.flows.screenshots import plan
 from pipeline.flows.screenshots.frames import intake
 from pipeline.flows.screenshots.frames.intake import Frame
 from pipeline.flows.screenshots.graph.models import LINKS, NODES, PROVENANCE
@@ -56,7 +56,7 @@ class Shots:
 
     def launch(self) -> None:
         """Begin with whatever is to be done."""
-        canvas.TASKS.launch(upkeep.BATCHES)
+        canvas.TASKS.launch(plan.Scope.BATCHES)
 
     def rows(self, table: Any) -> list[Any]:
         with self.context.db.read() as session:

@@ -13,7 +13,8 @@ from pipeline.flows.documents.models import ATTEMPTS
 from pipeline.flows.documents.queries import DocumentView, UnknownDocument
 from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import DocumentEvent, DocumentStatus, PageStatus
-from pipeline.flows.documents.work import merge, stage
+from pipeline.flows.documents.work import document as stage
+from pipeline.flows.documents.work import merge
 from pipeline.storage.context import Context
 from tests.support.documents import (
     Worker,

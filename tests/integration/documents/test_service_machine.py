@@ -23,9 +23,10 @@ from pipeline.flows.documents import files, plan, recovery, service
 from pipeline.flows.documents.plan import CPU
 from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import AT_REST, DOCUMENT, PAGE, DocumentEvent, DocumentStatus, PageStatus, progress
-from pipeline.flows.documents.work import merge, split, stage
+from pipeline.flows.documents.work import document as stage
+from pipeline.flows.documents.work import merge, split
+from pipeline.flows.documents.work.document import MAX_STAGE_ATTEMPTS, ClaimLost
 from pipeline.flows.documents.work.page import Attempt, PageUnit
-from pipeline.flows.documents.work.stage import MAX_STAGE_ATTEMPTS, ClaimLost
 from pipeline.storage.context import Context
 from tests.support.documents import CLAIMED_STAGES, Worker, attempts, bad, document, good, insert_document, pages
 

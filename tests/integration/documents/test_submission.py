@@ -14,7 +14,8 @@ from pipeline.flows.documents import files, queries, service
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options, remove_orphans, submit
-from pipeline.flows.documents.work import merge, stage
+from pipeline.flows.documents.work import document as stage
+from pipeline.flows.documents.work import merge
 from pipeline.storage.context import Context
 from tests.support.documents import at_once, document, held, insert_document, page_states, write_output
 from tests.support.samples import encrypted_pdf, text_pdf

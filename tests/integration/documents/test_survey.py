@@ -8,7 +8,8 @@ from pipeline.flows.documents import files, recovery, submission
 from pipeline.flows.documents.plan import CPU
 from pipeline.flows.documents.states import DocumentEvent, DocumentStatus
 from pipeline.flows.documents.submission import Options
-from pipeline.flows.documents.work import split, stage
+from pipeline.flows.documents.work import document as stage
+from pipeline.flows.documents.work import split
 from pipeline.flows.documents.work.page_lane import PageLane
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context

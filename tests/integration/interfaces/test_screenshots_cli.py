@@ -20,7 +20,7 @@ from pipeline.flows.screenshots.frames import capture as capturing
 from pipeline.flows.screenshots.frames.capture import Captured
 from pipeline.flows.screenshots.frames.intake import Frame
 from pipeline.flows.screenshots.graph.models import EDGES
-from pipeline.flows.screenshots.live import CONTROL
+from pipeline.flows.screenshots.live_settings import CONTROL
 from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.rules.schemas import VlmIndex

@@ -9,7 +9,7 @@ from sqlalchemy import insert
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from pipeline.engine.live import SystemSetting
+from pipeline.engine.live_settings import SystemSetting
 from pipeline.flows import FLOWS, flows
 from pipeline.interfaces.cli.main import app
 from pipeline.providers import gates

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.exc import OperationalError
 
-from pipeline.engine import live
+from pipeline.engine import live_settings
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.traces import AiCall
@@ -73,7 +73,7 @@ def test_a_row_edited_to_nonsense_leaves_the_old_value_in_force_and_shows_an_err
     for nonsense in ('"many"', "not json", "[1]"):
         context.db.run(
             lambda session, row=nonsense: session.merge(  # type: ignore[misc]
-                live.SystemSetting(key="provider.p.limits", value=row, updated_at=datetime.now(UTC))
+                live_settings.SystemSetting(key="provider.p.limits", value=row, updated_at=datetime.now(UTC))
             )
         )
         gates.sync(context)
@@ -185,7 +185,7 @@ def test_many_who_remember_one_breaker_at_once_do_not_trip_over_each_other(conte
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: gates.remember_breaker(context, "p:vision", breaker.look()), range(40)))
     with context.db.read() as session:
-        assert [key for key in live.stored(session) if key.startswith("breaker.")] == ["breaker.p:vision"]
+        assert [key for key in live_settings.stored(session) if key.startswith("breaker.")] == ["breaker.p:vision"]
 
 
 def test_an_answer_is_kept_when_what_follows_cannot_be_written(context: Context) -> None:

@@ -11,12 +11,12 @@ import pytest
 from PIL import Image, ImageDraw
 from sqlalchemy import select, update
 
-from pipeline.engine import live
+from pipeline.engine import live_settings as live
 from pipeline.engine.errors import UserError
 from pipeline.flows.screenshots import queries, service
 from pipeline.flows.screenshots.frames import files, fingerprint, intake, rejections
 from pipeline.flows.screenshots.frames.intake import Frame, Taken
-from pipeline.flows.screenshots.live import live_settings
+from pipeline.flows.screenshots.live_settings import live_settings
 from pipeline.flows.screenshots.models import REJECTIONS, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.duplicates import distance
 from pipeline.storage.context import Context

@@ -11,8 +11,8 @@ from sqlalchemy import select, update
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.relaunch import MAX_RELAUNCH_S, RELAUNCH_AFTER_S
-from pipeline.flows.screenshots import plan, recovery, service
-from pipeline.flows.screenshots.live import CONTROL, CPU, SCREENSHOT_TEXT, SCREENSHOT_VISION
+from pipeline.flows.screenshots import plan, service
+from pipeline.flows.screenshots.live_settings import CONTROL, CPU, SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.plan import TURN, BatchLaunch, places
 from pipeline.flows.screenshots.states import Step, WorkStatus
@@ -202,7 +202,7 @@ def test_a_batch_that_waits_for_its_next_attempt_is_not_sent_before(
     shard.fail(context, part, UnitError("503"))
     wait_s = analysis.settle(context, batch).retry_in_s
     assert wait_s
-    assert recovery.next_wait_s(context) == pytest.approx(wait_s, abs=2)
+    assert plan.next_retry_s(context) == pytest.approx(wait_s, abs=2)
     assert sent(context) == []
     change(context, batch, next_run_at=datetime.now(UTC))
     assert sent(context) == [batch]

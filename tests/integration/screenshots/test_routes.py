@@ -2,7 +2,13 @@
 
 import pytest
 
-from pipeline.flows.screenshots.live import CONTROL, CPU, SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
+from pipeline.flows.screenshots.live_settings import (
+    CONTROL,
+    CPU,
+    SCREENSHOT_EMBEDDINGS,
+    SCREENSHOT_TEXT,
+    SCREENSHOT_VISION,
+)
 from pipeline.flows.screenshots.plan import Routes, routes
 from pipeline.flows.screenshots.work.message import provider_and_model
 from pipeline.providers import gates

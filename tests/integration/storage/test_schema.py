@@ -13,7 +13,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, select, text
 
-import pipeline.engine.live
+import pipeline.engine.live_settings
 import pipeline.engine.traces
 import pipeline.flows.documents.models
 import pipeline.flows.music.models

@@ -15,7 +15,7 @@ from pipeline.flows.screenshots.rules.batches import (
     portions,
     ready,
 )
-from pipeline.flows.screenshots.rules.turns import pick, scanned, track_of
+from pipeline.flows.screenshots.rules.turn_order import pick, scanned, track_of
 from pipeline.flows.screenshots.states import Track
 from pipeline.settings import ScreenshotSettings
 

@@ -13,7 +13,7 @@ from pipeline.flows.screenshots.rules.heuristics import (
     place_of,
     title_of,
 )
-from pipeline.flows.screenshots.rules.vision_index import only_sent
+from pipeline.flows.screenshots.rules.vision_reply import only_sent
 from pipeline.flows.screenshots.states import Origin
 from tests.unit.screenshots.factories import BASE_MS, shot
 

@@ -18,7 +18,7 @@ from pipeline.flows.screenshots.rules.schemas import (
     SegmentEvent,
     VlmIndex,
 )
-from pipeline.flows.screenshots.rules.vision_index import best_index, read_index, usable_index
+from pipeline.flows.screenshots.rules.vision_reply import best_index, read_index, usable_index
 from pipeline.providers.replies import BadReply
 from tests.unit.screenshots.factories import index, segment
 

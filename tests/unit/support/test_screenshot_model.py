@@ -13,7 +13,7 @@ from pipeline.flows.screenshots.rules.batches import HistoryPack, HistoryThread,
 from pipeline.flows.screenshots.rules.expansion import evidence_of, expanded, read_expansion, with_threads
 from pipeline.flows.screenshots.rules.node_merge import MergeNode, read_merge
 from pipeline.flows.screenshots.rules.provenance import Operation
-from pipeline.flows.screenshots.rules.vision_index import read_index, usable_index
+from pipeline.flows.screenshots.rules.vision_reply import read_index, usable_index
 from pipeline.flows.screenshots.states import NodeKind
 from pipeline.providers.replies import BadReply
 from tests.support import screenshot_model as model_support

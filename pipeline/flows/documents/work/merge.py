@@ -13,8 +13,8 @@ from pipeline.flows.documents import files, queries
 from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.rules.result import manifest, merge_markdown
 from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus
-from pipeline.flows.documents.work import stage
-from pipeline.flows.documents.work.stage import ClaimLost
+from pipeline.flows.documents.work import document as stage
+from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)

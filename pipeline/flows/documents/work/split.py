@@ -14,8 +14,8 @@ from pipeline.engine.relaunch import RELAUNCH_AFTER_S
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import DocumentEvent, DocumentStatus, PageStatus, progress
-from pipeline.flows.documents.work import stage
-from pipeline.flows.documents.work.stage import ClaimLost
+from pipeline.flows.documents.work import document as stage
+from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.providers import registry
 from pipeline.reading.source import inspect, parse_page_range, render_pages
 from pipeline.storage.context import Context

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, and_, insert, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.flows.music import runs
-from pipeline.flows.music.live import batch_size
+from pipeline.flows.music.live_settings import batch_size
 from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.states import BatchStatus, Mode, PipelineEvent, PipelineState, SongStatus, first_step
 from pipeline.flows.music.vectors import vector_space

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine.states import StaleClaim
 from pipeline.engine.tables import insert_if_absent
 from pipeline.flows.screenshots import history
-from pipeline.flows.screenshots.live import screenshots_in_force
+from pipeline.flows.screenshots.live_settings import screenshots_in_force
 from pipeline.flows.screenshots.models import BATCHES, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.batches import Shot, due_at, idempotency_key, ready, shot_of
 from pipeline.flows.screenshots.states import CLAIMABLE, Step, WorkStatus

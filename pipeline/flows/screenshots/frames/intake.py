@@ -16,7 +16,7 @@ from pipeline.engine.tables import insert_if_absent
 from pipeline.flows.screenshots.frames import buffer, files, fingerprint, rejections
 from pipeline.flows.screenshots.frames.buffer import Pressure
 from pipeline.flows.screenshots.frames.fingerprint import Fingerprint, Sketches
-from pipeline.flows.screenshots.live import screenshots_in_force
+from pipeline.flows.screenshots.live_settings import screenshots_in_force
 from pipeline.flows.screenshots.models import SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.batches import is_source_key
 from pipeline.flows.screenshots.rules.duplicates import Judgement, Seen, differs, judge, recent

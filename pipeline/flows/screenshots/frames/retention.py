@@ -8,13 +8,19 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UnitError
-from pipeline.flows.screenshots.frames import files
+from pipeline.flows.screenshots.frames import files, rejections
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.states import SCREENSHOT, WorkEvent, WorkStatus
 from pipeline.storage.context import Context
 
 PORTION = 200
 MISSING = "its file is gone: somebody deleted it before it was analysed"
+
+
+def clean_up(context: Context) -> int:
+    """Remove files that nobody owns, frames whose time is over, and old rejections; how many files."""
+    rejections.prune(context)
+    return files.remove_orphans(context) + expire(context)
 
 
 def expire(context: Context) -> int:

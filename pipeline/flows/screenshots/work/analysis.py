@@ -18,7 +18,7 @@ from pipeline.engine.retry import GiveUp, decide
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import insert_if_absent
 from pipeline.engine.traces import MAX_ERROR_CHARS
-from pipeline.flows.screenshots.live import screenshots_in_force
+from pipeline.flows.screenshots.live_settings import screenshots_in_force
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.rules.batches import portions
 from pipeline.flows.screenshots.rules.schemas import VlmIndex

@@ -18,7 +18,7 @@ from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.settled import Settled
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import CALLS, THREADS
-from pipeline.flows.screenshots.live import CONTROL
+from pipeline.flows.screenshots.live_settings import CONTROL
 from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.rules import heuristics, prompts
 from pipeline.flows.screenshots.rules.batches import HistoryPack, shot_of

@@ -22,7 +22,7 @@ from pipeline.engine.tables import insert_if_absent
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import EDGES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS, Node
 from pipeline.flows.screenshots.graph.nodes import Content
-from pipeline.flows.screenshots.live import CONTROL
+from pipeline.flows.screenshots.live_settings import CONTROL
 from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.rules import prompts
 from pipeline.flows.screenshots.rules.node_merge import MergeNode, by_model, by_rules, read_merge

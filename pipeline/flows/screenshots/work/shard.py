@@ -18,9 +18,9 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.settled import Settled
 from pipeline.flows.screenshots.frames import fingerprint, retention
-from pipeline.flows.screenshots.live import CPU
+from pipeline.flows.screenshots.live_settings import CPU
 from pipeline.flows.screenshots.models import SHARDS
-from pipeline.flows.screenshots.rules import heuristics, prompts, vision_index
+from pipeline.flows.screenshots.rules import heuristics, prompts, vision_reply
 from pipeline.flows.screenshots.rules.batches import HistoryPack, Shot, shot_of
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.rules.schemas import INDEX_SCHEMA, VlmIndex
@@ -237,14 +237,14 @@ class ShardMessage(Message):
         """Store what the reply says; if it is not usable, have it repaired once, then take the parts that are valid."""
         text = clean(answer.text)
         try:
-            return self._settle(unit, vision_index.read_index(text, sent), notes, used)
+            return self._settle(unit, vision_reply.read_index(text, sent), notes, used)
         except BadReply as bad:
             log.warning("shard.reply_unusable", batch=unit.batch_id, shard=unit.id, problem=str(bad))
         if unit.row.ask == Ask.FIRST and not answer.truncated:
             return release(self._context, unit, text, self._tracer.trace)
         earlier = [unit.row.reply] if unit.row.reply else []
         try:
-            found = vision_index.best_index([*earlier, text], sent)
+            found = vision_reply.best_index([*earlier, text], sent)
         except BadReply as bad:
             what = CUT if answer.truncated else f"the model's reply is not usable, even after a repair: {bad}"
             raise UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply") from None
@@ -259,7 +259,7 @@ class ShardMessage(Message):
 def problem_of(reply: str, sent: dict[int, int]) -> str:
     """What was wrong with a reply that is to be repaired."""
     try:
-        vision_index.read_index(reply, sent)
+        vision_reply.read_index(reply, sent)
     except BadReply as bad:
         return str(bad)
     return "it was cut off"

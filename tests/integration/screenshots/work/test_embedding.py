@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 from pipeline.engine.settled import Settled
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import NODES
-from pipeline.flows.screenshots.live import SCREENSHOT_EMBEDDINGS
+from pipeline.flows.screenshots.live_settings import SCREENSHOT_EMBEDDINGS
 from pipeline.flows.screenshots.work import embedding
 from pipeline.providers import gates
 from pipeline.storage import vectors

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from pipeline.engine.traces import AiCall
 from pipeline.flows.screenshots import FLOW, plan, queries, recovery, service
 from pipeline.flows.screenshots.graph.models import CALLS, EDGES, NODES
-from pipeline.flows.screenshots.live import CONTROL, CPU, SCREENSHOT_TEXT
+from pipeline.flows.screenshots.live_settings import CONTROL, CPU, SCREENSHOT_TEXT
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
 from pipeline.flows.screenshots.work import expansion
 from pipeline.providers import gates

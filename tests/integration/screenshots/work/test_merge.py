@@ -13,7 +13,7 @@ from pipeline.engine.traces import AiCall
 from pipeline.flows.screenshots import FLOW, queries, recovery, service
 from pipeline.flows.screenshots.graph.models import CALLS, LINKS, NODES
 from pipeline.flows.screenshots.graph.nodes import Content
-from pipeline.flows.screenshots.live import CONTROL, SCREENSHOT_TEXT
+from pipeline.flows.screenshots.live_settings import CONTROL, SCREENSHOT_TEXT
 from pipeline.flows.screenshots.work import merge
 from pipeline.providers import gates
 from pipeline.storage.context import Context

@@ -12,7 +12,7 @@ from pipeline.engine.traces import AiCall
 from pipeline.flows.screenshots import queries, service
 from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.graph.models import CALLS
-from pipeline.flows.screenshots.live import CPU, SCREENSHOT_VISION
+from pipeline.flows.screenshots.live_settings import CPU, SCREENSHOT_VISION
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis

@@ -1,7 +1,7 @@
 """The queues of the music flow that have gates, and its live settings. Source 002, sections 2.A and 5."""
 
-from pipeline.engine import live
-from pipeline.engine.live import Live, whole
+from pipeline.engine import live_settings as live
+from pipeline.engine.live_settings import Live, whole
 from pipeline.providers.gates import GatedQueue
 from pipeline.settings import Settings
 from pipeline.storage.context import Context

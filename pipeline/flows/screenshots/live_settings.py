@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from pipeline.engine import live
-from pipeline.engine.live import Live, whole
+from pipeline.engine import live_settings as live
+from pipeline.engine.live_settings import Live, whole
 from pipeline.providers.gates import GatedQueue
 from pipeline.settings import ScreenshotSettings, Settings
 from pipeline.storage.context import Context
