@@ -41,9 +41,12 @@ def repair(handle: Any, text: str) -> str:
     if "\u21b5" in text and "\ufb00" in (text := _FF.sub("\ufb00", text)):
         plain = text
         text = _FFI.sub(lambda found: "\ufb04" if plain[found.end()] in "aeiouy" else "\ufb03", plain)
+    marks = [match.start() for match in islice(_MARK.finditer(text), _MAX_MARKS)]
+    if not marks:
+        return text
     characters = list(text)
-    for mark in islice(_MARK.finditer(text), _MAX_MARKS):
-        _compose(handle, characters, mark.start())
+    for index in marks:
+        _compose(handle, characters, index)
     return "".join(characters)
 
 

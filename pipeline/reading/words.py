@@ -220,10 +220,12 @@ def pieces(words: Sequence[Word]) -> list[list[Word]]:
 
 def as_line(words: Sequence[Word], ending: str = "") -> Line:
     """The words as a line, with raised and lowered ones marked; `ending` follows the last word."""
-    sizes: Counter[float] = Counter()
-    for word in words:
-        sizes[word.size] += len(word.text)
-    size = max(sizes, key=lambda size: (sizes[size], size))
+    size = words[0].size
+    if any(word.size != size for word in words):
+        sizes: Counter[float] = Counter()
+        for word in words:
+            sizes[word.size] += len(word.text)
+        size = max(sizes, key=lambda size: (sizes[size], size))
     main = [word for word in words if word.size == size]
     foot = main[0].foot
     spans = [_span(word, size, foot) for word in words]

@@ -29,9 +29,10 @@ def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_si
     if not _may_be_heading(group):
         return None
     size = max(row.size for row in group.rows)
-    tokens = group.tokens
-    mostly_bold = 2 * sum(len(t.text) for t in tokens if t.style.bold) > sum(len(t.text) for t in tokens)
-    bold = all(row.is_bold for row in group.rows) or (size >= LARGER * profile.body_size and mostly_bold)
+    bold = all(row.is_bold for row in group.rows)
+    if not bold and size >= LARGER * profile.body_size:
+        tokens = group.tokens
+        bold = 2 * sum(len(t.text) for t in tokens if t.style.bold) > sum(len(t.text) for t in tokens)
     if size <= 1.05 * page_size and not bold and not recognised:
         return None  # The size of most of the page is that of its text, however large: a slide's.
     level = _level(size, profile, bold=bold)

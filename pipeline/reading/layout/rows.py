@@ -152,12 +152,11 @@ def _fits_row(row: Sequence[Line], line: Line) -> bool:
         return False
     if len(line.text) <= _RAISED_CHARS and line.size < 0.85 * tallest.size and overlap > 0.7 * smaller:
         return True  # A raised or lowered figure, wherever the source says that words end.
-    above_another = any(
+    return overlap > 0.9 * smaller or not any(
         min(cell.right, line.right) - max(cell.left, line.left)
         > 0.3 * min(cell.right - cell.left, line.right - line.left)
-        for cell in row
+        for cell in row  # above or below the line, and not beside it
     )
-    return overlap > 0.9 * smaller or not above_another
 
 
 def _height(line: Line) -> float:

@@ -128,9 +128,10 @@ def _is_head(row: Row, below: Sequence[Row]) -> bool:
 
 def _table(rows: Sequence[Row], head_borders: Sequence[Border] = ()) -> Table | None:
     tabular = [row for row in rows if row.is_tabular]
-    contents = sum(has_leader(row.text) for row in rows) > 0.4 * len(rows)
-    if len(rows) > _MAX_ROWS or len(tabular) < 2 or contents:
+    if len(rows) > _MAX_ROWS or len(tabular) < 2:
         return None
+    if sum(has_leader(row.text) for row in rows) > 0.4 * len(rows):
+        return None  # a list of contents
     lines = [cell for row in rows for cell in row.cells]
     borders = list(head_borders) or borders_of([row.cells for row in rows])
     if not borders or (len(tabular) < _MIN_ROWS and len(borders) < 2):
