@@ -185,9 +185,9 @@ def _running() -> Iterator[str]:
     with provider_server(*PROVIDER_OPTIONS) as url:
         _use(url)
         with stack():
-            from pipeline.providers import gates
+            from pipeline.providers import queue_control
 
-            gates.change_setting(get_context(), f"provider.{PROVIDER}.concurrency", str(PLACES))
+            queue_control.change_setting(get_context(), f"provider.{PROVIDER}.concurrency", str(PLACES))
             progress("warming up")
             _one_after_another(2)
             ask(url, "__script", {"reset": True})

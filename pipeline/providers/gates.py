@@ -19,12 +19,12 @@ from pipeline.engine import events
 from pipeline.engine import live_settings as live
 from pipeline.engine.breaker import Breaker, BreakerPolicy, BreakerState
 from pipeline.engine.errors import UserError
-from pipeline.engine.gate import FOR_EVER, Gate, Scope, provider_scope
+from pipeline.engine.gate import Gate, Scope, provider_scope
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.limits import parse_windows
 from pipeline.engine.live_settings import Live, amount, whole, windows
 from pipeline.providers import spend
-from pipeline.providers.quota_days import next_reset
+from pipeline.providers.spend import next_reset
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
@@ -301,22 +301,6 @@ def is_open(context: Context, provider: str, capability: str) -> bool:
         return False
 
 
-def pause(context: Context, queue: str, seconds: float | None, reason: str = "") -> None:
-    """Close a queue for an operator: for `seconds`, or until `resume`. Raises `UserError` for an unknown queue."""
-    require(context, queue)
-    now = datetime.now(UTC)
-    until = FOR_EVER if seconds is None else int((now.timestamp() + seconds) * 1000)
-    context.db.run(lambda session: live.put(session, f"pause.{queue}", {"until": until, "reason": reason}, now))
-    _sync_if_online(context)
-
-
-def resume(context: Context, queue: str) -> None:
-    """End an operator's pause, never a breaker's."""
-    require(context, queue)
-    context.db.run(lambda session: live.drop(session, f"pause.{queue}"))
-    _sync_if_online(context)
-
-
 def require(context: Context, queue: str) -> GatedQueue:
     found = gated_queues(context.settings)
     if queue not in found:
@@ -346,25 +330,3 @@ def live_setting(context: Context, key: str) -> live.Value:
         if value.key == key:
             return value
     raise UserError(f"there is no live setting {key}; see `penstock settings list`", code="unknown_setting")
-
-
-def change_setting(context: Context, key: str, text: str) -> Any:
-    """Set a live setting; the value in force. Raises `UserError`."""
-    known = known_settings(context.settings)
-    value = context.db.run(lambda session: live.change(session, known, key, text, datetime.now(UTC)))
-    _sync_if_online(context)
-    return value
-
-
-def reset_setting(context: Context, key: str) -> Any:
-    """Return a live setting to its default, and give that. Raises `UserError`."""
-    live_setting(context, key)
-    context.db.run(lambda session: live.drop(session, key))
-    _sync_if_online(context)
-    return live_setting(context, key).value
-
-
-def _sync_if_online(context: Context) -> None:
-    # Where Redis is down, the next worker that starts puts it right.
-    if context.online:
-        sync(context)

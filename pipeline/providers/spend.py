@@ -1,13 +1,18 @@
 """What each provider costs in a day. The traces are the truth; Redis keeps the running sum."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 
 from sqlalchemy import func, select
 
+from pipeline.engine import quota
 from pipeline.engine.traces import AiCall
-from pipeline.providers.quota_days import next_reset
 from pipeline.settings import ProviderProfile
 from pipeline.storage.context import Context
+
+
+def next_reset(profile: ProviderProfile, now: datetime) -> datetime:
+    """When the provider's day ends. Source 002, section 2.B: 16:30 at UTC+8."""
+    return quota.next_reset(now, time.fromisoformat(profile.quota_reset), quota.zone(profile.quota_zone))
 
 
 def spent_today(context: Context, provider: str, profile: ProviderProfile) -> float:

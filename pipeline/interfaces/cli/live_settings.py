@@ -43,14 +43,14 @@ def get(key: Key) -> None:
 @app.command("set")
 def set_(key: Key, value: str) -> None:
     """Change a setting. It takes effect on every worker within two seconds."""
-    from pipeline.providers import gates
+    from pipeline.providers import queue_control
 
-    err.print(f"{key} = {gates.change_setting(ready_context(), key, value)}")
+    err.print(f"{key} = {queue_control.change_setting(ready_context(), key, value)}")
 
 
 @app.command()
 def unset(key: Key) -> None:
     """Return a setting to its default."""
-    from pipeline.providers import gates
+    from pipeline.providers import queue_control
 
-    err.print(f"{key} = {gates.reset_setting(ready_context(), key)} (default)")
+    err.print(f"{key} = {queue_control.reset_setting(ready_context(), key)} (default)")

@@ -87,18 +87,18 @@ def pause(
     queue: Queue, for_: For = "", reason: Annotated[str, typer.Option(help="Shown beside the pause.")] = ""
 ) -> None:
     """Let nothing more through; calls in flight finish. Applies at once to every worker, and to those started later."""
-    from pipeline.providers import gates
+    from pipeline.providers import queue_control
 
-    gates.pause(ready_context(), queue, duration_s(for_), reason)
+    queue_control.pause(ready_context(), queue, duration_s(for_), reason)
     err.print(f"{queue}: paused {'for ' + for_ if for_ else 'until `penstock queues resume ' + queue + '`'}")
 
 
 @queues.command()
 def resume(queue: Queue) -> None:
     """End an operator's pause. A breaker's pause remains: see `penstock breakers close`."""
-    from pipeline.providers import gates
+    from pipeline.providers import queue_control
 
-    gates.resume(ready_context(), queue)
+    queue_control.resume(ready_context(), queue)
     err.print(f"{queue}: no longer paused by an operator")
 
 
@@ -112,16 +112,16 @@ def limit(
 
     Both limits apply: a queue's limit above its provider's changes nothing.
     """
-    from pipeline.providers import gates
+    from pipeline.providers import gates, queue_control
 
     context = ready_context()
     if target in context.settings.providers:
         scope, provider = f"provider.{target}", target
     else:
         scope, provider = f"queue.{target}", gates.require(context, target).provider
-    value = gates.change_setting(context, f"{scope}.limits", limits)
+    value = queue_control.change_setting(context, f"{scope}.limits", limits)
     if concurrency is not None:
-        gates.change_setting(context, f"{scope}.concurrency", str(concurrency))
+        queue_control.change_setting(context, f"{scope}.concurrency", str(concurrency))
     err.print(f"{target}: {value or 'no limit'}" + (f", {concurrency} at once" if concurrency else ""))
     shared = gates.live_setting(context, f"provider.{provider}.limits").value
     if target != provider and shared:
@@ -131,11 +131,11 @@ def limit(
 @queues.command()
 def drain(queue: Queue, timeout: Annotated[str, typer.Option(help="Give up after this time.")] = "10m") -> None:
     """Pause a queue and wait until none of its calls is in flight. It stays paused; nothing is lost."""
-    from pipeline.providers import gates
+    from pipeline.providers import gates, queue_control
 
     context = _online()
     at = gates.gate(context, gates.require(context, queue))
-    gates.pause(context, queue, None, "drained")
+    queue_control.pause(context, queue, None, "drained")
     deadline = time.monotonic() + (duration_s(timeout) or 0)
     with err.status(f"{queue}: waiting for calls in flight"):
         while in_flight := at.look().in_flight:

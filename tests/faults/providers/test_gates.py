@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents.states import DocumentStatus
-from pipeline.providers import gates
+from pipeline.providers import gates, queue_control
 from tests.faults.flow import POSTGRESQL, SQLITE, Flow, settings
 from tests.support.provider_server import Fault
 from tests.support.stack import FLEET, Stack
@@ -72,7 +72,7 @@ def test_an_operators_pause_holds_on_workers_that_start_later_and_through_an_emp
     stack.start(*FLEET)
     document_id = flow.submit(30)
     flow.wait_for_calls(4)
-    gates.pause(flow.context, QUEUE, None, "maintenance")
+    queue_control.pause(flow.context, QUEUE, None, "maintenance")
     at_pause = _calls(flow)
     stack.start("ai-2")
     _wait_until_nothing_is_in_flight(flow)
@@ -87,7 +87,7 @@ def test_an_operators_pause_holds_on_workers_that_start_later_and_through_an_emp
     assert gate.look().closed_by == "operator"
     wait_until(lambda: stack["ai-2"].says(" ready."), 90, "the later worker is ready")
     assert _calls(flow) == seen, "nobody called while the queue was paused"
-    gates.resume(flow.context, QUEUE)
+    queue_control.resume(flow.context, QUEUE)
     flow.wait_for_status(document_id, within_s=180)
     flow.assert_exactly_once(document_id)
 
@@ -119,7 +119,7 @@ def test_a_provider_that_is_down_is_left_alone_and_probed_once_also_without_beat
 @settings(PROVIDERS__TEST__TIMEOUT_S="2", PROVIDERS__TEST__CONCURRENCY="8")
 def test_slots_of_a_killed_worker_are_free_when_their_time_is_over(stack: Stack, flow: Flow) -> None:
     flow.provider.configure({"latency_s": 1.5})
-    gates.change_setting(flow.context, f"queue.{QUEUE}.concurrency", "2")
+    queue_control.change_setting(flow.context, f"queue.{QUEUE}.concurrency", "2")
     stack.start(*FLEET)
     document_id = flow.submit(8)
     gate = gates.gate(flow.context, gates.gated_queues(flow.context.settings)[QUEUE])
@@ -224,10 +224,10 @@ def test_a_spend_cap_stops_the_queue_and_fails_nothing(stack: Stack, flow: Flow)
     seen = _calls(flow)
     assert seen < 30
     assert "FAILED" not in flow.summary(document_id)
-    gates.change_setting(flow.context, "provider.test.daily_spend_cap", "0")
+    queue_control.change_setting(flow.context, "provider.test.daily_spend_cap", "0")
     flow.wait_for_status(document_id, within_s=180)
 
 
 def test_queues_that_do_not_exist_are_named(context: object, flow: Flow) -> None:
     with pytest.raises(UserError, match=r"vision\.test"):
-        gates.pause(flow.context, "visoin", None)
+        queue_control.pause(flow.context, "visoin", None)

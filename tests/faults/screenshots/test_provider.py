@@ -8,7 +8,7 @@ from pipeline.flows.screenshots import queries, service
 from pipeline.flows.screenshots.graph.models import NODES
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.rules.provenance import Operation
-from pipeline.providers import gates
+from pipeline.providers import gates, queue_control
 from tests.faults.flow import SQLITE, settings
 from tests.faults.screenshots.flow import START_S, Shots
 from tests.support import screenshot_model as replies
@@ -154,7 +154,7 @@ def test_screens_on_which_nothing_is_found_are_done_without_nodes(
 def test_spend_cap_holds_the_frames_and_a_higher_one_lets_them_through(
     stack: Stack, shots: Shots, provider: ProviderServer
 ) -> None:
-    gates.change_setting(shots.context, "queue.screenshot-vision.concurrency", "1")
+    queue_control.change_setting(shots.context, "queue.screenshot-vision.concurrency", "1")
     stack.start("shots-1", "beat-1")
     ids = shots.submit(20)
     closed = "eye has reached its spend cap for today"
@@ -165,7 +165,7 @@ def test_spend_cap_holds_the_frames_and_a_higher_one_lets_them_through(
     wait_until(lambda: not provider.stats(records=False)["under_way"], START_S, "no call is under way")
     assert shots.calls(Operation.ANALYSE) == 1
     assert not {"failed", "failed_permanent"} & (shots.states(BATCHES).keys() | shots.states(SHARDS).keys())
-    gates.change_setting(shots.context, "provider.eye.daily_spend_cap", "0")
+    queue_control.change_setting(shots.context, "provider.eye.daily_spend_cap", "0")
     shots.finish()
     shots.assert_once(ids)
     shots.assert_paid_once()

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from pipeline.engine.live_settings import SystemSetting
 from pipeline.flows import FLOWS, flows
 from pipeline.interfaces.cli.main import app
-from pipeline.providers import gates
+from pipeline.providers import queue_control
 from pipeline.storage.context import Context
 from tests.support.music import add_songs
 
@@ -47,7 +47,7 @@ def test_status_has_the_figures_of_every_flow(context: Context) -> None:
 
 
 def test_doctor_names_every_flow_and_what_keeps_its_queues_closed(context: Context) -> None:
-    gates.pause(context, "vision.ai", None, "invoice unpaid")
+    queue_control.pause(context, "vision.ai", None, "invoice unpaid")
     with context.db.transaction() as session:
         row = {"key": "queue_concurrency", "value": "many", "updated_at": datetime.now(UTC)}
         session.execute(insert(SystemSetting).values(row))

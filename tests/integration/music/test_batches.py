@@ -14,7 +14,7 @@ from pipeline.flows.music import plan, queries, recovery, search
 from pipeline.flows.music.states import Mode, Step
 from pipeline.flows.music.work.batch import claim, policy
 from pipeline.flows.music.work.step import StepWork
-from pipeline.providers import gates, spend
+from pipeline.providers import gates, queue_control, spend
 from pipeline.settings import ProviderProfile
 from pipeline.storage.context import Context
 from tests.support import songs
@@ -170,7 +170,7 @@ def test_mood_search_asks_the_provider_through_the_gate(driver: Driver, provider
     found = search.for_mood(driver.context, "calm night")
     assert (len(found.matches), found.lexical, found.searched) == (3, False, 3)
     assert calls(provider, EMBED) == before + 1
-    gates.pause(driver.context, "embedding-only", None)
+    queue_control.pause(driver.context, "embedding-only", None)
     with pytest.raises(UserError, match="operator"):
         search.for_mood(driver.context, "calm night")
 

@@ -13,7 +13,7 @@ from pipeline.engine import live_settings
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.traces import AiCall
-from pipeline.providers import gates
+from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
 
 PROVIDERS = {
@@ -45,23 +45,23 @@ def test_a_changed_limit_is_in_force_at_once_and_keeps_what_was_used(context: Co
     gates.sync(context)
     assert _gate(context).admit("a").granted
     assert _gate(context).stamp("a").granted
-    gates.change_setting(context, "provider.p.limits", "5/min")
+    queue_control.change_setting(context, "provider.p.limits", "5/min")
     assert _used(context) == [(5, 1)]
-    assert gates.reset_setting(context, "provider.p.limits") == "3/min"
+    assert queue_control.reset_setting(context, "provider.p.limits") == "3/min"
     assert _used(context) == [(3, 1)]
 
 
 @pytest.mark.parametrize("value", ["0/s", "-3/min", "lots", "1/s 2/s"])
 def test_a_limit_that_makes_no_sense_is_refused(context: Context, value: str) -> None:
     with pytest.raises(UserError):
-        gates.change_setting(context, "provider.p.limits", value)
+        queue_control.change_setting(context, "provider.p.limits", value)
     assert gates.live_setting(context, "provider.p.limits").is_default
 
 
 def test_unknown_queues_settings_and_breakers_are_named(context: Context) -> None:
     for ask in (
-        lambda: gates.pause(context, "vision.z", None),
-        lambda: gates.change_setting(context, "queue.vision.z.limits", "1/s"),
+        lambda: queue_control.pause(context, "vision.z", None),
+        lambda: queue_control.change_setting(context, "queue.vision.z.limits", "1/s"),
         lambda: gates.require_breaker(context, "z:vision"),
     ):
         with pytest.raises(UserError, match=r"vision\.z|z:vision"):
@@ -69,7 +69,7 @@ def test_unknown_queues_settings_and_breakers_are_named(context: Context) -> Non
 
 
 def test_a_row_edited_to_nonsense_leaves_the_old_value_in_force_and_shows_an_error(context: Context) -> None:
-    gates.change_setting(context, "provider.p.limits", "7/min")
+    queue_control.change_setting(context, "provider.p.limits", "7/min")
     for nonsense in ('"many"', "not json", "[1]"):
         context.db.run(
             lambda session, row=nonsense: session.merge(  # type: ignore[misc]
@@ -82,8 +82,8 @@ def test_a_row_edited_to_nonsense_leaves_the_old_value_in_force_and_shows_an_err
 
 
 def test_pauses_limits_and_breakers_come_back_when_redis_was_emptied(context: Context) -> None:
-    gates.change_setting(context, "provider.p.limits", "7/min")
-    gates.pause(context, "vision.p", None, "maintenance")
+    queue_control.change_setting(context, "provider.p.limits", "7/min")
+    queue_control.pause(context, "vision.p", None, "maintenance")
     breaker = gates.breaker(context, "q:vision")
     breaker.open(600, "rate limit")
     gates.remember_breaker(context, "q:vision", breaker.look())
@@ -97,10 +97,10 @@ def test_pauses_limits_and_breakers_come_back_when_redis_was_emptied(context: Co
 
 
 def test_a_pause_ends_when_resumed_and_by_its_time(context: Context) -> None:
-    gates.pause(context, "vision.p", 0.001)
-    gates.pause(context, "vision.q", None)
+    queue_control.pause(context, "vision.p", 0.001)
+    queue_control.pause(context, "vision.q", None)
     assert _gate(context, "vision.q").admit("a").reason == "operator"
-    gates.resume(context, "vision.q")
+    queue_control.resume(context, "vision.q")
     assert _gate(context, "vision.q").admit("a").granted
     assert _gate(context).admit("a").granted, "its time is over"
     assert gates.tell_due(context) == 1
@@ -108,7 +108,7 @@ def test_a_pause_ends_when_resumed_and_by_its_time(context: Context) -> None:
 
 
 def test_the_watchdog_never_ends_an_operators_pause(context: Context) -> None:
-    gates.pause(context, "vision.p", None)
+    queue_control.pause(context, "vision.p", None)
     gates.breaker(context, "p:vision").open(0.001, "down")
     while gates.breaker(context, "p:vision").look().state == "open":
         pass
@@ -117,7 +117,7 @@ def test_the_watchdog_never_ends_an_operators_pause(context: Context) -> None:
 
 
 def test_a_spend_cap_closes_all_queues_of_its_provider_until_the_day_ends(context: Context) -> None:
-    gates.change_setting(context, "provider.p.daily_spend_cap", "10")
+    queue_control.change_setting(context, "provider.p.daily_spend_cap", "10")
     gates.charge(context, "p", 9.5)
     assert _gate(context).admit("a").granted
     gates.charge(context, "p", 0.5)
@@ -125,7 +125,7 @@ def test_a_spend_cap_closes_all_queues_of_its_provider_until_the_day_ends(contex
     assert refused.reason == "spend"
     assert 0 < refused.wait_s <= 86400
     assert _gate(context, "vision.q").admit("a").granted
-    gates.change_setting(context, "provider.p.daily_spend_cap", "100")
+    queue_control.change_setting(context, "provider.p.daily_spend_cap", "100")
 
 
 def test_what_was_spent_is_known_again_from_the_traces(context: Context) -> None:
@@ -135,16 +135,16 @@ def test_what_was_spent_is_known_again_from_the_traces(context: Context) -> None
         "model": "m", "status": "ok", "created_at": now, "cost": 12.0,
     }  # fmt: skip
     context.db.run(lambda session: session.execute(insert(AiCall), [row]))
-    gates.change_setting(context, "provider.p.daily_spend_cap", "10")
+    queue_control.change_setting(context, "provider.p.daily_spend_cap", "10")
     assert _gate(context).admit("a").reason == "spend"
-    gates.change_setting(context, "provider.p.daily_spend_cap", "0")
+    queue_control.change_setting(context, "provider.p.daily_spend_cap", "0")
     assert _gate(context).admit("a").granted
 
 
 def test_a_guarded_call_that_finds_the_gate_closed_makes_no_call(context: Context) -> None:
     gates.sync(context)
     assert _gate(context).admit("holder").granted
-    gates.pause(context, "vision.p", None)
+    queue_control.pause(context, "vision.p", None)
     guarded = gates.guarded_call(context, "vision.p", "holder")
     assert guarded is not None
 
@@ -162,10 +162,10 @@ def test_a_guarded_call_that_finds_the_gate_closed_makes_no_call(context: Contex
 
 
 def test_a_queues_own_limit_holds_beside_its_providers(context: Context) -> None:
-    gates.change_setting(context, "queue.vision.p.limits", "2/min")
+    queue_control.change_setting(context, "queue.vision.p.limits", "2/min")
     assert _used(context) == [(2, 0), (3, 0)]
     assert [_gate(context).stamp(str(n)).granted for n in range(3)] == [True, True, False]
-    gates.reset_setting(context, "queue.vision.p.limits")
+    queue_control.reset_setting(context, "queue.vision.p.limits")
     assert [_gate(context).stamp(str(n)).granted for n in range(2)] == [True, False], "three of the provider's"
 
 
@@ -175,7 +175,7 @@ def test_why_a_queue_waits_is_told_in_words(context: Context) -> None:
     assert gates.closed_because(context, "cpu") == "", "a queue without a gate"
     gates.breaker(context, "p:vision").open(60, "5 failures in a row: connect")
     assert gates.closed_because(context, "vision.p") == "p is left alone for a while (5 failures in a row: connect)"
-    gates.pause(context, "vision.p", None)
+    queue_control.pause(context, "vision.p", None)
     assert gates.closed_because(context, "vision.p") == "vision.p is paused by an operator"
 
 

@@ -17,7 +17,7 @@ from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.plan import TURN, BatchLaunch, places
 from pipeline.flows.screenshots.states import Step, WorkStatus
 from pipeline.flows.screenshots.work import analysis, shard
-from pipeline.providers import gates
+from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
 from tasks.screenshots import canvas
 from tests.integration.screenshots.conftest import ME, Hand
@@ -282,7 +282,7 @@ def test_what_waits_before_a_closed_gate_is_not_sent_again_however_long(
     sent(context)
     analysis.claim(context, batch)
     gates.sync(context)
-    gates.pause(context, SCREENSHOT_VISION, None)
+    queue_control.pause(context, SCREENSHOT_VISION, None)
     context.redis.rpush(SCREENSHOT_VISION, "its message")
     change(context, batch, updated_at=datetime.now(UTC) - timedelta(days=2))
     for _ in range(5):

@@ -11,7 +11,7 @@ from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import NODES
 from pipeline.flows.screenshots.live_settings import SCREENSHOT_EMBEDDINGS
 from pipeline.flows.screenshots.work import embedding
-from pipeline.providers import gates
+from pipeline.providers import gates, queue_control
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Hand, draft
@@ -131,7 +131,7 @@ def test_passing_error_leaves_all_waiting_and_says_when_to_try_again(
 
 
 def test_closed_gate_costs_no_call(context: Context, driver: Driver, provider: ProviderServer, made: list[int]) -> None:
-    gates.pause(context, SCREENSHOT_EMBEDDINGS, 60)
+    queue_control.pause(context, SCREENSHOT_EMBEDDINGS, 60)
     done = driver.embed()
     assert (done.done, done.again) == (0, False)
     assert done.retry_in_s

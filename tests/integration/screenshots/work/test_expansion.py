@@ -13,7 +13,7 @@ from pipeline.flows.screenshots.graph.models import CALLS, EDGES, NODES
 from pipeline.flows.screenshots.live_settings import CONTROL, CPU, SCREENSHOT_TEXT
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
 from pipeline.flows.screenshots.work import expansion
-from pipeline.providers import gates
+from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import Hand, rows_of
 from tests.integration.screenshots.work.conftest import NewBatch
@@ -177,13 +177,13 @@ def test_closed_gate_uses_no_attempt_and_the_message_takes_its_place_again(
     context: Context, driver: Driver, provider: ProviderServer, analysed: Callable[[], int]
 ) -> None:
     batch = analysed()
-    gates.pause(context, SCREENSHOT_TEXT, None)
+    queue_control.pause(context, SCREENSHOT_TEXT, None)
     made = driver.expand(batch)
     assert (made.done, made.again) == (False, True)
     row = row_of(context, batch)
     assert (row.status, row.attempts, row.launches) == ("pending", 0, 1)
     assert provider.records == []
-    gates.resume(context, SCREENSHOT_TEXT)
+    queue_control.resume(context, SCREENSHOT_TEXT)
     assert driver.expand(batch).done
 
 

@@ -15,7 +15,7 @@ from pipeline.flows.screenshots.graph.models import CALLS, LINKS, NODES
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.live_settings import CONTROL, SCREENSHOT_TEXT
 from pipeline.flows.screenshots.work import merge
-from pipeline.providers import gates
+from pipeline.providers import queue_control
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Draft, Hand, row_of
 from tests.support.provider_server import Fault, ProviderServer
@@ -116,14 +116,14 @@ def test_rules_merge_where_the_model_is_no_use(
 def test_closed_gate_sends_the_node_back_without_an_attempt(
     context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int]
 ) -> None:
-    gates.pause(context, SCREENSHOT_TEXT, None)
+    queue_control.pause(context, SCREENSHOT_TEXT, None)
     joined = driver.join()
     assert (joined.done, joined.retry_in_s is not None) == (0, True)
     node = queries.show(context, pair[1]).node
     attempts = row_of(context, NODES, pair[1]).attempts
     assert (node.id, node.status, attempts) == (pair[1], "pending", 0)
     assert provider.records == []
-    gates.resume(context, SCREENSHOT_TEXT)
+    queue_control.resume(context, SCREENSHOT_TEXT)
     driver.skip_waits()
     assert driver.join().done == 1
 

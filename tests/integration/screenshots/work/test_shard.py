@@ -16,7 +16,7 @@ from pipeline.flows.screenshots.live_settings import CPU, SCREENSHOT_VISION
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis
-from pipeline.providers import gates
+from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import row_of, rows_of
 from tests.integration.screenshots.work.conftest import NewBatch
@@ -203,13 +203,13 @@ def test_shard_before_a_closed_gate_goes_back_without_an_attempt_and_without_a_c
 ) -> None:
     batch, _ = new_batch()
     analysis.claim(context, batch)
-    gates.pause(context, SCREENSHOT_VISION, None)
+    queue_control.pause(context, SCREENSHOT_VISION, None)
     assert driver.analyse(batch).again
     assert [(row.status, row.attempts, row.claim_id) for row in shard_rows(context)] == [("pending", 0, None)] * 2
     assert provider.records == []
     assert traced(context) == []
     assert analysis.settle(context, batch).status is None
-    gates.resume(context, SCREENSHOT_VISION)
+    queue_control.resume(context, SCREENSHOT_VISION)
     assert driver.look_at(batch).status is WorkStatus.PENDING
 
 

@@ -1,0 +1,50 @@
+"""What an operator does to queues while everything runs: pause and resume them, and change limits and live settings.
+
+Each is a row, so it holds for workers that start later, too; then the gates in Redis are put right.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pipeline.engine import live_settings as live
+from pipeline.engine.gate import FOR_EVER
+from pipeline.providers import gates
+from pipeline.storage.context import Context
+
+
+def pause(context: Context, queue: str, seconds: float | None, reason: str = "") -> None:
+    """Close a queue for an operator: for `seconds`, or until `resume`. Raises `UserError` for an unknown queue."""
+    gates.require(context, queue)
+    now = datetime.now(UTC)
+    until = FOR_EVER if seconds is None else int((now.timestamp() + seconds) * 1000)
+    context.db.run(lambda session: live.put(session, f"pause.{queue}", {"until": until, "reason": reason}, now))
+    _sync_if_online(context)
+
+
+def resume(context: Context, queue: str) -> None:
+    """End an operator's pause, never a breaker's."""
+    gates.require(context, queue)
+    context.db.run(lambda session: live.drop(session, f"pause.{queue}"))
+    _sync_if_online(context)
+
+
+def change_setting(context: Context, key: str, text: str) -> Any:
+    """Set a live setting; the value in force. Raises `UserError`."""
+    known = gates.known_settings(context.settings)
+    value = context.db.run(lambda session: live.change(session, known, key, text, datetime.now(UTC)))
+    _sync_if_online(context)
+    return value
+
+
+def reset_setting(context: Context, key: str) -> Any:
+    """Return a live setting to its default, and give that. Raises `UserError`."""
+    gates.live_setting(context, key)
+    context.db.run(lambda session: live.drop(session, key))
+    _sync_if_online(context)
+    return gates.live_setting(context, key).value
+
+
+def _sync_if_online(context: Context) -> None:
+    # Where Redis is down, the next worker that starts puts it right.
+    if context.online:
+        gates.sync(context)
