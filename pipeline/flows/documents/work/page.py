@@ -22,6 +22,7 @@ from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import upsert
 from pipeline.engine.traces import AiCall, preview
+from pipeline.engine.views import view_of
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES, storable
 from pipeline.flows.documents.states import (
     DOCUMENT,
@@ -139,13 +140,8 @@ def claim(
     # Pages that were tried before are claimed one at a time: a page that kills its worker must not use up the
     # attempts of pages claimed beside it.
     rows = take(want, PAGES.c.attempts == 0) or take(1)
-    return [
-        PageUnit(
-            id=row.id, document_id=row.document_id, page=row.page, page_source=row.page_source, provider=row.provider,
-            model=row.model, image_path=row.image_path, use_cache=row.use_cache, attempt=row.attempts, claim=claim_as,
-        )
-        for row in sorted(rows, key=lambda row: int(row.page))
-    ]  # fmt: skip
+    units = [view_of(PageUnit, row, attempt=row.attempts, claim=claim_as) for row in rows]
+    return sorted(units, key=lambda unit: unit.page)
 
 
 def settle(session: Session, document: Any, attempts: Sequence[Attempt], policy: Policy, now: datetime) -> Settled:
