@@ -1,5 +1,6 @@
 """Gates as workers use them: found by queue, and kept in step with the database by a thread of each worker."""
 
+import os
 import threading
 
 import structlog
@@ -13,6 +14,10 @@ from pipeline.storage.context import get_context
 log = structlog.get_logger(__name__)
 SYNC_INTERVAL_S = 1.0
 _gates: dict[str, Gate | None] = {}
+_syncing = threading.Lock()
+# No pool process is forked while the thread below is inside SQLite: the child would inherit a mutex of the library that
+# nobody unlocks, and hang in its first query.
+os.register_at_fork(before=_syncing.acquire, after_in_parent=_syncing.release, after_in_child=_syncing.release)
 
 
 def gate_of(queue: str) -> Gate | None:
@@ -27,6 +32,7 @@ def keep_in_step(stopped: threading.Event) -> None:
     """Once a second, until `stopped`: what the database says, the gates say."""
     while not stopped.wait(SYNC_INTERVAL_S):
         try:
-            gates.sync(get_context())
+            with _syncing:
+                gates.sync(get_context())
         except (RedisError, SQLAlchemyError) as error:
             log.warning("gates.sync_failed", error=type(error).__name__)

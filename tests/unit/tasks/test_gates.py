@@ -1,0 +1,31 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+FORK_DURING_SYNC = """
+import os, threading, time
+from tasks import gates
+
+inside = threading.Event()
+
+def sync(_):
+    inside.set()
+    time.sleep(0.2)
+    inside.clear()
+
+gates.gates.sync, gates.get_context, gates.SYNC_INTERVAL_S = sync, lambda: None, 0
+threading.Thread(target=gates.keep_in_step, args=(threading.Event(),), daemon=True).start()
+for _ in range(3):
+    inside.wait(60)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(inside.is_set()))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
+
+
+def test_no_process_is_forked_while_the_gates_are_brought_in_step(tmp_path: Path) -> None:
+    env = os.environ | {"PENSTOCK_DATA_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORK_DURING_SYNC], env=env, check=True, timeout=100)
