@@ -36,62 +36,79 @@ def jpeg_of(path: Path) -> bytes:
 
 
 class Pictures:
-    """The pictures that this process has made ahead, by the frames' files."""
+    """The pictures that this process has made ahead, by the frames' files. None is made twice by its own threads."""
 
     def __init__(self, keep_s: float = KEEP_S) -> None:
         self._keep_s = keep_s
-        self._made: dict[Path, bytes] = {}
-        self._lock = threading.Lock()
         self._context: Context | None = None
-        """Whose shards are to be looked for next; None if nothing is to be done."""
-        self._asked = threading.Condition(self._lock)
+        """Whose shards to look for next; None if nothing is asked for."""
+        self._made: dict[Path, bytes] = {}
+        self._missing: list[Path] = []
+        self._making: Path | None = None
+        self._taken: set[Path] = set()
+        """Since the thread last looked which shards are due."""
         self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
 
     def take(self, path: Path) -> bytes:
         """A stored frame as models get it, made ahead or now. Raises `UnitError` as `fingerprint.load_image`."""
-        with self._lock:
+        with self._changed:
+            self._taken.add(path)
+            if path in self._missing:
+                self._missing.remove(path)
+            self._changed.wait_for(lambda: self._making != path)
             made = self._made.pop(path, None)
         return made if made is not None else jpeg_of(path)
 
     def make_ahead(self, context: Context) -> None:
-        """Have the pictures of the shards that are due next made, by a thread of this process. Returns at once."""
-        with self._lock:
+        """Have a thread of this process make the pictures of the shards that are due next. Returns at once."""
+        with self._changed:
             self._context = context
-            self._asked.notify()
+            self._changed.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="pictures", daemon=True)
                 self._thread.start()
 
     def _run(self) -> None:
         while True:
-            with self._lock:
-                self._asked.wait_for(lambda: self._context is not None, self._keep_s)
+            with self._changed:
+                self._changed.wait_for(lambda: self._context is not None, self._keep_s)
                 context, self._context = self._context, None
+                self._taken.clear()
                 if context is None:
                     self._made.clear()
                     self._thread = None
                     return
             try:
-                self._make(context)
+                self._look(context)
+                while self._make_next():
+                    pass
             except (SQLAlchemyError, OSError, MemoryError) as error:
                 log.warning("pictures.not_made", error=type(error).__name__)
 
-    def _make(self, context: Context) -> None:
-        wanted = list(_next_files(context))
-        with self._lock:
-            self._made = {path: made for path, made in self._made.items() if path in wanted and path.is_file()}
-            room = MAX_BYTES - sum(map(len, self._made.values()))
-            missing = [path for path in wanted if path not in self._made]
-        for path in missing:
-            if room <= 0:
-                return
-            try:
-                made = jpeg_of(path)
-            except UnitError:
-                continue  # whoever needs it says so
-            room -= len(made)
-            with self._lock:
-                self._made[path] = made
+    def _look(self, context: Context) -> None:
+        due = list(_next_files(context))
+        with self._changed:
+            self._made = {path: made for path, made in self._made.items() if path in due and path.is_file()}
+            self._missing = [path for path in due if path not in self._made and path not in self._taken]
+
+    def _make_next(self) -> bool:
+        with self._changed:
+            if not self._missing or sum(map(len, self._made.values())) >= MAX_BYTES:
+                return False
+            path = self._making = self._missing.pop(0)
+        made = None
+        try:
+            made = jpeg_of(path)
+        except UnitError:
+            pass  # whoever needs it says so
+        finally:
+            with self._changed:
+                self._making = None
+                if made is not None:
+                    self._made[path] = made
+                self._changed.notify_all()
+        return True
 
 
 def _next_files(context: Context) -> Iterator[Path]:
