@@ -77,18 +77,16 @@ def _in_order(counted: dict[str, int]) -> dict[str, int]:
     return {state.value: counted[state] for state in WorkStatus if state in counted}
 
 
-def notes_on_settings(settings: Settings, *, any_frames: bool = True) -> list[str]:
-    """What these settings have done without a model; without frames, nothing was done by rules yet."""
+def _notes(session: Session, settings: Settings, *, any_frames: bool) -> list[str]:
+    """What is done without a model by these settings, then what the latest batches say; each note once."""
     rules = settings.screenshots
     wanted = ((rules.vision_provider, heuristics.NOTE), (rules.text_provider, heuristics.TEXT_NOTE))
+    # Without frames, nothing was done by rules yet.
     found = [note for provider, note in wanted if not provider and any_frames]
-    return found if rules.embeddings_provider else [*found, LEXICAL_NOTE]
-
-
-def _notes(session: Session, settings: Settings, *, any_frames: bool) -> list[str]:
+    found += [] if rules.embeddings_provider else [LEXICAL_NOTE]
     late = select(BATCHES.c.notes).where(BATCHES.c.notes != "[]").order_by(BATCHES.c.id.desc()).limit(LATE_BATCHES)
-    said = [note for notes in session.execute(late).scalars() for note in json.loads(notes)]
-    return list(dict.fromkeys([*notes_on_settings(settings, any_frames=any_frames), *said]))[:MAX_NOTES]
+    found += [note for notes in session.execute(late).scalars() for note in json.loads(notes)]
+    return list(dict.fromkeys(found))[:MAX_NOTES]
 
 
 def closed(context: Context) -> list[str]:

@@ -1,1 +1,1 @@
-"""Units of work: claimed, done, settled. One module for each kind of unit."""
+"""Units of work, a module each: they are claimed, and then settled, failed or released."""

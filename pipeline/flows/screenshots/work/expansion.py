@@ -36,7 +36,7 @@ from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.rules.schemas import EXPAND_SCHEMA, ExpandReply, Segment, VlmIndex
 from pipeline.flows.screenshots.states import BATCH, Ask, Origin, Step, WorkEvent, WorkStatus
 from pipeline.flows.screenshots.work import batch, retry
-from pipeline.flows.screenshots.work.message import Message, UsedCall, provider_and_model
+from pipeline.flows.screenshots.work.message import Message, UsedCall, problem_of, provider_and_model
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
 from pipeline.providers.replies import BadReply, clean
@@ -261,7 +261,7 @@ class ExpandMessage(Message):
         )
         earlier = unit.row.reply if unit.row.ask == Ask.REPAIR else None
         if earlier is not None:
-            prompt = prompts.repair_prompt(prompt, earlier, problem_of(earlier))
+            prompt = prompts.repair_prompt(prompt, earlier, problem_of(earlier, read_expansion))
         answer = self._tracer.call(
             "text", Operation.EXPAND.value, text.name, text.model,
             lambda: text.complete(prompt, system=prompts.EXPAND_SYSTEM, json_schema=EXPAND_SCHEMA),
@@ -310,12 +310,3 @@ def late_threads(context: Context, unit: BatchUnit, titles: Sequence[str]) -> di
     query = select(THREADS.c.title, THREADS.c.id).where(THREADS.c.title.in_(wanted), near).order_by(THREADS.c.last_at)
     with context.db.read() as session:
         return {wanted[row.title]: row.id for row in session.execute(query)}
-
-
-def problem_of(reply: str) -> str:
-    """What was wrong with a reply that is to be repaired."""
-    try:
-        read_expansion(reply)
-    except BadReply as bad:
-        return str(bad)
-    return "it was cut off"

@@ -153,7 +153,7 @@ def settle(
 ) -> Settled:  # fmt: skip
     """Commit a merge in one transaction: `merged` is what the target is to say, None if there is no target.
 
-    `call`: the one whose answer it is; None if the rules merged. `pending`: the target has changed or gone meanwhile,
+    `call`: the one whose answer it is; None if rules merged. `pending`: the target has changed or gone meanwhile,
     so the node waits for its merge again, without an attempt counted.
     """
 

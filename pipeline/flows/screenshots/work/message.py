@@ -1,7 +1,7 @@
 """What messages that may ask a provider have in common: the way through the gate, and the record of calls used."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +17,7 @@ from pipeline.flows.screenshots.graph.models import CALLS
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.states import Ask
 from pipeline.providers import gates
+from pipeline.providers.replies import BadReply
 from pipeline.providers.traced_call import Tracer
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
@@ -47,6 +48,15 @@ def provider_and_model(settings: Settings, queue: str, capability: Literal["visi
     named = {"vision": (own.vision_provider, own.vision_model), "text": (own.text_provider, own.text_model)}[capability]
     provider = gates.gated_queues(settings)[queue].provider
     return provider, named[1] if provider == named[0] else ""
+
+
+def problem_of(reply: str, read: Callable[[str], object]) -> str:
+    """What was wrong with a reply that is to be repaired. `read` raises `BadReply` for it, unless it was cut off."""
+    try:
+        read(reply)
+    except BadReply as bad:
+        return str(bad)
+    return "it was cut off"
 
 
 @dataclass(frozen=True)

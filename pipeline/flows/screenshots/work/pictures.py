@@ -12,7 +12,6 @@ from pathlib import Path
 
 import structlog
 from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.engine.claims import is_due
 from pipeline.engine.errors import UnitError
@@ -83,7 +82,7 @@ class Pictures:
                 self._look(context)
                 while self._make_next():
                     pass
-            except (SQLAlchemyError, OSError, MemoryError) as error:
+            except Exception as error:  # noqa: BLE001  # pictures that are not there are made when they are needed
                 log.warning("pictures.not_made", error=type(error).__name__)
 
     def _look(self, context: Context) -> None:

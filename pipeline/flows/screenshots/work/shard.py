@@ -26,7 +26,7 @@ from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.rules.schemas import INDEX_SCHEMA, VlmIndex
 from pipeline.flows.screenshots.states import SHARD, Ask, Origin, Step, WorkEvent, WorkStatus
 from pipeline.flows.screenshots.work import batch, retry
-from pipeline.flows.screenshots.work.message import Message, UsedCall, provider_and_model
+from pipeline.flows.screenshots.work.message import Message, UsedCall, problem_of, provider_and_model
 from pipeline.flows.screenshots.work.pictures import Pictures, jpeg_of
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
@@ -219,7 +219,9 @@ class ShardMessage(Message):
         prompt = prompts.vision_prompt(screens, unit.history)
         if unit.row.ask == Ask.REPAIR:
             reply = unit.row.reply or ""
-            prompt = prompts.repair_prompt(prompt, reply, problem_of(reply, sent))
+            prompt = prompts.repair_prompt(
+                prompt, reply, problem_of(reply, lambda text: vision_reply.read_index(text, sent))
+            )
         answer = self._tracer.call(
             "vision", Operation.ANALYSE.value, vision.name, vision.model,
             lambda: vision.look(
@@ -254,12 +256,3 @@ class ShardMessage(Message):
         settled = settle(self._context, unit, found.value, used, [*notes, *found.notes], self._tracer.trace)
         log.info("shard.done", batch=unit.batch_id, shard=unit.id, segments=len(found.value.segments), model=used.model)
         return settled
-
-
-def problem_of(reply: str, sent: dict[int, int]) -> str:
-    """What was wrong with a reply that is to be repaired."""
-    try:
-        vision_reply.read_index(reply, sent)
-    except BadReply as bad:
-        return str(bad)
-    return "it was cut off"

@@ -1,4 +1,4 @@
-"""A message merges nodes: by the text model, and by rules where there is none or its reply is no use."""
+"""A message merges nodes: by the text model, and by rules without one or if its reply is not usable."""
 
 import json
 import threading
