@@ -23,6 +23,8 @@ from pipeline.storage.context import Context, get_context
 from pipeline.storage.schema import HEAD, current, migrate
 
 START_S = 60.0
+TROUBLED_S = 5.0
+"""How long a stack may take to start where it is known what keeps it from that."""
 FULL_DISK_BYTES = 1_000_000
 _LOG_TAIL_BYTES = 2000
 
@@ -41,13 +43,17 @@ class Stack:
             return
         if self._server is not None and self._server.poll() is not None:
             self._server = None  # it was killed while it served: start another one
-        deadline = time.monotonic() + START_S
+        began = time.monotonic()
         while not self._is_ready():
             if not is_supervised(self._settings):
                 self._start_server()
-            if time.monotonic() > deadline:
-                why = self.trouble() or f"See {log_file(self._settings)}"
-                raise UserError(f"the stack did not start within {START_S:.0f} s. {why}", code="stack_down")
+            waited_s = time.monotonic() - began
+            trouble = self.trouble() if waited_s > TROUBLED_S else ""
+            if trouble or waited_s > START_S:
+                if self._server is not None:
+                    self._server.terminate()
+                why = trouble or f"See {log_file(self._settings)}"
+                raise UserError(f"the stack did not start within {waited_s:.0f} s. {why}", code="stack_down")
             time.sleep(0.02)
 
     def trouble(self) -> str:
