@@ -12,7 +12,6 @@ import gc
 import importlib
 import json
 import os
-import pkgutil
 import runpy
 import signal
 import socket
@@ -24,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
+ROOT = Path(__file__).resolve().parents[2]
 _SET_CHILD_SUBREAPER = 36
 _STEP_S = 0.02
 _MESSAGE_BYTES = 1 << 17
@@ -73,10 +73,9 @@ class Preloaded:
         self._lock = threading.Lock()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(PERSONAL)}
-        root = Path(__file__).resolve().parents[2]
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, str(theirs.fileno())],
-            env=inherited, cwd=root, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+            env=inherited, cwd=ROOT, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
         )  # fmt: skip
         theirs.close()
 
@@ -131,13 +130,13 @@ def _adopt_orphans(on: bool) -> None:
 
 def _import_all() -> None:
     """Import what programs import, but for what reads settings or looks at the terminal when it is imported."""
-    import pipeline
-
     for name in _MODULES:
         importlib.import_module(name)
-    for module in pkgutil.walk_packages(pipeline.__path__, "pipeline."):
-        if not module.name.startswith(_NOT_IMPORTED):
-            importlib.import_module(module.name)
+    for path in sorted((ROOT / "pipeline").rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if not name.startswith(_NOT_IMPORTED):
+            importlib.import_module(name)
+    assert not any(name.startswith(_NOT_IMPORTED) for name in sys.modules), "a module imports the terminal"
     settings = sys.modules["pipeline.settings"]
     assert settings.get_settings.cache_info().currsize == 0, "a module reads settings when it is imported"
     assert threading.active_count() == 1, "a module starts threads when it is imported"
