@@ -83,7 +83,7 @@ class FlowTasks:
         How many scopes had been left without anybody who moves them.
         """
         context = get_context()
-        stranded = {*self.flow.free_lost(context, absent), *self.flow.unmoved(context)}
+        stranded = {*self.flow.release_lost(context, absent), *self.flow.unmoved(context)}
         if stranded:
             log.info("sweep.launched", flow=self.flow.name, scopes=len(stranded), absent_workers=sorted(absent))
         self.launch(*sorted({*stranded, *self.flow.due(context)}))

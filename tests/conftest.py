@@ -96,7 +96,7 @@ def database_url(request: pytest.FixtureRequest, migrated: bool) -> Iterator[str
     server: Postgres = request.getfixturevalue("postgres")
     name = server.create_database(migrated=migrated)
     yield server.url(name)
-    server.drop_database(name)
+    server.give_back(name)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The declarative base and column types that every table shares."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -42,6 +43,15 @@ class Base(DeclarativeBase):
     """Base of all models."""
 
     metadata = MetaData(naming_convention=NAMING)
+
+
+# NUL, which PostgreSQL refuses, and lone surrogates, which cannot be encoded. Models do write them.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def storable(text: str) -> str:
+    """The text with a replacement character for each character that a database or a file refuses."""
+    return _UNSTORABLE.sub("\ufffd", text)
 
 
 def table_of(model: type[Any]) -> Table:

@@ -44,11 +44,6 @@ class AiCall(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-def plain(text: str) -> str:
-    """A text that every database accepts: without NUL and lone surrogates."""
-    return text.replace("\x00", "").encode("utf-8", "replace").decode()
-
-
 def preview(text: str) -> str:
     """The beginning of a text, for people who look at traces."""
     return text if len(text) <= PREVIEW_CHARS else text[: PREVIEW_CHARS - 1] + "…"

@@ -33,7 +33,7 @@ class Flow:
     """The scopes that have something to do now. Sees to what only time brings about first."""
     next_wait_s: Callable[[Context], float | None]
     """Seconds until something that waits is due; None if nothing waits."""
-    free_lost: Callable[[Context, set[str]], Iterable[str]]
+    release_lost: Callable[[Context, set[str]], Iterable[str]]
     """Give back what these absent workers hold, and what is beyond its lease; the scopes to launch because of it."""
     release: Callable[[Context, Iterable[str]], None]
     """Give back what these workers, which are ending, still hold; no attempt is counted."""

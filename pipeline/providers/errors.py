@@ -16,7 +16,7 @@ import openai
 from pydantic import SecretStr
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.engine.traces import plain
+from pipeline.engine.tables import storable
 
 MAX_MESSAGE = 500
 """Longer messages are cut to this many characters."""
@@ -162,7 +162,7 @@ def clean(text: str, secret: SecretStr) -> str:
     if key:
         text = text.replace(key, "***")
     text = _DATA_LIKE.sub("[data]", _KEY_LIKE.sub("***", text))
-    text = plain(" ".join(text.split()))
+    text = storable(" ".join(text.split()))
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
 
 

@@ -24,7 +24,7 @@ import openai
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import request_hooks
-from pipeline.engine.traces import plain
+from pipeline.engine.tables import storable
 from pipeline.providers.errors import Target, from_exception, from_reply, unit_error
 from pipeline.providers.protocols import Answer, Usage, Vectors
 from pipeline.settings import ProviderProfile
@@ -216,7 +216,7 @@ class OpenAICompatible:
 
     def _model_of(self, reply: _Reply) -> str:
         model = reply.data.get("model")
-        return (plain(model) if isinstance(model, str) else "") or self.model
+        return (storable(model) if isinstance(model, str) else "") or self.model
 
     def _check_configured(self) -> None:
         if not self.model:

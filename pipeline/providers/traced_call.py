@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GateClosed, GuardedCall
-from pipeline.engine.traces import MAX_ERROR_CHARS, plain, preview
+from pipeline.engine.tables import storable
+from pipeline.engine.traces import MAX_ERROR_CHARS, preview
 from pipeline.providers.protocols import Answer, Usage, Vectors
 
 Result = TypeVar("Result", Answer, Vectors)
@@ -41,7 +42,7 @@ class Tracer:
             self.trace = trace | {"status": str(error.kind), "error": said} | _took(begun)
             raise
         usage: Usage = result.usage
-        said = f"{len(result.vectors)} vectors" if isinstance(result, Vectors) else preview(plain(result.text))
+        said = f"{len(result.vectors)} vectors" if isinstance(result, Vectors) else preview(storable(result.text))
         tokens: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
         tokens["cost"] = self.guarded.cost_of(result.model, usage.input_tokens, usage.output_tokens)
         self.trace = trace | tokens | {"model": (result.model or model)[:120], "preview": said} | _took(begun)

@@ -111,4 +111,4 @@ class Driver:
 
     def lose_worker(self, worker: str) -> None:
         """What the sweeper does about a worker that is gone."""
-        recovery.free_lost(self.context, {worker})
+        recovery.release_lost(self.context, {worker})

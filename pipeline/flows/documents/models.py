@@ -1,7 +1,6 @@
 """Tables of the documents flow. Source 001, section 3: its Task is our Document, its TaskDetail our Page."""
 
 import json
-import re
 import zlib
 from datetime import datetime
 from typing import Any
@@ -11,17 +10,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from pipeline.engine.claims import ClaimColumns
-from pipeline.engine.tables import Base, UtcDateTime, table_of
+from pipeline.engine.tables import Base, UtcDateTime, storable, table_of
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 
 _Id = BigInteger().with_variant(Integer, "sqlite")
-# NUL, which PostgreSQL refuses, and lone surrogates, which cannot be encoded. Models do write them.
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-
-
-def storable(text: str) -> str:
-    """The text with a replacement character for each character that a database or a file refuses."""
-    return _UNSTORABLE.sub("\ufffd", text)
 
 
 class CompressedJson(TypeDecorator[dict[str, Any]]):

@@ -27,7 +27,7 @@ def due(context: Context) -> list[str]:
         return list(session.execute(select(RUNS.c.id).where(RUNS.c.active == 1)).scalars())
 
 
-def free_lost(context: Context, absent: set[str]) -> list[str]:
+def release_lost(context: Context, absent: set[str]) -> list[str]:
     """Give back what is held by absent workers or beyond its lease; the runs concerned."""
     now = datetime.now(UTC)
     with context.db.read() as session:
@@ -46,14 +46,14 @@ def _free_run(context: Context, run_id: str, absent: set[str]) -> None:
             return 0
         now = datetime.now(UTC)
         rules = batch.policy(context)
-        freed = batch.free_lost(session, run, lost(BATCHES, now, absent), rules, now)
-        return freed + sync.free_lost(session, run, lost(RUNS, now, absent), rules, now)
+        freed = batch.release_lost(session, run, lost(BATCHES, now, absent), rules, now)
+        return freed + sync.release_lost(session, run, lost(RUNS, now, absent), rules, now)
 
     freed = context.db.run(work)
     log.warning("music.given_back", run=run_id, claims=freed)
 
 
-def release_worker(context: Context, worker_ids: Iterable[str]) -> None:
+def release_workers(context: Context, worker_ids: Iterable[str]) -> None:
     """Give back everything that workers which are ending still hold; no attempt is counted."""
     ids = list(worker_ids)
 

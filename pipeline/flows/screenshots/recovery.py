@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 CLAIMED: tuple[tuple[WorkMachine, Table], ...] = ((BATCH, BATCHES), (SHARD, SHARDS), (NODE, NODES))
 
 
-def free_lost(context: Context, absent: set[str]) -> int:
+def release_lost(context: Context, absent: set[str]) -> int:
     """Give back what absent workers hold or what is beyond its lease, or give it up if its attempts are spent."""
     now = datetime.now(UTC)
     # Asked before a transaction that writes: usually there is nothing to free.
@@ -34,7 +34,7 @@ def free_lost(context: Context, absent: set[str]) -> int:
         now = datetime.now(UTC)
         which = {table: lost(table, now, absent) for _, table in CLAIMED}
         _forget_messages(session, which)
-        return sum(retry.free_lost(session, machine, table, which[table], rules, now) for machine, table in CLAIMED)
+        return sum(retry.release_lost(session, machine, table, which[table], rules, now) for machine, table in CLAIMED)
 
     freed = context.db.run(work)
     if freed:
@@ -45,7 +45,7 @@ def free_lost(context: Context, absent: set[str]) -> int:
     return freed
 
 
-def release_worker(context: Context, worker_ids: Iterable[str]) -> None:
+def release_workers(context: Context, worker_ids: Iterable[str]) -> None:
     """Give back everything that workers which are ending still hold; no attempt is counted."""
     ids = list(worker_ids)
 

@@ -68,7 +68,7 @@ def _die_and_finish_without_celery(shots: Shots, in_vain: int, folder: Path, set
     ids = shots.add()
     with python("tests.faults.screenshots.doomed", folder, shots.context, settings_env) as doomed:
         assert doomed.wait(START_S) == -signal.SIGKILL, shots.stand()
-    recovery.free_lost(shots.context, {NAME})
+    recovery.release_lost(shots.context, {NAME})
     shots.lose_messages()
     work_off(shots.context)
     shots.assert_finished()

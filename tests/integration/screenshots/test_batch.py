@@ -101,14 +101,14 @@ def test_a_result_whose_claim_was_taken_away_changes_nothing(context: Context, h
     batch, shots = hand.batch()
     analysis.claim(context, batch)
     stolen = claimed(context, batch)
-    assert recovery.free_lost(context, {ME.worker_id}) == 1
+    assert recovery.release_lost(context, {ME.worker_id}) == 1
     assert not hand.look(stolen, {shots[0]: Evidence("late")})
     assert shard.fail(context, stolen, UnitError("late")).status is None
     assert statuses(context, SHARDS) == ["pending"] * 3
     hand.look_at_all(batch)
     unit = expansion.claim(context, batch, ME)
     assert unit is not None
-    assert recovery.free_lost(context, {ME.worker_id}) == 1
+    assert recovery.release_lost(context, {ME.worker_id}) == 1
     late = as_expansion(batch, shots, [draft("late", shots)])
     assert expansion.settle(context, unit, late, Origin.MODEL) is None
     assert expansion.fail(context, unit, UnitError("late")).status is None
@@ -121,7 +121,7 @@ def test_two_that_finish_a_batch_finish_it_once(context: Context, hand: Hand) ->
     first = expansion.claim(context, batch, ME)
     assert first is not None
     assert expansion.claim(context, batch, OTHER) is None
-    recovery.free_lost(context, {ME.worker_id})
+    recovery.release_lost(context, {ME.worker_id})
     second = expansion.claim(context, batch, OTHER)
     assert second is not None
     drawn = as_expansion(batch, shots, [draft("a", shots)])
@@ -155,7 +155,7 @@ def test_a_crash_on_the_last_attempt_makes_a_dead_letter_not_a_stranded_row(cont
     analysis.claim(context, batch)
     for attempt in range(attempts):
         assert claimed(context, batch).row.number == 0, attempt
-        recovery.free_lost(context, {ME.worker_id})
+        recovery.release_lost(context, {ME.worker_id})
     while part := shard.claim(context, batch, ME):
         hand.look(part)
     assert analysis.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
@@ -174,7 +174,7 @@ def test_a_crash_on_the_last_attempt_of_making_nodes_makes_a_dead_letter(context
     attempts = retry.policy(context.settings.screenshots).max_attempts
     for attempt in range(attempts):
         assert expansion.claim(context, batch, ME) is not None, attempt
-        recovery.free_lost(context, {ME.worker_id})
+        recovery.release_lost(context, {ME.worker_id})
     assert expansion.claim(context, batch, ME) is None
     letter = queries.dead_letters(context)[0]
     assert (letter.kind, letter.id, letter.attempts) == ("batch", batch, attempts)
@@ -189,10 +189,10 @@ def test_an_expired_lease_is_given_back(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     analysis.claim(context, batch)
     claimed(context, batch)
-    assert recovery.free_lost(context, set()) == 0
+    assert recovery.release_lost(context, set()) == 0
     with context.db.transaction() as session:
         session.execute(update(SHARDS).values(lease_until=datetime.now(UTC) - timedelta(seconds=1)))
-    assert recovery.free_lost(context, set()) == 1
+    assert recovery.release_lost(context, set()) == 1
     assert statuses(context, SHARDS) == ["pending"] * 3
     assert claimed(context, batch).row.number == 0
 

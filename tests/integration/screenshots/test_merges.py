@@ -124,7 +124,7 @@ def test_a_merge_whose_claim_was_taken_away_changes_nothing(context: Context, ha
     first, _ = two_batches(hand)
     unit = merge.claim(context, ME)
     assert unit is not None
-    assert recovery.free_lost(context, {ME.worker_id}) == 1
+    assert recovery.release_lost(context, {ME.worker_id}) == 1
     assert merge.settle(context, unit, Content("late")).status is None
     assert queries.show(context, first).node.title == "first"
 

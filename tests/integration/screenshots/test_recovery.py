@@ -51,7 +51,7 @@ def test_shard_of_a_lost_worker_is_sent_again_at_once_and_its_siblings_are_not(c
     assert lost is not None
     assert sibling is not None
     assert FLOW.holders(context) == {ME.worker_id, OTHER.worker_id}
-    assert recovery.free_lost(context, {ME.worker_id}) == 1
+    assert recovery.release_lost(context, {ME.worker_id}) == 1
     assert FLOW.holders(context) == {OTHER.worker_id}
     assert plan.plan(context) == [], "a sibling's worker lives and goes on"
     hand.look(sibling)
@@ -70,7 +70,7 @@ def test_batch_of_a_worker_that_is_lost_while_it_makes_nodes_is_sent_again_from_
     batch, _ = hand.batch()
     hand.look_at_all(batch)
     assert expansion.claim(context, batch, ME) is not None
-    assert recovery.free_lost(context, {ME.worker_id}) == 1
+    assert recovery.release_lost(context, {ME.worker_id}) == 1
     assert [(launch.id, launch.step) for launch in plan.plan(context)] == [(batch, Step.EXPAND)]
     unit = expansion.claim(context, batch, OTHER)
     assert unit is not None
@@ -81,7 +81,7 @@ def test_merge_of_a_lost_worker_is_claimed_again(context: Context, hand: Hand) -
     node = waiting_merge(hand)
     assert merge.claim(context, ME) is not None
     assert merge.claim(context, OTHER) is None
-    assert recovery.free_lost(context, {ME.worker_id}) == 1
+    assert recovery.release_lost(context, {ME.worker_id}) == 1
     unit = merge.claim(context, OTHER)
     assert unit is not None
     assert (unit.id, unit.attempts) == (node, 2)
@@ -101,7 +101,7 @@ def test_merge_whose_last_attempt_is_lost_is_a_dead_letter_that_can_be_replayed(
     attempts = retry.policy(context.settings.screenshots).max_attempts
     for attempt in range(attempts):
         assert merge.claim(context, ME) is not None, attempt
-        recovery.free_lost(context, {ME.worker_id})
+        recovery.release_lost(context, {ME.worker_id})
     assert merge.claim(context, ME) is None
     (letter,) = queries.dead_letters(context)
     assert (letter.kind, letter.id, letter.attempts) == ("merge", node, attempts)
@@ -118,7 +118,7 @@ def test_shard_whose_last_attempt_is_lost_ends_its_batch_though_nobody_is_left_t
     analysis.claim(context, batch)
     for _ in range(retry.policy(context.settings.screenshots).max_attempts):
         assert shard.claim(context, batch, ME) is not None
-        recovery.free_lost(context, {ME.worker_id})
+        recovery.release_lost(context, {ME.worker_id})
     while part := shard.claim(context, batch, ME):
         hand.look(part)
     with context.db.transaction() as session:
@@ -142,7 +142,7 @@ def test_worker_that_ends_gives_back_all_it_holds_without_an_attempt(context: Co
     assert shard.claim(context, analysing, ME) is not None
     mine = shard.claim(context, analysing, OTHER)
     assert mine is not None
-    recovery.release_worker(context, [ME.worker_id])
+    recovery.release_workers(context, [ME.worker_id])
     assert FLOW.holders(context) == {OTHER.worker_id}
     assert (node_row(context, node).status, node_row(context, node).attempts) == ("pending", 0)
     with context.db.read() as session:
@@ -157,7 +157,7 @@ def test_nothing_is_freed_while_everybody_lives(context: Context, hand: Hand) ->
     batch, _ = hand.batch()
     analysis.claim(context, batch)
     assert shard.claim(context, batch, ME) is not None
-    assert recovery.free_lost(context, {"somebody else"}) == 0
+    assert recovery.release_lost(context, {"somebody else"}) == 0
     assert first_row(context, SHARDS).status == "running"
 
 
@@ -192,7 +192,7 @@ def test_what_is_asked_every_few_seconds_reads_no_whole_table(context: Context) 
 
     event.listen(context.db.engine, "before_cursor_execute", note)
     FLOW.holders(context)
-    recovery.free_lost(context, {"gone:1:a"})
+    recovery.release_lost(context, {"gone:1:a"})
     plan.next_retry_s(context)
     buffer.batch_ready(context)
     buffer.batch_orphans(context)

@@ -20,10 +20,10 @@ from pipeline.engine.lanes import Batch
 from pipeline.engine.relaunch import RELAUNCH_AFTER_S
 from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
 from pipeline.engine.settled import Settled
-from pipeline.engine.tables import upsert
+from pipeline.engine.tables import storable, upsert
 from pipeline.engine.traces import AiCall, preview
 from pipeline.engine.views import view_of
-from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES, storable
+from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.states import (
     DOCUMENT,
     PAGE,

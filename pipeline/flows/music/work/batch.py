@@ -76,7 +76,7 @@ def claim(context: Context, batch_id: int, steps: tuple[Step, ...], owner: Owner
         if run is None:
             return None
         earlier = and_(BATCHES.c.request_id == owner.request_id, BATCHES.c.worker_id == owner.worker_id)
-        free_lost(session, run, earlier, policy(context), now, requeue=True)
+        release_lost(session, run, earlier, policy(context), now, requeue=True)
         if run.status not in LIVE:
             return None
         held = new_claim(owner, now, lease_s(context))
@@ -186,7 +186,7 @@ def _consequence(
             return BatchEvent.GIVE_BACK, {"next_run_at": None, "error": None}, None
 
 
-def free_lost(
+def release_lost(
     session: Session, run: Any, which: ColumnElement[bool], rules: Policy, now: datetime, *, requeue: bool = False
 ) -> int:
     """Give back claimed batches of a locked run that match `which`, or fail them when their attempts are used up.

@@ -92,7 +92,7 @@ def _fail(context: Context, run_id: str, held: Claim, error: UserError) -> float
     return context.db.run(work)
 
 
-def free_lost(session: Session, run: Any, which: ColumnElement[bool], rules: Policy, now: datetime) -> int:
+def release_lost(session: Session, run: Any, which: ColumnElement[bool], rules: Policy, now: datetime) -> int:
     """Give back the sync of a locked run that matches `which`, or fail the run; how many syncs it were."""
     if session.execute(select(RUNS.c.id).where(RUNS.c.id == run.id, which)).first() is None:
         return 0

@@ -120,7 +120,7 @@ def _free_earlier(context: Context, owner: Owner) -> None:
             return
     rules = retry.policy(context.settings.screenshots)
     # In a transaction of its own: everybody else locks a thread before its nodes.
-    context.db.run(lambda session: retry.free_lost(session, NODE, NODES, earlier, rules, datetime.now(UTC)))
+    context.db.run(lambda session: retry.release_lost(session, NODE, NODES, earlier, rules, datetime.now(UTC)))
 
 
 def waiting(context: Context) -> int:

@@ -88,7 +88,7 @@ def fail(
     return Settled(again=error.kind in RELEASED, retry_in_s=wait_s, status=machine.target(WorkStatus.RUNNING, event))
 
 
-def free_lost(
+def release_lost(
     session: Session, machine: WorkMachine, table: Table, which: ColumnElement[bool], rules: Policy, now: datetime
 ) -> int:
     """Free rows whose claims are lost; how many. A crash on the last attempt gives up the row, lest it be stranded."""

@@ -65,7 +65,7 @@ def claim(context: Context, batch_id: int, owner: Owner) -> ShardUnit | None:
             return None
         mine = SHARDS.c.batch_id == batch_id
         rules = retry.policy(context.settings.screenshots)
-        retry.free_lost(session, SHARD, SHARDS, and_(mine, retry.held_earlier(SHARDS, owner)), rules, now)
+        retry.release_lost(session, SHARD, SHARDS, and_(mine, retry.held_earlier(SHARDS, owner)), rules, now)
         held = new_claim(owner, now, batch.lease_s(context))
         rows = claims.take(
             session, SHARDS, SHARD, WorkEvent.CLAIM, mine, claim=held, order_by=SHARDS.c.number, limit=1, now=now,

@@ -75,7 +75,7 @@ def test_reply_that_was_paid_for_is_used_by_the_worker_that_comes_after_a_lost_o
     with lost_at(expansion, "settle"):
         driver.expand(batch)
     assert nodes_of(context) == []
-    assert recovery.free_lost(context, {"w"}) == 1
+    assert recovery.release_lost(context, {"w"}) == 1
     assert driver.expand(batch).done
     assert len(provider.records) == 1, "no second call"
     assert [node.made_by for node in nodes_of(context)] == ["model", "model"]
@@ -88,7 +88,7 @@ def test_stored_reply_is_used_although_the_text_model_is_away_meanwhile(
     batch = analysed()
     with lost_at(expansion, "settle"):
         driver.expand(batch)
-    recovery.free_lost(context, {"w"})
+    recovery.release_lost(context, {"w"})
     assert driver.expand(batch, CONTROL).done
     assert {node.made_by for node in nodes_of(context)} == {"model"}
 

@@ -134,7 +134,7 @@ def test_merge_of_a_worker_that_was_lost_is_done_once_by_another(
     with lost_at(merge, "settle"):
         driver.join()
     assert driver.join().done == 0, "it is held"
-    assert recovery.free_lost(context, {"w"}) == 1
+    assert recovery.release_lost(context, {"w"}) == 1
     assert driver.join().done == 1
     assert queries.show(context, pair[0]).node.title == "apples & pears"
     assert [call.attempt for call in merged_calls(context)] == [2]
