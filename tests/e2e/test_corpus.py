@@ -15,7 +15,7 @@ PAGES = {"DA-619p": 619, "REPAIR-2022-INV-001_multipage": 3, "multi-column-2p": 
 LEAST_SHARE_OF_KEYWORDS = 0.7
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def converted(shared_stack: Cli, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
     """What `convert` reported of each PDF, by its name without `.pdf`."""
     folder = corpus_file(KEYWORDS).parent

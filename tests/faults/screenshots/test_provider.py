@@ -114,7 +114,7 @@ def test_reply_of_no_use_after_its_repair_is_a_dead_letter(stack: Stack, shots: 
     shots.submit(5)
     wait_until(lambda: shots.states(BATCHES) == {"failed_permanent": 1}, START_S, "a dead letter", last=shots.stand)
     assert shots.calls(Operation.ANALYSE) == 2
-    assert "no use" in queries.dead_letters(shots.context)[0].reason
+    assert "not usable, even after a repair" in queries.dead_letters(shots.context)[0].reason
 
 
 def test_screenshots_that_were_not_sent_are_left_out(stack: Stack, shots: Shots, model: ScreenshotModel) -> None:
