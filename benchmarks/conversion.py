@@ -3,7 +3,7 @@
 Converts the pages that assertions are about with Penstock, markitdown and PDFium, and prints how many assertions each
 of them passes, by kind; then how fast Penstock is on pages with a text layer, on one core. The last line is one JSON
 object. Reads the corpus, beside this repository or where PENSTOCK_CORPUS says. An empty output is shown too: what it
-passes is no merit.
+passes is not a merit.
 """
 
 import argparse

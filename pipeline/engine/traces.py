@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Index, Integer, String, Text, insert
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from pipeline.engine.tables import Base, UtcDateTime
+from pipeline.engine.tables import Base, UtcDateTime, storable
 
 PREVIEW_CHARS = 500
 MAX_ERROR_CHARS = 2000
@@ -42,6 +42,11 @@ class AiCall(Base):
     """By the provider's price list, in its currency."""
     preview: Mapped[str] = mapped_column(Text, default="")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+def message_of(error: Exception) -> str:
+    """An error's text as rows hold it: what every database accepts, cut."""
+    return storable(str(error) or type(error).__name__)[:MAX_ERROR_CHARS]
 
 
 def preview(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GateClosed, GuardedCall
 from pipeline.engine.tables import storable
-from pipeline.engine.traces import MAX_ERROR_CHARS, preview
+from pipeline.engine.traces import message_of, preview
 from pipeline.providers.protocols import Answer, Usage, Vectors
 
 Result = TypeVar("Result", Answer, Vectors)
@@ -38,7 +38,7 @@ class Tracer:
         except GateClosed:
             raise
         except UnitError as error:
-            said = (str(error) or type(error).__name__)[:MAX_ERROR_CHARS]
+            said = message_of(error)
             self.trace = trace | {"status": str(error.kind), "error": said} | _took(begun)
             raise
         usage: Usage = result.usage

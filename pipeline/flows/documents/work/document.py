@@ -10,10 +10,10 @@ from sqlalchemy.orm import Session
 from pipeline.engine import claims
 from pipeline.engine.claims import FREE, Claim, Owner, held_by, new_claim
 from pipeline.engine.errors import PenstockError
+from pipeline.engine.traces import message_of
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus, progress
-from pipeline.flows.documents.work.page import message_of
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)

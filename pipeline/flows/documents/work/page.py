@@ -21,7 +21,7 @@ from pipeline.engine.relaunch import RELAUNCH_AFTER_S
 from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import storable, upsert
-from pipeline.engine.traces import AiCall, preview
+from pipeline.engine.traces import AiCall, message_of, preview
 from pipeline.engine.views import view_of
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.states import (
@@ -37,7 +37,6 @@ from pipeline.providers.protocols import Answer
 from pipeline.providers.registry import MAX_MODEL_CHARS
 from pipeline.settings import Settings
 
-MAX_ERROR_CHARS = 2000
 WORKER_LOST = "the worker was lost while it converted this page"
 
 
@@ -196,11 +195,6 @@ def _decide(attempt: Attempt, policy: Policy, now: datetime) -> tuple[PageEvent,
             return PageEvent.FAIL, {"error": error + tries}
         case Drop():
             return PageEvent.GIVE_BACK, {"next_run_at": None, "error": None}
-
-
-def message_of(error: Exception) -> str:
-    """An error's text, made storable and cut."""
-    return storable(str(error) or type(error).__name__)[:MAX_ERROR_CHARS]
 
 
 def _store_layouts(session: Session, attempts: Sequence[Attempt]) -> None:

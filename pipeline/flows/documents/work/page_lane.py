@@ -17,6 +17,7 @@ from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.lanes import Batch, run_lane
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.settled import Settled
+from pipeline.engine.traces import message_of
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import AT_REST
@@ -136,6 +137,6 @@ def _log_attempt(attempt: Attempt) -> None:
         "worker": unit.claim.owner.worker_id,
     }
     if attempt.error:
-        log.warning("page.failed", **fields, kind=str(attempt.error.kind), error=page.message_of(attempt.error))
+        log.warning("page.failed", **fields, kind=str(attempt.error.kind), error=message_of(attempt.error))
     else:
         log.info("page.converted", **fields, cached=attempt.cached)

@@ -169,7 +169,7 @@ def _consequence(
     error: UnitError, attempt: int, now: datetime, rules: Policy
 ) -> tuple[BatchEvent, dict[str, Any], float | None]:
     """The event, the columns, and how many seconds the batch waits."""
-    text = message_of(error)
+    text = traces.message_of(error)
     retried = BATCHES.c.retry_count + 1
     match decide(error, attempt, now, rules):
         case RetryAt(at=at):
@@ -223,8 +223,3 @@ def release(session: Session, worker_ids: Collection[str], now: datetime) -> Non
         )  # fmt: skip
         if run is not None and not run.active:
             result.cancel(session, found, now)
-
-
-def message_of(error: Exception) -> str:
-    """An error as it is stored: one text, cut."""
-    return (str(error) or type(error).__name__)[: traces.MAX_ERROR_CHARS]

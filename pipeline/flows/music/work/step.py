@@ -16,6 +16,7 @@ from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.settled import Settled
+from pipeline.engine.traces import message_of
 from pipeline.flows.music.models import SONGS
 from pipeline.flows.music.routes import metadata_provider
 from pipeline.flows.music.rules.findings import to_embed, vector_text
@@ -82,7 +83,7 @@ class StepWork:
             settled = self._fail(unit, UnitError(str(error), kind=ErrorKind.PERMANENT))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             log.exception("music.unexpected_error", batch=unit.id)
-            what = f"unexpected {type(error).__name__}: {batch.message_of(error)}"
+            what = f"unexpected {type(error).__name__}: {message_of(error)}"
             settled = self._fail(unit, UnitError(what, kind=ErrorKind.PERMANENT))
         held = settled.status is not None
         log.info("music.step", batch=unit.id, step=unit.step.value, held=held, go_on=settled.again)

@@ -13,12 +13,13 @@ from pipeline.engine import claims
 from pipeline.engine.claims import FREE, Claim, Owner, held_by, new_claim
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
 from pipeline.engine.retry import Policy, RetryAt, decide
+from pipeline.engine.traces import message_of
 from pipeline.flows.music import runs
 from pipeline.flows.music.library.songs import LibraryError, SyncReport
 from pipeline.flows.music.library.sync import sync_libraries
 from pipeline.flows.music.models import RUNS
 from pipeline.flows.music.states import PIPELINE, PipelineEvent, PipelineState
-from pipeline.flows.music.work.batch import UNLAUNCHED, message_of, policy
+from pipeline.flows.music.work.batch import UNLAUNCHED, policy
 from pipeline.storage.context import Context
 
 

@@ -128,10 +128,7 @@ class SegmentEvent(_Shape):
 class MergeHint(_Shape):
     """Whether a segment continues a thread of the history."""
 
-    decision: Annotated[
-        Literal["NEW", "MERGE"],
-        BeforeValidator(lambda value: value.strip().upper() if isinstance(value, str) else value),
-    ] = "NEW"
+    decision: Annotated[Literal["NEW", "MERGE"], _UPPER] = "NEW"
     thread_id: Text = ""
 
 

@@ -18,7 +18,7 @@ from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
 from pipeline.engine.settled import Settled
 from pipeline.engine.states import Machine
-from pipeline.engine.traces import MAX_ERROR_CHARS
+from pipeline.engine.traces import message_of
 from pipeline.flows.screenshots.states import WorkEvent, WorkStatus
 from pipeline.settings import ScreenshotSettings
 
@@ -67,7 +67,7 @@ def fail(
 
     What the gate refused goes back at once, and its message should queue `again`: it is the gate that makes it wait.
     """
-    text = (str(error) or type(error).__name__)[:MAX_ERROR_CHARS]
+    text = message_of(error)
     values: dict[str, Any] = {"error": text, "updated_at": now, "next_run_at": None, **FREE, **extra}
     event, wait_s = WorkEvent.GIVE_BACK, None
     match decide(error, row.attempts, now, rules):
