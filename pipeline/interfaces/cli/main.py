@@ -7,7 +7,7 @@ import typer
 
 from pipeline.engine.errors import PenstockError
 from pipeline.engine.logs import configure
-from pipeline.interfaces.cli import convert, documents, live_settings, music, queues, screenshots, stack
+from pipeline.interfaces.cli import calls, convert, documents, live_settings, music, queues, screenshots, stack
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
@@ -28,6 +28,7 @@ app.command("migrate")(stack.migrate)
 app.add_typer(documents.app, name="documents")
 app.add_typer(queues.queues, name="queues")
 app.add_typer(queues.breakers, name="breakers")
+app.add_typer(calls.app, name="calls")
 app.add_typer(live_settings.app, name="settings")
 app.add_typer(music.app, name="music")
 app.add_typer(screenshots.app, name="screenshots")

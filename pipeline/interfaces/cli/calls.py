@@ -1,0 +1,193 @@
+"""`penstock calls …`: the record of every call to an AI service."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.engine.errors import ErrorKind, UserError
+from pipeline.interfaces.cli.command import Json, Limit, ready_context
+from pipeline.interfaces.cli.output import one_line, out, print_json, print_list, print_pairs
+from pipeline.interfaces.cli.times import Since, Until, local, moment
+
+if TYPE_CHECKING:
+    from pipeline.providers.calls import CallFilter, CallStats, CallView
+    from pipeline.storage.context import Context
+
+app = typer.Typer(
+    help="Show calls to AI services: what was asked, how long it took, what it cost, how it ended.\n\n"
+    "Start with: [bold]penstock calls stats --since 1d[/bold]; then "
+    "[bold]penstock calls list --status failed[/bold] and [bold]penstock calls show ID[/bold].",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+STATUSES = ("ok", "failed", *(kind.value for kind in ErrorKind))
+Flow = Annotated[str, typer.Option(help="Only this flow's: documents, music, screenshots.")]
+Scope = Annotated[str, typer.Option(metavar="ID", help="Only those about this document, run or batch.")]
+Provider = Annotated[str, typer.Option(metavar="NAME", help="Only this provider's.")]
+Model = Annotated[str, typer.Option(metavar="NAME", help="Only this model's.")]
+Kind = Annotated[str, typer.Option("--capability", metavar="KIND", help="Only vision, text or embeddings.")]
+Status = Annotated[str, typer.Option(help=f"Only those that ended so: {', '.join(STATUSES)}.")]
+
+
+def _zone() -> tzinfo:
+    """This machine's: whoever types `today` means their own."""
+    return datetime.now(UTC).astimezone().tzinfo or UTC
+
+
+def _filter(
+    flow: str, scope: str, provider: str, model: str, capability: str, status: str, since: str, until: str
+) -> "CallFilter":
+    from pipeline.flows import FLOWS
+    from pipeline.providers.calls import CallFilter, Capability
+
+    _one_of("--flow", flow, FLOWS)
+    _one_of("--capability", capability, Capability)
+    _one_of("--status", status, STATUSES)
+    zone = _zone()
+    begin, end = moment(since, zone), moment(until, zone, "--until")
+    if begin and end and begin >= end:
+        raise UserError("the range ends before it begins", code="usage")
+    return CallFilter(flow, scope, provider, model, capability, status, begin, end)
+
+
+def _one_of(option: str, said: str, known: Iterable[str]) -> None:
+    if said and said not in (known := list(known)):
+        raise typer.BadParameter(f"{said!r} is none of {', '.join(known)}", param_hint=option)
+
+
+@app.command("list")
+def list_(
+    flow: Flow = "",
+    scope: Scope = "",
+    provider: Provider = "",
+    model: Model = "",
+    capability: Kind = "",
+    status: Status = "",
+    since: Since = "",
+    until: Until = "",
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List calls, newest first.
+
+    [bold]penstock calls list --provider openai --status failed --since 2h[/bold]
+    """
+    from pipeline.providers import calls
+
+    which = _filter(flow, scope, provider, model, capability, status, since, until)
+    context = ready_context()
+    found = calls.calls(context, which, limit=limit)
+
+    def row(call: "CallView") -> list[str]:
+        about = f"{call.scope_id} {call.unit}".strip()
+        ended = f"[red]{one_line(call.status)}[/red]" if call.failed else "ok"
+        return [
+            str(call.id), local(call.created_at, _zone()), one_line(call.flow), one_line(about),
+            one_line(call.operation), one_line(call.provider), one_line(call.model), ended, f"{call.latency_ms:,}",
+            _tokens(call), _cost(call.cost), one_line(call.error, 200),
+        ]  # fmt: skip
+
+    columns = (
+        "ID>", "WHEN", "FLOW?", "ABOUT?", "OPERATION?", "PROVIDER", "MODEL~?", "STATUS", "MS>", "TOKENS IN+OUT>?",
+        "COST>?", "ERROR~?",
+    )  # fmt: skip
+    print_list(found, columns, row, as_json=as_json, none="" if found or as_json else _none(context))
+
+
+@app.command()
+def show(
+    call_id: Annotated[int, typer.Argument(metavar="ID", help="See `penstock calls list`.")], as_json: Json = False
+) -> None:
+    """Show one call: what it was about, its figures, its error, and the beginning of the answer."""
+    from pipeline.providers import calls
+
+    call = calls.call(ready_context(), call_id)
+    if as_json:
+        print_json(call)
+        return
+    tokens = f"{call.input_tokens:,} in, {call.output_tokens:,} out"
+    pairs = [
+        ("call", str(call.id)),
+        ("when", local(call.created_at, _zone())),
+        ("for", one_line(f"{call.flow}: {call.operation} ({call.capability})")),
+        ("about", one_line(f"{call.scope_id} {call.unit}".strip()) or "nothing by itself"),
+        ("provider", one_line(f"{call.provider}, model {call.model}")),
+        ("status", f"[red]{one_line(call.status)}[/red]" if call.failed else "ok"),
+        ("took", f"{call.latency_ms:,} ms"),
+        ("tokens", tokens),
+        ("cost", _cost(call.cost) or "0, or its model has no price (PENSTOCK_PROVIDERS__<NAME>__PRICES)"),
+    ]
+    pairs += [("error", one_line(call.error))] if call.error else []
+    print_pairs([(name, value.replace("<NAME>", one_line(call.provider).upper())) for name, value in pairs])
+    if call.preview:
+        out.print(f"\n{one_line(call.preview)}", soft_wrap=True)
+
+
+@app.command()
+def stats(
+    by: Annotated[
+        str, typer.Option(help="provider, model, flow, capability, operation, status or day (in UTC).")
+    ] = "provider",
+    flow: Flow = "",
+    scope: Scope = "",
+    provider: Provider = "",
+    model: Model = "",
+    capability: Kind = "",
+    status: Status = "",
+    since: Since = "",
+    until: Until = "",
+    as_json: Json = False,
+) -> None:
+    """Sum calls up: how many, how many failed, how long they took, their tokens and cost.
+
+    Times are those of calls that succeeded: half of them took no longer than P50, 95 of 100 no longer than P95.
+
+    [bold]penstock calls stats --by day --provider openai --since 7d[/bold]
+    """
+    from pipeline.providers import calls
+
+    which = _filter(flow, scope, provider, model, capability, status, since, until)
+    _one_of("--by", by, calls.By)
+    context = ready_context()
+    total, groups = calls.stats(context, which), calls.stats(context, which, calls.By(by))
+    if as_json:
+        print_json({"by": by, "total": total[0] if total else None, "groups": groups})
+        return
+
+    def row(one: "CallStats") -> list[str]:
+        times = ("" if ms is None else f"{ms:,.0f}" for ms in (one.mean_ms, one.p50_ms, one.p95_ms))
+        name = one_line(one.group) if one in groups else "[bold]all[/bold]"
+        failed = f"{one.failed:,} ({one.failure_rate:.1%})" if one.failed else "0"
+        tokens = (f"{one.input_tokens:,}", f"{one.output_tokens:,}")
+        return [name, f"{one.calls:,}", failed, *times, *tokens, _cost(one.cost)]
+
+    columns = (
+        by.upper(), "CALLS>", "FAILED>", "MEAN MS>?", "P50 MS>", "P95 MS>", "TOKENS IN>?", "OUT>?", "COST>"
+    )  # fmt: skip
+    rows = [*groups, *(total if len(groups) > 1 else [])]
+    print_list(rows, columns, row, as_json=False, none="" if rows else _none(context))
+
+
+def _tokens(call: "CallView") -> str:
+    return f"{call.input_tokens:,}+{call.output_tokens:,}" if call.input_tokens or call.output_tokens else ""
+
+
+def _cost(cost: float) -> str:
+    """Four decimals, more for what is smaller still; empty for nothing."""
+    return "" if not cost else f"{cost:.4f}" if cost >= 0.001 else f"{cost:.2g}"
+
+
+def _none(context: "Context") -> str:
+    """Why there is nothing to show."""
+    from pipeline.providers.calls import By, stats
+
+    known = stats(context, by=By.PROVIDER)
+    if not known:
+        return (
+            "No calls on record. Calls are made once a provider is configured (docs/settings.md); local conversion "
+            "makes none."
+        )
+    providers = ", ".join(f"{one.group} ({one.calls:,})" for one in known)
+    return f"No call matches. On record are those of {one_line(providers)}."

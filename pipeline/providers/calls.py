@@ -1,0 +1,183 @@
+"""What one may ask about calls to AI services: one by one, and in figures. The rows are `engine.traces.AiCall`."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, func, literal, select, true
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.tables import table_of
+from pipeline.engine.traces import AiCall
+from pipeline.engine.views import view_of
+from pipeline.storage.context import Context
+
+CALLS = table_of(AiCall)
+OK = "ok"
+
+
+class Capability(StrEnum):
+    """What a call was for."""
+
+    VISION = "vision"
+    TEXT = "text"
+    EMBEDDINGS = "embeddings"
+
+
+class By(StrEnum):
+    """What figures are grouped by. Days are days in UTC."""
+
+    PROVIDER = "provider"
+    MODEL = "model"
+    FLOW = "flow"
+    CAPABILITY = "capability"
+    OPERATION = "operation"
+    STATUS = "status"
+    DAY = "day"
+
+
+class UnknownCall(UserError):
+    """There is no call with this id."""
+
+    def __init__(self, call_id: int) -> None:
+        super().__init__(f"there is no call {call_id}; see `penstock calls list`", code="unknown_call")
+
+
+@dataclass(frozen=True)
+class CallFilter:
+    """Which calls; a field that is empty or None does not matter."""
+
+    flow: str = ""
+    scope_id: str = ""
+    """A document, a run of the music pipeline, a batch of screenshots."""
+    provider: str = ""
+    model: str = ""
+    capability: str = ""
+    status: str = ""
+    """`ok`, `failed` (anything else), or the kind of an error, such as `rate_limited`."""
+    since: datetime | None = None
+    until: datetime | None = None
+    """Not included."""
+
+    def condition(self) -> ColumnElement[bool]:
+        """It as SQL."""
+        named = ("flow", "scope_id", "provider", "model", "capability")
+        found = [CALLS.c[name] == value for name in named if (value := getattr(self, name))]
+        if self.status:
+            found.append(CALLS.c.status != OK if self.status == "failed" else CALLS.c.status == self.status)
+        if self.since:
+            found.append(CALLS.c.created_at >= self.since)
+        if self.until:
+            found.append(CALLS.c.created_at < self.until)
+        return and_(true(), *found)
+
+
+@dataclass(frozen=True)
+class CallView:
+    """One call. `scope_id` and `unit` say what it was about: a document and its page, a run and its batch."""
+
+    id: int
+    created_at: datetime
+    flow: str
+    scope_id: str
+    unit: str
+    capability: str
+    operation: str
+    provider: str
+    model: str
+    status: str
+    error: str | None
+    latency_ms: int
+    input_tokens: int
+    output_tokens: int
+    cost: float
+    preview: str
+
+    @property
+    def failed(self) -> bool:
+        return self.status != OK
+
+
+@dataclass(frozen=True)
+class CallStats:
+    """Figures of a group of calls. Latencies are those of calls that succeeded; None if none did.
+
+    `cost` is by the providers' price lists.
+    """
+
+    group: str
+    calls: int
+    failed: int
+    failure_rate: float
+    mean_ms: float | None
+    p50_ms: int | None
+    p95_ms: int | None
+    input_tokens: int
+    output_tokens: int
+    cost: float
+    first_at: datetime | None
+    last_at: datetime | None
+
+
+def calls(context: Context, which: CallFilter = CallFilter(), *, limit: int = 50) -> list[CallView]:
+    """Calls, newest first."""
+    query = select(CALLS).where(which.condition()).order_by(CALLS.c.created_at.desc(), CALLS.c.id.desc()).limit(limit)
+    with context.db.read() as session:
+        return [view_of(CallView, row) for row in session.execute(query)]
+
+
+def call(context: Context, call_id: int) -> CallView:
+    """Raises `UnknownCall`."""
+    with context.db.read() as session:
+        row = session.execute(select(CALLS).where(CALLS.c.id == call_id)).one_or_none()
+    if row is None:
+        raise UnknownCall(call_id)
+    return view_of(CallView, row)
+
+
+def stats(context: Context, which: CallFilter = CallFilter(), by: By | None = None) -> list[CallStats]:
+    """Figures by group, those with most calls first, days in order; without `by` one row over all, if any matches."""
+    group = _group(context, by)
+    ok = CALLS.c.status == OK
+    # Ranks among the calls of the group that ended alike: percentiles that both databases know.
+    alike: dict[str, Any] = {"partition_by": [group, ok]}
+    ranked = (
+        select(
+            group.label("group"), ok.label("ok"), CALLS.c.latency_ms, CALLS.c.input_tokens, CALLS.c.output_tokens,
+            CALLS.c.cost, CALLS.c.created_at,
+            func.row_number().over(order_by=CALLS.c.latency_ms, **alike).label("rank"),
+            func.count().over(**alike).label("of"),
+        ).where(which.condition())
+    ).subquery()  # fmt: skip
+    at = ranked.c
+
+    def percentile(percent: int) -> ColumnElement[int]:
+        return func.min(at.latency_ms).filter(at.ok, at.rank * 100 >= at.of * percent)
+
+    query = select(
+        at.group, func.count().label("calls"), func.count().filter(~at.ok).label("failed"),
+        func.avg(at.latency_ms).filter(at.ok).label("mean_ms"), percentile(50).label("p50_ms"),
+        percentile(95).label("p95_ms"), func.sum(at.input_tokens).label("input_tokens"),
+        func.sum(at.output_tokens).label("output_tokens"), func.sum(at.cost).label("cost"),
+        func.min(at.created_at).label("first_at"), func.max(at.created_at).label("last_at"),
+    ).group_by(at.group).order_by(*([at.group] if by is By.DAY else [func.count().desc(), at.group]))  # fmt: skip
+    with context.db.read() as session:
+        return [_stats(row) for row in session.execute(query)]
+
+
+def _group(context: Context, by: By | None) -> ColumnElement[str]:
+    if by is None:
+        return literal("")
+    if by is not By.DAY:
+        return CALLS.c[by.value]
+    if context.db.is_sqlite:
+        return func.date(CALLS.c.created_at)
+    return func.to_char(func.timezone("UTC", CALLS.c.created_at), "YYYY-MM-DD")
+
+
+def _stats(row: Any) -> CallStats:
+    mean = None if row.mean_ms is None else round(float(row.mean_ms), 1)
+    return view_of(
+        CallStats, row, failure_rate=round(row.failed / row.calls, 4), mean_ms=mean, cost=round(float(row.cost), 6)
+    )
