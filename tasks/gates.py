@@ -13,7 +13,6 @@ from pipeline.storage.context import get_context
 
 log = structlog.get_logger(__name__)
 SYNC_INTERVAL_S = 1.0
-_gates: dict[str, Gate | None] = {}
 _syncing = threading.Lock()
 # No pool process is forked while the thread below is inside SQLite: the child would inherit a mutex of the library that
 # nobody unlocks, and hang in its first query.
@@ -22,10 +21,9 @@ os.register_at_fork(before=_syncing.acquire, after_in_parent=_syncing.release, a
 
 def gate_of(queue: str) -> Gate | None:
     """The gate of a queue; None if it has none."""
-    if queue not in _gates:
-        found = gates.gated_queues(get_context().settings).get(queue)
-        _gates[queue] = gates.gate(get_context(), found) if found else None
-    return _gates[queue]
+    context = get_context()
+    found = gates.gated_queues(context.settings).get(queue)
+    return gates.gate(context, found) if found else None
 
 
 def keep_in_step(stopped: threading.Event) -> None:

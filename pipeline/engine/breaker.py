@@ -52,8 +52,11 @@ class Breaker:
         self._redis = redis
         self._policy = policy
         self._key = breaker_key(name)
+        namespace = f"penstock:{{gates}}:{name}"
+        # As pybreaker names them.
+        self._state_key, self._failures_key = f"{namespace}:pybreaker:state", f"{namespace}:pybreaker:fail_counter"
         self._storage = pybreaker.CircuitRedisStorage(
-            pybreaker.STATE_CLOSED, cast("Any", _Bytes(redis)), namespace=f"penstock:{{gates}}:{name}"
+            pybreaker.STATE_CLOSED, cast("Any", _Bytes(redis)), namespace=namespace
         )
         self._breaker = pybreaker.CircuitBreaker(
             fail_max=policy.fail_max, reset_timeout=_NEVER_S, state_storage=self._storage, name=name
@@ -61,8 +64,10 @@ class Breaker:
 
     def succeeded(self) -> bool:
         """Record a call that succeeded, or failed for its own fault: the provider works. True if that closed it."""
-        if self._storage.state == pybreaker.STATE_CLOSED:
-            if self._storage.counter:
+        # Most calls succeed: one question for both, and nothing to write.
+        state, failures = cast("list[str | None]", self._redis.mget(self._state_key, self._failures_key))
+        if state in (None, pybreaker.STATE_CLOSED):
+            if failures not in (None, "0"):
                 self._record(None)
             return False
         # A call that was under way when the breaker opened tells nothing of the provider's state now.

@@ -145,6 +145,10 @@ class Scope:
         """Whether limits were set since Redis was emptied."""
         return bool(self._redis.hexists(self._hash, "ready"))
 
+    def set_cap(self, cap: float) -> None:
+        """Set what may be spent in a day; 0: anything."""
+        self._redis.hset(self._hash, "cap", cap)
+
     def close(self, by: str, until_ms: int, reason: str = "") -> None:
         """Close for an operator or a spend cap, until a moment (epoch ms) or `FOR_EVER`."""
         self._redis.hset(self._hash, mapping={f"{by}_until": until_ms, f"{by}_reason": reason})

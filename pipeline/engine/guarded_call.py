@@ -40,7 +40,7 @@ class GateClosed(UnitError):
     kind = ErrorKind.RATE_LIMITED
 
 
-@dataclass(frozen=True)
+@dataclass
 class GuardedCall:
     """The calls of one admitted message, one at a time. `leave` when the message is done, whether it called or not."""
 
@@ -56,6 +56,8 @@ class GuardedCall:
     cost: int = 1
     tokens: int = 0
     """Estimated tokens of a call, corrected afterwards by what it used."""
+    holds: bool = True
+    """Whether it has a slot or a reservation: the message's admission, or a call's stamp."""
 
     def call(self, ask: Callable[[], Result], usage_of: Callable[[Result], tuple[str, int, int]]) -> Result:
         """Make one call; `usage_of` returns the model, input tokens and output tokens of its result.
@@ -78,7 +80,6 @@ class GuardedCall:
         # The breaker first: while it is half-open, its probe keeps others out. Accounting and storing the result
         # need no slot at the provider, so free it for another call before them.
         self._note(self._succeeded)
-        self._note(self.leave)
         self._note(lambda: self._account(*usage_of(result)))
         return result
 
@@ -94,8 +95,7 @@ class GuardedCall:
             self.on_change(None)
 
     def _account(self, model: str, input_tokens: int, output_tokens: int) -> None:
-        if self.tokens:
-            self.gate.finish(self.holder, input_tokens + output_tokens - self.tokens)
+        self._finish(input_tokens + output_tokens - self.tokens if self.tokens else 0)
         cost = self.cost_of(model, input_tokens, output_tokens)
         if cost:
             self.on_cost(cost)
@@ -106,7 +106,12 @@ class GuardedCall:
 
     def leave(self) -> None:
         """Give back slot and reservation; harmless if already done."""
-        self.gate.finish(self.holder)
+        if self.holds:
+            self._finish()
+
+    def _finish(self, extra_tokens: int = 0) -> None:
+        self.gate.finish(self.holder, extra_tokens)
+        self.holds = False
 
 
 class _StampHooks:
@@ -118,6 +123,7 @@ class _StampHooks:
 
     def ready(self) -> None:
         guarded = self._guarded
+        guarded.holds = True  # even if the answer is lost
         try:
             admission = guarded.gate.stamp(guarded.holder, guarded.cost, guarded.tokens)
         except RedisError:

@@ -1,7 +1,7 @@
 """Settings that can be changed while the fleet runs: rows of `system_settings`, validated when written and read."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -77,7 +77,7 @@ def stored(session: Session) -> dict[str, str]:
     return dict(session.execute(select(SystemSetting.key, SystemSetting.value)).all())
 
 
-def values(session: Session, known: dict[str, Live]) -> list[Value]:
+def values(session: Session, known: Mapping[str, Live]) -> list[Value]:
     """The values of all known settings."""
     rows, found = stored(session), []
     for key, live in known.items():
@@ -91,7 +91,7 @@ def values(session: Session, known: dict[str, Live]) -> list[Value]:
     return found
 
 
-def change(session: Session, known: dict[str, Live], key: str, text: str, now: datetime) -> Any:
+def change(session: Session, known: Mapping[str, Live], key: str, text: str, now: datetime) -> Any:
     """Set a live setting from its text; the value. Raises `UserError` for an unknown key or a bad value."""
     if key not in known:
         raise UserError(f"there is no live setting {key}; see `penstock settings list`", code="unknown_setting")

@@ -6,10 +6,13 @@ notices that they differ (a change, a hand on the table, an emptied Redis) puts 
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from functools import wraps
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
 
 import structlog
 from redis import RedisError
@@ -66,11 +69,15 @@ class Declaration(Protocol):
 
 
 _declared: list[Callable[[], Iterable[Declaration]]] = []
+_tables: list[dict[int, Any]] = []
+Table = TypeVar("Table")
 
 
 def declare(flows: Callable[[], Iterable[Declaration]]) -> None:
     """Name the flows whose queues have gates. `pipeline.flows` does so when it is imported: gates know no flow."""
     _declared[:] = [flows]
+    for kept in _tables:
+        kept.clear()
 
 
 def _declarations() -> Iterable[Declaration]:
@@ -84,25 +91,50 @@ def queue_name(capability: str, provider: str) -> str:
     return f"{capability}.{provider}"
 
 
-def gated_queues(settings: Settings) -> dict[str, GatedQueue]:
+def _once_per_settings(build: Callable[[Settings], Table]) -> Callable[[Settings], Table]:
+    """Build a table once for each settings object, which nobody changes: workers look things up for each message."""
+    kept: dict[int, tuple[weakref.ref[Settings], Table]] = {}
+    _tables.append(kept)
+
+    @wraps(build)
+    def table(settings: Settings) -> Table:
+        key = id(settings)
+        if key not in kept:
+            kept[key] = weakref.ref(settings, lambda _: kept.pop(key, None)), build(settings)
+        return kept[key][1]
+
+    return table
+
+
+@_once_per_settings
+def gated_queues(settings: Settings) -> Mapping[str, GatedQueue]:
     """Every queue with a gate, by name: one for each provider, and those of the flows."""
     queues = [GatedQueue(queue_name("vision", name), name, "vision") for name in sorted(settings.providers)]
     for flow in _declarations():
         queues += flow.gated_queues(settings)
-    return {queue.name: queue for queue in queues}
+    return MappingProxyType({queue.name: queue for queue in queues})
 
 
 def gate(context: Context, queue: GatedQueue) -> Gate:
-    """The gate of a queue."""
-    profile = context.settings.providers[queue.provider]
-    return Gate(context.redis, queue.name, queue.breaker, profile.timeout_s + SLOT_MARGIN_S)
+    """The gate of a queue, made once in a process."""
+    key = ("gate", queue.name)
+    if key not in context.made:
+        profile = context.settings.providers[queue.provider]
+        made = Gate(context.redis, queue.name, queue.breaker, profile.timeout_s + SLOT_MARGIN_S)
+        context.made.setdefault(key, made)
+    found: Gate = context.made[key]
+    return found
 
 
 def breaker(context: Context, name: str) -> Breaker:
-    """A breaker by its name, `provider:capability`."""
-    profile = context.settings.providers[name.partition(":")[0]]
-    policy = BreakerPolicy(profile.breaker_fail_max, profile.breaker_cool_down_s, profile.breaker_longest_s)
-    return Breaker(context.redis, name, policy)
+    """A breaker by its name, `provider:capability`, made once in a process: making one asks Redis four times."""
+    key = ("breaker", name)
+    if key not in context.made:
+        profile = context.settings.providers[name.partition(":")[0]]
+        policy = BreakerPolicy(profile.breaker_fail_max, profile.breaker_cool_down_s, profile.breaker_longest_s)
+        context.made.setdefault(key, Breaker(context.redis, name, policy))
+    found: Breaker = context.made[key]
+    return found
 
 
 def guarded_call(context: Context, queue_name: str, holder: str) -> GuardedCall | None:
@@ -121,7 +153,8 @@ def guarded_call(context: Context, queue_name: str, holder: str) -> GuardedCall 
     )  # fmt: skip
 
 
-def known_settings(settings: Settings) -> dict[str, Live]:
+@_once_per_settings
+def known_settings(settings: Settings) -> Mapping[str, Live]:
     """Every live setting there is."""
     found: dict[str, Live] = {}
     for flow in _declarations():
@@ -134,7 +167,7 @@ def known_settings(settings: Settings) -> dict[str, Live]:
         )
     for queue in gated_queues(settings).values():
         found |= _limits_of(f"queue.{queue.name}", windows(queue.limits), queue.concurrency)
-    return found
+    return MappingProxyType(found)
 
 
 def _limits_of(scope: str, limits: str, concurrency: int) -> dict[str, Live]:
@@ -182,21 +215,23 @@ def sync(context: Context) -> bool:
             _restore_breaker(context, key.removeprefix("breaker."), json.loads(row))
     for provider in _providers(context.settings):
         _apply_limits(provider_scope(context.redis, provider), found, f"provider.{provider}")
-        _apply_cap(context, provider, spend.spent_today(context, provider, context.settings.providers[provider]))
+        _apply_cap(context, provider, float(found[f"provider.{provider}.daily_spend_cap"].value))
     context.redis.set(APPLIED, digest)
     return True
 
 
 def charge(context: Context, provider: str, cost: float) -> None:
     """Count what a call cost, and close the provider's queues when its day's cap is reached."""
-    _apply_cap(context, provider, spend.add(context, provider, context.settings.providers[provider], cost))
+    spend.charge(context, provider, context.settings.providers[provider], cost)
 
 
-def _apply_cap(context: Context, provider: str, spent: float) -> None:
-    cap = float(live_setting(context, f"provider.{provider}.daily_spend_cap").value)
-    until = int(next_reset(context.settings.providers[provider], datetime.now(UTC)).timestamp() * 1000)
+def _apply_cap(context: Context, provider: str, cap: float) -> None:
+    profile = context.settings.providers[provider]
+    spent = spend.spent_today(context, provider, profile)
     shared = provider_scope(context.redis, provider)
+    shared.set_cap(cap)
     if cap and spent >= cap:
+        until = int(next_reset(profile, datetime.now(UTC)).timestamp() * 1000)
         shared.close("spend", until, f"{spent:.2f} of {cap:.2f} spent today")
     else:
         shared.reopen("spend")

@@ -5,6 +5,8 @@ from datetime import UTC, datetime, time, timedelta
 from sqlalchemy import func, select
 
 from pipeline.engine import quota
+from pipeline.engine.gate import provider_scope
+from pipeline.engine.leases import script
 from pipeline.engine.traces import AiCall
 from pipeline.settings import ProviderProfile
 from pipeline.storage.context import Context
@@ -16,19 +18,29 @@ def next_reset(profile: ProviderProfile, now: datetime) -> datetime:
 
 
 def spent_today(context: Context, provider: str, profile: ProviderProfile) -> float:
-    """The cost of the provider's calls since its day began, by the traces."""
-    since = next_reset(profile, datetime.now(UTC)) - timedelta(days=1)
+    """The cost of the provider's calls since its day began: the running sum, or that of the traces if it is more."""
+    ends = next_reset(profile, datetime.now(UTC))
+    return max(_traced(context, provider, ends), float(str(context.redis.get(_key(provider, ends)) or 0)))
+
+
+def _traced(context: Context, provider: str, ends: datetime) -> float:
     query = select(func.coalesce(func.sum(AiCall.cost), 0.0)).where(
-        AiCall.provider == provider, AiCall.created_at >= since
+        AiCall.provider == provider, AiCall.created_at >= ends - timedelta(days=1)
     )
     with context.db.read() as session:
         return float(session.execute(query).scalar_one())
 
 
-def add(context: Context, provider: str, profile: ProviderProfile, cost: float) -> float:
-    """Add a call's cost, before its trace is written; returns the day's cost including it."""
-    day_ends = next_reset(profile, datetime.now(UTC))
-    key = f"penstock:{{gates}}:spend:{provider}:{day_ends:%Y%m%d%H}"
-    if not context.redis.exists(key):
-        context.redis.set(key, spent_today(context, provider, profile), nx=True, exat=day_ends + timedelta(hours=1))
-    return context.redis.incrbyfloat(key, cost)
+def _key(provider: str, ends: datetime) -> str:
+    return f"penstock:{{gates}}:spend:{provider}:{ends:%Y%m%d%H}"
+
+
+def charge(context: Context, provider: str, profile: ProviderProfile, cost: float) -> None:
+    """Add a call's cost, before its trace is written, and close the provider's queues if that reaches its cap."""
+    ends = next_reset(profile, datetime.now(UTC))
+    key, hash_key = _key(provider, ends), provider_scope(context.redis, provider).keys[0]
+    add = context.redis.register_script(script("spend_add"))
+    arguments = [cost, int(ends.timestamp() * 1000)]
+    if add(keys=[key, hash_key], args=arguments) is None:
+        context.redis.set(key, _traced(context, provider, ends), nx=True, exat=ends + timedelta(hours=1))
+        add(keys=[key, hash_key], args=arguments)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from redis import Redis
 
@@ -28,6 +29,11 @@ class Context:
     def online(self) -> bool:
         """False if the embedded Redis is down: there is nobody to notify, and the next stack finds the rows."""
         return not self.settings.embedded_redis or _listens(self.settings.redis_socket)
+
+    @cached_property
+    def made(self) -> dict[Any, Any]:
+        """What others make from this context once and keep with it, by a key of theirs."""
+        return {}
 
     @cached_property
     def redis(self) -> "Redis":
