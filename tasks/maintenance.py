@@ -9,6 +9,7 @@ from pipeline.engine.presence import Presence
 from pipeline.flows import flows
 from pipeline.providers import gates
 from pipeline.storage.context import Context, get_context
+from tasks import retention
 from tasks.app import app
 from tasks.flow import all_flow_tasks
 
@@ -61,7 +62,7 @@ def clean_up() -> int:
         if count:
             log.info("clean_up.removed", flow=flow.name, count=count)
         removed += count
-    return removed
+    return removed + sum(one.removed for one in retention.prune(context))
 
 
 def _take_tick(context: Context, name: str, interval_s: float) -> bool:

@@ -1,6 +1,7 @@
 """State changes as a capped Redis stream that can be replayed from an id. A convenience: the database is the truth."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, cast
 
 import structlog
@@ -18,6 +19,23 @@ def publish(redis: "Redis", flow: str, event: str, **fields: str | int) -> None:
         redis.xadd(STREAM, cast("Any", {"flow": flow, "event": event, **fields}), maxlen=MAX_EVENTS, approximate=True)
     except RedisError as error:
         log.warning("event.lost", flow=flow, event_name=event, error=type(error).__name__)
+
+
+def trim(redis: "Redis", before: datetime | None, most: int, *, dry_run: bool) -> int:
+    """Remove events older than `before` (None: of any age) and beyond the newest `most` (0: any number).
+
+    How many went, or would go.
+    """
+    old = [entry for entry, _ in cast("Any", redis.xrange(STREAM, max=f"({_id_at(before)}"))] if before else []
+    total = redis.xlen(STREAM)
+    gone = max(len(old), total - most if most else 0)
+    if gone and not dry_run:
+        redis.xtrim(STREAM, maxlen=total - gone, approximate=False)
+    return gone
+
+
+def _id_at(moment: datetime) -> str:
+    return f"{int(moment.timestamp() * 1000)}-0"
 
 
 def last_id(redis: "Redis") -> str:

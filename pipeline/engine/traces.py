@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Index, Integer, String, Text, insert
+from sqlalchemy import BigInteger, ColumnElement, Index, Integer, String, Text, insert, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from pipeline.engine.tables import Base, UtcDateTime, storable
 
 PREVIEW_CHARS = 500
 MAX_ERROR_CHARS = 2000
+_UNSAID: dict[str, Any] = {"preview": "", "error": None}
 
 
 class AiCall(Base):
@@ -54,6 +55,11 @@ def preview(text: str) -> str:
     return text if len(text) <= PREVIEW_CHARS else text[: PREVIEW_CHARS - 1] + "…"
 
 
+def unsay(session: Session, *which: ColumnElement[bool]) -> None:
+    """Blank the words in the traces that match: their subject was deleted. What was paid stays known."""
+    session.execute(update(AiCall).where(*which).values(**_UNSAID))
+
+
 def record(
     session: Session, flow: str, scope_id: object, unit: object, trace: Mapping[str, Any] | None, *, gone: bool = False
 ) -> None:
@@ -62,5 +68,5 @@ def record(
     `gone`: its subject was deleted meanwhile, so none of its words are kept.
     """
     if trace is not None:
-        said = {"preview": "", "error": None} if gone else {}
+        said = _UNSAID if gone else {}
         session.execute(insert(AiCall), [{"flow": flow, "scope_id": str(scope_id), "unit": str(unit), **trace, **said}])

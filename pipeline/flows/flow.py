@@ -12,6 +12,7 @@ from pipeline.engine.metrics import count_by
 from pipeline.providers.gates import GatedQueue
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
+from pipeline.storage.retention import Retention
 
 
 def _nothing(*_: Any) -> Collection[Any]:
@@ -41,6 +42,8 @@ class Flow:
     """The scopes whose messages seem to be lost. Only the sweeper asks."""
     clean_up: Callable[[Context], int] = lambda _: 0
     """Remove what nobody owns or wants any more; how many files."""
+    retained: Callable[[Context], Iterable[Retention]] = _nothing
+    """What piles up, and how long it is kept. It goes when clean-up runs, and with `penstock prune`."""
     gated_queues: Callable[[Settings], list[GatedQueue]] = lambda _: []
     """Queues of the flow's own whose messages each call a provider."""
     live_settings: Callable[[Settings], dict[str, Live]] = _no_settings

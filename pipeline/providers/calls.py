@@ -12,6 +12,7 @@ from pipeline.engine.tables import table_of
 from pipeline.engine.traces import AiCall
 from pipeline.engine.views import view_of
 from pipeline.storage.context import Context
+from pipeline.storage.retention import LEDGER_LEAST, Retention, Rule, rows
 
 CALLS = table_of(AiCall)
 OK = "ok"
@@ -164,6 +165,13 @@ def stats(context: Context, which: CallFilter = CallFilter(), by: By | None = No
     ).group_by(at.group).order_by(*([at.group] if by is By.DAY else [func.count().desc(), at.group]))  # fmt: skip
     with context.db.read() as session:
         return [_stats(row) for row in session.execute(query)]
+
+
+def retention(context: Context) -> Retention:
+    """How long calls stay on record."""
+    kept = context.settings.retention
+    rule = Rule(kept.calls_days, kept.calls_count)
+    return rows("calls", rule, CALLS.c.id, CALLS.c.created_at, least=LEDGER_LEAST)
 
 
 def _group(context: Context, by: By | None) -> ColumnElement[str]:

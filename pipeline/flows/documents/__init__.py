@@ -1,6 +1,6 @@
 """Documents: split → convert → merge. Source 001."""
 
-from pipeline.flows.documents import plan, recovery, submission
+from pipeline.flows.documents import plan, recovery, retention, submission
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.flow import Flow
@@ -14,5 +14,6 @@ FLOW = Flow(
     release=recovery.release_workers,
     unmoved=plan.unmoved,
     clean_up=submission.remove_orphans,
+    retained=retention.retained,
     followed={"documents": (DOCUMENTS, DocumentStatus), "pages": (PAGES, PageStatus)},
 )

@@ -11,8 +11,10 @@ from typing import Any
 from sqlalchemy import and_, delete, func, select, update
 from sqlalchemy.orm import Session
 
+from pipeline.engine import traces
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
+from pipeline.engine.traces import AiCall
 from pipeline.engine.views import view_of
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
@@ -219,12 +221,18 @@ def remove(context: Context, document_id: str) -> None:
 
     def work(session: Session) -> None:
         _lock(session, document_id)
-        for table in (PAGES, ATTEMPTS):
-            session.execute(delete(table).where(table.c.document_id == document_id))
-        session.execute(delete(DOCUMENTS).where(DOCUMENTS.c.id == document_id))
+        remove_rows(session, document_id)
 
     context.db.run(work)
     files.remove_all(context.settings, document_id)
+
+
+def remove_rows(session: Session, document_id: str) -> None:
+    """Delete a document's rows, which the caller has locked. Its calls stay on record, without a word of it."""
+    for table in (PAGES, ATTEMPTS):
+        session.execute(delete(table).where(table.c.document_id == document_id))
+    session.execute(delete(DOCUMENTS).where(DOCUMENTS.c.id == document_id))
+    traces.unsay(session, AiCall.flow == "documents", AiCall.scope_id == document_id)
 
 
 def _change(context: Context, document_id: str, act: Callable[[Session, Any], None]) -> DocumentView:

@@ -13,6 +13,7 @@ FLOW = Flow(
     release_lost=recovery.release_lost,
     release=recovery.release_workers,
     clean_up=service.prune,
+    retained=service.retained,
     gated_queues=live_settings.gated_queues,
     live_settings=live_settings.live_settings,
     followed={"songs": (SONGS, SongStatus), "song_batches": (BATCHES, BatchStatus)},

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
-from sqlalchemy import and_, delete, insert, select
+from sqlalchemy import and_, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -21,6 +21,7 @@ from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.routes import fallback_of
 from pipeline.flows.music.states import (
     BATCH,
+    OPEN,
     SONG,
     BatchEvent,
     BatchStatus,
@@ -33,7 +34,9 @@ from pipeline.flows.music.views import RunView
 from pipeline.flows.music.work import result
 from pipeline.providers import registry
 from pipeline.settings import Settings
+from pipeline.storage import retention
 from pipeline.storage.context import Context
+from pipeline.storage.retention import Retention, Rule
 
 log = structlog.get_logger(__name__)
 
@@ -174,6 +177,20 @@ def prune(context: Context, keep: int = 1000) -> int:
         return len(old)
 
     return context.db.run(work)
+
+
+def retained(context: Context) -> list[Retention]:
+    """Runs that have ended, with what is left of their batches. The last one says how things stand."""
+    kept = context.settings.retention
+    last = select(RUNS.c.id).order_by(RUNS.c.active.is_(None), RUNS.c.created_at.desc()).limit(1).scalar_subquery()
+    open_batches = select(BATCHES.c.id).where(BATCHES.c.run_id == RUNS.c.id, BATCHES.c.status.in_(OPEN))
+    return [
+        retention.rows(
+            "runs", Rule(kept.runs_days, kept.runs_count), RUNS.c.id,
+            func.coalesce(RUNS.c.finished_at, RUNS.c.updated_at), RUNS.c.active.is_(None), RUNS.c.id != last,
+            ~open_batches.exists(), portion=10,
+        )
+    ]  # fmt: skip
 
 
 def _active(session: Session) -> Any:

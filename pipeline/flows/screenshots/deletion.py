@@ -13,6 +13,7 @@ import structlog
 from sqlalchemy import and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from pipeline.engine import traces
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
@@ -27,7 +28,6 @@ from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 _PORTION = 200
-_UNSAID: dict[str, Any] = {"preview": "", "error": None}
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _forget(session: Session, ids: Sequence[int]) -> tuple[Forgotten, list[str]]
     session.execute(select(THREADS.c.id).where(THREADS.c.id.in_(names)).order_by(THREADS.c.id).with_for_update()).all()
     # Calls of a merge were told of both nodes.
     told = and_(AiCall.flow == batch.FLOW, AiCall.unit.in_([merge.trace_unit(node_id) for node_id in concerned]))
-    session.execute(update(AiCall).where(told).values(**_UNSAID))
+    traces.unsay(session, told)
     # First, the frames that doomed nodes hold of others go back to those.
     back = update(LINKS).where(LINKS.c.node_id.in_(doomed), LINKS.c.origin_id.not_in(doomed))
     session.execute(back.values(node_id=LINKS.c.origin_id))
@@ -149,7 +149,7 @@ def _forget_batches(session: Session, ids: Sequence[int], now: datetime) -> None
     apart = [row.id for row in rows if row.status != WorkStatus.SUCCEEDED]
     units = [str(row.id) for row in rows]
     calls = and_(AiCall.flow == batch.FLOW, AiCall.scope_id.in_(units))
-    session.execute(update(AiCall).where(calls).values(**_UNSAID))
+    traces.unsay(session, calls)
     unsaid: dict[str, Any] = {"reply": None, "notes": "[]", "error": None}
     session.execute(update(SHARDS).where(SHARDS.c.batch_id.in_(done)).values(result=None, **unsaid))
     stored = update(BATCHES).where(BATCHES.c.id.in_(done))

@@ -92,7 +92,10 @@ class Rejection(Base):
     """A frame that was not accepted, and why: what remains of it for an audit, for its file is not kept."""
 
     __tablename__ = "screenshot_rejections"
-    __table_args__ = (Index("ix_screenshot_rejections_source_key_ts", "source_key", "ts"),)
+    __table_args__ = (
+        Index("ix_screenshot_rejections_created_at", "created_at"),
+        Index("ix_screenshot_rejections_source_key_ts", "source_key", "ts"),
+    )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     source_key: Mapped[str] = mapped_column(String(MAX_SOURCE))

@@ -24,6 +24,7 @@ from pipeline.standalone.stack import reach_redis
 from pipeline.standalone.supervisor import read_info
 from pipeline.storage.context import Context
 from pipeline.storage.schema import HEAD, current
+from pipeline.storage.tables import table_sizes
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 LOW_DISK_BYTES = 1_000_000_000
@@ -48,6 +49,7 @@ def checks(settings: Settings) -> list[Check]:
         "settings": (_settings, ""),
         "data folder": (_folder, "set PENSTOCK_DATA_DIR to a folder that you may write to"),
         "database": (_database, "check PENSTOCK_DATABASE_URL"),
+        "tables": (_tables, ""),
         "redis": (_redis, _REDIS_ADVICE),
         "workers": (_workers, ""),
         "flows": (_flows, ""),
@@ -127,6 +129,20 @@ def _database(settings: Settings) -> Iterator[Check]:
         yield Check("schema", OK, f"{at or 'none yet'}; commands bring it up to date")
     else:
         yield Check("schema", FAIL, at or "none yet", "run `penstock migrate`")
+
+
+def _tables(settings: Settings) -> Iterator[Check]:
+    """What takes the room: every table that has rows."""
+    db = Context(settings).db
+    try:
+        if current(db) != HEAD:
+            return  # the check of the database has said so
+        for table in table_sizes(db):
+            size = "" if table.bytes is None else f", {table.bytes / 1e3:,.0f} kB"
+            rows = f"{'about ' if table.estimated else ''}{table.rows:,} {'row' if table.rows == 1 else 'rows'}"
+            yield Check(f"table {table.name}", OK, f"{rows}{size}")
+    finally:
+        db.dispose()
 
 
 def _redis(settings: Settings) -> Iterator[Check]:

@@ -7,7 +7,17 @@ import typer
 
 from pipeline.engine.errors import PenstockError
 from pipeline.engine.logs import configure
-from pipeline.interfaces.cli import calls, convert, documents, live_settings, music, queues, screenshots, stack
+from pipeline.interfaces.cli import (
+    calls,
+    convert,
+    documents,
+    live_settings,
+    music,
+    queues,
+    retention,
+    screenshots,
+    stack,
+)
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
@@ -25,6 +35,7 @@ app.command("up")(stack.up)
 app.command("status")(stack.status)
 app.command("doctor")(stack.doctor)
 app.command("migrate")(stack.migrate)
+app.command("prune")(retention.prune)
 app.add_typer(documents.app, name="documents")
 app.add_typer(queues.queues, name="queues")
 app.add_typer(queues.breakers, name="breakers")

@@ -298,6 +298,7 @@ def test_the_ledger_is_kept_for_its_days_only(context: Context) -> None:
         for age_days in (1, 29, 31):
             then = now - timedelta(days=age_days)
             rejections.note(session, "screen:1", then, "duplicate", then, sha256=str(age_days))
-    rejections.prune(context)
+    assert rejections.retained(context).due(context) == 1
+    assert rejections.retained(context).remove(context) == 1
     with context.db.read() as session:
         assert sorted(session.execute(select(REJECTIONS.c.sha256)).scalars()) == ["1", "29"]

@@ -1,14 +1,15 @@
 """The ledger of frames that were not accepted: what an audit finds of them."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from pipeline.flows.screenshots.models import REJECTIONS
 from pipeline.flows.screenshots.rules.duplicates import Judgement
 from pipeline.storage.context import Context
+from pipeline.storage.retention import Retention, Rule, rows
 
 MAX_DETAIL = 300
 
@@ -33,7 +34,7 @@ def note(
     session.execute(insert(REJECTIONS).values(**row))
 
 
-def prune(context: Context) -> None:
-    """Delete what is older than `ledger_days`."""
-    before = datetime.now(UTC) - timedelta(days=context.settings.screenshots.ledger_days)
-    context.db.run(lambda session: session.execute(delete(REJECTIONS).where(REJECTIONS.c.created_at < before)))
+def retained(context: Context) -> Retention:
+    """Lines older than `ledger_days` go."""
+    rule = Rule(days=context.settings.screenshots.ledger_days)
+    return rows("rejections", rule, REJECTIONS.c.id, REJECTIONS.c.created_at)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UnitError
@@ -12,15 +12,16 @@ from pipeline.flows.screenshots.frames import files, rejections
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.states import SCREENSHOT, WorkEvent, WorkStatus
 from pipeline.storage.context import Context
+from pipeline.storage.retention import Retention
 
 PORTION = 200
 MISSING = "its file is gone: somebody deleted it before it was analysed"
 
 
-def clean_up(context: Context) -> int:
-    """Remove files that nobody owns, frames whose time is over, and old rejections; how many files."""
-    rejections.prune(context)
-    return files.remove_orphans(context) + expire(context)
+def retained(context: Context) -> list[Retention]:
+    """Original frames, whose texts stay, and the ledger of those that were not accepted."""
+    kept = f"{context.settings.screenshots.retention_days:g} days after their analysis"
+    return [Retention("frames", kept, count_due, expire), rejections.retained(context)]
 
 
 def expire(context: Context) -> int:
@@ -34,17 +35,20 @@ def expire(context: Context) -> int:
             return total
 
 
+def count_due(context: Context) -> int:
+    """How many original frames are due."""
+    with context.db.read() as session:
+        return session.execute(select(func.count(SHOTS.c.id)).where(_is_due(datetime.now(UTC)))).scalar_one()
+
+
+def _is_due(now: datetime) -> ColumnElement[bool]:
+    stored, over = SHOTS.c.storage_state == "stored", SHOTS.c.retention_expires_at <= now
+    return and_(stored, over, SHOTS.c.status == WorkStatus.SUCCEEDED)
+
+
 def _due(session: Session) -> list[str]:
     now = datetime.now(UTC)
-    due = (
-        select(SHOTS.c.id)
-        .where(
-            SHOTS.c.storage_state == "stored", SHOTS.c.retention_expires_at <= now,
-            SHOTS.c.status == WorkStatus.SUCCEEDED,
-        )
-        .order_by(SHOTS.c.retention_expires_at)
-        .limit(PORTION)
-    )  # fmt: skip
+    due = select(SHOTS.c.id).where(_is_due(now)).order_by(SHOTS.c.retention_expires_at).limit(PORTION)
     ids = list(session.execute(due).scalars())
     gone = update(SHOTS).where(SHOTS.c.id.in_(ids), SHOTS.c.storage_state == "stored")
     values = {"storage_state": "deleted", "updated_at": now}

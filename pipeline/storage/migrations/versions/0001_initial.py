@@ -273,6 +273,7 @@ _table(
     *_id("id", primary_key=True), *_str(120, "source_key"), *_time("ts"), *_str(20, "reason"), *_str(300, "detail"),
     *_int("threshold?", "distance?"), *_id("nearest_id?", to="screenshots.id", on_delete="SET NULL", index=True),
     *_str(64, "sha256", "phash"), *_time("created_at"),
+    sa.Index("ix_screenshot_rejections_created_at", "created_at"),
     sa.Index("ix_screenshot_rejections_source_key_ts", "source_key", "ts"),
 )  # fmt: skip
 

@@ -1,0 +1,100 @@
+"""How long rows are kept: by age, by number, or for ever. They go in portions, each in a short transaction."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, and_, delete, false, func, or_, select
+from sqlalchemy.orm import Session
+
+from pipeline.storage.context import Context
+
+PORTION = 500
+LEDGER_LEAST = timedelta(days=2)
+"""What is younger stays whatever the settings say: daily spend caps and figures count it."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Keep `days` days (0: any age), and the newest `count` (0: any number). What is beyond either may go."""
+
+    days: float = 0
+    count: int = 0
+
+    def __str__(self) -> str:
+        said = [f"{self.days:g} days"] if self.days else []
+        said += [f"the newest {self.count:,}"] if self.count else []
+        return ", ".join(said) or "for ever"
+
+
+@dataclass(frozen=True)
+class Retention:
+    """One kind of what piles up. A flow lists its own: `Flow.retained`."""
+
+    name: str
+    kept: str
+    """How long, for people."""
+    due: Callable[[Context], int]
+    """How many would go now."""
+    remove: Callable[[Context], int]
+    """Let them go; how many went. Safe to repeat, and to run twice at once."""
+
+
+def rows(
+    name: str,
+    rule: Rule,
+    key: Column[Any],
+    at: ColumnElement[datetime],
+    *may_go: ColumnElement[bool],
+    least: timedelta = timedelta(0),
+    discard: Callable[[Context, Sequence[Any], ColumnElement[bool]], int] | None = None,
+    portion: int = PORTION,
+) -> Retention:
+    """Rows of the table of `key` that are beyond the rule, by their moment `at`, if they match `may_go`.
+
+    Those younger than `least` stay. They are deleted, unless `discard` does more: given keys and the condition that
+    they matched, which it checks again, it says how many it removed.
+    """
+
+    def due(context: Context) -> int:
+        with context.db.read() as session:
+            over = _over(session, rule, key, at, may_go, least)
+            return int(session.execute(select(func.count()).select_from(key.table).where(over)).scalar_one())
+
+    def remove(context: Context) -> int:
+        with context.db.read() as session:
+            over = _over(session, rule, key, at, may_go, least)
+        some = select(key).where(over).order_by(at, key).limit(portion)
+
+        def next_portion() -> int:
+            if discard is None:
+                gone = delete(key.table).where(key.in_(some)).returning(key)
+                return context.db.run(lambda session: len(session.execute(gone).all()))
+            with context.db.read() as session:
+                keys = list(session.execute(some).scalars())
+            return discard(context, keys, over) if keys else 0
+
+        total = 0
+        while removed := next_portion():
+            total += removed
+        return total
+
+    return Retention(name, str(rule), due, remove)
+
+
+def _over(
+    session: Session, rule: Rule, key: Column[Any], at: ColumnElement[datetime], may_go: Sequence[ColumnElement[bool]],
+    least: timedelta,
+) -> ColumnElement[bool]:  # fmt: skip
+    """The rows beyond the rule now. Fixed moments and keys, so that it means the same while rows go and come."""
+    now = datetime.now(UTC)
+    beyond: list[ColumnElement[bool]] = []
+    if rule.days:
+        beyond.append(at < now - timedelta(days=rule.days))
+    if rule.count:
+        newest = select(at, key).where(*may_go).order_by(at.desc(), key.desc())
+        first = session.execute(newest.offset(rule.count).limit(1)).first()
+        if first is not None:
+            beyond.append(or_(at < first[0], and_(at == first[0], key <= first[1])))
+    return and_(or_(false(), *beyond), at <= now - least, *may_go)

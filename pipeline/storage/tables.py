@@ -1,0 +1,66 @@
+"""How large the tables are, as far as the database tells."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import inspect, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from pipeline.storage.database import Database
+
+_COUNTED = 1_000_000
+"""Rows up to which PostgreSQL is asked for their exact number."""
+_MEASURED_BYTES = 2 * 2**30
+"""SQLite reads its whole file to say how large each table is: not if it is larger than this."""
+_SQLITE_BYTES = """
+    SELECT schema.tbl_name AS name, SUM(stat.pgsize) AS bytes
+    FROM dbstat AS stat JOIN sqlite_schema AS schema ON schema.name = stat.name
+    WHERE stat.aggregate = TRUE GROUP BY schema.tbl_name
+"""
+_POSTGRES_BYTES = """
+    SELECT relname AS name, pg_total_relation_size(oid) AS bytes, reltuples AS estimate
+    FROM pg_class WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace
+"""
+
+
+@dataclass(frozen=True)
+class TableSize:
+    """A table with its indexes; `bytes` is None where the database does not tell. `estimated`: so are its rows."""
+
+    name: str
+    rows: int
+    bytes: int | None
+    estimated: bool = False
+
+
+def table_sizes(db: Database) -> list[TableSize]:
+    """Every table that has rows, largest first."""
+    with db.read() as session:
+        names = inspect(session.connection()).get_table_names()
+        found = _sqlite(session, names) if db.is_sqlite else _postgres(session, names)
+    return sorted((one for one in found if one.rows), key=lambda one: (-(one.bytes or 0), -one.rows, one.name))
+
+
+def _count(session: Session, name: str) -> int:
+    return int(session.execute(text(f'SELECT COUNT(*) FROM "{name}"')).scalar_one())  # noqa: S608  # the database's own name
+
+
+def _sqlite(session: Session, names: list[str]) -> list[TableSize]:
+    whole = text("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+    sizes: dict[str, int] = {}
+    if int(session.execute(whole).scalar_one()) <= _MEASURED_BYTES:
+        try:
+            sizes = {row.name: row.bytes for row in session.execute(text(_SQLITE_BYTES))}
+        except OperationalError:
+            session.rollback()  # built without dbstat
+    return [TableSize(name, _count(session, name), sizes.get(name)) for name in names]
+
+
+def _postgres(session: Session, names: list[str]) -> list[TableSize]:
+    told = {row.name: row for row in session.execute(text(_POSTGRES_BYTES))}
+    found = []
+    for name in names:
+        many = told[name].estimate > _COUNTED
+        rows = int(told[name].estimate) if many else _count(session, name)
+        found.append(TableSize(name, rows, told[name].bytes, estimated=many))
+    return found

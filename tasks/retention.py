@@ -1,0 +1,64 @@
+"""All that piles up, of every flow and of what they share; and letting go of what is beyond its time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import structlog
+
+from pipeline.engine import events
+from pipeline.flows import flows
+from pipeline.providers import calls
+from pipeline.storage.context import Context
+from pipeline.storage.retention import Retention, Rule
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What went of one kind, or would go. `flow` is empty for what all flows share."""
+
+    flow: str
+    name: str
+    kept: str
+    removed: int
+    error: str | None = None
+
+
+def prune(context: Context, *, dry_run: bool = False) -> list[Pruned]:
+    """Let go of what is beyond its time, or only count it. A kind that raises never stops another."""
+    found = [_prune(context, flow, kind, dry_run=dry_run) for flow, kind in _all(context)]
+    if not dry_run and any(one.removed for one in found):
+        context.db.checkpoint()
+    return found
+
+
+def _prune(context: Context, flow: str, kind: Retention, *, dry_run: bool) -> Pruned:
+    about = Pruned(flow, kind.name, kind.kept, 0)
+    try:
+        removed = (kind.due if dry_run else kind.remove)(context)
+    except Exception as error:
+        log.exception("prune.failed", flow=flow, kind=kind.name, error=type(error).__name__)
+        return replace(about, error=str(error) or type(error).__name__)
+    if removed and not dry_run:
+        log.info("prune.removed", flow=flow, kind=kind.name, count=removed)
+    return replace(about, removed=removed)
+
+
+def _all(context: Context) -> Iterator[tuple[str, Retention]]:
+    for flow in flows():
+        for kind in flow.retained(context):
+            yield flow.name, kind
+    yield "", calls.retention(context)
+    if context.online:
+        kept = context.settings.retention
+        rule = Rule(kept.events_days, kept.events_count)
+        act = partial(_events, rule=rule)
+        yield "", Retention("events", str(rule), partial(act, dry_run=True), partial(act, dry_run=False))
+
+
+def _events(context: Context, *, rule: Rule, dry_run: bool) -> int:
+    before = datetime.now(UTC) - timedelta(days=rule.days) if rule.days else None
+    return events.trim(context.redis, before, rule.count, dry_run=dry_run)
