@@ -8,6 +8,7 @@ from pipeline.engine.leases import Leases
 from pipeline.engine.presence import Presence
 from pipeline.flows import flows
 from pipeline.providers import gates
+from pipeline.storage import installation
 from pipeline.storage.context import Context, get_context
 from tasks import retention
 from tasks.app import app
@@ -48,9 +49,12 @@ def watchdog() -> int:
 
 @app.task(name="maintenance.clean_up", ignore_result=True)
 def clean_up() -> int:
-    """Remove what nobody owns or wants any more; how much. A flow that raises never stops another."""
+    """Remove what nobody owns or wants any more; how much. A flow that raises never stops another.
+
+    Nothing goes if the data folder is not this database's.
+    """
     context = get_context()
-    if not _take_tick(context, "clean-up", 60):
+    if not _take_tick(context, "clean-up", 60) or not installation.belong_together(context):
         return 0
     removed = 0
     for flow in flows():

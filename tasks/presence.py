@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import sys
 import threading
 from contextlib import suppress
 from typing import Any
@@ -16,7 +17,9 @@ from pipeline.engine.connection import connect
 from pipeline.engine.presence import Presence
 from pipeline.flows import flows
 from pipeline.settings import get_settings
-from pipeline.storage.context import get_context
+from pipeline.storage import installation
+from pipeline.storage.context import Context, get_context
+from pipeline.storage.installation import ForeignFolder
 from tasks.gates import keep_in_step
 
 log = structlog.get_logger(__name__)
@@ -65,6 +68,19 @@ class Identity:
 identity = Identity()
 
 
+def _refuse_foreign_folder() -> None:
+    """End this process if the data folder is not the database's."""
+    context = Context(get_settings())  # before the pool forks: no connection may stay open
+    try:
+        installation.check(context.db, context.settings)
+    except ForeignFolder as error:
+        sys.exit(f"penstock: {error}")
+    except SQLAlchemyError as error:
+        log.warning("worker.installation_unknown", error=type(error).__name__)
+    finally:
+        context.db.dispose()
+
+
 def holder_of(request_id: str) -> str:
     """Who a message is at a gate: a second delivery, to another worker, takes a place of its own."""
     return f"{identity.worker_id}/{request_id}"
@@ -72,4 +88,5 @@ def holder_of(request_id: str) -> str:
 
 @worker_init.connect
 def _begin(sender: Any, **_: Any) -> None:
+    _refuse_foreign_folder()
     identity.begin(str(sender.hostname))

@@ -19,6 +19,7 @@ from pipeline.standalone import redis_server
 from pipeline.standalone.locks import is_supervised, users_lock
 from pipeline.standalone.processes import log_file
 from pipeline.standalone.supervisor import read_info
+from pipeline.storage import installation
 from pipeline.storage.context import Context, get_context
 from pipeline.storage.schema import HEAD, current, migrate
 
@@ -102,6 +103,8 @@ def using_stack(settings: Settings) -> Iterator[Stack]:
         return
     if not settings.embedded_database:
         _reach_database(settings)
+    elif installation.mark(settings).exists():
+        migrate_embedded(settings)  # before anything starts: a foreign folder is told in one sentence
     with users_lock(settings) as users:
         users.acquire(shared=True, wait=True)
         stack.ensure()
@@ -109,13 +112,17 @@ def using_stack(settings: Settings) -> Iterator[Stack]:
 
 
 def migrate_embedded(settings: Settings) -> None:
-    """Migrate an embedded database. Raises `UserError` if another one needs `penstock migrate`."""
+    """Migrate an embedded database. Raises `UserError` if another one needs `penstock migrate`.
+
+    And `ForeignFolder`, if the data folder is not this database's.
+    """
     db = Context(settings).db
     try:
         if settings.embedded_database:
             migrate(db)
         elif current(db) != HEAD:
             raise UserError("the database's schema does not match this version: run `penstock migrate`", code="schema")
+        installation.check(db, settings)
     finally:
         db.dispose()
 

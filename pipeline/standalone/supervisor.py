@@ -18,6 +18,7 @@ from pipeline.settings import Settings
 from pipeline.standalone import redis_server
 from pipeline.standalone.locks import FileLock, users_lock
 from pipeline.standalone.processes import Child, celery_children, end, log_file
+from pipeline.storage import installation
 from pipeline.storage.context import Context
 from pipeline.storage.schema import migrate
 
@@ -94,7 +95,9 @@ class Supervisor:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         deadline = time.monotonic() + REDIS_START_S
         self._tend_redis(time.monotonic())
-        migrate(Context(self._settings).db)
+        db = Context(self._settings).db
+        migrate(db)
+        installation.check(db, self._settings)
         for child in self._children:
             child.start(time.monotonic())
         while self._redis is not None and not redis_server.is_up(self._settings) and not self._signals:

@@ -22,6 +22,7 @@ from pipeline.flows.documents.states import AT_REST, DocumentStatus
 from pipeline.providers import registry
 from pipeline.reading.source import inspect, parse_page_range, safe_filename
 from pipeline.settings import LOCAL
+from pipeline.storage import installation
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -49,6 +50,10 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
     Raises `UserError`, and leaves nothing behind, for a file or an option that cannot work.
     """
     settings = context.settings
+    try:
+        installation.check(context.db, settings)
+    except OSError as error:
+        raise files.storage_error(error, settings.data_dir) from error
     provider = options.provider or settings.provider
     registry.check(settings, provider, options.model)
     if options.pictures and provider != LOCAL:
@@ -126,9 +131,11 @@ def _shortest(numbers: list[int], pages: int) -> str:
 def remove_orphans(context: Context) -> int:
     """Remove stored files that no row owns, and temp folders of documents at rest, once they are old enough.
 
-    Source 001, section 7.1. Returns how many folders and files were removed.
+    Source 001, section 7.1. Returns how many folders and files were removed: none if the folder is not this database's.
     """
     settings = context.settings
+    if not installation.belong_together(context):
+        return 0
     before = time.time() - settings.documents.stale_temp_s
     with context.db.read() as session:
         known = {

@@ -22,6 +22,7 @@ from pipeline.settings import Settings, config_path
 from pipeline.standalone import redis_server
 from pipeline.standalone.stack import reach_redis
 from pipeline.standalone.supervisor import read_info
+from pipeline.storage import installation
 from pipeline.storage.context import Context
 from pipeline.storage.schema import HEAD, current
 from pipeline.storage.tables import table_sizes
@@ -49,6 +50,7 @@ def checks(settings: Settings) -> list[Check]:
         "settings": (_settings, ""),
         "data folder": (_folder, "set PENSTOCK_DATA_DIR to a folder that you may write to"),
         "database": (_database, "check PENSTOCK_DATABASE_URL"),
+        "installation": (_installation, ""),
         "tables": (_tables, ""),
         "redis": (_redis, _REDIS_ADVICE),
         "workers": (_workers, ""),
@@ -131,18 +133,37 @@ def _database(settings: Settings) -> Iterator[Check]:
         yield Check("schema", FAIL, at or "none yet", "run `penstock migrate`")
 
 
+def _is_current(context: Context) -> bool:
+    """Whether the database can be used. If not, its own check has said so."""
+    try:
+        return current(context.db) == HEAD
+    except (ArgumentError, SQLAlchemyError):
+        return False
+
+
+def _installation(settings: Settings) -> Iterator[Check]:
+    context = Context(settings)
+    if not _is_current(context):
+        return
+    pair = installation.look(context.db, settings)
+    context.db.dispose()
+    if pair.problem:
+        yield Check("installation", FAIL, pair.problem, installation.ADVICE)
+    else:
+        yield Check("installation", OK, (pair.folder or "")[:8] or "gets its id on first use")
+
+
 def _tables(settings: Settings) -> Iterator[Check]:
     """What takes the room: every table that has rows."""
-    db = Context(settings).db
-    try:
-        if current(db) != HEAD:
-            return  # the check of the database has said so
-        for table in table_sizes(db):
-            size = "" if table.bytes is None else f", {table.bytes / 1e3:,.0f} kB"
-            rows = f"{'about ' if table.estimated else ''}{table.rows:,} {'row' if table.rows == 1 else 'rows'}"
-            yield Check(f"table {table.name}", OK, f"{rows}{size}")
-    finally:
-        db.dispose()
+    context = Context(settings)
+    if not _is_current(context):
+        return
+    found = table_sizes(context.db)
+    context.db.dispose()
+    for table in found:
+        size = "" if table.bytes is None else f", {table.bytes / 1e3:,.0f} kB"
+        rows = f"{'about ' if table.estimated else ''}{table.rows:,} {'row' if table.rows == 1 else 'rows'}"
+        yield Check(f"table {table.name}", OK, f"{rows}{size}")
 
 
 def _redis(settings: Settings) -> Iterator[Check]:
@@ -187,12 +208,8 @@ def _workers(settings: Settings) -> Iterator[Check]:
 def _flows(settings: Settings) -> Iterator[Check]:
     context = Context(settings)
     try:
-        try:
-            migrated = current(context.db) == HEAD
-        except (ArgumentError, SQLAlchemyError):
-            migrated = False
-        if not migrated:
-            return  # the check of the database has said so
+        if not _is_current(context):
+            return
         for flow in flows():
             counted = [f"{sum(by.values()):,} {kind.replace('_', ' ')}" for kind, by in flow.figures(context).items()]
             yield Check(f"flow {flow.name}", OK, ", ".join(counted))

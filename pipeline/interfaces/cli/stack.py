@@ -142,13 +142,29 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def migrate() -> None:
-    """Bring the database that PENSTOCK_DATABASE_URL names (or the embedded one) to this version's schema."""
-    from pipeline.storage import schema
+def migrate(
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", help="Use this database and this data folder together, whatever they belonged to."),
+    ] = False,
+) -> None:
+    """Bring the database that PENSTOCK_DATABASE_URL names (or the embedded one) to this version's schema.
+
+    Database and data folder carry one installation id, made here or on first use. Commands and workers refuse to run
+    where the two differ, and clean-up removes nothing: one of them is not the one you mean, or its disk is not
+    mounted. After a deliberate change, such as another database or a folder from a back-up, use --adopt.
+    """
+    from pipeline.storage import installation, schema
     from pipeline.storage.context import get_context
 
-    changed = schema.migrate(get_context().db)
+    context = get_context()
+    changed = schema.migrate(context.db)
     err.print(f"The database is at {schema.HEAD}." if changed else f"Nothing to do: the database is at {schema.HEAD}.")
+    if adopt:
+        installation.adopt(context.db, context.settings)
+        err.print(f"It belongs to the data folder {escape(str(context.settings.data_dir))}.", soft_wrap=True)
+    else:
+        installation.check(context.db, context.settings)
 
 
 def worker(

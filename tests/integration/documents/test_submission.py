@@ -16,6 +16,7 @@ from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options, remove_orphans, submit
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import merge
+from pipeline.storage import installation
 from pipeline.storage.context import Context
 from tests.support.documents import at_once, document, held, insert_document, page_states, write_output
 from tests.support.samples import encrypted_pdf, text_pdf
@@ -317,6 +318,7 @@ def test_reviving_resets_attempts_error_and_end(context: Context, pdf: Path) -> 
 
 def test_orphans_are_removed_when_they_are_old_and_nothing_else_is(context: Context, tmp_path: Path) -> None:
     settings = context.settings
+    installation.check(context.db, settings)
     running, done = insert_document(context, D.PROCESSING), insert_document(context, D.COMPLETED, [P.COMPLETED])
     outside = tmp_path / "outside"
     outside.mkdir()

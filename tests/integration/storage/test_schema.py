@@ -18,6 +18,7 @@ import pipeline.engine.traces
 import pipeline.flows.documents.models
 import pipeline.flows.music.models
 import pipeline.flows.screenshots.graph.models
+import pipeline.storage.installation
 import pipeline.storage.vectors  # noqa: F401  # their tables belong to the schema
 from pipeline.engine.tables import Base
 from pipeline.flows.documents.models import DOCUMENTS
@@ -65,7 +66,7 @@ def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None
     assert schema.migrate(db)
     assert schema.current(db) == schema.HEAD
     assert tables(db) == {
-        "alembic_version", "documents", "pages", "page_attempts", "ai_calls", "system_settings",
+        "alembic_version", "documents", "pages", "page_attempts", "ai_calls", "system_settings", "installation",
         "music_songs", "music_batches", "music_runs", "vectors", "vector_codes", "vector_versions", "page_layouts",
         "screenshot_sources", "screenshots", "screenshot_rejections", "screenshot_batches", "screenshot_shards",
         "screenshot_threads", "screenshot_nodes", "screenshot_links", "screenshot_entities", "screenshot_mentions",

@@ -13,6 +13,7 @@ from sqlalchemy import select
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.settings import Settings
+from pipeline.storage import installation
 from pipeline.storage.context import Context
 
 SUFFIX_OF = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp", "GIF": ".gif", "BMP": ".bmp", "TIFF": ".tif"}
@@ -86,7 +87,12 @@ def discard(settings: Settings, files: Iterable[str]) -> int:
 
 
 def remove_orphans(context: Context) -> int:
-    """Remove files without a row, or whose row gave them up: what a crash between the two leaves behind."""
+    """Remove files without a row, or whose row gave them up: what a crash between the two leaves behind.
+
+    How many: none if the data folder is not this database's.
+    """
+    if not installation.belong_together(context):
+        return 0
     folder = context.settings.screenshot_dir
     before = time.time() - ORPHAN_AGE_S
     old: list[str] = []

@@ -22,6 +22,7 @@ from pipeline.flows.screenshots.rules.batches import is_source_key
 from pipeline.flows.screenshots.rules.duplicates import Judgement, Seen, differs, judge, recent
 from pipeline.flows.screenshots.states import Verdict
 from pipeline.settings import ScreenshotSettings
+from pipeline.storage import installation
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -132,6 +133,12 @@ class Candidate:
 
     def take(self) -> Taken:
         settings, db = self.context.settings, self.context.db
+        try:
+            installation.check(db, settings)
+        except OSError as error:
+            raise UserError(
+                f"{settings.data_dir} cannot be used: {error.strerror or error}", code="io_error"
+            ) from error
         file = files.write(settings, self.data, self.seen.format) if self._looks_new() else ""
         taken = db.run(lambda session: self._decide(session, file))
         if taken is None:

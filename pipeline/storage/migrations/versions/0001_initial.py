@@ -84,6 +84,10 @@ _table(
     sa.Index("ix_documents_status_updated_at", "status", "updated_at"),
 )  # fmt: skip
 _table(
+    "installation",
+    *_int("only", primary_key=True), *_str(32, "id"), *_bool("bound"), *_time("created_at"),
+)  # fmt: skip
+_table(
     "music_runs",
     *_str(32, "id", primary_key=True), *_str(20, "status"), *_int("active?", unique=True), *_str(20, "mode"),
     *_int("song_limit?", "enqueued"), *_bool("synced", "all_enqueued"), *_text("sync_report?"),

@@ -1,0 +1,165 @@
+"""Which database and which data folder belong together: both carry one installation id, made on first use.
+
+With the wrong database, every file in the folder looks like an orphan; with the wrong folder, every file is missing.
+So whatever writes or removes files checks first.
+"""
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import structlog
+from sqlalchemy import String, select, update
+from sqlalchemy.orm import Mapped, mapped_column
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.tables import Base, UtcDateTime, insert_if_absent, table_of
+from pipeline.settings import Settings
+from pipeline.storage.context import Context
+from pipeline.storage.database import Database
+
+log = structlog.get_logger(__name__)
+ADVICE = (
+    "To use the two together from now on, run `penstock migrate --adopt`; clean-up then removes what is in the folder "
+    "and not in this database"
+)
+_WRITTEN_S = 1.0
+"""How long to wait for a mark that another process is writing."""
+
+
+class Installation(Base):
+    """The only row says whose database this is."""
+
+    __tablename__ = "installation"
+
+    only: Mapped[int] = mapped_column(primary_key=True, default=1)
+    id: Mapped[str] = mapped_column(String(32))
+    bound: Mapped[bool] = mapped_column(default=False)
+    """A data folder carries the id: one without it is another, or its disk is not mounted."""
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+INSTALLATION = table_of(Installation)
+
+
+class ForeignFolder(UserError):
+    """The database and the data folder do not belong together."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}. {ADVICE}.", code="installation")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The ids of a database and a data folder; None where there is none yet."""
+
+    data_dir: Path
+    database: str | None
+    bound: bool
+    folder: str | None
+    holds_files: bool
+
+    @property
+    def fits(self) -> bool:
+        return self.database is not None and self.database == self.folder
+
+    @property
+    def new(self) -> bool:
+        """Neither was ever used with anything."""
+        return self.folder is None and not self.bound and not self.holds_files
+
+    @property
+    def problem(self) -> str:
+        """Why they cannot be used together, as a sentence without its full stop; empty if they can."""
+        if self.fits or self.new:
+            return ""
+        if self.folder is None and self.bound:
+            return (
+                f"the data folder {self.data_dir} does not carry the mark of this database's installation, "
+                f"{(self.database or '')[:8]}: check that its disk is mounted, and PENSTOCK_DATA_DIR"
+            )
+        whose = "holds files" if self.folder is None else f"belongs to installation {self.folder[:8] or 'unknown'}"
+        mine = f"belongs to installation {(self.database or '')[:8]}" if self.bound else "is new"
+        return (
+            f"the database {mine}, but the data folder {self.data_dir} {whose}: check PENSTOCK_DATABASE_URL and "
+            "PENSTOCK_DATA_DIR"
+        )
+
+
+def mark(settings: Settings) -> Path:
+    """The file in the data folder that carries the id."""
+    return settings.data_dir / "installation"
+
+
+def look(db: Database, settings: Settings) -> Pair:
+    """Read both ids; nothing is written."""
+    with db.read() as session:
+        row = session.execute(select(INSTALLATION.c.id, INSTALLATION.c.bound)).one_or_none()
+    folder = _read(mark(settings))
+    stores = (settings.upload_dir, settings.output_dir, settings.screenshot_dir)
+    holds_files = folder is None and any(any(store.iterdir()) for store in stores if store.is_dir())
+    return Pair(settings.data_dir, row.id if row else None, bool(row and row.bound), folder, holds_files)
+
+
+def check(db: Database, settings: Settings) -> None:
+    """Raise `ForeignFolder` unless database and data folder belong together. On first use, both get their id."""
+    pair = look(db, settings)
+    if pair.fits and pair.bound:
+        return
+    if pair.database is None:
+        row = {"only": 1, "id": uuid4().hex, "bound": False, "created_at": datetime.now(UTC)}
+        db.run(lambda session: insert_if_absent(session, INSTALLATION, row))
+        pair = look(db, settings)
+    if pair.new:
+        _write(mark(settings), pair.database or "")
+        pair = look(db, settings)
+    if not pair.fits:
+        raise ForeignFolder(pair.problem)
+    db.run(lambda session: session.execute(update(INSTALLATION).values(bound=True)))
+
+
+def belong_together(context: Context) -> bool:
+    """Whether clean-up may remove files. If not, the log says why."""
+    try:
+        check(context.db, context.settings)
+    except ForeignFolder as error:
+        log.error("clean_up.refused", reason=str(error))  # noqa: TRY400  # not a defect: no traceback
+        return False
+    return True
+
+
+def adopt(db: Database, settings: Settings) -> None:
+    """Let the data folder belong to this database from now on, whatever it belonged to before."""
+    with suppress(ForeignFolder):
+        check(db, settings)
+        return
+    mark(settings).unlink(missing_ok=True)
+    _write(mark(settings), look(db, settings).database or "")
+    check(db, settings)
+
+
+def _write(path: Path, installation_id: str) -> None:
+    """Write a mark that is not there yet. Of several that try at once, one does."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{installation_id}\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _read(path: Path) -> str | None:
+    deadline = time.monotonic() + _WRITTEN_S
+    while True:
+        try:
+            found = path.read_text(encoding="ascii", errors="replace").strip()
+        except FileNotFoundError:
+            return None
+        if found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.01)
