@@ -5,6 +5,7 @@ and this worker leaves *that queue* alone until the gate may be open again; its 
 """
 
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -14,11 +15,13 @@ from redis import RedisError
 
 from pipeline.engine.gate import Admission
 from tasks.gates import gate_of
-from tasks.presence import holder_of
+from tasks.presence import holder_of, identity
 
 log = structlog.get_logger(__name__)
 LONGEST_LEAVE_S = 1.0
-"""A closed queue is looked at again at least this often: pauses end early, limits are raised, messages get lost."""
+"""A closed queue is looked at again at least this often: what wakes this worker may get lost."""
+WAKE_QUEUE = "penstock:{{gates}}:wake:{worker}"
+"""A list of the worker's own, read together with its queues. A message in it names a queue that may be open again."""
 
 
 class GateConsumer(Consumer):
@@ -26,8 +29,8 @@ class GateConsumer(Consumer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._left: dict[str, float] = {}
-        """Queues that are not consumed from, and for how many seconds each was left."""
+        self._left: dict[str, _Leave] = {}
+        """Queues that are not consumed from."""
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
         """Close the channel before Celery does.
@@ -55,29 +58,53 @@ class GateConsumer(Consumer):
         if gate is None:
             return self._limit_move_to_pool(request)
         try:
-            admission = gate.admit(holder_of(request.id))
+            admission = gate.admit(holder_of(request.id), wake=WAKE_QUEUE.format(worker=identity.worker_id))
         except RedisError as error:
             # Where Redis is away, nothing can be promised: the message goes back.
             log.warning("gate.unreachable", queue=queue, error=type(error).__name__)
             admission = Admission(granted=False, wait_s=LONGEST_LEAVE_S, reason="unreachable")
         if admission.granted:
             return self._limit_move_to_pool(request)
-        request.reject(requeue=True)
         self._leave(queue, admission)
+        self._give_back(request)
         return None
+
+    def _give_back(self, request: Any) -> None:
+        """Return a message to the head of its queue, where it came from. `request.reject` returns it to the tail.
+
+        All messages of the queue wait for the same gate, so the head keeps nobody waiting, and they keep their order.
+        """
+        channel: Any = self.task_consumer.channel
+        tag = request.message.delivery_tag
+        try:
+            channel.qos.restore_by_tag(tag, leftmost=False)
+            # What is not acknowledged twice: the message has left the list of unacknowledged ones.
+            super(type(channel.qos), channel.qos).ack(tag)
+        except self.connection_errors as error:
+            # It is restored when the connection is, or by whoever finds that it was not acknowledged.
+            log.warning("gate.message_kept", task=request.id, error=type(error).__name__)
+        request.acknowledged = True
 
     def _limit_post_eta(self, request: Any, bucket: Any, tokens: int) -> Any:
         self.qos.decrement_eventually()
         return self._limit_task(request, bucket, tokens)
 
     def _leave(self, queue: str, admission: Admission) -> None:
-        """Stop consuming a queue until its gate may be open."""
+        """Stop consuming a queue until its gate may be open: its time is over, or a token wakes this worker."""
         if self.task_consumer.consuming_from(queue):
+            self._listen_for_tokens()
             self.task_consumer.cancel_by_queue(queue)
             wait_s = min(admission.wait_s, LONGEST_LEAVE_S) + 0.001
-            self._left[queue] = wait_s
+            self._left[queue] = _Leave(wait_s, self.timer.call_after(wait_s, self._return, (queue,)))
             self._read_in_turns()
-            self.timer.call_after(wait_s, self._return, (queue,))
+
+    def _listen_for_tokens(self) -> None:
+        """Read the worker's own list together with its queues: a token in it ends a BRPOP that is under way."""
+        channel: Any = self.task_consumer.channel
+        wakes = WAKE_QUEUE.format(worker=identity.worker_id)
+        if wakes not in channel.active_queues:
+            channel.basic_consume(wakes, no_ack=True, callback=lambda token: self._return(token.delivery_tag),
+                                  consumer_tag=wakes)  # fmt: skip
 
     def _read_in_turns(self) -> None:
         """Have the next BRPOP end when a queue that was left may be open again.
@@ -86,11 +113,14 @@ class GateConsumer(Consumer):
         for up to a second: a provider with a few places would be used for half of the time.
         """
         channel: Any = self.task_consumer.channel
-        waits = [wait_s for queue, wait_s in self._left.items() if not self.task_consumer.consuming_from(queue)]
-        channel.brpop_timeout = min(waits, default=channel.connection.brpop_timeout)
+        left = [leave for queue, leave in self._left.items() if not self.task_consumer.consuming_from(queue)]
+        channel.brpop_timeout = min((leave.wait_s for leave in left), default=channel.connection.brpop_timeout)
 
     def _return(self, queue: str) -> None:
-        self._left.pop(queue, None)
+        leave = self._left.pop(queue, None)
+        if leave is None:
+            return
+        leave.timer.cancel()
         consumer = self.task_consumer
         queues = self.app.amqp.queues
         # After a reconnect there is a new consumer, which consumes from everything anyway.
@@ -98,6 +128,14 @@ class GateConsumer(Consumer):
             consumer.add_queue(queues[queue])
             consumer.consume()
             self._read_in_turns()
+
+
+@dataclass(frozen=True)
+class _Leave:
+    """A queue is left alone for `wait_s` seconds, until `timer` returns to it."""
+
+    wait_s: float
+    timer: Any
 
 
 class _PassedOn:

@@ -13,7 +13,7 @@ import pybreaker
 from redis import Redis
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.engine.gate import breaker_key
+from pipeline.engine.gate import breaker_key, provider_scope
 from pipeline.engine.leases import script
 
 RATE_LIMIT_S = 120.0
@@ -52,6 +52,7 @@ class Breaker:
         self._redis = redis
         self._policy = policy
         self._key = breaker_key(name)
+        self._provider = provider_scope(redis, name.partition(":")[0])
         namespace = f"penstock:{{gates}}:{name}"
         # As pybreaker names them.
         self._state_key, self._failures_key = f"{namespace}:pybreaker:state", f"{namespace}:pybreaker:fail_counter"
@@ -131,6 +132,8 @@ class Breaker:
         if self._storage.state != pybreaker.STATE_CLOSED:
             self._breaker.close()
             was_open = True
+        if was_open:
+            self._provider.wake()
         return was_open
 
     def half_open_if_due(self) -> bool:

@@ -22,6 +22,8 @@ RESERVATION_TTL_S = 30.0
 AHEAD_S = 0.04
 """Admit a message this much before room frees up: it takes some time to its call. The stamp is exact: a call that is
 early waits."""
+WAKE_TTL_S = 2.0
+"""How long a token that wakes a worker is kept for it."""
 FOR_EVER = -1
 
 
@@ -119,6 +121,7 @@ class Scope:
         self._hash = f"{base}:gate"
         self.keys = [self._hash, f"{base}:slots", f"{base}:reserved"]
         self.keys += [f"{base}:window{n}" for n in range(1, MAX_WINDOWS + 1)]
+        self.keys.append(f"{base}:line")
 
     def configure(self, windows: Sequence[Window], concurrency: int | None) -> None:
         """Set the limits for the next admissions. What was used stays used."""
@@ -140,6 +143,7 @@ class Scope:
             if unset:
                 pipe.hdel(self._hash, *unset)
             pipe.execute()
+        self.wake()
 
     def ready(self) -> bool:
         """Whether limits were set since Redis was emptied."""
@@ -155,7 +159,12 @@ class Scope:
 
     def reopen(self, by: str) -> None:
         """End what `close` with the same `by` began; never another's."""
-        self._redis.hdel(self._hash, f"{by}_until", f"{by}_reason")
+        if self._redis.hdel(self._hash, f"{by}_until", f"{by}_reason"):
+            self.wake()
+
+    def wake(self) -> None:
+        """Have everybody ask again who waits because of this scope."""
+        self._redis.register_script(script("gate_wake"))(keys=[self.keys[-1]], args=[int(WAKE_TTL_S * 1000)])
 
 
 class Gate:
@@ -170,9 +179,12 @@ class Gate:
         self.shared = provider_scope(redis, breaker.partition(":")[0])
         self._keys = [*self.own.keys, *self.shared.keys, breaker_key(breaker)]
 
-    def admit(self, holder: str, cost: int = 1, tokens: int = 0) -> Admission:
-        """Ask for a slot and room in every window. Asking again replaces what the holder has."""
-        return self._ask("gate_admit", holder, cost, tokens)
+    def admit(self, holder: str, cost: int = 1, tokens: int = 0, wake: str = "") -> Admission:
+        """Ask for a slot and room in every window. Asking again replaces what the holder has.
+
+        `wake`: a list of the worker's own. If this is refused, a message in that list, with the queue's name as its
+        delivery tag, says when it may be the worker's turn; those who wait before it count in `wait_s`."""
+        return self._ask("gate_admit", holder, cost, tokens, f"{wake} {self.queue}" if wake else "")
 
     def stamp(self, holder: str, cost: int = 1, tokens: int = 0) -> Admission:
         """Count the call as made now. If it is refused, everything is given back and no call may be made.
@@ -217,9 +229,9 @@ class Gate:
 
         return GateState(state(scopes[:half]), state(scopes[half:]), left_s(breaker_until), breaker_reason)
 
-    def _ask(self, name: str, holder: str, cost: int, tokens: int) -> Admission:
+    def _ask(self, name: str, holder: str, cost: int, tokens: int, *further: str) -> Admission:
         granted, wait_ms, reason, *stamp = self._run(
-            name, holder, cost, tokens, int(RESERVATION_TTL_S * 1000), self._slot_ttl_ms, int(AHEAD_S * 1000)
+            name, holder, cost, tokens, int(RESERVATION_TTL_S * 1000), self._slot_ttl_ms, int(AHEAD_S * 1000), *further
         )
         return Admission(bool(granted), int(wait_ms) / 1000, str(reason), *stamp)
 

@@ -2,14 +2,32 @@
 -- ARGV[1]  holder   ARGV[2]  cost in requests   ARGV[3]  estimated tokens
 -- ARGV[4]  reservation's time to live, ms   ARGV[5]  slot's time to live, ms
 -- ARGV[6]  ms that a call takes at least from here to its stamp: it is admitted this much early
+-- ARGV[7]  who is to be woken if this is refused ("list of tokens, blank, queue"); empty: nobody
 -- Returns {granted, ms to wait, why not}.
 local holder, cost, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local wait, why, probing = closed(holder)
-if wait then return {0, wait, why} end
-for _, s in ipairs(SCOPES) do redis.call('HDEL', s.reserved, holder) end
-wait = full(cost, tokens, tonumber(ARGV[6]))
-if wait then return {0, wait, 'limit'} end
-if crowded(holder) then return {0, 20, 'concurrency'} end
+local waiter = ARGV[7] ~= '' and ARGV[7]
+local wait, why, because, probing = closed(holder)
+if not wait then
+  for _, s in ipairs(SCOPES) do redis.call('HDEL', s.reserved, holder) end
+  wait, because = full(cost, tokens, tonumber(ARGV[6]), waiter)
+  why = 'limit'
+end
+if not wait then
+  wait, because = crowded(holder)
+  why = 'concurrency'
+end
+if waiter then
+  for _, s in ipairs(SCOPES) do
+    if s ~= because then redis.call('ZREM', s.line, waiter) end
+  end
+end
+if wait then
+  if waiter then
+    redis.call('ZADD', because.line, 'NX', now, waiter)
+    redis.call('PEXPIRE', because.line, PATIENCE_MS)
+  end
+  return {0, wait, why}
+end
 grant(holder, tonumber(ARGV[5]), probing)
 local held = (now + ARGV[4]) .. ':' .. cost .. ':' .. tokens
 for _, s in ipairs(SCOPES) do redis.call('HSET', s.reserved, holder, held) end

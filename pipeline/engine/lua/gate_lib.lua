@@ -1,22 +1,38 @@
 -- Shared by the gate's scripts; put before each of them. A gate has two scopes, and both must admit a message: its
 -- queue's, and its provider's, which all queues of the provider share.
--- KEYS[1]      hash: limits and pauses of the queue, totals of its windows
--- KEYS[2]      sorted set: slots taken; member = holder, score = expiry, ms
--- KEYS[3]      hash: reservations; holder -> "expiry:cost:tokens"
--- KEYS[4…7]    sorted sets: stamps of windows 1 to 4; member = "n:amount", score = time, ms
--- KEYS[8…14]   the same seven of the provider
--- KEYS[15]     hash: breaker of the provider's capability (until, reason, probe, probe_until)
+-- KEYS[1]       hash: limits and pauses of the queue, totals of its windows
+-- KEYS[2]       sorted set: slots taken; member = holder, score = expiry, ms
+-- KEYS[3]       hash: reservations; holder -> "expiry:cost:tokens"
+-- KEYS[4…7]     sorted sets: stamps of windows 1 to 4; member = "n:amount", score = time, ms
+-- KEYS[8]       sorted set: who waits because of this scope; member = "list of tokens, blank, queue", score = since, ms
+-- KEYS[9…16]    the same eight of the provider
+-- KEYS[17]      hash: breaker of the provider's capability (until, reason, probe, probe_until)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local WINDOWS, BREAKER = 4, KEYS[15]
+local WINDOWS, BREAKER = 4, KEYS[17]
+-- Who has waited for longer without asking has died, or is busy with something else.
+local PATIENCE_MS, TOKEN_MS = 5000, 2000
 
-local function scope(first)
-  return {hash = KEYS[first], slots = KEYS[first + 1], reserved = KEYS[first + 2], windows = first + 2}
+-- A whole hash at once: commands that a script runs cost as much as others.
+local function fields(key)
+  local all, found = redis.call('HGETALL', key), {}
+  for i = 1, #all, 2 do found[all[i]] = all[i + 1] end
+  return found
 end
-local QUEUE, PROVIDER = scope(1), scope(8)
+local function scope(first)
+  return {
+    hash = KEYS[first], slots = KEYS[first + 1], reserved = KEYS[first + 2], windows = first + 2, line = KEYS[first + 7],
+    fields = fields(KEYS[first]),
+  }
+end
+local QUEUE, PROVIDER = scope(1), scope(9)
 local SCOPES = {QUEUE, PROVIDER}
 
-local function number(key, field) return tonumber(redis.call('HGET', key, field) or '') end
+local function number(s, field) return tonumber(s.fields[field] or '') end
+local function set_total(s, i, total)
+  s.fields['total' .. i] = tostring(total)
+  redis.call('HSET', s.hash, 'total' .. i, total)
+end
 
 -- Requests and tokens that are reserved in a scope.
 local function reservations(s)
@@ -34,24 +50,24 @@ end
 
 -- Limit, stamped total, length in ms, unit and key of window i, once what left it is dropped; nil without such a window.
 local function window(s, i)
-  local limit = number(s.hash, 'limit' .. i)
+  local limit = number(s, 'limit' .. i)
   if not limit then return nil end
-  local ms, key = number(s.hash, 'ms' .. i), KEYS[s.windows + i]
+  local ms, key = number(s, 'ms' .. i), KEYS[s.windows + i]
   -- The way to the provider varies: the window is a little longer here than there.
   local edge = now - ms - math.max(10, ms * 0.01)
-  local total = number(s.hash, 'total' .. i) or 0
-  while true do
+  local total = number(s, 'total' .. i) or 0
+  while total ~= 0 do
     local gone = redis.call('ZRANGEBYSCORE', key, '-inf', edge, 'LIMIT', 0, 1000)
     if #gone == 0 then break end
     for _, member in ipairs(gone) do total = total - string.match(member, ':(-?%d+)$') end
     redis.call('ZREMRANGEBYRANK', key, 0, #gone - 1)
-    redis.call('HSET', s.hash, 'total' .. i, total)
+    set_total(s, i, total)
   end
   if total ~= 0 and redis.call('ZCARD', key) == 0 then
     total = 0
-    redis.call('HSET', s.hash, 'total' .. i, 0)
+    set_total(s, i, 0)
   end
-  return limit, total, ms, redis.call('HGET', s.hash, 'unit' .. i), key
+  return limit, total, ms, s.fields['unit' .. i], key
 end
 
 -- Put amounts into the scope's windows, as of now. `amount_of`: the amount by unit, nil for none.
@@ -62,46 +78,44 @@ local function add(s, n, amount_of)
     if amount then
       redis.call('ZADD', key, now, n .. ':' .. amount)
       redis.call('PEXPIRE', key, math.ceil(ms * 1.1) + 1000)
-      redis.call('HSET', s.hash, 'total' .. i, total + amount)
+      set_total(s, i, total + amount)
     end
   end
 end
 
--- ms until `amount` leaves a window of `ms`, at least 1.
+-- ms until `amount` leaves a window of `ms`, at least 1; if it is not in it yet, as if it were stamped now.
 local function until_free(key, ms, amount)
-  local freed, start = 0, 0
+  local freed, start, edge = 0, 0, ms + math.max(10, ms * 0.01)
   while true do
     local members = redis.call('ZRANGE', key, start, start + 99, 'WITHSCORES')
-    if #members == 0 then return 50 end
+    if #members == 0 then return math.ceil(edge) end
     for m = 1, #members, 2 do
       freed = freed + string.match(members[m], ':(-?%d+)$')
-      if freed >= amount then
-        return math.max(1, math.ceil(members[m + 1] + ms + math.max(10, ms * 0.01) - now) + 1)
-      end
+      if freed >= amount then return math.max(1, math.ceil(members[m + 1] + edge - now) + 1) end
     end
     start = start + 100
   end
 end
 
--- Whether the gate is closed for `holder`: unready, or by an operator, a spend cap or a breaker: ms to wait and why, or nil;
--- third, whether the holder would be the breaker's probe.
+-- Whether the gate is closed for `holder`: unready, or by an operator, a spend cap or a breaker: ms to wait, why and
+-- the scope, or nil; fourth, whether the holder would be the breaker's probe.
 local function closed(holder)
   for _, s in ipairs(SCOPES) do
     -- Redis was emptied: until somebody has put limits and pauses back, nobody knows what is allowed.
-    if not redis.call('HGET', s.hash, 'ready') then return 100, 'unready' end
+    if not s.fields.ready then return 1000, 'unready', s end
     for _, why in ipairs({'operator', 'spend'}) do
-      local till = number(s.hash, why .. '_until')
-      if till and (till < 0 or till > now) then return till < 0 and 60000 or till - now, why end
+      local till = number(s, why .. '_until')
+      if till and (till < 0 or till > now) then return till < 0 and 60000 or till - now, why, s end
     end
   end
-  local till = number(BREAKER, 'until')
+  local breaker = redis.call('HMGET', BREAKER, 'until', 'probe', 'probe_until')
+  local till = tonumber(breaker[1] or '')
   if not till then return nil end
-  if till > now then return till - now, 'breaker' end
+  if till > now then return till - now, 'breaker', PROVIDER end
   -- Half-open: one holder in the whole fleet finds out how the provider is.
-  local probe = redis.call('HGET', BREAKER, 'probe')
-  local probe_until = number(BREAKER, 'probe_until') or 0
-  if probe and probe ~= holder and probe_until > now then return math.min(probe_until - now, 250), 'probe' end
-  return nil, nil, true
+  local probe, probe_until = breaker[2], tonumber(breaker[3] or '0')
+  if probe and probe ~= holder and probe_until > now then return probe_until - now, 'probe', PROVIDER end
+  return nil, nil, nil, true
 end
 
 local function grant(holder, ttl, probing)
@@ -126,14 +140,40 @@ local function early(cost, tokens)
   return longest
 end
 
--- Whether all slots of a scope are taken by others.
+-- If all slots of a scope are taken by others: ms until the first of them expires, and the scope; or nil.
 local function crowded(holder)
   for _, s in ipairs(SCOPES) do
-    redis.call('ZREMRANGEBYSCORE', s.slots, '-inf', now)
-    local slots = number(s.hash, 'concurrency')
-    if slots and not redis.call('ZSCORE', s.slots, holder) and redis.call('ZCARD', s.slots) >= slots then return true end
+    local slots = number(s, 'concurrency')
+    if slots then
+      redis.call('ZREMRANGEBYSCORE', s.slots, '-inf', now)
+      if redis.call('ZCARD', s.slots) >= slots and not redis.call('ZSCORE', s.slots, holder) then
+        return math.max(1, redis.call('ZRANGE', s.slots, 0, 0, 'WITHSCORES')[2] - now), s
+      end
+    end
   end
-  return false
+end
+
+-- How many wait in the scope's line before `waiter`.
+local function place(s, waiter)
+  redis.call('ZREMRANGEBYSCORE', s.line, '-inf', now - PATIENCE_MS)
+  return redis.call('ZRANK', s.line, waiter) or redis.call('ZCARD', s.line)
+end
+
+-- Wake the first who waits in the scope's line: by a token, which is a message, in the list that it reads.
+local function wake(s)
+  local waiter = redis.call('ZPOPMIN', s.line)[1]
+  if not waiter then return end
+  local list, queue = string.match(waiter, '^(%S+) (.+)$')
+  redis.call('RPUSH', list, '{"properties": {"delivery_tag": "' .. queue .. '"}}')
+  redis.call('PEXPIRE', list, TOKEN_MS)
+end
+
+-- Give back what a holder has; a place that becomes free wakes one who waits for it.
+local function give_back(holder)
+  for _, s in ipairs(SCOPES) do
+    local freed = redis.call('HDEL', s.reserved, holder) + redis.call('ZREM', s.slots, holder)
+    if freed > 0 then wake(s) end
+  end
 end
 
 -- What leaves a window of `ms` within the next `ahead` ms.
@@ -144,26 +184,29 @@ local function leaving(key, ms, ahead)
   return sum
 end
 
--- ms to wait for room for cost and tokens in all windows, or nil if there is room, at the latest in `ahead` ms.
-local function full(cost, tokens, ahead)
-  local longest
+-- ms to wait for room for cost and tokens in all windows, or nil if there is room, at the latest in `ahead` ms; second,
+-- the scope of the longest wait. `waiter`: who asks; those before it in a scope's line take their room first.
+local function full(cost, tokens, ahead, waiter)
+  local longest, of
   for _, s in ipairs(SCOPES) do
-    local cost_r, tokens_r = reservations(s)
+    local cost_r, tokens_r, before = nil, nil, nil
     for i = 1, WINDOWS do
       local limit, total, ms, unit, key = window(s, i)
       if limit then
+        if not cost_r then cost_r, tokens_r = reservations(s) end
         local amount, held = cost, cost_r
         if unit == 'tokens' then amount, held = tokens, tokens_r end
         -- What is larger than the window itself has the window to itself.
         amount = math.min(amount, limit)
         local over = total + held + amount - limit
         if over > 0 and (ahead == 0 or over > leaving(key, ms, ahead)) then
-          -- Reservations become stamps or are released soon; stamps leave when their time is over.
-          local wait = total + amount > limit and until_free(key, ms, total + amount - limit) - ahead or 20
-          longest = math.max(longest or 1, wait)
+          before = before or (waiter and place(s, waiter)) or 0
+          -- Reservations become stamps. If one is released instead, that wakes who waits.
+          local wait = math.max(1, until_free(key, ms, over + before * amount) - ahead)
+          if wait > (longest or 0) then longest, of = wait, s end
         end
       end
     end
   end
-  return longest
+  return longest, of
 end

@@ -5,7 +5,7 @@
 -- the call is only early: then they stay, and it asks again.
 local holder, cost, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local held = redis.call('HGET', PROVIDER.reserved, holder)
-local wait, why, probing = closed(holder)
+local wait, why, _, probing = closed(holder)
 local expiry = held and tonumber(string.match(held, '^(%d+)'))
 local reserved = expiry and expiry > now
 if not wait and reserved then
@@ -14,13 +14,16 @@ if not wait and reserved then
   if soon and soon <= tonumber(ARGV[6]) + 20 then return {0, soon, 'early'} end
   if soon then wait, why = soon, 'limit' end
 end
-for _, s in ipairs(SCOPES) do redis.call('HDEL', s.reserved, holder) end
-if not wait and not reserved then wait, why = full(cost, tokens, 0), 'limit' end
-if not wait and crowded(holder) then wait, why = 20, 'concurrency' end
+if not wait and not reserved then
+  for _, s in ipairs(SCOPES) do redis.call('HDEL', s.reserved, holder) end
+  wait, why = full(cost, tokens, 0), 'limit'
+end
+if not wait then wait, why = crowded(holder), 'concurrency' end
 if wait then
-  for _, s in ipairs(SCOPES) do redis.call('ZREM', s.slots, holder) end
+  give_back(holder)
   return {0, wait, why}
 end
+for _, s in ipairs(SCOPES) do redis.call('HDEL', s.reserved, holder) end
 grant(holder, tonumber(ARGV[5]), probing)
 local n = redis.call('HINCRBY', PROVIDER.hash, 'n', 1)
 for _, s in ipairs(SCOPES) do add(s, n, {requests = cost, tokens = tokens}) end
