@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 from celery.utils.threads import bound_open_broker_sockets
 from celery.worker.consumer.consumer import COLLECT_SOCKET_TIMEOUT, Consumer
+from kombu.transport.virtual import QoS as VirtualQoS
 from redis import RedisError
 
 from pipeline.engine.gate import Admission
@@ -78,8 +79,8 @@ class GateConsumer(Consumer):
         tag = request.message.delivery_tag
         try:
             channel.qos.restore_by_tag(tag, leftmost=False)
-            # What is not acknowledged twice: the message has left the list of unacknowledged ones.
-            super(type(channel.qos), channel.qos).ack(tag)
+            # As kombu's `reject` ends: the message has left the list of those to be acknowledged.
+            VirtualQoS.ack(channel.qos, tag)  # type: ignore[no-untyped-call]
         except self.connection_errors as error:
             # It is restored when the connection is, or by whoever finds that it was not acknowledged.
             log.warning("gate.message_kept", task=request.id, error=type(error).__name__)

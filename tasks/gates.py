@@ -27,10 +27,15 @@ def gate_of(queue: str) -> Gate | None:
 
 
 def keep_in_step(stopped: threading.Event) -> None:
-    """Once a second, until `stopped`: what the database says, the gates say."""
-    while not stopped.wait(SYNC_INTERVAL_S):
+    """Once a second, until `stopped`: what the database says, the gates say. First, what this worker's settings say."""
+    published = False
+    while not stopped.is_set():
         try:
             with _syncing:
+                if not published:
+                    gates.publish_defaults(get_context())
+                    published = True
                 gates.sync(get_context())
         except (RedisError, SQLAlchemyError) as error:
             log.warning("gates.sync_failed", error=type(error).__name__)
+        stopped.wait(SYNC_INTERVAL_S)

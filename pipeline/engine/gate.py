@@ -5,11 +5,12 @@ count stamps. So the provider never sees more than the limit in any window, howe
 times are the Redis server's.
 """
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any
 
 from redis import Redis
 
@@ -25,6 +26,7 @@ early waits."""
 WAKE_TTL_S = 2.0
 """How long a token that wakes a worker is kept for it."""
 FOR_EVER = -1
+_LACKS_RECORD = 2
 
 
 class Unit(StrEnum):
@@ -32,6 +34,10 @@ class Unit(StrEnum):
 
     REQUESTS = "requests"
     TOKENS = "tokens"
+
+
+Usage = Mapping[Unit, Sequence[tuple[int, int]]]
+"""By unit: how long ago calls were made, in ms, and how much each used."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,16 @@ class Admission:
     wait_s: float
     reason: str
     stamp: int = 0
+
+
+@dataclass(frozen=True)
+class Made:
+    """A call that was made: the number of its stamps, what they count, and how long ago they were made."""
+
+    stamp: int
+    cost: int
+    tokens: int
+    age_s: float
 
 
 @dataclass(frozen=True)
@@ -123,35 +139,41 @@ class Scope:
         self.keys += [f"{base}:window{n}" for n in range(1, MAX_WINDOWS + 1)]
         self.keys.append(f"{base}:line")
 
-    def configure(self, windows: Sequence[Window], concurrency: int | None) -> None:
-        """Set the limits for the next admissions. What was used stays used."""
-        fields: dict[str, str | int] = {"ready": 1}
-        for n, window in enumerate(windows, 1):
-            fields |= {f"limit{n}": window.limit, f"ms{n}": int(window.window_s * 1000), f"unit{n}": window.unit.value}
-        if concurrency is not None:
-            fields["concurrency"] = concurrency
-        names = [f"{name}{n}" for n in range(1, MAX_WINDOWS + 1) for name in ("limit", "ms", "unit")]
-        unset = [name for name in [*names, "concurrency"] if name not in fields]
-        units = [f"unit{n}" for n in range(1, MAX_WINDOWS + 1)]
-        before = dict(zip(units, cast("list[str | None]", self._redis.hmget(self._hash, units)), strict=True))
-        with self._redis.pipeline() as pipe:
-            for n, unit in enumerate(units, 1):
-                if before[unit] != fields.get(unit):  # tokens are not requests
-                    pipe.delete(self.keys[2 + n])
-                    pipe.hdel(self._hash, f"total{n}")
-            pipe.hset(self._hash, mapping=cast("Any", fields))
-            if unset:
-                pipe.hdel(self._hash, *unset)
-            pipe.execute()
-        self.wake()
+    def configure(
+        self,
+        windows: Sequence[Window] | None,
+        concurrency: int | None,
+        fields: Mapping[str, str | float] | None = None,
+        *,
+        version: int = 0,
+        on_record: Callable[[float], Usage] | None = None,
+    ) -> bool:
+        """Set what holds for the next admissions. What was used stays used. False: something newer holds.
+
+        `windows` and `concurrency`: None for no limits of concurrency, and for windows and concurrency that stay as
+        they are. `fields`: of pauses and caps; an empty text removes one. `version`: the older never overwrites the
+        newer. `on_record`: the calls of the last so many seconds, for windows that are new or lost; without it, they
+        begin anew.
+        """
+        values: dict[str, str | float] = dict(fields or {})
+        wanted = ""
+        if windows is not None:
+            values["concurrency"] = "" if concurrency is None else concurrency
+            wanted = json.dumps(
+                [{"limit": each.limit, "ms": int(each.window_s * 1000), "unit": each.unit} for each in windows]
+            )
+        act = self._redis.register_script(script("gate_configure"))
+        arguments: list[str | int] = [version, json.dumps(values), wanted]
+        done, lacking_ms = act(keys=self.keys, args=[*arguments, "" if on_record else "{}"])
+        if done == _LACKS_RECORD and on_record:
+            done, _ = act(keys=self.keys, args=[*arguments, json.dumps(on_record(lacking_ms / 1000))])
+        if done:
+            self.wake()
+        return bool(done)
 
     def ready(self) -> bool:
         """Whether limits were set since Redis was emptied."""
         return bool(self._redis.hexists(self._hash, "ready"))
-
-    def set_cap(self, cap: float) -> None:
-        """Set what may be spent in a day; 0: anything."""
-        self._redis.hset(self._hash, "cap", cap)
 
     def close(self, by: str, until_ms: int, reason: str = "") -> None:
         """Close for an operator or a spend cap, until a moment (epoch ms) or `FOR_EVER`."""
@@ -202,9 +224,12 @@ class Gate:
         """Move a stamp to now: its request was sent only now."""
         self._run("gate_sent", stamp, cost, tokens)
 
-    def finish(self, holder: str, extra_tokens: int = 0) -> None:
-        """Give the slot back, after the call or instead of it. `extra_tokens`: used minus stamped."""
-        self._run("gate_finish", holder, extra_tokens)
+    def finish(self, holder: str, extra_tokens: int = 0, made: Made | None = None) -> None:
+        """Give the slot back, after the call or instead of it. `extra_tokens`: used minus stamped.
+
+        `made`: the call, whose stamps are put back if Redis was emptied meanwhile."""
+        call = (made.stamp, made.cost, made.tokens, int(made.age_s * 1000)) if made else (0, 0, 0, 0)
+        self._run("gate_finish", holder, extra_tokens, *call)
 
     def look(self) -> GateState:
         """The state of the gate."""

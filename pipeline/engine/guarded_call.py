@@ -1,5 +1,6 @@
 """A call to a provider through its gate: check again, call, and record what the call tells about the provider."""
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -13,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.engine.breaker import Breaker, BreakerState
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.engine.gate import Admission, Gate
+from pipeline.engine.gate import Admission, Gate, Made
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
@@ -71,7 +72,7 @@ class GuardedCall:
             if hooks.stamp:
                 self._note(lambda failure=error: self._failed(failure))  # type: ignore[misc]
                 if (partial := getattr(error, "answer", None)) is not None:
-                    self._note(lambda: self._account(*usage_of(partial)))
+                    self._note(lambda: self._account(hooks, *usage_of(partial)))
             raise
         finally:
             request_hooks.reset(token)
@@ -80,7 +81,7 @@ class GuardedCall:
         # The breaker first: while it is half-open, its probe keeps others out. Accounting and storing the result
         # need no slot at the provider, so free it for another call before them.
         self._note(self._succeeded)
-        self._note(lambda: self._account(*usage_of(result)))
+        self._note(lambda: self._account(hooks, *usage_of(result)))
         return result
 
     def _note(self, note: Callable[[], None]) -> None:
@@ -94,8 +95,9 @@ class GuardedCall:
         if self.breaker.succeeded():
             self.on_change(None)
 
-    def _account(self, model: str, input_tokens: int, output_tokens: int) -> None:
-        self._finish(input_tokens + output_tokens - self.tokens if self.tokens else 0)
+    def _account(self, hooks: "_StampHooks", model: str, input_tokens: int, output_tokens: int) -> None:
+        made = Made(hooks.stamp, self.cost, self.tokens, time.monotonic() - hooks.stamped_at)
+        self._finish(input_tokens + output_tokens - self.tokens if self.tokens else 0, made)
         cost = self.cost_of(model, input_tokens, output_tokens)
         if cost:
             self.on_cost(cost)
@@ -109,8 +111,8 @@ class GuardedCall:
         if self.holds:
             self._finish()
 
-    def _finish(self, extra_tokens: int = 0) -> None:
-        self.gate.finish(self.holder, extra_tokens)
+    def _finish(self, extra_tokens: int = 0, made: Made | None = None) -> None:
+        self.gate.finish(self.holder, extra_tokens, made)
         self.holds = False
 
 
@@ -120,6 +122,7 @@ class _StampHooks:
     def __init__(self, guarded: GuardedCall) -> None:
         self._guarded = guarded
         self.stamp = 0
+        self.stamped_at = 0.0
 
     def ready(self) -> None:
         guarded = self._guarded
@@ -132,8 +135,9 @@ class _StampHooks:
         if not admission.granted:
             why = f"the gate of {guarded.gate.queue} closed ({admission.reason})"
             raise GateClosed(why, retry_after_s=admission.wait_s, code="gate_closed")
-        self.stamp = admission.stamp
+        self.stamp, self.stamped_at = admission.stamp, time.monotonic()
 
     def sent(self) -> None:
+        self.stamped_at = time.monotonic()
         with suppress(RedisError):
             self._guarded.gate.sent(self.stamp, self._guarded.cost, self._guarded.tokens)

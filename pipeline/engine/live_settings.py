@@ -3,15 +3,21 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import String, Text, delete, select
+from sqlalchemy import BigInteger, String, Text, cast, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.limits import format_windows, parse_windows
 from pipeline.engine.tables import Base, UtcDateTime, table_of, upsert
+
+VERSION = "version"
+"""The key of a row that counts the changes of all others, by hand aside."""
+DEFAULTS = "defaults"
+"""The key of a row with the fleet's defaults: settings of the processes that run it may differ."""
 
 
 class SystemSetting(Base):
@@ -79,9 +85,14 @@ def stored(session: Session) -> dict[str, str]:
 
 def values(session: Session, known: Mapping[str, Live]) -> list[Value]:
     """The values of all known settings."""
-    rows, found = stored(session), []
+    return values_in(stored(session), known)
+
+
+def values_in(rows: Mapping[str, str], known: Mapping[str, Live]) -> list[Value]:
+    """The values of all known settings by these rows. A default is the fleet's, where one was published."""
+    defaults, found = _defaults(rows), []
     for key, live in known.items():
-        value = Value(key, live.default, live.help, is_default=True)
+        value = Value(key, defaults.get(key, live.default), live.help, is_default=True)
         if key in rows:
             try:
                 value = replace(value, value=live.read(str(json.loads(rows[key]))), is_default=False)
@@ -103,12 +114,43 @@ def change(session: Session, known: Mapping[str, Live], key: str, text: str, now
     return value
 
 
+def publish_defaults(session: Session, defaults: Mapping[str, Any], now: datetime) -> bool:
+    """Make these defaults the fleet's, beside those of other keys that were published; whether that changed any."""
+    if _defaults(stored(session)).items() >= defaults.items():
+        return False
+    bump(session, now)  # holds others off until this is committed
+    put(session, DEFAULTS, _defaults(stored(session)) | dict(defaults), now)
+    return True
+
+
+def _defaults(rows: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        return dict(json.loads(rows.get(DEFAULTS, "{}")))
+    except (ValueError, TypeError):  # edited by hand
+        return {}
+
+
+def bump(session: Session, now: datetime) -> None:
+    """Give the rows a higher version, before they are changed: who changes rows at the same time, waits here.
+
+    It begins with the time, so that a new database is newer than one that was deleted.
+    """
+    insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    table = table_of(SystemSetting)
+    higher = cast(cast(table.c.value, BigInteger) + 1, Text)
+    row = {"key": VERSION, "value": str(int(now.timestamp() * 1000)), "updated_at": now}
+    changed = {"value": higher, "updated_at": now}
+    session.execute(insert(table).values(row).on_conflict_do_update(index_elements=["key"], set_=changed))
+
+
 def put(session: Session, key: str, value: Any, now: datetime) -> None:
     """Write one row."""
+    bump(session, now)
     # An upsert, since several may write at once: whoever makes a call notes its breaker.
     upsert(session, table_of(SystemSetting), [{"key": key, "value": json.dumps(value), "updated_at": now}])
 
 
 def drop(session: Session, key: str) -> None:
     """Delete one row: the default is in force again."""
+    bump(session, datetime.now(UTC))
     session.execute(delete(SystemSetting).where(SystemSetting.key == key))

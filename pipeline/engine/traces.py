@@ -22,6 +22,7 @@ class AiCall(Base):
         Index("ix_ai_calls_unit", "flow", "scope_id", "unit"),
         Index("ix_ai_calls_created_at", "created_at"),
         Index("ix_ai_calls_provider_created_at", "provider", "created_at"),
+        Index("ix_ai_calls_queue_created_at", "queue", "created_at"),
     )
 
     id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
@@ -32,6 +33,8 @@ class AiCall(Base):
     """`vision`, `text` or `embeddings`."""
     operation: Mapped[str] = mapped_column(String(60))
     provider: Mapped[str] = mapped_column(String(60))
+    queue: Mapped[str] = mapped_column(String(120), default="", server_default="")
+    """Whose gate let the call through."""
     model: Mapped[str] = mapped_column(String(120))
     status: Mapped[str] = mapped_column(String(20))
     """`ok`, or the kind of the error."""

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -28,11 +28,12 @@ from pipeline.engine.limits import parse_windows
 from pipeline.engine.live_settings import Live, amount, whole, windows
 from pipeline.providers import spend
 from pipeline.providers.spend import next_reset
+from pipeline.providers.usage import on_record
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
-APPLIED = "penstock:{gates}:applied"
+APPLIED = "penstock:{gates}:configured"
 SLOT_MARGIN_S = 30.0
 
 
@@ -194,30 +195,56 @@ def _in_force(settings: Settings, values: list[live.Value]) -> dict[str, live.Va
     return found
 
 
+def publish_defaults(context: Context) -> None:
+    """A worker starts: what its settings say of limits is the fleet's default. Of two that differ, the later holds.
+
+    So processes whose settings differ agree on what the gates should be.
+    """
+    known = known_settings(context.settings)
+    shared = {queue.limits_setting for queue in gated_queues(context.settings).values()}
+    own = {key: live.default for key, live in known.items() if key.startswith(("queue.", "provider.")) or key in shared}
+    context.db.run(lambda session: live.publish_defaults(session, own, datetime.now(UTC)))
+
+
 def sync(context: Context) -> bool:
-    """Put Redis right if the database says something else; whether there was anything to do."""
+    """Put Redis right if the database says something else; whether there was anything to do.
+
+    Configuration has the version of the rows, and the older never overwrites the newer.
+    """
     with context.db.read() as session:
         rows = live.stored(session)
-        found = _in_force(context.settings, live.values(session, known_settings(context.settings)))
-    shape = json.dumps([rows, {key: str(value.value) for key, value in found.items()}], sort_keys=True)
-    digest = hashlib.sha256(shape.encode()).hexdigest()
-    if context.redis.get(APPLIED) == digest:
+    if live.VERSION not in rows:
+        context.db.run(lambda session: live.bump(session, datetime.now(UTC)))
+        return sync(context)
+    found = _in_force(context.settings, live.values_in(rows, known_settings(context.settings)))
+    queues = gated_queues(context.settings)
+    # Processes may know different queues: each sees to its own.
+    whose, digest = _digest(sorted(queues)), _digest(rows)
+    if context.redis.hget(APPLIED, whose) == digest:
         return False
     for value in found.values():
         if value.error:
             log.warning("setting.ignored", setting=value.key, error=value.error)
-    for name, queue in gated_queues(context.settings).items():
-        own = gate(context, queue).own
-        _apply_pause(own, rows.get(f"pause.{name}"))
-        _apply_limits(own, found, f"queue.{name}")
-    for key, row in rows.items():
-        if key.startswith("breaker."):
-            _restore_breaker(context, key.removeprefix("breaker."), json.loads(row))
+    newest = True
+    for name in queues:
+        own = gate(context, queues[name]).own
+        fields = _pause(rows.get(f"pause.{name}"))
+        newest &= _apply(context, own, f"queue.{name}", [name], found, rows, fields)
     for provider in _providers(context.settings):
-        _apply_limits(provider_scope(context.redis, provider), found, f"provider.{provider}")
-        _apply_cap(context, provider, float(found[f"provider.{provider}.daily_spend_cap"].value))
-    context.redis.set(APPLIED, digest)
+        names = [name for name, queue in queues.items() if queue.provider == provider]
+        fields = _cap(context, provider, float(found[f"provider.{provider}.daily_spend_cap"].value))
+        shared = provider_scope(context.redis, provider)
+        newest &= _apply(context, shared, f"provider.{provider}", names, found, rows, fields)
+    if newest:
+        for key, row in rows.items():
+            if key.startswith("breaker."):
+                _restore_breaker(context, key.removeprefix("breaker."), json.loads(row))
+        context.redis.hset(APPLIED, whose, digest)
     return True
+
+
+def _digest(facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def charge(context: Context, provider: str, cost: float) -> None:
@@ -225,31 +252,34 @@ def charge(context: Context, provider: str, cost: float) -> None:
     spend.charge(context, provider, context.settings.providers[provider], cost)
 
 
-def _apply_cap(context: Context, provider: str, cap: float) -> None:
+def _cap(context: Context, provider: str, cap: float) -> dict[str, str | float]:
+    """The fields of a provider's scope that say what may be spent, and that it was."""
     profile = context.settings.providers[provider]
     spent = spend.spent_today(context, provider, profile)
-    shared = provider_scope(context.redis, provider)
-    shared.set_cap(cap)
-    if cap and spent >= cap:
-        until = int(next_reset(profile, datetime.now(UTC)).timestamp() * 1000)
-        shared.close("spend", until, f"{spent:.2f} of {cap:.2f} spent today")
-    else:
-        shared.reopen("spend")
+    if not cap or spent < cap:
+        return {"cap": cap, "spend_until": "", "spend_reason": ""}
+    until = int(next_reset(profile, datetime.now(UTC)).timestamp() * 1000)
+    return {"cap": cap, "spend_until": until, "spend_reason": f"{spent:.2f} of {cap:.2f} spent today"}
 
 
-def _apply_pause(scope: Scope, row: str | None) -> None:
-    pause = json.loads(row) if row else None
-    if pause:
-        scope.close("operator", pause["until"], pause["reason"])
-    else:
-        scope.reopen("operator")
+def _pause(row: str | None) -> dict[str, str | float]:
+    """The fields of a queue's scope that say whether an operator paused it."""
+    pause = json.loads(row) if row else {"until": "", "reason": ""}
+    return {"operator_until": pause["until"], "operator_reason": pause["reason"]}
 
 
-def _apply_limits(scope: Scope, found: dict[str, live.Value], prefix: str) -> None:
+def _apply(
+    context: Context, scope: Scope, prefix: str, queues: list[str], found: Mapping[str, live.Value],
+    rows: Mapping[str, str], fields: Mapping[str, str | float],
+) -> bool:  # fmt: skip
+    """Configure a scope; False if something newer holds."""
     limits, slots = found[f"{prefix}.limits"], found[f"{prefix}.concurrency"]
     # A row that holds nonsense changes nothing: what was in force stays, if anything was.
-    if not (limits.error or slots.error) or not scope.ready():
-        scope.configure(parse_windows(limits.value), slots.value or None)
+    nonsense = bool(limits.error or slots.error) and scope.ready()
+    return scope.configure(
+        None if nonsense else parse_windows(limits.value), slots.value or None, fields,
+        version=int(rows[live.VERSION]), on_record=partial(on_record, context, queues),
+    )  # fmt: skip
 
 
 def _restore_breaker(context: Context, name: str, state: dict[str, Any]) -> None:

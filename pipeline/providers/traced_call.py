@@ -30,7 +30,7 @@ class Tracer:
         trace: dict[str, Any] = {
             "capability": capability, "operation": operation, "provider": provider, "model": model, "status": "ok",
             "error": None, "input_tokens": 0, "output_tokens": 0, "cost": 0.0, "preview": "",
-            "created_at": datetime.now(UTC),
+            "created_at": datetime.now(UTC), "queue": self.guarded.gate.queue,
         }  # fmt: skip
         begun = time.monotonic()
         try:

@@ -23,7 +23,7 @@ if waiter then
 end
 if wait then
   if waiter then
-    redis.call('ZADD', because.line, 'NX', now, waiter)
+    redis.call('ZADD', because.line, now, waiter)
     redis.call('PEXPIRE', because.line, PATIENCE_MS)
   end
   return {0, wait, why}

@@ -4,14 +4,14 @@
 -- KEYS[2]       sorted set: slots taken; member = holder, score = expiry, ms
 -- KEYS[3]       hash: reservations; holder -> "expiry:cost:tokens"
 -- KEYS[4…7]     sorted sets: stamps of windows 1 to 4; member = "n:amount", score = time, ms
--- KEYS[8]       sorted set: who waits because of this scope; member = "list of tokens, blank, queue", score = since, ms
+-- KEYS[8]       sorted set: who waits because of this scope; member = "list of tokens, blank, queue", score = asked, ms
 -- KEYS[9…16]    the same eight of the provider
 -- KEYS[17]      hash: breaker of the provider's capability (until, reason, probe, probe_until)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local WINDOWS, BREAKER = 4, KEYS[17]
--- Who has waited for longer without asking has died, or is busy with something else.
-local PATIENCE_MS, TOKEN_MS = 5000, 2000
+-- Who has not asked for longer has died, or does something else: waiting workers ask once a second.
+local PATIENCE_MS, TOKEN_MS = 1500, 2000
 
 -- A whole hash at once: commands that a script runs cost as much as others.
 local function fields(key)
@@ -161,6 +161,7 @@ end
 
 -- Wake the first who waits in the scope's line: by a token, which is a message, in the list that it reads.
 local function wake(s)
+  redis.call('ZREMRANGEBYSCORE', s.line, '-inf', now - PATIENCE_MS)
   local waiter = redis.call('ZPOPMIN', s.line)[1]
   if not waiter then return end
   local list, queue = string.match(waiter, '^(%S+) (.+)$')
@@ -168,11 +169,11 @@ local function wake(s)
   redis.call('PEXPIRE', list, TOKEN_MS)
 end
 
--- Give back what a holder has; a place that becomes free wakes one who waits for it.
+-- Give back what a holder has; room that this makes wakes one who waits.
 local function give_back(holder)
   for _, s in ipairs(SCOPES) do
-    local freed = redis.call('HDEL', s.reserved, holder) + redis.call('ZREM', s.slots, holder)
-    if freed > 0 then wake(s) end
+    local reserved, slot = redis.call('HDEL', s.reserved, holder), redis.call('ZREM', s.slots, holder)
+    if reserved > 0 or (slot > 0 and s.fields.concurrency) then wake(s) end
   end
 end
 

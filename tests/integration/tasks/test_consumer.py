@@ -13,7 +13,7 @@ from kombu.entity import Exchange, Queue
 from redis import Redis
 
 from pipeline.engine.guarded_call import request_hooks
-from pipeline.providers import gates
+from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
 from tasks.presence import holder_of, identity
 from tests.support.waiting import wait_until
@@ -60,7 +60,7 @@ def app(context: Context, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Ce
         guarded.call(ask, lambda _: ("m", 0, 0))
 
     for queue in (GATED, OTHER):
-        gates.change_setting(context, f"queue.{queue}.concurrency", "1")
+        queue_control.change_setting(context, f"queue.{queue}.concurrency", "1")
     return app
 
 
@@ -98,14 +98,14 @@ def test_messages_are_worked_on_in_the_order_of_their_arrival_though_they_were_r
 def test_a_refused_message_stays_in_its_priority_and_keeps_its_place_there(
     app: Celery, context: Context, worker: ExitStack
 ) -> None:
-    gates.pause(context, GATED, None)
+    queue_control.pause(context, GATED, None)
     _send(app, range(10, 16), priority=6)
     _send(app, range(6), priority=0)
     worker.enter_context(_worker(app))
     _send(app, range(3), OTHER)
     wait_until(lambda: len(_worked(context.redis, OTHER)) == 3, WITHIN_S, "an open queue of the same worker flows")
     assert not _worked(context.redis)
-    gates.resume(context, GATED)
+    queue_control.resume(context, GATED)
     wait_until(lambda: len(_worked(context.redis)) == 12, WITHIN_S, "all were worked on")
     # What a gate holds while it is asked may be overtaken by what was more urgent, never by its equals.
     assert [number for number in _worked(context.redis) if number < 10] == list(range(6))

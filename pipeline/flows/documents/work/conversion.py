@@ -95,6 +95,7 @@ class PageConversion:
         reader = self._readers[key]
         if self._guarded is None:
             return reader.convert(page)
+        facts["queue"] = self._guarded.gate.queue
         return self._guarded.call(lambda: reader.convert(page), lambda answer: (answer.model, *astuple(answer.usage)))
 
     @cached_property

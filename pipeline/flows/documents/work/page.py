@@ -71,6 +71,8 @@ class Attempt:
     cost: float = 0.0
     paid: bool = False
     """A service was called."""
+    queue: str = ""
+    """Whose gate let the call through."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +264,8 @@ def _record(session: Session, attempts: Sequence[Attempt], held: set[int], now: 
                 "status": "ok" if answer else kind, "error": message, "latency_ms": attempt.latency_ms,
                 "input_tokens": answer.usage.input_tokens if answer else 0,
                 "output_tokens": answer.usage.output_tokens if answer else 0,
-                "cost": attempt.cost, "preview": preview(storable(answer.text)) if answer else "", "created_at": now,
+                "cost": attempt.cost, "queue": attempt.queue, "created_at": now,
+                "preview": preview(storable(answer.text)) if answer else "",
             })  # fmt: skip
     connection = session.connection()
     if rows:
