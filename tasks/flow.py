@@ -3,7 +3,8 @@
 A flow's `canvas.py` makes one `FlowTasks` with what is its own: which messages a scope's rows ask for.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib import import_module
@@ -17,9 +18,11 @@ from redis import RedisError
 
 from pipeline.engine import deliveries, events
 from pipeline.engine.claims import Owner
+from pipeline.engine.launch import Place, Places, Wanted, launch
 from pipeline.engine.wakeups import plan_wakeup
 from pipeline.flows import FLOWS
 from pipeline.flows.flow import Flow
+from pipeline.providers import gates
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
 from tasks.presence import identity
@@ -27,6 +30,22 @@ from tasks.presence import identity
 log = structlog.get_logger(__name__)
 Announcement = tuple[str, dict[str, str | int]]
 """An event's name and its fields."""
+PORTION = 500
+"""Scopes that are looked at together."""
+LONGEST_WORK_S = 3600.0
+"""Longer than any message is worked on: `task_time_limit`."""
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Messages that rows ask for now, in one queue. `canvas`: what to send, for the places that lack a message."""
+
+    wanted: Wanted
+    canvas: Callable[[Sequence[int]], Signature]
+
+
+def _no_messages(_context: Context, _scopes: Sequence[str]) -> Iterable[Messages]:
+    return ()
 
 
 @dataclass(frozen=True)
@@ -34,8 +53,10 @@ class FlowTasks:
     """A flow on Celery. `wake` is its task that launches what has waited long enough."""
 
     flow: Flow
-    signatures: Callable[[Context, str], Iterable[Signature]]
+    signatures: Callable[[Context, str], Iterable[Signature]] = lambda _context, _scope: ()
     """The messages that a scope's rows ask for now; none if nothing is to be done."""
+    messages: Callable[[Context, Sequence[str]], Iterable[Messages]] = _no_messages
+    """The messages that these scopes' rows ask for now, be they on their way already or not."""
     announcement: Callable[[Context, str], Announcement | None] = lambda _context, _scope: None
     """How a scope stands, for those who follow it; None if there is nothing to say."""
 
@@ -54,14 +75,21 @@ class FlowTasks:
         """The Celery task that launches what has waited long enough."""
         return app.tasks[self._wake]
 
-    def launch(self, *scopes: str) -> None:
-        """Send whatever these scopes' rows say is to be done; nothing if nothing is. The only way work begins.
+    def launch(self, *scopes: str) -> int:
+        """Send what these scopes' rows ask for and what is not on its way; how many messages. The only way work begins.
 
-        A broker that is away costs time, not work: the sweeper launches what nobody did.
+        Nothing is sent to a closed gate. A broker that is away costs time, not work: the sweeper launches what nobody
+        did, also where a gate opens again.
         """
         context = get_context()
         if not context.online:
-            return
+            return 0
+        sent = 0
+        try:
+            for start in range(0, len(scopes), PORTION):
+                sent += self._launch(context, scopes[start : start + PORTION])
+        except (OperationalError, RedisError) as error:
+            log.warning("launch.postponed", flow=self.flow.name, scopes=len(scopes), error=type(error).__name__)
         for scope in scopes:
             try:
                 # Denied: else the client subscribes to a result that nobody reads, and tries for 20 s if Redis is away.
@@ -70,6 +98,19 @@ class FlowTasks:
                         signature.apply_async()
             except (OperationalError, RedisError) as error:
                 log.warning("launch.postponed", flow=self.flow.name, scope=scope, error=type(error).__name__)
+        return sent
+
+    def _launch(self, context: Context, scopes: Sequence[str]) -> int:
+        asked = list(self.messages(context, scopes))
+        shut = {queue for queue in {one.wanted.queue for one in asked} if gates.closed_because(context, queue)}
+        asked = [one for one in asked if one.wanted.queue not in shut]
+
+        def publish(at: int, numbers: Sequence[int]) -> None:
+            # Denied: else the client subscribes to a result that nobody reads, and tries for 20 s if Redis is away.
+            with denied_join_result():
+                asked[at].canvas(numbers).apply_async()
+
+        return launch(Places(context.redis), [one.wanted for one in asked], publish)
 
     def tend(self) -> None:
         """Launch what is due, and see to the next wake-up."""
@@ -113,6 +154,56 @@ class FlowTasks:
 def all_flow_tasks() -> tuple[FlowTasks, ...]:
     """Those of every flow, in the order of `FLOWS`."""
     return tuple(import_module(f"tasks.{name}.canvas").TASKS for name in FLOWS)
+
+
+@dataclass
+class AtWork:
+    """A message's place while it is worked on. Say what comes after it before leaving; nothing: the place is left."""
+
+    place: Place
+    after: Signature | None = None
+
+    def again(self, signature: Signature) -> None:
+        """Queue up again at the tail, in the same place: the lane's next hop. It takes over the part in the chord."""
+        self.after = signature
+
+
+@contextmanager
+def at_work(task: Any, place: Place, ttl_s: float = LONGEST_WORK_S) -> Iterator[AtWork | None]:
+    """Take a message's place while it is worked on; None if a living other has it: then nothing is to be done, and
+    what follows the message in its chain or chord follows the other's.
+
+    `ttl_s`: longer than the work takes; after it the place counts as free, even if its holder lives.
+    """
+    places, holder = Places(get_context().redis), f"{identity.process_id}/{task.request.id}"
+    other = places.begin(place, holder, ttl_s)
+    if other and _has_ended(other):
+        other = places.begin(place, holder, ttl_s, gone=other)
+    if other:
+        task.request.update(chord=None, chain=None, callbacks=None)
+        yield None
+        return
+    work = AtWork(place)
+    try:
+        yield work
+    finally:
+        if work.after is None:
+            places.leave(place, holder)
+        elif places.wait(place, holder):
+            take_place_again(task.request, work.after)
+
+
+def _has_ended(holder: str) -> bool:
+    """Whether a holder of a place is certainly no more, though its lease may say that it lives."""
+    process, _, message = holder.rpartition("/")
+    return identity.gone(process) or (process == identity.process_id and not deliveries.under_way(message))
+
+
+def expect(*following: Place) -> None:
+    """Note that messages are about to be sent for these places by a chain or chord that goes on: not by a launch."""
+    places = Places(get_context().redis)
+    for place in following:
+        places.wait(place)
 
 
 def owner(task: Any, lane_id: str = "") -> Owner:

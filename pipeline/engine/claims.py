@@ -1,11 +1,12 @@
 """Fenced claims: a worker claims a unit by one compare-and-set, and settles it by another that names the claim."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Index, String, Table, and_, or_, select, text
+from sqlalchemy import BindParameter, ColumnElement, Index, String, Table, and_, bindparam, or_, select, text
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from pipeline.engine.states import Event, Machine, State
@@ -40,12 +41,19 @@ class ClaimColumns:
     """When the row can be claimed; None: at once."""
 
 
+def _unknown(_: str) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Owner:
-    """Who claims: a worker, for one delivery of a message."""
+    """Who claims: a process of a worker, for one delivery of a message."""
 
     worker_id: str
+    """The process: `hostname:pid:nonce`. What a living one holds is given back by nobody else."""
     request_id: str
+    gone: Callable[[str], bool] = field(default=_unknown, compare=False, repr=False)
+    """Whether another process has certainly ended, by its id."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ def take(
     event: Event,
     *where: ColumnElement[bool],
     claim: Claim,
-    order_by: ColumnElement[Any],
+    order_by: ColumnElement[Any] | tuple[ColumnElement[Any], ...],
     limit: int,
     now: datetime,
     **values: Any,
@@ -90,8 +98,8 @@ def take(
     # A CTE, not a subquery: PostgreSQL may run a subquery once a row, and each run returns `limit` further rows.
     due = (
         select(table.c.id)
-        .where(table.c.status.in_(list(machine.sources(event))), is_due(table, now), *where)
-        .order_by(order_by)
+        .where(in_states(table, machine.sources(event)), is_due(table, now), *where)
+        .order_by(*(order_by if isinstance(order_by, tuple) else (order_by,)))
         .limit(limit)
         .with_for_update(skip_locked=True)
         .cte("due")
@@ -100,6 +108,20 @@ def take(
         session, table, event, table.c.id.in_(select(due.c.id)),
         attempts=table.c.attempts + 1, next_run_at=None, **claim.columns, **values,
     )  # fmt: skip
+
+
+def in_states(table: Table, states: Iterable[Any]) -> ColumnElement[bool]:
+    """The row is in one of these states, which the statement spells out: partial indexes serve only what does."""
+    listed: BindParameter[Any] = bindparam(None, sorted(state.value for state in states), expanding=True, literal_execute=True)
+    return table.c.status.in_(listed)
+
+
+def claimable_index(table: str, *columns: str, states: Iterable[Any]) -> Index:
+    """Finds the units of a scope that may be claimed, in the order of claiming: the cost of a claim stays the same
+    however far the scope is. `columns`: the scope's first. `states`: those that a claim leads from."""
+    listed = ", ".join(repr(state.value) for state in sorted(states, key=lambda state: state.value))
+    open_ = text(f"status IN ({listed})")
+    return Index(f"ix_{table}_claimable", *columns, sqlite_where=open_, postgresql_where=open_)
 
 
 def is_due(table: Table, now: datetime) -> ColumnElement[bool]:

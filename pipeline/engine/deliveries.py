@@ -6,6 +6,11 @@ from contextlib import contextmanager
 _under_way: set[str] = set()
 
 
+def under_way(delivery: str) -> bool:
+    """Whether a thread of this process works on it."""
+    return delivery in _under_way
+
+
 @contextmanager
 def first(delivery: str) -> Iterator[bool]:
     """Whether no other thread of this process works on this delivery; if so, it is the caller's in this context."""

@@ -13,13 +13,17 @@ def script(name: str) -> str:
     return (files("pipeline.engine") / "lua" / f"{name}.lua").read_text()
 
 
+def lease_key(scope: str) -> str:
+    """The sorted set of a scope's leases: member = holder, score = expiry in ms of the server's time."""
+    return f"penstock:leases:{{{scope}}}"
+
+
 class Leases:
     """The leases of one scope, `limit` at most."""
 
     def __init__(self, redis: "Redis", scope: str, limit: int = 1_000_000) -> None:
         self._redis = redis
-        # The braces keep a scope's keys together on a cluster.
-        self._key = f"penstock:leases:{{{scope}}}"
+        self._key = lease_key(scope)
         self._limit = limit
 
     def acquire(self, holder: str, ttl_s: float) -> bool:

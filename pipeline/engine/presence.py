@@ -4,8 +4,10 @@ from collections.abc import Iterable
 
 from redis import Redis
 
-from pipeline.engine.leases import Leases
+from pipeline.engine.leases import Leases, lease_key
 
+PRESENCE_KEYS = (lease_key("presence"), lease_key("presence:pools"))
+"""Workers, and the processes of their pools."""
 _MISSED_KEY = "penstock:presence:missed"
 
 

@@ -1,15 +1,17 @@
 """One database, SQLite or PostgreSQL, with the same promises: short transactions that ride over a restart."""
 
+import math
 import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, func, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
@@ -18,6 +20,8 @@ log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 
 BUSY_TIMEOUT_S = 30
+CLOCK_S = 60.0
+"""How long what the server said of the time is counted on."""
 RIDE_OVER_S = 60.0
 """How long `run` tries again while the database is unavailable: longer than a restart takes."""
 # PostgreSQL: serialization failure, deadlock, and the classes of lost connections and of a server shutting down.
@@ -42,6 +46,7 @@ class Database:
         self.engine = self._sqlite() if self.is_sqlite else self._server(pool_size)
         self._session = sessionmaker(self.engine, expire_on_commit=False)
         read_only = self.engine.execution_options(read_only=True)
+        self._clock = -math.inf, datetime.min.replace(tzinfo=UTC)
         self._reading = sessionmaker(read_only, class_=_Reading, expire_on_commit=False)
 
     def _sqlite(self) -> Engine:
@@ -86,6 +91,25 @@ class Database:
                 return work(session)
 
         return _riding_over(attempt, patience_s)
+
+    def now(self) -> datetime:
+        """The database's time, which rows are compared by: hosts' clocks may be hours apart.
+
+        Asked once a minute, and counted on from there. SQLite has no clock but this host's.
+        """
+        if self.is_sqlite:
+            return datetime.now(UTC)
+        asked_at, told = self._clock
+        if time.monotonic() - asked_at > CLOCK_S:
+            asked_at, told = self._clock = self._ask_time()
+        return told + timedelta(seconds=time.monotonic() - asked_at)
+
+    def _ask_time(self) -> tuple[float, datetime]:
+        """(when it was asked, by this process' own count; the time then)."""
+        with self.read() as session:
+            before = time.monotonic()
+            told: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+            return (before + time.monotonic()) / 2, told.astimezone(UTC)
 
     def checkpoint(self) -> None:
         """Empty SQLite's log, so that it keeps nothing of what was overwritten, as far as readers allow."""

@@ -1,0 +1,51 @@
+-- Shared by the scripts of places; put before each of them. What was sent is remembered where it was sent: losing the
+-- messages and losing the memory of them is one event.
+-- KEYS[1]  hash: messages that were worked on; "queue|priority" -> number
+-- KEYS[2]  sorted set: living workers; score = expiry, ms   KEYS[3]  the same of their pools' processes
+-- KEYS[4]  hash: the broker's messages that were delivered and are not acknowledged
+-- A scope's places are a hash: "queue|number" -> "w mark since priority" (a message waits in the queue) or
+-- "b holder since until" (somebody works on it); a holder is "process/message".
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local DELIVERED, UNACKED = KEYS[1], KEYS[4]
+-- A process says that it is alive every few seconds: before its first word, it is believed.
+local UNKNOWN_MS, EMPTY_MS, KEPT_MS = 20000, 5000, 7 * 86400000
+
+-- A queue is a list for each of kombu's priority steps.
+local function list(queue, priority)
+  return priority == '0' and queue or queue .. '\6\22' .. priority
+end
+local function delivered(queue, priority)
+  return tonumber(redis.call('HGET', DELIVERED, queue .. '|' .. priority) or '0')
+end
+
+-- A message that begins to wait now is lost when its queue has turned over without it.
+local function mark(queue, priority)
+  return delivered(queue, priority) + redis.call('LLEN', list(queue, priority)) + redis.call('HLEN', UNACKED) + 1
+end
+
+local function is_present(holder)
+  local process = string.match(holder, '^(.*)/')
+  for key = 2, 3 do
+    local expiry = redis.call('ZSCORE', KEYS[key], process)
+    if expiry and tonumber(expiry) > now then return true end
+  end
+  return false
+end
+
+-- Whether a place is taken, and by whom: its message waits and is not lost, or its holder lives.
+local function taken(queue, place)
+  if not place then return false end
+  local kind, a, b, c = string.match(place, '^(%a) (%S+) (%S+) (%S+)$')
+  if kind == 'b' then
+    if tonumber(c) > now and (is_present(a) or tonumber(b) > now - UNKNOWN_MS) then return true, a end
+    return false
+  end
+  if delivered(queue, c) > tonumber(a) then return false end
+  return tonumber(b) > now - EMPTY_MS or redis.call('LLEN', list(queue, c)) > 0
+end
+
+local function wait(places, queue, number, priority, further)
+  redis.call('HSET', places, queue .. '|' .. number, 'w ' .. mark(queue, priority) + further .. ' ' .. now .. ' ' .. priority)
+  redis.call('PEXPIRE', places, KEPT_MS)
+end

@@ -1,0 +1,346 @@
+"""A kind of unit of work, as data, and the few functions by which units of every kind are claimed, settled and freed.
+
+A unit is a row with `engine.claims.ClaimColumns`. Units belong to a scope (a document, a batch, a run), whose row is
+locked before its units: so claims, results, counters and a user's commands on one scope come one after another, and
+exactly one transaction sees its last unit settled.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+from sqlalchemy import ColumnElement, Table, and_, func, select, update
+from sqlalchemy.orm import Session
+
+from pipeline.engine import claims
+from pipeline.engine.claims import FREE, Claim, Owner, held_by
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
+from pipeline.engine.states import Machine
+from pipeline.engine.traces import message_of
+
+Result = TypeVar("Result")
+Condition = Callable[[datetime], ColumnElement[bool]]
+"""What to look for, at this time."""
+
+
+class Transactions(Protocol):
+    """What makes transactions: `storage.database.Database`."""
+
+    def run(self, work: Callable[[Session], Result], *, patience_s: float = ...) -> Result:
+        """Run `work` in a transaction, again if the database was away."""
+
+    def read(self) -> AbstractContextManager[Session]:
+        """A transaction that only reads."""
+
+    def now(self) -> datetime:
+        """The database's time."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What one transaction did to units of one scope, by their ids."""
+
+    done: tuple[Any, ...] = ()
+    failed: tuple[Any, ...] = ()
+    waiting: tuple[Any, ...] = ()
+    """Failed or refused, and due again at a time of their own."""
+    freed: tuple[Any, ...] = ()
+    """Given back: their worker was lost, or ended, or nobody wants the result."""
+    moved: tuple[Any, ...] = ()
+    """Moved by an event of their own, such as a step that is done."""
+    retry_in_s: float | None = None
+    """Seconds until the first of those that wait is due."""
+    error: str = ""
+    """Of the last one that failed or was freed."""
+
+    def __bool__(self) -> bool:
+        return any((self.done, self.failed, self.waiting, self.freed, self.moved))
+
+
+def _no_consequence(_session: Session, _scope: Any, _changes: Changes, _now: datetime) -> None:
+    """Nothing follows from units that were settled."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One kind of unit. Events are those of `machine`."""
+
+    name: str
+    table: Table
+    machine: Machine[Any, Any]
+    claim: StrEnum
+    done: StrEnum
+    fail: StrEnum
+    wait: StrEnum
+    give_back: StrEnum
+    scope: ColumnElement[Any]
+    """The column that names a unit's scope."""
+    lock: Callable[[Session, Any], Any | None]
+    """Locks the row of a scope until the transaction ends, and returns it; None if it is gone."""
+    order: tuple[ColumnElement[Any], ...]
+    """In which order units of a scope are claimed."""
+    policy: Callable[[Any], Policy]
+    """When a unit is tried again, by the settings."""
+    lease_s: Callable[[Any], float]
+    """How long a claim holds, by the settings: longer than any call takes."""
+    lost: str
+    """What a unit's row says after its worker was lost."""
+    after: Callable[[Session, Any, Changes, datetime], None] = _no_consequence
+    """What follows for the scope, in the same transaction: counters, and its own next state after its last unit."""
+    given_back: Mapping[str, Any] = field(default_factory=dict)
+    """Further columns of a unit that goes back."""
+    where: tuple[ColumnElement[bool], ...] = ()
+    """What tells its units from others in the table."""
+
+    @property
+    def working(self) -> ColumnElement[bool]:
+        """A unit of this kind is held."""
+        states = claims.in_states(self.table, self.machine.sources(self.done))
+        return and_(self.table.c.claim_id.is_not(None), states, *self.where)
+
+    @property
+    def claimable(self) -> ColumnElement[bool]:
+        """The state of a unit allows a claim, be it due or not."""
+        return and_(claims.in_states(self.table, self.machine.sources(self.claim)), *self.where)
+
+    def due(self, now: datetime) -> ColumnElement[bool]:
+        """A unit may be claimed now."""
+        return and_(self.claimable, claims.is_due(self.table, now))
+
+    def in_scope(self, scope_id: Any) -> ColumnElement[bool]:
+        """Units of one scope."""
+        return self.scope.is_(None) if scope_id is None else self.scope == scope_id
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one unit ended, under the claim that it was claimed with. `event`: where it is not simply done."""
+
+    id: Any
+    attempt: int
+    claim: Claim
+    error: UnitError | None = None
+    event: StrEnum | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Further columns of the row."""
+
+
+def new_claim(work: Work, owner: Owner, settings: Any, now: datetime) -> Claim:
+    """A claim for units of this kind."""
+    return claims.new_claim(owner, now, work.lease_s(settings))
+
+
+def claim(
+    session: Session, work: Work, scope_id: Any, claim_as: Claim, now: datetime, *where: ColumnElement[bool],
+    limit: int = 1, **values: Any,
+) -> list[Any]:  # fmt: skip
+    """Claim up to `limit` due units of a scope that the caller has locked; their rows, in the order of claiming.
+
+    Of several, those that were tried before are claimed one at a time: a unit that kills its worker must not spend the
+    attempts of others that were claimed beside it.
+    """
+    table = work.table
+
+    def take(most: int, *further: ColumnElement[bool]) -> list[Any]:
+        return claims.take(
+            session, table, work.machine, work.claim, work.in_scope(scope_id), *work.where, *where, *further,
+            claim=claim_as, order_by=work.order, limit=most, now=now, updated_at=now, **values,
+        )  # fmt: skip
+
+    rows = take(1) if limit == 1 else take(limit, table.c.attempts == 0) or take(1)
+    return sorted(rows, key=lambda row: tuple(getattr(row, column.name) for column in work.order))
+
+
+def held(session: Session, work: Work, outcomes: Sequence[Outcome]) -> set[Any]:
+    """The ids of the units that are still held under the claims they were claimed with."""
+    table = work.table
+    fences = {one.claim.id for one in outcomes}
+    mine = select(table.c.id).where(
+        table.c.id.in_([one.id for one in outcomes]), table.c.claim_id.in_(fences), work.working
+    )
+    return set(session.execute(mine).scalars())
+
+
+def settle(
+    session: Session, work: Work, scope: Any, outcomes: Sequence[Outcome], settings: Any, now: datetime
+) -> Changes:  # fmt: skip
+    """Write how units of a locked scope ended, if their claims still hold; then what follows for the scope."""
+    mine = held(session, work, outcomes)
+    policy = work.policy(settings)
+    found: dict[str, list[Any]] = {"done": [], "failed": [], "waiting": [], "freed": [], "moved": []}
+    groups: dict[tuple[StrEnum, tuple[str, ...]], list[dict[str, Any]]] = {}
+    waits, error = [], ""
+    for one in outcomes:
+        if one.id not in mine:
+            continue
+        what, event, values = _consequence(work, one, policy, now)
+        found[what].append(one.id)
+        error = values.get("error") or error
+        if values.get("next_run_at") is not None:
+            waits.append(max(0.0, (values["next_run_at"] - now).total_seconds()))
+        row = {"id": one.id, "claim_id": one.claim.id, "updated_at": now, **values, **one.values}
+        groups.setdefault((event, tuple(row)), []).append(row)
+    for (event, _), rows in groups.items():
+        _move(session, work, event, rows)
+    ids = {what: tuple(each) for what, each in found.items()}
+    changes = Changes(**ids, retry_in_s=min(waits, default=None), error=error)
+    if changes:
+        work.after(session, scope, changes, now)
+    return changes
+
+
+def _consequence(
+    work: Work, one: Outcome, policy: Policy, now: datetime
+) -> tuple[str, StrEnum, dict[str, Any]]:  # fmt: skip
+    """What became of a unit (a field of `Changes`), the event, and columns of its row."""
+    if one.error is None:
+        return ("moved" if one.event else "done"), one.event or work.done, {"error": None, "next_run_at": None}
+    text = message_of(one.error)
+    match decide(one.error, one.attempt, now, policy):
+        case RetryAt(at=at):
+            return "waiting", work.wait, {"next_run_at": at, "error": text}
+        case Release(at=at):
+            return "waiting", work.give_back, {"next_run_at": at, "error": text, "attempts": one.attempt - 1}
+        case Drop():
+            return "freed", work.give_back, {"next_run_at": None, "error": None, "attempts": one.attempt - 1}
+        case GiveUp():
+            tries = f" (after {one.attempt} attempts)" if one.error.kind is ErrorKind.TRANSIENT else ""
+            return "failed", work.fail, {"next_run_at": None, "error": text + tries, **_ended(work, now)}
+
+
+def _ended(work: Work, now: datetime) -> dict[str, Any]:
+    return {"finished_at": now} if "finished_at" in work.table.c else {}
+
+
+def _alike(work: Work, event: StrEnum) -> dict[str, Any]:
+    """Columns that an event sets alike for all units."""
+    table = work.table
+    counts = event in {work.fail, work.wait} and "retry_count" in table.c
+    back = work.given_back if event in {work.give_back, work.wait} else {}
+    return {**FREE, **back, **({"retry_count": table.c.retry_count + 1} if counts else {})}
+
+
+def _move(session: Session, work: Work, event: StrEnum, rows: list[dict[str, Any]]) -> None:
+    """Move units, each with its own values. One alone may have expressions among them."""
+    alike = {name: value for name, value in _alike(work, event).items() if name not in rows[0]}
+    if len(rows) > 1:
+        work.machine.move_each(session, work.table, event, rows, **alike)
+        return
+    (row,) = rows
+    values = {name: value for name, value in row.items() if name not in {"id", "claim_id"}}
+    mine = (work.table.c.id == row["id"], work.table.c.claim_id == row["claim_id"])
+    work.machine.move(session, work.table, event, *mine, **{**alike, **values})
+
+
+def give_back(
+    session: Session, work: Work, scope: Any, which: ColumnElement[bool], settings: Any, now: datetime, *,
+    counts: bool = True, reason: str = "",
+) -> Changes:  # fmt: skip
+    """Give back the held units that match `which`; of those whose attempts are used up, give up. The scope is locked.
+
+    `counts`: whether the attempt counts; it does not where nothing was wrong, as when a worker ends.
+    """
+    table, machine, policy = work.table, work.machine, work.policy(settings)
+    query = select(table.c.id, table.c.attempts).where(work.working, which).with_for_update()
+    rows = session.execute(query).all()
+    if not rows:
+        return Changes()
+    spent = tuple(row.id for row in rows if counts and row.attempts >= policy.max_attempts)
+    freed = tuple(row.id for row in rows if row.id not in set(spent))
+    why = reason or work.lost
+    error = f"{why} (after {policy.max_attempts} attempts)" if spent else why
+    if spent:
+        values = {**_alike(work, work.fail), **_ended(work, now), "error": error, "next_run_at": None}
+        machine.move(session, table, work.fail, table.c.id.in_(spent), **values, updated_at=now)
+    if freed:
+        told: dict[str, Any] = {"error": why} if counts else {"attempts": table.c.attempts - 1}
+        values = {**_alike(work, work.give_back), **told, "next_run_at": None}
+        machine.move(session, table, work.give_back, table.c.id.in_(freed), **values, updated_at=now)
+    changes = Changes(failed=spent, freed=freed, error=error if counts else "")
+    work.after(session, scope, changes, now)
+    return changes
+
+
+def give_back_earlier(
+    session: Session, work: Work, scope: Any, scope_id: Any, owner: Owner, settings: Any, now: datetime
+) -> Changes:
+    """Give back what an earlier delivery of the owner's message left behind: its process has certainly ended.
+
+    What a living process holds is left alone: it may be in its call, which must not be paid for again.
+    """
+    table = work.table
+    earlier = and_(table.c.request_id == owner.request_id, work.working, work.in_scope(scope_id))
+    holders = session.execute(select(table.c.worker_id).where(earlier).distinct()).scalars()
+    # This very process works on a message once at a time: see `engine.deliveries`.
+    gone = [name for name in holders if name and (name == owner.worker_id or owner.gone(name))]
+    if not gone:
+        return Changes()
+    return give_back(session, work, scope, and_(earlier, table.c.worker_id.in_(gone)), settings, now)
+
+
+def free_lost(db: Transactions, work: Work, absent: Iterable[str], settings: Any) -> list[Any]:
+    """Give back what these absent processes hold, and what is beyond its lease; the scopes concerned."""
+    table, gone = work.table, sorted(absent)
+    conditions: list[Condition] = [lambda now: table.c.lease_until < now]
+    if gone:
+        conditions.append(lambda _now: table.c.worker_id.in_(gone))
+    freed: list[Any] = []
+    for condition in conditions:  # one after the other: for an OR, databases read the whole table
+        with db.read() as session:
+            scopes = _scopes(session, work, condition(db.now()))
+        freed += [scope for scope in scopes if _free(db, work, scope, condition, settings, counts=True)]
+    return freed
+
+
+def release(db: Transactions, work: Work, processes: Iterable[str], settings: Any, *, patience_s: float = 5.0) -> None:
+    """Give back everything that these processes, which are ending, still hold; no attempt counts."""
+    mine = work.table.c.worker_id.in_(sorted(processes))
+    for scope_id in db.run(lambda session: _scopes(session, work, mine), patience_s=patience_s):
+        _free(db, work, scope_id, lambda _now: mine, settings, counts=False, patience_s=patience_s)
+
+
+def _scopes(session: Session, work: Work, condition: ColumnElement[bool]) -> list[Any]:
+    """The scopes with held units that match, in order: no two transactions wait for each other's."""
+    found = set(session.execute(select(work.scope).where(work.working, condition)).scalars())
+    return sorted(found, key=lambda scope: (scope is not None, scope))
+
+
+def _free(
+    db: Transactions, work: Work, scope_id: Any, condition: Condition, settings: Any, *, counts: bool,
+    patience_s: float = 60.0,
+) -> bool:  # fmt: skip
+    def act(session: Session) -> bool:
+        scope = work.lock(session, scope_id)
+        if scope is None:
+            return False
+        now = db.now()
+        which = and_(work.in_scope(scope_id), condition(now))
+        return bool(give_back(session, work, scope, which, settings, now, counts=counts))
+
+    return db.run(act, patience_s=patience_s)
+
+
+def renew(session: Session, work: Work, unit_id: Any, claim_as: Claim, until: datetime) -> bool:
+    """Extend a claim's lease; False if the claim was taken away."""
+    table = work.table
+    mine = update(table).where(table.c.id == unit_id, held_by(table, claim_as)).values(lease_until=until)
+    return session.execute(mine.returning(table.c.id)).first() is not None
+
+
+def holders(session: Session, work: Work) -> set[str]:
+    """Every process that holds a unit of this kind."""
+    table = work.table
+    query = select(table.c.worker_id).distinct().where(work.working)
+    return {name for name in session.execute(query).scalars() if name}
+
+
+def next_due(session: Session, work: Work, now: datetime, *where: ColumnElement[bool]) -> float | None:
+    """Seconds until the next unit that waits is due; None if none waits."""
+    table = work.table
+    query = select(func.min(table.c.next_run_at)).where(table.c.next_run_at > now, work.claimable, *where)
+    first = session.execute(query).scalar()
+    return (first - now).total_seconds() if first else None
