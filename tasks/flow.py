@@ -19,6 +19,7 @@ from redis import RedisError
 from pipeline.engine import deliveries, events
 from pipeline.engine.claims import Owner
 from pipeline.engine.launch import Place, Places, Wanted, launch
+from pipeline.engine.tables import portions
 from pipeline.engine.wakeups import plan_wakeup
 from pipeline.flows import FLOWS
 from pipeline.flows.flow import Flow
@@ -55,10 +56,10 @@ class FlowTasks:
     flow: Flow
     signatures: Callable[[Context, str], Iterable[Signature]] = lambda _context, _scope: ()
     """The messages that a scope's rows ask for now; none if nothing is to be done."""
-    messages: Callable[[Context, Sequence[str]], Iterable[Messages]] = _no_messages
-    """The messages that these scopes' rows ask for now, be they on their way already or not."""
     announcement: Callable[[Context, str], Announcement | None] = lambda _context, _scope: None
     """How a scope stands, for those who follow it; None if there is nothing to say."""
+    messages: Callable[[Context, Sequence[str]], Iterable[Messages]] = _no_messages
+    """The messages that these scopes' rows ask for now, be they on their way already or not."""
 
     def __post_init__(self) -> None:
         @app.task(name=self._wake, ignore_result=True)
@@ -86,8 +87,8 @@ class FlowTasks:
             return 0
         sent = 0
         try:
-            for start in range(0, len(scopes), PORTION):
-                sent += self._launch(context, scopes[start : start + PORTION])
+            for portion in portions(scopes, PORTION):
+                sent += self._launch(context, portion)
         except (OperationalError, RedisError) as error:
             log.warning("launch.postponed", flow=self.flow.name, scopes=len(scopes), error=type(error).__name__)
         for scope in scopes:
@@ -118,18 +119,23 @@ class FlowTasks:
         self.launch(*self.flow.due(context))
         self.wake_in(self.flow.next_wait_s(context))
 
-    def sweep(self, absent: set[str]) -> int:
-        """Give back what absent workers held, and launch that, what nothing moves, and what is due.
+    def sweep(self, absent: set[str], go_on: Callable[[], object] = lambda: None) -> int:
+        """Give back what absent processes held, and send whatever is to be done and has no message; how many.
 
-        How many scopes had been left without anybody who moves them.
+        `go_on` is called again and again: a sweep may take long.
         """
         context = get_context()
+        freed = self.flow.free_lost(context, absent)
         stranded = {*self.flow.release_lost(context, absent), *self.flow.unmoved(context)}
-        if stranded:
-            log.info("sweep.launched", flow=self.flow.name, scopes=len(stranded), absent_workers=sorted(absent))
-        self.launch(*sorted({*stranded, *self.flow.due(context)}))
-        self.wake_in(self.flow.next_wait_s(context))
-        return len(stranded)
+        shut = frozenset(name for name in gates.gated_queues(context.settings) if gates.closed_because(context, name))
+        sent = self.launch(*sorted(stranded))
+        for portion in portions(self.flow.runnable(context, shut), PORTION):
+            go_on()
+            sent += self.launch(*portion)
+        if sent or freed:
+            log.info("sweep.launched", flow=self.flow.name, messages=sent, absent=sorted(absent))
+        self.tend()
+        return sent
 
     def wake_in(self, wait_s: float | None) -> None:
         """See to it that the flow is woken in `wait_s` seconds; None: not because of this."""
@@ -207,9 +213,9 @@ def expect(*following: Place) -> None:
 
 
 def owner(task: Any, lane_id: str = "") -> Owner:
-    """Who claims: this worker, for this message. With the lane that it belongs to, whose lease ends with the worker."""
+    """Who claims: this process, for this message. With the message's lane, whose lease ends with the process."""
     message = task.request.id
-    return Owner(identity.worker_id, f"{lane_id}:{message[:8]}" if lane_id else message)
+    return Owner(identity.process_id, f"{lane_id}:{message[:8]}" if lane_id else message, identity.gone)
 
 
 def once(body: Callable[..., None]) -> Callable[..., None]:

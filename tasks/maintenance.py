@@ -1,5 +1,7 @@
 """Beat's tasks: the sweeper, the watchdog, and cleaning up. Two beats do no harm: one of them takes each tick."""
 
+import time
+from collections.abc import Callable
 from uuid import uuid4
 
 import structlog
@@ -15,25 +17,39 @@ from tasks.app import app
 from tasks.flow import all_flow_tasks
 
 log = structlog.get_logger(__name__)
+SWEEP_TTL_S = 60.0
+"""How long a sweep that says nothing counts as under way."""
 
 
 @app.task(name="maintenance.sweep", ignore_result=True)
 def sweep() -> int:
-    """Give back what dead workers held and launch what nothing moves; how many scopes that concerned.
+    """Give back what dead processes held, and send what is to be done and has no message; how many messages.
 
-    A flow that raises never stops another.
+    A flow that raises never stops another. A sweep that takes long keeps its tick: no other begins meanwhile.
     """
     context = get_context()
-    if not _take_tick(context, "sweep", context.settings.sweep_interval_s):
+    tick = Leases(context.redis, "tick:sweep", limit=1)
+    name, begun = uuid4().hex, time.monotonic()
+    if not tick.acquire(name, SWEEP_TTL_S):
         return 0
+    try:
+        return _sweep(context, lambda: tick.acquire(name, SWEEP_TTL_S))
+    finally:
+        # Nobody else takes one in the first 80 % of the interval.
+        left_s = context.settings.sweep_interval_s * 0.8 - (time.monotonic() - begun)
+        tick.acquire(name, left_s) if left_s > 0 else tick.release(name)
+
+
+def _sweep(context: Context, go_on: Callable[[], object]) -> int:
     # Three intervals, so that a late tick does not begin the count anew.
     within_s = max(60, 3 * context.settings.sweep_interval_s)
     working = {worker for flow in flows() for worker in flow.holders(context)}
     absent = Presence(context.redis).missed_twice(working, within_s)
     launched = 0
     for tasks in all_flow_tasks():
+        go_on()
         try:
-            launched += tasks.sweep(absent)
+            launched += tasks.sweep(absent, go_on)
         except Exception as error:
             log.exception("sweep.failed", flow=tasks.flow.name, error=type(error).__name__)
     return launched

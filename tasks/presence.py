@@ -1,4 +1,4 @@
-"""A worker's identity, and the thread that says every few seconds that it is alive."""
+"""A worker's identity and that of its processes, and the thread that says every few seconds that they are alive."""
 
 import atexit
 import os
@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
+import psutil
 import structlog
 from celery.signals import worker_init
 from redis import RedisError
@@ -26,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class Identity:
-    """Who this worker is: `hostname:pid:nonce`, one for all processes and threads of its pool.
+    """Who this worker is, for all processes and threads of its pool, and which process of it this one is.
 
     Presence is renewed by a thread and a client of its own: the consumer's timer stands still while the broker
     connection is being restored, and a worker that lives must not be taken for dead just then.
@@ -34,7 +35,26 @@ class Identity:
 
     def __init__(self) -> None:
         self.worker_id = f"none:{os.getpid()}:{uuid4().hex[:6]}"
+        """The worker: `hostname:pid:nonce` of its main process."""
         self._stopped = threading.Event()
+
+    @property
+    def process_id(self) -> str:
+        """This process: the worker's id with its own pid. It holds claims."""
+        return self._process_id(os.getpid())
+
+    def _process_id(self, pid: int) -> str:
+        hostname, _, nonce = self.worker_id.rsplit(":", 2)
+        return f"{hostname}:{pid}:{nonce}"
+
+    def _has(self, process_id: str) -> bool:
+        """Whether this is, or was, a process of this worker."""
+        pid = process_id.split(":")[-2:][0]
+        return pid.isdecimal() and process_id == self._process_id(int(pid))
+
+    def gone(self, process_id: str) -> bool:
+        """Whether this process has certainly ended. Of other workers' processes it is not known."""
+        return self._has(process_id) and not _runs(int(process_id.split(":")[-2]))
 
     def begin(self, hostname: str) -> None:
         """Called in the worker's main process, before its pool forks."""
@@ -48,21 +68,43 @@ class Identity:
         if os.getpid() != pid:
             return
         self._stopped.set()
+        ended = {self.worker_id}
         for flow in flows():
             try:
-                flow.release(get_context(), [self.worker_id])
+                held = {holder for holder in flow.holders(get_context()) if self._has(holder)}
+                flow.release(get_context(), held)
+                ended |= held
             except SQLAlchemyError as error:
                 log.warning("worker.claims_left", worker=self.worker_id, flow=flow.name, error=type(error).__name__)
         with suppress(RedisError):
-            Presence(get_context().redis).leave(self.worker_id)
+            Presence(get_context().redis).leave(*ended)
 
     def _renew(self) -> None:
         settings = get_settings()
         presence = Presence(connect(settings.effective_redis_url))
+        before: set[str] = set()
         while not self._stopped.is_set():
-            with suppress(RedisError):
-                presence.renew(self.worker_id, settings.presence_ttl_s)
+            with suppress(RedisError, psutil.Error):
+                pool = {self._process_id(pid) for pid in _children()}
+                presence.renew(self.worker_id, settings.presence_ttl_s, pool)
+                presence.leave(*before - pool)
+                before = pool
             self._stopped.wait(settings.presence_interval_s)
+
+
+def _children() -> list[int]:
+    """The processes that this one started and that run: those of a pool, whenever they were forked."""
+    return [child.pid for child in psutil.Process().children() if _runs(child.pid)]
+
+
+def _runs(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
 
 
 identity = Identity()

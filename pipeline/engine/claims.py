@@ -112,7 +112,9 @@ def take(
 
 def in_states(table: Table, states: Iterable[Any]) -> ColumnElement[bool]:
     """The row is in one of these states, which the statement spells out: partial indexes serve only what does."""
-    listed: BindParameter[Any] = bindparam(None, sorted(state.value for state in states), expanding=True, literal_execute=True)
+    listed: BindParameter[Any] = bindparam(
+        None, sorted(state.value for state in states), expanding=True, literal_execute=True
+    )
     return table.c.status.in_(listed)
 
 

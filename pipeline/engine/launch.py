@@ -1,8 +1,8 @@
 """Which messages are on their way: numbered places, remembered in the broker's Redis.
 
-A scope has numbered places in each queue that its work goes to, such as a document's lanes. A place waits (its message is
-in the queue) or is at work. Sending reserves the places that are missing, and then publishes one message for each: so a
-scope never has more messages under way than places. Submit, resume, wake-ups and the sweeper all send by `launch`.
+A scope has numbered places in each queue that its work goes to, such as a document's lanes. A place waits (its message
+is in the queue) or is at work. Sending reserves the places that are missing, and then publishes one message for each:
+so a scope never has more messages under way than places. Submit, resume, wake-ups and the sweeper all send by `launch`.
 
 When is a waiting message lost? Timers cannot tell: a long queue looks like a loss. It is lost when its queue has turned
 over without it: more messages were worked on since than were before it; or when the queue has been empty for a while.
@@ -43,9 +43,7 @@ class Wanted:
     priority: int = 0
 
 
-def launch(
-    places: "Places", wanted: Sequence[Wanted], publish: Callable[[int, Sequence[int]], None]
-) -> int:
+def launch(places: "Places", wanted: Sequence[Wanted], publish: Callable[[int, Sequence[int]], None]) -> int:
     """Send the messages that are missing; how many. The only way in which work's messages are sent.
 
     `publish(at, numbers)` sends one message for each of these places of `wanted[at]`. If it raises, what was not
@@ -67,7 +65,7 @@ class Places:
         self._shared = [_DELIVERED_KEY, *PRESENCE_KEYS, _UNACKED_KEY]
 
     def reserve(self, wanted: Sequence[Wanted]) -> list[list[int]]:
-        """The numbers of the places that each of them lacks: reserved now, so that nobody else sends a message there."""
+        """The numbers of the places that each of them lacks: reserved now, so that nobody else sends messages there."""
         if not wanted:
             return []
         keys = [*self._shared, *(_key(one.scope) for one in wanted)]
@@ -81,12 +79,12 @@ class Places:
 
         `holder`: `process/message`. `gone`: one of whom the caller knows that it is no more; asked for the second time.
         """
-        arguments = [place.queue, place.number, place.priority, holder, int(ttl_s * 1000), gone]
+        arguments: list[str | int] = [place.queue, place.number, place.priority, holder, int(ttl_s * 1000), gone]
         return str(self._run("place_begin", [*self._shared, _key(place.scope)], arguments))
 
     def wait(self, place: Place, holder: str = "") -> bool:
         """Note that a message is about to be sent for the place; False: a living other has it, so send nothing."""
-        arguments = [place.queue, place.number, place.priority, holder]
+        arguments: list[str | int] = [place.queue, place.number, place.priority, holder]
         return bool(self._run("place_wait", [*self._shared, _key(place.scope)], arguments))
 
     def leave(self, place: Place, holder: str) -> None:

@@ -1,4 +1,7 @@
-"""Which workers are alive. A worker renews a lease; one that is absent twice in a row is gone."""
+"""Which workers are alive, and which of their processes. Each has a lease; one that is absent twice in a row is gone.
+
+A worker's main process renews all of them: a process of its pool may be in a long call of C code.
+"""
 
 from collections.abc import Iterable
 
@@ -12,29 +15,34 @@ _MISSED_KEY = "penstock:presence:missed"
 
 
 class Presence:
-    """The workers of the fleet, by `worker_id`."""
+    """The workers of the fleet, and the processes of their pools, each by `hostname:pid:nonce`."""
 
     def __init__(self, redis: "Redis") -> None:
         self._redis = redis
-        self._leases = Leases(redis, "presence")
+        self._workers = Leases(redis, "presence")
+        self._pools = Leases(redis, "presence:pools")
 
-    def renew(self, worker_id: str, ttl_s: float) -> None:
-        """Count this worker as alive for the next `ttl_s` seconds."""
-        self._leases.acquire(worker_id, ttl_s)
+    def renew(self, worker_id: str, ttl_s: float, pool: Iterable[str] = ()) -> None:
+        """Count this worker and the processes of its pool as alive for the next `ttl_s` seconds."""
+        self._workers.acquire(worker_id, ttl_s)
+        for process_id in pool:
+            self._pools.acquire(process_id, ttl_s)
 
-    def leave(self, worker_id: str) -> None:
-        """Count this worker as gone."""
-        self._leases.release(worker_id)
+    def leave(self, *ids: str) -> None:
+        """Count these workers or processes as gone."""
+        self._workers.release(*ids)
+        self._pools.release(*ids)
 
     def alive(self) -> set[str]:
-        return self._leases.holders()
+        """The workers. Where a pool is of threads, a worker is its only process."""
+        return self._workers.holders()
 
-    def missed_twice(self, workers: Iterable[str], within_s: float = 60) -> set[str]:
-        """Those of `workers` that are absent now and were absent at the last call, if that was in the last `within_s`.
+    def missed_twice(self, processes: Iterable[str], within_s: float = 60) -> set[str]:
+        """Those of `processes` that are absent now and were absent at the last call, if it was in the last `within_s`.
 
-        Twice, since Redis may just have been emptied: by the next call a living worker is back.
+        Twice, since Redis may just have been emptied: by the next call a living one is back.
         """
-        absent = set(workers) - self.alive()
+        absent = set(processes) - self.alive() - self._pools.holders()
         before = {str(name) for name in self._redis.smembers(_MISSED_KEY)}
         with self._redis.pipeline() as pipe:
             pipe.delete(_MISSED_KEY)

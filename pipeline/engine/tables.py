@@ -1,14 +1,17 @@
 """The declarative base and column types that every table shares."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from sqlalchemy import DateTime, Dialect, MetaData, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.types import TypeDecorator
+
+Value = TypeVar("Value")
 
 # Named constraints: Alembic alters only what has a name, on SQLite above all.
 NAMING = {
@@ -77,3 +80,10 @@ def insert_if_absent(session: Session, table: Table, row: dict[str, Any], *uniqu
     key = unique or tuple(column.name for column in table.primary_key)
     statement = insert(table).values(**row).on_conflict_do_nothing(index_elements=list(key))
     return bool(session.execute(statement.returning(*table.primary_key)).first())
+
+
+def portions(values: Iterable[Value], size: int = 500) -> Iterator[list[Value]]:
+    """Few enough at a time for one statement: databases limit its parameters."""
+    remaining = iter(values)
+    while some := list(islice(remaining, size)):
+        yield some

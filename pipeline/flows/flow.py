@@ -5,14 +5,18 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
+import structlog
 from sqlalchemy import Table, select
 
 from pipeline.engine.live_settings import Live
 from pipeline.engine.metrics import count_by
+from pipeline.engine.work import Work, free_lost, holders, release
 from pipeline.providers.gates import GatedQueue
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 from pipeline.storage.retention import Retention
+
+log = structlog.get_logger(__name__)
 
 
 def _nothing(*_: Any) -> Collection[Any]:
@@ -28,15 +32,20 @@ class Flow:
     """A flow of units of work. A scope is what is launched as a whole, by its id: a document, a run."""
 
     name: str
-    claimed: tuple[Table, ...]
-    """Tables whose rows workers claim; they have `engine.claims.ClaimColumns`."""
     due: Callable[[Context], Iterable[str]]
-    """The scopes that have something to do now. Sees to what only time brings about first."""
+    """The scopes of which something has waited long enough. Sees to what only time brings about first."""
     next_wait_s: Callable[[Context], float | None]
     """Seconds until something that waits is due; None if nothing waits."""
-    release_lost: Callable[[Context, set[str]], Iterable[str]]
+    works: tuple[Work, ...] = ()
+    """The kinds of units that workers claim."""
+    runnable: Callable[[Context, Collection[str]], Iterable[str]] = _nothing
+    """Every scope that has something to do now, in the order of when it was due, but for what waits for these closed
+    queues only. For the sweeper: whatever the database is asked must be cheap however much waits."""
+    claimed: tuple[Table, ...] = ()
+    """Tables whose rows workers claim; they have `engine.claims.ClaimColumns`."""
+    release_lost: Callable[[Context, set[str]], Iterable[str]] = _nothing
     """Give back what these absent workers hold, and what is beyond its lease; the scopes to launch because of it."""
-    release: Callable[[Context, Iterable[str]], None]
+    release: Callable[[Context, Iterable[str]], object] = _nothing
     """Give back what these workers, which are ending, still hold; no attempt is counted."""
     unmoved: Callable[[Context], Iterable[str]] = _nothing
     """The scopes whose messages seem to be lost. Only the sweeper asks."""
@@ -51,9 +60,29 @@ class Flow:
     followed: Mapping[str, tuple[Table, type[IntEnum | StrEnum]]] = field(default_factory=dict)
     """The rows that people follow, by what they are called: their table and its states."""
 
+    def free_lost(self, context: Context, absent: Collection[str]) -> int:
+        """Give back what these absent processes hold, and what is beyond its lease; how many scopes that concerned."""
+        freed = 0
+        for work in self.works:
+            found = free_lost(context.db, work, absent, context.settings)
+            if found:
+                log.warning(
+                    "claims.given_back", flow=self.name, work=work.name, scopes=[str(one) for one in found[:20]]
+                )
+            freed += len(found)
+        return freed
+
+    def release_all(self, context: Context, processes: Collection[str]) -> None:
+        """Give back what these processes, which are ending, still hold; no attempt is counted."""
+        for work in self.works:
+            release(context.db, work, processes, context.settings)
+        self.release(context, processes)
+
     def holders(self, context: Context) -> set[str]:
-        """Every worker that holds a claim."""
+        """Every process that holds a claim."""
         with context.db.read() as session:
+            if self.works:
+                return set[str]().union(*(holders(session, work) for work in self.works))
             found = [
                 session.execute(select(table.c.worker_id).distinct().where(table.c.claim_id.is_not(None))).scalars()
                 for table in self.claimed

@@ -1,22 +1,20 @@
 """What one may read: documents, pages, attempts and figures, as plain objects detached from the database."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import select
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.metrics import Throughput, count_by, throughput
+from pipeline.engine.tables import portions
 from pipeline.engine.views import plain, view_of
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.rules import result
 from pipeline.flows.documents.states import AT_REST, DocumentStatus, PageStatus
 from pipeline.storage.context import Context
-
-Value = TypeVar("Value")
 
 
 class UnknownDocument(UserError):
@@ -148,16 +146,9 @@ def documents_by_id(context: Context, ids: Collection[str]) -> list[DocumentView
     with context.db.read() as session:
         return [
             view_of(DocumentView, row)
-            for some in _portions(ids)
+            for some in portions(ids)
             for row in session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id.in_(some)))
         ]
-
-
-def _portions(values: Collection[Value]) -> Iterator[list[Value]]:
-    """Few enough at a time for one statement: databases limit its parameters."""
-    remaining = iter(values)
-    while some := list(islice(remaining, 500)):
-        yield some
 
 
 def pages(context: Context, document_id: str, *, status: PageStatus | None = None) -> list[PageView]:
@@ -177,7 +168,7 @@ def layouts(context: Context, document_id: str, numbers: Collection[int] | None 
         .where(PAGES.c.document_id == document_id)
         .execution_options(yield_per=100)
     )
-    parts = [query] if numbers is None else [query.where(PAGES.c.page.in_(some)) for some in _portions(numbers)]
+    parts = [query] if numbers is None else [query.where(PAGES.c.page.in_(some)) for some in portions(numbers)]
     with context.db.read() as session:
         return {row.page: row.data for part in parts for row in session.execute(part)}
 
