@@ -1,0 +1,33 @@
+"""The kernel, measured: `python -m benchmarks.kernel [--postgres] [--quick] [--only NAME …]`.
+
+Prints a table as it goes (what it is doing goes to standard error), and as its last line one JSON object with the keys
+of `AIMS`. Each part runs in a process and a data folder of its own, which end with it.
+"""
+
+import sys
+
+from benchmarks.report import Aim
+from benchmarks.suite import Part, Suite
+
+AIMS = {
+    "quota_used": Aim("use of 10 calls a second", 0.97, at_least=True),
+    "rejections": Aim("calls that drew a 429", 0, at_least=False),
+    "small_job_s": Aim("3 calls beside hundreds, p95 of 20 such jobs", 1.2, at_least=False, unit="s"),
+    "fifo_violations": Aim("calls out of the order of their messages", 0, at_least=False),
+    "redis_commands_per_s": Aim("a worker before a full gate", 60, at_least=False),
+    "idle_cpu": Aim("the embedded stack doing nothing, of a core", 1, at_least=False, unit="%"),
+}
+"""The keys of the last line, in its order."""
+
+PARTS = {
+    "quota": Part(
+        "kernel_gate.measure_quota", ("quota_used", "rejections", "small_job_s"), 90, {"calls": 150, "jobs": 6}
+    ),
+    "order": Part("kernel_gate.measure_order", ("fifo_violations",), 60, {"messages": 60}),
+    "waiting": Part("kernel_gate.measure_waiting", ("redis_commands_per_s",), 60, {"window_s": 3}),
+    "idle": Part("kernel_idle.measure", ("idle_cpu",), 60, {"window_s": 5}),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(Suite("benchmarks.kernel", "The kernel, measured.", AIMS, PARTS, postgres=True).main())

@@ -1,0 +1,115 @@
+"""Gates: how much of a quota is used, in which order, and what waiting costs.
+
+`measure_order` sends numbered messages to one queue and looks at the order in which their calls reach the provider.
+With room for `c` calls at once, a message may be overtaken by those that are under way beside it, never by more: a call
+is a violation if, when it arrives, `c` or more messages that were sent before it have not arrived. The part runs with
+`c` = 1, two workers and a gate that is full most of the time, so any call out of order counts.
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from benchmarks.limits import penstock, provider, wait_for_workers
+from benchmarks.support import ask, celery_worker, embedded_redis, process, progress, provider_server, wait_until
+from pipeline.providers import gates, queue_control
+from pipeline.settings import get_settings
+from pipeline.storage.context import forget_context, get_context
+from pipeline.storage.schema import migrate
+
+Figures = dict[str, Any]
+
+
+def measure_quota(calls: int = 330, jobs: int = 20) -> Figures:
+    """quota_used, rejections, small_job_s: one long document, with small ones beside it, one after the other."""
+    progress(f"{calls} calls, {jobs} small jobs among them")
+    with embedded_redis(), provider() as url:
+        found = penstock(url, calls, jobs)
+    times = sorted(found.small_jobs_s)
+    return {
+        "quota_used": round(found.quota_used, 3),
+        "rejections": found.rejections,
+        "small_job_s": round(times[math.ceil(len(times) * 0.95) - 1], 2),
+        "small jobs, fastest, median, slowest, s": f"{times[0]:.2f} {times[len(times) // 2]:.2f} {times[-1]:.2f}",
+    }
+
+
+def measure_order(messages: int = 300) -> Figures:
+    """fifo_violations: calls that overtook, of messages sent in order to two workers, one call at a time."""
+    with embedded_redis(), provider_server("--latency", "0.01") as url, _workers(url, 2, concurrency=1) as call:
+        progress(f"{messages} messages, one call at a time")
+        for number in range(messages):
+            call.delay(number)
+        wait_until("all calls", lambda: ask(url, "__stats?records=0")["calls"] >= messages, 50, every_s=0.2)
+        records = ask(url, "__stats")["records"]
+    arrived = [int(record["prompt"]) for record in sorted(records, key=lambda record: record["time"])]
+    span_s = max(record["time"] for record in records) - min(record["time"] for record in records)
+    return {
+        "fifo_violations": violations(arrived, 1),
+        "messages": messages,
+        "calls/s, one at a time": round(len(records) / span_s, 1),
+    }
+
+
+def violations(arrived: Sequence[int], at_once: int) -> int:
+    """How many of these numbers came while `at_once` or more smaller ones were still to come."""
+    waiting = sorted(arrived)
+    found = 0
+    for number in arrived:
+        found += waiting.index(number) >= at_once
+        waiting.remove(number)
+    return found
+
+
+def measure_waiting(window_s: float = 10.0) -> Figures:
+    """redis_commands_per_s of a worker whose gate is full, while nothing else happens; the worse of two ways."""
+    with embedded_redis(), provider_server() as url, _workers(url, 1, concurrency=1, limits="10/h") as call:
+        gate = gates.gate(get_context(), gates.gated_queues(get_settings())["vision.sample"])
+        wait_until("the gate", lambda: gate.admit("elsewhere").granted, 10)
+        for number in range(30):
+            call.delay(number)
+        by_slots = _commands_per_s(window_s / 2)
+        gate.finish("elsewhere")
+        wait_until("ten calls", lambda: ask(url, "__stats?records=0")["calls"] == 10, 30)
+        by_window = _commands_per_s(window_s / 2)
+    return {
+        "redis_commands_per_s": round(max(by_window, by_slots), 1),
+        "window full, commands/s": round(by_window, 1),
+        "all slots taken, commands/s": round(by_slots, 1),
+    }
+
+
+def _commands_per_s(window_s: float) -> float:
+    """Commands of Redis, those that scripts run among them."""
+    redis = get_context().redis
+
+    def count() -> int:
+        return sum(int(stat["calls"]) for stat in redis.info("commandstats").values())
+
+    time.sleep(1.5)  # until the worker waits
+    before, begun = count(), time.monotonic()
+    time.sleep(window_s)
+    return (count() - before) / (time.monotonic() - begun)
+
+
+@contextmanager
+def _workers(url: str, count: int, *, limits: str = "", concurrency: int = 0) -> Iterator[Any]:
+    """Workers of `benchmarks.gated_tasks`, which call the provider at `url` within these limits; their task."""
+    os.environ["PENSTOCK_PROVIDERS"] = json.dumps({"sample": {"base_url": f"{url}/v1", "model": "m", "limits": limits}})
+    get_settings.cache_clear()
+    forget_context()
+    migrate(get_context().db)
+    queue_control.change_setting(get_context(), "provider.sample.concurrency", str(concurrency))
+    from benchmarks.gated_tasks import call
+
+    with ExitStack() as running:
+        for number in range(count):
+            name = f"gated{number}"
+            command = celery_worker("benchmarks.gated_tasks", "-P", "threads", "-c", "8", "-n", f"{name}@%h")
+            running.enter_context(process(command, get_settings().data_dir / f"{name}.log"))
+        wait_for_workers(count)
+        yield call
