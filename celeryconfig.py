@@ -16,13 +16,20 @@ worker_consumer = "tasks.consumer:GateConsumer"
 imports = (*(f"tasks.{name}.canvas" for name in FLOWS), "tasks.maintenance", "tasks.presence")
 
 task_queues = tuple(
-    Queue(name, Exchange(name), routing_key=name) for name in ("control", "cpu", *gated_queues(_settings))
+    Queue(name, Exchange(name), routing_key=name)
+    for name in ("maintenance", "control", "cpu", *gated_queues(_settings))
 )
 task_default_queue = "control"
 task_create_missing_queues = False
 """A queue that no worker knows would hold its messages for ever: better an error where the message is sent."""
-task_routes = {"documents.split": {"queue": "cpu"}, "documents.lane": {"queue": "cpu"}}
-"""Lanes name their queue themselves; everything else is short and goes to `control`."""
+task_routes = {
+    "documents.split": {"queue": "cpu"},
+    "documents.lane": {"queue": "cpu"},
+    "maintenance.*": {"queue": "maintenance"},
+    "*.wake": {"queue": "maintenance"},
+}
+"""Lanes name their queue themselves; everything else is short and goes to `control`. `maintenance`, which every worker
+consumes, is for what recovers work: it must not wait behind that work."""
 
 accept_content = ["json"]
 task_serializer = "json"

@@ -3,12 +3,14 @@
 from typing import Any
 
 from celery import Celery
-from celery.signals import setup_logging, worker_process_init
+from celery.signals import celeryd_after_setup, setup_logging, worker_process_init
 
 from pipeline.engine.logs import configure
 from pipeline.settings import get_settings
 from pipeline.storage.context import forget_context
 
+MAINTENANCE = "maintenance"
+"""The queue of beat's tasks and of wake-ups."""
 app = Celery("penstock")
 # By the URL's scheme, so that the URL itself stays an ordinary one.
 app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "tasks.chord_counter:ChordCounter")
@@ -19,6 +21,13 @@ app.config_from_object("celeryconfig")
 def _configure_logging(**_: Any) -> None:
     settings = get_settings()
     configure(settings.log_level, as_json=settings.log_json)
+
+
+@celeryd_after_setup.connect
+def _consume_maintenance(sender: str, instance: Any, **_: Any) -> None:  # noqa: ARG001  # the signal's names
+    """Every worker sweeps, whatever its `-Q`: what recovers work must not wait behind it."""
+    queues = instance.app.amqp.queues
+    queues.select_add(queues[MAINTENANCE])
 
 
 @worker_process_init.connect
