@@ -1,0 +1,280 @@
+"""What holds for every kind of work of every flow, on both databases."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timedelta
+from threading import Barrier
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text, update
+from sqlalchemy.orm import Session
+
+from pipeline.engine import work as kernel
+from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.work import Changes, Outcome, Work
+from pipeline.storage.context import Context
+from tests.support.works import FACTORIES, Made, works
+
+UNITS = 6
+ALL = works()
+ONE, OTHER = Owner("w:1:a", "m1"), Owner("w:2:b", "m2")
+
+
+@pytest.fixture(params=sorted(ALL))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def work(name: str) -> Work:
+    return ALL[name]
+
+
+@pytest.fixture
+def made(context: Context, name: str) -> Made:
+    return FACTORIES[name](context, UNITS)
+
+
+def test_every_kind_of_work_is_tried_here() -> None:
+    assert set(FACTORIES) == set(ALL)
+
+
+def _claim(context: Context, work: Work, made: Made, owner: Owner = ONE, limit: int = 1) -> tuple[Claim, list[Any]]:
+    held = kernel.new_claim(work, owner, context.settings, context.db.now())
+
+    def act(session: Session) -> list[Any]:
+        work.lock(session, made.scope)
+        return kernel.claim(session, work, made.scope, held, context.db.now(), limit=limit)
+
+    return held, context.db.run(act)
+
+
+def _settle(context: Context, work: Work, made: Made, *outcomes: Outcome) -> Changes:
+    def act(session: Session) -> Changes:
+        scope = work.lock(session, made.scope)
+        return kernel.settle(session, work, scope, outcomes, context.settings, context.db.now())
+
+    return context.db.run(act)
+
+
+def _done(made: Made, held: Claim, row: Any) -> Outcome:
+    return Outcome(row.id, row.attempts, held, values=made.done)
+
+
+def _row(context: Context, work: Work, unit_id: Any) -> Any:
+    with context.db.read() as session:
+        return session.execute(select(work.table).where(work.table.c.id == unit_id)).one()
+
+
+def _at_once(acts: list[Callable[[], Any]]) -> list[Any]:
+    barrier = Barrier(len(acts))
+
+    def one(act: Callable[[], Any]) -> Any:
+        barrier.wait(30)
+        return act()
+
+    with ThreadPoolExecutor(len(acts)) as pool:
+        return list(pool.map(one, acts))
+
+
+def _spent(context: Context, work: Work, ids: list[Any]) -> None:
+    most = work.policy(context.settings).max_attempts
+    context.db.run(
+        lambda session: session.execute(update(work.table).where(work.table.c.id.in_(ids)).values(attempts=most))
+    )
+
+
+def test_each_unit_is_claimed_once_however_many_ask_at_once(context: Context, work: Work, made: Made) -> None:
+    def some() -> list[Any]:
+        found = []
+        while rows := _claim(context, work, made, limit=2)[1]:
+            found += [row.id for row in rows]
+        return found
+
+    found = [unit for units in _at_once([some] * 4) for unit in units]
+    assert len(found) == len(set(found)) == made.count
+
+
+def test_a_result_under_a_claim_that_was_taken_away_changes_nothing(
+    context: Context, work: Work, made: Made
+) -> None:  # fmt: skip
+    held, (row, *_) = _claim(context, work, made)
+    assert kernel.free_lost(context.db, work, {ONE.worker_id}, context.settings) == [made.scope]
+    again = {"next_run_at": None}
+    context.db.run(lambda session: session.execute(update(work.table).where(work.table.c.id == row.id).values(**again)))
+    newer, (taken, *_) = _claim(context, work, made, OTHER, limit=1)
+    before = _row(context, work, taken.id)
+    stale = Outcome(taken.id, taken.attempts, held, values=made.done)
+    assert not _settle(context, work, made, stale)
+    assert _row(context, work, taken.id) == before
+    assert _settle(context, work, made, _done(made, newer, taken)).done == (taken.id,)
+
+
+def test_a_unit_that_fails_counts_its_attempt_once_and_waits(context: Context, work: Work, made: Made) -> None:
+    held, (row, *_) = _claim(context, work, made)
+    assert row.attempts == 1
+    failed = Outcome(row.id, row.attempts, held, UnitError("it broke"))
+    changes = _settle(context, work, made, failed)
+    after = _row(context, work, row.id)
+    assert after.claim_id is None
+    assert after.worker_id is None
+    assert after.attempts == 1
+    if changes.waiting:
+        assert "it broke" in after.error
+        assert not _settle(context, work, made, failed), "the claim is over"
+    else:
+        assert changes.failed == (row.id,), "this kind is never tried again"
+
+
+def test_what_a_gate_refuses_uses_no_attempt(context: Context, work: Work, made: Made) -> None:
+    held, (row, *_) = _claim(context, work, made)
+    refused = Outcome(row.id, row.attempts, held, UnitError("closed", kind=ErrorKind.RATE_LIMITED))
+    assert _settle(context, work, made, refused).waiting == (row.id,)
+    assert _row(context, work, row.id).attempts == 0
+    assert _claim(context, work, made, limit=1)[1], "it can be claimed again at once"
+
+
+def test_a_permanent_error_fails_the_unit_at_once(context: Context, work: Work, made: Made) -> None:
+    held, (row, *_) = _claim(context, work, made)
+    bad = Outcome(row.id, row.attempts, held, UnitError("nonsense", kind=ErrorKind.PERMANENT))
+    assert _settle(context, work, made, bad).failed == (row.id,)
+    assert "nonsense" in _row(context, work, row.id).error
+    assert row.id not in {one.id for one in _claim(context, work, made, limit=UNITS)[1]}
+
+
+def test_units_that_end_at_once_are_each_counted_once(context: Context, work: Work, made: Made) -> None:
+    counted: list[Any] = []
+
+    def after(session: Session, scope: Any, changes: Changes, now: datetime) -> None:
+        work.after(session, scope, changes, now)
+        counted.extend(changes.done)
+
+    spied = replace(work, after=after)
+    claimed = []
+    while rows := _claim(context, work, made)[1]:
+        claimed += rows
+    held = [Outcome(row.id, row.attempts, _held(row), values=made.done) for row in claimed]
+    acts = [lambda one=one: _settle(context, spied, made, one) for one in held]
+    _at_once([*acts, *acts[:2]])
+    assert sorted(counted) == sorted(row.id for row in claimed)
+
+
+def _held(row: Any) -> Claim:
+    return Claim(Owner(row.worker_id, row.request_id), row.lease_until, row.claim_id)
+
+
+def test_a_unit_that_was_tried_before_is_claimed_alone(context: Context, work: Work, made: Made) -> None:
+    if made.count == 1:
+        pytest.skip("a unit of this kind is its own scope")
+    ids = [row.id for row in _claim(context, work, made, limit=2)[1]]
+    kernel.free_lost(context.db, work, {ONE.worker_id}, context.settings)
+    context.db.run(lambda session: session.execute(update(work.table).values(next_run_at=None)))
+    fresh = [row.id for row in _claim(context, work, made, OTHER, limit=UNITS)[1]]
+    assert not set(fresh) & set(ids)
+    tried = [[row.id for row in _claim(context, work, made, OTHER, limit=UNITS)[1]] for _ in ids]
+    assert sorted(tried) == sorted([unit] for unit in ids)
+
+
+def test_what_a_living_process_holds_is_given_back_by_nobody(context: Context, work: Work, made: Made) -> None:
+    _, (row, *_) = _claim(context, work, made)
+    assert kernel.free_lost(context.db, work, {"w:9:z"}, context.settings) == []
+    sibling = Owner("w:2:a", ONE.request_id)  # the message was delivered again, to a sibling of a living process
+    assert not _give_back_earlier(context, work, made, sibling)
+    assert _row(context, work, row.id).claim_id is not None
+    knows = replace(sibling, gone=lambda process: process == ONE.worker_id)
+    changes = _give_back_earlier(context, work, made, knows)
+    assert changes.freed == (row.id,)
+
+
+def _give_back_earlier(context: Context, work: Work, made: Made, owner: Owner) -> Changes:
+    def act(session: Session) -> Changes:
+        scope = work.lock(session, made.scope)
+        return kernel.give_back_earlier(
+            session, work, scope, made.scope, owner, context.settings, context.db.now()
+        )  # fmt: skip
+
+    return context.db.run(act)
+
+
+def test_a_lease_that_is_over_is_given_back_once(context: Context, work: Work, made: Made) -> None:
+    _, (row, *_) = _claim(context, work, made)
+    past = context.db.now() - timedelta(seconds=1)
+    context.db.run(lambda session: session.execute(update(work.table).values(lease_until=past)))
+    freed = _at_once([lambda: kernel.free_lost(context.db, work, (), context.settings)] * 3)
+    assert sorted(freed) == [[], [], [made.scope]]
+    after = _row(context, work, row.id)
+    assert (after.claim_id, after.attempts, after.error) == (None, 1, work.lost)
+
+
+def test_a_unit_that_loses_its_worker_every_time_fails(context: Context, work: Work, made: Made) -> None:
+    _, (row, *_) = _claim(context, work, made)
+    _spent(context, work, [row.id])
+    kernel.free_lost(context.db, work, {ONE.worker_id}, context.settings)
+    after = _row(context, work, row.id)
+    assert after.claim_id is None
+    assert work.lost in after.error
+    assert "attempts" in after.error
+    assert row.id not in {one.id for one in _claim(context, work, made, limit=UNITS)[1]}
+
+
+def test_what_a_worker_gives_back_at_its_end_uses_no_attempt(context: Context, work: Work, made: Made) -> None:
+    _, (row, *_) = _claim(context, work, made)
+    kernel.release(context.db, work, {ONE.worker_id}, context.settings)
+    assert _row(context, work, row.id).attempts == 0
+    _, rows = _claim(context, work, made, OTHER)
+    assert [row.attempts for row in rows] == [1]
+
+
+def test_holders_are_those_who_hold(context: Context, work: Work, made: Made) -> None:
+    held, (row, *_) = _claim(context, work, made)
+    with context.db.read() as session:
+        assert kernel.holders(session, work) == {ONE.worker_id}
+    _settle(context, work, made, _done(made, held, row))
+    with context.db.read() as session:
+        assert kernel.holders(session, work) == set()
+
+
+def test_a_claim_that_is_renewed_lasts_longer_unless_it_was_taken_away(
+    context: Context, work: Work, made: Made
+) -> None:  # fmt: skip
+    held, (row, *_) = _claim(context, work, made)
+    until = context.db.now() + timedelta(days=1)
+    assert context.db.run(lambda session: kernel.renew(session, work, row.id, held, until))
+    assert _row(context, work, row.id).lease_until == until
+    kernel.free_lost(context.db, work, {ONE.worker_id}, context.settings)
+    assert not context.db.run(lambda session: kernel.renew(session, work, row.id, held, until))
+
+
+def test_no_statement_of_a_claim_reads_the_whole_table(context: Context, work: Work, made: Made) -> None:
+    now = context.db.now()
+    table = work.table
+    claims = select(table.c.id).where(work.in_scope(made.scope), work.due(now)).order_by(*work.order).limit(1)
+    statements = {
+        "claim": claims,
+        "held": select(work.scope).where(work.working, table.c.worker_id.in_(["w:1:a"])),
+        "over": select(work.scope).where(work.working, table.c.lease_until < now),
+        "holders": select(table.c.worker_id).distinct().where(work.working),
+        "earlier": select(table.c.worker_id).where(work.working, table.c.request_id == "m1"),
+        "waits": select(table.c.next_run_at).where(table.c.next_run_at > now, work.claimable),
+    }
+    for what, statement in statements.items():
+        plan = _plan(context, statement)
+        assert not [line for line in plan if _is_scan(line, table.name)], f"{what}: {plan}"
+
+
+def _plan(context: Context, statement: Any) -> list[str]:
+    compiled = statement.compile(context.db.engine, compile_kwargs={"literal_binds": True})
+    with context.db.transaction() as session:
+        if context.db.is_sqlite:
+            found = session.execute(text(f"EXPLAIN QUERY PLAN {compiled}"))
+            return [row.detail for row in found]
+        # Tables are small here: PostgreSQL says what it would do if they were not.
+        session.execute(text("SET LOCAL enable_seqscan = off"))
+        return [row[0] for row in session.execute(text(f"EXPLAIN {compiled}"))]
+
+
+def _is_scan(line: str, table: str) -> bool:
+    return f"Seq Scan on {table}" in line or (line.startswith(f"SCAN {table}") and "INDEX" not in line)
