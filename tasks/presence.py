@@ -24,6 +24,8 @@ from pipeline.storage.installation import ForeignFolder
 from tasks.gates import keep_in_step
 
 log = structlog.get_logger(__name__)
+_JOIN_S = 2.0
+"""How long a worker that ends waits for the thread that says it is alive, lest that say so once more."""
 
 
 class Identity:
@@ -37,6 +39,7 @@ class Identity:
         self.worker_id = f"none:{os.getpid()}:{uuid4().hex[:6]}"
         """The worker: `hostname:pid:nonce` of its main process."""
         self._stopped = threading.Event()
+        self._renewing: threading.Thread | None = None
 
     @property
     def process_id(self) -> str:
@@ -59,7 +62,8 @@ class Identity:
     def begin(self, hostname: str) -> None:
         """Called in the worker's main process, before its pool forks."""
         self.worker_id = f"{hostname}:{os.getpid()}:{uuid4().hex[:6]}"
-        threading.Thread(target=self._renew, name="presence", daemon=True).start()
+        self._renewing = threading.Thread(target=self._renew, name="presence", daemon=True)
+        self._renewing.start()
         threading.Thread(target=keep_in_step, args=(self._stopped,), name="gates", daemon=True).start()
         atexit.register(self._end, os.getpid())
 
@@ -72,10 +76,13 @@ class Identity:
         for flow in flows():
             try:
                 held = {holder for holder in flow.holders(get_context()) if self._has(holder)}
-                flow.release(get_context(), held)
-                ended |= held
+                if held:
+                    flow.release_all(get_context(), held)
+                    ended |= held
             except SQLAlchemyError as error:
                 log.warning("worker.claims_left", worker=self.worker_id, flow=flow.name, error=type(error).__name__)
+        if self._renewing is not None:
+            self._renewing.join(_JOIN_S)
         with suppress(RedisError):
             Presence(get_context().redis).leave(*ended)
 

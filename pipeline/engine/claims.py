@@ -29,7 +29,7 @@ class ClaimColumns:
     """Columns of a table whose rows can be claimed."""
 
     worker_id: Mapped[str | None] = mapped_column(String(200), index=True)
-    """Who works on the row: `hostname:pid:nonce`, so that a restarted worker is not taken for its predecessor."""
+    """The process that works on the row: `hostname:pid:nonce`. A worker that starts again has another nonce."""
     claim_id: Mapped[str | None] = mapped_column(String(32))
     """The fence: a result under another claim is discarded."""
     request_id: Mapped[str | None] = mapped_column(String(64), index=True)
@@ -139,6 +139,20 @@ def held_by(table: Table, claim: Claim) -> ColumnElement[bool]:
 def lost(table: Table, now: datetime, absent: set[str]) -> ColumnElement[bool]:
     """The row is claimed, but its lease expired or its worker is gone."""
     return and_(table.c.claim_id.is_not(None), or_(table.c.lease_until < now, table.c.worker_id.in_(absent)))
+
+
+def left_behind(session: Session, table: Table, owner: Owner) -> list[str]:
+    """The claims that an earlier delivery of the owner's message left behind.
+
+    Its process has certainly ended, or is this one, which works on a message once at a time (`engine.deliveries`). What
+    any other process holds is left alone: it may live and be in its call, which must not be paid for again. If it is
+    dead, the sweeper notices.
+    """
+    mine = (table.c.request_id == owner.request_id, table.c.claim_id.is_not(None))
+    found = session.execute(select(table.c.claim_id, table.c.worker_id).where(*mine)).all()
+    holders = {row.worker_id for row in found}
+    ended = {holder for holder in holders if holder == owner.worker_id or owner.gone(holder)}
+    return sorted({row.claim_id for row in found if row.worker_id in ended})
 
 
 def new_claim(owner: Owner, now: datetime, lease_s: float) -> Claim:

@@ -272,14 +272,11 @@ def give_back_earlier(
 
     What a living process holds is left alone: it may be in its call, which must not be paid for again.
     """
-    table = work.table
-    earlier = and_(table.c.request_id == owner.request_id, work.working, work.in_scope(scope_id))
-    holders = session.execute(select(table.c.worker_id).where(earlier).distinct()).scalars()
-    # This very process works on a message once at a time: see `engine.deliveries`.
-    gone = [name for name in holders if name and (name == owner.worker_id or owner.gone(name))]
-    if not gone:
+    left = claims.left_behind(session, work.table, owner)
+    if not left:
         return Changes()
-    return give_back(session, work, scope, and_(earlier, table.c.worker_id.in_(gone)), settings, now)
+    earlier = and_(work.table.c.claim_id.in_(left), work.in_scope(scope_id))
+    return give_back(session, work, scope, earlier, settings, now)
 
 
 def free_lost(db: Transactions, work: Work, absent: Iterable[str], settings: Any) -> list[Any]:

@@ -119,7 +119,8 @@ class Supervisor:
             context = Context(self._settings)
             if self._settings.embedded_database:
                 for flow in flows():
-                    flow.release(context, flow.holders(context))
+                    with suppress(Exception):  # what one flow raises keeps no other from it
+                        flow.release_all(context, flow.holders(context))
         if self._redis is not None and self._redis.running:
             end([self._redis], 5.0)  # SIGTERM: it saves what it has
         elif self._redis is not None:

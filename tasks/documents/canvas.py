@@ -49,6 +49,7 @@ TASKS = FlowTasks(FLOW, _signatures, _announcement)
 
 
 @app.task(bind=True, name="documents.split")
+@once
 def split(self: Any, document_id: str) -> None:
     """PENDING → SPLITTING → PROCESSING."""
     if split_document(get_context(), document_id, owner(self)):
@@ -114,6 +115,7 @@ def settle(document_id: str) -> None:
 
 
 @app.task(bind=True, name="documents.merge", ignore_result=True)
+@once
 def merge(self: Any, document_id: str) -> None:
     """READY_TO_MERGE → MERGING → COMPLETED."""
     if merge_document(get_context(), document_id, owner(self)):

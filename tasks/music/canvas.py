@@ -56,6 +56,7 @@ def canvas(settings: Settings, batch: BatchLaunch) -> Signature:
 
 
 @app.task(name="music.sync", bind=True, ignore_result=True)
+@once
 def sync_library(self: Any, run_id: str) -> None:
     """SYNCING → ENQUEUING."""
     TASKS.wake_in(sync.sync_run(get_context(), run_id, owner(self)))

@@ -114,6 +114,12 @@ class Flow:
         for page in pages:
             assert merged.count(f"<!-- Page {page.page} -->\n\n{page.content.strip()}") == 1
 
+    def cut_connections(self) -> None:
+        """Have Redis end every connection but the test's own."""
+        for client in self.context.redis.client_list():
+            if client["cmd"] != "client|list":
+                self.context.redis.client_kill_filter(_id=client["id"], skipme=True)
+
     def wait_until_quiet(self) -> None:
         """Wait until no call is under way and no message waits or is worked on."""
         wait_until(self._is_quiet, START_S, "all is quiet")

@@ -111,11 +111,13 @@ def bad(unit: PageUnit, kind: ErrorKind = ErrorKind.PERMANENT, retry_after_s: fl
 class Worker:
     """One worker on one document's pages. `later_s` moves its clock."""
 
-    def __init__(self, context: Context, document_id: str, name: str = "w1", queue: str = CPU) -> None:
+    def __init__(
+        self, context: Context, document_id: str, name: str = "w1", queue: str = CPU, owner: Owner | None = None
+    ) -> None:
         self._context = context
         self._document_id = document_id
         self._queue = queue
-        self.owner = Owner(name, f"{name}-request:0")
+        self.owner = owner or Owner(name, f"{name}-request:0")
 
     def settle_and_claim(
         self, tried: Sequence[Attempt] = (), want: int = 0, later_s: float = 0, untried: Sequence[PageUnit] = ()

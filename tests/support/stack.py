@@ -26,6 +26,7 @@ ROLES = {
     "control": ["worker", "-Q", "control", "-P", "threads", "-c", "4"],
     "ai": ["worker", "-Q", "vision.test", "-P", "threads", "-c", "4"],
     "forked": ["worker", "-Q", "vision.test", "-P", "prefork", "-c", "4"],
+    "pair": ["worker", "-Q", "vision.test", "-P", "prefork", "-c", "2"],
     "both": ["worker", "-Q", "vision.test,vision.other", "-P", "threads", "-c", "2"],
     "beat": ["beat", "--pidfile="],
 }
@@ -121,9 +122,8 @@ class Stack:
         return list(self._running.values())
 
     def holder(self, worker_id: str) -> str:
-        """The name of the process that calls itself `worker_id` in a claim (`node@host:pid:nonce`)."""
-        pid = int(worker_id.split(":")[1])
-        return next(name for name, running in self._running.items() if running.pid == pid)
+        """The name of the worker whose process has `worker_id` in its claim (`node@host:pid:nonce`)."""
+        return worker_id.partition("@")[0]
 
     def kill_all(self) -> None:
         """SIGKILL everything at once."""

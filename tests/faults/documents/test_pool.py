@@ -1,5 +1,7 @@
-"""Pool processes that die while they convert pages on this machine."""
+"""Pool processes that die while they convert pages, and messages that come to a sibling of the process at work."""
 
+import os
+import signal
 from pathlib import Path
 
 import pypdfium2 as pdfium
@@ -12,6 +14,7 @@ from pipeline.settings import LOCAL
 from tasks import documents
 from tests.faults.flow import POSTGRESQL, SQLITE, Flow, settings
 from tests.support.corpus import corpus_file
+from tests.support.provider_server import Fault
 from tests.support.samples import scanned_pdf, text_pdf
 from tests.support.stack import FLEET, Stack
 from tests.support.waiting import wait_until
@@ -87,3 +90,42 @@ def test_page_that_kills_its_process_every_time_fails_alone(stack: Stack, flow: 
     assert pages[DEADLY - 1].attempts == 3
     assert "lost" in (pages[DEADLY - 1].error or "")
     assert "after 3 attempts" in (pages[DEADLY - 1].error or "")
+
+
+PREFORK = ("cpu-1", "control-1", "pair-1", "beat-1")
+SLOW = Fault(status=200, latency_s=6)
+
+
+@SQLITE
+def test_connections_cut_during_calls_have_no_page_of_a_sibling_process_paid_again(stack: Stack, flow: Flow) -> None:
+    # The first process is done while the second is in its call: it is sent the messages of both once more.
+    flow.provider.configure({"latency_s": 2})
+    flow.provider.push(None, SLOW)
+    stack.start(*PREFORK)
+    document_id = flow.submit(2)
+    flow.wait_for_calls(2)
+    images = flow.images(document_id)
+    flow.cut_connections()
+    wait_until(lambda: stack["pair-1"].says("Connection to broker lost"), 90, "the worker has noticed")
+    wait_until(lambda: flow.summary(document_id) == {"COMPLETED": 2}, 90, "both pages are converted")
+    flow.assert_paid_once(images)
+    assert {page.attempts for page in flow.pages(document_id)} == {1}
+
+
+@SQLITE
+@settings(PRESENCE_TTL_S="600", SWEEP_INTERVAL_S="600")
+def test_page_of_a_killed_pool_process_is_taken_up_at_once_without_its_siblings_page(stack: Stack, flow: Flow) -> None:
+    flow.provider.configure({"latency_s": 3})
+    stack.start(*PREFORK)
+    document_id = flow.submit(2)
+    flow.wait_for_calls(2)
+    images = flow.images(document_id)
+    held = {page.worker_id: page.page for page in flow.pages(document_id, PageStatus.PROCESSING)}
+    assert len(held) == 2, "each process holds its page"
+    killed, lost = held.popitem()
+    assert killed
+    os.kill(int(killed.split(":")[1]), signal.SIGKILL)
+    flow.wait_for_status(document_id)
+    flow.assert_exactly_once(document_id)
+    flow.assert_paid_once(images, again={lost})
+    assert {page.page: page.attempts for page in flow.pages(document_id)} == {lost: 2, 3 - lost: 1}

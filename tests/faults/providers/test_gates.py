@@ -79,9 +79,7 @@ def test_an_operators_pause_holds_on_workers_that_start_later_and_through_an_emp
     seen = _calls(flow)
     assert seen <= at_pause + 4, "none but the calls in flight"
     flow.context.redis.flushall()
-    for client in flow.context.redis.client_list():
-        if client["cmd"] != "client|list":
-            flow.context.redis.client_kill_filter(_id=client["id"], skipme=True)
+    flow.cut_connections()
     gate = gates.gate(flow.context, gates.gated_queues(flow.context.settings)[QUEUE])
     wait_until(gate.own.ready, 90, "a worker put the pause back")
     assert gate.look().closed_by == "operator"

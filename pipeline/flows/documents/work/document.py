@@ -8,7 +8,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine import claims
-from pipeline.engine.claims import FREE, Claim, Owner, held_by, new_claim
+from pipeline.engine.claims import FREE, Claim, Owner, held_by, left_behind, new_claim
 from pipeline.engine.errors import PenstockError
 from pipeline.engine.traces import message_of
 from pipeline.flows.documents import files
@@ -28,13 +28,13 @@ class ClaimLost(PenstockError):
 def claim(context: Context, document_id: str, event: DocumentEvent, owner: Owner) -> tuple[Any, Claim] | None:
     """Claim the document for a stage. Returns its row and the claim, or None if it does not wait for that stage.
 
-    A redelivered message first releases what its earlier delivery held.
+    A redelivered message first releases what its earlier delivery left behind.
     """
 
     def work(session: Session) -> tuple[Any, Claim] | None:
         now = datetime.now(UTC)
         mine = DOCUMENTS.c.id == document_id
-        release(session, now, mine, DOCUMENTS.c.request_id == owner.request_id)
+        release(session, now, mine, DOCUMENTS.c.claim_id.in_(left_behind(session, DOCUMENTS, owner)))
         claim = new_claim(owner, now, context.settings.documents.lease_s)
         splitting = progress(DocumentStatus.SPLITTING, 0, 0, 0)
         started = {"started_at": now, "progress": splitting} if event is DocumentEvent.CLAIM_SPLIT else {}

@@ -8,11 +8,10 @@ from typing import Any
 
 import structlog
 from redis import RedisError
-from sqlalchemy import and_, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from pipeline.engine.claims import Owner, new_claim
+from pipeline.engine.claims import Owner, left_behind, new_claim
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.lanes import Batch, run_lane
 from pipeline.engine.metrics import queue_depths
@@ -46,7 +45,6 @@ class PageLane:
         self._queue = queue
         self._providers = providers
         self._owner = owner
-        self._guarded = guarded
         self._conversion = PageConversion(context, document_id, timed_out, guarded)
         self._before: Any = None
         self._after: Any = None
@@ -72,22 +70,16 @@ class PageLane:
         return Settled(done, hop.more, min(waits, default=None), changed=changed, size=hop.batch)
 
     def _release(self, reason: str) -> None:
-        """Release what this message holds; the attempts count.
-
-        Where pages are paid for, only what this worker holds: another worker may be alive and in its call. If it is
-        dead, the sweeper notices, or its lease ends.
-        """
-        which = PAGES.c.request_id == self._owner.request_id
-        if self._guarded is not None:
-            which = and_(which, PAGES.c.worker_id == self._owner.worker_id)
+        """Release what earlier deliveries of this message left behind; the attempts count."""
         with self._context.db.read() as session:
-            if session.execute(select(PAGES.c.id).where(which).limit(1)).first() is None:
+            if not left_behind(session, PAGES, self._owner):
                 return
 
         def work(session: Session) -> None:
             document = page.lock(session, self._document_id)
             if document is not None:
                 policy = page.policy(self._context.settings)
+                which = PAGES.c.claim_id.in_(left_behind(session, PAGES, self._owner))
                 page.release_lost(session, document, which, reason, policy, datetime.now(UTC))
 
         self._context.db.run(work)

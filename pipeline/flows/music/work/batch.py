@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine import claims, traces
-from pipeline.engine.claims import FREE, Claim, Owner, held_by, new_claim
+from pipeline.engine.claims import FREE, Claim, Owner, held_by, left_behind, new_claim
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.relaunch import RELAUNCH_AFTER_S
 from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
@@ -63,9 +63,7 @@ def lease_s(context: Context) -> float:
 def claim(context: Context, batch_id: int, steps: tuple[Step, ...], owner: Owner) -> BatchUnit | None:
     """Claim a batch that waits for one of these steps; None if it does not, or if its run does not work now.
 
-    A message that comes again first gives back what its earlier delivery held in this worker, whose process has died.
-    What another worker holds is left alone: it may be alive and in its call, which must not be paid for again. If it
-    is dead, the sweeper notices.
+    A message that comes again first gives back what its earlier delivery left behind.
     """
 
     def work(session: Session) -> BatchUnit | None:
@@ -75,8 +73,8 @@ def claim(context: Context, batch_id: int, steps: tuple[Step, ...], owner: Owner
         run = runs.lock(session, run_id) if run_id else None
         if run is None:
             return None
-        earlier = and_(BATCHES.c.request_id == owner.request_id, BATCHES.c.worker_id == owner.worker_id)
-        release_lost(session, run, earlier, policy(context), now, requeue=True)
+        if left := left_behind(session, BATCHES, owner):
+            release_lost(session, run, BATCHES.c.claim_id.in_(left), policy(context), now, requeue=True)
         if run.status not in LIVE:
             return None
         held = new_claim(owner, now, lease_s(context))

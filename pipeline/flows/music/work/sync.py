@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine import claims
-from pipeline.engine.claims import FREE, Claim, Owner, held_by, new_claim
+from pipeline.engine.claims import FREE, Claim, Owner, held_by, left_behind, new_claim
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
 from pipeline.engine.retry import Policy, RetryAt, decide
 from pipeline.engine.traces import message_of
@@ -49,9 +49,8 @@ def claim(context: Context, run_id: str, owner: Owner) -> Claim | None:
         now = datetime.now(UTC)
         if runs.lock(session, run_id) is None:
             return None
-        # The same message once more: its worker died.
-        mine = (RUNS.c.id == run_id, RUNS.c.request_id == owner.request_id)
-        session.execute(update(RUNS).where(*mine).values(**FREE))
+        if left := left_behind(session, RUNS, owner):
+            session.execute(update(RUNS).where(RUNS.c.claim_id.in_(left)).values(**FREE))
         held = new_claim(owner, now, context.settings.music.lease_s)
         rows = claims.take(
             session, RUNS, PIPELINE, PipelineEvent.CLAIM, RUNS.c.id == run_id, RUNS.c.claim_id.is_(None),

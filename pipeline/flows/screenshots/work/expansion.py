@@ -80,7 +80,7 @@ class BatchUnit:
 def claim(context: Context, batch_id: int, owner: Owner) -> BatchUnit | None:
     """Claim a batch that is analysed and due, to make its nodes; None if it is not.
 
-    A message that comes again first gives back what its earlier delivery held.
+    A message that comes again first gives back what its earlier delivery left behind.
     """
 
     def work(session: Session) -> BatchUnit | None:
@@ -90,7 +90,7 @@ def claim(context: Context, batch_id: int, owner: Owner) -> BatchUnit | None:
             return None
         mine = BATCHES.c.id == batch_id
         rules = retry.policy(context.settings.screenshots)
-        retry.release_lost(session, BATCH, BATCHES, and_(mine, retry.held_earlier(BATCHES, owner)), rules, now)
+        retry.give_back_earlier(session, BATCH, BATCHES, owner, rules, now)
         held = new_claim(owner, now, batch.lease_s(context))
         rows = claims.take(
             session, BATCHES, BATCH, WorkEvent.CLAIM, mine, claim=held, order_by=BATCHES.c.id, limit=1, now=now,

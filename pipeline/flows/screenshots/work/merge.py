@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, and_, delete, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from pipeline.engine import claims, traces
-from pipeline.engine.claims import FREE, Claim, Owner, held_by, is_due, new_claim
+from pipeline.engine.claims import FREE, Claim, Owner, held_by, is_due, left_behind, new_claim
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import insert_if_absent
@@ -114,13 +114,12 @@ def claim(context: Context, owner: Owner, *, alone: bool = False) -> MergeUnit |
 
 
 def _free_earlier(context: Context, owner: Owner) -> None:
-    earlier = retry.held_earlier(NODES, owner)
     with context.db.read() as session:
-        if session.execute(select(NODES.c.id).where(earlier).limit(1)).first() is None:
+        if not left_behind(session, NODES, owner):
             return
     rules = retry.policy(context.settings.screenshots)
     # In a transaction of its own: everybody else locks a thread before its nodes.
-    context.db.run(lambda session: retry.release_lost(session, NODE, NODES, earlier, rules, datetime.now(UTC)))
+    context.db.run(lambda session: retry.give_back_earlier(session, NODE, NODES, owner, rules, datetime.now(UTC)))
 
 
 def waiting(context: Context) -> int:

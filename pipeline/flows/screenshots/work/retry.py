@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Table, and_
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from pipeline.engine.claims import FREE, Claim, Owner, held_by
+from pipeline.engine.claims import FREE, Claim, Owner, held_by, left_behind
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
 from pipeline.engine.settled import Settled
@@ -100,11 +100,9 @@ def release_lost(
     return gave_up + machine.move(session, table, WorkEvent.GIVE_BACK, which, **values, error=LOST)
 
 
-def held_earlier(table: Table, owner: Owner) -> ColumnElement[bool]:
-    """Rows that an earlier delivery of this very message holds in this worker, whose process has died.
-
-    What another worker holds is left alone: it may live and be in its call, which must not be paid for again.
-    """
-    return and_(
-        table.c.claim_id.is_not(None), table.c.request_id == owner.request_id, table.c.worker_id == owner.worker_id
-    )
+def give_back_earlier(
+    session: Session, machine: WorkMachine, table: Table, owner: Owner, rules: Policy, now: datetime
+) -> None:
+    """Free the rows that an earlier delivery of the owner's message left behind."""
+    if left := left_behind(session, table, owner):
+        release_lost(session, machine, table, table.c.claim_id.in_(left), rules, now)

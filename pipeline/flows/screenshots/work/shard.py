@@ -55,7 +55,7 @@ class ShardUnit:
 def claim(context: Context, batch_id: int, owner: Owner) -> ShardUnit | None:
     """The batch's next shard that is due; None if there is none, or the batch is not under analysis now.
 
-    A message that comes again first gives back what its earlier delivery held.
+    A message that comes again first gives back what its earlier delivery left behind.
     """
 
     def work(session: Session) -> ShardUnit | None:
@@ -65,7 +65,7 @@ def claim(context: Context, batch_id: int, owner: Owner) -> ShardUnit | None:
             return None
         mine = SHARDS.c.batch_id == batch_id
         rules = retry.policy(context.settings.screenshots)
-        retry.release_lost(session, SHARD, SHARDS, and_(mine, retry.held_earlier(SHARDS, owner)), rules, now)
+        retry.give_back_earlier(session, SHARD, SHARDS, owner, rules, now)
         held = new_claim(owner, now, batch.lease_s(context))
         rows = claims.take(
             session, SHARDS, SHARD, WorkEvent.CLAIM, mine, claim=held, order_by=SHARDS.c.number, limit=1, now=now,

@@ -1,0 +1,118 @@
+"""A worker's processes: alive as long as they run, and what they hold is given back when they have ended."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.engine.claims import Owner, left_behind
+from pipeline.engine.presence import Presence
+from pipeline.flows.documents import FLOW
+from pipeline.flows.documents.models import PAGES
+from pipeline.storage.context import Context
+from tasks.presence import Identity
+from tests.support.documents import Worker, insert_document, pages
+from tests.support.waiting import wait_until
+
+WITHIN_S = 30
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_PRESENCE_INTERVAL_S": "0.02"}
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process as one of a pool."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def _of(identity: Identity, process: subprocess.Popen[bytes]) -> str:
+    hostname, _, nonce = identity.worker_id.rsplit(":", 2)
+    return f"{hostname}:{process.pid}:{nonce}"
+
+
+def _lives(presence: Presence, process: str) -> bool:
+    presence.missed_twice({process})
+    return not presence.missed_twice({process})
+
+
+def test_the_process_of_a_pool_of_threads_is_the_worker() -> None:
+    identity = Identity()
+    assert identity.process_id == identity.worker_id
+    assert not identity.gone(identity.process_id)
+
+
+def test_a_process_is_gone_when_it_has_ended_and_is_this_worker_s(child: subprocess.Popen[bytes]) -> None:
+    identity = Identity()
+    process = _of(identity, child)
+    stranger = _of(Identity(), child)
+    assert not identity.gone(process)
+    child.kill()
+    # Not yet waited for by its parent, and then without a trace.
+    wait_until(lambda: identity.gone(process), WITHIN_S, "its end is seen")
+    child.wait()
+    assert identity.gone(process)
+    assert not identity.gone(stranger), "of another worker's it is not known: its pid is of another host, perhaps"
+    assert not identity.gone("holder")
+
+
+def test_the_main_process_renews_its_pool_and_drops_a_process_that_has_ended(
+    context: Context, child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.presence.keep_in_step", lambda _stopped: None)
+    monkeypatch.setattr("atexit.register", lambda *_: None)
+    identity, presence = Identity(), Presence(context.redis)
+    identity.begin("w@here")
+    process = _of(identity, child)
+    wait_until(lambda: _lives(presence, process), WITHIN_S, "its presence is renewed")
+    assert presence.alive() == {identity.worker_id}, "a process of its pool is not a worker"
+    context.redis.flushall()
+    wait_until(lambda: _lives(presence, process), WITHIN_S, "its presence is renewed after Redis was emptied")
+    child.kill()
+    wait_until(lambda: not _lives(presence, process), WITHIN_S, "it is missed, long before its lease ends")
+    assert _lives(presence, identity.worker_id)
+    identity._end(os.getpid())
+    assert presence.alive() == set()
+
+
+def test_a_message_that_comes_again_takes_nothing_from_a_process_that_lives(
+    context: Context, child: subprocess.Popen[bytes]
+) -> None:
+    identity = Identity()
+    document_id = insert_document(context)
+    holders = {
+        name: Worker(context, document_id, name, owner=Owner(name, "lane:message"))
+        for name in (_of(identity, child), _of(Identity(), child), identity.process_id)
+    }
+    units = {name: worker.claim()[0] for name, worker in holders.items()}
+    own = units[identity.process_id].claim.id
+    sibling = units[_of(identity, child)].claim.id
+    again = Owner(identity.process_id, "lane:message", identity.gone)
+    with context.db.read() as session:
+        assert left_behind(session, PAGES, again) == [own]
+        child.kill()
+        child.wait()
+        assert left_behind(session, PAGES, again) == sorted([own, sibling])
+        assert left_behind(session, PAGES, Owner(identity.process_id, "lane:another", identity.gone)) == []
+
+
+def test_a_worker_that_ends_gives_back_what_any_of_its_processes_held(
+    context: Context, child: subprocess.Popen[bytes]
+) -> None:
+    identity, stranger = Identity(), Identity()
+    document_id = insert_document(context)
+    for holder in (identity.process_id, _of(identity, child), _of(stranger, child)):
+        assert Worker(context, document_id, holder).claim()
+    identity._end(os.getpid())
+    assert FLOW.holders(context) == {_of(stranger, child)}
+    assert [page.attempts for page in pages(context, document_id)] == [0, 0, 1]
