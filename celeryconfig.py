@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from kombu.entity import Exchange, Queue
 
+from pipeline.engine.connection import CONNECT_TIMEOUT_S, TIMEOUT_S, sentinel_options
 from pipeline.flows import FLOWS
 from pipeline.providers.gates import gated_queues
 from pipeline.settings import get_settings
@@ -12,6 +13,10 @@ _settings = get_settings()
 
 broker_url = _settings.broker_url
 result_backend = _settings.broker_url
+broker_use_ssl = redis_backend_use_ssl = dict(_settings.redis.tls) or None
+"""Given whole: kombu takes `rediss://` alone for encryption without verifying anything."""
+redis_socket_timeout = TIMEOUT_S
+redis_socket_connect_timeout = CONNECT_TIMEOUT_S
 worker_consumer = "tasks.consumer:GateConsumer"
 imports = (*(f"tasks.{name}.canvas" for name in FLOWS), "tasks.maintenance", "tasks.presence")
 
@@ -59,15 +64,19 @@ result_chord_retry_interval = 1.0
 
 # Longer than the longest task: a shorter one would deliver messages a second time while they are worked on.
 _visibility = {"visibility_timeout": 7200}
+_sentinels = sentinel_options(_settings.redis)
 broker_transport_options = {
     **_visibility,
+    **_sentinels,
     # Looked at every second, all of it: the default restores lost messages only after 100 s and more.
     "unacked_restore_interval": 5,
     "unacked_restore_throttle": 1,
     "socket_keepalive": True,
+    "socket_timeout": TIMEOUT_S,
+    "socket_connect_timeout": CONNECT_TIMEOUT_S,
     "health_check_interval": 10,
 }
-result_backend_transport_options = {**_visibility, "result_chord_ordered": True}
+result_backend_transport_options = {**_visibility, **_sentinels, "result_chord_ordered": True}
 task_time_limit = 3600
 
 worker_max_memory_per_child = 1_500_000

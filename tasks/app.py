@@ -13,7 +13,11 @@ MAINTENANCE = "maintenance"
 """The queue of beat's tasks and of wake-ups."""
 app = Celery("penstock")
 # By the URL's scheme, so that the URL itself stays an ordinary one.
-app.loader.override_backends = dict.fromkeys(("redis", "rediss"), "tasks.chord_counter:ChordCounter")
+app.loader.override_backends = {
+    "redis": "tasks.chord_counter:ChordCounter",
+    "rediss": "tasks.chord_counter:ChordCounter",
+    "sentinel": "tasks.chord_counter:SentinelChordCounter",
+}
 app.config_from_object("celeryconfig")
 
 

@@ -3,11 +3,11 @@
 from copy import copy
 from typing import Any
 
-from celery.backends.redis import RedisBackend
+from celery.backends.redis import RedisBackend, SentinelBackend
 
 
-class ChordCounter(RedisBackend):
-    """Celery's Redis backend, which counts a lane of many hops as one part and does not listen for results.
+class _CountsLanes:
+    """A Redis backend that counts a lane of many hops as one part and does not listen for results.
 
     Publishing a chord subscribes its publisher to the result of every part, for good. Nobody here waits for a result:
     a worker that publishes chords all its life would gather subscriptions all its life.
@@ -21,7 +21,9 @@ class ChordCounter(RedisBackend):
         if request.group and request.group_index is not None:
             request = copy(request)
             request.id = f"{request.group}:{request.group_index}"
-        return super().on_chord_part_return(request, state, result, propagate, **kwargs)
+        return super().on_chord_part_return(  # type: ignore[misc]
+            request, state, result, propagate, **kwargs
+        )
 
     def add_pending_result(self, result: Any, *_: Any, **__: Any) -> Any:
         return result
@@ -31,3 +33,11 @@ class ChordCounter(RedisBackend):
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """No subscription."""
+
+
+class ChordCounter(_CountsLanes, RedisBackend):
+    """Over one server."""
+
+
+class SentinelChordCounter(_CountsLanes, SentinelBackend):
+    """Over the server that sentinels name."""

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from kombu import pools
 from kombu.entity import Exchange, Queue
 
 import pipeline.flows  # noqa: F401  # declares the flows to the gates
+from pipeline.engine.connection import sentinel_options
 from pipeline.providers.gates import gated_queues
 from pipeline.settings import get_settings
 from pipeline.storage.context import Context, forget_context, get_context
@@ -140,6 +142,11 @@ def _point_celery_to(context: Context, redis_url: str) -> None:
     """Celery reads its configuration once, perhaps while tests were collected, with another Redis and other queues."""
     if "tasks.app" in sys.modules:
         app = sys.modules["tasks.app"].app
-        app.conf.update(broker_url=redis_url, result_backend=redis_url)
+        own = context.settings.redis
+        if app.conf.broker_url != own.celery:
+            pools.reset()
+            app._pool = app.amqp._producer_pool = None
+        app.conf.update(broker_url=own.celery, result_backend=own.celery)
+        app.conf.broker_transport_options.update(sentinel_options(own))
         for name in gated_queues(context.settings):
             app.amqp.queues.add(Queue(name, Exchange(name), routing_key=name))

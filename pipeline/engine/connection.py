@@ -1,20 +1,109 @@
-"""How Penstock connects to Redis."""
+"""How Penstock connects to Redis: the only place that makes clients."""
 
-from redis import Redis
-from redis.backoff import ExponentialBackoff
+from dataclasses import dataclass
+from typing import Any
+
+from redis import Redis, RedisError
+from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from pipeline.settings.redis_url import RedisUrl
+
+TIMEOUT_S, CONNECT_TIMEOUT_S = 30.0, 5.0
+"""For an answer, and for a connection: without limits, one waits for ever for a host that lost its power."""
+_SENTINEL_TIMEOUT_S = 2.0
+"""Sentinels answer from memory: one that does not is passed over."""
 
 
-def connect(url: str) -> "Redis":
-    """A client that returns text, rides over a restart of the server (about 5 s), and never waits for ever."""
-    return Redis.from_url(
-        url,
-        decode_responses=True,
-        socket_timeout=30,
-        socket_connect_timeout=5,
-        health_check_interval=15,
-        retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries=8),
-        retry_on_error=[RedisConnectionError, RedisTimeoutError],
+def connect(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> "Redis":
+    """A client that returns text, rides over a restart of the server (about 5 s), and never waits for ever.
+
+    `retries=0`: one that fails at once. With `sentinel://`, each connection asks the sentinels for the master.
+    Raises `RedisUrlError`.
+    """
+    where = RedisUrl.parse(url)
+    options: dict[str, Any] = {
+        "db": where.db,
+        "username": where.username or None,
+        "password": where.password or None,
+        "protocol": where.protocol,
+        "decode_responses": True,
+        "socket_timeout": timeout_s,
+        "health_check_interval": 15,
+        "retry": Retry(ExponentialBackoff(cap=1.0, base=0.05) if retries else NoBackoff(), retries),
+        "retry_on_error": [RedisConnectionError, RedisTimeoutError],
+    }
+    if where.path:
+        return Redis(unix_socket_path=where.path, **options)
+    options |= {"socket_connect_timeout": min(timeout_s, CONNECT_TIMEOUT_S)}
+    options |= {"ssl": True, **where.tls} if where.tls else {}
+    if not where.master:
+        host, port = where.hosts[0]
+        return Redis(host, port, **options)
+    known = sentinel_options(where)
+    sentinels = Sentinel(  # type: ignore[no-untyped-call]
+        where.hosts, sentinel_kwargs=known["sentinel_kwargs"], **options
     )
+    client: Redis = sentinels.master_for(known["master_name"])  # type: ignore[no-untyped-call]
+    return client
+
+
+def sentinel_options(where: RedisUrl) -> dict[str, Any]:
+    """How to ask the sentinels, as Celery's transport options name it; empty if there are none."""
+    if not where.master:
+        return {}
+    sentinel = {
+        "username": where.sentinel_username or None,
+        "password": where.sentinel_password or None,
+        "socket_timeout": _SENTINEL_TIMEOUT_S,
+        "socket_connect_timeout": _SENTINEL_TIMEOUT_S,
+        # Without: redis-py would try a dead sentinel for seconds, before each turn to a living one.
+        "retry": Retry(NoBackoff(), 0),
+    }
+    return {
+        "master_name": where.master,
+        "sentinel_kwargs": sentinel | ({"ssl": True, **where.tls} if where.tls else {}),
+    }
+
+
+@dataclass(frozen=True)
+class SentinelView:
+    """What one sentinel says of the master."""
+
+    sentinel: str
+    """Its `host:port`."""
+    master: str = ""
+    """The `host:port` of the server that it takes for the master."""
+    replicas: int = 0
+    """Living ones, of which one would take its place."""
+    quorum: int = 0
+    """How many sentinels must agree that the master is gone."""
+    problem: str = ""
+    """Why it says nothing, or why there is no master to use."""
+
+
+def ask_sentinels(url: str) -> list[SentinelView]:
+    """What each sentinel of the URL says; empty if it names none."""
+    where = RedisUrl.parse(url)
+    return [_ask(where, host, port) for host, port in where.hosts] if where.master else []
+
+
+def _ask(where: RedisUrl, host: str, port: int) -> SentinelView:
+    address = f"{host}:{port}"
+    options = sentinel_options(where)["sentinel_kwargs"]
+    with Redis(host, port, decode_responses=True, **options) as sentinel:
+        try:
+            found = sentinel.sentinel_masters().get(where.master)
+            if found is None:
+                return SentinelView(address, problem=f"knows no master '{where.master}'")
+            living = [one for one in sentinel.sentinel_slaves(where.master) if not one["is_sdown"]]
+        except RedisError as error:
+            return SentinelView(address, problem=str(error))
+    down = found["is_sdown"] or found["is_odown"]
+    return SentinelView(
+        address, f"{found['ip']}:{found['port']}", len(living), found["quorum"],
+        problem="takes the master for dead" if down else "",
+    )  # fmt: skip

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
-from urllib.parse import urlsplit
 
 from platformdirs import user_data_path
 from pydantic import BaseModel, Field, PrivateAttr, create_model, field_validator, model_validator
@@ -31,6 +30,7 @@ from pipeline.settings.documents import DocumentSettings
 from pipeline.settings.environment import Environment, UnreadableSettingsError
 from pipeline.settings.music import MusicSettings
 from pipeline.settings.providers import LOCAL, Price, ProviderProfile
+from pipeline.settings.redis_url import RedisUrl
 from pipeline.settings.retention import RetentionSettings
 from pipeline.settings.screenshots import ScreenshotSettings
 
@@ -52,8 +52,9 @@ class _Sources(BaseSettings):
     """Where settings are read: arguments first, then the environment, then the TOML file."""
 
     model_config = SettingsConfigDict(
-        env_prefix="PENSTOCK_", env_nested_delimiter="__", extra="ignore", nested_model_default_partial_update=True
-    )
+        env_prefix="PENSTOCK_", env_nested_delimiter="__", extra="ignore", nested_model_default_partial_update=True,
+        hide_input_in_errors=True,  # URLs hold passwords
+    )  # fmt: skip
 
     @classmethod
     def settings_customise_sources(
@@ -121,9 +122,9 @@ class Settings(_Sources):
 
     @field_validator("redis_url")
     @classmethod
-    def _redis_scheme(cls, value: str) -> str:
-        if value and urlsplit(value).scheme not in {"redis", "rediss", "unix"}:
-            raise ValueError("must begin with redis://, rediss:// or unix://")
+    def _redis_url_can_be_read(cls, value: str) -> str:
+        if value:
+            RedisUrl.parse(value)
         return value
 
     @model_validator(mode="after")
@@ -166,13 +167,14 @@ class Settings(_Sources):
         return self.redis_url or f"unix://{self.redis_socket}?db=0"
 
     @property
+    def redis(self) -> RedisUrl:
+        """What the URL says."""
+        return RedisUrl.parse(self.effective_redis_url)
+
+    @property
     def broker_url(self) -> str:
         """What Celery uses as broker and as result backend."""
-        url = self.effective_redis_url
-        if not url.startswith("unix://"):
-            return url
-        # Celery's words for what redis-py calls `unix://…?db=`.
-        return "redis+socket" + url.removeprefix("unix").replace("?db=", "?virtual_host=")
+        return self.redis.celery
 
     @property
     def upload_dir(self) -> Path:

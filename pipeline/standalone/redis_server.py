@@ -6,10 +6,9 @@ import stat
 from importlib.util import find_spec
 from pathlib import Path
 
-from redis import Redis, RedisError
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from redis import RedisError
 
+from pipeline.engine.connection import connect
 from pipeline.engine.errors import UserError
 from pipeline.settings import Settings
 from pipeline.standalone.processes import log_file
@@ -60,7 +59,7 @@ def is_up(settings: Settings) -> bool:
     """Whether the embedded Redis answers and has loaded its data."""
     if not settings.redis_socket.exists():
         return False
-    client = Redis(unix_socket_path=str(settings.redis_socket), socket_timeout=2)
+    client = connect(settings.effective_redis_url, retries=0, timeout_s=2)
     try:
         return bool(client.ping())
     except RedisError:
@@ -72,7 +71,7 @@ def is_up(settings: Settings) -> bool:
 def shut_down(settings: Settings) -> None:
     """End the embedded Redis, its data saved; harmless if it is down."""
     # Without retries: the answer to SHUTDOWN is a closed connection, and a second one would hit a successor.
-    client = Redis(unix_socket_path=str(settings.redis_socket), socket_timeout=5, retry=Retry(NoBackoff(), 0))
+    client = connect(settings.effective_redis_url, retries=0, timeout_s=5)
     try:
         client.shutdown(nosave=True)  # the append-only file has it all
     except RedisError:

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from redis import Redis, RedisError
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from redis import RedisError
 
+from pipeline.engine.connection import connect
 from pipeline.engine.errors import UserError
 from pipeline.engine.presence import Presence
 from pipeline.settings import Settings
@@ -129,7 +128,7 @@ def migrate_embedded(settings: Settings) -> None:
 
 def reach_redis(settings: Settings) -> None:
     """Raise `RedisError` at once if Redis is away; ordinary clients would retry for seconds."""
-    client = Redis.from_url(settings.effective_redis_url, socket_connect_timeout=5, retry=Retry(NoBackoff(), 0))
+    client = connect(settings.effective_redis_url, retries=0)
     try:
         client.ping()
     finally:

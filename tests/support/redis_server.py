@@ -19,10 +19,13 @@ START_S = 120
 class RedisServer:
     """One server on one port, for as long as the object lives. A context manager: leaving it kills the server."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str, password: str = "") -> None:
+        """`options`: further ones of its command line."""
         self._folder = folder
+        self._options = [*options, *(["--requirepass", password] if password else [])]
+        self._password = password
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
 
     @property
     def url(self) -> str:
@@ -41,7 +44,7 @@ class RedisServer:
         return [
             find_server(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder),
             "--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction",
-            "--daemonize", "no", "--loglevel", "warning",
+            "--daemonize", "no", "--loglevel", "warning", *self._options,
         ]  # fmt: skip
 
     @property
@@ -59,7 +62,9 @@ class RedisServer:
     def client(self) -> "Redis":
         """A client that fails at once; use it as a context manager."""
         retry = Retry(NoBackoff(), 0)
-        return Redis(port=self.port, decode_responses=True, socket_timeout=5, retry=retry)
+        return Redis(
+            port=self.port, password=self._password or None, decode_responses=True, socket_timeout=5, retry=retry
+        )
 
     def kill(self) -> None:
         """SIGKILL; harmless if it is down."""
@@ -85,7 +90,7 @@ class RedisServer:
         self.kill()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from redis import RedisError
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from pipeline.engine.connection import ask_sentinels
 from pipeline.engine.errors import PenstockError
 from pipeline.engine.presence import Presence
 from pipeline.flows import FLOWS, flows
@@ -172,6 +173,7 @@ def _redis(settings: Settings) -> Iterator[Check]:
         if not redis_server.is_up(settings):
             yield Check("redis", OK, "not running; commands start it", "`penstock up` keeps it running")
             return
+    yield from _sentinels(settings)
     try:
         reach_redis(settings)
         client = Context(settings).redis
@@ -180,13 +182,39 @@ def _redis(settings: Settings) -> Iterator[Check]:
         durable = client.config_get("appendonly").get("appendonly") == "yes"
     except RedisError as error:
         advice = "end that process: the next command starts another" if settings.embedded_redis else _REDIS_ADVICE
-        yield Check("redis", FAIL, str(error), advice)
+        yield Check("redis", FAIL, str(error).partition(" : <")[0], advice)
         return
-    yield Check("redis", OK, f"version {info['redis_version']}")
+    yield Check("redis", OK, f"version {info['redis_version']} at {settings.redis.shown}")
     if policy != "noeviction":
         yield Check("redis memory", WARN, f"maxmemory-policy {policy}", "set noeviction: eviction loses messages")
     if not durable:
         yield Check("redis durability", WARN, "appendonly no", "set appendonly yes: a restart then loses no messages")
+
+
+def _sentinels(settings: Settings) -> Iterator[Check]:
+    """Which server is the master, and whether another could take its place."""
+    views = ask_sentinels(settings.effective_redis_url)
+    if not views:
+        return
+    agreed = [view for view in views if not view.problem]
+    silent = [f"{view.sentinel}: {view.problem}" for view in views if view.problem]
+    found = "; ".join([f"{len(agreed)} of {len(views)} name a master", *silent])
+    quorum = max((view.quorum for view in agreed), default=0)
+    yield Check("sentinels", WARN if silent else OK, f"{found} (quorum {quorum})", "start them" if silent else "")
+    masters = sorted({view.master for view in agreed})
+    if len(masters) > 1:
+        yield Check(
+            "redis master", WARN, f"{settings.redis.master}: {' or '.join(masters)}", "is a failover under way?"
+        )
+    elif masters:
+        replicas = max(view.replicas for view in agreed)
+        alone = "" if replicas else "add a replica: there is nobody to take its place"
+        yield Check(
+            "redis master",
+            WARN if alone else OK,
+            f"{settings.redis.master} at {masters[0]}, {replicas} {'replica' if replicas == 1 else 'replicas'}",
+            alone,
+        )
 
 
 def _workers(settings: Settings) -> Iterator[Check]:

@@ -76,6 +76,7 @@ def _explained(error: Exception) -> str:
     """A sentence for an error of the environment; empty for a defect."""
     from pydantic import ValidationError
     from redis import RedisError
+    from redis.sentinel import MasterNotFoundError
     from sqlalchemy.exc import ArgumentError, DBAPIError
 
     from pipeline.settings import UnreadableSettingsError
@@ -89,6 +90,8 @@ def _explained(error: Exception) -> str:
             sentence = f"PENSTOCK_DATABASE_URL is not a database URL (postgresql://user:password@host/name): {error}"
         case DBAPIError():
             sentence = f"the database cannot be used: {str(error.orig).strip().splitlines()[0]}. Try `penstock doctor`."
+        case MasterNotFoundError():
+            sentence = "no sentinel names a living Redis master. Try `penstock doctor`."
         case RedisError():
             sentence = f"Redis cannot be used: {str(error).rstrip('.')}. Try `penstock doctor`."
         case OSError(filename=str(path), strerror=reason):

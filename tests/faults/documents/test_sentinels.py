@@ -1,0 +1,71 @@
+"""Redis behind Sentinel: the master dies under load, with messages and leases that its replica never got."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from pipeline.interfaces.cli.doctor import OK, WARN, checks
+from tests.faults.flow import SQLITE, Flow, settings
+from tests.support.sentinels import NAME, PASSWORD, SENTINEL_PASSWORD, Sentinels
+from tests.support.stack import FLEET, Stack
+
+pytestmark = [pytest.mark.faults, settings(SWEEP_INTERVAL_S="1")]
+PAGES, DOCUMENTS = 30, 3
+
+
+@pytest.fixture
+def sentinels(data_dir: Path) -> Iterator[Sentinels]:
+    with Sentinels(data_dir / "redis") as group:
+        yield group
+
+
+@pytest.fixture
+def redis_url(sentinels: Sentinels) -> str:
+    return sentinels.url
+
+
+@SQLITE
+def test_a_master_that_dies_under_load_costs_time_and_nothing_else(
+    stack: Stack, flow: Flow, sentinels: Sentinels
+) -> None:
+    flow.provider.script.latency_s = 0.05
+    stack.start(*FLEET, "ai-2")
+    documents = [flow.submit(PAGES, f"{number}.pdf") for number in range(DOCUMENTS)]
+    flow.wait_for_calls(10)
+    assert doctors_view(flow)["redis master"] == (OK, f"{NAME} at 127.0.0.1:{sentinels.master.port}, 1 replica")
+    sentinels.sentinels[0].kill()
+    sentinels.cut_off_replica()
+    flow.wait_for_calls(30)
+    images = {digest: numbered(i, page) for i, one in enumerate(documents) for digest, page in flow.images(one).items()}
+    sentinels.master.kill()
+    under_way = {numbered(i, page) for i, one in enumerate(documents) for page in flow.held(one)}
+    sentinels.wait_for_failover()
+    for document_id in documents:
+        flow.wait_for_status(document_id)
+        flow.assert_exactly_once(document_id)
+    flow.assert_paid_once(images, again=under_way)
+    assert all(running.alive for running in stack.running)
+    found = doctors_view(flow)
+    assert found["redis master"] == (WARN, f"{NAME} at 127.0.0.1:{sentinels.replica.port}, 0 replicas")
+    assert found["sentinels"][1].startswith("2 of 3 name a master; 127.0.0.1:")
+    assert not with_secrets(str(found).encode())
+    # Logs, database, results, and the journal of everything that was written to Redis.
+    written = [path for path in flow.folder.rglob("*") if path.is_file() and path.suffix != ".conf"]
+    assert {path.suffix for path in written} >= {".log", ".db", ".aof", ".md"}
+    assert not [path for path in written if with_secrets(path.read_bytes())]
+
+
+def numbered(document: int, page: int) -> int:
+    """A page among those of several documents."""
+    return document * 1000 + page
+
+
+def doctors_view(flow: Flow) -> dict[str, tuple[str, str]]:
+    return {check.name: (check.result, check.found) for check in checks(flow.context.settings)}
+
+
+def with_secrets(written: bytes) -> bool:
+    secrets = (PASSWORD, SENTINEL_PASSWORD)
+    return any(form.encode() in written for secret in secrets for form in (secret, quote(secret, safe="")))

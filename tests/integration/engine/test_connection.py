@@ -1,0 +1,159 @@
+"""How everything connects to Redis: over TLS, with passwords, and through sentinels; also Celery, both its ways."""
+
+import runpy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import quote
+
+import pytest
+from celery import Celery
+from redis import RedisError
+
+from pipeline.engine.connection import SentinelView, ask_sentinels, connect
+from pipeline.settings import get_settings
+from tasks.app import app as production
+from tests.support.leftovers import short_folder
+from tests.support.redis_server import RedisServer, free_port
+from tests.support.sentinels import NAME, PASSWORD, SENTINEL_PASSWORD, Sentinel, sentinel_url
+from tests.support.tls import TlsProxy, certificate
+
+ROOT = Path(__file__).resolve().parents[3]
+AppOver = Callable[[str], Celery]
+
+
+@pytest.fixture(scope="module")
+def files() -> tuple[Path, Path]:
+    return certificate(short_folder())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer(short_folder() / "redis", password=PASSWORD) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def secured(server: RedisServer, files: tuple[Path, Path]) -> Iterator[TlsProxy]:
+    """The server, over TLS."""
+    with TlsProxy(files, server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def sentinel(secured: TlsProxy) -> Iterator[Sentinel]:
+    """It knows the master by the port where TLS is spoken."""
+    with Sentinel(short_folder(), secured.port) as sentinel:
+        yield sentinel
+
+
+@pytest.fixture
+def over(monkeypatch: pytest.MonkeyPatch) -> Iterator[AppOver]:
+    """Makes an application with production's configuration and backends for a URL."""
+
+    def make(url: str) -> Celery:
+        monkeypatch.setenv("PENSTOCK_REDIS_URL", url)
+        get_settings.cache_clear()
+        found = runpy.run_path(str(ROOT / "celeryconfig.py"))
+        app = Celery("connected", set_as_current=False)
+        app.loader.override_backends = production.loader.override_backends
+        app.config_from_object(SimpleNamespace(**{name: found[name] for name in found if not name.startswith("_")}))
+        return app
+
+    yield make
+    get_settings.cache_clear()
+
+
+def tls_url(port: int, options: str = "", host: str = "127.0.0.1") -> str:
+    return f"rediss://:{quote(PASSWORD, safe='')}@{host}:{port}/0?{options}"
+
+
+def refusal(url: str) -> str:
+    with pytest.raises(RedisError) as caught, connect(url, retries=0) as client:
+        client.ping()
+    return str(caught.value)
+
+
+def assert_celery_works(app: Celery) -> None:
+    """A message goes through the broker, and the backend counts a chord's only part."""
+    with app.connection_for_write() as connection, connection.SimpleQueue("connected") as queue:
+        queue.put({"number": 7})
+        message = queue.get(timeout=10)
+        assert message.payload == {"number": 7}
+        message.ack()
+    app.backend.set_chord_size("group", 2)
+    part = SimpleNamespace(id="part", group="group", group_index=0, chord=None)
+    app.backend.on_chord_part_return(part, "SUCCESS", None)
+    assert app.backend.client.zcard(app.backend.get_key_for_group("group", ".j")) == 1
+    app.backend.client.flushall()
+    app.backend.client.connection_pool.disconnect()
+    app.close()
+
+
+def test_a_certificate_that_is_trusted_is_enough(secured: TlsProxy, files: tuple[Path, Path]) -> None:
+    before = secured.encrypted
+    with connect(tls_url(secured.port, f"ssl_ca_certs={files[0]}")) as client:
+        assert client.set("over", "tls")
+    assert secured.encrypted == before + 1
+
+
+def test_certificates_are_verified_unless_the_url_says_otherwise(secured: TlsProxy, files: tuple[Path, Path]) -> None:
+    assert "CERTIFICATE_VERIFY_FAILED" in refusal(tls_url(secured.port))
+    elsewhere = tls_url(secured.port, f"ssl_ca_certs={files[0]}", host="localhost")
+    assert "Hostname mismatch" in refusal(elsewhere)
+    for url in (f"{elsewhere}&ssl_check_hostname=false", tls_url(secured.port, "ssl_cert_reqs=none")):
+        with connect(url) as client:
+            assert client.ping()
+
+
+def test_celery_speaks_tls_and_verifies_too(over: AppOver, secured: TlsProxy, files: tuple[Path, Path]) -> None:
+    before = secured.encrypted
+    assert_celery_works(over(tls_url(secured.port, f"ssl_ca_certs={files[0]}")))
+    assert secured.encrypted >= before + 2
+    untrusting = over(tls_url(secured.port))
+    with untrusting.connection_for_write() as connection, pytest.raises(RedisError, match="CERTIFICATE_VERIFY_FAILED"):
+        connection.connect()
+    with pytest.raises(RedisError, match="CERTIFICATE_VERIFY_FAILED"):
+        untrusting.backend.client.ping()
+
+
+def test_sentinels_and_the_master_that_they_name_are_spoken_to_with_tls(
+    over: AppOver, secured: TlsProxy, sentinel: Sentinel, files: tuple[Path, Path]
+) -> None:
+    with TlsProxy(files, sentinel.port) as proxy:
+        url = sentinel_url(free_port(), proxy.port, options=f"&ssl=true&ssl_ca_certs={files[0]}")
+        before = secured.encrypted
+        with connect(url) as client:
+            assert client.set("over", "sentinels")
+        assert_celery_works(over(url))
+        assert secured.encrypted >= before + 3
+        assert proxy.encrypted >= 3
+
+
+def test_wrong_passwords_are_told_without_them(server: RedisServer, sentinel: Sentinel) -> None:
+    url = f"redis://:{quote(PASSWORD, safe='')}x@127.0.0.1:{server.port}"
+    assert "invalid username-password pair" in refusal(url)
+    away = free_port()
+    wrong = sentinel_url(sentinel.port, away).replace("sentinel_password=", "sentinel_password=x")
+    said = refusal(wrong)
+    assert NAME in said
+    assert not [secret for secret in (PASSWORD, SENTINEL_PASSWORD) if secret in said + refusal(url)]
+    views = ask_sentinels(wrong)
+    assert "password" in views[0].problem
+    assert views[1] == SentinelView(f"127.0.0.1:{away}", problem=views[1].problem)
+    assert "refused" in views[1].problem
+
+
+def test_a_sentinel_that_knows_another_master_only(sentinel: Sentinel) -> None:
+    (view,) = ask_sentinels(sentinel_url(sentinel.port).replace(NAME, "other"))
+    assert view.problem == "knows no master 'other'"
+
+
+def test_what_was_configured_is_shown_to_nobody(over: AppOver, sentinel: Sentinel) -> None:
+    app = over(sentinel_url(sentinel.port, sentinel.port))
+    shown = [
+        repr(app.connection_for_write()), app.connection_for_write().as_uri(), app.backend.as_uri(), app.bugreport(),
+        str(app.conf.table(with_defaults=True)),
+    ]  # fmt: skip
+    secrets = [form for secret in (PASSWORD, SENTINEL_PASSWORD) for form in (secret, quote(secret, safe=""))]
+    assert not [text for text in shown for secret in secrets if secret in text]
