@@ -1,6 +1,7 @@
 """`penstock queues`, `breakers` and `settings`, on a running stack and beside one that is down."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -52,12 +53,11 @@ def test_a_pause_for_a_time_ends_by_itself(cli: Cli, provider: ProviderServer) -
 def test_limits_of_queue_and_provider_are_set_shown_and_unset(cli: Cli) -> None:
     own, shared = cli.run("queues", "limit", QUEUE, "5/s"), cli.run("queues", "limit", "single", "500/min, 10/s")
     assert (own.code, shared.code) == (0, 0)
-    limits = row_of(cli)["limits"]
-    assert limits == [
-        {"limit": "5/s", "used": 0, "of": "queue"},
-        {"limit": "500/min", "used": 0, "of": "single"},
-        {"limit": "10/s", "used": 0, "of": "single"},
-    ]
+    # Not what is used: calls that other tests made on this stack count.
+    limits: Any = row_of(cli)["limits"]
+    assert [(limit["limit"], limit["of"]) for limit in limits] == [
+        ("5/s", "queue"), ("500/min", "single"), ("10/s", "single"),
+    ]  # fmt: skip
     again = cli.run("queues", "limit", QUEUE, "20/s")
     assert "All queues of single together: 500/min, 10/s" in again.err
     assert cli.run("settings", "get", f"queue.{QUEUE}.limits").out == "20/s\n"

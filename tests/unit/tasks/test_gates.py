@@ -15,7 +15,8 @@ def sync(_):
     time.sleep(0.2)
     inside.clear()
 
-gates.gates.sync, gates.get_context, gates.SYNC_INTERVAL_S = sync, lambda: None, 0
+gates.gates.sync, gates.gates.publish_defaults = sync, lambda _: None
+gates.get_context, gates.SYNC_INTERVAL_S = lambda: None, 0
 threading.Thread(target=gates.keep_in_step, args=(threading.Event(),), daemon=True).start()
 for _ in range(3):
     inside.wait(60)
