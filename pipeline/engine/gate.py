@@ -1,8 +1,8 @@
 """The gate of a queue that calls a provider: pauses, breaker, sliding windows and concurrency in one admission.
 
-An admission is a reservation. It counts until it is given back, or stamped at the moment of the call; the windows then
-count stamps. So the provider never sees more than the limit in any window, however late a worker makes its call. All
-times are the Redis server's.
+An admission is a reservation. It counts until it is given back, or becomes a stamp: the call is made, and counts. The
+stamp has the time when its request was handed over, and does not age before. So the provider never sees more than the
+limit in any window, however late a worker makes its call. All times are the Redis server's.
 """
 
 import json
@@ -209,7 +209,7 @@ class Gate:
         return self._ask("gate_admit", holder, cost, tokens, f"{wake} {self.queue}" if wake else "")
 
     def stamp(self, holder: str, cost: int = 1, tokens: int = 0) -> Admission:
-        """Count the call as made now. If it is refused, everything is given back and no call may be made.
+        """Count the call as made; `sent` follows. If it is refused, everything is given back and no call may be made.
 
         A call that is early waits here for a fraction of a second."""
         for _ in range(_EARLY_TRIES):
@@ -220,9 +220,9 @@ class Gate:
         self.finish(holder)
         return replace(admission, reason="limit")
 
-    def sent(self, stamp: int, cost: int = 1, tokens: int = 0) -> None:
-        """Move a stamp to now: its request was sent only now."""
-        self._run("gate_sent", stamp, cost, tokens)
+    def sent(self, holder: str) -> None:
+        """The request of the holder's call was handed over: from now on its stamp ages."""
+        self._run("gate_sent", holder)
 
     def finish(self, holder: str, extra_tokens: int = 0, made: Made | None = None) -> None:
         """Give the slot back, after the call or instead of it. `extra_tokens`: used minus stamped.

@@ -117,7 +117,7 @@ class GuardedCall:
 
 
 class _StampHooks:
-    """Stamps the call's reservation when the request is ready, and again when it is sent."""
+    """Stamps the call when its request is ready; the stamp ages when it is sent."""
 
     def __init__(self, guarded: GuardedCall) -> None:
         self._guarded = guarded
@@ -140,4 +140,4 @@ class _StampHooks:
     def sent(self) -> None:
         self.stamped_at = time.monotonic()
         with suppress(RedisError):
-            self._guarded.gate.sent(self.stamp, self._guarded.cost, self._guarded.tokens)
+            self._guarded.gate.sent(self._guarded.holder)

@@ -8,7 +8,10 @@ local holder, cost, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local waiter = ARGV[7] ~= '' and ARGV[7]
 local wait, why, because, probing = closed(holder)
 if not wait then
-  for _, s in ipairs(SCOPES) do redis.call('HDEL', s.reserved, holder) end
+  for _, s in ipairs(SCOPES) do
+    stamp_call(s, holder, now)
+    redis.call('HDEL', s.reserved, holder)
+  end
   wait, because = full(cost, tokens, tonumber(ARGV[6]), waiter)
   why = 'limit'
 end
@@ -29,6 +32,6 @@ if wait then
   return {0, wait, why}
 end
 grant(holder, tonumber(ARGV[5]), probing)
-local held = (now + ARGV[4]) .. ':' .. cost .. ':' .. tokens
-for _, s in ipairs(SCOPES) do redis.call('HSET', s.reserved, holder, held) end
+local mine = (now + ARGV[4]) .. ':' .. cost .. ':' .. tokens .. ':0'
+for _, s in ipairs(SCOPES) do redis.call('HSET', s.reserved, holder, mine) end
 return {1, 0, ''}

@@ -1,29 +1,25 @@
 -- The holder is done, called or not: slot and reservation are given back. (KEYS: gate_lib.lua)
 -- ARGV[1]  holder   ARGV[2]  tokens used beyond (or, negative, short of) the estimate that was stamped
 -- ARGV[3]  number of the stamps of the call that was made, or 0   ARGV[4]  its cost in requests   ARGV[5]  its tokens
--- ARGV[6]  ms since it was stamped. Stamps that are gone, since Redis was emptied during the call, are put back.
-give_back(ARGV[1])
-if redis.call('HGET', BREAKER, 'probe') == ARGV[1] then
+-- ARGV[6]  ms since it was sent. Stamps that are gone, since Redis was emptied during the call, are put back.
+local holder, extra, made, at = ARGV[1], tonumber(ARGV[2]), ARGV[3], now - ARGV[6]
+for _, s in ipairs(SCOPES) do
+  stamp_call(s, holder, made == '0' and now or at)
+  if made ~= '0' and s.fields.ready then
+    add(s, made, {requests = ARGV[4], tokens = ARGV[5]}, at)
+  elseif made ~= '0' then
+    -- Redis was emptied and nobody knows the windows: the call is kept, as one whose time is over, until they are back.
+    local tokens = math.max(0, ARGV[5] + extra)
+    redis.call('HSET', s.reserved, 'made ' .. made, string.format('%.0f:%s:%.0f:%s', at, ARGV[4], tokens, made))
+  end
+end
+give_back(holder)
+if redis.call('HGET', BREAKER, 'probe') == holder then
   redis.call('HDEL', BREAKER, 'probe', 'probe_until')
   wake(PROVIDER)
 end
-if ARGV[2] ~= '0' then
+if extra ~= 0 and PROVIDER.fields.ready then
   local n = redis.call('HINCRBY', PROVIDER.hash, 'n', 1)
-  for _, s in ipairs(SCOPES) do add(s, n, {tokens = ARGV[2]}) end
-end
-if ARGV[3] ~= '0' then
-  local age = tonumber(ARGV[6])
-  for _, s in ipairs(SCOPES) do
-    for i = 1, WINDOWS do
-      local limit, total, ms, unit, key = window(s, i)
-      local amount = unit == 'tokens' and ARGV[5] or ARGV[4]
-      local member = ARGV[3] .. ':' .. amount
-      if limit and age < ms and not redis.call('ZSCORE', key, member) then
-        redis.call('ZADD', key, now - age, member)
-        redis.call('PEXPIRE', key, math.ceil(ms * 1.1) + 1000)
-        set_total(s, i, total + amount)
-      end
-    end
-  end
+  for _, s in ipairs(SCOPES) do add(s, n, {tokens = ARGV[2]}, now) end
 end
 return 1

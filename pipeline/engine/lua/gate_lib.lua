@@ -2,7 +2,9 @@
 -- queue's, and its provider's, which all queues of the provider share.
 -- KEYS[1]       hash: limits and pauses of the queue, totals of its windows
 -- KEYS[2]       sorted set: slots taken; member = holder, score = expiry, ms
--- KEYS[3]       hash: reservations; holder -> "expiry:cost:tokens"
+-- KEYS[3]       hash: reservations; holder -> "expiry:cost:tokens:n"; n is 0, or the number of the call's stamps once it
+--               may be sent. Such a call is used already, but its stamps have no time until it was sent, so that they do
+--               not leave a window before the provider has the request.
 -- KEYS[4…7]     sorted sets: stamps of windows 1 to 4; member = "n:amount", score = time, ms
 -- KEYS[8]       sorted set: who waits because of this scope; member = "list of tokens, blank, queue", score = asked, ms
 -- KEYS[9…16]    the same eight of the provider
@@ -34,22 +36,8 @@ local function set_total(s, i, total)
   redis.call('HSET', s.hash, 'total' .. i, total)
 end
 
--- Requests and tokens that are reserved in a scope.
-local function reservations(s)
-  local cost, tokens, all = 0, 0, redis.call('HGETALL', s.reserved)
-  for i = 1, #all, 2 do
-    local expiry, c, t = string.match(all[i + 1], '^(%d+):(%d+):(%d+)$')
-    if tonumber(expiry) <= now then
-      redis.call('HDEL', s.reserved, all[i])
-    else
-      cost, tokens = cost + c, tokens + t
-    end
-  end
-  return cost, tokens
-end
-
 -- Limit, stamped total, length in ms, unit and key of window i, once what left it is dropped; nil without such a window.
-local function window(s, i)
+local function stamped(s, i)
   local limit = number(s, 'limit' .. i)
   if not limit then return nil end
   local ms, key = number(s, 'ms' .. i), KEYS[s.windows + i]
@@ -70,17 +58,58 @@ local function window(s, i)
   return limit, total, ms, s.fields['unit' .. i], key
 end
 
--- Put amounts into the scope's windows, as of now. `amount_of`: the amount by unit, nil for none.
-local function add(s, n, amount_of)
+-- Put amounts into the scope's windows, as of `at`, unless they are there. `amount_of`: the amount by unit, nil for none.
+local function add(s, n, amount_of, at)
   for i = 1, WINDOWS do
-    local limit, total, ms, unit, key = window(s, i)
-    local amount = limit and amount_of[unit]
-    if amount then
-      redis.call('ZADD', key, now, n .. ':' .. amount)
+    local limit, total, ms, unit, key = stamped(s, i)
+    local amount = limit and at > now - ms and amount_of[unit]
+    if amount and redis.call('ZADD', key, 'NX', at, n .. ':' .. amount) == 1 then
       redis.call('PEXPIRE', key, math.ceil(ms * 1.1) + 1000)
       set_total(s, i, total + amount)
     end
   end
+end
+
+local function reservation(s, holder)
+  local held = redis.call('HGET', s.reserved, holder)
+  if held then return string.match(held, '^(%d+):(%d+):(%d+):(%d+)$') end
+end
+
+-- If the holder's call may have been sent: it was, at `at` or before.
+local function stamp_call(s, holder, at)
+  local _, cost, tokens, n = reservation(s, holder)
+  if n and n ~= '0' then
+    redis.call('HDEL', s.reserved, holder)
+    add(s, n, {requests = cost, tokens = tokens}, at)
+  end
+end
+
+-- What is reserved in a scope, and what is called but not sent yet, by unit. Who has reserved for too long has nothing
+-- any more; of a call that may have been sent, nobody knows when: it is taken for sent at the last moment.
+local function held(s)
+  if s.held then return s.held end
+  local sums, over = {waiting = {requests = 0, tokens = 0}, called = {requests = 0, tokens = 0}}, {}
+  local all = redis.call('HGETALL', s.reserved)
+  for i = 1, #all, 2 do
+    local expiry, cost, tokens, n = string.match(all[i + 1], '^(%d+):(%d+):(%d+):(%d+)$')
+    if tonumber(expiry) > now then
+      local sum = n == '0' and sums.waiting or sums.called
+      sum.requests, sum.tokens = sum.requests + cost, sum.tokens + tokens
+    elseif s.fields.ready then
+      redis.call('HDEL', s.reserved, all[i])
+      if n ~= '0' then over[#over + 1] = {n, {requests = cost, tokens = tokens}, tonumber(expiry)} end
+    end
+  end
+  s.held = sums
+  for _, call in ipairs(over) do add(s, unpack(call)) end
+  return sums
+end
+
+-- As `stamped`, the total with the calls that are not sent yet.
+local function window(s, i)
+  local sums = held(s)
+  local limit, total, ms, unit, key = stamped(s, i)
+  return limit, limit and total + sums.called[unit], ms, unit, key
 end
 
 -- ms until `amount` leaves a window of `ms`, at least 1; if it is not in it yet, as if it were stamped now.
@@ -190,16 +219,13 @@ end
 local function full(cost, tokens, ahead, waiter)
   local longest, of
   for _, s in ipairs(SCOPES) do
-    local cost_r, tokens_r, before = nil, nil, nil
+    local before = nil
     for i = 1, WINDOWS do
       local limit, total, ms, unit, key = window(s, i)
       if limit then
-        if not cost_r then cost_r, tokens_r = reservations(s) end
-        local amount, held = cost, cost_r
-        if unit == 'tokens' then amount, held = tokens, tokens_r end
         -- What is larger than the window itself has the window to itself.
-        amount = math.min(amount, limit)
-        local over = total + held + amount - limit
+        local amount = math.min(unit == 'tokens' and tokens or cost, limit)
+        local over = total + held(s).waiting[unit] + amount - limit
         if over > 0 and (ahead == 0 or over > leaving(key, ms, ahead)) then
           before = before or (waiter and place(s, waiter)) or 0
           -- Reservations become stamps. If one is released instead, that wakes who waits.

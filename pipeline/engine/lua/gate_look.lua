@@ -8,7 +8,7 @@ local function put(value) found[#found + 1] = value or '' end
 for _, s in ipairs(SCOPES) do
   redis.call('ZREMRANGEBYSCORE', s.slots, '-inf', now)
   put(redis.call('ZCARD', s.slots))
-  put((reservations(s)))
+  put(held(s).waiting.requests)
   for _, field in ipairs({'operator_until', 'operator_reason', 'spend_until', 'spend_reason'}) do put(s.fields[field]) end
   for i = 1, WINDOWS do
     local limit, total, ms, unit = window(s, i)

@@ -1,13 +1,12 @@
--- The call is made now: the reservation becomes a stamp. Checks again, since much may have happened since the
+-- The call may be sent now: the reservation becomes a use. Checks again, since much may have happened since the
 -- admission; without a valid reservation, as if it asked for admission now. (KEYS: gate_lib.lua)
--- ARGV: as for gate_admit
+-- ARGV: as for gate_admit; the reservation's time to live is now that of the sending
 -- Returns {granted, ms to wait, why not, number of the stamps}. If refused, slot and reservation are given back, unless
 -- the call is only early: then they stay, and it asks again.
 local holder, cost, tokens = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local held = redis.call('HGET', PROVIDER.reserved, holder)
+local expiry, _, _, called = reservation(PROVIDER, holder)
 local wait, why, _, probing = closed(holder)
-local expiry = held and tonumber(string.match(held, '^(%d+)'))
-local reserved = expiry and expiry > now
+local reserved = called == '0' and tonumber(expiry) > now
 if not wait and reserved then
   local soon = early(cost, tokens)
   -- A little more: a stamp moves by the time that its request takes to be handed over.
@@ -15,7 +14,10 @@ if not wait and reserved then
   if soon then wait, why = soon, 'limit' end
 end
 if not wait and not reserved then
-  for _, s in ipairs(SCOPES) do redis.call('HDEL', s.reserved, holder) end
+  for _, s in ipairs(SCOPES) do
+    stamp_call(s, holder, now)
+    redis.call('HDEL', s.reserved, holder)
+  end
   wait, why = full(cost, tokens, 0), 'limit'
 end
 if not wait then wait, why = crowded(holder), 'concurrency' end
@@ -23,8 +25,8 @@ if wait then
   give_back(holder)
   return {0, wait, why}
 end
-for _, s in ipairs(SCOPES) do redis.call('HDEL', s.reserved, holder) end
 grant(holder, tonumber(ARGV[5]), probing)
 local n = redis.call('HINCRBY', PROVIDER.hash, 'n', 1)
-for _, s in ipairs(SCOPES) do add(s, n, {requests = cost, tokens = tokens}) end
+local mine = (now + ARGV[4]) .. ':' .. cost .. ':' .. tokens .. ':' .. string.format('%.0f', n)
+for _, s in ipairs(SCOPES) do redis.call('HSET', s.reserved, holder, mine) end
 return {1, 0, '', n}

@@ -29,7 +29,10 @@ def gate(redis: "Redis") -> Gate:
 
 
 def _through(gate: Gate, holder: str, tokens: int = 0) -> bool:
-    return gate.admit(holder, tokens=tokens).granted and gate.stamp(holder, tokens=tokens).granted
+    if not (gate.admit(holder, tokens=tokens).granted and gate.stamp(holder, tokens=tokens).granted):
+        return False
+    gate.sent(holder)
+    return True
 
 
 def test_a_gate_whose_limits_are_unknown_lets_nothing_through(redis: "Redis") -> None:
@@ -86,6 +89,30 @@ def test_a_call_that_is_early_waits_for_its_stamp(gate: Gate, redis: "Redis") ->
     assert now() - stamped > 0.499, "no sooner than the window allows, a millisecond of rounding aside"
     assert admitted < now()
     assert gate.admit("third").reason == "limit"
+
+
+def test_a_call_leaves_its_window_by_the_time_when_it_was_sent(gate: Gate) -> None:
+    gate.own.configure([Window(1, 0.2)], None)
+    assert gate.admit("slow").granted
+    assert gate.stamp("slow").granted
+    time.sleep(0.5)  # two windows: connecting took that long
+    assert gate.admit("next").reason == "limit", "the provider has not seen the first"
+    gate.sent("slow")
+    assert gate.look().windows[0].used == 1
+    assert gate.admit("next").reason == "limit"
+    deadline = time.monotonic() + 5
+    while not gate.admit("next").granted:
+        assert time.monotonic() < deadline, "it never left its window"
+
+
+def test_a_call_of_which_nobody_says_that_it_was_sent_counts(gate: Gate) -> None:
+    gate.own.configure([Window(2, 60)], None)
+    for holder in ("a", "b"):
+        assert gate.admit(holder).granted
+        assert gate.stamp(holder).granted
+        gate.finish(holder)
+    assert gate.look().windows[0].used == 2
+    assert not gate.admit("c").granted
 
 
 def test_stamps_stay_when_the_call_is_done(gate: Gate) -> None:

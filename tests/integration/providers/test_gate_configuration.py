@@ -93,6 +93,29 @@ def test_a_call_under_way_when_redis_was_emptied_is_counted_when_it_ends(context
     assert _used(context) == [(20, 2)]
 
 
+def test_a_call_that_ends_before_the_windows_are_back_is_counted_then(context: Context) -> None:
+    queue_control.change_setting(context, f"queue.{QUEUE}.limits", "9/h, 1000 tokens/h")
+    guarded = gates.guarded_call(context, QUEUE, "m")
+    assert guarded is not None
+    guarded.tokens = 100
+    assert guarded.gate.admit("m", tokens=100).granted
+
+    def ask() -> str:
+        hooks = request_hooks.get()
+        assert hooks is not None
+        hooks.ready()
+        hooks.sent()
+        context.redis.flushall()
+        return "answer"
+
+    assert guarded.call(ask, lambda _: ("m", 70, 10)) == "answer"
+    guarded.leave()
+    assert _gate(context).admit("too early").reason == "unready"
+    _gate(context).look()
+    gates.sync(context)
+    assert _used(context) == [(9, 1), (1000, 80), (20, 1)]
+
+
 def test_the_older_configuration_never_overwrites_the_newer(context: Context) -> None:
     scope = Scope(context.redis, "queue:q")
     assert scope.configure([Window(5, 60)], 2, {"operator_until": -1}, version=7)
