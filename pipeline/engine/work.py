@@ -104,8 +104,9 @@ class Work:
 
     @property
     def claimable(self) -> ColumnElement[bool]:
-        """The state of a unit allows a claim, be it due or not."""
-        return and_(claims.in_states(self.table, self.machine.sources(self.claim)), *self.where)
+        """A unit may be claimed, be it due or not. The state alone need not tell: a run that syncs stays as it is."""
+        states = claims.in_states(self.table, self.machine.sources(self.claim))
+        return and_(states, self.table.c.claim_id.is_(None), *self.where)
 
     def due(self, now: datetime) -> ColumnElement[bool]:
         """A unit may be claimed now."""
@@ -147,7 +148,7 @@ def claim(
 
     def take(most: int, *further: ColumnElement[bool]) -> list[Any]:
         return claims.take(
-            session, table, work.machine, work.claim, work.in_scope(scope_id), *work.where, *where, *further,
+            session, table, work.machine, work.claim, work.in_scope(scope_id), work.claimable, *where, *further,
             claim=claim_as, order_by=work.order, limit=most, now=now, updated_at=now, **values,
         )  # fmt: skip
 
@@ -226,7 +227,8 @@ def _alike(work: Work, event: StrEnum) -> dict[str, Any]:
 
 def _move(session: Session, work: Work, event: StrEnum, rows: list[dict[str, Any]]) -> None:
     """Move units, each with its own values. One alone may have expressions among them."""
-    alike = {name: value for name, value in _alike(work, event).items() if name not in rows[0]}
+    own = rows[0].keys() - {"claim_id"}
+    alike = {name: value for name, value in _alike(work, event).items() if name not in own}
     if len(rows) > 1:
         work.machine.move_each(session, work.table, event, rows, **alike)
         return
