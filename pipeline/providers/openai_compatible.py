@@ -39,6 +39,7 @@ _PUBLIC_SERVICE = ProviderProfile().base_url
 _NO_KEY = "none"
 _HUGE = sys.float_info.max
 _NAME_LOOKUPS = 32  # at once; with asyncio's few, one slow name server would hold up all calls
+_AT_GATES = 64  # at once
 
 T = TypeVar("T")
 
@@ -252,11 +253,13 @@ def _new_client(profile: ProviderProfile, key: str, limit: "_SizeLimit") -> open
         hooks = request_hooks.get()
         if hooks is None:
             return
-        hooks.ready()
+        # In threads: they ask Redis, and one that is early waits. Meanwhile the loop serves other calls.
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(_calls.gates, hooks.ready)
 
         async def trace(event: str, _: object) -> None:
             if event.endswith("send_request_body.complete"):
-                hooks.sent()
+                await loop.run_in_executor(_calls.gates, hooks.sent)
 
         request.extensions["trace"] = trace
 
@@ -353,6 +356,7 @@ class _Calls:
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.gates = ThreadPoolExecutor(_AT_GATES, "provider-gates")
         self._lock = threading.Lock()
 
     def running_loop(self) -> asyncio.AbstractEventLoop:

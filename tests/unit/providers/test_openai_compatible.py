@@ -3,6 +3,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.guarded_call import request_hooks
 from pipeline.providers.openai_compatible import OpenAICompatible, token_limit_field
 from pipeline.providers.protocols import Usage
 from pipeline.settings import ProviderProfile
@@ -302,6 +304,7 @@ def test_each_thread_gets_the_answer_to_its_own_call(provider: OpenAICompatible)
 FORKING = """
 import multiprocessing, sys
 from pydantic import SecretStr
+from pipeline.engine.guarded_call import request_hooks
 from pipeline.providers.openai_compatible import OpenAICompatible
 from pipeline.settings import ProviderProfile
 
@@ -318,6 +321,38 @@ assert child.exitcode == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+class Hooks:
+    """Ready when `when` are; `sent` when both were."""
+
+    def __init__(self, when: threading.Barrier) -> None:
+        self.when = when
+        self.seen: list[str] = []
+
+    def ready(self) -> None:
+        self.seen.append("ready")
+        self.when.wait(20)
+
+    def sent(self) -> None:
+        self.seen.append("sent")
+        self.when.wait(20)
+
+
+def test_a_call_that_waits_at_its_gate_keeps_no_other_call_waiting(
+    server: ProviderServer, provider: OpenAICompatible
+) -> None:
+    both = threading.Barrier(2)
+
+    def call(hooks: Hooks) -> str:
+        request_hooks.set(hooks)
+        return provider.complete("Hi").text
+
+    waiting = [Hooks(both), Hooks(both)]
+    with ThreadPoolExecutor(2) as threads:
+        answers = list(threads.map(call, waiting))
+    assert [hooks.seen for hooks in waiting] == [["ready", "sent"]] * 2
+    assert len(answers) == len(server.records) == 2
+
+
 def test_a_forked_child_calls_on_its_own_connections_and_the_parent_goes_on(server: ProviderServer) -> None:
     # In a process of its own: this one has other tests' threads, and whatever locks they hold at the fork.
     subprocess.run([sys.executable, "-c", FORKING, server.base_url, KEY], check=True, timeout=90, cwd=ROOT)
