@@ -18,7 +18,7 @@ broker_use_ssl = redis_backend_use_ssl = dict(_settings.redis.tls) or None
 redis_socket_timeout = TIMEOUT_S
 redis_socket_connect_timeout = CONNECT_TIMEOUT_S
 worker_consumer = "tasks.consumer:GateConsumer"
-imports = (*(f"tasks.{name}.canvas" for name in FLOWS), "tasks.maintenance", "tasks.presence")
+imports = (*(f"tasks.{name}.canvas" for name in FLOWS), "tasks.maintenance", "tasks.presence", "tasks.watchdog")
 
 task_queues = tuple(
     Queue(name, Exchange(name), routing_key=name)
@@ -84,7 +84,11 @@ worker_max_memory_per_child = 1_500_000
 
 beat_schedule = {
     "sweep": {"task": "maintenance.sweep", "schedule": _settings.sweep_interval_s, "options": {"expires": 30}},
-    "watchdog": {"task": "maintenance.watchdog", "schedule": 60.0, "options": {"expires": 60}},
+    "watchdog": {
+        "task": "maintenance.watchdog",
+        "schedule": _settings.watchdog_interval_s,
+        "options": {"expires": _settings.watchdog_interval_s},
+    },
     "clean-up": {"task": "maintenance.clean_up", "schedule": timedelta(hours=1), "options": {"expires": 3600}},
 }
 beat_schedule_filename = str(_settings.data_dir / "beat-schedule")

@@ -1,7 +1,9 @@
 """The gate-aware consumer: asks before a pool slot is used, and stops consuming a queue whose gate is closed.
 
 Celery's own `rate_limit` is per worker and fills prefetch slots. Here a message that is not let through goes back,
-and this worker leaves *that queue* alone until the gate may be open again; its other queues flow on.
+and this worker leaves *that queue* alone until the gate may be open again; its other queues flow on. A queue whose gate
+an operator, a breaker or a spend cap closed is not consumed from at all: the whole fleet is told at once, and whoever
+missed it is refused at its next message.
 """
 
 from contextlib import suppress
@@ -11,11 +13,12 @@ from typing import Any
 import structlog
 from celery.utils.threads import bound_open_broker_sockets
 from celery.worker.consumer.consumer import COLLECT_SOCKET_TIMEOUT, Consumer
+from celery.worker.control import control_command, ok
 from kombu.transport.virtual import QoS as VirtualQoS
 from redis import RedisError
 
 from pipeline.engine.gate import Admission
-from tasks.gates import gate_of
+from tasks.gates import LOOK_AT_GATES, gate_of
 from tasks.presence import holder_of, identity
 
 log = structlog.get_logger(__name__)
@@ -23,6 +26,8 @@ LONGEST_LEAVE_S = 1.0
 """A closed queue is looked at again at least this often: what wakes this worker may get lost."""
 WAKE_QUEUE = "penstock:{{gates}}:wake:{worker}"
 """A list of the worker's own, read together with its queues. A message in it names a queue that may be open again."""
+LASTING = {"operator", "spend", "breaker"}
+"""What closes a gate for long: its messages need not be asked for."""
 
 
 class GateConsumer(Consumer):
@@ -66,7 +71,7 @@ class GateConsumer(Consumer):
             admission = Admission(granted=False, wait_s=LONGEST_LEAVE_S, reason="unreachable")
         if admission.granted:
             return self._limit_move_to_pool(request)
-        self._leave(queue, admission)
+        self._leave(queue, admission.wait_s, admission.reason)
         self._give_back(request)
         return None
 
@@ -90,14 +95,48 @@ class GateConsumer(Consumer):
         self.qos.decrement_eventually()
         return self._limit_task(request, bucket, tokens)
 
-    def _leave(self, queue: str, admission: Admission) -> None:
+    def _leave(self, queue: str, wait_s: float, reason: str) -> None:
         """Stop consuming a queue until its gate may be open: its time is over, or a token wakes this worker."""
         if self.task_consumer.consuming_from(queue):
             self._listen_for_tokens()
+            callbacks: Any = self.task_consumer.channel.connection._callbacks  # noqa: SLF001  # kombu's, by queue
+            late = callbacks[queue]
             self.task_consumer.cancel_by_queue(queue)
-            wait_s = min(admission.wait_s, LONGEST_LEAVE_S) + 0.001
-            self._left[queue] = _Leave(wait_s, self.timer.call_after(wait_s, self._return, (queue,)))
-            self._read_in_turns()
+            # A BRPOP that is under way may bring one more message, which is refused as any other, and goes back to the
+            # head. Had it no callback, kombu would return it to the tail.
+            callbacks[queue] = late
+            self._stay_away(queue, wait_s, reason)
+
+    def _stay_away(self, queue: str, wait_s: float, reason: str) -> None:
+        """Look at the gate again after `wait_s` seconds: whatever is told of it meanwhile may be lost."""
+        left = self._left.get(queue)
+        if left is not None:
+            left.timer.cancel()
+        paused = reason in LASTING
+        if paused and not (left and left.paused):
+            log.info("queue.paused", queue=queue, by=reason)
+        wait_s = min(wait_s, LONGEST_LEAVE_S) + 0.001
+        then = self.look_at if paused else self._return
+        self._left[queue] = _Leave(wait_s, self.timer.call_after(wait_s, then, (queue,)), paused)
+        self._read_in_turns()
+
+    def look_at(self, queue: str) -> None:
+        """Return to a queue, or leave it, by what its gate says now: not asking for anything, and without a message."""
+        gate = gate_of(queue)
+        try:
+            closed = gate.look().closed if gate and self.task_consumer else None
+        except RedisError as error:
+            # Whoever takes a message asks the gate anyway.
+            log.warning("gate.unreachable", queue=queue, error=type(error).__name__)
+            closed = None
+        if closed is None:
+            self._return(queue)
+            return
+        by, left_s, _ = closed
+        if self.task_consumer.consuming_from(queue):
+            self._leave(queue, left_s, by)
+        elif queue in self._left:
+            self._stay_away(queue, left_s, by)
 
     def _listen_for_tokens(self) -> None:
         """Read the worker's own list together with its queues: a token in it ends a BRPOP that is under way."""
@@ -122,6 +161,8 @@ class GateConsumer(Consumer):
         if leave is None:
             return
         leave.timer.cancel()
+        if leave.paused:
+            log.info("queue.resumed", queue=queue)
         consumer = self.task_consumer
         queues = self.app.amqp.queues
         # After a reconnect there is a new consumer, which consumes from everything anyway.
@@ -133,10 +174,12 @@ class GateConsumer(Consumer):
 
 @dataclass(frozen=True)
 class _Leave:
-    """A queue is left alone for `wait_s` seconds, until `timer` returns to it."""
+    """A queue is left alone for `wait_s` seconds, until `timer` looks at its gate."""
 
     wait_s: float
     timer: Any
+    paused: bool
+    """Whether its gate is closed, rather than full."""
 
 
 class _PassedOn:
@@ -144,3 +187,11 @@ class _PassedOn:
 
     def clear_pending(self) -> None:
         """Nothing is ever pending here."""
+
+
+@control_command(name=LOOK_AT_GATES, variadic="queues", signature="[N1 [N2 [N…]]]")
+def _look_at_gates(state: Any, queues: list[str], **_: Any) -> Any:
+    """Pause the consumers of those of these queues whose gates are closed, resume those whose gates are open."""
+    for queue in queues:
+        state.consumer.look_at(queue)
+    return ok("looked")

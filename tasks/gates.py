@@ -13,6 +13,8 @@ from pipeline.storage.context import get_context
 
 log = structlog.get_logger(__name__)
 SYNC_INTERVAL_S = 1.0
+LOOK_AT_GATES = "look_at_gates"
+"""The control command that has workers look at the gates of some queues."""
 _syncing = threading.Lock()
 # No pool process is forked while the thread below is inside SQLite: the child would inherit a mutex of the library that
 # nobody unlocks, and hang in its first query.

@@ -1,4 +1,4 @@
-"""Beat's tasks: the sweeper, the watchdog, and cleaning up. Two beats do no harm: one of them takes each tick."""
+"""Beat's tasks: the sweeper and cleaning up. Two beats do no harm: one of them takes each tick."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,6 @@ import structlog
 from pipeline.engine.leases import Leases
 from pipeline.engine.presence import Presence
 from pipeline.flows import flows
-from pipeline.providers import gates
 from pipeline.storage import installation
 from pipeline.storage.context import Context, get_context
 from tasks import retention
@@ -55,14 +54,6 @@ def _sweep(context: Context, go_on: Callable[[], object]) -> int:
     return launched
 
 
-@app.task(name="maintenance.watchdog", ignore_result=True)
-def watchdog() -> int:
-    """Note what is due: breakers become half-open, timed pauses end. The gates do so by themselves; this tells."""
-    context = get_context()
-    gates.sync(context)
-    return gates.tell_due(context) if _take_tick(context, "watchdog", 60) else 0
-
-
 @app.task(name="maintenance.clean_up", ignore_result=True)
 def clean_up() -> int:
     """Remove what nobody owns or wants any more; how much. A flow that raises never stops another.
@@ -70,7 +61,7 @@ def clean_up() -> int:
     Nothing goes if the data folder is not this database's.
     """
     context = get_context()
-    if not _take_tick(context, "clean-up", 60) or not installation.belong_together(context):
+    if not take_tick(context, "clean-up", 60) or not installation.belong_together(context):
         return 0
     removed = 0
     for flow in flows():
@@ -85,6 +76,6 @@ def clean_up() -> int:
     return removed + sum(one.removed for one in retention.prune(context))
 
 
-def _take_tick(context: Context, name: str, interval_s: float) -> bool:
+def take_tick(context: Context, name: str, interval_s: float) -> bool:
     """Whether this tick is ours: nobody took one in the last 80 % of the interval."""
     return Leases(context.redis, f"tick:{name}", limit=1).acquire(uuid4().hex, interval_s * 0.8)

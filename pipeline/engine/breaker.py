@@ -63,8 +63,10 @@ class Breaker:
             fail_max=policy.fail_max, reset_timeout=_NEVER_S, state_storage=self._storage, name=name
         )
 
-    def succeeded(self) -> bool:
-        """Record a call that succeeded, or failed for its own fault: the provider works. True if that closed it."""
+    def succeeded(self, closing: Callable[[], None] = lambda: None) -> bool:
+        """Record a call that succeeded, or failed for its own fault: the provider works. True if that closed it.
+
+        `closing` is called before it closes. If that raises, it stays half-open, and the next success closes it."""
         # Most calls succeed: one question for both, and nothing to write.
         state, failures = cast("list[str | None]", self._redis.mget(self._state_key, self._failures_key))
         if state in (None, pybreaker.STATE_CLOSED):
@@ -72,10 +74,15 @@ class Breaker:
                 self._record(None)
             return False
         # A call that was under way when the breaker opened tells nothing of the provider's state now.
-        return self.look().state == "half-open" and self.close()
+        if self.look().state != "half-open":
+            return False
+        closing()
+        return self.close()
 
-    def failed(self, error: UnitError, quota_reset: Callable[[datetime], datetime]) -> float:
-        """Record a failed call; for how many seconds that opened the breaker, 0 if not at all."""
+    def failed(
+        self, error: UnitError, quota_reset: Callable[[datetime], datetime], closing: Callable[[], None] = lambda: None
+    ) -> float:
+        """Record a failed call; for how many seconds that opened the breaker, 0 if not at all. `closing`: as above."""
         match error.kind:
             case ErrorKind.RATE_LIMITED:
                 return self._opened(error.retry_after_s or RATE_LIMIT_S, "rate limit")
@@ -94,7 +101,7 @@ class Breaker:
                 except UnitError:
                     return 0.0
             case _:
-                self.succeeded()
+                self.succeeded(closing)
         return 0.0
 
     def _record(self, error: UnitError | None) -> None:

@@ -50,7 +50,7 @@ class GuardedCall:
     holder: str
     quota_reset: Callable[[datetime], datetime]
     on_change: Callable[[BreakerState | None], None]
-    """Called with the breaker's state when it opens, and with None when it closes."""
+    """Called with the breaker's state when it has opened, and with None just before it closes."""
     cost_of: Callable[[str, int, int], float]
     """The price of a call by model, input and output tokens."""
     on_cost: Callable[[float], None]
@@ -80,20 +80,19 @@ class GuardedCall:
             raise RuntimeError("a provider made a call without calling `request_hooks`")
         # The breaker first: while it is half-open, its probe keeps others out. Accounting and storing the result
         # need no slot at the provider, so free it for another call before them.
-        self._note(self._succeeded)
+        self._note(lambda: self.breaker.succeeded(self._closing))
         self._note(lambda: self._account(hooks, *usage_of(result)))
         return result
 
-    def _note(self, note: Callable[[], None]) -> None:
+    def _note(self, note: Callable[[], object]) -> None:
         """Do the bookkeeping after a call. A failed write must not lose an answer that was paid for."""
         try:
             note()
         except (RedisError, SQLAlchemyError) as error:
             log.warning("passage.not_noted", queue=self.gate.queue, error=type(error).__name__)
 
-    def _succeeded(self) -> None:
-        if self.breaker.succeeded():
-            self.on_change(None)
+    def _closing(self) -> None:
+        self.on_change(None)
 
     def _account(self, hooks: "_StampHooks", model: str, input_tokens: int, output_tokens: int) -> None:
         made = Made(hooks.stamp, self.cost, self.tokens, time.monotonic() - hooks.stamped_at)
@@ -103,7 +102,7 @@ class GuardedCall:
             self.on_cost(cost)
 
     def _failed(self, error: UnitError) -> None:
-        if self.breaker.failed(error, self.quota_reset):
+        if self.breaker.failed(error, self.quota_reset, self._closing):
             self.on_change(self.breaker.look())
 
     def leave(self) -> None:

@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 from redis import RedisError
-from sqlalchemy.orm import Session
 
 from pipeline.engine import events
 from pipeline.engine import live_settings as live
@@ -26,7 +25,7 @@ from pipeline.engine.gate import Gate, Scope, provider_scope
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.limits import parse_windows
 from pipeline.engine.live_settings import Live, amount, whole, windows
-from pipeline.providers import spend
+from pipeline.providers import breaker_record, changes, spend
 from pipeline.providers.spend import next_reset
 from pipeline.providers.usage import on_record
 from pipeline.settings import Settings
@@ -147,7 +146,7 @@ def guarded_call(context: Context, queue_name: str, holder: str) -> GuardedCall 
     return GuardedCall(
         gate(context, queue), breaker(context, queue.breaker), holder,
         quota_reset=lambda now: next_reset(profile, now),
-        on_change=lambda state: remember_breaker(context, queue.breaker, state),
+        on_change=lambda state: _breaker_changed(context, queue.breaker, state),
         cost_of=profile.cost,
         on_cost=lambda cost: charge(context, queue.provider, cost),
         tokens=profile.estimated_tokens,
@@ -236,9 +235,9 @@ def sync(context: Context) -> bool:
         shared = provider_scope(context.redis, provider)
         newest &= _apply(context, shared, f"provider.{provider}", names, found, rows, fields)
     if newest:
-        for key, row in rows.items():
-            if key.startswith("breaker."):
-                _restore_breaker(context, key.removeprefix("breaker."), json.loads(row))
+        for key in rows:
+            if key.startswith(breaker_record.PREFIX):
+                _restore_breaker(context, key.removeprefix(breaker_record.PREFIX), rows)
         context.redis.hset(APPLIED, whose, digest)
     return True
 
@@ -249,7 +248,8 @@ def _digest(facts: Any) -> str:
 
 def charge(context: Context, provider: str, cost: float) -> None:
     """Count what a call cost, and close the provider's queues when its day's cap is reached."""
-    spend.charge(context, provider, context.settings.providers[provider], cost)
+    if spend.charge(context, provider, context.settings.providers[provider], cost):
+        changes.changed(context, [q.name for q in gated_queues(context.settings).values() if q.provider == provider])
 
 
 def _cap(context: Context, provider: str, cap: float) -> dict[str, str | float]:
@@ -282,51 +282,35 @@ def _apply(
     )  # fmt: skip
 
 
-def _restore_breaker(context: Context, name: str, state: dict[str, Any]) -> None:
-    left_s = state["until"] / 1000 - datetime.now(UTC).timestamp()
+def _restore_breaker(context: Context, name: str, rows: Mapping[str, str]) -> None:
+    record = breaker_record.read(rows, name)
+    left_s = record.until / 1000 - datetime.now(UTC).timestamp()
     if left_s > 0 and name.partition(":")[0] in context.settings.providers:
-        breaker(context, name).open(left_s, state["reason"])
+        breaker(context, name).open(left_s, record.reason)
 
 
 def remember_breaker(context: Context, name: str, state: BreakerState | None) -> None:
-    """Keep an open breaker in the database, so that an emptied Redis does not close it; forget one that closed."""
+    """Keep in the database that a breaker has opened, or with None that it is about to close.
 
-    def work(session: Session) -> None:
-        now = datetime.now(UTC)
-        if state is None:
-            live.drop(session, f"breaker.{name}")
-        else:
-            until = int((now.timestamp() + state.left_s) * 1000)
-            live.put(session, f"breaker.{name}", {"until": until, "reason": state.reason}, now)
+    So an emptied Redis does not close it, and the watchdog opens none because of calls before it was closed.
+    """
+    now = datetime.now(UTC)
+    until = 0 if state is None else int((now.timestamp() + state.left_s) * 1000)
+    reason = "" if state is None else state.reason
+    context.db.run(lambda session: breaker_record.write(session, name, until, reason, now))
+    publish_breaker(context, name, "closed" if state is None else state.state, reason)
 
-    context.db.run(work)
-    fields = {"state": "closed"} if state is None else {"state": state.state, "reason": state.reason}
+
+def publish_breaker(context: Context, name: str, state: str, reason: str = "") -> None:
+    """Publish an event: a breaker is open, half-open or closed."""
+    fields = {"state": state} | ({"reason": reason} if reason else {})
     events.publish(context.redis, "gates", "breaker", breaker=name, **fields)
     log.warning("breaker.changed", breaker=name, **fields)
 
 
-def tell_due(context: Context) -> int:
-    """What the watchdog does, each by compare-and-set: how many breakers became half-open and pauses ended."""
-    due = [name for name in breakers(context.settings) if breaker(context, name).half_open_if_due()]
-    for name in due:
-        events.publish(context.redis, "gates", "breaker", breaker=name, state="half-open")
-        log.info("breaker.half_open", breaker=name)
-    now_ms = datetime.now(UTC).timestamp() * 1000
-
-    def work(session: Session) -> list[str]:
-        over = [
-            key
-            for key, row in live.stored(session).items()
-            if key.startswith("pause.") and 0 <= json.loads(row)["until"] < now_ms
-        ]
-        for key in over:
-            live.drop(session, key)
-        return over
-
-    ended = context.db.run(work)
-    for key in ended:
-        log.info("pause.ended", queue=key.removeprefix("pause."))
-    return len(due) + len(ended)
+def _breaker_changed(context: Context, name: str, state: BreakerState | None) -> None:
+    remember_breaker(context, name, state)
+    changes.changed(context, queues_of(context.settings, name))
 
 
 def _providers(settings: Settings) -> list[str]:
@@ -356,6 +340,11 @@ def closed_because(context: Context, queue: str) -> str:
         "breaker": f"{found.provider} is left alone for a while",
     }[by]
     return f"{why} ({reason})" if reason else why
+
+
+def queues_of(settings: Settings, breaker: str) -> list[str]:
+    """The queues that a breaker closes."""
+    return [queue.name for queue in gated_queues(settings).values() if queue.breaker == breaker]
 
 
 def is_open(context: Context, provider: str, capability: str) -> bool:

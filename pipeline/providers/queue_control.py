@@ -1,4 +1,4 @@
-"""What an operator does to queues while everything runs: pause and resume them, and change limits and live settings.
+"""What an operator does to queues and breakers while everything runs: pause, resume, open, close, change settings.
 
 Each is a row, so it holds for workers that start later, too; then the gates in Redis are put right.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.engine import live_settings as live
 from pipeline.engine.gate import FOR_EVER
-from pipeline.providers import gates
+from pipeline.providers import changes, gates
 from pipeline.storage.context import Context
 
 
@@ -18,21 +18,39 @@ def pause(context: Context, queue: str, seconds: float | None, reason: str = "")
     now = datetime.now(UTC)
     until = FOR_EVER if seconds is None else int((now.timestamp() + seconds) * 1000)
     context.db.run(lambda session: live.put(session, f"pause.{queue}", {"until": until, "reason": reason}, now))
-    _sync_if_online(context)
+    _apply_if_online(context, queue)
 
 
 def resume(context: Context, queue: str) -> None:
     """End an operator's pause, never a breaker's."""
     gates.require(context, queue)
     context.db.run(lambda session: live.drop(session, f"pause.{queue}"))
-    _sync_if_online(context)
+    _apply_if_online(context, queue)
+
+
+def open_breaker(context: Context, name: str, seconds: float, reason: str) -> float:
+    """Open a breaker for `seconds`, 0 for its cool-down; the seconds that are left. Raises `UserError`."""
+    breaker = gates.require_breaker(context, name)
+    left_s = breaker.open(seconds, reason)
+    gates.remember_breaker(context, name, breaker.look())
+    changes.changed(context, gates.queues_of(context.settings, name))
+    return left_s
+
+
+def close_breaker(context: Context, name: str) -> None:
+    """Close a breaker, and end its timer. Raises `UserError`."""
+    breaker = gates.require_breaker(context, name)
+    # The database first: a worker that starts between the two would open it again.
+    gates.remember_breaker(context, name, None)
+    breaker.close()
+    changes.changed(context, gates.queues_of(context.settings, name))
 
 
 def change_setting(context: Context, key: str, text: str) -> Any:
     """Set a live setting; the value in force. Raises `UserError`."""
     known = gates.known_settings(context.settings)
     value = context.db.run(lambda session: live.change(session, known, key, text, datetime.now(UTC)))
-    _sync_if_online(context)
+    _apply_if_online(context, *gates.gated_queues(context.settings))
     return value
 
 
@@ -40,11 +58,12 @@ def reset_setting(context: Context, key: str) -> Any:
     """Return a live setting to its default, and give that. Raises `UserError`."""
     gates.live_setting(context, key)
     context.db.run(lambda session: live.drop(session, key))
-    _sync_if_online(context)
+    _apply_if_online(context, *gates.gated_queues(context.settings))
     return gates.live_setting(context, key).value
 
 
-def _sync_if_online(context: Context) -> None:
+def _apply_if_online(context: Context, *queues: str) -> None:
     # Where Redis is down, the next worker that starts puts it right.
     if context.online:
         gates.sync(context)
+        changes.changed(context, queues)

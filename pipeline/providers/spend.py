@@ -35,12 +35,17 @@ def _key(provider: str, ends: datetime) -> str:
     return f"penstock:{{gates}}:spend:{provider}:{ends:%Y%m%d%H}"
 
 
-def charge(context: Context, provider: str, profile: ProviderProfile, cost: float) -> None:
-    """Add a call's cost, before its trace is written, and close the provider's queues if that reaches its cap."""
+def charge(context: Context, provider: str, profile: ProviderProfile, cost: float) -> bool:
+    """Add a call's cost, before its trace is written, and close the provider's queues if that reaches its cap.
+
+    True if that closed them now.
+    """
     ends = next_reset(profile, datetime.now(UTC))
     key, hash_key = _key(provider, ends), provider_scope(context.redis, provider).keys[0]
     add = context.redis.register_script(script("spend_add"))
     arguments = [cost, int(ends.timestamp() * 1000)]
-    if add(keys=[key, hash_key], args=arguments) is None:
+    closed = add(keys=[key, hash_key], args=arguments)
+    if closed is None:
         context.redis.set(key, _traced(context, provider, ends), nx=True, exat=ends + timedelta(hours=1))
-        add(keys=[key, hash_key], args=arguments)
+        closed = add(keys=[key, hash_key], args=arguments)
+    return bool(closed)

@@ -43,14 +43,16 @@ def get(key: Key) -> None:
 @app.command("set")
 def set_(key: Key, value: str) -> None:
     """Change a setting. It takes effect on every worker within two seconds."""
-    from pipeline.providers import queue_control
+    from tasks import queues as control
 
-    err.print(f"{key} = {queue_control.change_setting(ready_context(), key, value)}")
+    ready_context()
+    err.print(f"{key} = {control.change_setting(key, value)}")
 
 
 @app.command()
 def unset(key: Key) -> None:
     """Return a setting to its default."""
-    from pipeline.providers import queue_control
+    from tasks import queues as control
 
-    err.print(f"{key} = {queue_control.reset_setting(ready_context(), key)} (default)")
+    ready_context()
+    err.print(f"{key} = {control.reset_setting(key)} (default)")

@@ -87,18 +87,20 @@ def pause(
     queue: Queue, for_: For = "", reason: Annotated[str, typer.Option(help="Shown beside the pause.")] = ""
 ) -> None:
     """Let nothing more through; calls in flight finish. Applies at once to every worker, and to those started later."""
-    from pipeline.providers import queue_control
+    from tasks import queues as control
 
-    queue_control.pause(ready_context(), queue, duration_s(for_), reason)
+    ready_context()
+    control.pause(queue, duration_s(for_), reason)
     err.print(f"{queue}: paused {'for ' + for_ if for_ else 'until `penstock queues resume ' + queue + '`'}")
 
 
 @queues.command()
 def resume(queue: Queue) -> None:
     """End an operator's pause. A breaker's pause remains: see `penstock breakers close`."""
-    from pipeline.providers import queue_control
+    from tasks import queues as control
 
-    queue_control.resume(ready_context(), queue)
+    ready_context()
+    control.resume(queue)
     err.print(f"{queue}: no longer paused by an operator")
 
 
@@ -112,16 +114,17 @@ def limit(
 
     Both limits apply: a queue's limit above its provider's changes nothing.
     """
-    from pipeline.providers import gates, queue_control
+    from pipeline.providers import gates
+    from tasks import queues as control
 
     context = ready_context()
     if target in context.settings.providers:
         scope, provider = f"provider.{target}", target
     else:
         scope, provider = f"queue.{target}", gates.require(context, target).provider
-    value = queue_control.change_setting(context, f"{scope}.limits", limits)
+    value = control.change_setting(f"{scope}.limits", limits)
     if concurrency is not None:
-        queue_control.change_setting(context, f"{scope}.concurrency", str(concurrency))
+        control.change_setting(f"{scope}.concurrency", str(concurrency))
     err.print(f"{target}: {value or 'no limit'}" + (f", {concurrency} at once" if concurrency else ""))
     shared = gates.live_setting(context, f"provider.{provider}.limits").value
     if target != provider and shared:
@@ -131,11 +134,12 @@ def limit(
 @queues.command()
 def drain(queue: Queue, timeout: Annotated[str, typer.Option(help="Give up after this time.")] = "10m") -> None:
     """Pause a queue and wait until none of its calls is in flight. It stays paused; nothing is lost."""
-    from pipeline.providers import gates, queue_control
+    from pipeline.providers import gates
+    from tasks import queues as control
 
     context = _online()
     at = gates.gate(context, gates.require(context, queue))
-    queue_control.pause(context, queue, None, "drained")
+    control.pause(queue, None, "drained")
     deadline = time.monotonic() + (duration_s(timeout) or 0)
     with err.status(f"{queue}: waiting for calls in flight"):
         while in_flight := at.look().in_flight:
@@ -167,23 +171,18 @@ def list_breakers(command: typer.Context, as_json: Json = False) -> None:
 @breakers.command("open")
 def open_breaker(name: str, for_: For = "", reason: Annotated[str, typer.Option()] = "by hand") -> None:
     """Open a breaker by hand: its provider's queues stop. Default: for one cool-down."""
-    from pipeline.providers import gates
+    from tasks import queues as control
 
-    context = _online()
-    at = gates.require_breaker(context, name)
-    left_s = at.open(duration_s(for_) or 0.0, reason)
-    gates.remember_breaker(context, name, at.look())
+    _online()
+    left_s = control.open_breaker(name, duration_s(for_) or 0.0, reason)
     err.print(f"{name}: open, a probe {_in(left_s)}")
 
 
 @breakers.command("close")
 def close_breaker(name: str) -> None:
     """Close a breaker now, and cancel its timer."""
-    from pipeline.providers import gates
+    from tasks import queues as control
 
-    context = _online()
-    at = gates.require_breaker(context, name)
-    # The database first: a worker that starts between the two would open it again.
-    gates.remember_breaker(context, name, None)
-    at.close()
+    _online()
+    control.close_breaker(name)
     err.print(f"{name}: closed")

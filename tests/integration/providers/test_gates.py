@@ -13,7 +13,7 @@ from pipeline.engine import live_settings
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.traces import AiCall
-from pipeline.providers import gates, queue_control
+from pipeline.providers import gates, queue_control, watchdog
 from pipeline.storage.context import Context
 
 PROVIDERS = {
@@ -103,8 +103,8 @@ def test_a_pause_ends_when_resumed_and_by_its_time(context: Context) -> None:
     queue_control.resume(context, "vision.q")
     assert _gate(context, "vision.q").admit("a").granted
     assert _gate(context).admit("a").granted, "its time is over"
-    assert gates.tell_due(context) == 1
-    assert gates.tell_due(context) == 0
+    assert watchdog.end_what_is_over(context) == ["vision.p"]
+    assert not watchdog.end_what_is_over(context)
 
 
 def test_the_watchdog_never_ends_an_operators_pause(context: Context) -> None:
@@ -112,7 +112,7 @@ def test_the_watchdog_never_ends_an_operators_pause(context: Context) -> None:
     gates.breaker(context, "p:vision").open(0.001, "down")
     while gates.breaker(context, "p:vision").look().state == "open":
         pass
-    assert gates.tell_due(context) == 1
+    assert watchdog.end_what_is_over(context) == ["vision.p"]
     assert _gate(context).admit("a").reason == "operator"
 
 

@@ -13,8 +13,10 @@ from kombu.entity import Exchange, Queue
 from redis import Redis
 
 from pipeline.engine.guarded_call import request_hooks
-from pipeline.providers import gates, queue_control
+from pipeline.engine.metrics import queue_depths
+from pipeline.providers import changes, gates, queue_control
 from pipeline.storage.context import Context
+from tasks import queues
 from tasks.presence import holder_of, identity
 from tests.support.waiting import wait_until
 
@@ -141,3 +143,54 @@ def test_a_worker_at_a_full_gate_hardly_asks_and_is_woken_when_a_slot_is_free(
 def _commands(redis: "Redis") -> int:
     """Commands that Redis ran so far, those of scripts among them."""
     return sum(int(stat["calls"]) for stat in redis.info("commandstats").values())
+
+
+def test_a_worker_is_paused_before_any_message_comes_and_is_resumed_at_once(
+    app: Celery, context: Context, worker: ExitStack
+) -> None:
+    consumer = _consumer(worker.enter_context(_worker(app)))
+    _send(app, range(1))
+    wait_until(lambda: _worked(context.redis) == [0], WITHIN_S, "it works")
+    queues.pause(GATED)
+    wait_until(lambda: not consumer.task_consumer.consuming_from(GATED), WITHIN_S, "told, it consumes no longer")
+    assert consumer.task_consumer.consuming_from(OTHER)
+    _send(app, range(1, 3))
+    _send(app, range(3), OTHER)
+    wait_until(lambda: len(_worked(context.redis, OTHER)) == 3, WITHIN_S, "another provider's queue flows on")
+    _wait_for_looks(consumer, 2)
+    assert queue_depths(context.redis, [GATED])[GATED] == 2, "no message was taken out"
+    assert not consumer.task_consumer.consuming_from(GATED)
+    queues.resume(GATED)
+    wait_until(lambda: _worked(context.redis) == [0, 1, 2], WITHIN_S, "told, it consumes again")
+
+
+def test_a_worker_that_nobody_told_stops_by_asking_and_returns_by_looking(
+    app: Celery, context: Context, worker: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "_registered", [])
+    consumer = _consumer(worker.enter_context(_worker(app)))
+    queues.pause(GATED)
+    assert consumer.task_consumer.consuming_from(GATED)
+    _send(app, range(2))
+    wait_until(lambda: not consumer.task_consumer.consuming_from(GATED), WITHIN_S, "refused, it consumes no longer")
+    _wait_for_looks(consumer, 2)  # by then no token is kept for it
+    queues.resume(GATED)
+    wait_until(lambda: _worked(context.redis) == [0, 1], WITHIN_S, "it looked by itself")
+
+
+def _consumer(started: Any) -> Any:
+    """The consumer of a worker that was started."""
+    return started.consumer
+
+
+def _wait_for_looks(consumer: Any, count: int) -> None:
+    """Wait until a consumer has looked at gates so often from now on."""
+    looks: list[str] = []
+    look_at = consumer.look_at
+
+    def counted(queue: str) -> None:
+        look_at(queue)
+        looks.append(queue)
+
+    consumer.look_at = counted
+    wait_until(lambda: len(looks) >= count, WITHIN_S, "it looks at the gate of the queue that it left")

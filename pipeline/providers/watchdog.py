@@ -1,0 +1,208 @@
+"""The watchdog looks at the calls on record and at the clock, and does what no worker is left to do.
+
+Workers open and close breakers by the calls that they make. What they saw may be lost: they are killed, or Redis is
+emptied or away just then. The calls are on record, so the watchdog draws the same conclusions from those that nobody
+acted on.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
+
+import structlog
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session
+
+from pipeline.engine import live_settings as live
+from pipeline.engine.breaker import RATE_LIMIT_S
+from pipeline.engine.errors import ErrorKind
+from pipeline.engine.traces import AiCall
+from pipeline.providers import breaker_record, gates
+from pipeline.providers.breaker_record import BreakerRecord
+from pipeline.providers.spend import next_reset
+from pipeline.settings import ProviderProfile
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+RECENT_CALLS = 32
+"""So many of the last calls of each queue are looked at, more if a breaker needs more to open."""
+_AGAINST_PROVIDER = {ErrorKind.TRANSIENT, ErrorKind.RATE_LIMITED, ErrorKind.QUOTA}
+NEWEST_CALL = select(func.max(AiCall.id))
+
+
+@dataclass(frozen=True)
+class RecentCall:
+    """A call on record. `status`: `ok`, or the kind of its error."""
+
+    id: int
+    status: str
+    begun: datetime
+    ended: datetime
+
+    @property
+    def worked(self) -> bool:
+        """Whether the provider did what it should; a question that is at fault itself says nothing against it."""
+        return self.status not in _AGAINST_PROVIDER
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Open a breaker for so many seconds; 0: for its cool-down."""
+
+    seconds: float
+    reason: str
+
+
+def opening(
+    calls: Sequence[RecentCall], profile: ProviderProfile, quota_reset: Callable[[datetime], datetime], now: datetime
+) -> Opening | None:
+    """What calls that nobody acted on, newest first by their end, say against a provider."""
+    worked = max((call.begun for call in calls if call.worked), default=None)
+    # What was under way when the provider refused says nothing of the time after.
+    refusals = [call for call in calls if worked is None or call.ended > worked]
+    for kind, reason in ((ErrorKind.QUOTA, "daily quota"), (ErrorKind.RATE_LIMITED, "rate limit")):
+        refused = next((call.ended for call in refusals if call.status == kind), None)
+        if refused is None:
+            continue
+        until = quota_reset(refused) if kind is ErrorKind.QUOTA else refused + timedelta(seconds=RATE_LIMIT_S)
+        if until > now:
+            return Opening((until - now).total_seconds(), reason)
+    in_a_row = list(takewhile(lambda call: call.status == ErrorKind.TRANSIENT, calls))
+    # Longer ago than the longest cool-down, they tell nothing of the provider's state now.
+    fresh = in_a_row and in_a_row[0].ended > now - timedelta(seconds=profile.breaker_longest_s)
+    if fresh and len(in_a_row) >= profile.breaker_fail_max:
+        return Opening(0.0, f"{profile.breaker_fail_max} failures in a row on record")
+    return None
+
+
+def works_again(calls: Sequence[RecentCall], until: datetime) -> bool:
+    """Whether a provider whose breaker was open until then works: its newest call, newest first, is a later one."""
+    return bool(calls) and calls[0].worked and calls[0].begun >= until
+
+
+def look_at_calls(context: Context) -> list[str]:
+    """Open and close breakers by the calls on record; the names of those that changed. Several at once do no harm."""
+    return [name for name in gates.breakers(context.settings) if _look_at(context, name)]
+
+
+def _look_at(context: Context, name: str) -> bool:
+    state = gates.breaker(context, name).look().state
+    if state == "open":
+        return False
+    with context.db.read() as session:
+        record, calls = _recent(session, context, name)
+    if state == "half-open":
+        until = datetime.fromtimestamp(record.until / 1000, UTC)
+        return works_again(calls, until) and _close(context, name, record)
+    return _opening(context, name, record, calls) is not None and _open(context, name)
+
+
+def _opening(context: Context, name: str, record: BreakerRecord, calls: Sequence[RecentCall]) -> Opening | None:
+    now = datetime.now(UTC)
+    # If the database says open where Redis does not, Redis was emptied, and `gates.sync` sees to that.
+    if record.until > now.timestamp() * 1000:
+        return None
+    profile = context.settings.providers[name.partition(":")[0]]
+    return opening(calls, profile, lambda at: next_reset(profile, at), now)
+
+
+def _open(context: Context, name: str) -> bool:
+    """Open a breaker, unless somebody opened or closed it meanwhile."""
+    cool_down_s = context.settings.providers[name.partition(":")[0]].breaker_cool_down_s
+
+    def work(session: Session) -> Opening | None:
+        now = datetime.now(UTC)
+        live.bump(session, now)  # holds others off
+        found = _opening(context, name, *_recent(session, context, name))
+        if found:
+            until = int((now.timestamp() + (found.seconds or cool_down_s)) * 1000)
+            breaker_record.write(session, name, until, found.reason, now)
+        return found
+
+    found = context.db.run(work)
+    if found is None:
+        return False
+    breaker = gates.breaker(context, name)
+    breaker.open(found.seconds, found.reason)
+    with context.db.read() as session:
+        record = breaker_record.read(live.stored(session), name)
+    if not record.until:
+        # An operator closed it between the two. Who closes writes the row first, so that closing wins.
+        breaker.close()
+        return False
+    gates.publish_breaker(context, name, "open", found.reason)
+    return True
+
+
+def _close(context: Context, name: str, record: BreakerRecord) -> bool:
+    """Close a half-open breaker, unless somebody opened or closed it meanwhile."""
+
+    def work(session: Session) -> bool:
+        now = datetime.now(UTC)
+        live.bump(session, now)
+        if breaker_record.read(live.stored(session), name) != record:
+            return False
+        breaker_record.write(session, name, 0, "", now)
+        return True
+
+    breaker = gates.breaker(context, name)
+    if not context.db.run(work) or breaker.look().state != "half-open":
+        return False
+    breaker.close()
+    gates.publish_breaker(context, name, "closed")
+    return True
+
+
+def _recent(session: Session, context: Context, name: str) -> tuple[BreakerRecord, list[RecentCall]]:
+    """A breaker's record, and the calls of its queues that nobody acted on, newest first by their end."""
+    record = breaker_record.read(live.stored(session), name)
+    limit = max(RECENT_CALLS, context.settings.providers[name.partition(":")[0]].breaker_fail_max)
+    newest_id = session.execute(NEWEST_CALL).scalar_one() or 0
+    # Where all calls were pruned, numbers may begin anew.
+    acted_on = record.calls if record.calls <= newest_id else 0
+    calls = []
+    for queue in gates.queues_of(context.settings, name):
+        for call_id, status, begun, took_ms in session.execute(newest_calls(queue, limit)):
+            if call_id > acted_on:
+                calls.append(RecentCall(call_id, status, begun, begun + timedelta(milliseconds=took_ms)))
+    return record, sorted(calls, key=lambda call: (call.ended, call.id), reverse=True)
+
+
+def newest_calls(queue: str, limit: int) -> Select[int, str, datetime, int]:
+    """The last calls of a queue: id, status, when it began, ms that it took."""
+    columns = select(AiCall.id, AiCall.status, AiCall.created_at, AiCall.latency_ms)
+    return columns.where(AiCall.queue == queue).order_by(AiCall.created_at.desc()).limit(limit)
+
+
+def end_what_is_over(context: Context) -> list[str]:
+    """Note breakers that became half-open and pauses whose time is over; the queues that this concerns.
+
+    Each is noted once: by compare-and-set. The gates themselves go by the clock, and need nobody for this.
+    """
+    due = [name for name in gates.breakers(context.settings) if gates.breaker(context, name).half_open_if_due()]
+    for name in due:
+        gates.publish_breaker(context, name, "half-open")
+    now_ms = datetime.now(UTC).timestamp() * 1000
+
+    def work(session: Session) -> list[str]:
+        over = [
+            key
+            for key, row in live.stored(session).items()
+            if key.startswith("pause.") and 0 <= json.loads(row)["until"] < now_ms
+        ]
+        for key in over:
+            live.drop(session, key)
+        return over
+
+    ended = [key.removeprefix("pause.") for key in context.db.run(work)]
+    for queue in ended:
+        log.info("pause.ended", queue=queue)
+    return ended + [queue for name in due for queue in gates.queues_of(context.settings, name)]
+
+
+def closed(context: Context) -> list[str]:
+    """The queues that an operator, a breaker or a spend cap keeps closed now."""
+    queues = gates.gated_queues(context.settings)
+    return [name for name in queues if gates.gate(context, queues[name]).look().closed]

@@ -1,0 +1,48 @@
+"""Queues and breakers, for Python: paused, resumed, opened and closed while everything runs; all workers know at once.
+
+>>> from tasks import queues
+>>> queues.pause("vision.openai", seconds=600, reason="maintenance")
+>>> queues.change_setting("provider.openai.limits", "10/s, 500/min")
+"""
+
+from typing import Any
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.logs import configure_as_library
+from pipeline.providers import queue_control
+from pipeline.storage.context import get_context
+from tasks import watchdog  # noqa: F401  # tells the workers
+
+__all__ = ["UserError", "change_setting", "close_breaker", "open_breaker", "pause", "reset_setting", "resume"]
+
+configure_as_library()
+
+
+def pause(queue: str, seconds: float | None = None, reason: str = "") -> None:
+    """Let nothing more through for `seconds`, or until `resume`. Raises `UserError` for an unknown queue."""
+    queue_control.pause(get_context(), queue, seconds, reason)
+
+
+def resume(queue: str) -> None:
+    """End an operator's pause, never a breaker's. Raises `UserError` for an unknown queue."""
+    queue_control.resume(get_context(), queue)
+
+
+def open_breaker(name: str, seconds: float = 0.0, reason: str = "by hand") -> float:
+    """Open `provider:capability` for `seconds`, 0 for its cool-down; the seconds that are left. Raises `UserError`."""
+    return queue_control.open_breaker(get_context(), name, seconds, reason)
+
+
+def close_breaker(name: str) -> None:
+    """Close a breaker, and end its timer. Raises `UserError` for an unknown one."""
+    queue_control.close_breaker(get_context(), name)
+
+
+def change_setting(key: str, text: str) -> Any:
+    """Set a live setting; the value in force. Raises `UserError`."""
+    return queue_control.change_setting(get_context(), key, text)
+
+
+def reset_setting(key: str) -> Any:
+    """Return a live setting to its default, and give that. Raises `UserError`."""
+    return queue_control.reset_setting(get_context(), key)

@@ -1,0 +1,70 @@
+"""Beat's watchdog, and how all workers and flows are told at once that gates may have opened or closed."""
+
+from collections.abc import Collection
+
+import structlog
+from kombu.exceptions import OperationalError
+from redis import RedisError
+
+from pipeline.providers import changes, gates, watchdog
+from pipeline.storage.context import Context, get_context
+from tasks.app import app
+from tasks.flow import all_flow_tasks
+from tasks.gates import LOOK_AT_GATES
+from tasks.maintenance import take_tick
+
+log = structlog.get_logger(__name__)
+
+
+@app.task(name="maintenance.watchdog", ignore_result=True)
+def watch() -> int:
+    """Open and close breakers by the calls on record, end pauses that are over; how many that concerned.
+
+    Workers are told of every gate that is closed: some may have missed it, or started since.
+    """
+    context = get_context()
+    gates.sync(context)
+    if not take_tick(context, "watchdog", context.settings.watchdog_interval_s):
+        return 0
+    breakers = watchdog.look_at_calls(context)
+    queues = watchdog.end_what_is_over(context)
+    concerned = {*queues, *(queue for name in breakers for queue in gates.queues_of(context.settings, name))}
+    changes.changed(context, sorted(concerned.union(watchdog.closed(context))))
+    return len(breakers) + len(queues)
+
+
+def tell(context: Context, queues: Collection[str]) -> None:
+    """Have all workers look at the gates of these queues now, and every flow launch what was not sent to a closed one.
+
+    Nothing is raised: workers look at closed gates once a second, and the sweeper finds what is due.
+    """
+    known = gates.gated_queues(context.settings)
+    try:
+        # First of all this finds out whether Redis can be reached.
+        closed = [gates.gate(context, known[queue]).look().closed for queue in queues]
+        _broadcast(queues)
+    except (OperationalError, RedisError) as error:
+        log.warning("gates.not_told", queues=sorted(queues), error=type(error).__name__)
+        return
+    opens_in_s = min(0.0 if found is None else found[1] for found in closed)
+    if opens_in_s < float("inf"):
+        for tasks in all_flow_tasks():
+            tasks.wake_in(opens_in_s)
+
+
+def _broadcast(queues: Collection[str]) -> None:
+    """What `app.control.broadcast` does, but for its tries without end if the broker is away."""
+    mailbox = app.control.mailbox
+    message = {
+        "method": LOOK_AT_GATES, "arguments": {"queues": sorted(queues)}, "destination": None, "pattern": None,
+        "matcher": None,
+    }  # fmt: skip
+    with app.producer_or_acquire() as producer:
+        producer.publish(
+            message, exchange=mailbox.exchange.name, declare=[mailbox.exchange], serializer="json",
+            headers={"clock": app.clock.forward(), "expires": 0},
+            retry=False,
+        )  # fmt: skip
+
+
+changes.register(tell)

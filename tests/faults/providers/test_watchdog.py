@@ -1,0 +1,55 @@
+"""The watchdog over a whole fleet: workers that saw nothing are paused and resumed at once."""
+
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import insert
+
+from pipeline.engine.traces import AiCall
+from pipeline.providers import changes, gates
+from tasks import queues
+from tests.faults.flow import SQLITE, Flow, settings
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.faults
+QUEUE, BREAKER = "vision.test", "test:vision"
+PAUSED, RESUMED = "queue.paused", "queue.resumed"
+BOTH = ("ai-1", "ai-2")
+
+
+def _wait_until_both_said(stack: Stack, text: str, times: int) -> None:
+    wait_until(lambda: all(stack[name].says(text) == times for name in BOTH), 90, f"both said {text} {times} times",
+               last=lambda: [stack[name].says(text) for name in BOTH])  # fmt: skip
+
+
+@SQLITE
+@settings(WATCHDOG_INTERVAL_S="1", PROVIDERS__TEST__BREAKER_FAIL_MAX="3", PROVIDERS__TEST__BREAKER_COOL_DOWN_S="3")
+def test_idle_workers_are_paused_and_resumed_whoever_closes_the_gate(
+    stack: Stack, flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack.start(*BOTH)
+    wait_until(lambda: all(stack[name].says(" ready.") for name in BOTH), 90, "both are ready")
+    queues.pause(QUEUE, reason="maintenance")
+    _wait_until_both_said(stack, PAUSED, 1)
+    queues.resume(QUEUE)
+    _wait_until_both_said(stack, RESUMED, 1)
+
+    queues.pause(QUEUE)
+    _wait_until_both_said(stack, PAUSED, 2)
+    with monkeypatch.context() as lost:
+        lost.setattr(changes, "_registered", [])
+        queues.resume(QUEUE)
+    _wait_until_both_said(stack, RESUMED, 2)
+
+    # What workers that are gone left on record. The beat's watchdog alone has seen it.
+    row = {
+        "flow": "documents", "scope_id": "d", "unit": "1", "capability": "vision", "operation": "o",
+        "provider": "test", "queue": QUEUE, "model": "m", "status": "transient", "created_at": datetime.now(UTC),
+    }  # fmt: skip
+    flow.context.db.run(lambda session: session.execute(insert(AiCall), [row] * 3))
+    stack.start("beat-1")
+    _wait_until_both_said(stack, PAUSED, 3)
+    assert gates.breaker(flow.context, BREAKER).look().reason == "3 failures in a row on record"
+    _wait_until_both_said(stack, RESUMED, 3)
+    assert not flow.provider.records, "nobody called"

@@ -1,0 +1,227 @@
+"""The watchdog opens and closes breakers by the calls on record: no worker is there, and Redis saw none of them."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import insert
+from sqlalchemy.exc import OperationalError
+
+from pipeline.engine import events
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.guarded_call import request_hooks
+from pipeline.engine.traces import AiCall
+from pipeline.providers import changes, gates, queue_control, watchdog
+from pipeline.storage.context import Context
+from tests.support.waiting import wait_until
+
+NAME, QUEUE = "p:vision", "vision.p"
+PROVIDERS = {
+    name: {"base_url": "http://127.0.0.1:1/v1", "model": "m", "breaker_fail_max": 3, "prices": {"*": {"input": 1e6}}}
+    for name in "pq"
+}
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_PROVIDERS": json.dumps(PROVIDERS)}
+
+
+@pytest.fixture(autouse=True)
+def synced(context: Context) -> None:
+    gates.sync(context)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The queues that everybody was told to look at."""
+    queues: list[str] = []
+    monkeypatch.setattr(changes, "_registered", [lambda _, changed: queues.extend(changed)])
+    return queues
+
+
+def _record(context: Context, *statuses: str, queue: str = QUEUE, ended_s: float = 1) -> None:
+    """Calls that ended one after the other, the last of them `ended_s` seconds ago."""
+    last = datetime.now(UTC) - timedelta(seconds=ended_s + 0.1)
+    rows = [
+        {
+            "flow": "documents", "scope_id": "d", "unit": str(n), "capability": "vision", "operation": "o",
+            "provider": "p", "queue": queue, "model": "m", "status": status, "latency_ms": 100,
+            "created_at": last - timedelta(milliseconds=200 * (len(statuses) - 1 - n)),
+        }
+        for n, status in enumerate(statuses)
+    ]  # fmt: skip
+    context.db.run(lambda session: session.execute(insert(AiCall), rows))
+
+
+def _state(context: Context) -> str:
+    return gates.breaker(context, NAME).look().state
+
+
+def _half_open(context: Context) -> None:
+    breaker = gates.breaker(context, NAME)
+    breaker.open(0.001, "down")
+    gates.remember_breaker(context, NAME, breaker.look())
+    wait_until(lambda: _state(context) == "half-open", 10, "its time is over")
+
+
+def test_failures_that_no_worker_noted_open_the_breaker_in_redis_and_in_the_database(context: Context) -> None:
+    _record(context, "ok", "transient", "transient", "transient")
+    assert watchdog.look_at_calls(context) == [NAME]
+    looked = gates.breaker(context, NAME).look()
+    assert (looked.state, looked.reason) == ("open", "3 failures in a row on record")
+    assert 10 < looked.left_s <= 15
+    assert watchdog.closed(context) == [QUEUE]
+    told = [fields for _, fields in events.read(context.redis, "0", 0.1) if fields.get("event") == "breaker"]
+    assert [fields["state"] for fields in told] == ["open"]
+    context.redis.flushall()
+    gates.sync(context)
+    assert _state(context) == "open", "the database knows"
+
+
+def test_what_is_open_already_is_left_alone(context: Context) -> None:
+    _record(context, *["transient"] * 3)
+    assert watchdog.look_at_calls(context)
+    assert not watchdog.look_at_calls(context)
+
+
+@pytest.mark.parametrize(("status", "least_s"), [("rate_limited", 100), ("quota", 0)])
+def test_a_refusal_that_no_worker_noted_opens_it_for_what_is_left(context: Context, status: str, least_s: int) -> None:
+    _record(context, "ok", status, ended_s=2)
+    assert watchdog.look_at_calls(context) == [NAME]
+    left_s = gates.breaker(context, NAME).look().left_s
+    assert least_s < left_s <= (118 if status == "rate_limited" else 86400)
+
+
+def test_calls_of_another_queue_do_not_count(context: Context) -> None:
+    _record(context, *["transient"] * 3, queue="vision.q")
+    assert watchdog.look_at_calls(context) == ["q:vision"]
+    assert _state(context) == "closed"
+
+
+def test_what_an_operator_closed_stays_closed_until_further_calls_fail(context: Context) -> None:
+    _record(context, *["transient"] * 3)
+    watchdog.look_at_calls(context)
+    queue_control.close_breaker(context, NAME)
+    assert not watchdog.look_at_calls(context)
+    _record(context, *["transient"] * 2)
+    assert not watchdog.look_at_calls(context), "two calls since, and it takes three"
+    context.redis.flushall()
+    gates.sync(context)
+    assert not watchdog.look_at_calls(context), "also if Redis forgot"
+    _record(context, "transient", ended_s=0)
+    assert watchdog.look_at_calls(context) == [NAME]
+
+
+def test_a_rate_limit_before_an_operator_closed_the_breaker_is_forgiven(context: Context) -> None:
+    _record(context, "rate_limited")
+    queue_control.close_breaker(context, NAME)
+    assert not watchdog.look_at_calls(context)
+
+
+def test_an_operator_who_closes_it_at_the_very_moment_wins(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    _record(context, *["transient"] * 3)
+    breaker = gates.breaker(context, NAME)
+    really_open = breaker.open
+
+    def open_late(seconds: float, reason: str) -> float:
+        queue_control.close_breaker(context, NAME)
+        return really_open(seconds, reason)
+
+    monkeypatch.setattr(breaker, "open", open_late)
+    assert not watchdog.look_at_calls(context)
+    assert _state(context) == "closed"
+
+
+def test_of_many_watchdogs_at_once_one_opens_it(context: Context) -> None:
+    _record(context, *["transient"] * 3)
+    with ThreadPoolExecutor(6) as threads:
+        opened = list(threads.map(lambda _: watchdog.look_at_calls(context), range(12)))
+    assert sorted(opened, reverse=True) == [[NAME]] + [[]] * 11
+
+
+def test_a_probe_that_worked_and_that_nobody_noted_closes_it(context: Context) -> None:
+    _half_open(context)
+    _record(context, "ok", ended_s=60)
+    assert not watchdog.look_at_calls(context), "that call began while it was open"
+    _record(context, "ok", ended_s=-5)
+    assert watchdog.look_at_calls(context) == [NAME]
+    assert _state(context) == "closed"
+    assert not watchdog.look_at_calls(context)
+
+
+def test_numbers_of_calls_that_begin_anew_are_not_taken_for_old_ones(context: Context) -> None:
+    _record(context, *["ok"] * 9)
+    queue_control.close_breaker(context, NAME)
+    context.db.run(lambda session: session.query(AiCall).delete())
+    _record(context, *["transient"] * 3)
+    assert watchdog.look_at_calls(context) == [NAME]
+
+
+def test_looking_at_calls_takes_an_index_however_many_there_are(context: Context) -> None:
+    seen: list[str] = []
+    plan = "EXPLAIN QUERY PLAN " if context.db.is_sqlite else "EXPLAIN "
+    with context.db.read() as session:
+        if not context.db.is_sqlite:
+            session.connection().exec_driver_sql("SET enable_seqscan = off")
+        for query in (watchdog.newest_calls(QUEUE, 32), watchdog.NEWEST_CALL):
+            compiled = query.compile(session.connection(), compile_kwargs={"literal_binds": True})
+            seen += [str(row) for row in session.connection().exec_driver_sql(plan + str(compiled))]
+    text = "\n".join(seen)
+    assert "ix_ai_calls_queue_created_at" in text
+    assert "SCAN ai_calls\n" not in text
+    assert "Sort" not in text
+    assert "TEMP B-TREE" not in text
+
+
+def test_a_question_that_was_at_fault_closes_a_half_open_breaker_in_the_database_too(context: Context) -> None:
+    _half_open(context)
+    guarded = gates.guarded_call(context, QUEUE, "holder")
+    assert guarded is not None
+
+    def ask() -> str:
+        hooks = request_hooks.get()
+        assert hooks is not None
+        hooks.ready()
+        raise UnitError("unsupported picture", kind=ErrorKind.PERMANENT)
+
+    with pytest.raises(UnitError):
+        guarded.call(ask, lambda _: ("m", 0, 0))
+    assert _state(context) == "closed"
+    states = [fields["state"] for _, fields in events.read(context.redis, "0", 0.1) if fields.get("event") == "breaker"]
+    assert states[-1] == "closed"
+
+
+def test_a_breaker_closes_in_the_database_first(context: Context) -> None:
+    _half_open(context)
+
+    def away() -> None:
+        raise OperationalError("INSERT", {}, Exception("the database is away"))
+
+    with pytest.raises(OperationalError):
+        gates.breaker(context, NAME).succeeded(away)
+    assert _state(context) == "half-open", "the next success closes it"
+
+
+def test_whoever_opens_or_closes_a_gate_has_everybody_told(context: Context, told: list[str]) -> None:
+    def news() -> list[str]:
+        found, told[:] = sorted(told), []
+        return found
+
+    queue_control.pause(context, QUEUE, None)
+    assert news() == [QUEUE]
+    queue_control.resume(context, QUEUE)
+    assert news() == [QUEUE]
+    queue_control.open_breaker(context, NAME, 60, "by hand")
+    assert news() == [QUEUE]
+    queue_control.close_breaker(context, NAME)
+    assert news() == [QUEUE]
+    queue_control.change_setting(context, "provider.p.daily_spend_cap", "10")
+    assert {QUEUE, "vision.q"} <= set(news()), "a limit may concern any"
+    gates.charge(context, "p", 9.0)
+    assert not news()
+    gates.charge(context, "p", 1.0)
+    assert news() == [QUEUE]
+    gates.charge(context, "p", 1.0)
+    assert not news(), "it is closed already"

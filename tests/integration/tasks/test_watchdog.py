@@ -1,0 +1,92 @@
+"""The watchdog's tick, and what everybody is told: workers to look at gates, flows to launch."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from kombu.exceptions import OperationalError
+from redis import RedisError
+from sqlalchemy import insert
+
+from pipeline.engine.metrics import queue_depths
+from pipeline.engine.traces import AiCall
+from pipeline.flows import FLOWS
+from pipeline.providers import changes, gates, queue_control
+from pipeline.storage.context import Context
+from tasks import watchdog
+from tests.support.redis_server import RedisServer
+
+QUEUE = "vision.p"
+PROVIDERS = {"p": {"base_url": "http://127.0.0.1:1/v1", "model": "m", "breaker_fail_max": 1}}
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_PROVIDERS": json.dumps(PROVIDERS)}
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What everybody was told, one entry each time."""
+    found: list[list[str]] = []
+    monkeypatch.setattr(changes, "_registered", [lambda _, queues: found.append(list(queues))])
+    return found
+
+
+def _woken(context: Context) -> int:
+    return queue_depths(context.redis, ["maintenance"])["maintenance"]
+
+
+def test_a_tick_opens_what_the_calls_say_and_tells_of_all_that_is_closed(
+    context: Context, told: list[list[str]]
+) -> None:
+    row = {
+        "flow": "documents", "scope_id": "d", "unit": "1", "capability": "vision", "operation": "o", "provider": "p",
+        "queue": QUEUE, "model": "m", "status": "transient", "created_at": datetime.now(UTC),
+    }  # fmt: skip
+    context.db.run(lambda session: session.execute(insert(AiCall), [row]))
+    assert watchdog.watch() == 1
+    assert told == [[QUEUE]]
+    assert gates.breaker(context, "p:vision").look().state == "open"
+    assert watchdog.watch() == 0, "another beat's tick"
+    context.redis.delete(*context.redis.scan_iter("*tick:watchdog*"))
+    assert watchdog.watch() == 0, "nothing changed"
+    assert told == [[QUEUE]] * 2, "a worker may have missed it"
+
+
+def test_a_gate_that_opens_wakes_every_flow(context: Context) -> None:
+    queue_control.pause(context, QUEUE, None)
+    assert _woken(context) == 0, "it stays closed"
+    queue_control.resume(context, QUEUE)
+    assert _woken(context) == len(FLOWS)
+
+
+@pytest.mark.parametrize(("seconds", "woken"), [(30, len(FLOWS)), (600, 0)])
+def test_a_breaker_that_opens_has_every_flow_woken_when_it_is_due_if_that_is_soon(
+    context: Context, seconds: float, woken: int
+) -> None:
+    gates.sync(context)
+    queue_control.open_breaker(context, "p:vision", seconds, "by hand")
+    assert _woken(context) == woken
+
+
+def test_a_broadcast_that_cannot_be_sent_ends_at_once_and_harms_nobody(
+    context: Context, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates.sync(context)
+    watchdog.tell(context, [QUEUE])
+    with monkeypatch.context() as away:
+        away.setattr(watchdog, "_broadcast", _fail)
+        watchdog.tell(context, [QUEUE])
+    redis_server.kill()
+    with pytest.raises((OperationalError, RedisError)):
+        watchdog._broadcast([QUEUE])
+
+
+def _fail(_: object) -> None:
+    raise OperationalError("the broker is away")

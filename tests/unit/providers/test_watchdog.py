@@ -1,0 +1,76 @@
+"""What the watchdog makes of recent calls: a decision about values."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pipeline.providers.watchdog import Opening, RecentCall, opening, works_again
+from pipeline.settings import ProviderProfile
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+RESET = NOW + timedelta(hours=4)
+PROFILE = ProviderProfile(breaker_fail_max=3, breaker_longest_s=100)
+THREE_FAILED = Opening(0.0, "3 failures in a row on record")
+
+
+def _calls(*found: tuple[str, float, float]) -> list[RecentCall]:
+    """Calls as (status, seconds ago that it began, seconds ago that it ended), newest first."""
+    return [
+        RecentCall(100 - n, status, NOW - timedelta(seconds=begun), NOW - timedelta(seconds=ended))
+        for n, (status, begun, ended) in enumerate(found)
+    ]
+
+
+def _opening(*found: tuple[str, float, float]) -> Opening | None:
+    return opening(_calls(*found), PROFILE, lambda _: RESET, NOW)
+
+
+def _row(*statuses: str) -> list[tuple[str, float, float]]:
+    return [(status, n + 2, n + 1) for n, status in enumerate(statuses)]
+
+
+@pytest.mark.parametrize(
+    "statuses",
+    [[], ["ok"], ["transient"] * 2, ["ok"] + ["transient"] * 5, ["transient", "transient", "ok", "transient"],
+     ["transient", "transient", "permanent", "transient"]],
+)  # fmt: skip
+def test_fewer_failures_than_it_takes_or_not_in_a_row_open_nothing(statuses: list[str]) -> None:
+    assert _opening(*_row(*statuses)) is None
+
+
+@pytest.mark.parametrize("before", [[], ["ok"], ["permanent"], ["transient"]])
+def test_as_many_failures_in_a_row_as_it_takes_open_for_the_cool_down(before: list[str]) -> None:
+    assert _opening(*_row("transient", "transient", "transient", *before)) == THREE_FAILED
+
+
+def test_failures_longer_ago_than_the_longest_cool_down_open_nothing() -> None:
+    assert _opening(*(("transient", 110 + n, 99 + n) for n in range(3))) == THREE_FAILED
+    assert _opening(*(("transient", 110 + n, 101 + n) for n in range(3))) is None
+
+
+def test_a_refusal_opens_until_what_is_left_of_its_time() -> None:
+    assert _opening(("rate_limited", 31, 30)) == Opening(90, "rate limit")
+    assert _opening(("rate_limited", 122, 121)) is None
+    assert _opening(("quota", 3700, 3600)) == Opening(RESET.timestamp() - NOW.timestamp(), "daily quota")
+
+
+def test_a_quota_comes_before_a_rate_limit_that_ends_earlier() -> None:
+    assert _opening(("rate_limited", 2, 1), ("quota", 4, 3)) == Opening(4 * 3600, "daily quota")
+
+
+def test_a_quota_that_was_reset_since_opens_nothing() -> None:
+    assert opening(_calls(("quota", 40, 30)), PROFILE, lambda at: at + timedelta(seconds=20), NOW) is None
+
+
+def test_a_call_that_began_after_a_refusal_and_worked_speaks_against_it() -> None:
+    assert _opening(("ok", 9, 1), ("rate_limited", 12, 10)) is None
+    assert _opening(("ok", 11, 1), ("rate_limited", 12, 10)) == Opening(110, "rate limit"), "it was under way"
+
+
+def test_only_a_call_that_began_after_the_time_was_over_tells_that_a_provider_works_again() -> None:
+    until = NOW - timedelta(seconds=10)
+    assert works_again(_calls(("ok", 9, 1), ("transient", 20, 15)), until)
+    assert works_again(_calls(("permanent", 9, 1)), until), "the question was at fault"
+    assert not works_again(_calls(("ok", 11, 1)), until)
+    assert not works_again(_calls(("transient", 5, 1), ("ok", 9, 2)), until)
+    assert not works_again([], until)
