@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
-from sqlalchemy import BindParameter, ColumnElement, Index, String, Table, and_, bindparam, or_, select, text
+from sqlalchemy import BindParameter, ColumnElement, Index, String, Table, and_, bindparam, or_, select, text, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from pipeline.engine.states import Event, Machine, State
@@ -78,6 +78,41 @@ FREE: dict[str, Any] = {"worker_id": None, "request_id": None, "claim_id": None,
 """Column values of an unclaimed row."""
 
 
+@dataclass(frozen=True)
+class Tries:
+    """What a transaction claimed, over all its tries: it may have been committed though the answer was lost.
+
+    `Database.run` puts it into each try's session, under `Tries.KEY`.
+    """
+
+    KEY: ClassVar[str] = "claims.tries"
+    _now: set[str] = field(default_factory=set)
+    _earlier: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, session: Session) -> "Tries":
+        """Those of the session's transaction; none if it is not one that is repeated."""
+        found = session.info.get(cls.KEY)
+        return found if isinstance(found, cls) else cls()
+
+    def begin(self) -> None:
+        """Another try begins."""
+        self._earlier.update(self._now)
+        self._now.clear()
+
+    def take_over(self, session: Session, table: Table, claim: Claim) -> list[Any]:
+        """The rows that an earlier try claimed, held under `claim` from now on."""
+        self._now.add(claim.id)
+        if not self._earlier:
+            return []
+        mine = (table.c.worker_id == claim.owner.worker_id, table.c.claim_id.in_(self._earlier))
+        return list(session.execute(update(table).where(*mine).values(**claim.columns).returning(*table.c)))
+
+    def made(self, claim_id: str) -> bool:
+        """Whether an earlier try made this claim."""
+        return claim_id in self._earlier
+
+
 def take(
     session: Session,
     table: Table,
@@ -93,8 +128,11 @@ def take(
     """Claim up to `limit` rows that may take `event` and are due; the rows, in no particular order.
 
     Two callers never get the same row: the inner SELECT skips rows that another transaction has locked (PostgreSQL), or
-    the transaction holds the only write lock (SQLite).
+    the transaction holds the only write lock (SQLite). If an earlier try of the transaction claimed rows, and was
+    committed without an answer, it is those rows, be they more or less than `limit`.
     """
+    if taken := Tries.of(session).take_over(session, table, claim):
+        return taken
     # A CTE, not a subquery: PostgreSQL may run a subquery once a row, and each run returns `limit` further rows.
     due = (
         select(table.c.id)
@@ -149,7 +187,9 @@ def left_behind(session: Session, table: Table, owner: Owner) -> list[str]:
     dead, the sweeper notices.
     """
     mine = (table.c.request_id == owner.request_id, table.c.claim_id.is_not(None))
-    found = session.execute(select(table.c.claim_id, table.c.worker_id).where(*mine)).all()
+    tries = Tries.of(session)
+    query = select(table.c.claim_id, table.c.worker_id).where(*mine)
+    found = [row for row in session.execute(query) if not tries.made(row.claim_id)]
     holders = {row.worker_id for row in found}
     ended = {holder for holder in holders if holder == owner.worker_id or owner.gone(holder)}
     return sorted({row.claim_id for row in found if row.worker_id in ended})

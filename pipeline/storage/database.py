@@ -16,6 +16,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
+from pipeline.engine.claims import Tries
+
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 
@@ -66,9 +68,9 @@ class Database:
         )  # fmt: skip
 
     @contextmanager
-    def transaction(self) -> Iterator[Session]:
-        """A transaction that may write; commits at the end, rolls back on an exception."""
-        with self._session.begin() as session:
+    def transaction(self, info: dict[Any, Any] | None = None) -> Iterator[Session]:
+        """A transaction that may write; commits at the end, rolls back on an exception. `info`: the session's."""
+        with self._session(info=info) as session, session.begin():
             yield session
 
     @contextmanager
@@ -83,11 +85,14 @@ class Database:
     def run(self, work: Callable[[Session], Result], *, patience_s: float = RIDE_OVER_S) -> Result:
         """Run `work` in a transaction, again for up to `patience_s` while the database is busy or unavailable.
 
-        `work` must be safe to repeat: every write in it compares with what it read or names its claim.
+        `work` must be safe to repeat: every write in it compares with what it read or names its claim. What it claimed
+        before an answer was lost, it claims again.
         """
+        tries = Tries()
 
         def attempt() -> Result:
-            with self.transaction() as session:
+            tries.begin()
+            with self.transaction(info={Tries.KEY: tries}) as session:
                 return work(session)
 
         return _riding_over(attempt, patience_s)

@@ -79,6 +79,12 @@ def incoming(settings: Settings, source: Path) -> Iterator[Path]:
         copy.unlink(missing_ok=True)
 
 
+def place(copy: Path, path: Path) -> None:
+    """Move a private copy to where it is kept."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    copy.replace(path)
+
+
 def storage_error(error: OSError, path: Path) -> UserError:
     """Translate a file system error into one that tells the user what to do."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:

@@ -10,10 +10,12 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
-from sqlalchemy import insert, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.tables import insert_if_absent
 from pipeline.engine.views import view_of
 from pipeline.flows.documents import files, service
 from pipeline.flows.documents.models import DOCUMENTS
@@ -26,6 +28,8 @@ from pipeline.storage import installation
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
+PATIENCE_S = 5.0
+"""How long a submission that failed asks whether its row is there."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,11 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
         pages = _shortest(parse_page_range(options.page_range, info.pages), info.pages)
         key = _submission_key(copy, info.type, pages, provider, options)
         existing = _find(context, key)
-        if existing is None:
+        if existing is not None:
+            source = files.source_path(settings, existing.id, info.type)
+            if not source.exists():
+                files.place(copy, source)
+        else:
             now = datetime.now(UTC)
             row = {
                 "submission_key": key, "filename": safe_filename(path.name), "type": info.type, "page_range": pages,
@@ -78,26 +86,36 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
 
 
 def _store(context: Context, copy: Path, row: dict[str, Any]) -> DocumentView:
-    document_id = uuid4().hex[:16]
-    place = files.source_path(context.settings, document_id, row["type"])
+    """Move the file to its place, then insert the row; or find the document of a twin, submitted at the same time."""
+    document_id, key = uuid4().hex[:16], row["submission_key"]
+
+    def work(session: Session) -> DocumentView:
+        # Repeated after a commit whose answer was lost, it finds its own row.
+        insert_if_absent(session, DOCUMENTS, {"id": document_id, **row}, "submission_key")
+        return view_of(DocumentView, session.execute(select(DOCUMENTS).where(DOCUMENTS.c.submission_key == key)).one())
+
     try:
-        place.parent.mkdir(parents=True, mode=0o700)
-        copy.replace(place)  # first the file, then the row: no row ever lacks its file
-        with context.db.transaction() as session:
-            session.execute(insert(DOCUMENTS).values(id=document_id, **row))
-            stored = session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id == document_id)).one()
-    except IntegrityError:
-        # The same file was submitted at the same time, and that submission won.
-        files.remove_all(context.settings, document_id)
-        twin = _find(context, row["submission_key"])
-        if twin is None:
-            raise
-        return twin
+        files.place(copy, files.source_path(context.settings, document_id, row["type"]))  # no row ever lacks its file
+        view = context.db.run(work)
     except BaseException:
-        files.remove_all(context.settings, document_id)
+        _remove_unowned(context, document_id)
         raise
+    if view.id != document_id:
+        files.remove_all(context.settings, document_id)
+        return view
     log.info("document.submitted", document=document_id, filename=row["filename"], type=row["type"])
-    return view_of(DocumentView, stored)
+    return view
+
+
+def _remove_unowned(context: Context, document_id: str) -> None:
+    """Remove the files of a document that has no row. Where nobody can tell, they stay until clean-up finds them."""
+    mine = select(DOCUMENTS.c.id).where(DOCUMENTS.c.id == document_id)
+    try:
+        owned = context.db.run(lambda session: session.execute(mine).first(), patience_s=PATIENCE_S)
+    except SQLAlchemyError:
+        return
+    if not owned:
+        files.remove_all(context.settings, document_id)
 
 
 def _find(context: Context, key: str) -> DocumentView | None:

@@ -87,6 +87,8 @@ def start(context: Context, options: StartOptions) -> RunView:
 
     def work(session: Session) -> RunView:
         active = runs.lock_active(session)
+        if active is not None and active.id == run_id:
+            return _view(session, run_id)  # repeated after a commit whose answer was lost
         if active is not None:
             raise AlreadyRunning(active.id, active.status)
         now = datetime.now(UTC)

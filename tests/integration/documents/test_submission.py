@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select, update
+from sqlalchemy.exc import OperationalError
 
 from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import UserError
@@ -15,9 +16,11 @@ from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options, remove_orphans, submit
 from pipeline.flows.documents.work import document as stage
-from pipeline.flows.documents.work import merge
+from pipeline.flows.documents.work import merge, split
 from pipeline.storage import installation
 from pipeline.storage.context import Context
+from pipeline.storage.database import Database
+from tests.support.commits import lose_answers
 from tests.support.documents import at_once, document, held, insert_document, page_states, write_output
 from tests.support.samples import encrypted_pdf, text_pdf
 
@@ -216,10 +219,49 @@ def test_a_full_disk_while_storing_leaves_nothing_and_says_what_to_do(
 
 def test_a_database_that_fails_leaves_no_file(context: Context, pdf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("pipeline.flows.documents.submission.insert", no_space)
+        patched.setattr("pipeline.flows.documents.submission.insert_if_absent", no_space)
         with pytest.raises((OSError, UserError)):
             submit(context, pdf, Options())
     assert_nothing_stored(context)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_commit_whose_answer_is_lost_stores_one_document_with_its_file(
+    context: Context, pdf: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    installation.check(context.db, context.settings)  # the next commit is the document's
+    with monkeypatch.context() as patched:
+        lose_answers(patched, context.db, committed=committed)
+        view = submit(context, pdf, Options())
+    assert stored(context) == [view.id, f"{view.id}/source.pdf"]
+    assert (view.status, submit(context, pdf, Options()).id) == (D.PENDING, view.id)
+
+
+def test_a_database_that_stays_away_after_its_commit_keeps_the_file_of_its_row(
+    context: Context, pdf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installation.check(context.db, context.settings)
+    with monkeypatch.context() as patched:
+        patched.setattr(Database.run, "__kwdefaults__", {"patience_s": 0.0})
+        lose_answers(patched, context.db, times=1000)
+        patched.setattr("pipeline.flows.documents.submission.PATIENCE_S", 0.0)
+        with pytest.raises(OperationalError):
+            submit(context, pdf, Options())
+    view = submit(context, pdf, Options())
+    assert stored(context) == [view.id, f"{view.id}/source.pdf"]
+
+
+def test_submitting_again_puts_a_missing_file_back_and_takes_the_document_up(context: Context, pdf: Path) -> None:
+    view = submit(context, pdf, Options())
+    source = files.source_path(context.settings, view.id, "pdf")
+    files.remove_all(context.settings, view.id)
+    assert split.split_document(context, view.id, Owner("w", "r:0")) is False
+    assert document(context, view.id).status == D.FAILED, "there is nothing to split"
+    again = submit(context, pdf, Options())
+    assert (again.id, again.status) == (view.id, D.PENDING)
+    assert source.read_bytes() == pdf.read_bytes()
+    assert split.split_document(context, view.id, Owner("w", "r:1"))
+    assert stored(context)[:2] == [view.id, f"{view.id}/source.pdf"]
 
 
 def ready_to_merge(context: Context) -> str:

@@ -8,14 +8,15 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from sqlalchemy import func, insert, select, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import func, insert, select, text, update
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from pipeline.engine import claims
 from pipeline.engine.claims import FREE, Claim, ClaimColumns, Owner, held_by, lost, new_claim
 from pipeline.engine.states import IllegalTransition, Machine, StaleClaim
 from pipeline.engine.tables import table_of
 from pipeline.storage.database import Database
+from tests.support.commits import lose_answers
 
 NOW = datetime(2026, 1, 20, 12, 0, tzinfo=UTC)
 LEASE_S = 300
@@ -282,6 +283,60 @@ def test_a_claim_that_is_rolled_back_never_was(db: Database) -> None:
     with pytest.raises(RuntimeError, match="broke"):
         claim_and_break()
     assert (job(db, job_id).attempts, job(db, job_id).claim_id) == (0, None)
+
+
+def claim_in_a_run(db: Database, limit: int = 1) -> tuple[list[Any], Claim]:
+    """As flows do: the claim is made in what is repeated if the database was away."""
+
+    def work(session: Session) -> tuple[list[Any], Claim]:
+        claim = new_claim(Owner("w", "r"), NOW, LEASE_S)
+        assert claims.left_behind(session, JOBS, claim.owner) == [], "its own claim is no earlier delivery's"
+        order = {"order_by": JOBS.c.place, "limit": limit, "now": NOW}
+        untried = claims.take(session, JOBS, MACHINE, E.CLAIM, JOBS.c.attempts == 0, claim=claim, **order)
+        return untried or claims.take(session, JOBS, MACHINE, E.CLAIM, claim=claim, **order), claim
+
+    return db.run(work)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_commit_whose_answer_is_lost_leaves_no_claim_behind(
+    db: Database, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    ids = add(db, 5)
+    made = lose_answers(monkeypatch, db, times)
+    rows, claim = claim_in_a_run(db, 2)
+    assert len(made) == times + 1
+    held = [job(db, job_id) for job_id in ids if job(db, job_id).claim_id]
+    assert [row.id for row in held] == ids[:2], "what was claimed at first, and nothing further"
+    assert {(row.claim_id, row.attempts) for row in held} == {(claim.id, 1)}
+    assert sorted(row.id for row in rows) == sorted(ids[:2])
+    assert finish(db, rows[0], claim, "r") == 1
+
+
+def test_a_commit_that_was_not_made_is_repeated_as_if_nothing_had_been(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = add(db, 2)
+    lose_answers(monkeypatch, db, committed=False)
+    rows, claim = claim_in_a_run(db)
+    assert [row.id for row in rows] == [first]
+    assert (job(db, first).claim_id, job(db, first).attempts, job(db, second).claim_id) == (claim.id, 1, None)
+
+
+def test_what_another_took_meanwhile_stays_with_them(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = add(db, 2)
+    lose_answers(monkeypatch, db)
+    repeated = iter([False, True])
+
+    def work(session: Session) -> list[Any]:
+        if next(repeated):  # the sweeper took it for lost, and another worker claimed it
+            other = new_claim(Owner("other", "r"), NOW, LEASE_S)
+            session.execute(update(JOBS).where(JOBS.c.id == first).values(**other.columns))
+        claim = new_claim(Owner("w", "r"), NOW, LEASE_S)
+        return claims.take(session, JOBS, MACHINE, E.CLAIM, claim=claim, order_by=JOBS.c.place, limit=1, now=NOW)
+
+    assert [row.id for row in db.run(work)] == [second]
+    assert job(db, first).worker_id == "other"
 
 
 def test_many_rows_move_at_once_each_with_its_own_values(db: Database) -> None:

@@ -16,6 +16,7 @@ from pipeline.providers import gates
 from pipeline.storage.context import Context
 from tasks import music
 from tests.support import songs
+from tests.support.commits import lose_answers
 from tests.support.music import CHAT, EMBED, Driver, add_songs, batch_rows, calls, change, states
 from tests.support.provider_server import ProviderServer, Record
 
@@ -173,6 +174,16 @@ def test_of_many_starts_at_once_one_run_begins_and_the_others_say_so(driver: Dri
     assert all(begun[0] in name and "penstock music stop" in name for name in found if name not in begun)
     with driver.context.db.read() as session:
         assert session.execute(select(func.count()).select_from(RUNS)).scalar_one() == 1
+
+
+def test_a_start_whose_commit_was_not_answered_is_the_run_that_began(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_songs(driver.context, 5)
+    lose_answers(monkeypatch, driver.context.db)
+    run_id = driver.start()
+    with driver.context.db.read() as session:
+        assert list(session.execute(select(RUNS.c.id)).scalars()) == [run_id]
 
 
 def test_stop_frees_a_large_run_in_a_few_statements(driver: Driver) -> None:

@@ -1,0 +1,32 @@
+"""Commits whose answer is lost: the database did what it was asked, and whoever asked learns of a broken connection."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from pipeline.storage.database import Database
+
+
+def lose_answers(monkeypatch: pytest.MonkeyPatch, db: Database, times: int = 1, *, committed: bool = True) -> list[int]:
+    """Break the connection at the next `times` commits, after they were made, or before; the commits that were made."""
+    original, left, made = db.transaction, [None] * times, []
+
+    @contextmanager
+    def transaction(**options: Any) -> Iterator[Session]:
+        broken = OperationalError("COMMIT", {}, ConnectionError("the connection was lost"))
+        with original(**options) as session:
+            yield session
+            if left and not committed:
+                left.pop()
+                raise broken
+        made.append(len(made))
+        if left:
+            left.pop()
+            raise broken
+
+    monkeypatch.setattr(db, "transaction", transaction)
+    return made
