@@ -88,8 +88,9 @@ def lanes_s(units: int) -> float:
 
     context = get_context()
     document_id = split_document(units)
-    wanted = plan.lanes(context, document_id)[QUEUE]
-    took_s = _timed(group(lane_signature(context.settings, document_id, QUEUE) for _ in range(wanted)))
+    (asked,) = plan.asked(context, [document_id])
+    lanes = range(asked.lanes[QUEUE])
+    took_s = _timed(group(lane_signature(context.settings, document_id, QUEUE, number) for number in lanes))
     done = status(document_id)
     if done.completed_count != units or done.status.name != "READY_TO_MERGE":
         raise BenchmarkError(f"{done.completed_count} of {units} pages are done, the document is {done.status.name}")

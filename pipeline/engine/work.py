@@ -57,8 +57,13 @@ class Changes:
     error: str = ""
     """Of the last one that failed or was freed."""
 
+    @property
+    def ids(self) -> tuple[Any, ...]:
+        """Of all these units."""
+        return (*self.done, *self.failed, *self.waiting, *self.freed, *self.moved)
+
     def __bool__(self) -> bool:
-        return any((self.done, self.failed, self.waiting, self.freed, self.moved))
+        return bool(self.ids)
 
 
 def _no_consequence(_session: Session, _scope: Any, _changes: Changes, _now: datetime) -> None:
@@ -170,7 +175,8 @@ def settle(
     session: Session, work: Work, scope: Any, outcomes: Sequence[Outcome], settings: Any, now: datetime
 ) -> Changes:  # fmt: skip
     """Write how units of a locked scope ended, if their claims still hold; then what follows for the scope."""
-    mine = held(session, work, outcomes)
+    # The UPDATE of one alone names its claim, and says whether it still held: nobody need ask before.
+    mine = held(session, work, outcomes) if len(outcomes) > 1 else {one.id for one in outcomes}
     policy = work.policy(settings)
     found: dict[str, list[Any]] = {"done": [], "failed": [], "waiting": [], "freed": [], "moved": []}
     groups: dict[tuple[StrEnum, tuple[str, ...]], list[dict[str, Any]]] = {}
@@ -186,7 +192,8 @@ def settle(
         row = {"id": one.id, "claim_id": one.claim.id, "updated_at": now, **values, **one.values}
         groups.setdefault((event, tuple(row)), []).append(row)
     for (event, _), rows in groups.items():
-        _move(session, work, event, rows)
+        if not _move(session, work, event, rows):
+            return Changes()
     ids = {what: tuple(each) for what, each in found.items()}
     changes = Changes(**ids, retry_in_s=min(waits, default=None), error=error)
     if changes:
@@ -205,7 +212,8 @@ def _consequence(
         case RetryAt(at=at):
             return "waiting", work.wait, {"next_run_at": at, "error": text}
         case Release(at=at):
-            return "waiting", work.give_back, {"next_run_at": at, "error": text, "attempts": one.attempt - 1}
+            later = at if at > now else None
+            return "waiting", work.give_back, {"next_run_at": later, "error": text, "attempts": one.attempt - 1}
         case Drop():
             return "freed", work.give_back, {"next_run_at": None, "error": None, "attempts": one.attempt - 1}
         case GiveUp():
@@ -225,17 +233,17 @@ def _alike(work: Work, event: StrEnum) -> dict[str, Any]:
     return {**FREE, **back, **({"retry_count": table.c.retry_count + 1} if counts else {})}
 
 
-def _move(session: Session, work: Work, event: StrEnum, rows: list[dict[str, Any]]) -> None:
-    """Move units, each with its own values. One alone may have expressions among them."""
+def _move(session: Session, work: Work, event: StrEnum, rows: list[dict[str, Any]]) -> bool:
+    """Move units, each with its own values. One alone may have expressions among them; False if its claim was lost."""
     own = rows[0].keys() - {"claim_id"}
     alike = {name: value for name, value in _alike(work, event).items() if name not in own}
     if len(rows) > 1:
         work.machine.move_each(session, work.table, event, rows, **alike)
-        return
+        return True
     (row,) = rows
     values = {name: value for name, value in row.items() if name not in {"id", "claim_id"}}
     mine = (work.table.c.id == row["id"], work.table.c.claim_id == row["claim_id"])
-    work.machine.move(session, work.table, event, *mine, **{**alike, **values})
+    return bool(work.machine.move(session, work.table, event, *mine, **{**alike, **values}))
 
 
 def give_back(

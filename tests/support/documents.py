@@ -16,7 +16,7 @@ from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, PAGES
 from pipeline.flows.documents.plan import CPU, provider_of
 from pipeline.flows.documents.states import DocumentStatus, PageStatus, progress
 from pipeline.flows.documents.work import page
-from pipeline.flows.documents.work.page import Attempt, PageBatch, PageUnit, policy
+from pipeline.flows.documents.work.page import Attempt, PageBatch, PageUnit
 from pipeline.providers.protocols import Answer, Usage
 from pipeline.storage.context import Context
 
@@ -124,11 +124,10 @@ class Worker:
     ) -> PageBatch | None:
         """Settle and claim in one transaction, as a lane does."""
         now = datetime.now(UTC) + timedelta(seconds=later_s)
-        claim = new_claim(self.owner, now, 300)
         return self._context.db.run(
             lambda session: page.settle_and_claim(
-                session, self._document_id, [provider_of(self._queue)], tried, want, claim,
-                policy=policy(self._context.settings), now=now, untried=untried,
+                session, self._document_id, [provider_of(self._queue)], tried, want,
+                self.owner, settings=self._context.settings, now=now, untried=untried,
             )
         )  # fmt: skip
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from pipeline.engine.work import Work
 from pipeline.flows import flows
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.storage.context import Context
+from tests.support.documents import insert_document
 
 
 @dataclass(frozen=True)
@@ -37,3 +39,19 @@ def factory(name: str) -> Callable[[Factory], Factory]:
 def works() -> dict[str, Work]:
     """Every kind of work of every flow, by flow and kind."""
     return {f"{flow.name}.{work.name}": work for flow in flows() for work in flow.works}
+
+
+@factory("documents.split")
+def _split(context: Context, _: int) -> Made:
+    return Made(insert_document(context, DocumentStatus.PENDING, []), 1, {"pages": 3, "attempts": 0})
+
+
+@factory("documents.page")
+def _pages(context: Context, count: int) -> Made:
+    return Made(insert_document(context, pages=[PageStatus.PENDING] * count), count, {"content": "text"})
+
+
+@factory("documents.merge")
+def _merge(context: Context, _: int) -> Made:
+    document_id = insert_document(context, DocumentStatus.READY_TO_MERGE, [PageStatus.COMPLETED])
+    return Made(document_id, 1, {"merged_path": "report.md", "attempts": 0})

@@ -1,18 +1,19 @@
 """Documents: split → convert → merge. Source 001."""
 
-from pipeline.flows.documents import plan, recovery, retention, submission
+from pipeline.flows.documents import plan, retention, submission
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.work.merge import MERGE
+from pipeline.flows.documents.work.page import CONVERT
+from pipeline.flows.documents.work.split import SPLIT
 from pipeline.flows.flow import Flow
 
 FLOW = Flow(
     name="documents",
-    claimed=(DOCUMENTS, PAGES),
     due=plan.due,
     next_wait_s=plan.next_wait_s,
-    release_lost=recovery.release_lost,
-    release=recovery.release_workers,
-    unmoved=plan.unmoved,
+    works=(SPLIT, CONVERT, MERGE),
+    runnable=plan.runnable,
     clean_up=submission.remove_orphans,
     retained=retention.retained,
     followed={"documents": (DOCUMENTS, DocumentStatus), "pages": (PAGES, PageStatus)},

@@ -9,9 +9,9 @@ from sqlalchemy import BigInteger, Dialect, ForeignKey, Index, Integer, LargeBin
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-from pipeline.engine.claims import ClaimColumns
+from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
 from pipeline.engine.tables import Base, UtcDateTime, storable, table_of
-from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.states import OPEN, PAGE, DocumentStatus, PageEvent, PageStatus
 
 _Id = BigInteger().with_variant(Integer, "sqlite")
 
@@ -33,7 +33,11 @@ class Document(ClaimColumns, Base):
     """One submitted file. Splitting and merging claim it."""
 
     __tablename__ = "documents"
-    __table_args__ = (Index("ix_documents_status_updated_at", "status", "updated_at"),)
+    __table_args__ = (
+        claims_index("documents"),
+        claimable_index("documents", "created_at", "id", states=OPEN),
+        waits_index("documents"),
+    )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     filename: Mapped[str] = mapped_column(String(255))
@@ -59,10 +63,6 @@ class Document(ClaimColumns, Base):
     use_cache: Mapped[bool] = mapped_column(default=True)
     pictures: Mapped[bool] = mapped_column(default=False)
     """Keep the pictures on its pages as files."""
-    launches: Mapped[int] = mapped_column(default=0)
-    """Launches since the document last moved; spaces out the sweeper's next ones."""
-    launch_due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """When the sweeper may launch the document again if nothing moves it; None: at once."""
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -76,6 +76,9 @@ class Page(ClaimColumns, Base):
     __table_args__ = (
         Index("ix_pages_document_status", "document_id", "status"),
         Index("ix_pages_document_page", "document_id", "page", unique=True),
+        claims_index("pages"),
+        claimable_index("pages", "document_id", "provider", "attempts", "page", states=PAGE.sources(PageEvent.CLAIM)),
+        waits_index("pages"),
     )
 
     id: Mapped[int] = mapped_column(_Id, primary_key=True)

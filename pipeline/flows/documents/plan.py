@@ -1,31 +1,35 @@
 """What is due, derived from the rows: a document's next stage, its lanes, and the queues they go to.
 
-Submit, retry, resume and recovery all end here.
+Submit, retry, resume, wake-ups and the sweeper all end here.
 """
 
-from datetime import UTC, datetime, timedelta
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Row, ScalarSelect, and_, func, or_, select, tuple_
 
-from pipeline.engine.claims import is_due
-from pipeline.engine.leases import Leases
-from pipeline.engine.metrics import queue_depths
-from pipeline.engine.relaunch import RELAUNCH_AFTER_S, wait_s
+from pipeline.engine import work
+from pipeline.engine.claims import in_states
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
-from pipeline.flows.documents.states import PAGE, DocumentStatus, PageEvent, PageStatus
+from pipeline.flows.documents.states import OPEN, DocumentStatus
+from pipeline.flows.documents.work.merge import MERGE
+from pipeline.flows.documents.work.page import CONVERT
+from pipeline.flows.documents.work.split import SPLIT
 from pipeline.providers import fallbacks, gates
 from pipeline.settings import LOCAL, Settings
 from pipeline.storage.context import Context
 
 CPU = "cpu"
 """The queue for work that needs a core: prefork workers."""
-MAX_PER_SWEEP = 500
+PORTION = 500
 
 
 class Stage(StrEnum):
-    """Where a document's canvas begins."""
+    """What a document waits for."""
 
     SPLIT = "split"
     CONVERT = "convert"
@@ -39,25 +43,13 @@ _STAGES = {
 }
 
 
-def next_stage(context: Context, document_id: str) -> Stage | None:
-    """The stage to launch now, or None if the document waits for none. Notes the launch on the row.
+@dataclass(frozen=True)
+class Asked:
+    """What a document's rows ask for now. `lanes`: by queue, those at work included."""
 
-    The note spaces out further launches by the sweeper: a message may wait long in a busy queue.
-    """
-
-    def work(session: Session) -> Stage | None:
-        query = select(DOCUMENTS.c.status, DOCUMENTS.c.launches).where(DOCUMENTS.c.id == document_id).with_for_update()
-        row = session.execute(query).one_or_none()
-        stage = _STAGES.get(DocumentStatus(row.status)) if row else None
-        if row is None or stage is None:
-            return None
-        due = datetime.now(UTC) + timedelta(seconds=wait_s(row.launches))
-        session.execute(
-            update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(launches=row.launches + 1, launch_due_at=due)
-        )
-        return stage
-
-    return context.db.run(work)
+    document_id: str
+    stage: Stage
+    lanes: Mapping[str, int] = field(default_factory=dict)
 
 
 def queue_of(provider: str) -> str:
@@ -70,15 +62,20 @@ def provider_of(queue: str) -> str:
     return LOCAL if queue == CPU else queue.partition(".")[2]
 
 
+def providers(settings: Settings) -> list[str]:
+    """Whose pages have lanes. Pages of one that is not configured any more have none."""
+    return [LOCAL, *sorted(settings.providers)]
+
+
 def served_by(context: Context, queue: str) -> list[str]:
     """The providers whose pages lanes of this queue take now: its own first, then those it stands in for."""
     own = provider_of(queue)
-    return [own, *(name for name in sorted(context.settings.providers) if name != own and _asked(context, name) == own)]
+    return [own, *(name for name in providers(context.settings) if name != own and _asked(context, name) == own)]
 
 
 def _asked(context: Context, provider: str) -> str:
     """Who converts pages of `provider` now: its fallback, while its breaker is open and the fallback's is not."""
-    return fallbacks.stand_in(context, provider, "vision", local=True)
+    return provider if provider == LOCAL else fallbacks.stand_in(context, provider, "vision", local=True)
 
 
 def quantum_s(settings: Settings, queue: str) -> float:
@@ -92,31 +89,75 @@ def lane_limit(settings: Settings, queue: str) -> int:
     return profile.concurrency if profile else settings.documents.converter_count
 
 
-def lane_leases(context: Context, document_id: str, queue: str, limit: int = 1_000_000) -> Leases:
-    """The leases of a document's live lanes on a queue."""
-    return Leases(context.redis, f"lanes:{document_id}:{queue}", limit)
+def asked(context: Context, document_ids: Sequence[str]) -> list[Asked]:
+    """What these documents ask for now. One or two statements, whose cost does not grow with their pages."""
+    settings, now = context.settings, context.db.now()
+    queues = {provider: queue_of(_asked(context, provider)) for provider in providers(settings)}
+    limits = {queue: lane_limit(settings, queue) for queue in queues.values()}
+    counts = [_due_pages(provider, limits[queue], now) for provider, queue in queues.items()]
+    waits = or_(DOCUMENTS.c.status == DocumentStatus.PROCESSING, SPLIT.due(now), MERGE.due(now))
+    query = select(DOCUMENTS.c.id, DOCUMENTS.c.status, *counts).where(DOCUMENTS.c.id.in_(document_ids), waits)
+    with context.db.read() as session:
+        rows = session.execute(query).all()
+    stages = {row.id: _STAGES[DocumentStatus(row.status)] for row in rows}
+    wanted: dict[str, Counter[str]] = {}
+    for row in rows:
+        if stages[row.id] is Stage.CONVERT:
+            pages = zip(queues.values(), row[2:], strict=True)
+            wanted[row.id] = sum((Counter({queue: count}) for queue, count in pages), Counter())
+    narrow = [key for key, lanes in wanted.items() if any(lanes[queue] < limits[queue] for queue in lanes)]
+    for document_id, provider, lanes in _lanes_at_work(context, narrow):
+        if queues.get(provider) in wanted[document_id]:
+            wanted[document_id][queues[provider]] += lanes
+    return [
+        Asked(key, stage, {queue: min(count, limits[queue]) for queue, count in wanted.get(key, {}).items()})
+        for key, stage in stages.items()
+        if stage is not Stage.CONVERT or wanted[key]
+    ]
 
 
-def lanes(context: Context, document_id: str) -> dict[str, int]:
-    """How many lanes the document needs now on each queue; none unless it is PROCESSING."""
-    mine = and_(DOCUMENTS.c.id == document_id, DOCUMENTS.c.status == DocumentStatus.PROCESSING)
+def _due_pages(provider: str, most: int, now: datetime) -> ScalarSelect[int]:
+    """How many pages of a document are due, up to `most`."""
+    mine = (PAGES.c.document_id == DOCUMENTS.c.id, PAGES.c.provider == provider, CONVERT.due(now))
+    some = select(PAGES.c.id).where(*mine).limit(most).correlate(DOCUMENTS).subquery()
+    return select(func.count()).select_from(some).scalar_subquery()
+
+
+def _lanes_at_work(context: Context, document_ids: Sequence[str]) -> Sequence[Row[Any]]:
+    """Lanes that hold pages, by document and provider: what else is due needs lanes beside them."""
+    if not document_ids:
+        return []
     query = (
-        select(PAGES.c.provider, func.count())
-        .join(DOCUMENTS, DOCUMENTS.c.id == PAGES.c.document_id)
-        .where(mine, _claimable(datetime.now(UTC)))
-        .group_by(PAGES.c.provider)
+        select(PAGES.c.document_id, PAGES.c.provider, func.count(PAGES.c.claim_id.distinct()))
+        .where(PAGES.c.document_id.in_(document_ids), CONVERT.working)
+        .group_by(PAGES.c.document_id, PAGES.c.provider)
     )
     with context.db.read() as session:
-        counts = session.execute(query).all()
-    wanted: dict[str, int] = {}
-    for provider, pages in counts:
-        queue = queue_of(_asked(context, provider))
-        wanted[queue] = min(wanted.get(queue, 0) + pages, lane_limit(context.settings, queue))
-    return wanted
+        return session.execute(query).all()
 
 
-def _claimable(now: datetime) -> ColumnElement[bool]:
-    return and_(PAGES.c.status.in_(list(PAGE.sources(PageEvent.CLAIM))), is_due(PAGES, now))
+def runnable(context: Context, shut: Collection[str]) -> Iterator[str]:
+    """Every document with something to do now, oldest first, but for pages that wait for these closed queues only."""
+    named = providers(context.settings)
+    served = [provider for provider in named if queue_of(_asked(context, provider)) not in shut]
+    after: tuple[datetime, str] | None = None
+    while True:
+        now = context.db.now()
+        pages = select(PAGES.c.id).where(
+            PAGES.c.document_id == DOCUMENTS.c.id, CONVERT.due(now), PAGES.c.provider.in_(served)
+        )
+        waits = or_(
+            and_(DOCUMENTS.c.status == DocumentStatus.PROCESSING, pages.exists()), SPLIT.due(now), MERGE.due(now)
+        )
+        query = select(DOCUMENTS.c.created_at, DOCUMENTS.c.id).where(in_states(DOCUMENTS, OPEN), waits)
+        if after is not None:
+            query = query.where(tuple_(DOCUMENTS.c.created_at, DOCUMENTS.c.id) > tuple_(*after))
+        with context.db.read() as session:
+            rows = session.execute(query.order_by(DOCUMENTS.c.created_at, DOCUMENTS.c.id).limit(PORTION)).all()
+        yield from (row.id for row in rows)
+        if len(rows) < PORTION:
+            return
+        after = (rows[-1].created_at, rows[-1].id)
 
 
 def due(context: Context) -> list[str]:
@@ -124,13 +165,8 @@ def due(context: Context) -> list[str]:
     query = (
         select(PAGES.c.document_id)
         .distinct()
-        .join(DOCUMENTS, DOCUMENTS.c.id == PAGES.c.document_id)
-        .where(
-            DOCUMENTS.c.status == DocumentStatus.PROCESSING,
-            PAGES.c.status.in_(list(PAGE.sources(PageEvent.CLAIM))),
-            PAGES.c.next_run_at <= datetime.now(UTC),
-        )
-        .limit(MAX_PER_SWEEP)
+        .where(PAGES.c.next_run_at <= context.db.now(), CONVERT.claimable, _is_processing())
+        .limit(PORTION)
     )
     with context.db.read() as session:
         return list(session.execute(query).scalars())
@@ -138,64 +174,11 @@ def due(context: Context) -> list[str]:
 
 def next_wait_s(context: Context) -> float | None:
     """Seconds until the next page is due; None if no page waits."""
-    now = datetime.now(UTC)
-    query = (
-        select(func.min(PAGES.c.next_run_at))
-        .join(DOCUMENTS, DOCUMENTS.c.id == PAGES.c.document_id)
-        .where(DOCUMENTS.c.status == DocumentStatus.PROCESSING, PAGES.c.next_run_at > now)
-    )
     with context.db.read() as session:
-        first = session.execute(query).scalar()
-    return (first - now).total_seconds() if first else None
+        return work.next_due(session, CONVERT, context.db.now(), _is_processing())
 
 
-def unmoved(context: Context) -> list[str]:
-    """Documents that wait for a launch: never launched, or nothing has moved them for a while."""
-    now = datetime.now(UTC)
-    overdue = or_(DOCUMENTS.c.launch_due_at.is_(None), DOCUMENTS.c.launch_due_at <= now)
-    stage = DOCUMENTS.c.status.in_([DocumentStatus.PENDING, DocumentStatus.READY_TO_MERGE])
-    pages = select(PAGES.c.id).where(PAGES.c.document_id == DOCUMENTS.c.id, _claimable(now)).exists()
-    processing = and_(DOCUMENTS.c.status == DocumentStatus.PROCESSING, pages)
-    query = (
-        select(DOCUMENTS.c.id, DOCUMENTS.c.status)
-        .where(overdue, or_(stage, processing))
-        .order_by(DOCUMENTS.c.updated_at)
-        .limit(MAX_PER_SWEEP)
-    )
-    with context.db.read() as session:
-        rows = session.execute(query).all()
-    return [row.id for row in rows if row.status != DocumentStatus.PROCESSING or _lacks_lanes(context, row.id)]
-
-
-def _lacks_lanes(context: Context, document_id: str) -> bool:
-    """Whether a document with claimable pages has fewer live lanes than it needs. If not, ask again later."""
-    claimed = select(func.count()).where(PAGES.c.document_id == document_id, PAGES.c.status == PageStatus.PROCESSING)
-    with context.db.read() as session:
-        working = session.execute(claimed).scalar_one()
-    lacking = False
-    for queue, wanted in lanes(context, document_id).items():
-        if _waits_at_gate(context, queue, wanted):
-            continue
-        leases = lane_leases(context, document_id, queue)
-        if not working:
-            # Leases without a claimed page: their lanes died between two pages, or wait behind other documents.
-            # Those that live take their leases again, or find them taken and end.
-            leases.clear()
-        lacking |= not working or len(leases.holders()) < wanted
-    if not lacking:
-        later = datetime.now(UTC) + timedelta(seconds=RELAUNCH_AFTER_S)
-        statement = update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(launch_due_at=later)
-        context.db.run(lambda session: session.execute(statement))
-    return lacking
-
-
-def _waits_at_gate(context: Context, queue: str, wanted: int) -> bool:
-    """Whether a gate holds the queue's messages, so that more of them would only pile up.
-
-    They may be other documents' messages: this document's turn comes once they are gone.
-    """
-    gated = gates.gated_queues(context.settings).get(queue)
-    if gated is None:
-        return False
-    closed = gates.gate(context, gated).look().closed_by
-    return bool(closed) or queue_depths(context.redis, [queue])[queue] >= wanted
+def _is_processing() -> ColumnElement[bool]:
+    """The page's document converts pages."""
+    processing = DOCUMENTS.c.status == DocumentStatus.PROCESSING
+    return select(DOCUMENTS.c.id).where(DOCUMENTS.c.id == PAGES.c.document_id, processing).exists()

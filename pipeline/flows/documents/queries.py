@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select
@@ -190,7 +190,7 @@ def attempts(context: Context, document_id: str, page: int | None = None) -> lis
 
 def figures(context: Context) -> Figures:
     """Documents and pages by state, and the last hour's throughput. Source 001, section 10.2."""
-    now = datetime.now(UTC)
+    now = context.db.now()
     with context.db.read() as session:
         by_status = count_by(session, DOCUMENTS.c.status)
         by_page = count_by(session, PAGES.c.status)

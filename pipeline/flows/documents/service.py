@@ -1,17 +1,17 @@
 """What a user may ask for. Each function is one transaction on one document; the caller launches it afterwards.
 
-Source 001, section 6. `tasks.documents.launch` then derives from the row what is due.
+Source 001, section 6. `tasks.documents.canvas.TASKS.launch` then derives from the row what is due.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import and_, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from pipeline.engine import traces
+from pipeline.engine import traces, work
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
@@ -30,7 +30,8 @@ from pipeline.flows.documents.states import (
     progress,
     resume_event,
 )
-from pipeline.flows.documents.work.page import lock, release
+from pipeline.flows.documents.work.document import lock
+from pipeline.flows.documents.work.page import CONVERT
 from pipeline.providers import registry
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
@@ -55,10 +56,11 @@ class Choice:
 def cancel(context: Context, document_id: str) -> DocumentView:
     """Stop a document in whatever state. Releases its pages, and their results are discarded."""
 
-    def act(session: Session, document: Any) -> None:
+    def act(session: Session, document: Any, now: datetime) -> None:
         if document.status != DocumentStatus.CANCELLED:
-            _move(session, document, DocumentEvent.CANCEL, **FREE, finished_at=_now())
-            release(session, _now(), PAGES.c.document_id == document_id)
+            _move(session, document, DocumentEvent.CANCEL, now, **FREE, finished_at=now)
+            mine = CONVERT.in_scope(document_id)
+            work.give_back(session, CONVERT, document, mine, context.settings, now, counts=False)
 
     view = _change(context, document_id, act)
     files.remove_temp(context.settings, document_id)
@@ -68,10 +70,10 @@ def cancel(context: Context, document_id: str) -> DocumentView:
 def pause(context: Context, document_id: str) -> DocumentView:
     """Finish the pages under way and start no others. Harmless if it is paused already."""
 
-    def act(session: Session, document: Any) -> None:
+    def act(session: Session, document: Any, now: datetime) -> None:
         if document.status != DocumentStatus.PAUSED:
             # Drop the document's own claim: a split or merge under way starts over.
-            _move(session, document, DocumentEvent.PAUSE, **FREE)
+            _move(session, document, DocumentEvent.PAUSE, now, **FREE)
 
     return _change(context, document_id, act)
 
@@ -79,14 +81,14 @@ def pause(context: Context, document_id: str) -> DocumentView:
 def resume(context: Context, document_id: str) -> DocumentView:
     """Go on with whatever a paused document still needs."""
 
-    def act(session: Session, document: Any) -> None:
+    def act(session: Session, document: Any, now: datetime) -> None:
         if document.status != DocumentStatus.PAUSED:
             raise UserError(f"document {document_id} is not paused: it is {_name(document)}", code="illegal_state")
         event = resume_event(
             document.pages, document.completed_count, document.failed_count, allow_partial=document.allow_partial
         )
-        ended = {"finished_at": _now()} if event is DocumentEvent.RESUME_PARTIAL else {}
-        _move(session, document, event, attempts=0, **ended)
+        ended = {"finished_at": now} if event is DocumentEvent.RESUME_PARTIAL else {}
+        _move(session, document, event, now, attempts=0, **ended)
 
     return _change(context, document_id, act)
 
@@ -97,14 +99,15 @@ def retry(context: Context, document_id: str, choice: Choice = Choice(), *, fres
     `fresh`: ask the provider even for pages in the cache.
     """
 
-    def act(session: Session, document: Any) -> None:
+    def act(session: Session, document: Any, now: datetime) -> None:
         columns = choice.columns(context.settings, document.provider)
         if columns:
             provider = columns.get("provider", document.provider)
             columns["model_name"] = registry.model_name(context.settings, provider, choice.model)
         _move(
-            session, document, DocumentEvent.RETRY, **columns, pages=0, completed_count=0, failed_count=0, attempts=0,
-            error=None, merged_path=None, finished_at=None, use_cache=document.use_cache and not fresh,
+            session, document, DocumentEvent.RETRY, now, **columns,
+            pages=0, completed_count=0, failed_count=0, attempts=0, error=None, merged_path=None, finished_at=None,
+            use_cache=document.use_cache and not fresh,
         )  # fmt: skip
         session.execute(delete(PAGES).where(PAGES.c.document_id == document_id))
 
@@ -114,11 +117,11 @@ def retry(context: Context, document_id: str, choice: Choice = Choice(), *, fres
 def retry_page(context: Context, document_id: str, page: int, choice: Choice = Choice()) -> DocumentView:
     """Convert one COMPLETED or FAILED page again, without the cache. Its text stays until there is a new one."""
 
-    def act(session: Session, document: Any) -> None:
+    def act(session: Session, document: Any, now: datetime) -> None:
         row = _page(session, document_id, page)
         columns = choice.columns(context.settings, row.provider)
         PAGE.target(PageStatus(row.status), PageEvent.RETRY)
-        _retry_pages(session, document, PAGES.c.id == row.id, {**columns, "use_cache": False})
+        _retry_pages(session, now, document, PAGES.c.id == row.id, {**columns, "use_cache": False})
 
     return _change(context, document_id, act)
 
@@ -126,14 +129,14 @@ def retry_page(context: Context, document_id: str, page: int, choice: Choice = C
 def retry_failed(context: Context, document_id: str, choice: Choice = Choice()) -> DocumentView:
     """Convert all FAILED pages again."""
 
-    def act(session: Session, document: Any) -> None:
+    def act(session: Session, document: Any, now: datetime) -> None:
         if not document.failed_count:
             raise UserError(f"document {document_id} has no failed pages", code="nothing_to_do")
         failed = PAGES.c.status == PageStatus.FAILED
         providers = session.execute(
             select(PAGES.c.provider).where(PAGES.c.document_id == document_id, failed).distinct()
         )
-        _retry_pages(session, document, failed, choice.columns(context.settings, *providers.scalars()))
+        _retry_pages(session, now, document, failed, choice.columns(context.settings, *providers.scalars()))
 
     return _change(context, document_id, act)
 
@@ -141,7 +144,7 @@ def retry_failed(context: Context, document_id: str, choice: Choice = Choice()) 
 def remerge(context: Context, document_id: str, *, allow_partial: bool = False) -> DocumentView:
     """Merge the pages again. With `allow_partial`, mark a gap where a page failed."""
 
-    def act(session: Session, document: Any) -> None:
+    def act(session: Session, document: Any, now: datetime) -> None:
         missing = document.pages - document.completed_count
         if not document.completed_count:
             raise UserError(f"document {document_id} has no converted pages to merge", code="nothing_to_do")
@@ -151,7 +154,7 @@ def remerge(context: Context, document_id: str, *, allow_partial: bool = False) 
                 f"(`penstock documents retry {document_id} --failed`) or merge with --allow-partial",
                 code="incomplete",
             )
-        _remerge(session, document, allow_partial=allow_partial or document.allow_partial)
+        _remerge(session, now, document, allow_partial=allow_partial or document.allow_partial)
 
     return _change(context, document_id, act)
 
@@ -159,7 +162,7 @@ def remerge(context: Context, document_id: str, *, allow_partial: bool = False) 
 def promote(context: Context, document_id: str, page: int, attempt_id: int) -> DocumentView:
     """Use the text of an older attempt as the page's text, and merge again if no page is missing."""
 
-    def act(session: Session, document: Any) -> None:
+    def act(session: Session, document: Any, now: datetime) -> None:
         if document.status not in AT_REST:
             raise UserError(
                 f"document {document_id} is {_name(document)}: wait for it or cancel it first", code="illegal_state"
@@ -178,16 +181,16 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
             )
         PAGE.target(PageStatus(row.status), PageEvent.PROMOTE)
         mine = PAGES.c.id == row.id
-        PAGE.move(session, PAGES, PageEvent.PROMOTE, mine, content=tried.text, error=None, updated_at=_now())
+        PAGE.move(session, PAGES, PageEvent.PROMOTE, mine, content=tried.text, error=None, updated_at=now)
         session.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id == row.id))
         was_failed = row.status == PageStatus.FAILED
         completed = document.completed_count + was_failed
         counts = {"completed_count": completed, "failed_count": document.failed_count - was_failed}
         session.execute(
-            update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(**counts, updated_at=_now())
+            update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(**counts, updated_at=now)
         )  # fmt: skip
         if completed == document.pages and document.status != DocumentStatus.CANCELLED:
-            _remerge(session, document, allow_partial=document.allow_partial)
+            _remerge(session, now, document, allow_partial=document.allow_partial)
 
     return _change(context, document_id, act)
 
@@ -198,7 +201,7 @@ def revive(context: Context, document_id: str, *, allow_partial: bool = False) -
     Leaves a document alone that is not at rest, or that is COMPLETED and has its file.
     """
 
-    def act(session: Session, document: Any) -> None:
+    def act(session: Session, document: Any, now: datetime) -> None:
         path = files.output_path(context.settings, document_id, document.filename)
         done = document.status == DocumentStatus.COMPLETED and document.merged_path is not None and path.exists()
         partial = allow_partial or document.allow_partial
@@ -206,12 +209,13 @@ def revive(context: Context, document_id: str, *, allow_partial: bool = False) -
             session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(allow_partial=partial))
         elif document.pages == 0:
             _move(
-                session, document, DocumentEvent.RETRY, allow_partial=partial, attempts=0, error=None, finished_at=None
-            )
+                session, document, DocumentEvent.RETRY, now, allow_partial=partial, attempts=0, error=None,
+                finished_at=None,
+            )  # fmt: skip
         elif document.completed_count == document.pages:
-            _remerge(session, document, allow_partial=partial)
+            _remerge(session, now, document, allow_partial=partial)
         else:
-            _retry_pages(session, document, PAGES.c.status == PageStatus.FAILED, {}, allow_partial=partial)
+            _retry_pages(session, now, document, PAGES.c.status == PageStatus.FAILED, {}, allow_partial=partial)
 
     return _change(context, document_id, act)
 
@@ -235,11 +239,11 @@ def remove_rows(session: Session, document_id: str) -> None:
     traces.unsay(session, AiCall.flow == "documents", AiCall.scope_id == document_id)
 
 
-def _change(context: Context, document_id: str, act: Callable[[Session, Any], None]) -> DocumentView:
+def _change(context: Context, document_id: str, act: Callable[[Session, Any, datetime], None]) -> DocumentView:
     """Lock the document, `act` on it, and return it as it is then, all in one transaction."""
 
     def work(session: Session) -> DocumentView:
-        act(session, _lock(session, document_id))
+        act(session, _lock(session, document_id), context.db.now())
         return view_of(DocumentView, _lock(session, document_id))
 
     return context.db.run(work)
@@ -253,7 +257,7 @@ def _lock(session: Session, document_id: str) -> Any:
 
 
 def _retry_pages(
-    session: Session, document: Any, which: Any, columns: dict[str, Any], *, allow_partial: bool = False
+    session: Session, now: datetime, document: Any, which: Any, columns: dict[str, Any], *, allow_partial: bool = False
 ) -> None:
     """Make the matching pages RETRYING, stop counting them, and let the document process them."""
     if not document.pages:
@@ -264,29 +268,30 @@ def _retry_pages(
     states = session.execute(select(PAGES.c.status, func.count()).where(mine).group_by(PAGES.c.status))
     counted: dict[int, int] = dict(states.all())
     PAGE.move(
-        session, PAGES, PageEvent.RETRY, mine, **columns, attempts=0, next_run_at=None, error=None, updated_at=_now()
+        session, PAGES, PageEvent.RETRY, mine, **columns, attempts=0, next_run_at=None, error=None, updated_at=now
     )
     _move(
-        session, document, DocumentEvent.RETRY_PAGES, error=None, attempts=0, finished_at=None,
+        session, document, DocumentEvent.RETRY_PAGES, now, error=None, attempts=0, finished_at=None,
         allow_partial=allow_partial or document.allow_partial,
         completed_count=document.completed_count - counted.get(PageStatus.COMPLETED, 0),
         failed_count=document.failed_count - counted.get(PageStatus.FAILED, 0),
     )  # fmt: skip
 
 
-def _remerge(session: Session, document: Any, *, allow_partial: bool) -> None:
+def _remerge(session: Session, now: datetime, document: Any, *, allow_partial: bool) -> None:
     _move(
-        session, document, DocumentEvent.REMERGE, allow_partial=allow_partial, error=None, attempts=0, finished_at=None
-    )
+        session, document, DocumentEvent.REMERGE, now, allow_partial=allow_partial, error=None, attempts=0,
+        finished_at=None,
+    )  # fmt: skip
 
 
-def _move(session: Session, document: Any, event: DocumentEvent, **values: Any) -> None:
+def _move(session: Session, document: Any, event: DocumentEvent, now: datetime, **values: Any) -> None:
     """Move a locked document, or raise `IllegalTransition`, which tells the user why not."""
     status = DOCUMENT.target(DocumentStatus(document.status), event)
     completed = values.get("completed_count", document.completed_count)
     values = {
         "progress": progress(status, values.get("pages", document.pages), completed, document.progress),
-        "launches": 0, "launch_due_at": None, "updated_at": _now(), **values,
+        "updated_at": now, **values,
     }  # fmt: skip
     DOCUMENT.move(session, DOCUMENTS, event, DOCUMENTS.c.id == document.id, **values)
 
@@ -300,7 +305,3 @@ def _page(session: Session, document_id: str, page: int) -> Any:
 
 def _name(document: Any) -> str:
     return DocumentStatus(document.status).name
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

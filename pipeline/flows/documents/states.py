@@ -124,6 +124,8 @@ PAGE = Machine(
     },
 )
 
+OPEN = frozenset({_D.PENDING, _D.PROCESSING, _D.READY_TO_MERGE})
+"""States in which it, or its pages, may wait for a worker."""
 AT_REST = frozenset({_D.COMPLETED, _D.FAILED, _D.PARTIAL_FAILED, _D.CANCELLED})
 """States that only a user's command leaves."""
 

@@ -4,7 +4,6 @@ import hashlib
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -73,7 +72,7 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
             if not source.exists():
                 files.place(copy, source)
         else:
-            now = datetime.now(UTC)
+            now = context.db.now()
             row = {
                 "submission_key": key, "filename": safe_filename(path.name), "type": info.type, "page_range": pages,
                 "provider": provider, "model": options.model, "size_bytes": info.size_bytes,

@@ -1,6 +1,4 @@
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
-from uuid import uuid4
 
 import pytest
 from sqlalchemy import func, select
@@ -8,13 +6,12 @@ from sqlalchemy import func, select
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import ErrorKind
 from pipeline.engine.traces import AiCall
-from pipeline.flows.documents import plan, recovery
+from pipeline.flows.documents import FLOW
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DOCUMENT, DocumentStatus, PageStatus
 from pipeline.flows.documents.work.page import Attempt
 from pipeline.providers.protocols import Answer
 from pipeline.storage.context import Context
-from tasks.flow import owner
 from tests.support.documents import (
     Worker,
     at_once,
@@ -92,7 +89,7 @@ def test_of_many_lanes_that_finish_at_once_exactly_one_completes_the_document(
 
     def counted(machine: object, session: object, table: object, event: str, *where: object, **values: object) -> int:
         moved = move(machine, session, table, event, *where, **values)  # type: ignore[arg-type]
-        moves.append((event, moved))
+        moves.extend([(event, moved)] if machine is DOCUMENT else [])
         return moved
 
     for _ in range(5):
@@ -233,7 +230,7 @@ def test_a_discarded_result_is_in_the_ledger_but_changes_no_page(context: Contex
     document_id = insert_document(context, pages=[P.PENDING])
     slow = Worker(context, document_id, "slow")
     (stale,) = slow.claim()
-    recovery.release_lost(context, {"slow"})
+    FLOW.free_lost(context, {"slow"})
     (unit,) = Worker(context, document_id, "w2").claim()
     assert unit.page == stale.page
     slow.settle(good(stale, "from the dead", paid=True))
@@ -267,7 +264,7 @@ def test_pages_tried_before_are_claimed_singly_and_after_the_others(context: Con
     document_id = insert_document(context, pages=[P.PENDING] * 4)
     slow = Worker(context, document_id, "slow")
     assert len(slow.claim(2)) == 2
-    recovery.release_lost(context, {"slow"})
+    FLOW.free_lost(context, {"slow"})
     worker = Worker(context, document_id)
     assert [unit.page for unit in worker.claim(10)] == [3, 4]
     assert [unit.page for unit in worker.claim(10)] == [1]
@@ -280,7 +277,7 @@ def test_a_page_that_loses_its_worker_every_time_fails_with_the_reason(context: 
     for tries in range(ATTEMPTS_CAP):
         assert page_states(context, document_id) == [P.PENDING]
         assert len(worker.claim()) == 1, f"attempt {tries + 1}"
-        assert recovery.release_lost(context, {"w1"}) == {document_id}
+        assert FLOW.free_lost(context, {"w1"}) == 1
     (row,) = pages(context, document_id)
     assert row.status == P.FAILED
     assert row.error == "the worker was lost while it converted this page (after 3 attempts)"
@@ -290,7 +287,7 @@ def test_a_page_that_loses_its_worker_every_time_fails_with_the_reason(context: 
 def test_a_page_beyond_its_lease_is_free_again_at_once(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING])
     Worker(context, document_id).claim(later_s=-1000)
-    assert recovery.release_lost(context, set()) == {document_id}
+    assert FLOW.free_lost(context, set()) == 1
     (unit,) = Worker(context, document_id).claim()
     assert unit.attempt == 2
 
@@ -299,7 +296,7 @@ def test_what_a_worker_holds_when_it_ends_goes_back_uncounted(context: Context) 
     document_id = insert_document(context, pages=[P.PENDING] * 2)
     Worker(context, document_id, "ends").claim()
     Worker(context, document_id, "stays").claim()
-    recovery.release_workers(context, ["ends"])
+    FLOW.release_all(context, ["ends"])
     assert page_states(context, document_id) == [P.PENDING, P.PROCESSING]
     assert pages(context, document_id)[0].attempts == 0
 
@@ -354,17 +351,3 @@ def test_every_page_of_a_large_document_is_claimed_in_its_place(context: Context
     assert claimed == list(range(1, 31))
     with context.db.read() as session:
         assert session.execute(select(func.count()).where(PAGES.c.claim_id.is_not(None))).scalar() == 30
-
-
-def test_the_lane_of_a_lost_worker_gives_its_lease_back_at_once(context: Context) -> None:
-    """Not when the lease ends, minutes later: until then the document would have a lane too few."""
-    document_id = insert_document(context)
-    task = SimpleNamespace(request=SimpleNamespace(id=str(uuid4())))
-    lane_id = str(uuid4())
-    leases = plan.lane_leases(context, document_id, plan.CPU)
-    assert leases.acquire(lane_id, 300)
-    worker = Worker(context, document_id)
-    worker.owner = owner(task, lane_id)
-    assert worker.claim()
-    assert recovery.release_lost(context, {worker.owner.worker_id}) == {document_id}
-    assert leases.holders() == set()

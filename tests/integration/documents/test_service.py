@@ -8,13 +8,15 @@ from sqlalchemy import insert
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UserError
+from pipeline.engine.work import Work
 from pipeline.flows.documents import files, service
 from pipeline.flows.documents.models import ATTEMPTS
 from pipeline.flows.documents.queries import DocumentView, UnknownDocument
 from pipeline.flows.documents.service import Choice
-from pipeline.flows.documents.states import DocumentEvent, DocumentStatus, PageStatus
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import merge
+from pipeline.flows.documents.work.split import SPLIT
 from pipeline.storage.context import Context
 from tests.support.documents import (
     Worker,
@@ -146,8 +148,8 @@ def test_cancel_takes_back_pages_under_way_and_their_results_are_discarded(conte
     assert worker.claim() == []
 
 
-def claim(context: Context, document_id: str, event: DocumentEvent) -> tuple[Any, Any]:
-    claimed = stage.claim(context, document_id, event, Owner("w1", "r:0"))
+def claim(context: Context, document_id: str, kind: Work) -> tuple[Any, Any]:
+    claimed = stage.claim(context, kind, document_id, Owner("w1", "r:0"))
     assert claimed is not None
     return claimed
 
@@ -155,7 +157,7 @@ def claim(context: Context, document_id: str, event: DocumentEvent) -> tuple[Any
 @pytest.mark.parametrize("stop", [service.cancel, service.pause, service.remove])
 def test_a_stop_wins_over_a_merge_that_is_nearly_done(context: Context, stop: Callable[[Context, str], Any]) -> None:
     document_id = insert_document(context, D.READY_TO_MERGE, [P.COMPLETED])
-    row, held = claim(context, document_id, DocumentEvent.CLAIM_MERGE)
+    row, held = claim(context, document_id, merge.MERGE)
     stop(context, document_id)
     with pytest.raises(stage.ClaimLost):
         merge.write_result(context, row, held)
@@ -165,7 +167,7 @@ def test_a_stop_wins_over_a_merge_that_is_nearly_done(context: Context, stop: Ca
 
 def test_a_document_that_is_split_shows_five_percent(context: Context) -> None:
     document_id = insert_document(context, D.PENDING, [])
-    claim(context, document_id, DocumentEvent.CLAIM_SPLIT)
+    claim(context, document_id, SPLIT)
     assert document(context, document_id).progress == 5
 
 

@@ -19,14 +19,17 @@ from sqlalchemy import text
 
 from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, UserError
-from pipeline.flows.documents import files, plan, recovery, service
+from pipeline.engine.work import Work
+from pipeline.flows.documents import FLOW, files, plan, service
 from pipeline.flows.documents.plan import CPU
 from pipeline.flows.documents.service import Choice
-from pipeline.flows.documents.states import AT_REST, DOCUMENT, PAGE, DocumentEvent, DocumentStatus, PageStatus, progress
+from pipeline.flows.documents.states import AT_REST, DOCUMENT, PAGE, DocumentStatus, PageStatus, progress
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import merge, split
 from pipeline.flows.documents.work.document import MAX_STAGE_ATTEMPTS, ClaimLost
+from pipeline.flows.documents.work.merge import MERGE
 from pipeline.flows.documents.work.page import Attempt, PageUnit
+from pipeline.flows.documents.work.split import SPLIT
 from pipeline.storage.context import Context
 from tests.support.documents import CLAIMED_STAGES, Worker, attempts, bad, document, good, insert_document, pages
 
@@ -137,10 +140,10 @@ class DocumentMachine(RuleBasedStateMachine):
             assert (self.status, self.everything()[1]) == (D.CANCELLED, before[1])
         return result
 
-    @rule(worker=workers, event=st.sampled_from([DocumentEvent.CLAIM_SPLIT, DocumentEvent.CLAIM_MERGE]))
-    def claim_stage(self, worker: str, event: DocumentEvent) -> None:
+    @rule(worker=workers, kind=st.sampled_from([SPLIT, MERGE]))
+    def claim_stage(self, worker: str, kind: Work) -> None:
         owner = Owner(worker, f"{worker}-stage:0")
-        claimed = self.by_itself(lambda: stage.claim(self.context, self.id, event, owner))
+        claimed = self.by_itself(lambda: stage.claim(self.context, kind, self.id, owner))
         if claimed:
             self.stages.append(claimed)
 
@@ -149,7 +152,7 @@ class DocumentMachine(RuleBasedStateMachine):
     def do_next_stage(self, worker: str, page_count: int) -> None:
         """Claim it, and finish it at once if `page_count` is given."""
         waits = self.status is D.PENDING
-        self.claim_stage(worker, DocumentEvent.CLAIM_SPLIT if waits else DocumentEvent.CLAIM_MERGE)
+        self.claim_stage(worker, SPLIT if waits else MERGE)
         if page_count:
             self.commit_stage(*self.stages[-1], page_count, fails=False)
 
@@ -176,12 +179,12 @@ class DocumentMachine(RuleBasedStateMachine):
 
     def commit_stage(self, row: Any, claim: Claim, page_count: int, fails: bool) -> None:
         if fails:
-            stage.fail(self.context, self.id, claim, UserError("it failed"))
+            stage.fail(self.context, MERGE if row.status == D.MERGING else SPLIT, row, claim, UserError("it failed"))
         elif row.status == D.MERGING:
             merge.write_result(self.context, row, claim)
         else:
             images = [(number, None) for number in range(1, page_count + 1)]
-            self.context.db.run(lambda session: split.insert_pages(session, row, claim, images))
+            self.context.db.run(lambda session: split.insert_pages(session, self.context, row, claim, images))
 
     @precondition(lambda self: self.seen in {D.PROCESSING, D.PAUSED})
     @rule(worker=workers, queue=queues, want=st.integers(1, 3), later_s=shifts)
@@ -226,17 +229,24 @@ class DocumentMachine(RuleBasedStateMachine):
     @rule(lost=st.sampled_from([set(), {"w1"}, set(WORKERS), set(WORKERS)]))
     def sweep(self, lost: set[str]) -> None:
         """Workers died, leases ended; what waits is launched."""
-
-        def act() -> None:
-            recovery.release_lost(self.context, lost)
-            if self.id in plan.unmoved(self.context):
-                plan.next_stage(self.context, self.id)
-
-        self.by_itself(act)
+        self.by_itself(lambda: FLOW.free_lost(self.context, lost))
+        self.check_what_is_sent()
 
     @rule(worker=workers)
     def end_worker(self, worker: str) -> None:
-        self.by_itself(lambda: recovery.release_workers(self.context, [worker]))
+        self.by_itself(lambda: FLOW.release_all(self.context, [worker]))
+
+    def check_what_is_sent(self) -> None:
+        """The sweeper sends messages for what may be claimed now, and for nothing else."""
+        row, page_rows = self.everything()
+        now = self.context.db.now()
+        due = any(
+            page.status in {P.PENDING, P.RETRYING} and (page.next_run_at is None or page.next_run_at <= now)
+            for page in page_rows
+        )
+        wanted = row.status in {D.PENDING, D.READY_TO_MERGE} or (row.status == D.PROCESSING and due)
+        assert [one.document_id for one in plan.asked(self.context, [self.id])] == [self.id] * wanted
+        assert (self.id in plan.runnable(self.context, ())) == wanted
 
     # What must hold at any time.
 
@@ -310,12 +320,12 @@ class DocumentMachine(RuleBasedStateMachine):
         """Whatever happened: from here on, with workers that live, it comes to its end."""
         if self.status is D.PAUSED:
             service.resume(self.context, self.id)
-        recovery.release_lost(self.context, set(WORKERS))
+        FLOW.free_lost(self.context, set(WORKERS))
         for _ in range(20):
-            due = plan.next_stage(self.context, self.id)
-            if due is None:
+            asked = plan.asked(self.context, [self.id])
+            if not asked:
                 break
-            self.run_stage(due)
+            self.run_stage(asked[0].stage)
         row, page_rows = self.everything()
         assert D(row.status) in AT_REST
         assert D(row.status) is not D.PARTIAL_FAILED or row.completed_count < len(page_rows)
@@ -329,8 +339,8 @@ class DocumentMachine(RuleBasedStateMachine):
                 while units := lane.claim(2, later_s=10_000):
                     lane.settle(*(self.outcome(unit, "good") for unit in units))
             return
-        event = DocumentEvent.CLAIM_SPLIT if due is plan.Stage.SPLIT else DocumentEvent.CLAIM_MERGE
-        claimed = stage.claim(self.context, self.id, event, Owner("w1", "last:0"))
+        kind = SPLIT if due is plan.Stage.SPLIT else MERGE
+        claimed = stage.claim(self.context, kind, self.id, Owner("w1", "last:0"))
         assert claimed is not None
         self.commit_stage(*claimed, 2, fails=False)
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from pipeline.engine.claims import Owner
-from pipeline.flows.documents import files, recovery, submission
+from pipeline.flows.documents import FLOW, files, submission
 from pipeline.flows.documents.plan import CPU
-from pipeline.flows.documents.states import DocumentEvent, DocumentStatus
+from pipeline.flows.documents.states import DocumentStatus
 from pipeline.flows.documents.submission import Options
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import split
@@ -52,8 +52,8 @@ def test_without_its_survey_a_page_is_converted_too(context: Context, tmp_path: 
 
 def test_a_split_that_lost_its_worker_surveys_nothing_more(context: Context, tmp_path: Path) -> None:
     document_id = submit(context, tmp_path)
-    assert stage.claim(context, document_id, DocumentEvent.CLAIM_SPLIT, Owner("dead", "r:0"))
-    assert recovery.release_lost(context, {"dead"}) == {document_id}
+    assert stage.claim(context, split.SPLIT, document_id, Owner("dead", "r:0"))
+    assert FLOW.free_lost(context, {"dead"}) == 1
     assert split.split_document(context, document_id, OWNER)
     assert document(context, document_id).status == DocumentStatus.PROCESSING
     assert not files.survey_path(context.settings, document_id).exists()

@@ -3,7 +3,6 @@
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import astuple
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ from redis import RedisError
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
-from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
+from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.flows.documents import files
-from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS
+from pipeline.flows.documents.models import ATTEMPTS
 from pipeline.flows.documents.work.page import Attempt, PageUnit
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer, PageConverter, PageReader, PageRef
@@ -40,6 +39,8 @@ class PageConversion:
         self._timed_out = timed_out
         self._guarded = guarded
         self._open = ExitStack()
+        self.document: Any = None
+        """The document's row, known once a page of it was claimed."""
         self._converters: dict[tuple[str, str], PageConverter] = {}
         self._readers: dict[tuple[str, str], PageReader] = {}
 
@@ -98,27 +99,18 @@ class PageConversion:
         facts["queue"] = self._guarded.gate.queue
         return self._guarded.call(lambda: reader.convert(page), lambda answer: (answer.model, *astuple(answer.usage)))
 
-    @cached_property
-    def _document(self) -> Any:
-        query = select(DOCUMENTS.c.type, DOCUMENTS.c.pictures).where(DOCUMENTS.c.id == self._document_id)
-        with self._context.db.read() as session:
-            found = session.execute(query).one_or_none()
-        if found is None:
-            raise UserError("the document was deleted", code="unknown_document")
-        return found
-
     def _page_ref(self, unit: PageUnit, converter: PageConverter) -> PageRef:
         settings = self._context.settings
-        source = files.source_path(settings, self._document_id, self._document.type)
+        source = files.source_path(settings, self._document_id, self.document.type)
         image = Path(unit.image_path) if unit.image_path else None
         if converter.needs_images and (image is None or not image.exists()):
             # The page is retried with another provider, or the temp folder was cleaned up.
             folder = files.temp_folder(settings, self._document_id)
             folder.mkdir(parents=True, exist_ok=True)
             dpi, max_pixels = settings.providers[unit.provider].image_dpi, settings.documents.max_pixels
-            rendered = render_pages(source, self._document.type, [unit.page_source], folder, dpi, max_pixels)
+            rendered = render_pages(source, self.document.type, [unit.page_source], folder, dpi, max_pixels)
             image = next(iter(rendered))[1]
-        pictures = files.pictures_folder(settings, self._document_id) if self._document.pictures else None
+        pictures = files.pictures_folder(settings, self._document_id) if self.document.pictures else None
         return PageRef(source, unit.page_source, image, pictures)
 
     def _survey(self) -> str:

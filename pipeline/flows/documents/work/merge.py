@@ -1,7 +1,6 @@
 """The merge stage: pages become one Markdown file with a manifest beside it. Source 001, section 4.4."""
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -18,11 +17,15 @@ from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
+MERGE = stage.stage(
+    "merge", DocumentEvent.CLAIM_MERGE, DocumentEvent.MERGED, "the worker was lost while it merged this document"
+)
+"""READY_TO_MERGE → MERGING → COMPLETED, or PARTIAL_FAILED."""
 
 
 def merge_document(context: Context, document_id: str, owner: Owner) -> bool:
     """Merge the document if it waits for that. Returns whether it did; a failure ends up on the row."""
-    claimed = stage.claim(context, document_id, DocumentEvent.CLAIM_MERGE, owner)
+    claimed = stage.claim(context, MERGE, document_id, owner)
     if claimed is None:
         return False
     document, claim = claimed
@@ -33,10 +36,10 @@ def merge_document(context: Context, document_id: str, owner: Owner) -> bool:
         return False
     except OSError as error:
         path = files.output_folder(context.settings, document_id)
-        stage.fail(context, document_id, claim, files.storage_error(error, path))
+        stage.fail(context, MERGE, document, claim, files.storage_error(error, path))
         return False
     except Exception as error:  # noqa: BLE001  # whatever it is, it must end up on the row
-        stage.fail(context, document_id, claim, error)
+        stage.fail(context, MERGE, document, claim, error)
         return False
     files.remove_temp(context.settings, document_id)
     log.info("document.merged", document=document_id, pages=document.pages)
@@ -48,16 +51,14 @@ def write_result(context: Context, document: Any, claim: Claim) -> None:
     path = files.output_path(context.settings, document.id, document.filename)
     partial = document.completed_count < document.pages
     event = DocumentEvent.MERGED_PARTIAL if partial else DocumentEvent.MERGED
-    now = datetime.now(UTC)
+    now = context.db.now()
     values: dict[str, Any] = {
         "merged_path": str(path),
         "progress": 95 if partial else 100,
         "finished_at": now,
-        "updated_at": now,
-        "error": None,
     }
     status = DOCUMENT.target(DocumentStatus.MERGING, event)
-    after = view_of(DocumentView, document, **values, status=status, worker_id=None)
+    after = view_of(DocumentView, document, **values, status=status, worker_id=None, error=None, updated_at=now)
     pages = [plain(page) for page in queries.pages(context, document.id)]
     # Only tables are joined across pages, so only pages that begin or end with one need their layouts.
     begins, ends = ("|", "<table>"), ("|", "</table>")
@@ -67,7 +68,7 @@ def write_result(context: Context, document: Any, claim: Claim) -> None:
     facts = json.dumps(manifest(plain(after), pages, attempts), indent=2, ensure_ascii=False)
 
     def commit(session: Session) -> None:
-        stage.settle(session, document.id, claim, event, **values)
+        stage.settle(session, context, MERGE, document, claim, event, **values)
         # Before the commit, under the row's lock: no COMPLETED row lacks its file, and a merger that lost its claim
         # places none.
         place_text()

@@ -6,38 +6,39 @@ one document come one after another, and exactly one transaction sees the last p
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, delete, insert, select, update
 from sqlalchemy.orm import Session
 
-from pipeline.engine import claims
-from pipeline.engine.claims import FREE, Claim
-from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine import work
+from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.errors import UnitError
 from pipeline.engine.guarded_call import GateClosed
 from pipeline.engine.lanes import Batch
-from pipeline.engine.relaunch import RELAUNCH_AFTER_S
-from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
+from pipeline.engine.retry import Policy
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import storable, upsert
 from pipeline.engine.traces import AiCall, message_of, preview
 from pipeline.engine.views import view_of
+from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.states import (
     DOCUMENT,
     PAGE,
+    DocumentEvent,
     DocumentStatus,
     PageEvent,
-    PageStatus,
     progress,
     settled_event,
 )
+from pipeline.flows.documents.work.document import lock
 from pipeline.providers.protocols import Answer
 from pipeline.providers.registry import MAX_MODEL_CHARS
 from pipeline.settings import Settings
 
-WORKER_LOST = "the worker was lost while it converted this page"
+LEASE_MARGIN_S = 60
 
 
 @dataclass(frozen=True)
@@ -76,127 +77,152 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class PageBatch(Batch[PageUnit]):
-    """Pages claimed in one transaction, what it settled, and the document's row after it."""
+class Standing:
+    """How a document stands within a transaction that has locked it: its row, and what this transaction made of it."""
 
-    document: Any
+    row: Any
+    status: DocumentStatus
+    progress: int
+
+
+@dataclass(frozen=True)
+class PageBatch(Batch[PageUnit]):
+    """Pages claimed in one transaction, what it settled, and how the document stands after it."""
+
+    document: Standing
     settled: Settled
 
 
-def policy(settings: Settings) -> Policy:
-    """When a page is tried again."""
+def _policy(settings: Settings) -> Policy:
     return Policy(tuple(settings.documents.backoff_s))
 
 
-def lock(session: Session, document_id: str) -> Any | None:
-    """The document's row, locked until the transaction ends; None if it was deleted."""
-    return session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id == document_id).with_for_update()).one_or_none()
+def _lease_s(settings: Settings) -> float:
+    # Longer than the longest call: a lease that ran out during a call would have the page paid for twice.
+    calls_s = [profile.timeout_s + LEASE_MARGIN_S for profile in settings.providers.values()]
+    return max([settings.documents.lease_s, *calls_s])
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A document's counters after pages of it were settled, and the event that this is for it."""
+
+    completed: int
+    failed: int
+    event: DocumentEvent | None
+    status: DocumentStatus
+    progress: int
+
+
+def _counted(document: Any, changes: Changes) -> _Counted:
+    completed = document.completed_count + len(changes.done)
+    failed = document.failed_count + len(changes.failed)
+    event, before = None, DocumentStatus(document.status)
+    if before is DocumentStatus.PROCESSING:
+        event = settled_event(document.pages, completed, failed, allow_partial=document.allow_partial)
+    status = DOCUMENT.target(before, event) if event else before
+    # PARTIAL_FAILED keeps the percentage of the state before, which includes these pages.
+    reached = progress(before, document.pages, completed, document.progress)
+    return _Counted(completed, failed, event, status, progress(status, document.pages, completed, reached))
+
+
+def _count(session: Session, document: Any, changes: Changes, now: datetime) -> None:
+    """Add to the document's counters, and move it on if no page is outstanding."""
+    if not (changes.done or changes.failed):
+        return
+    found = _counted(document, changes)
+    values: dict[str, Any] = {
+        "completed_count": found.completed, "failed_count": found.failed, "progress": found.progress, "updated_at": now,
+    }  # fmt: skip
+    mine = DOCUMENTS.c.id == document.id
+    if found.event is None:
+        session.execute(update(DOCUMENTS).where(mine).values(**values))
+    else:
+        ended = {"finished_at": now} if found.status is DocumentStatus.PARTIAL_FAILED else {}
+        DOCUMENT.move(session, DOCUMENTS, found.event, mine, **values, **ended)
+
+
+CONVERT = Work(
+    "page", PAGES, PAGE, claim=PageEvent.CLAIM, done=PageEvent.DONE, fail=PageEvent.FAIL, wait=PageEvent.WAIT,
+    give_back=PageEvent.GIVE_BACK, scope=PAGES.c.document_id, lock=lock, order=(PAGES.c.attempts, PAGES.c.page),
+    policy=_policy, lease_s=_lease_s, lost="the worker was lost while it converted this page", after=_count,
+)  # fmt: skip
+"""One page: text out of a picture, or out of the file. Pages that were never tried come first."""
 
 
 def settle_and_claim(
     session: Session, document_id: str, providers: Collection[str], attempts: Sequence[Attempt], want: int,
-    claim_as: Claim, *, policy: Policy, now: datetime, untried: Sequence[PageUnit] = (),
+    owner: Owner, *, settings: Settings, now: datetime, untried: Sequence[PageUnit] = (), again: bool = False,
 ) -> PageBatch | None:  # fmt: skip
     """Settle `attempts`, release the pages left `untried`, and claim up to `want` pages of `providers`.
 
+    `again`: give back what the owner's message still holds: an earlier delivery's, or a commit's whose answer was lost.
     None if the document was deleted.
     """
-    document = lock(session, document_id)
-    if document is None:
+    row = lock(session, document_id)
+    if row is None:
         return None
     if untried:
         fences = {unit.claim.id for unit in untried}
-        release(session, now, PAGES.c.id.in_([unit.id for unit in untried]), PAGES.c.claim_id.in_(fences))
-    settled = Settled()
-    if attempts:
-        settled = settle(session, document, attempts, policy, now)
-        document = lock(session, document_id)
-        assert document is not None
-    if document.status != DocumentStatus.PROCESSING:
-        return PageBatch([], False, document, Settled(settled.done))  # paused: nobody needs to wake up for its waits
-    units = claim(session, document_id, providers, want, claim_as, now) if want else []
+        mine = and_(PAGES.c.id.in_([unit.id for unit in untried]), PAGES.c.claim_id.in_(fences))
+        work.give_back(session, CONVERT, row, mine, settings, now, counts=False)
+    changes = _settle(session, row, attempts, settings, now) if attempts else Changes()
+    after = _counted(row, changes) if changes else row
+    if again:
+        now_is = lock(session, document_id) if changes else row
+        if work.give_back_earlier(session, CONVERT, now_is, document_id, owner, settings, now):
+            after = lock(session, document_id)
+            assert after is not None
+    document = Standing(row, DocumentStatus(after.status), after.progress)
+    if document.status is not DocumentStatus.PROCESSING:
+        # Paused: nobody needs to wake up for its waits.
+        return PageBatch([], False, document, Settled(len(changes.done)))
+    settled = Settled(len(changes.done), retry_in_s=changes.retry_in_s)
+    units = _claim(session, document_id, providers, want, owner, settings, now) if want else []
     more = bool(units) if want else _has_claimable(session, document_id, providers, now)
     return PageBatch(units, more, document, settled)
 
 
+def of_providers(providers: Collection[str]) -> ColumnElement[bool]:
+    """Pages of these providers; of one, the index gives them in the order of claiming."""
+    if len(providers) == 1:
+        return PAGES.c.provider == next(iter(providers))
+    return PAGES.c.provider.in_(providers)
+
+
 def _has_claimable(session: Session, document_id: str, providers: Collection[str], now: datetime) -> bool:
-    query = select(PAGES.c.id).where(
-        PAGES.c.document_id == document_id, PAGES.c.status.in_(list(PAGE.sources(PageEvent.CLAIM))),
-        claims.is_due(PAGES, now), PAGES.c.provider.in_(providers),
-    ).limit(1)  # fmt: skip
-    return session.execute(query).first() is not None
+    mine = (CONVERT.in_scope(document_id), CONVERT.due(now), of_providers(providers))
+    return session.execute(select(PAGES.c.id).where(*mine).limit(1)).first() is not None
 
 
-def claim(
-    session: Session, document_id: str, providers: Collection[str], want: int, claim_as: Claim, now: datetime
-) -> list[PageUnit]:
-    """Claim up to `want` due pages of `providers`, in the order of the pages. The document is locked."""
-
-    def take(limit: int, *where: ColumnElement[bool]) -> list[Any]:
-        return claims.take(
-            session, PAGES, PAGE, PageEvent.CLAIM, PAGES.c.document_id == document_id, PAGES.c.provider.in_(providers),
-            *where, claim=claim_as, order_by=PAGES.c.page, limit=limit, now=now, updated_at=now,
-        )  # fmt: skip
-
-    # Pages that were tried before are claimed one at a time: a page that kills its worker must not use up the
-    # attempts of pages claimed beside it.
-    rows = take(want, PAGES.c.attempts == 0) or take(1)
-    units = [view_of(PageUnit, row, attempt=row.attempts, claim=claim_as) for row in rows]
-    return sorted(units, key=lambda unit: unit.page)
+def _claim(
+    session: Session, document_id: str, providers: Collection[str], want: int, owner: Owner, settings: Settings,
+    now: datetime,
+) -> list[PageUnit]:  # fmt: skip
+    mine = work.new_claim(CONVERT, owner, settings, now)
+    rows = work.claim(session, CONVERT, document_id, mine, now, of_providers(providers), limit=want)
+    return [view_of(PageUnit, row, attempt=row.attempts, claim=mine) for row in rows]
 
 
-def settle(session: Session, document: Any, attempts: Sequence[Attempt], policy: Policy, now: datetime) -> Settled:
+def _settle(
+    session: Session, document: Any, attempts: Sequence[Attempt], settings: Settings, now: datetime
+) -> Changes:  # fmt: skip
     """Write the attempts whose claims still hold, count them, and move the document on if they were the last.
 
     An attempt whose claim was lost changes no page, but goes into the ledger: it may have been paid for.
     """
-    ids = [attempt.unit.id for attempt in attempts]
-    fences = {attempt.unit.claim.id for attempt in attempts}
-    mine = PAGES.c.id.in_(ids), PAGES.c.claim_id.in_(fences), PAGES.c.status == PageStatus.PROCESSING
-    held = set(session.execute(select(PAGES.c.id).where(*mine)).scalars())
+    outcomes = [
+        Outcome(
+            one.unit.id, one.unit.attempt, one.unit.claim, one.error,
+            values={"content": storable(one.answer.text)} if one.answer else {},
+        )
+        for one in attempts
+    ]  # fmt: skip
+    changes = work.settle(session, CONVERT, document, outcomes, settings, now)
+    held = changes.ids
     _record(session, [attempt for attempt in attempts if not isinstance(attempt.error, GateClosed)], held, now)
-    changes: dict[PageEvent, list[dict[str, Any]]] = {}
-    waits = []
-    effective = [attempt for attempt in attempts if attempt.unit.id in held]
-    for attempt in effective:
-        event, values = _decide(attempt, policy, now)
-        if values.get("next_run_at"):
-            waits.append((values["next_run_at"] - now).total_seconds())
-        row = {"id": attempt.unit.id, "claim_id": attempt.unit.claim.id, "updated_at": now, **values}
-        changes.setdefault(event, []).append(row)
-    for event, rows in changes.items():
-        PAGE.move_each(session, PAGES, event, rows, **_COLUMNS[event])
-    _store_layouts(session, effective)
-    done = len(changes.get(PageEvent.DONE, []))
-    _count(session, document, done, len(changes.get(PageEvent.FAIL, [])), now)
-    return Settled(done, retry_in_s=min(waits, default=None))
-
-
-_SPENT: dict[str, Any] = {**FREE, "retry_count": PAGES.c.retry_count + 1}
-_COLUMNS: dict[PageEvent, dict[str, Any]] = {
-    PageEvent.DONE: {**FREE, "error": None},
-    PageEvent.FAIL: _SPENT,
-    PageEvent.WAIT: _SPENT,
-    PageEvent.GIVE_BACK: {**FREE, "attempts": PAGES.c.attempts - 1},
-}
-"""The columns that each event sets alike for all pages."""
-
-
-def _decide(attempt: Attempt, policy: Policy, now: datetime) -> tuple[PageEvent, dict[str, Any]]:
-    if attempt.answer is not None:
-        return PageEvent.DONE, {"content": storable(attempt.answer.text)}
-    assert attempt.error is not None
-    error = message_of(attempt.error)
-    match decide(attempt.error, attempt.unit.attempt, now, policy):
-        case RetryAt(at=at):
-            return PageEvent.WAIT, {"next_run_at": at, "error": error}
-        case Release(at=at):
-            return PageEvent.GIVE_BACK, {"next_run_at": at if at > now else None, "error": error}
-        case GiveUp():
-            tries = f" (after {attempt.unit.attempt} attempts)" if attempt.error.kind is ErrorKind.TRANSIENT else ""
-            return PageEvent.FAIL, {"error": error + tries}
-        case Drop():
-            return PageEvent.GIVE_BACK, {"next_run_at": None, "error": None}
+    _store_layouts(session, [attempt for attempt in attempts if attempt.unit.id in held])
+    return changes
 
 
 def _store_layouts(session: Session, attempts: Sequence[Attempt]) -> None:
@@ -212,32 +238,7 @@ def _store_layouts(session: Session, attempts: Sequence[Attempt]) -> None:
         session.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id.in_(unknown)))
 
 
-def _count(session: Session, document: Any, done: int, failed: int, now: datetime) -> None:
-    """Add to the document's counters, and move it on if no page is outstanding."""
-    completed, failures = document.completed_count + done, document.failed_count + failed
-    event, before = None, DocumentStatus(document.status)
-    if before is DocumentStatus.PROCESSING:
-        event = settled_event(document.pages, completed, failures, allow_partial=document.allow_partial)
-    status = DOCUMENT.target(before, event) if event else before
-    # PARTIAL_FAILED keeps the percentage of the state before, which includes these pages.
-    reached = progress(before, document.pages, completed, document.progress)
-    values = {
-        "completed_count": completed,
-        "failed_count": failures,
-        "progress": progress(status, document.pages, completed, reached),
-        "launches": 0,
-        "launch_due_at": now + timedelta(seconds=RELAUNCH_AFTER_S),
-        "updated_at": now,
-    }
-    mine = DOCUMENTS.c.id == document.id
-    if event is None:
-        session.execute(update(DOCUMENTS).where(mine).values(**values))
-    else:
-        ended = {"finished_at": now} if status is DocumentStatus.PARTIAL_FAILED else {}
-        DOCUMENT.move(session, DOCUMENTS, event, mine, **values, **ended)
-
-
-def _record(session: Session, attempts: Sequence[Attempt], held: set[int], now: datetime) -> None:
+def _record(session: Session, attempts: Sequence[Attempt], held: Collection[int], now: datetime) -> None:
     """Write the ledger, and a trace of each call to a service."""
     rows, calls = [], []
     for attempt in attempts:
@@ -272,29 +273,3 @@ def _record(session: Session, attempts: Sequence[Attempt], held: set[int], now: 
         connection.execute(insert(ATTEMPTS), rows)
     if calls:
         connection.execute(insert(AiCall), calls)
-
-
-def release(session: Session, now: datetime, *which: ColumnElement[bool]) -> None:
-    """Release the claimed pages that match `which`; the attempt does not count. Their documents are locked."""
-    values = _COLUMNS[PageEvent.GIVE_BACK]
-    PAGE.move(session, PAGES, PageEvent.GIVE_BACK, PAGES.c.claim_id.is_not(None), *which, **values, updated_at=now)
-
-
-def release_lost(
-    session: Session, document: Any, which: ColumnElement[bool], reason: str, policy: Policy, now: datetime
-) -> list[str]:
-    """Release the claimed pages that match `which`, and fail those out of attempts, all with `reason`.
-
-    Returns the requests that held them. The next attempt comes at once: either the page was not at fault, or its
-    attempts will run out soon.
-    """
-    mine = and_(PAGES.c.document_id == document.id, PAGES.c.claim_id.is_not(None), which)
-    requests = list(session.execute(select(PAGES.c.request_id).where(mine).distinct()).scalars())
-    if not requests:
-        return []
-    spent = PAGES.c.attempts >= policy.max_attempts
-    error = f"{reason} (after {policy.max_attempts} attempts)"
-    failed = PAGE.move(session, PAGES, PageEvent.FAIL, mine, spent, **_SPENT, error=error, updated_at=now)
-    PAGE.move(session, PAGES, PageEvent.GIVE_BACK, mine, **FREE, next_run_at=None, error=reason, updated_at=now)
-    _count(session, document, 0, failed, now)
-    return [request for request in requests if request]

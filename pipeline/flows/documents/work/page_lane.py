@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 from redis import RedisError
+from sqlalchemy import and_
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from pipeline.engine.claims import Owner, left_behind, new_claim
+from pipeline.engine import work
+from pipeline.engine.claims import Owner
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.lanes import Batch, run_lane
 from pipeline.engine.metrics import queue_depths
@@ -19,14 +20,13 @@ from pipeline.engine.settled import Settled
 from pipeline.engine.traces import message_of
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import PAGES
-from pipeline.flows.documents.states import AT_REST
+from pipeline.flows.documents.states import AT_REST, DocumentStatus
 from pipeline.flows.documents.work import page
 from pipeline.flows.documents.work.conversion import PageConversion
-from pipeline.flows.documents.work.page import Attempt, PageBatch, PageUnit
+from pipeline.flows.documents.work.page import CONVERT, Attempt, PageBatch, PageUnit, Standing
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
-LEASE_MARGIN_S = 60
 
 
 class PageLane:
@@ -47,60 +47,64 @@ class PageLane:
         self._owner = owner
         self._conversion = PageConversion(context, document_id, timed_out, guarded)
         self._before: Any = None
-        self._after: Any = None
+        self._after: Standing | None = None
         self._settled: list[Settled] = []
 
     def run(self, quantum_s: float, batch: int = 1) -> Settled:
         """Release what an earlier delivery of this message held, and convert pages for about `quantum_s` seconds."""
         try:
             with closing(self._conversion) as conversion:
-                self._release(page.WORKER_LOST)
                 hop = run_lane(
                     self._settle_and_claim, conversion.convert, self._others_wait, quantum_s=quantum_s, batch=batch
                 )
         except BaseException as error:
             # A defect, or a database that stayed away. The attempt counts, so that this cannot go on for ever.
             with suppress(SQLAlchemyError):
-                self._release(f"unexpected {type(error).__name__} in its lane")
+                self._give_back(f"unexpected {type(error).__name__} in its lane")
             raise
         before, after = self._before, self._after
-        changed = before is not None and (before.status, before.progress) != (after.status, after.progress)
+        changed = after is not None and (before.status, before.progress) != (after.status, after.progress)
         waits = [settled.retry_in_s for settled in self._settled if settled.retry_in_s is not None]
         done = sum(settled.done for settled in self._settled)
         return Settled(done, hop.more, min(waits, default=None), changed=changed, size=hop.batch)
 
-    def _release(self, reason: str) -> None:
-        """Release what earlier deliveries of this message left behind; the attempts count."""
-        with self._context.db.read() as session:
-            if not left_behind(session, PAGES, self._owner):
-                return
+    @property
+    def is_last(self) -> bool:
+        """Whether it has settled the document's last page, so that merging comes next."""
+        return self._after is not None and self._before.status != self._after.status == DocumentStatus.READY_TO_MERGE
 
-        def work(session: Session) -> None:
-            document = page.lock(session, self._document_id)
+    def _give_back(self, reason: str) -> None:
+        """Give back what this process holds for this message; the attempts count."""
+        which = and_(
+            PAGES.c.request_id == self._owner.request_id, PAGES.c.worker_id == self._owner.worker_id,
+            CONVERT.in_scope(self._document_id),
+        )  # fmt: skip
+
+        def act(session: Session) -> None:
+            document = CONVERT.lock(session, self._document_id)
             if document is not None:
-                policy = page.policy(self._context.settings)
-                which = PAGES.c.claim_id.in_(left_behind(session, PAGES, self._owner))
-                page.release_lost(session, document, which, reason, policy, datetime.now(UTC))
+                db, settings = self._context.db, self._context.settings
+                work.give_back(session, CONVERT, document, which, settings, db.now(), reason=reason)
 
-        self._context.db.run(work)
+        self._context.db.run(act)
 
     def _settle_and_claim(self, attempts: Sequence[Attempt], want: int, untried: Sequence[PageUnit]) -> Batch[PageUnit]:
-        settings = self._context.settings
-        # Longer than the longest call: a lease that ran out during a call would have the page paid for twice.
-        calls_s = [profile.timeout_s + LEASE_MARGIN_S for profile in settings.providers.values()]
-        lease_s = max([settings.documents.lease_s, *calls_s])
+        settings, is_first = self._context.settings, self._after is None
+        again = is_first
 
-        def work(session: Session) -> PageBatch | None:
-            now = datetime.now(UTC)
+        def act(session: Session) -> PageBatch | None:
+            nonlocal again
+            repeats, again = again, True  # of a commit whose answer was lost, the claims are nobody's
             return page.settle_and_claim(
-                session, self._document_id, self._providers, attempts, want, new_claim(self._owner, now, lease_s),
-                policy=page.policy(settings), now=now, untried=untried,
+                session, self._document_id, self._providers, attempts, want, self._owner, settings=settings,
+                now=self._context.db.now(), untried=untried, again=repeats,
             )  # fmt: skip
 
-        done = self._context.db.run(work)
+        done = self._context.db.run(act)
         if done is None:
             return Batch([], more=False)
-        self._before = self._before or done.document
+        if is_first:
+            self._before = self._conversion.document = done.document.row
         self._after = done.document
         if done.document.status in AT_REST:
             # PARTIAL_FAILED or CANCELLED. A retry renders the images again.

@@ -1,6 +1,5 @@
 """The split stage: make a row for each page, and its picture where the converter needs one. Source 001, 4.2."""
 
-from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from sqlalchemy import delete, insert
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import Claim, Owner
-from pipeline.engine.relaunch import RELAUNCH_AFTER_S
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import DocumentEvent, DocumentStatus, PageStatus, progress
@@ -21,24 +19,29 @@ from pipeline.reading.source import inspect, parse_page_range, render_pages
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
+SPLIT = stage.stage(
+    "split", DocumentEvent.CLAIM_SPLIT, DocumentEvent.SPLIT_DONE, "the worker was lost while it split this document",
+    progress=progress(DocumentStatus.PENDING, 0, 0, 0),
+)  # fmt: skip
+"""PENDING → SPLITTING → PROCESSING."""
 RENEW_EVERY = 20
 """Pages between two renewals of the claim; each renewal also notices a cancel or a pause."""
 
 
 def split_document(context: Context, document_id: str, owner: Owner) -> bool:
     """Split the document if it waits for that. Returns whether it did; a failure ends up on the row."""
-    claimed = stage.claim(context, document_id, DocumentEvent.CLAIM_SPLIT, owner)
+    claimed = stage.claim(context, SPLIT, document_id, owner)
     if claimed is None:
         return False
     document, claim = claimed
     try:
         images = _page_images(context, document, claim)
-        context.db.run(lambda session: insert_pages(session, document, claim, images))
+        context.db.run(lambda session: insert_pages(session, context, document, claim, images))
     except ClaimLost:
         log.info("document.split_discarded", document=document_id)
         return False
     except Exception as error:  # noqa: BLE001  # whatever it is, it must end up on the row
-        stage.fail(context, document_id, claim, error)
+        stage.fail(context, SPLIT, document, claim, error)
         return False
     log.info("document.split", document=document_id, pages=len(images))
     return True
@@ -55,7 +58,7 @@ def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[in
 
     def tick() -> None:
         if next(surveyed) % RENEW_EVERY == 0:
-            stage.renew(context, document.id, claim)
+            stage.renew(context, SPLIT, document.id, claim)
 
     # A worker that died here before may have died of one page. That page should fail alone, so survey nothing.
     survey = converter.survey(source, numbers, tick) if document.attempts == 1 else ""
@@ -72,18 +75,18 @@ def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[in
     for number, image in render_pages(source, info.type, numbers, folder, dpi, settings.documents.max_pixels):
         images.append((number, image))
         if len(images) % RENEW_EVERY == 0:
-            stage.renew(context, document.id, claim)
+            stage.renew(context, SPLIT, document.id, claim)
     return images
 
 
-def insert_pages(session: Session, document: Any, claim: Claim, images: list[tuple[int, Path | None]]) -> None:
+def insert_pages(
+    session: Session, context: Context, document: Any, claim: Claim, images: list[tuple[int, Path | None]]
+) -> None:
     """End the stage: replace the document's page rows, and make it PROCESSING. Raises `ClaimLost`."""
-    now = datetime.now(UTC)
+    now = context.db.now()
     stage.settle(
-        session, document.id, claim, DocumentEvent.SPLIT_DONE,
-        pages=len(images), completed_count=0, failed_count=0, launches=0,
-        progress=progress(DocumentStatus.PROCESSING, len(images), 0, 0), updated_at=now,
-        launch_due_at=now + timedelta(seconds=RELAUNCH_AFTER_S),
+        session, context, SPLIT, document, claim, pages=len(images), completed_count=0, failed_count=0,
+        progress=progress(DocumentStatus.PROCESSING, len(images), 0, 0),
     )  # fmt: skip
     session.execute(delete(PAGES).where(PAGES.c.document_id == document.id))
     rows = [

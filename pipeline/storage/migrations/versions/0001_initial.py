@@ -80,9 +80,11 @@ _table(
     *_int("pages"), *_str(60, "provider"), *_str(120, "model"), *_str(200, "model_name"),
     *_int("progress", "status", "completed_count", "failed_count"), *_str(1000, "merged_path?"), *_text("error?"),
     *_str(80, "submission_key", unique=True), *_bigint("size_bytes"), *_bool("allow_partial", "use_cache"),
-    *_int("launches"), *_time("launch_due_at?", "started_at?", "finished_at?", "created_at", "updated_at"),
-    *_claim(), *_bool("pictures", server_default="0"),
-    sa.Index("ix_documents_status_updated_at", "status", "updated_at"),
+    *_time("started_at?", "finished_at?", "created_at", "updated_at"), *_claim(),
+    *_bool("pictures", server_default="0"),
+    _index_where("status IN (1, 3, 4)", "ix_documents_claimable", "created_at", "id"),
+    _index_where("claim_id IS NOT NULL", "ix_documents_claimed", "worker_id", "lease_until"),
+    _index_where("next_run_at IS NOT NULL", "ix_documents_next_run_at", "next_run_at"),
 )  # fmt: skip
 _table(
     "installation",
@@ -185,8 +187,11 @@ _table(
     *_int("page", "page_source", "status"), *_str(60, "provider"), *_str(120, "model"), *_text("content"),
     *_str(1000, "image_path?"), *_text("error?"), *_int("retry_count"), *_bool("use_cache"),
     *_time("created_at", "updated_at"), *_claim(),
+    _index_where("status IN (0, 3)", "ix_pages_claimable", "document_id", "provider", "attempts", "page"),
+    _index_where("claim_id IS NOT NULL", "ix_pages_claimed", "worker_id", "lease_until"),
     sa.Index("ix_pages_document_page", "document_id", "page", unique=True),
     sa.Index("ix_pages_document_status", "document_id", "status"),
+    _index_where("next_run_at IS NOT NULL", "ix_pages_next_run_at", "next_run_at"),
 )  # fmt: skip
 _table(
     "screenshot_nodes",
