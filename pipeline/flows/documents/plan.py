@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, ScalarSelect, and_, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, ScalarSelect, and_, func, or_, select, tuple_
 
 from pipeline.engine import work
 from pipeline.engine.claims import in_states
@@ -123,7 +123,7 @@ def _due_pages(provider: str, most: int, now: datetime) -> ScalarSelect[int]:
     return select(func.count()).select_from(some).scalar_subquery()
 
 
-def _lanes_at_work(context: Context, document_ids: Sequence[str]) -> Sequence[Row[Any]]:
+def _lanes_at_work(context: Context, document_ids: Sequence[str]) -> Sequence[Any]:
     """Lanes that hold pages, by document and provider: what else is due needs lanes beside them."""
     if not document_ids:
         return []

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from pipeline.flows.documents.plan import lane_leases
 from tests.faults.flow import POSTGRESQL, SQLITE, Flow
 from tests.support.stack import FLEET, Stack
 from tests.support.waiting import wait_until
@@ -24,15 +23,15 @@ def test_documents_that_nobody_launched_are_found_by_two_sweepers(stack: Stack, 
 
 
 @pytest.mark.parametrize(
-    ("database_url", "leases"), [("sqlite", "left"), ("postgresql", "gone")], indirect=["database_url"]
+    ("database_url", "places"), [("sqlite", "left"), ("postgresql", "gone")], indirect=["database_url"]
 )
-def test_document_whose_lanes_were_lost_gets_lanes_again(stack: Stack, flow: Flow, leases: str) -> None:
+def test_document_whose_lanes_were_lost_gets_lanes_again(stack: Stack, flow: Flow, places: str) -> None:
     stack.start(*FLEET)
     document_id, images = _midway(flow)
     stack["ai-1"].stop()  # in order: its lanes wait in the queue
     flow.context.redis.delete("vision.test")
-    if leases == "gone":
-        lane_leases(flow.context, document_id, "vision.test").clear()
+    if places == "gone":
+        flow.context.redis.delete(f"penstock:places:documents:{document_id}")
     assert not flow.held(document_id)
     stack.start("ai-1")
     flow.wait_for_status(document_id)
