@@ -8,6 +8,7 @@ from celery.signals import celeryd_after_setup, setup_logging, worker_process_in
 from pipeline.engine.logs import configure
 from pipeline.settings import get_settings
 from pipeline.storage.context import forget_context
+from tasks import arrival as _arrival  # noqa: F401  # every message says when it was sent
 
 MAINTENANCE = "maintenance"
 """The queue of beat's tasks and of wake-ups."""

@@ -14,10 +14,10 @@ import structlog
 from celery.utils.threads import bound_open_broker_sockets
 from celery.worker.consumer.consumer import COLLECT_SOCKET_TIMEOUT, Consumer
 from celery.worker.control import control_command, ok
-from kombu.transport.virtual import QoS as VirtualQoS
 from redis import RedisError
 
 from pipeline.engine.gate import Admission
+from tasks.arrival import give_back
 from tasks.gates import LOOK_AT_GATES, gate_of
 from tasks.presence import holder_of, identity
 
@@ -76,16 +76,8 @@ class GateConsumer(Consumer):
         return None
 
     def _give_back(self, request: Any) -> None:
-        """Return a message to the head of its queue, where it came from. `request.reject` returns it to the tail.
-
-        All messages of the queue wait for the same gate, so the head keeps nobody waiting, and they keep their order.
-        """
-        channel: Any = self.task_consumer.channel
-        tag = request.message.delivery_tag
         try:
-            channel.qos.restore_by_tag(tag, leftmost=False)
-            # As kombu's `reject` ends: the message has left the list of those to be acknowledged.
-            VirtualQoS.ack(channel.qos, tag)  # type: ignore[no-untyped-call]
+            give_back(self.task_consumer.channel, request.message)
         except self.connection_errors as error:
             # It is restored when the connection is, or by whoever finds that it was not acknowledged.
             log.warning("gate.message_kept", task=request.id, error=type(error).__name__)

@@ -20,7 +20,7 @@ MAX_WINDOWS = 4
 _EARLY_TRIES = 10
 RESERVATION_TTL_S = 30.0
 """How long an admitted message may take to its call; after that it must ask again."""
-AHEAD_S = 0.04
+AHEAD_S = 0.1
 """Admit a message this much before room frees up: it takes some time to its call. The stamp is exact: a call that is
 early waits."""
 WAKE_TTL_S = 2.0

@@ -1,0 +1,17 @@
+-- Return a message that was taken to the head of its queue: before what was sent later, behind what was sent earlier and
+-- given back, too. Two workers that are refused at the same time would else swap their messages.
+-- KEYS[1]  hash of messages taken   KEYS[2]  sorted set of the same   KEYS[3]  list of the queue; its head is on the right
+-- ARGV[1]  the message's tag   ARGV[2]  the message, as JSON   ARGV[3]  when it was sent, µs
+-- Returns 1, or 0 if it is not taken any more: somebody else has returned it.
+if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
+redis.call('ZREM', KEYS[2], ARGV[1])
+local earlier = {}
+while true do
+  local head = redis.call('LINDEX', KEYS[3], -1)
+  local headers = head and cjson.decode(head).headers
+  if not headers or not headers.redelivered or (headers.penstock_sent or 0) >= tonumber(ARGV[3]) then break end
+  earlier[#earlier + 1] = redis.call('RPOP', KEYS[3])
+end
+redis.call('RPUSH', KEYS[3], ARGV[2])
+for i = #earlier, 1, -1 do redis.call('RPUSH', KEYS[3], earlier[i]) end
+return 1

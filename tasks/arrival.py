@@ -1,0 +1,39 @@
+"""The order of messages in a queue: each says when it was sent, and one that is given back finds its place again."""
+
+import time
+from typing import Any
+
+from celery.signals import before_task_publish
+from kombu.transport.virtual import QoS
+from kombu.utils.json import dumps
+
+from pipeline.engine.leases import script
+
+SENT = "penstock_sent"
+"""The header: when a message was sent, by its sender's clock, in µs. Only messages given back are ordered by it, among
+each other: a clock that is wrong costs their order and nothing else."""
+
+
+@before_task_publish.connect
+def _note_when(headers: dict[str, Any] | None = None, **_: Any) -> None:
+    if headers is not None:
+        headers[SENT] = time.time_ns() // 1000
+
+
+def give_back(channel: Any, message: Any) -> None:
+    """Return a message to its place at the head of its queue, where it came from. kombu returns it to the tail.
+
+    All messages of a gated queue wait for the same gate, so the head keeps nobody waiting, and they keep their order.
+    Raises the connection's errors.
+    """
+    payload, tag = message._raw, message.delivery_tag  # noqa: SLF001  # as kombu has it, which has no other name for it
+    payload["headers"]["redelivered"] = payload["properties"]["delivery_info"]["redelivered"] = True
+    priority = channel._get_message_priority(payload, reverse=False)  # noqa: SLF001
+    queue = channel._q_for_pri(message.delivery_info["routing_key"], priority)  # noqa: SLF001
+    keys = [channel.unacked_key, channel.unacked_index_key, queue]
+    with channel.conn_or_acquire() as client:
+        act = client.register_script(script("give_back"))
+        text = dumps(payload)  # type: ignore[no-untyped-call]
+        act(keys=keys, args=[tag, text, payload["headers"].get(SENT, 0)])
+    # As kombu's `reject` ends: the message has left the list of those to be acknowledged.
+    QoS.ack(channel.qos, tag)  # type: ignore[no-untyped-call]

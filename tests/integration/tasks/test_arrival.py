@@ -1,0 +1,63 @@
+"""Messages that are given back, on a real broker, by several who took them at the same time."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Connection
+
+from tasks.arrival import give_back
+
+QUEUE = "gated"
+COUNT = 4
+
+
+@pytest.fixture
+def app(redis_url: str) -> Celery:
+    app = Celery("arrival", broker=redis_url, set_as_current=False)
+    app.conf.update(task_default_queue=QUEUE)
+    return app
+
+
+@pytest.fixture
+def channels(app: Celery, redis_url: str) -> Iterator[list[Any]]:
+    """As many workers as messages."""
+    connections = [Connection(redis_url) for _ in range(COUNT)]
+    yield [connection.channel() for connection in connections]
+    for connection in connections:
+        connection.release()
+
+
+def _send(app: Celery, numbers: Sequence[int], priority: int = 0) -> None:
+    for number in numbers:
+        app.send_task("any", (number,), queue=QUEUE, priority=priority, ignore_result=True)
+
+
+def _number(message: Any) -> int:
+    return int(message.decode()[0][0])
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_messages_keep_their_order_in_whichever_order_they_are_given_back(
+    app: Celery, channels: list[Any], order: tuple[int, ...]
+) -> None:
+    _send(app, range(COUNT))
+    taken = [channel.basic_get(QUEUE) for channel in channels[:3]]
+    assert [_number(message) for message in taken] == [0, 1, 2]
+    for number in order:
+        give_back(channels[number], taken[number])
+    assert [_number(channels[3].basic_get(QUEUE)) for _ in range(COUNT)] == [0, 1, 2, 3]
+
+
+def test_a_message_goes_back_to_its_own_priority_and_only_once(app: Celery, channels: list[Any]) -> None:
+    _send(app, [6, 7], priority=6)
+    _send(app, [0])
+    urgent, later = channels[0].basic_get(QUEUE), channels[1].basic_get(QUEUE)
+    give_back(channels[1], later)
+    give_back(channels[0], urgent)
+    channels[2].qos.restore_by_tag(later.delivery_tag)
+    give_back(channels[1], later)
+    assert [_number(channels[3].basic_get(QUEUE)) for _ in range(3)] == [0, 6, 7]
+    assert channels[3].basic_get(QUEUE) is None
