@@ -5,14 +5,15 @@ from typing import Any
 
 from redis import Redis, RedisError
 from redis.backoff import ExponentialBackoff, NoBackoff
+from redis.connection import SSLConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
-from redis.sentinel import Sentinel
+from redis.sentinel import Sentinel, SentinelManagedConnection
 
 from pipeline.settings.redis_url import RedisUrl
 
-TIMEOUT_S, CONNECT_TIMEOUT_S = 30.0, 5.0
+TIMEOUT_S, CONNECT_TIMEOUT_S = 10.0, 5.0
 """For an answer, and for a connection: without limits, one waits for ever for a host that lost its power."""
 _SENTINEL_TIMEOUT_S = 2.0
 """Sentinels answer from memory: one that does not is passed over."""
@@ -44,11 +45,29 @@ def connect(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> "Red
         host, port = where.hosts[0]
         return Redis(host, port, **options)
     known = sentinel_options(where)
+    options |= {"connection_class": _TlsToMaster if where.tls else _ToMaster}
+    options.pop("ssl", None)
     sentinels = Sentinel(  # type: ignore[no-untyped-call]
         where.hosts, sentinel_kwargs=known["sentinel_kwargs"], **options
     )
     client: Redis = sentinels.master_for(known["master_name"])  # type: ignore[no-untyped-call]
     return client
+
+
+class _ToMaster(SentinelManagedConnection):
+    """A connection that asks the sentinels whenever it is made anew.
+
+    redis-py's own asks them for a command's first try only: further ones go to the old master (redis-py issue 3874).
+    """
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        if not self._sock:
+            self.connect()  # type: ignore[no-untyped-call]
+        super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
+
+
+class _TlsToMaster(_ToMaster, SSLConnection):
+    """The same over TLS."""
 
 
 def sentinel_options(where: RedisUrl) -> dict[str, Any]:

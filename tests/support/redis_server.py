@@ -1,6 +1,7 @@
 """A real redis-server on a loopback port, as durable as the embedded one, that tests may kill and bring back."""
 
 import shutil
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -71,6 +72,11 @@ class RedisServer:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def fall_silent(self) -> None:
+        """SIGSTOP: connections stay, and nobody answers, as when a host loses its power. `kill` ends it."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
 
     def lose_data(self) -> None:
         """Remove everything that a stopped server had stored."""

@@ -59,13 +59,22 @@ class Sentinel:
 
     def state(self) -> dict[str, Any] | None:
         """What it says of the master."""
-        client = Redis(
+        with self._client() as client, suppress(RedisError):
+            return dict(client.sentinel_masters()[NAME])
+        return None
+
+    def _client(self) -> "Redis":
+        return Redis(
             port=self.port, password=SENTINEL_PASSWORD, decode_responses=True, socket_timeout=5,
             retry=Retry(NoBackoff(), 0),
         )  # fmt: skip
-        with client, suppress(RedisError):
-            return dict(client.sentinel_masters()[NAME])
-        return None
+
+    def point_to(self, master_port: int) -> None:
+        """Name another server as the master, as after a failover."""
+        with self._client() as client:
+            client.sentinel_remove(NAME)
+            client.sentinel_monitor(NAME, "127.0.0.1", master_port, self._quorum)
+            client.sentinel_set(NAME, "auth-pass", PASSWORD)
 
     def kill(self) -> None:
         """SIGKILL; harmless if it is down."""

@@ -130,6 +130,18 @@ def test_sentinels_and_the_master_that_they_name_are_spoken_to_with_tls(
         assert proxy.encrypted >= 3
 
 
+def test_a_command_that_the_old_master_never_answers_goes_to_the_new_one() -> None:
+    folder = short_folder()
+    with RedisServer(folder / "a", password=PASSWORD) as old, RedisServer(folder / "b", password=PASSWORD) as new:
+        with Sentinel(folder, old.port) as sentinel, connect(sentinel_url(sentinel.port), timeout_s=0.5) as client:
+            client.ping()
+            old.fall_silent()
+            sentinel.point_to(new.port)
+            assert client.set("which", "new")
+        with new.client() as itself:
+            assert itself.get("which") == "new"
+
+
 def test_wrong_passwords_are_told_without_them(server: RedisServer, sentinel: Sentinel) -> None:
     url = f"redis://:{quote(PASSWORD, safe='')}x@127.0.0.1:{server.port}"
     assert "invalid username-password pair" in refusal(url)
