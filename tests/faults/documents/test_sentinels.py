@@ -7,9 +7,10 @@ from urllib.parse import quote
 import pytest
 
 from pipeline.interfaces.cli.doctor import OK, WARN, checks
-from tests.faults.flow import SQLITE, Flow, settings
+from tests.faults.flow import SQLITE, START_S, Flow, settings
 from tests.support.sentinels import NAME, PASSWORD, SENTINEL_PASSWORD, Sentinels
 from tests.support.stack import FLEET, Stack
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, settings(SWEEP_INTERVAL_S="1")]
 PAGES, DOCUMENTS = 30, 3
@@ -30,17 +31,17 @@ def redis_url(sentinels: Sentinels) -> str:
 def test_a_master_that_dies_under_load_costs_time_and_nothing_else(
     stack: Stack, flow: Flow, sentinels: Sentinels
 ) -> None:
-    flow.provider.script.latency_s = 0.05
     stack.start(*FLEET, "ai-2")
+    assert doctors_view(flow)["redis master"] == (OK, f"{NAME} at 127.0.0.1:{sentinels.master.port}, 1 replica")
     documents = [flow.submit(PAGES, f"{number}.pdf") for number in range(DOCUMENTS)]
     flow.wait_for_calls(10)
-    assert doctors_view(flow)["redis master"] == (OK, f"{NAME} at 127.0.0.1:{sentinels.master.port}, 1 replica")
     sentinels.sentinels[0].kill()
     sentinels.cut_off_replica()
     flow.wait_for_calls(30)
-    images = {digest: numbered(i, page) for i, one in enumerate(documents) for digest, page in flow.images(one).items()}
+    images = wait_until(lambda: all_images(flow, documents), START_S, "all are split")
     sentinels.master.kill()
     under_way = {numbered(i, page) for i, one in enumerate(documents) for page in flow.held(one)}
+    assert under_way
     sentinels.wait_for_failover()
     for document_id in documents:
         flow.wait_for_status(document_id)
@@ -55,6 +56,12 @@ def test_a_master_that_dies_under_load_costs_time_and_nothing_else(
     written = [path for path in flow.folder.rglob("*") if path.is_file() and path.suffix != ".conf"]
     assert {path.suffix for path in written} >= {".log", ".db", ".aof", ".md"}
     assert not [path for path in written if with_secrets(path.read_bytes())]
+
+
+def all_images(flow: Flow, documents: list[str]) -> dict[str, int]:
+    """Pages by the hashes of their pictures; empty until all are split."""
+    found = {digest: numbered(i, page) for i, one in enumerate(documents) for digest, page in flow.images(one).items()}
+    return found if len(found) == PAGES * DOCUMENTS else {}
 
 
 def numbered(document: int, page: int) -> int:

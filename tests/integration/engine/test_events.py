@@ -8,7 +8,7 @@ from redis.retry import Retry
 
 from pipeline.engine import events
 from pipeline.engine.connection import connect
-from tests.support.redis_server import _free_port
+from tests.support.redis_server import free_port
 from tests.support.waiting import wait_until
 
 
@@ -78,5 +78,5 @@ def test_the_stream_stays_small(redis: "Redis", monkeypatch: pytest.MonkeyPatch)
 
 
 def test_publishing_while_redis_is_away_harms_nobody() -> None:
-    with Redis(port=_free_port(), retry=Retry(NoBackoff(), 0)) as away:
+    with Redis(port=free_port(), retry=Retry(NoBackoff(), 0)) as away:
         publish(away, "lost")
