@@ -114,9 +114,12 @@ class GateConsumer(Consumer):
 
     def look_at(self, queue: str) -> None:
         """Return to a queue, or leave it, by what its gate says now: not asking for anything, and without a message."""
+        consumer = self.task_consumer
+        if queue not in self._left and not (consumer and consumer.consuming_from(queue)):
+            return  # it is another worker's
         gate = gate_of(queue)
         try:
-            closed = gate.look().closed if gate and self.task_consumer else None
+            closed = gate.look().closed if gate and consumer else None
         except RedisError as error:
             # Whoever takes a message asks the gate anyway.
             log.warning("gate.unreachable", queue=queue, error=type(error).__name__)
@@ -125,9 +128,9 @@ class GateConsumer(Consumer):
             self._return(queue)
             return
         by, left_s, _ = closed
-        if self.task_consumer.consuming_from(queue):
+        if consumer.consuming_from(queue):
             self._leave(queue, left_s, by)
-        elif queue in self._left:
+        else:
             self._stay_away(queue, left_s, by)
 
     def _listen_for_tokens(self) -> None:

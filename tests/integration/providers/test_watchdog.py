@@ -3,6 +3,7 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from threading import Barrier
 
 import pytest
 from sqlalchemy import insert
@@ -10,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from pipeline.engine import events
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.gate import breaker_key
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.traces import AiCall
 from pipeline.providers import changes, gates, queue_control, watchdog
@@ -134,11 +136,28 @@ def test_an_operator_who_closes_it_at_the_very_moment_wins(context: Context, mon
     assert _state(context) == "closed"
 
 
-def test_of_many_watchdogs_at_once_one_opens_it(context: Context) -> None:
+def test_what_the_database_says_for_longer_is_not_cut_short_where_redis_forgot_it(context: Context) -> None:
+    queue_control.open_breaker(context, NAME, 600, "by hand")
     _record(context, *["transient"] * 3)
+    context.redis.delete(breaker_key(NAME))
+    assert not watchdog.look_at_calls(context)
+    context.redis.flushall()
+    gates.sync(context)
+    assert gates.breaker(context, NAME).look().left_s > 500
+
+
+def test_of_many_watchdogs_at_once_one_opens_it(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    _record(context, *["transient"] * 3)
+    open_one, all_have_looked = watchdog._open, Barrier(6)
+
+    def open_together(context: Context, name: str) -> bool:
+        all_have_looked.wait(30)
+        return open_one(context, name)
+
+    monkeypatch.setattr(watchdog, "_open", open_together)
     with ThreadPoolExecutor(6) as threads:
-        opened = list(threads.map(lambda _: watchdog.look_at_calls(context), range(12)))
-    assert sorted(opened, reverse=True) == [[NAME]] + [[]] * 11
+        opened = list(threads.map(lambda _: watchdog.look_at_calls(context), range(6)))
+    assert sorted(opened, reverse=True) == [[NAME]] + [[]] * 5
 
 
 def test_a_probe_that_worked_and_that_nobody_noted_closes_it(context: Context) -> None:
