@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 from celery import Signature
+from celery.exceptions import QueueNotFound
 from celery.result import denied_join_result
 from kombu.exceptions import OperationalError
 from redis import RedisError
@@ -97,12 +98,17 @@ class FlowTasks:
                 with denied_join_result():
                     for signature in self.signatures(context, scope):
                         signature.apply_async()
-            except (OperationalError, RedisError) as error:
+            except (OperationalError, RedisError, QueueNotFound) as error:
                 log.warning("launch.postponed", flow=self.flow.name, scope=scope, error=type(error).__name__)
         return sent
 
     def _launch(self, context: Context, scopes: Sequence[str]) -> int:
         asked = list(self.messages(context, scopes))
+        unknown = {one.wanted.queue for one in asked} - set(app.amqp.queues)
+        if unknown:
+            # Of a provider that was removed: others' messages must not wait because of it. See `fail_unserved`.
+            log.error("launch.unknown_queue", flow=self.flow.name, queues=sorted(unknown))
+        asked = [one for one in asked if one.wanted.queue not in unknown]
         shut = {queue for queue in {one.wanted.queue for one in asked} if gates.closed_because(context, queue)}
         asked = [one for one in asked if one.wanted.queue not in shut]
 
@@ -136,6 +142,11 @@ class FlowTasks:
             log.info("sweep.launched", flow=self.flow.name, messages=sent, absent=sorted(absent))
         self.tend()
         return sent
+
+    def fail_unserved(self) -> None:
+        """Fail what waits for a provider that is not configured any more, and tell those who follow it."""
+        for scope in self.flow.fail_unserved(get_context()):
+            self.announce(scope)
 
     def wake_in(self, wait_s: float | None) -> None:
         """See to it that the flow is woken in `wait_s` seconds; None: not because of this."""

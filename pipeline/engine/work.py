@@ -23,6 +23,7 @@ from pipeline.engine.states import Machine
 from pipeline.engine.traces import message_of
 
 Result = TypeVar("Result")
+REFUSED_AT_ONCE = 500
 Condition = Callable[[datetime], ColumnElement[bool]]
 """What to look for, at this time."""
 
@@ -273,6 +274,18 @@ def give_back(
     changes = Changes(failed=spent, freed=freed, error=error if counts else "")
     work.after(session, scope, changes, now)
     return changes
+
+
+def refuse(
+    session: Session, work: Work, scope: Any, scope_id: Any, owner: Owner, error: UnitError, settings: Any,
+    now: datetime, *where: ColumnElement[bool],
+) -> tuple[Any, ...]:  # fmt: skip
+    """Give up the due units of a locked scope that match, since nobody can do them; their ids."""
+    mine = new_claim(work, owner, settings, now)
+    outcomes: list[Outcome] = []
+    while rows := claim(session, work, scope_id, mine, now, *where, limit=REFUSED_AT_ONCE):
+        outcomes += [Outcome(row.id, row.attempts, mine, error) for row in rows]
+    return settle(session, work, scope, outcomes, settings, now).failed if outcomes else ()
 
 
 def give_back_earlier(

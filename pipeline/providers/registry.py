@@ -89,13 +89,22 @@ def check(settings: Settings, provider: str, model: str = "") -> None:
 def _profile(settings: Settings, provider: str) -> ProviderProfile:
     if provider in settings.providers:
         return settings.providers[provider]
-    known = ", ".join(f"'{name}'" for name in [LOCAL, *sorted(set(settings.providers) - {LOCAL})])
+    raise UserError(unknown(settings, provider), code="unknown_provider")
+
+
+def names(settings: Settings) -> list[str]:
+    """Every provider there is, by name."""
+    return [LOCAL, *sorted(set(settings.providers) - {LOCAL})]
+
+
+def unknown(settings: Settings, provider: str) -> str:
+    """That there is no such provider, which ones there are, and how to add it."""
+    known = ", ".join(f"'{name}'" for name in names(settings))
     prefix = _variable(provider or "name")
-    message = (
+    return (
         f"there is no provider '{provider}'; known are {known}. To add it, set {prefix}BASE_URL, {prefix}API_KEY and "
         f"{prefix}MODEL, or the same fields under [providers.{provider or 'name'}] in penstock.toml"
     )
-    raise UserError(message, code="unknown_provider")
 
 
 def _variable(provider: str) -> str:

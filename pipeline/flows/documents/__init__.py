@@ -1,6 +1,6 @@
 """Documents: split → convert → merge. Source 001."""
 
-from pipeline.flows.documents import plan, retention, submission
+from pipeline.flows.documents import plan, retention, submission, unserved
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work.merge import MERGE
@@ -14,6 +14,7 @@ FLOW = Flow(
     next_wait_s=plan.next_wait_s,
     works=(SPLIT, CONVERT, MERGE),
     runnable=plan.runnable,
+    fail_unserved=unserved.fail_unserved,
     clean_up=submission.remove_orphans,
     retained=retention.retained,
     followed={"documents": (DOCUMENTS, DocumentStatus), "pages": (PAGES, PageStatus)},

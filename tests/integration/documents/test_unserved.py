@@ -1,0 +1,51 @@
+"""A provider that was removed while pages waited for it: they fail and say what to do, and everything else goes on."""
+
+import pytest
+
+from pipeline.flows.documents import FLOW, queries, service
+from pipeline.flows.documents.service import Choice
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.storage.context import Context
+from tasks import maintenance
+from tests.support.documents import document, insert_document, page_states, pages
+
+D, P = DocumentStatus, PageStatus
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+def test_a_sweep_ends_a_document_whose_provider_was_removed_and_goes_on_with_others(context: Context) -> None:
+    gone = insert_document(context, pages=[P.COMPLETED, P.PENDING, P.RETRYING], provider="gone")
+    other = insert_document(context)
+    maintenance.sweep()
+    row = document(context, gone)
+    assert (D(row.status), row.completed_count, row.failed_count) == (D.PARTIAL_FAILED, 1, 2)
+    assert page_states(context, gone) == [P.COMPLETED, P.FAILED, P.FAILED]
+    error = pages(context, gone)[1].error
+    for part in ("no provider 'gone'", "PENSTOCK_PROVIDERS__GONE__BASE_URL", f"retry {gone} --failed --provider"):
+        assert part in error
+    assert page_states(context, other) == [P.PENDING] * 3
+    assert context.redis.llen("cpu") > 0, "the other document's lanes were sent"
+
+
+def test_what_the_error_says_helps(context: Context) -> None:
+    gone = insert_document(context, pages=[P.PENDING, P.PENDING], provider="gone")
+    assert list(FLOW.fail_unserved(context)) == [gone]
+    assert service.retry_failed(context, gone, Choice(provider="local")).status is D.PROCESSING
+    assert {page.provider for page in queries.pages(context, gone)} == {"local"}
+    assert list(FLOW.fail_unserved(context)) == []
+
+
+def test_with_partial_results_allowed_what_is_there_is_merged(context: Context) -> None:
+    gone = insert_document(context, pages=[P.COMPLETED, P.PENDING], provider="gone", allow_partial=True)
+    assert list(FLOW.fail_unserved(context)) == [gone]
+    assert D(document(context, gone).status) is D.READY_TO_MERGE
+
+
+def test_a_document_that_rests_is_left_alone(context: Context) -> None:
+    gone = insert_document(context, D.PAUSED, pages=[P.PENDING], provider="gone")
+    assert list(FLOW.fail_unserved(context)) == []
+    assert page_states(context, gone) == [P.PENDING]
