@@ -3,37 +3,52 @@
 Messages carry ids only and are nudges: each task looks at the row and does what is due, or nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from celery import Signature, chain
 
+from pipeline.engine.launch import Place, Wanted
 from pipeline.engine.settled import Settled
 from pipeline.flows.music import FLOW, plan, queries, recovery
 from pipeline.flows.music.plan import BatchLaunch
-from pipeline.flows.music.routes import queue_of
+from pipeline.flows.music.routes import CONTROL, queue_of
 from pipeline.flows.music.states import Mode, Step
 from pipeline.flows.music.work import selection, sync
+from pipeline.flows.music.work.batch import BATCH_WORK
 from pipeline.flows.music.work.step import StepWork
 from pipeline.providers import gates
 from pipeline.settings import Settings
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
-from tasks.flow import Announcement, FlowTasks, once, owner
+from tasks.flow import Announcement, FlowTasks, Messages, at_work, expect, once, owner
 from tasks.presence import holder_of
 
 
-def _signatures(context: Context, run_id: str) -> Iterator[Signature]:
-    """What the run's rows ask for: its own stages, and what is left of its batches' chains."""
-    due = plan.plan(context, run_id)
-    if due.sync:
-        yield sync_library.si(run_id)
-    if due.enqueue:
-        yield enqueue.si(run_id)
-    for batch in due.batches:
-        yield canvas(context.settings, batch)
-    if due.ended:
-        TASKS.announce()
+def _messages(context: Context, run_ids: Sequence[str]) -> Iterator[Messages]:
+    """What the runs' rows ask for: their own stages, and what is left of their batches' chains."""
+    for run_id in run_ids:
+        due = plan.plan(context, run_id)
+        if due.sync or due.enqueue:
+            stage = sync_library if due.sync else enqueue
+            yield Messages(Wanted(_run_scope(run_id), CONTROL), partial(_stage, stage, run_id))
+        for batch in due.batches:
+            yield Messages(Wanted(_batch_scope(batch.id), batch.queue), partial(_chain, context.settings, batch))
+        if due.ended:
+            TASKS.announce()
+
+
+def _stage(task: Any, run_id: str, _places: Sequence[int]) -> Signature:
+    return task.si(run_id).set(queue=CONTROL)
+
+
+def _run_scope(run_id: str) -> str:
+    return f"music:run:{run_id}"
+
+
+def _batch_scope(batch_id: int) -> str:
+    return f"music:batch:{batch_id}"
 
 
 def _announcement(context: Context, _: str) -> Announcement | None:
@@ -42,10 +57,10 @@ def _announcement(context: Context, _: str) -> Announcement | None:
     return ("run", {"run": run.id, "status": run.status.value, "outcome": run.outcome or ""}) if run else None
 
 
-TASKS = FlowTasks(FLOW, _signatures, _announcement)
+TASKS = FlowTasks(FLOW, announcement=_announcement, messages=_messages)
 
 
-def canvas(settings: Settings, batch: BatchLaunch) -> Signature:
+def _chain(settings: Settings, batch: BatchLaunch, _places: Sequence[int]) -> Signature:
     """The rest of a batch's chain, from its step on. Source 002, section 2.E."""
     tasks = {Step.METADATA: metadata, Step.EMBED: embed, Step.SAVE: save}
     first = Step.METADATA if batch.step is Step.REPAIR else batch.step
@@ -59,14 +74,22 @@ def canvas(settings: Settings, batch: BatchLaunch) -> Signature:
 @once
 def sync_library(self: Any, run_id: str) -> None:
     """SYNCING → ENQUEUING."""
-    TASKS.wake_in(sync.sync_run(get_context(), run_id, owner(self)))
+    with at_work(self, Place(_run_scope(run_id), CONTROL)) as turn:
+        if turn is None:
+            return
+        wait_s = sync.sync_run(get_context(), run_id, owner(self))
+    TASKS.wake_in(wait_s)
     _go_on(run_id)
 
 
-@app.task(name="music.enqueue", ignore_result=True)
-def enqueue(run_id: str) -> None:
+@app.task(name="music.enqueue", bind=True, ignore_result=True)
+@once
+def enqueue(self: Any, run_id: str) -> None:
     """ENQUEUING → RUNNING."""
-    selection.enqueue(get_context(), run_id)
+    with at_work(self, Place(_run_scope(run_id), CONTROL)) as turn:
+        if turn is None:
+            return
+        selection.enqueue(get_context(), run_id)
     _go_on(run_id)
 
 
@@ -94,14 +117,18 @@ def save(self: Any, batch_id: int, queue: str) -> None:
 def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Settled]) -> None:
     context = get_context()
     guarded = gates.guarded_call(context, queue, holder_of(task.request.id))
-    with StepWork(context, batch_id, owner(task), guarded) as work:
-        settled = step(work)
+    place, ttl_s = Place(_batch_scope(batch_id), queue), BATCH_WORK.lease_s(context.settings)
+    with StepWork(context, batch_id, owner(task), guarded) as work, at_work(task, place, ttl_s) as turn:
+        settled = step(work) if turn else Settled()
         unit = work.unit
     if not settled.again:
         # The chain ends here: whatever follows is launched from the row.
         task.request.chain = None
     if unit is None:
         return
+    if settled.again and task.request.chain:
+        # Only now: if the next step is in the same queue, it is in the place that was just left.
+        expect(Place(place.scope, task.request.chain[-1]["options"]["queue"]))
     if guarded is not None:
         recovery.reflect_breakers(context)
     TASKS.wake_in(settled.retry_in_s)

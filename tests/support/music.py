@@ -6,15 +6,16 @@ from typing import Any
 from uuid import uuid4
 
 from sqlalchemy import insert, select, update
+from sqlalchemy.orm import Session
 
 from pipeline.engine import live_settings
 from pipeline.engine.claims import Owner
 from pipeline.engine.settled import Settled
-from pipeline.flows.music import plan, recovery, routes, service
-from pipeline.flows.music.models import BATCHES, SONGS
+from pipeline.flows.music import FLOW, plan, routes, service
+from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.plan import BatchLaunch
 from pipeline.flows.music.service import StartOptions
-from pipeline.flows.music.states import Mode, Step
+from pipeline.flows.music.states import Mode, PipelineState, Step
 from pipeline.flows.music.work import selection, sync
 from pipeline.flows.music.work.step import StepWork
 from pipeline.providers import gates
@@ -55,6 +56,21 @@ def states(context: Context) -> dict[str, str]:
 def batch_rows(context: Context) -> list[Any]:
     with context.db.read() as session:
         return list(session.execute(select(BATCHES).order_by(BATCHES.c.id)))
+
+
+def add_run(context: Context, status: PipelineState, songs: int = 0) -> str:
+    """An active run in this state, with a pending batch for each of so many new songs; its id."""
+    if songs:
+        add_songs(context, songs)
+    run_id = uuid4().hex
+
+    def work(session: Session) -> None:
+        now = context.db.now()
+        session.execute(insert(RUNS).values(id=run_id, status=status, active=1, created_at=now, updated_at=now))
+        selection.make_batches(session, run_id, list(session.execute(select(SONGS.c.id)).scalars()), Mode.FULL, 1, now)
+
+    context.db.run(work)
+    return run_id
 
 
 class Driver:
@@ -111,4 +127,4 @@ class Driver:
 
     def lose_worker(self, worker: str) -> None:
         """What the sweeper does about a worker that is gone."""
-        recovery.release_lost(self.context, {worker})
+        FLOW.free_lost(self.context, {worker})

@@ -7,7 +7,9 @@ from typing import Any
 from pipeline.engine.work import Work
 from pipeline.flows import flows
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.music.states import PipelineState
 from pipeline.storage.context import Context
+from tests.support import music
 from tests.support.documents import insert_document
 
 
@@ -55,3 +57,13 @@ def _pages(context: Context, count: int) -> Made:
 def _merge(context: Context, _: int) -> Made:
     document_id = insert_document(context, DocumentStatus.READY_TO_MERGE, [PageStatus.COMPLETED])
     return Made(document_id, 1, {"merged_path": "report.md", "attempts": 0})
+
+
+@factory("music.sync")
+def _sync(context: Context, _count: int) -> Made:
+    return Made(music.add_run(context, PipelineState.SYNCING), 1, {"synced": True})
+
+
+@factory("music.batch")
+def _batches(context: Context, count: int) -> Made:
+    return Made(music.add_run(context, PipelineState.RUNNING, count), count)

@@ -2,16 +2,17 @@
 
 from pipeline.flows.flow import Flow
 from pipeline.flows.music import live_settings, recovery, service
-from pipeline.flows.music.models import BATCHES, RUNS, SONGS
+from pipeline.flows.music.models import BATCHES, SONGS
 from pipeline.flows.music.states import BatchStatus, SongStatus
+from pipeline.flows.music.work.batch import BATCH_WORK
+from pipeline.flows.music.work.sync import SYNC_WORK
 
 FLOW = Flow(
     name="music",
-    claimed=(RUNS, BATCHES),
+    works=(SYNC_WORK, BATCH_WORK),
     due=recovery.due,
+    runnable=recovery.runnable,
     next_wait_s=recovery.next_wait_s,
-    release_lost=recovery.release_lost,
-    release=recovery.release_workers,
     clean_up=service.prune,
     retained=service.retained,
     gated_queues=live_settings.gated_queues,

@@ -5,9 +5,9 @@ from datetime import datetime
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from pipeline.engine.claims import ClaimColumns
+from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
 from pipeline.engine.tables import Base, UtcDateTime, table_of
-from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus, Step
+from pipeline.flows.music.states import BATCH, BatchEvent, BatchStatus, Mode, PipelineState, SongStatus, Step
 
 _Id = BigInteger().with_variant(Integer, "sqlite")
 
@@ -74,6 +74,7 @@ class Run(ClaimColumns, Base):
     """One run of the pipeline. Claimed while it syncs. At most one is active."""
 
     __tablename__ = "music_runs"
+    __table_args__ = (claims_index("music_runs"), waits_index("music_runs"))
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     status: Mapped[str] = mapped_column(String(20), default=PipelineState.IDLE.value)
@@ -89,8 +90,6 @@ class Run(ClaimColumns, Base):
     outcome: Mapped[str | None] = mapped_column(String(20))
     """`completed`, `stopped` or `failed`; None while active."""
     error: Mapped[str | None] = mapped_column(Text)
-    launches: Mapped[int] = mapped_column(default=0)
-    launch_due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -103,6 +102,9 @@ class SongBatch(ClaimColumns, Base):
     __table_args__ = (
         Index("ix_music_batches_run_id_status", "run_id", "status"),
         Index("ix_music_batches_status", "status"),
+        claims_index("music_batches"),
+        waits_index("music_batches"),
+        claimable_index("music_batches", "run_id", "step", "id", states=BATCH.sources(BatchEvent.CLAIM)),
     )
 
     id: Mapped[int] = mapped_column(_Id, primary_key=True)
@@ -130,10 +132,6 @@ class SongBatch(ClaimColumns, Base):
     """Answers with an id that nobody asked for or that came twice."""
     error: Mapped[str | None] = mapped_column(Text)
     retry_count: Mapped[int] = mapped_column(default=0)
-    launches: Mapped[int] = mapped_column(default=0)
-    launch_due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    queue: Mapped[str] = mapped_column(String(120), default="")
-    """The queue of its latest message."""
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -1,32 +1,32 @@
 """What the pipeline's rows ask for now. Start, resume, retry and recovery all end here."""
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import structlog
-from redis import RedisError
-from sqlalchemy import and_, case, or_, select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import is_due
-from pipeline.engine.metrics import queue_depths
-from pipeline.engine.relaunch import RELAUNCH_AFTER_S, again, wait_s
 from pipeline.flows.music import live_settings, runs
-from pipeline.flows.music.models import BATCHES, RUNS
+from pipeline.flows.music.models import BATCHES
 from pipeline.flows.music.routes import Routes, current_routes
 from pipeline.flows.music.states import BATCH, BatchEvent, BatchStatus, Mode, PipelineEvent, PipelineState, Step
+from pipeline.flows.music.work.batch import BATCH_WORK
 from pipeline.flows.music.work.selection import left_out_songs, make_batches
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 MAX_LEFT_OUT_SONGS = 1000
 """Songs that replies left out and that are put into batches at once."""
+PAID_FIRST = (Step.SAVE, Step.EMBED, Step.REPAIR, Step.METADATA)
+"""In which order waiting batches take their turn: those that something was paid for come first."""
 
 
 @dataclass(frozen=True)
 class BatchLaunch:
-    """A batch whose chain should be sent, from `step` on, to `queue`."""
+    """A batch that waits for a message, which goes on from `step`, in `queue`."""
 
     id: int
     mode: Mode
@@ -42,7 +42,10 @@ class BatchLaunch:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to send. `sync`, `enqueue`: the run's own stages. `ended`: the run has just ended."""
+    """Which messages are wanted, be they on their way or not. `sync`, `enqueue`: the run's own stages.
+
+    `ended`: the run has just ended.
+    """
 
     sync: bool = False
     enqueue: bool = False
@@ -51,46 +54,35 @@ class Plan:
 
 
 def plan(context: Context, run_id: str) -> Plan:
-    """What the run needs now; its rows note that it was sent. Ends a run that has nothing left to do."""
+    """What the run wants now: as many batches as may be under way take their turn. Ends a run that has nothing left."""
     width, size = live_settings.concurrency(context), live_settings.batch_size(context)
     routes = current_routes(context)
-    try:
-        depths = queue_depths(context.redis, routes.queues) if context.online else {}
-    except RedisError:
-        depths = {}  # nobody knows
 
     def work(session: Session) -> Plan:
         run = runs.lock(session, run_id)
         if run is None:
             return Plan()
-        now = datetime.now(UTC)
+        now = context.db.now()
         match run.status:
-            case PipelineState.SYNCING if run.claim_id is None and (not run.next_run_at or run.next_run_at <= now):
-                return Plan(sync=_note_stage(session, run, now))
+            case PipelineState.SYNCING:
+                return Plan(sync=run.claim_id is None and (not run.next_run_at or run.next_run_at <= now))
             case PipelineState.ENQUEUING:
-                return Plan(enqueue=_note_stage(session, run, now))
+                return Plan(enqueue=True)
             case PipelineState.RUNNING | PipelineState.BREAKER:
                 if _end_if_done(session, run, size, now):
                     return Plan(ended=True)
-                resent = _lost_batches(session, run, routes, depths, now)
-                return Plan(batches=[*resent, *_next_batches(session, run, routes, width, now)])
+                _begin_batches(session, run, width, now)
+                queued = select(BATCHES).where(BATCHES.c.run_id == run.id, BATCHES.c.status == BatchStatus.QUEUED)
+                rows = session.execute(queued.order_by(BATCHES.c.id))
+                return Plan(batches=[BatchLaunch.of(row, routes) for row in rows])
         return Plan()
 
     return context.db.run(work)
 
 
-def _note_stage(session: Session, run: Any, now: datetime) -> bool:
-    """Whether to send the run's own stage; the waits between two messages grow while nothing moves it."""
-    if run.launch_due_at is not None and run.launch_due_at > now:
-        return False
-    due = now + timedelta(seconds=wait_s(run.launches))
-    session.execute(update(RUNS).where(RUNS.c.id == run.id).values(launches=run.launches + 1, launch_due_at=due))
-    return True
-
-
 def _end_if_done(session: Session, run: Any, size: int, now: datetime) -> bool:
     """End the run if all its batches have ended; songs that replies left out make new ones. Whether it ended."""
-    if runs.count_open(session, run.id):
+    if runs.has_open(session, run.id):
         return False
     songs = left_out_songs(session, run.id, MAX_LEFT_OUT_SONGS)
     if songs:
@@ -101,43 +93,16 @@ def _end_if_done(session: Session, run: Any, size: int, now: datetime) -> bool:
     return True
 
 
-def _lost_batches(
-    session: Session, run: Any, routes: Routes, depths: dict[str, int], now: datetime
-) -> list[BatchLaunch]:
-    """Batches whose message seems lost: it is long due, and its queue is empty or has had it for very long.
-
-    Also those whose message waits behind an open breaker while another provider stands in.
-    """
-    due = or_(BATCHES.c.launch_due_at.is_(None), BATCHES.c.launch_due_at <= now, BATCHES.c.queue.in_(list(routes.shut)))
-    query = select(BATCHES).where(BATCHES.c.run_id == run.id, BATCHES.c.status == BatchStatus.QUEUED, due)
-    found = []
-    for row in session.execute(query.limit(500)):
-        launch = BatchLaunch.of(row, routes)
-        moves = routes.should_move(row.queue, launch.mode, launch.step)
-        if not moves and row.launch_due_at is not None and row.launch_due_at > now:
-            continue
-        waits = not moves and depths.get(launch.queue, 0) > 0
-        send, later = again(row.launches, now - row.updated_at, waits=waits)
-        changed = {"launches": BATCHES.c.launches + int(send), "launch_due_at": now + later}
-        changed |= {"queue": launch.queue} if send else {}
-        session.execute(update(BATCHES).where(BATCHES.c.id == row.id).values(**changed))
-        found += [launch] if send else []
-    return found
-
-
-def _next_batches(session: Session, run: Any, routes: Routes, width: int, now: datetime) -> list[BatchLaunch]:
-    """Pending batches, as many as may begin now: those that something was paid for come first."""
-    busy = runs.count_open(session, run.id, BatchStatus.QUEUED, BatchStatus.PROCESSING)
-    if busy >= width:
-        return []
-    waiting = and_(BATCHES.c.run_id == run.id, BATCHES.c.status == BatchStatus.PENDING, is_due(BATCHES, now))
-    unpaid = case((BATCHES.c.step == Step.METADATA, 1), else_=0)
-    chosen = session.execute(select(BATCHES.c.id).where(waiting).order_by(unpaid, BATCHES.c.id).limit(width - busy))
-    rows = BATCH.move_returning(
-        session, BATCHES, BatchEvent.LAUNCH, BATCHES.c.id.in_(list(chosen.scalars())), next_run_at=None, launches=1,
-        launch_due_at=now + timedelta(seconds=RELAUNCH_AFTER_S), updated_at=now,
-    )  # fmt: skip
-    found = [BatchLaunch.of(row, routes) for row in sorted(rows, key=lambda row: row.id)]
-    for launch in found:
-        session.execute(update(BATCHES).where(BATCHES.c.id == launch.id).values(queue=launch.queue))
-    return found
+def _begin_batches(session: Session, run: Any, width: int, now: datetime) -> None:
+    """Let pending batches take their turn, as many as may be under way."""
+    room = width - runs.count_under_way(session, run.id)
+    # Step by step: so the index of what can be claimed has them in this order, however many wait.
+    waiting = (BATCHES.c.run_id == run.id, BATCH_WORK.claimable, BATCHES.c.status == BatchStatus.PENDING)
+    chosen: list[int] = []
+    for step in PAID_FIRST:
+        if room > len(chosen):
+            here = select(BATCHES.c.id).where(*waiting, BATCHES.c.step == step, is_due(BATCHES, now))
+            chosen += session.execute(here.order_by(BATCHES.c.id).limit(room - len(chosen))).scalars()
+    if chosen:
+        mine = BATCHES.c.id.in_(chosen)
+        BATCH.move(session, BATCHES, BatchEvent.LAUNCH, mine, next_run_at=None, updated_at=now)

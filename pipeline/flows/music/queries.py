@@ -1,7 +1,5 @@
 """Reads: songs, batches, runs, and the status of the pipeline. Source 002, section 6."""
 
-from datetime import UTC, datetime
-
 from redis import RedisError
 from sqlalchemy import func, or_, select
 
@@ -80,7 +78,7 @@ def last_run(context: Context) -> RunView | None:
 
 def status(context: Context) -> MusicStatus:
     """The status of the pipeline."""
-    now = datetime.now(UTC)
+    now = context.db.now()
     run = last_run(context)
     with context.db.read() as session:
         by_song = count_by(session, SONGS.c.status)

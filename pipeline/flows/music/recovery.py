@@ -1,19 +1,19 @@
-"""What the sweeper does for music: give lost claims back, let the run's state follow the breakers, find what is due."""
+"""What the sweeper and wake-ups ask of music: what is due, and that the run's state follows the breakers."""
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from collections.abc import Collection
 
 import structlog
 from redis import RedisError
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
-from pipeline.engine.claims import lost
+from pipeline.engine.work import next_due
 from pipeline.flows.music import runs
 from pipeline.flows.music.models import BATCHES, RUNS
 from pipeline.flows.music.routes import current_routes, needed_queues
-from pipeline.flows.music.states import LIVE, BatchStatus, Mode, PipelineEvent, PipelineState
-from pipeline.flows.music.work import batch, sync
+from pipeline.flows.music.states import AT_WORK, LIVE, Mode, PipelineEvent, PipelineState
+from pipeline.flows.music.work.batch import BATCH_WORK
+from pipeline.flows.music.work.sync import SYNC_WORK
 from pipeline.providers import gates
 from pipeline.storage.context import Context
 
@@ -21,48 +21,31 @@ log = structlog.get_logger(__name__)
 
 
 def due(context: Context) -> list[str]:
-    """The active run, whose state follows the breakers first."""
+    """The active run if something in it has waited long enough. Its state follows the breakers first."""
     reflect_breakers(context)
+    now = context.db.now()
+    batch = and_(BATCHES.c.run_id == RUNS.c.id, BATCHES.c.next_run_at <= now, BATCH_WORK.claimable)
+    sync = and_(RUNS.c.next_run_at <= now, SYNC_WORK.claimable)
+    return _active(context, or_(sync, select(BATCHES.c.id).where(batch).exists()))
+
+
+def runnable(context: Context, _shut: Collection[str] = ()) -> list[str]:
+    """The active run, unless it is paused. What waits for a closed gate is left where it is by launching."""
+    return _active(context)
+
+
+def _active(context: Context, *which: ColumnElement[bool]) -> list[str]:
     with context.db.read() as session:
-        return list(session.execute(select(RUNS.c.id).where(RUNS.c.active == 1)).scalars())
+        query = select(RUNS.c.id).where(RUNS.c.active == 1, RUNS.c.status.in_(AT_WORK), *which)
+        return list(session.execute(query).scalars())
 
 
-def release_lost(context: Context, absent: set[str]) -> list[str]:
-    """Give back what is held by absent workers or beyond its lease; the runs concerned."""
-    now = datetime.now(UTC)
+def next_wait_s(context: Context) -> float | None:
+    """Seconds until the next batch or sync is due, if one waits."""
+    now = context.db.now()
     with context.db.read() as session:
-        batches = select(BATCHES.c.run_id).distinct().where(lost(BATCHES, now, absent))
-        syncs = select(RUNS.c.id).where(lost(RUNS, now, absent))
-        concerned = sorted({*session.execute(batches).scalars(), *session.execute(syncs).scalars()})
-    for run_id in concerned:
-        _free_run(context, run_id, absent)
-    return concerned
-
-
-def _free_run(context: Context, run_id: str, absent: set[str]) -> None:
-    def work(session: Session) -> int:
-        run = runs.lock(session, run_id)
-        if run is None:
-            return 0
-        now = datetime.now(UTC)
-        rules = batch.policy(context)
-        freed = batch.release_lost(session, run, lost(BATCHES, now, absent), rules, now)
-        return freed + sync.release_lost(session, run, lost(RUNS, now, absent), rules, now)
-
-    freed = context.db.run(work)
-    log.warning("music.given_back", run=run_id, claims=freed)
-
-
-def release_workers(context: Context, worker_ids: Iterable[str]) -> None:
-    """Give back everything that workers which are ending still hold; no attempt is counted."""
-    ids = list(worker_ids)
-
-    def work(session: Session) -> None:
-        now = datetime.now(UTC)
-        batch.release(session, ids, now)
-        sync.release(session, ids, now)
-
-    context.db.run(work, patience_s=5)
+        waits = [next_due(session, kind, now) for kind in (BATCH_WORK, SYNC_WORK)]
+    return min((wait for wait in waits if wait is not None), default=None)
 
 
 def breakers_in_use(context: Context, mode: Mode) -> list[str]:
@@ -88,21 +71,9 @@ def reflect_breakers(context: Context) -> str:
     def work(session: Session) -> None:
         run = runs.lock_active(session)
         if run is not None and run.status == before:
-            runs.move(session, run, event, datetime.now(UTC))
+            runs.move(session, run, event, context.db.now())
 
     if found.status == before:
         context.db.run(work)
         log.info("music.breaker", open=bool(reasons))
     return "; ".join(reasons)
-
-
-def next_wait_s(context: Context) -> float | None:
-    """Seconds until the next batch or sync is due, if one waits."""
-    now = datetime.now(UTC)
-    batch_due = select(func.min(BATCHES.c.next_run_at)).where(
-        BATCHES.c.status == BatchStatus.PENDING, BATCHES.c.next_run_at > now
-    )
-    sync_due = select(func.min(RUNS.c.next_run_at)).where(RUNS.c.active == 1, RUNS.c.next_run_at > now)
-    with context.db.read() as session:
-        moments = [found for query in (batch_due, sync_due) if (found := session.execute(query).scalar())]
-    return (min(moments) - now).total_seconds() if moments else None

@@ -28,20 +28,10 @@ def queue_of(settings: Settings, mode: Mode, step: Step) -> str:
 
 @dataclass(frozen=True)
 class Routes:
-    """Where messages go now. `stand_in`: who writes metadata instead of the configured provider, or empty.
-
-    `shut`: queues behind an open breaker.
-    """
+    """Where messages go now. `stand_in`: who writes metadata instead of the configured provider, or empty."""
 
     settings: Settings
     stand_in: str
-    shut: frozenset[str]
-
-    @property
-    def queues(self) -> list[str]:
-        """Every queue that a message may be sent to now."""
-        own = [CONTROL, METADATA_GENERATION, METADATA_ONLY, EMBEDDING_ONLY]
-        return [*own, fallbacks.stand_in_queue(self.stand_in)] if self.stand_in else own
 
     def queue(self, mode: Mode, step: Step) -> str:
         """The queue for a step of a batch: the stand-in's while the provider's breaker is open."""
@@ -49,22 +39,12 @@ class Routes:
             return fallbacks.stand_in_queue(self.stand_in)
         return queue_of(self.settings, mode, step)
 
-    def should_move(self, queue: str, mode: Mode, step: Step) -> bool:
-        """Whether a message waits in `queue` behind an open breaker, while another queue would take it."""
-        return step in METADATA_STEPS and queue in self.shut and queue != self.queue(mode, step)
-
 
 def current_routes(context: Context) -> Routes:
     """Where messages go now, as the breakers stand."""
-    settings = context.settings
-    own, other = settings.music.provider, fallback_of(settings)
+    own = context.settings.music.provider
     writer = fallbacks.stand_in(context, own, "text", local=False) if own else own
-    shut: set[str] = set()
-    if own and gates.is_open(context, own, "text"):
-        shut |= {METADATA_GENERATION, METADATA_ONLY}
-    if other and gates.is_open(context, other, fallbacks.STAND_IN_CAPABILITY):
-        shut.add(fallbacks.stand_in_queue(other))
-    return Routes(settings, "" if writer == own else writer, frozenset(shut))
+    return Routes(context.settings, "" if writer == own else writer)
 
 
 def needed_queues(routes: Routes, mode: Mode) -> set[str]:

@@ -28,8 +28,8 @@ def lock_active(session: Session) -> Any | None:
 def move(session: Session, run: Any, event: PipelineEvent, now: datetime, **values: Any) -> None:
     """Move a run that the caller has locked. Raises `IllegalTransition`."""
     PIPELINE.target(PipelineState(run.status), event)
-    values = {"launches": 0, "launch_due_at": None, "updated_at": now, **values}
-    moved = PIPELINE.move(session, RUNS, event, RUNS.c.id == run.id, RUNS.c.status == run.status, **values)
+    mine = (RUNS.c.id == run.id, RUNS.c.status == run.status)
+    moved = PIPELINE.move(session, RUNS, event, *mine, updated_at=now, **values)
     assert moved == 1, "the caller has not locked the run"
 
 
@@ -40,7 +40,13 @@ def end(
     move(session, run, event, now, **FREE, active=None, next_run_at=None, outcome=outcome, error=error, finished_at=now)
 
 
-def count_open(session: Session, run_id: str, *statuses: BatchStatus) -> int:
-    """Batches of the run in these states; default: those that have not ended."""
-    query = select(func.count()).where(BATCHES.c.run_id == run_id, BATCHES.c.status.in_(statuses or OPEN))
-    return session.execute(query).scalar_one()
+def has_open(session: Session, run_id: str) -> bool:
+    """Whether a batch of the run has not ended."""
+    query = select(BATCHES.c.id).where(BATCHES.c.run_id == run_id, BATCHES.c.status.in_(OPEN)).limit(1)
+    return session.execute(query).first() is not None
+
+
+def count_under_way(session: Session, run_id: str) -> int:
+    """Batches of the run that have a worker, or whose turn it is to get one."""
+    under_way = BATCHES.c.status.in_([BatchStatus.QUEUED, BatchStatus.PROCESSING])
+    return session.execute(select(func.count()).where(BATCHES.c.run_id == run_id, under_way)).scalar_one()

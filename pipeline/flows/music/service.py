@@ -4,7 +4,6 @@ Source 002, section 3. Launching derives from the rows what to send (`plan`).
 """
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -91,7 +90,7 @@ def start(context: Context, options: StartOptions) -> RunView:
             return _view(session, run_id)  # repeated after a commit whose answer was lost
         if active is not None:
             raise AlreadyRunning(active.id, active.status)
-        now = datetime.now(UTC)
+        now = context.db.now()
         session.execute(
             insert(RUNS).values(
                 id=run_id, status=PipelineState.IDLE, active=1, mode=options.mode, song_limit=options.limit,
@@ -119,12 +118,12 @@ def pause(context: Context) -> RunView:
     """Let calls under way end, and begin no others. Harmless if the run is paused."""
 
     def work(session: Session) -> RunView:
-        run, now = _active(session), datetime.now(UTC)
+        run, now = _active(session), context.db.now()
         if run.status != PipelineState.PAUSED:
             runs.move(session, run, PipelineEvent.PAUSE, now, **FREE)
-            # Their messages will find nothing to do: resuming sends new ones.
+            # Their messages find nothing to do, or are there when the run is resumed.
             mine = and_(BATCHES.c.run_id == run.id, BATCHES.c.status == BatchStatus.QUEUED)
-            BATCH.move(session, BATCHES, BatchEvent.GIVE_BACK, mine, launches=0, launch_due_at=None, updated_at=now)
+            BATCH.move(session, BATCHES, BatchEvent.GIVE_BACK, mine, updated_at=now)
         return _view(session, run.id)
 
     return context.db.run(work)
@@ -139,7 +138,7 @@ def resume(context: Context) -> RunView:
             raise UserError(f"the music pipeline is not paused: it is {run.status}", code="illegal_state")
         event = PipelineEvent.RESUME_RUN if run.all_enqueued else PipelineEvent.RESUME_ENQUEUE
         event = event if run.synced else PipelineEvent.RESUME_SYNC
-        runs.move(session, run, event, datetime.now(UTC))
+        runs.move(session, run, event, context.db.now())
         return _view(session, run.id)
 
     return context.db.run(work)
@@ -149,7 +148,7 @@ def stop(context: Context) -> RunView:
     """End the run. Calls under way end, and their results are kept; other songs are pending again."""
 
     def work(session: Session) -> RunView:
-        run, now = _active(session), datetime.now(UTC)
+        run, now = _active(session), context.db.now()
         runs.end(session, run, PipelineEvent.STOP, "stopped", now)
         idle = and_(BATCHES.c.run_id == run.id, BATCHES.c.status.in_([BatchStatus.PENDING, BatchStatus.QUEUED]))
         result.cancel_unpaid(session, idle, now)

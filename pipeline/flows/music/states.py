@@ -29,7 +29,7 @@ class SongEvent(StrEnum):
 
 
 class BatchStatus(StrEnum):
-    """State of a batch. QUEUED: it counts as under way, and a message for its next step has been sent."""
+    """State of a batch. QUEUED: it counts as under way, and a message for its next step is wanted."""
 
     PENDING = "PENDING"
     QUEUED = "QUEUED"
@@ -72,6 +72,10 @@ class PipelineEvent(StrEnum):
     START_WITHOUT_SYNC = "start_without_sync"
     CLAIM = "claim"
     """A worker takes the sync; the state stays."""
+    WAIT = "wait"
+    """The sync failed, and is tried again when the row is due."""
+    GIVE_BACK = "give_back"
+    """The worker that synced was lost, or ended."""
     SYNC_COMPLETE = "sync_complete"
     ENQUEUE_COMPLETE = "enqueue_complete"
     PAUSE = "pause"
@@ -123,6 +127,7 @@ BATCH = Machine(
     "batch",
     {
         (_B.PENDING, _C.LAUNCH): _B.QUEUED,
+        (_B.PENDING, _C.CLAIM): _B.PROCESSING,
         (_B.QUEUED, _C.CLAIM): _B.PROCESSING,
         (_B.PROCESSING, _C.STEP_DONE): _B.QUEUED,
         (_B.PROCESSING, _C.WAIT): _B.PENDING,
@@ -138,17 +143,18 @@ OPEN = (BatchStatus.PENDING, BatchStatus.QUEUED, BatchStatus.PROCESSING)
 """States of batches that have not ended."""
 
 _P, _E = PipelineState, PipelineEvent
-_AT_WORK = (_P.SYNCING, _P.ENQUEUING, _P.RUNNING, _P.BREAKER)
+AT_WORK = (_P.SYNCING, _P.ENQUEUING, _P.RUNNING, _P.BREAKER)
+"""States in which a run has something to do."""
 
 PIPELINE = Machine(
     "music pipeline",
     {
         (_P.IDLE, _E.START): _P.SYNCING,
         (_P.IDLE, _E.START_WITHOUT_SYNC): _P.ENQUEUING,
-        (_P.SYNCING, _E.CLAIM): _P.SYNCING,
+        **{(_P.SYNCING, event): _P.SYNCING for event in (_E.CLAIM, _E.WAIT, _E.GIVE_BACK)},
         (_P.SYNCING, _E.SYNC_COMPLETE): _P.ENQUEUING,
         (_P.ENQUEUING, _E.ENQUEUE_COMPLETE): _P.RUNNING,
-        **{(state, _E.PAUSE): _P.PAUSED for state in _AT_WORK},
+        **{(state, _E.PAUSE): _P.PAUSED for state in AT_WORK},
         (_P.PAUSED, _E.RESUME_SYNC): _P.SYNCING,
         (_P.PAUSED, _E.RESUME_ENQUEUE): _P.ENQUEUING,
         (_P.PAUSED, _E.RESUME_RUN): _P.RUNNING,
@@ -157,7 +163,7 @@ PIPELINE = Machine(
         # A call that was under way when the breaker opened may complete the last batch.
         (_P.RUNNING, _E.COMPLETE): _P.IDLE,
         (_P.BREAKER, _E.COMPLETE): _P.IDLE,
-        **{(state, _E.STOP): _P.IDLE for state in (*_AT_WORK, _P.PAUSED)},
+        **{(state, _E.STOP): _P.IDLE for state in (*AT_WORK, _P.PAUSED)},
         (_P.SYNCING, _E.FAIL): _P.IDLE,
         (_P.ENQUEUING, _E.FAIL): _P.IDLE,
     },

@@ -82,8 +82,8 @@ def test_failed_embedding_never_pays_for_metadata_again(driver: Driver, provider
 
 
 def test_transient_errors_wait_five_and_ten_seconds(driver: Driver, provider: ProviderServer) -> None:
-    assert policy(driver.context).backoff_s == (5.0, 10.0)
-    assert policy(driver.context).max_attempts == 3
+    assert policy(driver.context.settings).backoff_s == (5.0, 10.0)
+    assert policy(driver.context.settings).max_attempts == 3
 
 
 def test_rate_limit_releases_the_batch_without_an_attempt_and_shows_the_breaker(

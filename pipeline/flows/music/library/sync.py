@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def sync_libraries(
 
 
 def _sync(context: Context, source: Source, on_page: OnPage) -> SyncReport:
-    started = datetime.now(UTC)
+    started = context.db.now()
     before = source.count()
     report = SyncReport(complete=True)
     for page in source.songs():
@@ -94,7 +94,7 @@ def _relink(context: Context, name: str, started: datetime) -> int:
 
 def _flag(context: Context, source: Source, started: datetime, report: SyncReport, why: str) -> None:
     if not why:
-        now = datetime.now(UTC)
+        now = context.db.now()
         report.missing = context.db.run(lambda session: songs.flag_missing(session, source.name, started, now))
         return
     with context.db.read() as session:

@@ -54,8 +54,8 @@ def keep(session: Session, batch_id: int, now: datetime) -> Kept:
     return Kept(Mode(batch.mode), set(songs), set(analyses), embedded)
 
 
-def save(session: Session, batch_id: int, now: datetime) -> dict[str, int]:
-    """Complete the batch's songs, or put them back; the columns of the batch that count them."""
+def save(session: Session, batch_id: int, now: datetime) -> None:
+    """Complete the songs of a batch that is done, or put them back. The batch counts them, and keeps no copy."""
     kept = keep(session, batch_id, now)
     done = kept.songs if kept.mode is Mode.EMBEDDING else kept.analysed
     mine = SONGS.c.batch_id == batch_id
@@ -69,7 +69,8 @@ def save(session: Session, batch_id: int, now: datetime) -> dict[str, int]:
     )
     SONG.move(session, SONGS, SongEvent.GIVE_BACK, *out, attempts=again, error=LEFT_OUT, updated_at=now)
     _take_out(session, mine)
-    return {"saved": len(done), "left_out": len(kept.songs) - len(done)}
+    counts = {"saved": len(done), "left_out": len(kept.songs) - len(done)}
+    session.execute(update(BATCHES).where(BATCHES.c.id == batch_id).values(**EMPTIED, **counts))
 
 
 def fail_songs(session: Session, batch_id: int, error: str, now: datetime) -> None:

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 import structlog
 from sqlalchemy import ColumnElement, and_, insert, select, update
@@ -82,7 +82,7 @@ def _enqueue_portion(context: Context, run_id: str) -> bool:
         run = runs.lock(session, run_id)
         if run is None or run.status != PipelineState.ENQUEUING:
             return False
-        now = datetime.now(UTC)
+        now = context.db.now()
         mode = Mode(run.mode)
         left = size * PORTION if run.song_limit is None else min(size * PORTION, run.song_limit - run.enqueued)
         taken = 0

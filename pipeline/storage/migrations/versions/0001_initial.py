@@ -94,8 +94,9 @@ _table(
     "music_runs",
     *_str(32, "id", primary_key=True), *_str(20, "status"), *_int("active?", unique=True), *_str(20, "mode"),
     *_int("song_limit?", "enqueued"), *_bool("synced", "all_enqueued"), *_text("sync_report?"),
-    *_str(20, "outcome?"), *_text("error?"), *_int("launches"),
-    *_time("launch_due_at?", "created_at", "updated_at", "finished_at?"), *_claim(),
+    *_str(20, "outcome?"), *_text("error?"), *_time("created_at", "updated_at", "finished_at?"), *_claim(),
+    _index_where("claim_id IS NOT NULL", "ix_music_runs_claimed", "worker_id", "lease_until"),
+    _index_where("next_run_at IS NOT NULL", "ix_music_runs_next_run_at", "next_run_at"),
 )  # fmt: skip
 _table(
     "music_songs",
@@ -165,9 +166,11 @@ _table(
     *_id("id", primary_key=True), *_str(60, "correlation_id"), *_str(32, "run_id", to="music_runs.id"),
     *_str(20, "mode", "step", "status"), *_text("song_ids"), *_int("songs"), *_text("reply?", "analysis?"),
     *_str(120, "analysis_model"), *_blob("vectors?"), *_text("vector_ids?"), *_str(200, "vector_model"),
-    *_int("saved", "left_out", "ignored"), *_text("error?"), *_int("retry_count", "launches"),
-    *_time("launch_due_at?", "created_at", "updated_at", "finished_at?"), *_claim(),
-    *_str(120, "queue", server_default=""),
+    *_int("saved", "left_out", "ignored"), *_text("error?"), *_int("retry_count"),
+    *_time("created_at", "updated_at", "finished_at?"), *_claim(),
+    _index_where("status IN ('PENDING', 'QUEUED')", "ix_music_batches_claimable", "run_id", "step", "id"),
+    _index_where("claim_id IS NOT NULL", "ix_music_batches_claimed", "worker_id", "lease_until"),
+    _index_where("next_run_at IS NOT NULL", "ix_music_batches_next_run_at", "next_run_at"),
     sa.Index("ix_music_batches_run_id_status", "run_id", "status"),
     sa.Index("ix_music_batches_status", "status"),
 )  # fmt: skip
