@@ -286,7 +286,20 @@ def _restore_breaker(context: Context, name: str, rows: Mapping[str, str]) -> No
     record = breaker_record.read(rows, name)
     left_s = record.until / 1000 - datetime.now(UTC).timestamp()
     if left_s > 0 and name.partition(":")[0] in context.settings.providers:
-        breaker(context, name).open(left_s, record.reason)
+        open_as_recorded(context, name, left_s, record.reason)
+
+
+def open_as_recorded(context: Context, name: str, seconds: float, reason: str) -> bool:
+    """Open a breaker that the database says is open; False if somebody closed it meanwhile.
+
+    Who closes it writes the row first, and closes it in Redis then: whichever of the two comes last, it is closed.
+    """
+    breaker(context, name).open(seconds, reason)
+    with context.db.read() as session:
+        still = breaker_record.read(live.stored(session), name).until
+    if not still:
+        breaker(context, name).close()
+    return bool(still)
 
 
 def remember_breaker(context: Context, name: str, state: BreakerState | None) -> None:

@@ -122,15 +122,7 @@ def _open(context: Context, name: str) -> bool:
         return found
 
     found = context.db.run(work)
-    if found is None:
-        return False
-    breaker = gates.breaker(context, name)
-    breaker.open(found.seconds, found.reason)
-    with context.db.read() as session:
-        record = breaker_record.read(live.stored(session), name)
-    if not record.until:
-        # An operator closed it between the two. Who closes writes the row first, so that closing wins.
-        breaker.close()
+    if found is None or not gates.open_as_recorded(context, name, found.seconds, found.reason):
         return False
     gates.publish_breaker(context, name, "open", found.reason)
     return True

@@ -1,6 +1,7 @@
 """The watchdog opens and closes breakers by the calls on record: no worker is there, and Redis saw none of them."""
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from threading import Barrier
@@ -122,7 +123,13 @@ def test_a_rate_limit_before_an_operator_closed_the_breaker_is_forgiven(context:
     assert not watchdog.look_at_calls(context)
 
 
-def test_an_operator_who_closes_it_at_the_very_moment_wins(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("open_it", [watchdog.look_at_calls, gates.sync], ids=["watchdog", "sync"])
+def test_an_operator_who_closes_it_at_the_very_moment_wins(
+    context: Context, monkeypatch: pytest.MonkeyPatch, open_it: Callable[[Context], object]
+) -> None:
+    if open_it is gates.sync:
+        queue_control.open_breaker(context, NAME, 600, "by hand")
+        context.redis.flushall()
     _record(context, *["transient"] * 3)
     breaker = gates.breaker(context, NAME)
     really_open = breaker.open
@@ -132,7 +139,7 @@ def test_an_operator_who_closes_it_at_the_very_moment_wins(context: Context, mon
         return really_open(seconds, reason)
 
     monkeypatch.setattr(breaker, "open", open_late)
-    assert not watchdog.look_at_calls(context)
+    open_it(context)
     assert _state(context) == "closed"
 
 
