@@ -1,7 +1,7 @@
 """Music: songs become descriptions, tags and vectors, batch by batch, within what providers allow. Source 002."""
 
 from pipeline.flows.flow import Flow
-from pipeline.flows.music import live_settings, recovery, service
+from pipeline.flows.music import live_settings, recovery, service, unserved
 from pipeline.flows.music.models import BATCHES, SONGS
 from pipeline.flows.music.states import BatchStatus, SongStatus
 from pipeline.flows.music.work.batch import BATCH_WORK
@@ -13,6 +13,7 @@ FLOW = Flow(
     due=recovery.due,
     runnable=recovery.runnable,
     next_wait_s=recovery.next_wait_s,
+    fail_unserved=unserved.fail_unserved,
     clean_up=service.prune,
     retained=service.retained,
     gated_queues=live_settings.gated_queues,

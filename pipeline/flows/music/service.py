@@ -150,9 +150,7 @@ def stop(context: Context) -> RunView:
     def work(session: Session) -> RunView:
         run, now = _active(session), context.db.now()
         runs.end(session, run, PipelineEvent.STOP, "stopped", now)
-        idle = and_(BATCHES.c.run_id == run.id, BATCHES.c.status.in_([BatchStatus.PENDING, BatchStatus.QUEUED]))
-        result.cancel_unpaid(session, idle, now)
-        result.cancel(session, list(session.execute(select(BATCHES.c.id).where(idle)).scalars()), now)
+        result.cancel_idle(session, run.id, now)
         return _view(session, run.id)
 
     return context.db.run(work)

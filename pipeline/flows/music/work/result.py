@@ -12,7 +12,7 @@ from pipeline.flows.music.models import BATCHES, SONGS, Song
 from pipeline.flows.music.rules.findings import song_columns
 from pipeline.flows.music.rules.prompts import SongFacts
 from pipeline.flows.music.rules.schemas import load
-from pipeline.flows.music.states import BATCH, SONG, BatchEvent, Mode, SongEvent, SongStatus
+from pipeline.flows.music.states import BATCH, SONG, BatchEvent, BatchStatus, Mode, SongEvent, SongStatus
 from pipeline.flows.music.vectors import keep_vectors
 
 MAX_LEFT_OUT = 3
@@ -79,6 +79,13 @@ def fail_songs(session: Session, batch_id: int, error: str, now: datetime) -> No
     mine = SONGS.c.batch_id == batch_id
     SONG.move(session, SONGS, SongEvent.FAIL, mine, error=error, updated_at=now)
     _take_out(session, mine)
+
+
+def cancel_idle(session: Session, run_id: str, now: datetime) -> None:
+    """Cancel the batches of a run that has ended, but for those that somebody works on."""
+    idle = and_(BATCHES.c.run_id == run_id, BATCHES.c.status.in_([BatchStatus.PENDING, BatchStatus.QUEUED]))
+    cancel_unpaid(session, idle, now)
+    cancel(session, list(session.execute(select(BATCHES.c.id).where(idle)).scalars()), now)
 
 
 def cancel_unpaid(session: Session, which: ColumnElement[bool], now: datetime) -> None:

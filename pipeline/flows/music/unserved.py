@@ -1,0 +1,40 @@
+"""A run whose provider is not configured any more: nobody would write what it waits for, so it ends and says so."""
+
+import structlog
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from pipeline.flows.music import runs
+from pipeline.flows.music.models import BATCHES
+from pipeline.flows.music.routes import METADATA_STEPS
+from pipeline.flows.music.states import LIVE, OPEN, PipelineEvent
+from pipeline.flows.music.work import result
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+ERROR = (
+    "no provider writes metadata any more: set PENSTOCK_MUSIC__PROVIDER to one of PENSTOCK_PROVIDERS__…, and start "
+    "again (`penstock music start`). What was paid for is kept"
+)
+
+
+def fail_unserved(context: Context) -> list[str]:
+    """End the active run, failed, if it waits for metadata and no provider writes any; its id."""
+    if context.settings.music.provider:
+        return []
+
+    def work(session: Session) -> list[str]:
+        run, now = runs.lock_active(session), context.db.now()
+        if run is None or run.status not in LIVE:
+            return []
+        waits = (BATCHES.c.run_id == run.id, BATCHES.c.status.in_(OPEN), BATCHES.c.step.in_(METADATA_STEPS))
+        if session.execute(select(BATCHES.c.id).where(*waits).limit(1)).first() is None:
+            return []
+        runs.end(session, run, PipelineEvent.STOP, "failed", now, ERROR)
+        result.cancel_idle(session, run.id, now)
+        return [run.id]
+
+    ended = context.db.run(work)
+    if ended:
+        log.error("music.without_provider", run=ended[0])
+    return ended

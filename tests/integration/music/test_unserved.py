@@ -1,0 +1,62 @@
+"""A provider that was removed while a run waited for it: the run ends with an error, and keeps what was paid for."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.flows.music import FLOW, plan, queries, service
+from pipeline.flows.music.states import Mode, Step
+from pipeline.settings import get_settings
+from pipeline.storage.context import Context
+from tests.support.music import CHAT, Driver, add_songs, calls, states
+from tests.support.provider_server import ProviderServer
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def without(context: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[Context]:
+    """The context of a worker that starts after music's provider was removed."""
+    monkeypatch.setenv("PENSTOCK_MUSIC__PROVIDER", "")
+    get_settings.cache_clear()
+    found = Context(get_settings())
+    yield found
+    found.db.dispose()
+    found.redis.close()
+    found.redis.connection_pool.disconnect()
+
+
+def test_a_run_that_waits_for_metadata_ends_with_an_error_and_keeps_what_was_paid_for(
+    driver: Driver, without: Context, provider: ProviderServer
+) -> None:
+    add_songs(driver.context, 20)
+    run_id = driver.start()
+    driver.run(run_id, launches=1)
+    first = plan.plan(driver.context, run_id).batches[0]
+    assert driver.step(first.id, first.mode, Step.METADATA).again
+    assert list(FLOW.fail_unserved(driver.context)) == [], "its provider is there"
+    assert list(FLOW.fail_unserved(without)) == [run_id]
+    run = queries.run(driver.context, run_id)
+    assert (run.outcome, run.finished_at is not None) == ("failed", True)
+    assert "PENSTOCK_MUSIC__PROVIDER" in (run.error or "")
+    assert set(states(driver.context).values()) == {"PENDING"}
+    assert list(FLOW.fail_unserved(without)) == []
+    driver.run(driver.start())  # it is configured again
+    assert set(states(driver.context).values()) == {"COMPLETED"}
+    assert calls(provider, CHAT) == 2, "the first batch's metadata was paid for before"
+
+
+def test_a_run_that_only_embeds_or_is_paused_goes_on(driver: Driver, without: Context) -> None:
+    add_songs(driver.context, 10)
+    run_id = driver.start()
+    driver.run(run_id, launches=1)
+    service.pause(driver.context)
+    assert list(FLOW.fail_unserved(without)) == []
+    service.resume(driver.context)
+    driver.run(run_id)
+    again = driver.start(Mode.EMBEDDING)
+    driver.run(again, launches=1)
+    assert list(FLOW.fail_unserved(without)) == []
