@@ -114,6 +114,13 @@ class Work:
         states = claims.in_states(self.table, self.machine.sources(self.claim))
         return and_(states, self.table.c.claim_id.is_(None), *self.where)
 
+    def waits(self, when: ColumnElement[bool]) -> ColumnElement[bool]:
+        """A unit may be claimed at a time of its own, `when`. Few have one: databases must begin with these, and not
+        with all that have the state, so no index knows the state here."""
+        state = func.coalesce(self.table.c.status, self.table.c.status)
+        open_ = [source.value for source in self.machine.sources(self.claim)]
+        return and_(when, state.in_(open_), self.table.c.claim_id.is_(None), *self.where)
+
     def due(self, now: datetime) -> ColumnElement[bool]:
         """A unit may be claimed now."""
         return and_(self.claimable, claims.is_due(self.table, now))
@@ -361,6 +368,6 @@ def holders(session: Session, work: Work) -> set[str]:
 def next_due(session: Session, work: Work, now: datetime, *where: ColumnElement[bool]) -> float | None:
     """Seconds until the next unit that waits is due; None if none waits."""
     table = work.table
-    query = select(func.min(table.c.next_run_at)).where(table.c.next_run_at > now, work.claimable, *where)
+    query = select(func.min(table.c.next_run_at)).where(work.waits(table.c.next_run_at > now), *where)
     first = session.execute(query).scalar()
     return (first - now).total_seconds() if first else None

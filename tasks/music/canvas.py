@@ -4,6 +4,7 @@ Messages carry ids only and are nudges: each task looks at the row and does what
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -18,11 +19,12 @@ from pipeline.flows.music.states import Mode, Step
 from pipeline.flows.music.work import selection, sync
 from pipeline.flows.music.work.batch import BATCH_WORK
 from pipeline.flows.music.work.step import StepWork
+from pipeline.flows.music.work.sync import SYNC_WORK
 from pipeline.providers import gates
 from pipeline.settings import Settings
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
-from tasks.flow import Announcement, FlowTasks, Messages, at_work, expect, once, owner
+from tasks.flow import Announcement, AtWork, FlowTasks, Messages, at_work, expect, once, owner
 from tasks.presence import holder_of
 
 
@@ -70,11 +72,17 @@ def _chain(settings: Settings, batch: BatchLaunch, _places: Sequence[int]) -> Si
     return rest[0] if len(rest) == 1 else chain(*rest)
 
 
+def _run_at_work(task: Any, run_id: str) -> AbstractContextManager[AtWork | None]:
+    """The place of a run's own stages. A sync may take longer: then its claim says that it is under way."""
+    context = get_context()
+    return at_work(task, Place(_run_scope(run_id), CONTROL), SYNC_WORK.lease_s(context.settings))
+
+
 @app.task(name="music.sync", bind=True, ignore_result=True)
 @once
 def sync_library(self: Any, run_id: str) -> None:
     """SYNCING → ENQUEUING."""
-    with at_work(self, Place(_run_scope(run_id), CONTROL)) as turn:
+    with _run_at_work(self, run_id) as turn:
         if turn is None:
             return
         wait_s = sync.sync_run(get_context(), run_id, owner(self))
@@ -86,7 +94,7 @@ def sync_library(self: Any, run_id: str) -> None:
 @once
 def enqueue(self: Any, run_id: str) -> None:
     """ENQUEUING → RUNNING."""
-    with at_work(self, Place(_run_scope(run_id), CONTROL)) as turn:
+    with _run_at_work(self, run_id) as turn:
         if turn is None:
             return
         selection.enqueue(get_context(), run_id)

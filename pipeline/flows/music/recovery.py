@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import structlog
 from redis import RedisError
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine.work import next_due
@@ -24,9 +24,8 @@ def due(context: Context) -> list[str]:
     """The active run if something in it has waited long enough. Its state follows the breakers first."""
     reflect_breakers(context)
     now = context.db.now()
-    batch = and_(BATCHES.c.run_id == RUNS.c.id, BATCHES.c.next_run_at <= now, BATCH_WORK.claimable)
-    sync = and_(RUNS.c.next_run_at <= now, SYNC_WORK.claimable)
-    return _active(context, or_(sync, select(BATCHES.c.id).where(batch).exists()))
+    batches = select(BATCHES.c.run_id).where(BATCH_WORK.waits(BATCHES.c.next_run_at <= now))
+    return _active(context, or_(RUNS.c.id.in_(batches), SYNC_WORK.waits(RUNS.c.next_run_at <= now)))
 
 
 def runnable(context: Context, _shut: Collection[str] = ()) -> list[str]:

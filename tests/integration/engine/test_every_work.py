@@ -258,11 +258,19 @@ def test_no_statement_of_a_claim_reads_the_whole_table(context: Context, work: W
         "over": select(work.scope).where(work.working, table.c.lease_until < now),
         "holders": select(table.c.worker_id).distinct().where(work.working),
         "earlier": select(table.c.worker_id).where(work.working, table.c.request_id == "m1"),
-        "waits": select(table.c.next_run_at).where(table.c.next_run_at > now, work.claimable),
+        "waits": select(table.c.next_run_at).where(work.waits(table.c.next_run_at > now)),
     }
     for what, statement in statements.items():
         plan = _plan(context, statement)
         assert not [line for line in plan if _is_scan(line, table.name)], f"{what}: {plan}"
+
+
+def test_what_waits_for_its_time_is_found_among_the_few_that_have_one(context: Context, work: Work, made: Made) -> None:
+    if not context.db.is_sqlite:
+        pytest.skip("PostgreSQL knows from its statistics how few they are")
+    table = work.table
+    (plan,) = _plan(context, select(table.c.next_run_at).where(work.waits(table.c.next_run_at > context.db.now())))
+    assert f"ix_{table.name}_next_run_at" in plan
 
 
 def _plan(context: Context, statement: Any) -> list[str]:
