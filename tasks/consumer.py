@@ -18,7 +18,7 @@ from redis import RedisError
 
 from pipeline.engine.gate import Admission
 from tasks.arrival import give_back
-from tasks.gates import LOOK_AT_GATES, gate_of
+from tasks.gates import LOOK_AT_GATES, bring_in_step, gate_of
 from tasks.presence import holder_of, identity
 
 log = structlog.get_logger(__name__)
@@ -71,6 +71,8 @@ class GateConsumer(Consumer):
             admission = Admission(granted=False, wait_s=LONGEST_LEAVE_S, reason="unreachable")
         if admission.granted:
             return self._limit_move_to_pool(request)
+        if admission.reason == "unready":
+            bring_in_step()
         self._leave(queue, admission.wait_s, admission.reason)
         self._give_back(request)
         return None

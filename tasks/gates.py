@@ -12,9 +12,11 @@ from pipeline.providers import gates
 from pipeline.storage.context import get_context
 
 log = structlog.get_logger(__name__)
-SYNC_INTERVAL_S = 1.0
+SYNC_INTERVAL_S = 5.0
+"""What is changed by a command is in force at once; this is for rows changed by hand, and for an emptied Redis."""
 LOOK_AT_GATES = "look_at_gates"
 """The control command that has workers look at the gates of some queues."""
+_due = threading.Event()
 _syncing = threading.Lock()
 # No pool process is forked while the thread below is inside SQLite: the child would inherit a mutex of the library that
 # nobody unlocks, and hang in its first query.
@@ -28,8 +30,13 @@ def gate_of(queue: str) -> Gate | None:
     return gates.gate(context, found) if found else None
 
 
+def bring_in_step() -> None:
+    """Have the thread below look now: somebody has met a gate whose limits are gone."""
+    _due.set()
+
+
 def keep_in_step(stopped: threading.Event) -> None:
-    """Once a second, until `stopped`: what the database says, the gates say. First, what this worker's settings say."""
+    """Now and then, until `stopped`: what the database says, the gates say. First, what this worker's settings say."""
     published = False
     while not stopped.is_set():
         try:
@@ -40,4 +47,5 @@ def keep_in_step(stopped: threading.Event) -> None:
                 gates.sync(get_context())
         except (RedisError, SQLAlchemyError) as error:
             log.warning("gates.sync_failed", error=type(error).__name__)
-        stopped.wait(SYNC_INTERVAL_S)
+        _due.wait(SYNC_INTERVAL_S)
+        _due.clear()

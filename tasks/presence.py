@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -101,7 +102,13 @@ class Identity:
 
 def _children() -> list[int]:
     """The processes that this one started and that run: those of a pool, whenever they were forked."""
-    return [child.pid for child in psutil.Process().children() if _runs(child.pid)]
+    try:
+        # Elsewhere one has to look at every process of the machine.
+        lists = [task.read_text() for task in Path("/proc/self/task").glob("*/children")]
+    except OSError:
+        lists = []  # a thread has just ended
+    pids = [int(pid) for pid in " ".join(lists).split()] if lists else [c.pid for c in psutil.Process().children()]
+    return [pid for pid in pids if _runs(pid)]
 
 
 def _runs(pid: int) -> bool:

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 REDIS_START_S = 30.0
 GRACE_S = 10.0
 """How long workers may take to finish their work when the stack ends."""
-_TICK_S = 0.1
+_TICK_S = 0.25
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,22 @@ def test_a_worker_at_a_full_gate_hardly_asks_and_is_woken_when_a_slot_is_free(
     assert sorted(took_s)[1] < 0.4, f"waited for the safety net: {took_s}"
 
 
+def test_a_worker_that_meets_a_gate_without_limits_has_them_brought_back(
+    app: Celery, context: Context, worker: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met: list[bool] = []
+
+    def bring_in_step() -> None:
+        met.append(gates.sync(context))
+
+    monkeypatch.setattr("tasks.consumer.bring_in_step", bring_in_step)
+    context.redis.flushall()
+    _send(app, range(3))
+    worker.enter_context(_worker(app))
+    wait_until(lambda: len(_worked(context.redis)) == 3, WITHIN_S, "all were worked on")
+    assert met[0]
+
+
 def _commands(redis: "Redis") -> int:
     """Commands that Redis ran so far, those of scripts among them."""
     return sum(int(stat["calls"]) for stat in redis.info("commandstats").values())

@@ -1,7 +1,13 @@
 import os
+import queue
 import subprocess
 import sys
+import threading
 from pathlib import Path
+
+import pytest
+
+from tasks import gates
 
 ROOT = Path(__file__).resolve().parents[3]
 FORK_DURING_SYNC = """
@@ -30,3 +36,22 @@ for _ in range(3):
 def test_no_process_is_forked_while_the_gates_are_brought_in_step(tmp_path: Path) -> None:
     env = os.environ | {"PENSTOCK_DATA_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORK_DURING_SYNC], env=env, check=True, timeout=100)
+
+
+def test_who_meets_a_gate_without_limits_has_them_brought_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: queue.SimpleQueue[None] = queue.SimpleQueue()
+    stopped = threading.Event()
+    monkeypatch.setattr(gates, "SYNC_INTERVAL_S", 3600)
+    monkeypatch.setattr(gates, "get_context", lambda: None)
+    monkeypatch.setattr(gates.gates, "publish_defaults", lambda _context: None)
+    monkeypatch.setattr(gates.gates, "sync", lambda _context: looked.put(None))
+    thread = threading.Thread(target=gates.keep_in_step, args=(stopped,))
+    thread.start()
+    looked.get(timeout=60)
+    gates.bring_in_step()
+    looked.get(timeout=60)
+    stopped.set()
+    gates.bring_in_step()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert looked.empty()
