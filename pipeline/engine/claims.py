@@ -1,12 +1,29 @@
 """Fenced claims: a worker claims a unit by one compare-and-set, and settles it by another that names the claim."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import cache, lru_cache
+from types import MappingProxyType
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from sqlalchemy import BindParameter, ColumnElement, Index, String, Table, and_, bindparam, or_, select, text, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Executable,
+    Index,
+    Integer,
+    String,
+    Table,
+    and_,
+    bindparam,
+    or_,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from pipeline.engine.states import Event, Machine, State
@@ -123,29 +140,49 @@ def take(
     order_by: ColumnElement[Any] | tuple[ColumnElement[Any], ...],
     limit: int,
     now: datetime,
+    parameters: Mapping[str, Any] = MappingProxyType({}),
     **values: Any,
 ) -> list[Any]:
     """Claim up to `limit` rows that may take `event` and are due; the rows, in no particular order.
 
     Two callers never get the same row: the inner SELECT skips rows that another transaction has locked (PostgreSQL), or
     the transaction holds the only write lock (SQLite). If an earlier try of the transaction claimed rows, and was
-    committed without an answer, it is those rows, be they more or less than `limit`.
+    committed without an answer, it is those rows, be they more or less than `limit`. `parameters`: what bindparams in
+    `where` stand for; conditions that stay the same objects have the statement built once.
     """
     if taken := Tries.of(session).take_over(session, table, claim):
         return taken
+    order = order_by if isinstance(order_by, tuple) else (order_by,)
+    computed = {name: value for name, value in values.items() if isinstance(value, ColumnElement)}
+    plain = {name: value for name, value in values.items() if name not in computed}
+    statement = _statement_of_take(table, machine, event, where, order, tuple(plain), tuple(computed.items()))
+    given = {"due_by": now, "most": limit, **parameters, **_new(claim.columns), **_new(plain)}
+    return list(session.connection().execute(statement, given))
+
+
+def _new(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"new_{name}": value for name, value in values.items()}
+
+
+@lru_cache(maxsize=256)
+def _statement_of_take(
+    table: Table, machine: Machine[Any, Any], event: StrEnum, where: tuple[ColumnElement[bool], ...],
+    order: tuple[ColumnElement[Any], ...], names: tuple[str, ...], computed: tuple[tuple[str, ColumnElement[Any]], ...],
+) -> Executable:  # fmt: skip
+    """Built once for conditions that are the same objects: in SQLite, whoever builds it holds the only write lock."""
     # A CTE, not a subquery: PostgreSQL may run a subquery once a row, and each run returns `limit` further rows.
     due = (
         select(table.c.id)
-        .where(in_states(table, machine.sources(event)), is_due(table, now), *where)
-        .order_by(*(order_by if isinstance(order_by, tuple) else (order_by,)))
-        .limit(limit)
+        .where(in_states(table, machine.sources(event)), is_due(table, bindparam("due_by")), *where)
+        .order_by(*order)
+        .limit(bindparam("most", type_=Integer))
         .with_for_update(skip_locked=True)
         .cte("due")
     )
-    return machine.move_returning(
-        session, table, event, table.c.id.in_(select(due.c.id)),
-        attempts=table.c.attempts + 1, next_run_at=None, **claim.columns, **values,
-    )  # fmt: skip
+    values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in (*FREE, *names)} | dict(computed)
+    return machine.returning(
+        table, event, table.c.id.in_(select(due.c.id)), attempts=table.c.attempts + 1, next_run_at=None, **values
+    )
 
 
 def in_states(table: Table, states: Iterable[Any]) -> ColumnElement[bool]:
@@ -164,7 +201,7 @@ def claimable_index(table: str, *columns: str, states: Iterable[Any]) -> Index:
     return Index(f"ix_{table}_claimable", *columns, sqlite_where=open_, postgresql_where=open_)
 
 
-def is_due(table: Table, now: datetime) -> ColumnElement[bool]:
+def is_due(table: Table, now: datetime | BindParameter[Any]) -> ColumnElement[bool]:
     """The row may be claimed now."""
     return or_(table.c.next_run_at.is_(None), table.c.next_run_at <= now)
 
@@ -186,13 +223,18 @@ def left_behind(session: Session, table: Table, owner: Owner) -> list[str]:
     any other process holds is left alone: it may live and be in its call, which must not be paid for again. If it is
     dead, the sweeper notices.
     """
-    mine = (table.c.request_id == owner.request_id, table.c.claim_id.is_not(None))
     tries = Tries.of(session)
-    query = select(table.c.claim_id, table.c.worker_id).where(*mine)
-    found = [row for row in session.execute(query) if not tries.made(row.claim_id)]
+    rows = session.execute(_statement_of_left_behind(table), {"request": owner.request_id})
+    found = [row for row in rows if not tries.made(row.claim_id)]
     holders = {row.worker_id for row in found}
     ended = {holder for holder in holders if holder == owner.worker_id or owner.gone(holder)}
     return sorted({row.claim_id for row in found if row.worker_id in ended})
+
+
+@cache
+def _statement_of_left_behind(table: Table) -> Executable:
+    mine = (table.c.request_id == bindparam("request"), table.c.claim_id.is_not(None))
+    return select(table.c.claim_id, table.c.worker_id).where(*mine)
 
 
 def new_claim(owner: Owner, now: datetime, lease_s: float) -> Claim:

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from functools import lru_cache
 from typing import Any, Generic, TypeVar, cast
 
-from sqlalchemy import ColumnElement, CursorResult, Table, bindparam, case, or_, update
+from sqlalchemy import ColumnElement, CursorResult, Table, Update, bindparam, case, or_, update
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from pipeline.engine.errors import UserError
 
@@ -22,7 +24,7 @@ class StaleClaim(RuntimeError):
     """A row that this transaction read as ours was not ours when it wrote: the caller did not lock the row's scope."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Machine(Generic[State, Event]):
     """Which event leads from which state to which. What is not listed does not exist."""
 
@@ -45,7 +47,8 @@ class Machine(Generic[State, Event]):
             raise IllegalTransition(f"{self.name}: no transition is called {event.value}", code="illegal_state")
         return found
 
-    def _change(self, table: Table, event: Event) -> tuple[ColumnElement[bool], ColumnElement[Any] | State]:
+    def change(self, table: Table, event: Event) -> tuple[ColumnElement[bool], ColumnElement[Any] | State]:
+        """(which rows may take `event`, their state afterwards)."""
         moves = self.sources(event)
         targets = set(moves.values())
         new: ColumnElement[Any] | State = targets.pop()
@@ -59,7 +62,7 @@ class Machine(Generic[State, Event]):
 
         One UPDATE that compares and sets: of two callers, one wins and the other gets 0.
         """
-        may, new = self._change(table, event)
+        may, new = self.change(table, event)
         statement = update(table).where(may, *where).values(status=new, **values)
         return cast("CursorResult[Any]", session.execute(statement)).rowcount
 
@@ -67,9 +70,14 @@ class Machine(Generic[State, Event]):
         self, session: Session, table: Table, event: Event, *where: ColumnElement[bool], **values: Any
     ) -> list[Any]:
         """Like `move`, but returns the rows as they are afterwards, in no particular order."""
-        may, new = self._change(table, event)
-        statement = update(table).where(may, *where).values(status=new, **values).returning(*table.c)
-        return list(session.execute(statement))
+        return list(session.execute(self.returning(table, event, *where, **values)))
+
+    def returning(
+        self, table: Table, event: Event, *where: ColumnElement[bool], **values: Any
+    ) -> ReturningUpdate[tuple[Any, ...]]:
+        """The statement of `move_returning`."""
+        may, new = self.change(table, event)
+        return update(table).where(may, *where).values(status=new, **values).returning(*table.c)
 
     def move_each(
         self, session: Session, table: Table, event: Event, rows: Sequence[Mapping[str, Any]], **values: Any
@@ -78,19 +86,42 @@ class Machine(Generic[State, Event]):
 
         The caller has locked the rows' scope and holds each claim; otherwise raises `StaleClaim`.
         """
+        moved = self.move_held(session, table, event, rows, **values)
+        if moved != len(rows):
+            raise StaleClaim(f"{self.name}: {len(rows) - moved} of {len(rows)} claims were taken away")
+
+    def move_held(
+        self, session: Session, table: Table, event: Event, rows: Sequence[Mapping[str, Any]], **values: Any
+    ) -> int:
+        """Like `move_each`, but says how many moved: those whose claims still held."""
         if not rows:
-            return
-        may, new = self._change(table, event)
-        columns = [name for name in rows[0] if name not in {"id", "claim_id"}]
-        statement = (
-            update(table)
-            .where(may, table.c.id == bindparam("key_id"), table.c.claim_id == bindparam("key_claim"))
-            .values(status=new, **values, **{name: bindparam(f"new_{name}") for name in columns})
-        )
+            return 0
+        columns = tuple(name for name in rows[0] if name not in {"id", "claim_id"})
+        build = _statement_of_each.__wrapped__ if any(map(_is_expression, values.values())) else _statement_of_each
+        statement = build(self, table, event, columns, tuple(values.items()))
         keyed = [
             {"key_id": row["id"], "key_claim": row["claim_id"], **{f"new_{name}": row[name] for name in columns}}
             for row in rows
         ]
-        moved = cast("CursorResult[Any]", session.connection().execute(statement, keyed)).rowcount
-        if moved != len(rows):
-            raise StaleClaim(f"{self.name}: {len(rows) - moved} of {len(rows)} claims were taken away")
+        return session.connection().execute(statement, keyed).rowcount
+
+
+def _is_expression(value: Any) -> bool:
+    return isinstance(value, ColumnElement)
+
+
+@lru_cache(maxsize=256)
+def _statement_of_each(
+    machine: Machine[Any, Any],
+    table: Table,
+    event: StrEnum,
+    columns: tuple[str, ...],
+    alike: tuple[tuple[str, Any], ...],
+) -> Update:
+    """Built once: in SQLite, whoever builds it holds the only write lock."""
+    may, new = machine.change(table, event)
+    return (
+        update(table)
+        .where(may, table.c.id == bindparam("key_id"), table.c.claim_id == bindparam("key_claim"))
+        .values(status=new, **dict(alike), **{name: bindparam(f"new_{name}") for name in columns})
+    )

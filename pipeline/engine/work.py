@@ -10,9 +10,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import cache
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import ColumnElement, Table, and_, func, select, update
+from sqlalchemy import BindParameter, ColumnElement, Table, and_, bindparam, func, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine import claims
@@ -71,7 +73,7 @@ def _no_consequence(_session: Session, _scope: Any, _changes: Changes, _now: dat
     """Nothing follows from units that were settled."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Work:
     """One kind of unit. Events are those of `machine`."""
 
@@ -121,7 +123,7 @@ class Work:
         open_ = [source.value for source in self.machine.sources(self.claim)]
         return and_(when, state.in_(open_), self.table.c.claim_id.is_(None), *self.where)
 
-    def due(self, now: datetime) -> ColumnElement[bool]:
+    def due(self, now: datetime | BindParameter[Any]) -> ColumnElement[bool]:
         """A unit may be claimed now."""
         return and_(self.claimable, claims.is_due(self.table, now))
 
@@ -150,23 +152,31 @@ def new_claim(work: Work, owner: Owner, settings: Any, now: datetime) -> Claim:
 
 def claim(
     session: Session, work: Work, scope_id: Any, claim_as: Claim, now: datetime, *where: ColumnElement[bool],
-    limit: int = 1, **values: Any,
+    limit: int = 1, parameters: Mapping[str, Any] = MappingProxyType({}), **values: Any,
 ) -> list[Any]:  # fmt: skip
     """Claim up to `limit` due units of a scope that the caller has locked; their rows, in the order of claiming.
 
     Of several, those that were tried before are claimed one at a time: a unit that kills its worker must not spend the
-    attempts of others that were claimed beside it.
+    attempts of others that were claimed beside it. `parameters`: see `engine.claims.take`.
     """
-    table = work.table
+    mine, untried = _conditions_of_claim(work, scope_id is None)
+    given = parameters if scope_id is None else {**parameters, "of_scope": scope_id}
 
     def take(most: int, *further: ColumnElement[bool]) -> list[Any]:
         return claims.take(
-            session, table, work.machine, work.claim, work.in_scope(scope_id), work.claimable, *where, *further,
-            claim=claim_as, order_by=work.order, limit=most, now=now, updated_at=now, **values,
+            session, work.table, work.machine, work.claim, *mine, *where, *further,
+            claim=claim_as, order_by=work.order, limit=most, now=now, parameters=given, updated_at=now, **values,
         )  # fmt: skip
 
-    rows = take(1) if limit == 1 else take(limit, table.c.attempts == 0) or take(1)
+    rows = take(1) if limit == 1 else take(limit, untried) or take(1)
     return sorted(rows, key=lambda row: tuple(getattr(row, column.name) for column in work.order))
+
+
+@cache
+def _conditions_of_claim(work: Work, is_unscoped: bool) -> tuple[tuple[ColumnElement[bool], ...], ColumnElement[bool]]:
+    """(what may be claimed of the scope, what was never tried)."""
+    mine = work.in_scope(None if is_unscoped else bindparam("of_scope"))
+    return (mine, work.claimable), work.table.c.attempts == 0
 
 
 def held(session: Session, work: Work, outcomes: Sequence[Outcome]) -> set[Any]:
@@ -249,6 +259,8 @@ def _move(session: Session, work: Work, event: StrEnum, rows: list[dict[str, Any
         work.machine.move_each(session, work.table, event, rows, **alike)
         return True
     (row,) = rows
+    if not any(isinstance(value, ColumnElement) for value in row.values()):
+        return bool(work.machine.move_held(session, work.table, event, rows, **alike))
     values = {name: value for name, value in row.items() if name not in {"id", "claim_id"}}
     mine = (work.table.c.id == row["id"], work.table.c.claim_id == row["claim_id"])
     return bool(work.machine.move(session, work.table, event, *mine, **{**alike, **values}))

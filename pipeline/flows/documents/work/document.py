@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine import work
@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 MAX_STAGE_ATTEMPTS = 4
 """How often a stage may lose its worker before the document fails."""
 
+_LOCK = select(DOCUMENTS).where(DOCUMENTS.c.id == bindparam("of_document")).with_for_update()
+
 
 class ClaimLost(PenstockError):
     """The document was cancelled, paused or taken over: discard the work."""
@@ -30,7 +32,7 @@ class ClaimLost(PenstockError):
 
 def lock(session: Session, document_id: str) -> Any | None:
     """The document's row, locked until the transaction ends; None if it was deleted."""
-    return session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id == document_id).with_for_update()).one_or_none()
+    return session.execute(_LOCK, {"of_document": document_id}).one_or_none()
 
 
 def stage(name: str, claim: DocumentEvent, done: DocumentEvent, lost: str, **given_back: Any) -> Work:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, delete, insert, select, update
+from sqlalchemy import and_, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine import work
@@ -126,6 +126,11 @@ def _counted(document: Any, changes: Changes) -> _Counted:
     return _Counted(completed, failed, event, status, progress(status, document.pages, completed, reached))
 
 
+_COUNT = update(DOCUMENTS).where(DOCUMENTS.c.id == bindparam("of_document")).values({
+    name: bindparam(f"new_{name}") for name in ("completed_count", "failed_count", "progress", "updated_at")
+})  # fmt: skip
+
+
 def _count(session: Session, document: Any, changes: Changes, now: datetime) -> None:
     """Add to the document's counters, and move it on if no page is outstanding."""
     if not (changes.done or changes.failed):
@@ -136,7 +141,9 @@ def _count(session: Session, document: Any, changes: Changes, now: datetime) -> 
     }  # fmt: skip
     mine = DOCUMENTS.c.id == document.id
     if found.event is None:
-        session.execute(update(DOCUMENTS).where(mine).values(**values))
+        session.connection().execute(
+            _COUNT, {"of_document": document.id, **{f"new_{name}": values[name] for name in values}}
+        )
     else:
         ended = {"finished_at": now} if found.status is DocumentStatus.PARTIAL_FAILED else {}
         DOCUMENT.move(session, DOCUMENTS, found.event, mine, **values, **ended)
@@ -156,23 +163,21 @@ def settle_and_claim(
 ) -> PageBatch | None:  # fmt: skip
     """Settle `attempts`, release the pages left `untried`, and claim up to `want` pages of `providers`.
 
-    `again`: give back what the owner's message still holds: an earlier delivery's, or a commit's whose answer was lost.
-    None if the document was deleted.
+    `again`: first give back what an earlier delivery of the owner's message left behind. None if the document was
+    deleted.
     """
     row = lock(session, document_id)
     if row is None:
         return None
+    if again and work.give_back_earlier(session, CONVERT, row, document_id, owner, settings, now):
+        row = lock(session, document_id)
+        assert row is not None
     if untried:
         fences = {unit.claim.id for unit in untried}
         mine = and_(PAGES.c.id.in_([unit.id for unit in untried]), PAGES.c.claim_id.in_(fences))
         work.give_back(session, CONVERT, row, mine, settings, now, counts=False)
     changes = _settle(session, row, attempts, settings, now) if attempts else Changes()
     after = _counted(row, changes) if changes else row
-    if again:
-        now_is = lock(session, document_id) if changes else row
-        if work.give_back_earlier(session, CONVERT, now_is, document_id, owner, settings, now):
-            after = lock(session, document_id)
-            assert after is not None
     document = Standing(row, DocumentStatus(after.status), after.progress)
     if document.status is not DocumentStatus.PROCESSING:
         # Paused: nobody needs to wake up for its waits.
@@ -183,16 +188,21 @@ def settle_and_claim(
     return PageBatch(units, more, document, settled)
 
 
-def of_providers(providers: Collection[str]) -> ColumnElement[bool]:
-    """Pages of these providers; of one, the index gives them in the order of claiming."""
-    if len(providers) == 1:
-        return PAGES.c.provider == next(iter(providers))
-    return PAGES.c.provider.in_(providers)
+# Built once: in SQLite, whoever builds a statement holds the only write lock.
+_OF_ONE = PAGES.c.provider == bindparam("of_provider")
+_DUE_OF_ONE = (
+    select(PAGES.c.id)
+    .where(PAGES.c.document_id == bindparam("of_document"), CONVERT.due(bindparam("due_by")), _OF_ONE)
+    .limit(1)
+)
 
 
 def _has_claimable(session: Session, document_id: str, providers: Collection[str], now: datetime) -> bool:
-    mine = (CONVERT.in_scope(document_id), CONVERT.due(now), of_providers(providers))
-    return session.execute(select(PAGES.c.id).where(*mine).limit(1)).first() is not None
+    def asks(provider: str) -> bool:
+        given = {"of_document": document_id, "due_by": now, "of_provider": provider}
+        return session.execute(_DUE_OF_ONE, given).first() is not None
+
+    return any(map(asks, providers))
 
 
 def _claim(
@@ -200,7 +210,13 @@ def _claim(
     now: datetime,
 ) -> list[PageUnit]:  # fmt: skip
     mine = work.new_claim(CONVERT, owner, settings, now)
-    rows = work.claim(session, CONVERT, document_id, mine, now, of_providers(providers), limit=want)
+    # Of one provider, the index gives them in the order of claiming.
+    if len(providers) == 1:
+        (provider,) = providers
+        given = {"of_provider": provider}
+        rows = work.claim(session, CONVERT, document_id, mine, now, _OF_ONE, limit=want, parameters=given)
+    else:
+        rows = work.claim(session, CONVERT, document_id, mine, now, PAGES.c.provider.in_(providers), limit=want)
     return [view_of(PageUnit, row, attempt=row.attempts, claim=mine) for row in rows]
 
 
@@ -231,7 +247,9 @@ def _store_layouts(session: Session, attempts: Sequence[Attempt]) -> None:
     known = [
         {"page_id": page_id, "data": answer.layout} for page_id, answer in answers.items() if answer.layout is not None
     ]
-    unknown = [page_id for page_id, answer in answers.items() if answer.layout is None]
+    # Only a page that a user asked for again can have one, and that page does without the cache.
+    again = {attempt.unit.id for attempt in attempts if not attempt.unit.use_cache}
+    unknown = [page_id for page_id, answer in answers.items() if answer.layout is None and page_id in again]
     if known:
         upsert(session, LAYOUTS, known)
     if unknown:

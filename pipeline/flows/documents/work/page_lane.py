@@ -90,14 +90,11 @@ class PageLane:
 
     def _settle_and_claim(self, attempts: Sequence[Attempt], want: int, untried: Sequence[PageUnit]) -> Batch[PageUnit]:
         settings, is_first = self._context.settings, self._after is None
-        again = is_first
 
         def act(session: Session) -> PageBatch | None:
-            nonlocal again
-            repeats, again = again, True  # of a commit whose answer was lost, the claims are nobody's
             return page.settle_and_claim(
                 session, self._document_id, self._providers, attempts, want, self._owner, settings=settings,
-                now=self._context.db.now(), untried=untried, again=repeats,
+                now=self._context.db.now(), untried=untried, again=is_first,
             )  # fmt: skip
 
         done = self._context.db.run(act)
