@@ -1,0 +1,209 @@
+"""What claims and sweeps cost with a million pages, and how many messages a closed gate gathers."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import mean, quantiles
+from typing import Any
+
+from sqlalchemy import insert, update
+from sqlalchemy.orm import Session
+
+from benchmarks.support import BenchmarkError, embedded_redis, progress
+from pipeline.engine import work
+from pipeline.engine.claims import Owner
+from pipeline.engine.metrics import queue_depths
+from pipeline.flows.documents.models import DOCUMENTS, PAGES
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.work.page import CONVERT
+from pipeline.providers import queue_control
+from pipeline.settings import LOCAL, get_settings
+from pipeline.storage.context import Context, forget_context, get_context
+from pipeline.storage.schema import migrate
+from tests.support.many_pages import Shape, analyse, fill
+
+CLOSED = "closed"
+QUEUE = f"vision.{CLOSED}"
+LANES = 4
+SWEEP_S = 5.0
+
+
+def measure_claims(claims: int = 300, long: int = 20_000) -> dict[str, Any]:
+    """claim_p95_ratio, claim_late_ratio."""
+    with _rows() as context:
+        found = {}
+        few, many = Shape(documents=100, waiting=30, provider=CLOSED), Shape(provider=CLOSED)
+        fill(context.db, few)
+        for number, (rows, what) in enumerate(((few, "10,000 rows"), (many, "1,000,000 rows"))):
+            if rows is many:
+                progress("a million pages")
+                _empty(context)
+                fill(context.db, many)
+            document = _document(context, f"r{number}", claims)
+            progress(f"{claims} claims with {what}")
+            found[what] = _p95_ms(_claim_each(context, document, claims))
+        _empty(context)
+        document = _document(context, "long", long)
+        progress(f"the first and the last tenth of {long} pages")
+        first = _claim_each(context, document, long // 10)
+        _done_until(context, document, long - long // 10)
+        last = _claim_each(context, document, long // 10)
+    return {
+        "claim_p95_ratio": round(found["1,000,000 rows"] / found["10,000 rows"], 2),
+        "claim_late_ratio": round(mean(last) / mean(first), 2),
+        **{f"p95 of a claim with {what}, ms": value for what, value in found.items()},
+        "mean claim, first tenth, ms": round(mean(first), 2),
+        "mean claim, last tenth, ms": round(mean(last), 2),
+    }
+
+
+def measure_sweep(sweeps: int = 7) -> dict[str, Any]:
+    """sweep_ms_1m, sweeps_to_find_lost."""
+    from tasks.maintenance import sweep  # reads the settings when it is imported
+
+    with _rows() as context:
+        progress("a million pages, of which 300,000 wait before a closed gate")
+        fill(context.db, Shape(provider=CLOSED))
+        queue_control.pause(context, QUEUE, None)
+        took, sent = [], []
+        for _ in range(sweeps):
+            took.append(_timed(lambda: sent.append(sweep())))
+            _forget_tick(context)
+        if any(sent):
+            raise BenchmarkError(f"a sweep sent {sum(sent)} messages where nothing was runnable")
+        _document(context, "lost", 5)
+        needed = _sweeps_until_sent(context, sweep)
+    return {
+        "sweep_ms_1m": round(sorted(took)[len(took) // 2], 1),
+        "sweeps_to_find_lost": needed,
+        "sweeps, ms": " ".join(f"{ms:.0f}" for ms in took),
+    }
+
+
+def _sweeps_until_sent(context: Context, sweep: Callable[[], int]) -> int:
+    """Sweeps after which the one runnable document, whose message is lost, has one again."""
+    from tasks.documents.canvas import TASKS
+
+    TASKS.launch("lost")
+    context.redis.delete("cpu")
+    for number in range(1, 10):
+        time.sleep(SWEEP_S)
+        _forget_tick(context)
+        sweep()
+        if queue_depths(context.redis, ["cpu"])["cpu"]:
+            return number
+    raise BenchmarkError("the document whose message was lost was not found in nine sweeps")
+
+
+def measure_messages(documents: int = 100, sweeps: int = 120) -> dict[str, Any]:
+    """messages_max: the most messages while a gate stays closed for ten minutes of sweeps."""
+    from tasks.documents.canvas import TASKS
+    from tasks.maintenance import sweep
+
+    with _rows() as context:
+        names = [f"m{number}" for number in range(documents)]
+        for name in names:
+            _document(context, name, 20, CLOSED)
+        TASKS.launch(*names)
+        queue_control.pause(context, QUEUE, None)
+        depths = [queue_depths(context.redis, [QUEUE])[QUEUE]]
+        progress(f"{sweeps} sweeps of a closed gate")
+        for _ in range(sweeps):
+            _pass(context, SWEEP_S)
+            sweep()
+            depths.append(queue_depths(context.redis, [QUEUE])[QUEUE])
+    return {
+        "messages_max": max(depths),
+        "lanes of all documents": documents * LANES,
+        "before the first sweep": depths[0],
+    }
+
+
+@contextmanager
+def _rows() -> Iterator[Context]:
+    """A database and a Redis without workers, and a provider with a gate."""
+    provider = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "concurrency": LANES}
+    os.environ["PENSTOCK_PROVIDERS"] = json.dumps({CLOSED: provider})
+    get_settings.cache_clear()
+    forget_context()
+    with embedded_redis():
+        context = get_context()
+        migrate(context.db)
+        yield context
+
+
+def _document(context: Context, name: str, pages: int, provider: str = LOCAL) -> str:
+    """A document whose pages all wait to be converted."""
+    now = context.db.now()
+    row = {
+        "id": name, "filename": "a.pdf", "type": "pdf", "provider": provider, "pages": pages, "submission_key": name,
+        "status": DocumentStatus.PROCESSING, "created_at": now, "updated_at": now,
+    }  # fmt: skip
+    columns = {
+        "document_id": name,
+        "status": PageStatus.PENDING,
+        "provider": provider,
+        "created_at": now,
+        "updated_at": now,
+    }
+    rows = [{**columns, "page": page, "page_source": page} for page in range(1, pages + 1)]
+
+    def store(session: Session) -> None:
+        session.execute(insert(DOCUMENTS).values(**row))
+        session.connection().execute(insert(PAGES), rows)
+
+    context.db.run(store)
+    analyse(context.db)
+    return name
+
+
+def _claim_each(context: Context, document: str, count: int) -> list[float]:
+    """Milliseconds of each of so many claims of one page, each in a transaction of its own."""
+    owner = Owner("benchmark:1:a", "message")
+
+    def claim(session: Session) -> None:
+        now = context.db.now()
+        CONVERT.lock(session, document)
+        mine = work.new_claim(CONVERT, owner, context.settings, now)
+        if len(work.claim(session, CONVERT, document, mine, now, PAGES.c.provider == LOCAL)) != 1:
+            raise BenchmarkError("there is nothing to claim")
+
+    return [_timed(lambda: context.db.run(claim)) for _ in range(count)]
+
+
+def _done_until(context: Context, document: str, page: int) -> None:
+    done = update(PAGES).where(PAGES.c.document_id == document, PAGES.c.page <= page)
+    context.db.run(lambda session: session.execute(done.values(status=PageStatus.COMPLETED, claim_id=None)))
+
+
+def _timed(act: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    act()
+    return (time.perf_counter() - begun) * 1000
+
+
+def _p95_ms(values: list[float]) -> float:
+    return round(quantiles(values, n=20)[-1], 3)
+
+
+def _empty(context: Context) -> None:
+    context.db.run(lambda session: (session.execute(PAGES.delete()), session.execute(DOCUMENTS.delete())))
+
+
+def _forget_tick(context: Context) -> None:
+    """The next sweep may begin at once."""
+    for key in context.redis.scan_iter("penstock:leases:*tick*"):
+        context.redis.delete(key)
+
+
+def _pass(context: Context, seconds: float) -> None:
+    """So much time passes for the places that wait, and for the sweep's tick."""
+    _forget_tick(context)
+    with context.redis.pipeline(transaction=False) as pipe:
+        for key in context.redis.scan_iter("penstock:places:*:*"):
+            for field, place in context.redis.hgetall(key).items():
+                kind, mark, since, priority = str(place).split()
+                pipe.hset(key, field, f"{kind} {mark} {int(since) - int(seconds * 1000)} {priority}")
+        pipe.execute()

@@ -1,0 +1,142 @@
+"""Over a million pages, no statement of sweep, claim, status and lists reads a large table from end to end."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+from pipeline.engine import work as kernel
+from pipeline.engine.claims import Owner
+from pipeline.engine.work import Outcome
+from pipeline.flows import flows
+from pipeline.flows.documents import queries
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.providers import calls
+from pipeline.providers.calls import By, CallFilter
+from pipeline.storage.context import Context
+from tasks.flow import all_flow_tasks
+from tasks.maintenance import sweep
+from tests.support.many_pages import Shape, document_id, fill
+from tests.support.works import works
+
+LARGE = ("pages", "documents", "page_attempts", "ai_calls")
+WAITING = document_id(1)
+OWNER = Owner("w:1:a", "m1")
+OTHERS = {"page_attempts", "ai_calls"}
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {f"PENSTOCK_PROVIDERS__ONE__{name}": value for name, value in (("MODEL", "m"), ("API_KEY", "k"))}
+
+
+@contextmanager
+def _recorded(context: Context) -> Iterator[list[tuple[str, Any]]]:
+    """Statements that read or change rows, with their parameters."""
+    found: list[tuple[str, Any]] = []
+
+    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, executemany: bool) -> None:
+        if statement.lstrip().startswith(("SELECT", "UPDATE", "DELETE", "WITH")):
+            found.append((statement, parameters[0] if executemany else parameters))
+
+    event.listen(context.db.engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        event.remove(context.db.engine, "before_cursor_execute", note)
+
+
+def _claims(context: Context) -> None:
+    """A page is claimed and settled, others are lost, released and looked for."""
+    page = works()["documents.page"]
+    now, settings = context.db.now(), context.settings
+
+    def hop(session: Session) -> None:
+        document = page.lock(session, WAITING)
+        mine = kernel.new_claim(page, OWNER, settings, now)
+        rows = kernel.claim(session, page, WAITING, mine, now, page.table.c.provider == "one", limit=8)
+        kernel.settle(session, page, document, [Outcome(row.id, row.attempts, mine) for row in rows], settings, now)
+        kernel.give_back_earlier(session, page, document, WAITING, OWNER, settings, now)
+
+    context.db.run(hop)
+    for each in works().values():
+        kernel.free_lost(context.db, each, {"w:1:a"}, settings)
+        kernel.release(context.db, each, {"w:1:a"}, settings)
+        with context.db.read() as session:
+            kernel.holders(session, each)
+            kernel.next_due(session, each, now)
+
+
+def _sweeps(_: Context) -> None:
+    sweep()
+    for tasks in all_flow_tasks():
+        tasks.tend()
+
+
+def _status(context: Context) -> None:
+    for flow in flows():
+        flow.figures(context)
+    queries.figures(context)
+
+
+def _lists(context: Context) -> None:
+    queries.documents(context, limit=50)
+    for status in DocumentStatus:
+        queries.documents(context, status=status, limit=50, offset=10)
+    queries.document(context, WAITING)
+    queries.documents_by_id(context, [WAITING, document_id(2)])
+    queries.resolve(context, WAITING[:6])
+    for page in PageStatus:
+        queries.pages(context, WAITING, status=page)
+    queries.attempts(context, WAITING, 3)
+    recent = CallFilter(since=context.db.now() - timedelta(hours=1))
+    calls.calls(context, limit=50)
+    calls.calls(context, recent, limit=50)
+    calls.stats(context, recent, By.PROVIDER)
+
+
+ACTS: dict[str, Callable[[Context], None]] = {
+    "claims": _claims, "sweep": _sweeps, "status": _status, "lists": _lists
+}  # fmt: skip
+
+
+def test_nothing_that_is_asked_again_and_again_reads_a_large_table_from_end_to_end(context: Context) -> None:
+    fill(context.db, Shape(provider="one"))
+    scans = []
+    for name, act in ACTS.items():
+        with _recorded(context) as statements:
+            act(context)
+        assert statements, f"{name} asked nothing"
+        for statement, parameters in dict.fromkeys((one, _hashable(values)) for one, values in statements):
+            plan = _plan(context, statement, parameters)
+            scans += [f"{name}: {line.strip()}\n    {statement}" for line in plan if _is_scan(line)]
+    assert not scans, "\n".join(dict.fromkeys(scans))
+
+
+def _hashable(parameters: Any) -> Any:
+    return tuple(parameters.items()) if isinstance(parameters, dict) else tuple(parameters)
+
+
+def _plan(context: Context, statement: str, parameters: Any) -> list[str]:
+    explain = "EXPLAIN QUERY PLAN" if context.db.is_sqlite else "EXPLAIN"
+    values = parameters if context.db.is_sqlite else dict(parameters)
+    with context.db.engine.connect() as connection:
+        rows = connection.exec_driver_sql(f"{explain} {statement}", values).all()
+        connection.rollback()
+    return [str(row[-1]) for row in rows]
+
+
+def _is_scan(line: str) -> bool:
+    """Whether a line of a plan says that a large table, or an index of all its rows, is read without an end.
+
+    SQLite reads an index in its order where the statement ends early (a LIMIT): that is how lists are made.
+    """
+    words = line.split()
+    for table in LARGE:
+        if f"Seq Scan on {table}" in line or (words[:2] == ["SCAN", table] and "USING" not in words):
+            return True
+    return False
