@@ -1,7 +1,6 @@
 """A million pages in a moment: rows as they are after years of use, for plans and benchmarks."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from sqlalchemy import text
 
@@ -15,12 +14,14 @@ LEDGER = 50_000
 
 @dataclass(frozen=True)
 class Shape:
-    """How many documents of how many pages. The first `waiting` ones wait, all their pages at `provider`."""
+    """How many documents of how many pages. The first `waiting` ones wait, all their pages at `provider`; the last
+    `open` ones can be converted here; all others are completed."""
 
     documents: int = 10_000
     pages: int = 100
     waiting: int = 3_000
     provider: str = "closed"
+    open: int = 0
 
 
 def document_id(number: int) -> str:
@@ -29,32 +30,37 @@ def document_id(number: int) -> str:
 
 
 def fill(db: Database, shape: Shape) -> None:
-    """Insert the rows. All others are completed, by the local converter."""
+    """Insert the rows."""
     numbers = (
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {0})"
         if db.is_sqlite
         else "WITH n(i) AS (SELECT generate_series(1, {0}))"
     )
     name = "printf('d%06d', {0})" if db.is_sqlite else "'d' || lpad(({0})::text, 6, '0')"
-    now = datetime(2026, 1, 1, tzinfo=UTC).strftime("%Y-%m-%d %H:%M:%S.000000" + ("" if db.is_sqlite else "+00"))
-    waits = f"i <= {shape.waiting}"
+    now = (
+        "strftime('%Y-%m-%d %H:%M:%f000', 1767225600 + i, 'unixepoch')"
+        if db.is_sqlite
+        else "to_timestamp(1767225600 + i)"
+    )
+    waits, open_ = f"i <= {shape.waiting}", f"i <= {shape.waiting} OR i > {shape.documents - shape.open}"
     documents = f"""{numbers.format(shape.documents)}
         INSERT INTO documents (id, filename, type, page_range, pages, provider, model, model_name, progress, status,
           completed_count, failed_count, submission_key, size_bytes, allow_partial, use_cache, pictures, attempts,
           created_at, updated_at)
         SELECT {name.format("i")}, 'a.pdf', 'pdf', '', {shape.pages}, {_if(waits, shape.provider, "local")}, '', '', 5,
-          CASE WHEN {waits} THEN {int(DocumentStatus.PROCESSING)} ELSE {int(DocumentStatus.COMPLETED)} END,
-          CASE WHEN {waits} THEN 0 ELSE {shape.pages} END, 0, 'key' || i, 1000, {_no(db)}, {_no(db)}, {_no(db)}, 0,
-          '{now}', '{now}' FROM n"""
+          CASE WHEN {open_} THEN {int(DocumentStatus.PROCESSING)} ELSE {int(DocumentStatus.COMPLETED)} END,
+          CASE WHEN {open_} THEN 0 ELSE {shape.pages} END, 0, 'key' || i, 1000, {_no(db)}, {_no(db)}, {_no(db)}, 0,
+          {now}, {now} FROM n"""
     owner = f"(i - 1) / {shape.pages} + 1"
     waits = f"{owner} <= {shape.waiting}"
+    open_ = f"{waits} OR {owner} > {shape.documents - shape.open}"
     pages = f"""{numbers.format(shape.documents * shape.pages)}
         INSERT INTO pages (document_id, page, page_source, status, provider, model, content, retry_count, use_cache,
           attempts, created_at, updated_at)
         SELECT {name.format(owner)}, (i - 1) % {shape.pages} + 1, (i - 1) % {shape.pages} + 1,
-          CASE WHEN {waits} THEN {int(PageStatus.PENDING)} ELSE {int(PageStatus.COMPLETED)} END,
-          {_if(waits, shape.provider, "local")}, '', 'text', 0, {_no(db)}, CASE WHEN {waits} THEN 0 ELSE 1 END,
-          '{now}', '{now}' FROM n"""
+          CASE WHEN {open_} THEN {int(PageStatus.PENDING)} ELSE {int(PageStatus.COMPLETED)} END,
+          {_if(waits, shape.provider, "local")}, '', 'text', 0, {_no(db)}, CASE WHEN {open_} THEN 0 ELSE 1 END,
+          {now}, {now} FROM n"""
     with db.transaction() as session:
         session.execute(text(documents.replace(":", "\\:")))
         session.execute(text(pages.replace(":", "\\:")))
@@ -66,13 +72,13 @@ def fill(db: Database, shape: Shape) -> None:
 def _ledger(numbers: str, now: str, db: Database) -> str:
     return f"""{numbers} INSERT INTO page_attempts (document_id, page, page_source, provider, model, prompt_hash,
           cached, status, effective, text, input_tokens, output_tokens, latency_ms, worker_id, created_at)
-        SELECT 'd000001', i, i, 'local', '', '', {_no(db)}, 'completed', {_no(db)}, '', 0, 0, 1, 'w', '{now}' FROM n"""
+        SELECT 'd000001', i, i, 'local', '', '', {_no(db)}, 'completed', {_no(db)}, '', 0, 0, 1, 'w', {now} FROM n"""
 
 
 def _calls(numbers: str, now: str) -> str:
     return f"""{numbers} INSERT INTO ai_calls (flow, scope_id, unit, capability, operation, provider, queue, model,
           status, latency_ms, input_tokens, output_tokens, cost, preview, created_at)
-        SELECT 'documents', 'd000001', i, 'vision', 'look', 'one', 'vision.one', 'm', 'ok', 1, 1, 1, 0, '', '{now}'
+        SELECT 'documents', 'd000001', i, 'vision', 'look', 'one', 'vision.one', 'm', 'ok', 1, 1, 1, 0, '', {now}
         FROM n"""
 
 
