@@ -139,19 +139,19 @@ def call(context: Context, call_id: int) -> CallView:
 
 def stats(context: Context, which: CallFilter = CallFilter(), by: By | None = None) -> list[CallStats]:
     """Figures by group, those with most calls first, days in order; without `by` one row over all, if any matches."""
-    group = _group(context, by)
-    ok = CALLS.c.status == OK
-    # Ranks among the calls of the group that ended alike: percentiles that both databases know.
-    alike: dict[str, Any] = {"partition_by": [group, ok]}
-    ranked = (
+    # Chosen first, by themselves: else SQLite reads all calls in the order of the groups.
+    chosen = (
         select(
-            group.label("group"), ok.label("ok"), CALLS.c.latency_ms, CALLS.c.input_tokens, CALLS.c.output_tokens,
-            CALLS.c.cost, CALLS.c.created_at,
-            func.row_number().over(order_by=CALLS.c.latency_ms, **alike).label("rank"),
-            func.count().over(**alike).label("of"),
+            _group(context, by).label("group"), (CALLS.c.status == OK).label("ok"), CALLS.c.latency_ms,
+            CALLS.c.input_tokens, CALLS.c.output_tokens, CALLS.c.cost, CALLS.c.created_at,
         ).where(which.condition())
-    ).subquery()  # fmt: skip
-    at = ranked.c
+    ).cte("chosen").prefix_with("MATERIALIZED").c  # fmt: skip
+    # Ranks among the calls of the group that ended alike: percentiles that both databases know.
+    alike: dict[str, Any] = {"partition_by": [chosen.group, chosen.ok]}
+    at = select(
+        *chosen, func.row_number().over(order_by=chosen.latency_ms, **alike).label("rank"),
+        func.count().over(**alike).label("of"),
+    ).subquery().c  # fmt: skip
 
     def percentile(percent: int) -> ColumnElement[int]:
         return func.min(at.latency_ms).filter(at.ok, at.rank * 100 >= at.of * percent)
