@@ -1,6 +1,6 @@
 """Documents: split → convert → merge. Source 001."""
 
-from pipeline.flows.documents import plan, retention, submission, unserved
+from pipeline.flows.documents import plan, queries, retention, submission, unserved
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work.merge import MERGE
@@ -18,4 +18,5 @@ FLOW = Flow(
     clean_up=submission.remove_orphans,
     retained=retention.retained,
     followed={"documents": (DOCUMENTS, DocumentStatus), "pages": (PAGES, PageStatus)},
+    counted={"pages": queries.count_pages},
 )

@@ -34,6 +34,8 @@ class Document(ClaimColumns, Base):
 
     __tablename__ = "documents"
     __table_args__ = (
+        Index("ix_documents_created_at", "created_at", "id"),
+        Index("ix_documents_status_created_at", "status", "created_at", "id"),
         claims_index("documents"),
         claimable_index("documents", "created_at", "id", states=OPEN),
         waits_index("documents"),
@@ -77,7 +79,10 @@ class Page(ClaimColumns, Base):
         Index("ix_pages_document_status", "document_id", "status"),
         Index("ix_pages_document_page", "document_id", "page", unique=True),
         claims_index("pages"),
-        claimable_index("pages", "document_id", "provider", "attempts", "page", states=PAGE.sources(PageEvent.CLAIM)),
+        # The state at its end, for those who only count.
+        claimable_index(
+            "pages", "document_id", "provider", "attempts", "page", "status", states=PAGE.sources(PageEvent.CLAIM)
+        ),
         waits_index("pages"),
     )
 

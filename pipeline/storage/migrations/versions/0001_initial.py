@@ -84,7 +84,9 @@ _table(
     *_bool("pictures", server_default="0"),
     _index_where("status IN (1, 3, 4)", "ix_documents_claimable", "created_at", "id"),
     _index_where("claim_id IS NOT NULL", "ix_documents_claimed", "worker_id", "lease_until"),
+    sa.Index("ix_documents_created_at", "created_at", "id"),
     _index_where("next_run_at IS NOT NULL", "ix_documents_next_run_at", "next_run_at"),
+    sa.Index("ix_documents_status_created_at", "status", "created_at", "id"),
 )  # fmt: skip
 _table(
     "installation",
@@ -190,7 +192,7 @@ _table(
     *_int("page", "page_source", "status"), *_str(60, "provider"), *_str(120, "model"), *_text("content"),
     *_str(1000, "image_path?"), *_text("error?"), *_int("retry_count"), *_bool("use_cache"),
     *_time("created_at", "updated_at"), *_claim(),
-    _index_where("status IN (0, 3)", "ix_pages_claimable", "document_id", "provider", "attempts", "page"),
+    _index_where("status IN (0, 3)", "ix_pages_claimable", "document_id", "provider", "attempts", "page", "status"),
     _index_where("claim_id IS NOT NULL", "ix_pages_claimed", "worker_id", "lease_until"),
     sa.Index("ix_pages_document_page", "document_id", "page", unique=True),
     sa.Index("ix_pages_document_status", "document_id", "status"),
