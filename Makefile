@@ -11,7 +11,7 @@ DEMO := .demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint bench quality clean
+.PHONY: help setup demo test test-fast simulate lint bench quality clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,12 @@ FAST := tests/unit $(addprefix tests/integration/,engine storage documents provi
 
 test-fast: setup ## Run what takes a minute: unit tests and some integration tests on SQLite, without the slow ones
 	$(BIN)/python -m pytest $(PARALLEL) $(FAST) -m 'not slow' -k 'not postgresql' $(ARGS)
+
+SEEDS ?= 10000
+SIMULATE = $(BIN)/python -m tests.simulation
+
+simulate: setup ## A whole fleet on virtual time, with faults: SEEDS=10000 of them, or the one that failed: SEED=1234
+	$(SIMULATE) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 lint: setup ## Style, formatting, types and layers
 	$(BIN)/ruff check .

@@ -3,8 +3,10 @@
 A flow's `canvas.py` makes one `FlowTasks` with what is its own: which messages a scope's rows ask for.
 """
 
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib import import_module
@@ -36,6 +38,8 @@ PORTION = 500
 """Scopes that are looked at together."""
 LONGEST_WORK_S = 3600.0
 """Longer than any message is worked on: `task_time_limit`."""
+LEAVE_AGAIN_S = 5.0
+"""How long to wait before a place is left once more, where Redis was away."""
 
 
 @dataclass(frozen=True)
@@ -204,10 +208,31 @@ def at_work(task: Any, place: Place, ttl_s: float = LONGEST_WORK_S) -> Iterator[
     try:
         yield work
     finally:
-        if work.after is None:
-            places.leave(place, holder)
-        elif places.wait(place, holder):
-            take_place_again(task.request, work.after)
+        try:
+            if work.after is None:
+                places.leave(place, holder)
+            elif places.wait(place, holder):
+                take_place_again(task.request, work.after)
+        except RedisError:
+            _leave_later(places, place, holder)
+            raise
+
+
+def _leave_later(places: Places, place: Place, holder: str) -> None:
+    """Leave a place when Redis is back: else it would count as taken for as long as this process lives."""
+    message = holder.rpartition("/")[2]
+
+    def leave() -> None:
+        left = False
+        while not left:
+            time.sleep(LEAVE_AGAIN_S)
+            if deliveries.under_way(message):
+                return  # it was delivered again
+            with suppress(RedisError):
+                places.leave(place, holder)
+                left = True
+
+    threading.Thread(target=leave, name="leave", daemon=True).start()
 
 
 def _has_ended(holder: str) -> bool:

@@ -1,0 +1,56 @@
+"""`python -m tests.simulation [--seeds N] [--first N] [--seed N]`: what `make simulate` runs."""
+
+import argparse
+import os
+import sys
+import time
+from datetime import UTC, datetime
+
+from tests.simulation.session import Session
+from tests.simulation.world import World
+
+SHOWN = 30
+
+
+def report(world: World, command: str = "make simulate") -> str:
+    """A failure: one line to run it again, what is wrong, and the last steps."""
+    lines = [f"{command} SEED={world.seed}", f"{type(world.failure).__name__}: {world.failure}", f"{world.faults}"]
+    for now_us, who, what, fields in list(world.trace)[-SHOWN:]:
+        told = " ".join(f"{name}={value}" for name, value in fields.items())
+        lines.append(f"{now_us / 1e6:10.3f} s  {who:<14} {what} {told}")
+    return "\n".join(lines)
+
+
+def first_seed() -> int:
+    """Where today's seeds begin: each day tries others."""
+    return datetime.now(UTC).toordinal() * 100_000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="simulate")
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=first_seed())
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--go-on", action="store_true", help="do not stop at the first that fails")
+    options = parser.parse_args()
+    seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
+    begun, count, failed, steps = time.monotonic(), 0, 0, 0
+    with Session() as session:
+        for seed in seeds:
+            world = session.run(seed)
+            count, steps = count + 1, steps + world.steps
+            if world.failure is not None:
+                failed += 1
+                print(report(world), flush=True)
+                if not options.go_on:
+                    break
+    took = time.monotonic() - begun
+    print(f"{count} seeds, {failed} failed, {steps} steps, {took:.1f} s, {count / took:.1f} seeds/s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
+    sys.exit(main())

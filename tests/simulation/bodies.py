@@ -1,0 +1,163 @@
+"""What the messages of the simulated flow do: the shape of every flow's tasks, over the kernel's own functions."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from pipeline.engine import work as kernel
+from pipeline.engine.breaker import BreakerState
+from pipeline.engine.claims import Owner
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.guarded_call import GuardedCall
+from pipeline.engine.lanes import Batch, run_lane
+from pipeline.engine.launch import Place
+from pipeline.engine.work import Changes, Outcome, Work
+from tasks.flow import AtWork, at_work, expect, once
+from tests.simulation import provider
+from tests.simulation.flow import CPU, MERGES, PAGES, SCOPES, ScopeState, key
+
+if TYPE_CHECKING:
+    from tests.simulation.fleet import Fleet
+
+
+class Bodies:
+    """The tasks of one fleet."""
+
+    def __init__(self, fleet: "Fleet") -> None:
+        self.fleet, self.world = fleet, fleet.world
+        self.page, self.merge = once(self._page), once(self._merge)
+
+    def wake(self, _task: Any) -> None:
+        self.fleet.tasks.tend()
+
+    def _page(self, task: Any, scope_id: str, queue: str, number: int, batch: int = 1) -> None:
+        guarded = self._guarded(queue, task)
+        try:
+            with _at_work(self.fleet, task, Place(key(scope_id), queue, number)) as place:
+                if place is None:
+                    return
+                hop = _Hop(self.fleet, PAGES, scope_id, self.fleet.owner(task), guarded)
+                lane = run_lane(
+                    hop.exchange, hop.perform, lambda: True, quantum_s=0 if guarded else 3, batch=batch,
+                    clock=lambda: self.world.now_s,
+                )  # fmt: skip
+                self._follow(scope_id, hop)
+                if lane.more:
+                    place.again(self.fleet.signature(self.page, key(scope_id), queue, number, scope_id, lane.batch))
+        finally:
+            if guarded is not None:
+                guarded.leave()
+
+    def _follow(self, scope_id: str, hop: "_Hop") -> None:
+        """What follows a hop: a wake-up, and after the last unit the merge, as the rest of a chord or by a launch."""
+        self.fleet.tasks.wake_in(hop.retry_in_s)
+        if hop.ready and self.fleet.chained(scope_id):
+            expect(Place(key(scope_id), CPU, 0, 3))
+            self.fleet.signature(self.merge, key(scope_id), CPU, 0, scope_id, priority=3).apply_async()
+        elif hop.ready:
+            self.fleet.tasks.launch(scope_id)
+
+    def _merge(self, task: Any, scope_id: str, queue: str, number: int, _batch: int = 1) -> None:
+        with _at_work(self.fleet, task, Place(key(scope_id), queue, number, 3)) as place:
+            if place is None:
+                return
+            hop = _Hop(self.fleet, MERGES, scope_id, self.fleet.owner(task), None)
+            run_lane(hop.exchange, hop.perform, lambda: True, quantum_s=0, clock=lambda: self.world.now_s)
+
+    def _guarded(self, queue: str, task: Any) -> GuardedCall | None:
+        if queue != provider.QUEUE:
+            return None
+        fleet = self.fleet
+        return GuardedCall(
+            fleet.gate, fleet.breaker, fleet.holder_of(task.request.id),
+            quota_reset=lambda now: now + timedelta(seconds=5), on_change=_ignore, cost_of=lambda *_: 0.0,
+            on_cost=lambda _: None,
+        )  # fmt: skip
+
+
+@contextmanager
+def _at_work(fleet: "Fleet", task: Any, place: Place) -> Iterator[AtWork | None]:
+    message = task.request.chord
+    with at_work(task, place) as work:
+        if work is not None and message.touched:
+            fleet.broker.took_place(message)
+        try:
+            yield work
+        finally:
+            message.leaving = True
+
+
+def _ignore(_state: BreakerState | None) -> None:
+    """Nobody follows the breaker here."""
+
+
+class _Hop:
+    """One hop over the units of a scope: claims, performs, settles."""
+
+    def __init__(self, fleet: "Fleet", work: Work, scope_id: str, owner: Owner, guarded: GuardedCall | None) -> None:
+        self.fleet, self.world, self.work = fleet, fleet.world, work
+        self._scope_id, self._owner, self._guarded = scope_id, owner, guarded
+        self.retry_in_s: float | None = None
+        self.ready = False
+
+    def exchange(self, outcomes: Sequence[Outcome], want: int, untried: Sequence[Any]) -> Batch[Any]:
+        """Settle, give back what an earlier delivery left, and claim: one transaction, safe to repeat."""
+        work, db = self.work, self.fleet.db
+        back = [Outcome(row.id, row.attempts, claim, UnitError("not tried", kind=ErrorKind.CANCELLED))
+                for row, claim in untried]  # fmt: skip
+
+        def act(session: Session) -> tuple[list[Any], kernel.Claim, Changes, str, bool]:
+            scope = work.lock(session, self._scope_id)
+            now = db.now()
+            held = kernel.new_claim(work, self._owner, None, now)
+            changes = kernel.settle(session, work, scope, [*outcomes, *back], None, now)
+            kernel.give_back_earlier(session, work, scope, self._scope_id, self._owner, None, now)
+            rows = kernel.claim(session, work, self._scope_id, held, now, limit=want) if want else []
+            return rows, held, changes, self._status(session), self._more(session, now)
+
+        rows, held, changes, status, more = db.run(act)
+        if changes.retry_in_s is not None:
+            self.retry_in_s = min(changes.retry_in_s, self.retry_in_s or changes.retry_in_s)
+        self.ready = bool(changes.done or changes.failed) and status == ScopeState.READY
+        return Batch([(row, held) for row in rows], more)
+
+    def _status(self, session: Session) -> str:
+        return str(session.execute(select(SCOPES.c.status).where(SCOPES.c.id == self._scope_id)).scalar_one())
+
+    def _more(self, session: Session, now: datetime) -> bool:
+        due = select(self.work.table.c.id).where(self.work.in_scope(self._scope_id), self.work.due(now)).limit(1)
+        return session.execute(due).first() is not None
+
+    def perform(self, unit: tuple[Any, kernel.Claim]) -> Outcome:
+        """Do one unit."""
+        row, claim = unit
+        world = self.world
+        world.note("performs", unit=row.id, attempt=row.attempts)
+        try:
+            if self._guarded is not None:
+                self._guarded.call(
+                    lambda: self.fleet.provider.call(row.id, row.kind), lambda _answer: ("model", 1, 1)
+                )  # fmt: skip
+            else:
+                self._compute(row)
+        except UnitError as error:
+            return Outcome(row.id, row.attempts, claim, error)
+        return Outcome(row.id, row.attempts, claim, values={"result": "done"} if self.work is PAGES else {})
+
+    def _compute(self, row: Any) -> None:
+        world = self.world
+        world.sleep(world.rng.uniform(0.01, 1.0))
+        kind = getattr(row, "kind", "good")
+        if kind == "deadly" and world.acting and not world.calm:
+            self.fleet.provider.begun[row.id] += 1
+            world.note("unit kills its process", unit=row.id)
+            world.kill(world.acting)
+            world.point("dead")
+        if kind == "bad":
+            raise UnitError("it is broken", kind=ErrorKind.PERMANENT)
+        if kind == "flaky" and world.rng.random() < 0.5:
+            raise UnitError("it failed for now", kind=ErrorKind.TRANSIENT)

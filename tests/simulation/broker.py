@@ -1,0 +1,175 @@
+"""A broker over Redis lists, laid out as kombu does, that loses, duplicates, delays and reorders messages."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.arrival import SENT
+from tests.simulation.redis_client import SimulatedRedis
+from tests.simulation.world import World
+
+UNACKED, UNACKED_INDEX = "unacked", "unacked_index"
+PRIORITIES = (0, 3, 6, 9)
+_FETCH = """
+for i = 3, #KEYS do
+  local found = redis.call('RPOP', KEYS[i])
+  if found then
+    local tag = cjson.decode(found).properties.delivery_tag
+    redis.call('HSET', KEYS[1], tag, found)
+    redis.call('ZADD', KEYS[2], 0, tag)
+    return found
+  end
+end
+"""
+_ALL = """
+local found = redis.call('HVALS', KEYS[1])
+for i = 2, #KEYS do
+  for _, message in ipairs(redis.call('LRANGE', KEYS[i], 0, -1)) do found[#found + 1] = message end
+end
+return found
+"""
+
+
+@dataclass
+class Message:
+    """A task's message. `touched`: a fault lost, repeated or delayed it or the one before it in its place."""
+
+    id: str
+    queue: str
+    body: Callable[..., None]
+    args: tuple[Any, ...]
+    place: tuple[str, str, int] | None = None
+    priority: int = 0
+    touched: bool = False
+    leaving: bool = False
+    """It was worked on, and its place is being given up or handed on."""
+    arrival: int = 0
+    overtaken: int = 0
+
+
+@dataclass
+class Delivery:
+    """A message in a worker's hands. `raw`: as it is in Redis."""
+
+    message: Message
+    raw: dict[str, Any]
+
+    @property
+    def tag(self) -> str:
+        """Its key among those that are not acknowledged."""
+        return str(self.raw["properties"]["delivery_tag"])
+
+
+class Broker:
+    """The broker of one world."""
+
+    def __init__(self, world: World, redis: SimulatedRedis) -> None:
+        self.world = world
+        self._redis = redis
+        self.messages: dict[str, Message] = {}
+        self.deliveries: dict[str, Delivery] = {}
+        self.on_arrival: Callable[[Message], None] = lambda message: None
+        self.on_publish: Callable[[Message], None] = lambda message: None
+
+    def _do(self, *command: Any) -> Any:
+        return self._redis.wire.call(*command)
+
+    # Sending
+
+    def publish(self, message: Message) -> None:
+        """Send a message, as the process that acts."""
+        world, faults = self.world, self.world.faults
+        world.point("before publishing")
+        world.now_us += 50
+        self.messages[message.id] = message
+        world.note("publishes", message=message.id, place=message.place or message.queue)
+        if world.chance(faults.lose):
+            world.note("is lost", message=message.id)
+        elif world.chance(faults.delay):
+            message.touched = True
+            world.note("is delayed", message=message.id)
+            world.at(world.rng.uniform(1, 60), lambda: self._put(message))
+        else:
+            self._put(message, head=world.chance(faults.reorder))
+            if world.chance(faults.duplicate):
+                world.note("is duplicated", message=message.id)
+                message.touched = True
+                self._put(message)
+        self.on_publish(message)
+        world.point("after publishing")
+
+    def _put(self, message: Message, *, head: bool = False) -> None:
+        message.arrival = self.world.number()
+        message.touched = message.touched or head
+        sent = int(self.world.host_time().timestamp() * 1e6)
+        tag = f"{message.id}-{self.world.number()}"
+        raw = {
+            "headers": {"id": message.id, SENT: sent},
+            "properties": {"delivery_tag": tag, "delivery_info": {"routing_key": message.queue}},
+        }
+        self._push(message, raw, head=head)
+
+    def _push(self, message: Message, raw: dict[str, Any], *, head: bool) -> None:
+        message.leaving = False
+        self._do("RPUSH" if head else "LPUSH", list_of(message.queue, message.priority), json.dumps(raw))
+        self.on_arrival(message)
+
+    # Receiving
+
+    def fetch(self, queues: Sequence[str]) -> Delivery | None:
+        """The next message of these queues: as BRPOP, and the entry among those that are not acknowledged."""
+        lists = [list_of(queue, priority) for priority in PRIORITIES for queue in queues]
+        found = self._do("EVAL", _FETCH, len(lists) + 2, UNACKED, UNACKED_INDEX, *lists)
+        if not found:
+            return None
+        raw = json.loads(found)
+        delivery = Delivery(self.messages[raw["headers"]["id"]], raw)
+        self.deliveries[delivery.tag] = delivery
+        return delivery
+
+    def ack(self, delivery: Delivery) -> None:
+        """The message is done."""
+        if self.deliveries.pop(delivery.tag, None):
+            self._do("HDEL", UNACKED, delivery.tag)
+
+    def returned(self, tag: str) -> None:
+        """A worker gave a message back."""
+        self.deliveries.pop(tag, None)
+
+    def restore(self, delivery: Delivery, *, head: bool) -> None:
+        """Give a message back to its queue: its connection was cut, or somebody found that it was not acknowledged."""
+        delivery.message.touched = True
+        if self.deliveries.pop(delivery.tag, None) and self._do("HDEL", UNACKED, delivery.tag):
+            delivery.raw["headers"]["redelivered"] = True
+            self._push(delivery.message, delivery.raw, head=head)
+
+    def flushed(self) -> None:
+        """Redis was emptied. What is at work may be sent once more."""
+        for delivery in self.deliveries.values():
+            delivery.message.touched = True
+        self.deliveries.clear()
+
+    def took_place(self, message: Message) -> None:
+        """A message that a fault touched works in a place for which another one is waiting: that is one too many."""
+        assert message.place
+        for other in self.outstanding(*message.place[:2]):
+            other.touched = other.touched or other.place == message.place
+
+    # Looking
+
+    def outstanding(self, scope: str, queue: str) -> list[Message]:
+        """Messages of a scope in a queue that are waiting or at work."""
+        lists = [list_of(queue, priority) for priority in PRIORITIES]
+        found = self._do("EVAL", _ALL, len(lists) + 1, UNACKED, *lists)
+        messages = [self.messages[json.loads(raw)["headers"]["id"]] for raw in found]
+        return [one for one in messages if one.place and one.place[:2] == (scope, queue) and not one.leaving]
+
+    def depth(self, queues: Sequence[str]) -> int:
+        """Messages that wait in these queues."""
+        return sum(self._do("LLEN", list_of(queue, priority)) for queue in queues for priority in PRIORITIES)
+
+
+def list_of(queue: str, priority: int) -> str:
+    """The list of a queue and a step of priority, as kombu names it."""
+    return f"{queue}\x06\x16{priority}" if priority else queue

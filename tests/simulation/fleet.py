@@ -1,0 +1,328 @@
+"""A fleet: workers, beat and clients over one database, one Redis and one provider, and what goes wrong with them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from redis import RedisError
+from sqlalchemy import insert
+from sqlalchemy.exc import OperationalError
+
+from pipeline.engine.breaker import Breaker, BreakerPolicy
+from pipeline.engine.claims import Owner
+from pipeline.engine.gate import FOR_EVER, Gate, Window
+from pipeline.engine.launch import Places
+from tasks import maintenance
+from tasks.flow import FlowTasks, Messages
+from tests.simulation import flow, provider
+from tests.simulation.bodies import Bodies
+from tests.simulation.broker import Broker, Message
+from tests.simulation.flow import CPU, SCOPES, UNITS, ScopeState, State
+from tests.simulation.invariants import Observer
+from tests.simulation.worker import Worker
+from tests.simulation.world import Process, World
+
+SWEEP_S = 5.0
+
+
+class Signature:
+    """A message that is not sent yet, as Celery's."""
+
+    def __init__(self, fleet: "Fleet", *messages: Message) -> None:
+        self._fleet, self._messages = fleet, messages
+
+    def set(self, *, chord: Any = None, **_: Any) -> "Signature":
+        """Take over a request's part in its chord: here, what faults did to the message."""
+        for message in self._messages:
+            message.touched = message.touched or bool(chord and chord.touched)
+        return self
+
+    def apply_async(self, countdown: float = 0) -> None:
+        fleet = self._fleet
+        if countdown:
+            fleet.world.at(countdown, lambda: fleet.by_client(self.apply_async))
+            return
+        for message in self._messages:
+            # Held up since its place was reserved: another may have been sent instead.
+            message.touched = message.touched or fleet.held_up()
+            fleet.broker.publish(message)
+
+
+class Tasks(FlowTasks):
+    """The real launches, wake-ups and sweeps of a flow; its messages go to the simulated broker."""
+
+    fleet: "Fleet"
+
+    def __post_init__(self) -> None:
+        """No Celery task."""
+
+    @property
+    def wake(self) -> Any:
+        fleet = self.fleet
+        return Signature(fleet, Message(fleet.name("wake"), "control", fleet.bodies.wake, ()))
+
+    def _launch(self, context: Any, scopes: Sequence[str]) -> int:
+        fleet, running = self.fleet, self.fleet.world.running
+        fleet.launching[running] = fleet.world.number()
+        try:
+            return super()._launch(context, scopes)
+        finally:
+            fleet.launching.pop(running, None)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a fleet is and what it has to do."""
+
+    scopes: int
+    units: int
+    places: int
+    workers: int
+    slots: int
+    faults_s: float
+    limit: Window
+    concurrency: int
+
+
+class Fleet:
+    """Everything of one seed."""
+
+    redis_errors = (RedisError,)
+
+    def __init__(self, world: World, redis: Any, db: Any, shape: Shape, scan: Callable[[str], Iterable[Any]]) -> None:
+        self.world, self.redis, self.db, self.shape, self.scan = world, redis, db, shape, scan
+        redis.world = db.world = world
+        redis.after_gate, redis.spoke = self._tokens, self.spoke
+        self.provider = provider.Provider(world)
+        self.broker = Broker(world, redis)
+        self.observer = Observer(self)
+        db.after_commit = self.observer.committed
+        self.bodies = Bodies(self)
+        self.context = SimpleNamespace(
+            db=db, redis=redis, online=True, made={}, settings=SimpleNamespace(sweep_interval_s=SWEEP_S)
+        )
+        self.launching: dict[Any, int] = {}
+        self.queue_of: dict[str, str] = {}
+        self.expected = shape.scopes
+        self.places = Places(redis)
+        self.gate = Gate(redis, provider.QUEUE, f"{provider.NAME}:vision", 40)
+        self.breaker = Breaker(redis, f"{provider.NAME}:vision", BreakerPolicy(5, 5, 20))
+        # Processes have a breaker each; here they share it, and may be held up while they tell it something.
+        self.breaker._breaker._lock = nullcontext()
+        self.tasks = Tasks(flow.FLOW, messages=self._messages)
+        object.__setattr__(self.tasks, "fleet", self)
+        self.clocks: dict[str, float] = {}
+        self.workers: list[Worker] = []
+        self._closed = False
+        self._flushes = 0
+        world.on_kill = self._killed
+        self.broker.on_publish = self.observer.published
+        self.broker.on_arrival = self._arrival
+
+    # Names and signatures
+
+    def name(self, what: str) -> str:
+        return f"{what}{self.world.number()}"
+
+    def clock_of(self, host: str) -> float:
+        if not self.world.faults.wrong_clocks:
+            return 0.0
+        return self.clocks.setdefault(host, self.world.rng.choice((-3600.0, -5.0, 0.0, 0.0, 3600.0)))
+
+    def chained(self, scope_id: str) -> bool:
+        """Whether a scope's merge is sent by what comes before it, as the body of a chord is."""
+        return int(scope_id[1:]) % 2 == 0
+
+    def owner(self, task: Any) -> Owner:
+        process = self._acting()
+        worker = process.worker
+        return Owner(process.id, task.request.id, worker.knows_gone)
+
+    def holder_of(self, request_id: str) -> str:
+        return f"{self._acting().worker.main.id}/{request_id}"
+
+    def _acting(self) -> Process:
+        assert self.world.acting is not None
+        return self.world.acting
+
+    def signature(self, body: Any, scope: str, queue: str, number: int, scope_id: str, batch: int = 1,
+                  priority: int = 0) -> Signature:  # fmt: skip
+        message = Message(
+            self.name("m"), queue, body, (scope_id, queue, number, batch), (scope, queue, number), priority
+        )
+        return Signature(self, message)
+
+    def _messages(self, context: Any, scopes: Sequence[str]) -> Iterable[Messages]:
+        for one in flow.wanted(context, scopes):
+            body = self.bodies.merge if one.priority else self.bodies.page
+            scope_id = one.scope.partition(":")[2]
+
+            def canvas(numbers: Sequence[int], one: Any = one, body: Any = body, scope_id: str = scope_id) -> Signature:
+                made = [self.signature(body, one.scope, one.queue, number, scope_id, 1, one.priority)._messages[0]
+                        for number in numbers]  # fmt: skip
+                return Signature(self, *made)
+
+            yield Messages(one, canvas)
+
+    def held_up(self) -> bool:
+        """Whether whoever acts was held up since it last spoke to Redis, or Redis was emptied since."""
+        return (self.world.now_us, self._flushes) != getattr(
+            self.world.running, "spoke", (self.world.now_us, self._flushes)
+        )
+
+    def spoke(self) -> None:
+        """Whoever acts has spoken to Redis."""
+        if self.world.running is not None:
+            self.world.running.spoke = (self.world.now_us, self._flushes)
+
+    # Beginning
+
+    def begin(self) -> None:
+        """Start workers and beat, and have users hand in scopes."""
+        world, shape = self.world, self.shape
+        self._configure()
+        for number in range(shape.workers):
+            self.workers.append(self._worker(f"w{number}"))
+        for number in range(shape.scopes):
+            scope_id = f"s{number}"
+            world.at(world.rng.uniform(0, shape.faults_s / 3), lambda scope_id=scope_id: self._submit(scope_id))
+        world.at(SWEEP_S, self._beat)
+        faults = world.faults
+        world.every(faults.flush_every_s, self.flush)
+        world.every(faults.gate_every_s, self._turn_gate)
+        world.every(faults.limits_every_s, self._change_limits)
+        world.every(faults.kill_worker_every_s, lambda: self._some(lambda worker: world.kill(worker.main)))
+        world.every(
+            faults.kill_child_every_s, lambda: self._some(lambda worker: world.kill(world.rng.choice(worker.pool)))
+        )
+        world.every(faults.end_worker_every_s, lambda: self._some(lambda worker: worker.end()))
+        world.every(faults.cut_every_s, lambda: self._some(lambda worker: worker.cut()))
+        world.at(shape.faults_s, self._calm)
+
+    def _worker(self, name: str) -> Worker:
+        threads = self.world.rng.random() < 0.4
+        return Worker(self, name, self.shape.slots, threads=threads)
+
+    def _some(self, act: Callable[[Worker], object]) -> None:
+        living = [worker for worker in self.workers if worker.alive]
+        if living:
+            worker = self.world.rng.choice(living)
+            self.world.note("fault", worker=worker.name)
+            act(worker)
+
+    def _calm(self) -> None:
+        self.world.note("no faults any more")
+        self.world.calm = True
+        if self._closed:
+            self._turn_gate()
+
+    def replace(self, worker: Worker) -> None:
+        """A worker died: another comes up in its place."""
+
+        def birth() -> None:
+            self.workers[self.workers.index(worker)] = replaced = self._worker(worker.name)
+            replaced.look_soon()
+
+        self.world.at(self.world.rng.uniform(1, 6), birth)
+
+    def _killed(self, process: Process) -> None:
+        if process.worker is not None:
+            process.worker.child_died(process)
+
+    def by_client(self, act: Callable[[], object]) -> None:
+        """Have a process that only does this act."""
+        self.world.spawn(Process(self.name("client")), lambda: self.trying(act))
+
+    def as_stored(self, when: Any) -> str:
+        """A time as the database shows it."""
+        return when.strftime("%Y-%m-%d %H:%M:%S.%f")
+
+    def trying(self, act: Callable[[], object]) -> None:
+        """A process that gives up when a service stays away."""
+        try:
+            act()
+        except (RedisError, OperationalError) as error:
+            self.world.note("gives up", error=repr(error)[:100])
+
+    def _submit(self, scope_id: str) -> None:
+        rng, shape = self.world.rng, self.shape
+        queue = rng.choice((provider.QUEUE, provider.QUEUE, CPU))
+        units = rng.randint(1, shape.units)
+        self.queue_of[scope_id] = queue
+        kinds = rng.choices(("good", "flaky", "bad", "deadly"), (12, 3, 1, 1 if self.world.faults.kill else 0), k=units)
+        places = rng.randint(1, shape.places)
+        scope = {"id": scope_id, "status": ScopeState.OPEN, "queue": queue, "places": places, "total": units, "done": 0,
+                 "failed": 0, "merged": 0, "attempts": 0}  # fmt: skip
+        first = int(scope_id[1:]) * 1000
+        rows = [{"id": first + n, "scope_id": scope_id, "number": n, "status": State.OPEN, "kind": kind, "attempts": 0}
+                for n, kind in enumerate(kinds)]  # fmt: skip
+        with self.db.transaction() as session:
+            session.execute(insert(SCOPES), [scope])
+            session.execute(insert(UNITS), rows)
+        self.observer.committed()
+        self.world.note("submitted", scope=scope_id, queue=queue, units=units, places=places)
+        self.by_client(lambda: self.tasks.launch(scope_id))
+
+    def _beat(self) -> None:
+        if self.world.calm and self.observer.everything_settled():
+            return
+        self.by_client(maintenance.sweep)
+        self.world.at(SWEEP_S, self._beat)
+
+    # What goes wrong
+
+    def flush(self) -> None:
+        """Redis is emptied."""
+        self.world.note("redis is emptied")
+        self._flushes += 1
+        self.redis.wire.call("FLUSHALL")
+        self.broker.flushed()
+        self.observer.waiting.clear()
+        self.observer.closed_since = None
+        self.provider.emptied()
+        self.world.at(self.world.rng.uniform(0.1, 1.5), self._configure)
+
+    def _configure(self) -> None:
+        """What the database says, the gates say: as each worker does every second."""
+        shape = self.shape
+        self.provider.windows = [shape.limit]
+        self.gate.shared.configure([shape.limit], shape.concurrency, version=1, on_record=self.provider.on_record)
+        self.gate.own.configure([], None, version=1)
+        if self._closed:
+            self.gate.own.close("operator", FOR_EVER)
+            self.observer.closed_since = self.world.number()
+
+    def _turn_gate(self) -> None:
+        self._closed = not self._closed
+        self.world.note("gate", closed=self._closed)
+        if self._closed:
+            self.gate.own.close("operator", FOR_EVER)
+            self.observer.closed_since = self.world.number()
+        else:
+            self.observer.closed_since = None
+            self.gate.own.reopen("operator")
+        for worker in self.workers:  # the whole fleet is told; who does not hear it finds out
+            if worker.alive and not self.world.chance(0.3):
+                self.world.as_process(worker.main, lambda worker=worker: worker.consumer.look_at(provider.QUEUE))
+        self._tokens()
+
+    def _change_limits(self) -> None:
+        """Somebody changes the windows, and changes them back: what was used stays used."""
+        limit, fleet = self.shape.limit, self.gate.shared
+        self.world.note("limits change")
+        other = [Window(limit.limit, limit.window_s), Window(limit.limit * 50, limit.window_s * 2)]
+        fleet.configure(other, self.shape.concurrency, version=1, on_record=self.provider.on_record)
+        fleet.configure([limit], self.shape.concurrency, version=1, on_record=self.provider.on_record)
+
+    # What wakes workers
+
+    def _arrival(self, message: Message) -> None:
+        self.observer.arrived(message)
+        for worker in self.workers:
+            worker.look_soon()
+
+    def _tokens(self) -> None:
+        for worker in self.workers:
+            worker.consumer.read_tokens()

@@ -1,0 +1,203 @@
+"""The flow that is simulated: scopes of units behind a gate or not, and one piece of work at the end of each scope."""
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ForeignKey, String, select, update
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from pipeline.engine import work as kernel
+from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
+from pipeline.engine.launch import Wanted
+from pipeline.engine.retry import Policy
+from pipeline.engine.states import Machine
+from pipeline.engine.tables import UtcDateTime, table_of
+from pipeline.engine.work import Changes, Work
+from pipeline.flows.flow import Flow
+
+CPU = "cpu"
+MAX_ATTEMPTS = 4
+LEASE_S = 90.0
+
+
+class State(StrEnum):
+    OPEN = "open"
+    WORKING = "working"
+    WAITING = "waiting"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class ScopeState(StrEnum):
+    OPEN = "open"
+    READY = "ready"
+    MERGING = "merging"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Event(StrEnum):
+    CLAIM = "claim"
+    DONE = "done"
+    FAIL = "fail"
+    WAIT = "wait"
+    GIVE_BACK = "give_back"
+    READY = "ready"
+
+
+UNIT: Machine[State, Event] = Machine(
+    "unit",
+    {
+        (State.OPEN, Event.CLAIM): State.WORKING,
+        (State.WAITING, Event.CLAIM): State.WORKING,
+        (State.WORKING, Event.DONE): State.DONE,
+        (State.WORKING, Event.FAIL): State.FAILED,
+        (State.WORKING, Event.WAIT): State.WAITING,
+        (State.WORKING, Event.GIVE_BACK): State.OPEN,
+    },
+)
+SCOPE: Machine[ScopeState, Event] = Machine(
+    "scope",
+    {
+        (ScopeState.OPEN, Event.READY): ScopeState.READY,
+        (ScopeState.READY, Event.CLAIM): ScopeState.MERGING,
+        (ScopeState.MERGING, Event.DONE): ScopeState.DONE,
+        (ScopeState.MERGING, Event.FAIL): ScopeState.FAILED,
+        (ScopeState.MERGING, Event.WAIT): ScopeState.READY,
+        (ScopeState.MERGING, Event.GIVE_BACK): ScopeState.READY,
+    },
+)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class ScopeRow(ClaimColumns, Base):
+    __tablename__ = "sim_scopes"
+
+    id: Mapped[str] = mapped_column(String(20), primary_key=True)
+    status: Mapped[str] = mapped_column(String(10))
+    queue: Mapped[str] = mapped_column(String(40))
+    places: Mapped[int]
+    total: Mapped[int]
+    done: Mapped[int] = mapped_column(default=0)
+    failed: Mapped[int] = mapped_column(default=0)
+    merged: Mapped[int] = mapped_column(default=0)
+    error: Mapped[str | None]
+    updated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class UnitRow(ClaimColumns, Base):
+    __tablename__ = "sim_units"
+    __table_args__ = (
+        claims_index("sim_units"),
+        waits_index("sim_units"),
+        claimable_index("sim_units", "scope_id", "number", states=UNIT.sources(Event.CLAIM)),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    scope_id: Mapped[str] = mapped_column(ForeignKey("sim_scopes.id"))
+    number: Mapped[int]
+    status: Mapped[str] = mapped_column(String(10))
+    kind: Mapped[str] = mapped_column(String(10))
+    result: Mapped[str | None]
+    error: Mapped[str | None]
+    updated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+UNITS, SCOPES = table_of(UnitRow), table_of(ScopeRow)
+
+
+def lock(session: Session, scope_id: Any) -> Any | None:
+    """The scope's row, locked."""
+    return session.execute(select(SCOPES).where(SCOPES.c.id == scope_id).with_for_update()).first()
+
+
+def _count(session: Session, scope: Any, changes: Changes, now: datetime) -> None:
+    done, failed = len(changes.done), len(changes.failed)
+    if not done and not failed:
+        return
+    counted = (
+        update(SCOPES)
+        .where(SCOPES.c.id == scope.id)
+        .values(done=SCOPES.c.done + done, failed=SCOPES.c.failed + failed)
+        .returning(SCOPES.c.done + 0, SCOPES.c.failed + 0, SCOPES.c.total)
+    )
+    all_done, all_failed, total = session.execute(counted).one()
+    if all_done + all_failed >= total:
+        SCOPE.move(session, SCOPES, Event.READY, SCOPES.c.id == scope.id, updated_at=now)
+
+
+def _merged(session: Session, scope: Any, changes: Changes, now: datetime) -> None:
+    if changes.done:
+        session.execute(update(SCOPES).where(SCOPES.c.id == scope.id).values(merged=SCOPES.c.merged + 1))
+
+
+def _policy(_settings: Any) -> Policy:
+    return Policy((1.0, 2.0, 4.0))
+
+
+def _work(name: str, table: Any, machine: Any, **fields: Any) -> Work:
+    return Work(
+        name, table, machine, claim=Event.CLAIM, done=Event.DONE, fail=Event.FAIL, wait=Event.WAIT,
+        give_back=Event.GIVE_BACK, lock=lock, policy=_policy, lease_s=lambda _settings: LEASE_S,
+        lost="its worker was lost", **fields,
+    )  # fmt: skip
+
+
+PAGES = _work("page", UNITS, UNIT, scope=UNITS.c.scope_id, order=(UNITS.c.number,), after=_count)
+MERGES = _work("merge", SCOPES, SCOPE, scope=SCOPES.c.id, order=(SCOPES.c.id,), after=_merged)
+
+
+def _due(context: Any) -> Iterator[str]:
+    now = context.db.now()
+    with context.db.read() as session:
+        waited = select(UNITS.c.scope_id).where(PAGES.claimable, UNITS.c.next_run_at <= now).distinct()
+        found = list(session.execute(waited.order_by(UNITS.c.scope_id)).scalars())
+    yield from found
+
+
+def _next_wait_s(context: Any) -> float | None:
+    with context.db.read() as session:
+        return kernel.next_due(session, PAGES, context.db.now())
+
+
+def _runnable(context: Any, shut: Collection[str]) -> Iterator[str]:
+    now = context.db.now()
+    with context.db.read() as session:
+        pages = (
+            select(SCOPES.c.id)
+            .join(UNITS, UNITS.c.scope_id == SCOPES.c.id)
+            .where(PAGES.due(now), SCOPES.c.queue.not_in(sorted(shut)))
+            .distinct()
+        )
+        found = set(session.execute(pages).scalars())
+        found |= set(session.execute(select(SCOPES.c.id).where(MERGES.due(now))).scalars())
+    yield from sorted(found)
+
+
+FLOW = Flow("sim", _due, _next_wait_s, works=(PAGES, MERGES), runnable=_runnable)
+
+
+def wanted(context: Any, scopes: Sequence[str]) -> list[Wanted]:
+    """The messages that these scopes' rows ask for now."""
+    now, found = context.db.now(), []
+    with context.db.read() as session:
+        for row in session.execute(select(SCOPES).where(SCOPES.c.id.in_(scopes)).order_by(SCOPES.c.id)).all():
+            if row.status == ScopeState.OPEN:
+                due = select(UNITS.c.id).where(PAGES.in_scope(row.id), PAGES.due(now))
+                held = select(UNITS.c.id).where(PAGES.in_scope(row.id), PAGES.working)
+                if count := len(session.execute(due).all()):
+                    most = min(row.places, count + len(session.execute(held).all()))
+                    found.append(Wanted(key(row.id), row.queue, most))
+            elif row.status == ScopeState.READY:
+                found.append(Wanted(key(row.id), CPU, 1, 3))
+    return found
+
+
+def key(scope_id: str) -> str:
+    """A scope among places."""
+    return f"sim:{scope_id}"

@@ -1,0 +1,162 @@
+"""What must hold after each step, and at the end: of rows, messages and calls, however they came about."""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from pipeline.engine.launch import Place
+from tests.simulation import provider
+from tests.simulation.broker import Message
+from tests.simulation.flow import MAX_ATTEMPTS, ScopeState, State
+from tests.simulation.worker import QUEUES
+from tests.simulation.world import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.fleet import Fleet
+
+UNIT_COLUMNS = "id, scope_id, status, claim_id, attempts, lease_until"
+SCOPE_COLUMNS = "id, total, status, claim_id, attempts, lease_until, done, failed, merged, places"
+ENDED = {State.DONE, State.FAILED}
+MOST_OVERTAKEN = 10
+"""How many later arrivals may pass a message at a gate: workers that are refused at once return theirs in any order."""
+
+
+class Observer:
+    """Watches one fleet."""
+
+    def __init__(self, fleet: "Fleet") -> None:
+        self.fleet, self.world = fleet, fleet.world
+        self.units: dict[int, tuple[Any, ...]] = {}
+        self.scopes: dict[str, tuple[Any, ...]] = {}
+        self.holders: dict[str, Any] = {}
+        """By claim: the coroutine that made it, and its process."""
+        self.refunds: Counter[Any] = Counter()
+        self.given_back: Counter[Any] = Counter()
+        self.waiting: dict[str, Message] = {}
+        """Messages before the gate, in the order of arrival."""
+        self.closed_since: int | None = None
+        self.most_overtaken = 0
+
+    # After each commit
+
+    def committed(self) -> None:
+        """Compare rows with what they were before this transaction."""
+        units = {row[0]: row for row in self.fleet.scan(f"SELECT {UNIT_COLUMNS} FROM sim_units")}
+        scopes = {row[0]: row for row in self.fleet.scan(f"SELECT {SCOPE_COLUMNS} FROM sim_scopes")}
+        for name, row in units.items():
+            if (before := self.units.get(name)) != row and before is not None:
+                self._changed(name, before, row)
+                if before[2] in ENDED and before[2] != row[2]:
+                    raise Violation(f"unit {name} was {before[2]} and is {row[2]}")
+        for key, scope in scopes.items():
+            if (earlier := self.scopes.get(key)) != scope and earlier is not None:
+                self._changed(key, earlier, scope)
+        if scopes != self.scopes or units != self.units:
+            self._count(units, scopes)
+        self.units, self.scopes = units, scopes
+
+    def _changed(self, name: Any, before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
+        world = self.world
+        me = world.running
+        old, new = before[3], after[3]
+        if old and old != new:
+            holder, process = self.holders.pop(old, (None, None))
+            lives = holder is not None and not holder.ended and process.alive
+            if lives and holder is not me and str(before[5]) >= self.fleet.as_stored(world.now()):
+                raise Violation(f"{name} was taken from {process.id}, which lives and works on it: {before} {after}")
+            if after[2] not in ENDED:
+                self.given_back[name] += 1
+            if after[4] < before[4]:
+                if holder is not me and not world.acting.id.endswith(":0:end"):
+                    raise Violation(f"the attempt of {name}, whose worker was lost, does not count")
+                self.refunds[name] += before[4] - after[4]
+        if new and old != new:
+            self.holders[new] = (me, world.acting)
+            if after[4] != before[4] + 1 and not (old and after[4] == before[4]):
+                raise Violation(f"a claim of {name} left its attempts at {after[4]}")
+        if after[4] > MAX_ATTEMPTS:
+            raise Violation(f"{name} has {after[4]} attempts, {MAX_ATTEMPTS} are allowed")
+
+    def _count(self, units: dict[int, tuple[Any, ...]], scopes: dict[str, tuple[Any, ...]]) -> None:
+        ended = Counter((row[1], row[2]) for row in units.values())
+        for key, (_, total, status, _, _, _, done, failed, merged, _) in scopes.items():
+            if (done, failed) != (ended[key, State.DONE], ended[key, State.FAILED]):
+                raise Violation(f"scope {key} counts {done} done, {failed} failed; its units say otherwise")
+            if (status == ScopeState.OPEN) != (done + failed < total):
+                raise Violation(f"scope {key} is {status} with {done} + {failed} of {total}")
+            if merged > 1 or (merged == 1) != (status == ScopeState.DONE):
+                raise Violation(f"scope {key} was merged {merged} times and is {status}")
+        for unit, begun in self.fleet.provider.begun.items():
+            if begun > MAX_ATTEMPTS + self.refunds[unit]:
+                raise Violation(f"unit {unit} was tried {begun} times, {MAX_ATTEMPTS} are allowed")
+        for unit, paid in self.fleet.provider.paid.items():
+            if paid > 1 + self.given_back[unit]:
+                raise Violation(f"unit {unit} was paid {paid} times")
+
+    # Messages
+
+    def published(self, message: Message) -> None:
+        """A message was sent."""
+        if message.place is None:
+            return
+        scope, queue, _ = message.place
+        row = self.scopes.get(scope.partition(":")[2])
+        most = row[9] if row and message.priority == 0 else 1
+        found = [one for one in self.fleet.broker.outstanding(scope, queue) if not one.touched]
+        found = [one for one in found if one.priority == message.priority]
+        if len(found) > most:
+            listed = ", ".join(f"{one.id} ({one.place[2]})" for one in found if one.place)
+            raise Violation(f"{scope} has {len(found)} messages in {queue} for {most} places: {listed}")
+        since = self.fleet.launching.get(self.world.running)
+        was_closed = since is not None and self.closed_since is not None and self.closed_since < since
+        if queue == provider.QUEUE and was_closed and not self.world.faults.redis_error:
+            raise Violation(f"{message.id} was sent to a closed gate")
+
+    def arrived(self, message: Message) -> None:
+        """A message stands before the gate."""
+        if message.queue == provider.QUEUE:
+            self.waiting[message.id] = message
+
+    def admitted(self, message: Message) -> None:
+        """A message passed its gate."""
+        if message.queue != provider.QUEUE:
+            return
+        self.waiting.pop(message.id, None)
+        if self.world.faults.wrong_clocks:
+            return  # their order is by the senders' clocks
+        for other in self.waiting.values():
+            if other.arrival < message.arrival and not other.touched and not message.touched:
+                other.overtaken += 1
+                self.most_overtaken = max(self.most_overtaken, other.overtaken)
+                if other.overtaken > MOST_OVERTAKEN:
+                    raise Violation(f"{other.overtaken} messages that came later passed {other.id} at the gate")
+
+    # The end
+
+    def everything_settled(self) -> bool:
+        """All scopes have ended."""
+        return all(row[2] in {ScopeState.DONE, ScopeState.FAILED} for row in self.scopes.values()) and (
+            len(self.scopes) == self.fleet.expected
+        )
+
+    def must_be_settled(self, after_s: float) -> None:
+        """Raise if something has not ended so long after the last fault."""
+        if not self.everything_settled():
+            open_ = [row[:3] for row in self.scopes.values() if row[2] not in {ScopeState.DONE, ScopeState.FAILED}]
+            raise Violation(f"not settled {after_s:.0f} s after the last fault: {open_}")
+
+    def nothing_left(self) -> None:
+        """When all is done: no place, no reservation, no message."""
+        fleet = self.fleet
+        state = fleet.gate.look()
+        if state.queue.in_flight or state.queue.reserved:
+            raise Violation(f"the gate has {state.queue.in_flight} slots and {state.queue.reserved} reservations left")
+        if left := fleet.broker.depth(QUEUES):
+            raise Violation(f"{left} messages are left")
+        for key, row in self.scopes.items():
+            for number in range(row[9]):
+                queue = fleet.queue_of[key]
+                if other := fleet.places.begin(Place(f"sim:{key}", queue, number), "nobody/nothing", 1):
+                    raise Violation(f"place {number} of {key} in {queue} is still held by {other}")
+
+
+__all__ = ["Observer"]

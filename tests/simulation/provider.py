@@ -1,0 +1,82 @@
+"""A provider that counts: what it was asked, by whom, when, and whether that was allowed."""
+
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.gate import Unit, Usage, Window
+from pipeline.engine.guarded_call import request_hooks
+from tests.simulation.world import Violation, World
+
+NAME = "sim"
+QUEUE = "vision.sim"
+
+
+class Provider:
+    """The simulated service of one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.windows: Sequence[Window] = ()
+        self.asked: deque[int] = deque()
+        """When it was asked, ms."""
+        self.recorded: list[int] = []
+        """The calls on record: when each was made. What is under way is not on record yet."""
+        self.begun: Counter[int] = Counter()
+        self.paid: Counter[int] = Counter()
+        self.not_counted: Counter[int] = Counter()
+        self.forgiven: list[int] = []
+        """When Redis was emptied while calls were under way, which nobody knew of: once each."""
+
+    def call(self, unit: int, kind: str) -> str:
+        """Answer one request about a unit of a kind."""
+        world = self.world
+        hooks = request_hooks.get()
+        if hooks is None:
+            raise RuntimeError("a call without hooks")
+        hooks.ready()
+        self._count()
+        asked = world.now_ms
+        self.begun[unit] += 1
+        hooks.sent()
+        world.sleep(world.rng.uniform(0.05, 2.0))
+        if kind == "deadly" and world.acting and not world.calm:
+            world.note("unit kills its process", unit=unit)
+            world.kill(world.acting)
+            world.point("dead")
+        self.recorded.append(asked)
+        self._fail(unit, kind)
+        self.paid[unit] += 1
+        return f"result of {unit}"
+
+    def _fail(self, unit: int, kind: str) -> None:
+        world = self.world
+        if kind == "bad":
+            raise UnitError("it is broken", kind=ErrorKind.PERMANENT)
+        if kind == "flaky" and world.rng.random() < 0.5:
+            raise UnitError("it failed for now", kind=ErrorKind.TRANSIENT)
+        if not world.calm and world.rng.random() < 0.02:
+            self.not_counted[unit] += 1
+            raise UnitError("too many", kind=ErrorKind.RATE_LIMITED, retry_after_s=world.rng.choice((1, 5)))
+
+    def _count(self) -> None:
+        now = self.world.now_ms
+        self.asked.append(now)
+        while self.asked and self.asked[0] < now - 120_000:
+            self.asked.popleft()
+        for window in self.windows:
+            since = now - window.window_s * 1000
+            used = sum(when > since for when in self.asked)
+            excused = sum(when > since - 1000 for when in self.forgiven)
+            if used > window.limit + excused:
+                raise Violation(f"{used} calls in {window.window_s} s, {window.limit} are allowed")
+
+    def emptied(self) -> None:
+        """Redis was emptied: nobody knows of calls that are under way, or whose process died before it noted them."""
+        known = sum(when >= self.world.now_ms - 120_000 for when in self.recorded)
+        self.forgiven += [self.world.now_ms] * (len(self.asked) - known)
+
+    def on_record(self, within_s: float) -> Usage:
+        """The calls on record: what the gates are filled with."""
+        now = self.world.now_ms
+        return {Unit.REQUESTS: [(now - when, 1) for when in self.recorded if now - when < within_s * 1010]}

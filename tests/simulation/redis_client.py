@@ -1,0 +1,125 @@
+"""Redis on virtual time: scripts are told the time, and nothing expires by the server's clock."""
+
+from collections.abc import Callable, Sequence
+from hashlib import sha1
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from tests.simulation.wire import Wire
+from tests.simulation.world import World
+
+_TIME = "{math.floor(ARGV[#ARGV] / 1000), ARGV[#ARGV] % 1000 * 1000}"
+_NO_EXPIRY = "local function kept() return 1 end\n"
+GATE_WAKES = ("KEYS: gate_lib.lua", "A gate may be open again")
+
+
+def on_virtual_time(text: str) -> str:
+    """A script that takes the time from its last argument. Its keys stay: no logic may rest on their expiry."""
+    text = text.replace("redis.call('TIME')", _TIME).replace(", 'PX', ARGV[1] + 1000", "")
+    return _NO_EXPIRY + text.replace("redis.call('PEXPIREAT', ", "kept(").replace("redis.call('PEXPIRE', ", "kept(")
+
+
+class Scripts:
+    """The scripts that a server knows, by their text as the kernel has it."""
+
+    def __init__(self) -> None:
+        self.sha: dict[str, str] = {}
+        self.wakes: set[str] = set()
+        self.changed: dict[str, str] = {}
+        """What a mutation replaces in the text of scripts."""
+
+    def load(self, redis: "SimulatedRedis", text: str) -> str:
+        if text not in self.sha:
+            changed = text
+            for old, new in self.changed.items():
+                changed = changed.replace(old, new)
+            virtual = on_virtual_time(changed)
+            self.sha[text] = sha1(virtual.encode(), usedforsecurity=False).hexdigest()
+            redis.wire.call("SCRIPT", "LOAD", virtual)
+            if any(sign in text for sign in GATE_WAKES):
+                self.wakes.add(text)
+        return self.sha[text]
+
+
+class SimulatedRedis(Redis):  # type: ignore[type-arg]
+    """What processes of the simulated fleet use. Each command may fail, or be sent twice, and its sender may die."""
+
+    world: World
+    wire: Wire
+    scripts: Scripts
+    after_gate: Callable[[], None]
+    """Called when a gate may have handed out tokens."""
+    spoke: Callable[[], None]
+    """Called after each script."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        world = self.world
+        if world.acting is None:
+            return self._do(*args, **options)
+        world.point(f"before {args[0]}")
+        if world.chance(world.faults.redis_error):
+            world.note("redis fails", command=args[0])
+            raise RedisConnectionError("the connection is lost")
+        if world.chance(world.faults.repeat):
+            world.note("redis repeats", command=args[0])
+            self._do(*args, **options)
+        found = self._do(*args, **options)
+        world.point(f"after {args[0]}")
+        return found
+
+    def _do(self, *args: Any, **options: Any) -> Any:
+        options.pop("keys", None)
+        found = self.wire.call(*args)
+        callback = self.response_callbacks.get(args[0])
+        return callback(found, **options) if callback else found
+
+    def register_script(self, script: Any) -> Any:
+        sha, wakes = self.scripts.load(self, script), script in self.scripts.wakes
+
+        def run(keys: Sequence[str] = (), args: Sequence[Any] = (), client: Any = None) -> Any:
+            found = self.execute_command("EVALSHA", sha, len(keys), *keys, *args, self.world.now_ms)
+            self.spoke()
+            if wakes:
+                self.after_gate()
+            return found
+
+        return run
+
+    def time(self, **_: Any) -> tuple[int, int]:
+        return self.world.now_ms // 1000, self.world.now_us % 1_000_000
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
+        self.world.point("before a pipeline")
+        return _Pipeline(self)
+
+    def forget(self, key: str) -> None:
+        """Delete a key whose time is over."""
+        self.wire.call("DEL", key)
+
+
+class _Pipeline:
+    """Commands that are sent together."""
+
+    def __init__(self, owner: SimulatedRedis) -> None:
+        self._owner = owner
+        self._commands: list[tuple[Any, ...]] = []
+
+    def __enter__(self) -> "_Pipeline":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._commands.clear()
+
+    def delete(self, *names: Any) -> None:
+        self._commands.append(("DEL", *names))
+
+    def sadd(self, name: Any, *members: Any) -> None:
+        self._commands.append(("SADD", name, *members))
+
+    def pexpire(self, name: Any, time: Any) -> None:
+        self._owner.world.at(int(time) / 1000, lambda: self._owner.forget(name))
+
+    def execute(self) -> list[Any]:
+        return [self._owner.wire.call(*command) for command in self._commands]

@@ -1,0 +1,282 @@
+"""What all seeds of a run share: a redis-server, a database, and the kernel's names for what a process has."""
+
+import logging
+import random
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+import structlog
+from redis import RedisError
+from sqlalchemy import create_engine
+
+import pipeline.engine.breaker
+from pipeline.engine import deliveries, retry
+from pipeline.engine.gate import Window
+from pipeline.standalone.redis_server import find_server
+from tests.simulation import provider
+from tests.simulation.coroutine import Carriers
+from tests.simulation.database import SimulatedDatabase
+from tests.simulation.fleet import Fleet, Shape
+from tests.simulation.flow import FLOW, Base
+from tests.simulation.redis_client import Scripts, SimulatedRedis
+from tests.simulation.wire import Wire
+from tests.simulation.worker import QUEUES
+from tests.simulation.world import Faults, World
+
+SETTLE_S = 240.0
+"""Everything is settled this long after the last fault: leases end, waits are over, sweeps find what was lost."""
+
+
+class Session:
+    """Runs seeds. A context manager: leaving it stops the server."""
+
+    def __init__(self, database_url: str = "sqlite://") -> None:
+        self._stack = ExitStack()
+        self._url = database_url
+        self._carriers = Carriers()
+        self.fleet: Fleet | None = None
+        self.scripts = Scripts()
+        self.shape: Callable[[World], Shape] = shape_of
+        self.faults: Callable[[random.Random], Faults] = faults_of
+
+    def __enter__(self) -> "Session":
+        folder = Path(tempfile.mkdtemp(prefix="sim"))
+        self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        socket = folder / "s"
+        command = [find_server(), "--port", "0", "--unixsocket", str(socket), "--save", "", "--appendonly", "no"]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
+        self._stack.callback(server.wait)
+        self._stack.callback(server.kill)
+        self.redis = SimulatedRedis(unix_socket_path=str(socket), decode_responses=True, protocol=2)
+        self.redis.wire = _connect(str(socket))
+        self._stack.callback(self.redis.wire.close)
+        self.redis.scripts = self.scripts
+        self.db = SimulatedDatabase(self._url)
+        Base.metadata.create_all(self.db.engine)
+        self._stack.callback(self.db.dispose)
+        self.scan = self._scanner()
+        self._stack.enter_context(self._patched())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _scanner(self) -> Callable[[str], Iterable[Any]]:
+        if self.db.is_sqlite:
+            connection = self.db.engine.raw_connection()
+            return lambda query: connection.driver_connection.execute(query).fetchall()
+        beside = create_engine(self.db.url, isolation_level="AUTOCOMMIT").connect()
+        self._stack.callback(beside.close)
+        return lambda query: beside.exec_driver_sql(query).fetchall()
+
+    @contextmanager
+    def _patched(self) -> Iterator[None]:
+        """What a process has of its own — identity, context, deliveries, clock — is that of whoever acts."""
+        identity, clock = _Identity(self), _Clock(self)
+        chance = SimpleNamespace(random=self._random)
+        by_name = {
+            "tasks.flow": {
+                "identity": identity, "get_context": self._context, "gates": _Gates(self), "app": _app(),
+                "time": clock, "threading": SimpleNamespace(Thread=self._thread),
+            },
+            "tasks.consumer": {
+                "identity": identity, "holder_of": lambda name: self._now().holder_of(name),
+                "gate_of": lambda queue: self._now().gate if queue == provider.QUEUE else None,
+            },
+            "tasks.arrival": {"QoS": SimpleNamespace(ack=lambda broker, tag: broker.returned(tag))},
+            "tasks.maintenance": {
+                "get_context": self._context, "flows": lambda: (FLOW,), "time": clock, "uuid4": self._uuid,
+                "all_flow_tasks": lambda: (self._now().tasks,),
+            },
+            "pipeline.engine.claims": {"uuid4": self._uuid},
+            "pipeline.engine.gate": {"time": clock},
+            "pipeline.engine.guarded_call": {"time": clock},
+            "pipeline.storage.database": {"time": clock, "random": chance},
+            "pipeline.engine.retry": {"random": chance},
+            "pipeline.engine.breaker": {"datetime": SimpleNamespace(now=lambda _zone: self._world().host_time())},
+        }  # fmt: skip
+        with ExitStack() as stack:
+            stack.callback(structlog.configure, **structlog.get_config())
+            structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+            stack.callback(logging.disable, logging.NOTSET)
+            logging.disable(logging.CRITICAL)
+            for module, names in by_name.items():
+                for name, value in names.items():
+                    stack.enter_context(patch(f"{module}.{name}", value))
+            stack.enter_context(patch.object(deliveries, "_under_way", _UnderWay(self)))
+            yield
+
+    def _now(self) -> Fleet:
+        assert self.fleet is not None
+        return self.fleet
+
+    def _world(self) -> World:
+        return self._now().world
+
+    def _context(self) -> Any:
+        return self._now().context
+
+    def _thread(self, *, target: Callable[[], None], **_: Any) -> Any:
+        world = self._world()
+        process = world.acting
+        assert process is not None
+        return SimpleNamespace(start=lambda: world.at(0, lambda: world.spawn(process, target)))
+
+    def _random(self) -> float:
+        return self._world().rng.random()
+
+    def _uuid(self) -> UUID:
+        return UUID(int=self._world().rng.getrandbits(128))
+
+    def run(self, seed: int) -> World:
+        """Run one seed; its world, whose `failure` says what went wrong, if anything did."""
+        rng = random.Random(seed)
+        world = World(seed, self.faults(rng), self._carriers)
+        self.redis.world = world
+        self.redis.wire.call("FLUSHALL")
+        with self.db.engine.connect() as connection:
+            connection.exec_driver_sql("DELETE FROM sim_units")
+            connection.exec_driver_sql("DELETE FROM sim_scopes")
+            connection.commit()
+        fleet = self.fleet = Fleet(world, self.redis, self.db, self.shape(world), self.scan)
+        try:
+            fleet.begin()
+            world.run(lambda: False, fleet.shape.faults_s)
+            world.run(fleet.observer.everything_settled, SETTLE_S)
+            fleet.observer.must_be_settled(SETTLE_S)
+            world.run(lambda: False, 75)
+            world.acting = None
+            fleet.observer.nothing_left()
+        except Exception as error:  # noqa: BLE001  # what must hold does not, or the kernel raised: both are told
+            world.failure = world.failure or error
+        failure = world.failure
+        world.end()
+        world.failure = failure
+        return world
+
+
+def shape_of(world: World) -> Shape:
+    """How large the fleet of a seed is."""
+    rng = world.rng
+    return Shape(
+        scopes=rng.randint(1, 8), units=rng.choice((1, 3, 5)), places=rng.choice((1, 2, 4)), workers=rng.randint(1, 3),
+        slots=rng.choice((1, 2, 3)), faults_s=rng.uniform(20, 60),
+        limit=Window(rng.choice((2, 5, 20)), rng.choice((1.0, 5.0))), concurrency=rng.choice((1, 2, 8)),
+    )  # fmt: skip
+
+
+def faults_of(rng: random.Random) -> Faults:
+    """Which faults a seed has: each kind in some seeds only, so that none hides behind another."""
+
+    def some(likely: float, *values: float) -> float:
+        return rng.choice(values) if rng.random() < likely else 0.0
+
+    return Faults(
+        kill=some(0.4, 0.001, 0.005), pause=some(0.5, 0.005, 0.03), repeat=some(0.2, 0.01),
+        redis_error=some(0.2, 0.003, 0.01), commit_lost=some(0.2, 0.03), commit_ambiguous=some(0.3, 0.03, 0.1),
+        lose=some(0.4, 0.03, 0.15), duplicate=some(0.4, 0.03, 0.15), delay=some(0.3, 0.05), reorder=some(0.3, 0.1),
+        flush_every_s=some(0.25, 15, 40), kill_worker_every_s=some(0.4, 8, 20), kill_child_every_s=some(0.3, 5, 15),
+        end_worker_every_s=some(0.2, 15), cut_every_s=some(0.3, 5, 15), gate_every_s=some(0.4, 3, 10),
+        limits_every_s=some(0.2, 3), wrong_clocks=rng.random() < 0.3,
+    )  # fmt: skip
+
+
+class _Identity:
+    """As `tasks.presence.identity`, of the process that acts."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def _process(self) -> Any:
+        return self._session.fleet.world.acting
+
+    @property
+    def process_id(self) -> str:
+        return self._process.id
+
+    @property
+    def worker_id(self) -> str:
+        return self._process.worker.main.id
+
+    def gone(self, process_id: str) -> bool:
+        return self._process.worker.knows_gone(process_id)
+
+
+class _UnderWay:
+    """The deliveries of the process that acts."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def _own(self) -> set[str]:
+        return self._session.fleet.world.acting.under_way
+
+    def __contains__(self, delivery: str) -> bool:
+        return delivery in self._own
+
+    def add(self, delivery: str) -> None:
+        self._own.add(delivery)
+
+    def discard(self, delivery: str) -> None:
+        self._own.discard(delivery)
+
+
+class _Clock:
+    """As the module `time`."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def monotonic(self) -> float:
+        return self._session.fleet.world.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self._session.fleet.world.sleep(seconds)
+
+
+class _Gates:
+    """As `pipeline.providers.gates`, for the one queue that has a gate."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def gated_queues(self, _settings: Any) -> tuple[str, ...]:
+        return (provider.QUEUE,)
+
+    def closed_because(self, _context: Any, queue: str) -> str:
+        if queue != provider.QUEUE:
+            return ""
+        try:
+            closed = self._session.fleet.gate.look().closed
+        except RedisError:
+            return ""
+        return closed[0] if closed else ""
+
+
+def _app() -> Any:
+    return SimpleNamespace(amqp=SimpleNamespace(queues=dict.fromkeys(QUEUES)))
+
+
+def _connect(path: str) -> Wire:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return Wire(path)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+__all__ = ["Session", "pipeline", "retry"]

@@ -1,0 +1,24 @@
+"""Some seeds of today's range: each day tries others. See docs/simulation.md."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.__main__ import first_seed, report
+from tests.simulation.session import Session
+
+SEEDS, PARTS = 30, 2
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with Session() as made:
+        yield made
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_todays_seeds_hold(session: Session, part: int) -> None:
+    first = first_seed() + part * SEEDS
+    for seed in range(first, first + SEEDS):
+        world = session.run(seed)
+        assert world.failure is None, report(world)

@@ -1,0 +1,297 @@
+"""A worker: a main process with the real gate-aware consumer and its presence, and a pool that works."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from celery.worker.consumer.consumer import Consumer
+
+from pipeline.engine.presence import Presence
+from tasks.consumer import WAKE_QUEUE, GateConsumer, _PassedOn
+from tests.simulation import provider
+from tests.simulation.broker import UNACKED, UNACKED_INDEX, Delivery, list_of
+from tests.simulation.flow import CPU, FLOW
+from tests.simulation.world import Killed, Process, Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.fleet import Fleet
+
+QUEUES = (provider.QUEUE, CPU, "control")
+PRESENCE_S, PRESENCE_TTL_S = 4.0, 15.0
+
+
+class Request:
+    """What Celery knows of a message that is at work."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self.id = delivery.message.id
+        self.delivery_info = {"routing_key": delivery.message.queue}
+        self.message = SimpleNamespace(
+            delivery_tag=delivery.tag, delivery_info=self.delivery_info, _raw=delivery.raw,
+        )  # fmt: skip
+        self.acknowledged = False
+        self.chord = delivery.message
+        self.group = self.group_index = self.chain = self.callbacks = None
+
+    def update(self, **values: Any) -> None:
+        vars(self).update(values)
+
+
+class Worker:
+    """One worker of the fleet. `threads`: its pool is of threads, so that it is one process."""
+
+    def __init__(self, fleet: "Fleet", name: str, slots: int, *, threads: bool) -> None:
+        self.fleet, self.world, self.name, self.slots = fleet, fleet.world, name, slots
+        self.clock_s = fleet.clock_of(name)
+        self._pids = 0
+        self.nonce = f"n{self.world.number()}"
+        self.main = self._process()
+        self.pool = [self.main] if threads else [self._process() for _ in range(slots)]
+        self.threads = threads
+        self.busy: dict[str, Process] = {}
+        """By delivery, who works on it."""
+        self.taking = 0
+        self.looking = False
+        self.consumer = _Consumer(self)
+        self._present: set[str] = set()
+        self._renew()
+
+    @property
+    def alive(self) -> bool:
+        return self.main.alive
+
+    def _process(self) -> Process:
+        self._pids += 1
+        return Process(f"{self.name}:{self._pids}:{self.nonce}", self, clock_s=self.clock_s)
+
+    def knows_gone(self, process_id: str) -> bool:
+        """As `tasks.presence.Identity.gone`: of its own processes it knows."""
+        host, _, nonce = process_id.rsplit(":", 2)
+        if (host, nonce) != (self.name, self.nonce):
+            return False
+        return all(process.id != process_id for process in (self.main, *self.pool) if process.alive)
+
+    # Presence
+
+    def _renew(self) -> None:
+        if not self.alive:
+            return
+
+        def renew() -> None:
+            pool = {one.id for one in self.pool if one.alive and one is not self.main}
+            presence = Presence(self.fleet.redis)
+            try:
+                presence.renew(self.main.id, PRESENCE_TTL_S, sorted(pool))
+                presence.leave(*sorted(self._present - pool))
+                self._present = pool
+            except self.fleet.redis_errors:
+                pass
+
+        self.world.as_process(self.main, renew)
+        self.world.at(PRESENCE_S, self._renew)
+
+    # Consuming
+
+    def look_soon(self) -> None:
+        """A message may be there."""
+        if self.alive and not self.looking:
+            self.looking = True
+            self.world.at(self.world.rng.uniform(0.0005, 0.004), self._look)
+
+    def _look(self) -> None:
+        self.looking = False
+        if not self.alive or len(self.busy) + self.taking >= self.slots:
+            return
+        queues = [queue for queue in QUEUES if self.consumer.task_consumer.consuming_from(queue)]
+        self.world.rng.shuffle(queues)
+        delivery = self.fleet.broker.fetch(queues)
+        if delivery is None:
+            return
+        self.taking += 1
+        self.world.at(self.world.rng.uniform(0.0002, 0.002), lambda: self._take(delivery))
+        self.look_soon()
+
+    def _take(self, delivery: Delivery) -> None:
+        self.taking -= 1
+        if not self.alive:
+            return
+        if delivery.tag not in self.fleet.broker.deliveries:
+            self.look_soon()
+            return
+        self.world.as_process(self.main, lambda: self.consumer.take(delivery))
+        self.look_soon()
+
+    def begin(self, delivery: Delivery) -> None:
+        """Hand a message to the pool."""
+        working = [] if self.threads else list(self.busy.values())
+        process = next(one for one in self.pool if one.alive and one not in working)
+        self.busy[delivery.tag] = process
+        self.fleet.observer.admitted(delivery.message)
+        self.world.at(0.0005, lambda: self._start(delivery, process))
+
+    def _start(self, delivery: Delivery, process: Process) -> None:
+        if process.alive:
+            self.world.spawn(process, lambda: self._work(delivery))
+
+    def _work(self, delivery: Delivery) -> None:
+        message, world = delivery.message, self.world
+        world.note("begins", message=message.id, place=message.place or message.queue)
+        try:
+            message.body(SimpleNamespace(request=Request(delivery)), *message.args)
+        except Violation:
+            raise
+        except Exception as error:  # noqa: BLE001  # as Celery: the task failed
+            world.note("fails", message=message.id, error=repr(error)[:120])
+        message.leaving = True
+        world.point("before acknowledging")
+        world.note("ends", message=message.id)
+        self.fleet.broker.ack(delivery)
+        self.busy.pop(delivery.tag, None)
+        self.look_soon()
+
+    # Dying
+
+    def child_died(self, process: Process) -> None:
+        """A process of the pool is no more: another takes its place, and its message goes back."""
+        if process is self.main:
+            self.died()
+            return
+        self.pool.remove(process)
+        self.pool.append(self._process())
+        for tag in [tag for tag, one in self.busy.items() if one is process]:
+            del self.busy[tag]
+            if delivery := self.fleet.broker.deliveries.get(tag):
+                delivery.message.touched = True
+                self.world.at(0.2, lambda delivery=delivery: self._rejected(delivery))
+        self.world.at(0.3, self.look_soon)
+
+    def _rejected(self, delivery: Delivery) -> None:
+        self.fleet.broker.restore(delivery, head=False)
+
+    def died(self) -> None:
+        """The whole worker is no more. Its messages come back when somebody finds that they were not acknowledged."""
+        for process in (self.main, *self.pool):
+            process.alive = False
+        self.consumer.closed()
+        broker = self.fleet.broker
+        held = [one for one in broker.deliveries.values() if one.tag in self.busy or one.tag in self.consumer.held]
+        for delivery in held:
+            delivery.message.touched = True
+            back = self.world.rng.uniform(5, 60)
+            self.world.at(back, lambda delivery=delivery: broker.restore(delivery, head=self.world.rng.random() < 0.5))
+        self.fleet.replace(self)
+
+    def end(self) -> None:
+        """It is told to end: what it held goes back, and no attempt counts. As `tasks.presence.Identity._end`."""
+        self.world.note("worker ends", worker=self.name)
+        mine = {one.id for one in (self.main, *self.pool)}
+        self.died()
+        leaving = Process(f"{self.name}:0:end", self, mortal=False, clock_s=self.clock_s)
+
+        def leave() -> None:
+            FLOW.release_all(self.fleet.context, sorted(mine))
+            Presence(self.fleet.redis).leave(*sorted(mine))
+
+        self.world.spawn(leaving, lambda: self.fleet.trying(leave))
+
+    def cut(self) -> None:
+        """Its connection to the broker is cut: its messages go back, and its processes go on with them."""
+        self.world.note("connection is cut", worker=self.name)
+        for delivery in list(self.fleet.broker.deliveries.values()):
+            if delivery.tag in self.busy or delivery.tag in self.consumer.held:
+                self.fleet.broker.restore(delivery, head=self.world.rng.random() < 0.5)
+        self.consumer.reconnected()
+
+
+class _Consumer(GateConsumer):
+    """The real consumer, without Celery's connection: what it asks of kombu goes to the simulated broker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.held: dict[str, Delivery] = {}
+        """Deliveries about which nothing is decided."""
+        self._left = {}
+        self.connection_errors = worker.fleet.redis_errors
+        self.timer = SimpleNamespace(call_after=self._call_after)
+        self.app = SimpleNamespace(amqp=SimpleNamespace(queues={queue: queue for queue in QUEUES}))
+        self.task_consumer = _TaskConsumer(self)
+
+    def take(self, delivery: Delivery) -> None:
+        """A message has arrived."""
+        self.held[delivery.tag] = delivery
+        try:
+            self._limit_task(Request(delivery), _PassedOn(), 1)
+        finally:
+            self.held.pop(delivery.tag, None)
+            broker = self.worker.fleet.broker
+            if delivery.tag in broker.deliveries and delivery.tag not in self.worker.busy and self.worker.alive:
+                # Neither taken nor given back, since Redis failed: its connection is made anew.
+                self.worker.world.at(1, lambda: broker.restore(delivery, head=True))
+
+    def _limit_move_to_pool(self, request: Any) -> None:
+        self.worker.begin(self.held[request.message.delivery_tag])
+
+    def _call_after(self, wait_s: float, act: Callable[..., None], args: tuple[Any, ...]) -> Any:
+        timer = SimpleNamespace(over=False)
+        timer.cancel = lambda: setattr(timer, "over", True)
+
+        def fire() -> None:
+            if not timer.over and self.worker.alive:
+                self.worker.world.as_process(self.worker.main, lambda: act(*args))
+
+        self.worker.world.at(wait_s, fire)
+        return timer
+
+    def read_tokens(self) -> None:
+        """Tokens may have arrived in the worker's own list."""
+        if not self._left or not self.worker.alive:
+            return
+        name = WAKE_QUEUE.format(worker=self.worker.main.id)
+        redis = self.worker.fleet.redis
+        while redis.wire.call("LPOP", name):
+            self.worker.world.at(0.0003, lambda: self.worker.alive and self._return(provider.QUEUE))
+
+    def closed(self) -> None:
+        for leave in self._left.values():
+            leave.timer.cancel()
+        self._left.clear()
+
+    def reconnected(self) -> None:
+        """After a reconnect there is a new consumer, which consumes from everything."""
+        self.task_consumer = _TaskConsumer(self)
+        self.worker.look_soon()
+
+
+assert issubclass(GateConsumer, Consumer)
+
+
+class _TaskConsumer:
+    """What the consumer asks of kombu."""
+
+    def __init__(self, owner: _Consumer) -> None:
+        self._owner = owner
+        self._from = set(QUEUES)
+        broker = owner.worker.fleet.broker
+        self.channel = SimpleNamespace(
+            qos=broker, active_queues=set(), brpop_timeout=1.0, unacked_key=UNACKED, unacked_index_key=UNACKED_INDEX,
+            connection=SimpleNamespace(brpop_timeout=1.0, _callbacks=dict.fromkeys(QUEUES)),
+            basic_consume=lambda name, **_: self.channel.active_queues.add(name),
+            conn_or_acquire=lambda: nullcontext(owner.worker.fleet.redis), _q_for_pri=list_of,
+            _get_message_priority=lambda raw, reverse: broker.messages[raw["headers"]["id"]].priority,
+        )  # fmt: skip
+
+    def consuming_from(self, queue: str) -> bool:
+        return queue in self._from
+
+    def cancel_by_queue(self, queue: str) -> None:
+        self._from.discard(queue)
+
+    def add_queue(self, queue: str) -> None:
+        self._from.add(queue)
+
+    def consume(self) -> None:
+        self._owner.worker.look_soon()
+
+
+__all__ = ["Killed", "Worker"]

@@ -1,0 +1,227 @@
+"""Virtual time, what happens when, and who acts. Whoever acts may die or be held up at any point between two steps."""
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+from tests.simulation.coroutine import Carriers, Coroutine
+
+BEGIN = datetime(2100, 1, 1, tzinfo=UTC)
+"""Far ahead: no key expires in real time."""
+BEGIN_MS = int(BEGIN.timestamp() * 1000)
+TRACED = 400
+
+
+class Killed(BaseException):
+    """The process that acts is no more."""
+
+
+class Violation(AssertionError):
+    """Something that must hold does not."""
+
+
+@dataclass
+class Process:
+    """What acts and dies as a whole: a process of a worker's pool, a worker's main process, a client, beat."""
+
+    id: str
+    worker: Any = None
+    alive: bool = True
+    mortal: bool = True
+    under_way: set[str] = field(default_factory=set)
+    """The deliveries that its threads are working on: what `engine.deliveries` keeps in a process."""
+    clock_s: float = 0.0
+    """How wrong its host's clock is."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How likely what is, at each point where it may happen. All zero: nothing goes wrong."""
+
+    kill: float = 0.0
+    pause: float = 0.0
+    """To be held up between two steps."""
+    repeat: float = 0.0
+    """A command to Redis is sent a second time, since its answer was lost."""
+    redis_error: float = 0.0
+    commit_lost: float = 0.0
+    commit_ambiguous: float = 0.0
+    """A commit whose answer is lost: it was made, and is tried again."""
+    lose: float = 0.0
+    duplicate: float = 0.0
+    delay: float = 0.0
+    reorder: float = 0.0
+    flush_every_s: float = 0.0
+    kill_worker_every_s: float = 0.0
+    kill_child_every_s: float = 0.0
+    end_worker_every_s: float = 0.0
+    cut_every_s: float = 0.0
+    gate_every_s: float = 0.0
+    limits_every_s: float = 0.0
+    wrong_clocks: bool = False
+
+
+class World:
+    """Time, randomness, events, and what is going on. One for each seed."""
+
+    def __init__(self, seed: int, faults: Faults, carriers: Carriers) -> None:
+        self.seed = seed
+        self.rng = Random(seed)
+        self.faults = faults
+        self.calm = False
+        """No fault any more."""
+        self.now_us = 0
+        self.trace: deque[tuple[int, str, str, dict[str, Any]]] = deque(maxlen=TRACED)
+        self.steps = 0
+        self.failure: BaseException | None = None
+        self.acting: Process | None = None
+        self._carriers = carriers
+        self._heap: list[tuple[int, int, Callable[[], object]]] = []
+        self._numbers = 0
+        self._held_up: dict[Coroutine, Process] = {}
+        self.running: Coroutine | None = None
+        """What acts, where it can be held up."""
+        self.on_kill: Callable[[Process], None] = lambda process: None
+
+    @property
+    def now_ms(self) -> int:
+        return BEGIN_MS + self.now_us // 1000
+
+    @property
+    def now_s(self) -> float:
+        return self.now_us / 1e6
+
+    def now(self) -> datetime:
+        """The database's time."""
+        return BEGIN + timedelta(microseconds=self.now_us)
+
+    def host_time(self) -> datetime:
+        """The time by the clock of the host that acts, which may be wrong."""
+        return self.now() + timedelta(seconds=self.acting.clock_s if self.acting else 0)
+
+    def number(self) -> int:
+        """A number that nobody else gets."""
+        self._numbers += 1
+        return self._numbers
+
+    def chance(self, likely: float) -> bool:
+        """Whether a fault happens now."""
+        return bool(likely) and not self.calm and self.rng.random() < likely
+
+    def note(self, what: str, **fields: Any) -> None:
+        """A line of the trace."""
+        self.steps += 1
+        self.trace.append((self.now_us, self.acting.id if self.acting else "world", what, fields))
+
+    # What happens when
+
+    def at(self, delay_s: float, act: Callable[[], object]) -> None:
+        """Have something happen in a while."""
+        heapq.heappush(self._heap, (self.now_us + max(0, int(delay_s * 1e6)), self.number(), act))
+
+    def every(self, mean_s: float, act: Callable[[], object]) -> None:
+        """Have something happen again and again, at random, until the faults end."""
+        if not mean_s:
+            return
+
+        def again() -> None:
+            if not self.calm:
+                act()
+                self.at(self.rng.expovariate(1 / mean_s), again)
+
+        self.at(self.rng.expovariate(1 / mean_s), again)
+
+    def run(self, until: Callable[[], bool], longest_s: float) -> None:
+        """Let things happen until a condition holds or the time is over."""
+        end = self.now_us + int(longest_s * 1e6)
+        while self._heap and self._heap[0][0] <= end and not until():
+            when, _, act = heapq.heappop(self._heap)
+            self.now_us = max(self.now_us, when)
+            act()
+            if self.failure is not None:
+                raise self.failure
+
+    def end(self) -> None:
+        """End whoever is still held up."""
+        self.on_kill = lambda process: None
+        for coroutine, process in list(self._held_up.items()):
+            process.alive = False
+            while not coroutine.ended:
+                self._resume(coroutine, process)
+
+    # Who acts
+
+    def spawn(self, process: Process, act: Callable[[], object]) -> None:
+        """Have a process act: it may be held up, and die, at any `point`."""
+
+        def body() -> None:
+            try:
+                act()
+            except Killed:
+                self.note("killed")
+            except BaseException as error:  # noqa: BLE001  # it is raised where the seed runs
+                self.failure = self.failure or error
+
+        coroutine = Coroutine(self._carriers, body)
+        self._held_up[coroutine] = process
+        self._resume(coroutine, process)
+
+    def _resume(self, coroutine: Coroutine, process: Process) -> None:
+        running, acting = self.running, self.acting
+        self.running, self.acting = coroutine, process
+        coroutine.resume()
+        if coroutine.ended:
+            self._held_up.pop(coroutine, None)
+        self.running, self.acting = running, acting
+
+    def sleep(self, seconds: float) -> None:
+        """The process that acts goes on after a while, if it still lives. Others act meanwhile."""
+        coroutine, process = self.running, self.acting
+        until = self.now_us + max(0, int(seconds * 1e6))
+        if coroutine is None or process is None:
+            self.now_us = until
+            return
+        if self._heap and self._heap[0][0] <= until:
+            heapq.heappush(self._heap, (until, self.number(), lambda: self._resume(coroutine, process)))
+            coroutine.hand_back()
+        else:
+            self.now_us = until
+        if not process.alive:
+            raise Killed
+
+    def point(self, where: str) -> None:
+        """Between two steps: whoever acts may have died, die now, or be held up."""
+        process = self.acting
+        if process is None:
+            return
+        if not process.alive:
+            raise Killed
+        if self.calm or self.running is None:
+            return
+        drawn = self.rng.random()
+        if drawn < self.faults.kill and process.mortal:
+            self.note("dies", where=where)
+            self.kill(process)
+            raise Killed
+        if drawn > 1 - self.faults.pause:
+            self.sleep(self.rng.expovariate(1 / self.rng.choice((0.02, 0.5, 3))))
+
+    def kill(self, process: Process) -> None:
+        """End a process. What it was doing ends at its next point."""
+        process.alive = False
+        self.on_kill(process)
+
+    def as_process(self, process: Process, act: Callable[[], object]) -> None:
+        """Have a process act at once and without pause, as a worker's main process does."""
+        running, acting = self.running, self.acting
+        self.running, self.acting = None, process
+        try:
+            act()
+        except Killed:
+            pass
+        finally:
+            self.running, self.acting = running, acting
