@@ -6,6 +6,8 @@ redis.call('HINCRBY', DELIVERED, ARGV[1] .. '|' .. ARGV[3], ARGV[6] == '' and 1 
 local field = ARGV[1] .. '|' .. ARGV[2]
 local is_taken, other = taken(ARGV[1], redis.call('HGET', KEYS[5], field))
 if is_taken and other and other ~= ARGV[4] and other ~= ARGV[6] then return other end
-redis.call('HSET', KEYS[5], field, 'b ' .. ARGV[4] .. ' ' .. now .. ' ' .. string.format('%.0f', now + ARGV[5]))
+-- Who is known is missed as soon as it says no more that it lives.
+local since = is_present(ARGV[4]) and '0' or now
+redis.call('HSET', KEYS[5], field, 'b ' .. ARGV[4] .. ' ' .. since .. ' ' .. string.format('%.0f', now + ARGV[5]))
 redis.call('PEXPIRE', KEYS[5], KEPT_MS)
 return ''

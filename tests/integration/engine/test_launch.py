@@ -66,7 +66,6 @@ def test_a_dead_holders_place_is_free(places: Places, redis: "Redis") -> None:
     Presence(redis).renew("w:1:a", 60)
     assert places.begin(ONE, "w:1:a/m1", 60) == ""
     Presence(redis).leave("w:1:a")
-    redis.hset("penstock:places:documents:a", f"{QUEUE}|0", "b w:1:a/m1 0 99999999999999")
     assert places.begin(ONE, "w:2:b/m2", 60) == ""
 
 
