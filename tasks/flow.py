@@ -272,13 +272,12 @@ def once(body: Callable[..., None]) -> Callable[..., None]:
 
 
 def take_place_again(request: Any, signature: Signature) -> None:
-    """Send a lane's next hop. It takes over the request's part in the chord, or its chain: Celery makes one of a
-    chord of one lane. The request has no part in it any more.
+    """Send a lane's next hop. It takes over the request's part in the chord; the request has no part in it any more.
 
     What `Task.replace` does, without the exception that it raises, and with an id of the hop's own: monitors see each
     hop end. The id is drawn, not counted: if a message was delivered twice, both deliveries continue as lanes, and
     neither may take the other's work for that of a dead predecessor. `tasks.chord_counter` counts both as one part.
     """
-    signature.set(chord=request.chord, group_id=request.group, group_index=request.group_index, chain=request.chain)
+    signature.set(chord=request.chord, group_id=request.group, group_index=request.group_index)
     signature.apply_async()
     request.update(chord=None, chain=None, callbacks=None)

@@ -165,7 +165,7 @@ def due(context: Context) -> list[str]:
     query = (
         select(PAGES.c.document_id)
         .distinct()
-        .where(PAGES.c.next_run_at <= context.db.now(), CONVERT.claimable, _is_processing())
+        .where(CONVERT.waits(PAGES.c.next_run_at <= context.db.now()), _is_processing())
         .limit(PORTION)
     )
     with context.db.read() as session:
