@@ -10,6 +10,11 @@ from benchmarks.report import Aim
 from benchmarks.suite import Part, Suite
 
 AIMS = {
+    "claim_p95_ratio": Aim("claims with 1,000,000 rows, of 10,000", 2, at_least=False),
+    "claim_late_ratio": Aim("claims late in 20,000 pages, of early ones", 1.5, at_least=False),
+    "sweep_ms_1m": Aim("a sweep over 1,000,000 pages", 200, at_least=False, unit="ms"),
+    "sweeps_to_find_lost": Aim("sweeps until a lost message is replaced", 2, at_least=False),
+    "messages_max": Aim("messages of 100 documents before a closed gate", 400, at_least=False),
     "quota_used": Aim("use of 10 calls a second", 0.97, at_least=True),
     "rejections": Aim("calls that drew a 429", 0, at_least=False),
     "small_job_s": Aim("3 calls beside hundreds, p95 of 20 such jobs", 1.2, at_least=False, unit="s"),
@@ -20,6 +25,11 @@ AIMS = {
 """The keys of the last line, in its order."""
 
 PARTS = {
+    "claims": Part(
+        "kernel_rows.measure_claims", ("claim_p95_ratio", "claim_late_ratio"), 90, {"claims": 50, "long": 2000}
+    ),
+    "sweep": Part("kernel_rows.measure_sweep", ("sweep_ms_1m", "sweeps_to_find_lost"), 90, {"sweeps": 3}),
+    "messages": Part("kernel_rows.measure_messages", ("messages_max",), 60, {"documents": 20, "sweeps": 10}),
     "quota": Part(
         "kernel_gate.measure_quota", ("quota_used", "rejections", "small_job_s"), 90, {"calls": 150, "jobs": 6}
     ),
