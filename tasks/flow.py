@@ -137,14 +137,20 @@ class FlowTasks:
         context = get_context()
         freed = self.flow.free_lost(context, absent)
         stranded = {*self.flow.release_lost(context, absent), *self.flow.unmoved(context)}
-        shut = frozenset(name for name in gates.gated_queues(context.settings) if gates.closed_because(context, name))
-        sent = self.launch(*sorted(stranded))
-        for portion in portions(self.flow.runnable(context, shut), PORTION):
-            go_on()
-            sent += self.launch(*portion)
+        sent = self.launch(*sorted(stranded)) + self.launch_all(go_on)
         if sent or freed:
             log.info("sweep.launched", flow=self.flow.name, messages=sent, absent=sorted(absent))
         self.tend()
+        return sent
+
+    def launch_all(self, go_on: Callable[[], object] = lambda: None) -> int:
+        """Send whatever is to be done and has no message, but to closed gates; how many messages."""
+        context = get_context()
+        shut = frozenset(name for name in gates.gated_queues(context.settings) if gates.closed_because(context, name))
+        sent = 0
+        for portion in portions(self.flow.runnable(context, shut), PORTION):
+            go_on()
+            sent += self.launch(*portion)
         return sent
 
     def fail_unserved(self) -> None:

@@ -59,6 +59,18 @@ def _sweep(context: Context, go_on: Callable[[], object]) -> int:
     return launched
 
 
+@app.task(name="maintenance.launch", ignore_result=True)
+def launch_all() -> int:
+    """Send whatever is to be done and has no message, of every flow: a gate has opened. How many messages."""
+    sent = 0
+    for tasks in all_flow_tasks():
+        try:
+            sent += tasks.launch_all()
+        except Exception as error:
+            log.exception("launch.failed", flow=tasks.flow.name, error=type(error).__name__)
+    return sent
+
+
 @app.task(name="maintenance.clean_up", ignore_result=True)
 def clean_up() -> int:
     """Remove what nobody owns or wants any more; how much. A flow that raises never stops another.

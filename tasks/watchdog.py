@@ -6,12 +6,12 @@ import structlog
 from kombu.exceptions import OperationalError
 from redis import RedisError
 
+from pipeline.engine.wakeups import plan_wakeup
 from pipeline.providers import changes, gates, watchdog
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
-from tasks.flow import all_flow_tasks
 from tasks.gates import LOOK_AT_GATES
-from tasks.maintenance import take_tick
+from tasks.maintenance import launch_all, take_tick
 
 log = structlog.get_logger(__name__)
 
@@ -47,9 +47,11 @@ def tell(context: Context, queues: Collection[str]) -> None:
         log.warning("gates.not_told", queues=sorted(queues), error=type(error).__name__)
         return
     opens_in_s = min(0.0 if found is None else found[1] for found in closed)
-    if opens_in_s < float("inf"):
-        for tasks in all_flow_tasks():
-            tasks.wake_in(opens_in_s)
+    try:
+        if plan_wakeup(context.redis, "gates", opens_in_s):
+            launch_all.apply_async(countdown=opens_in_s)
+    except (OperationalError, RedisError) as error:
+        log.warning("launch.postponed", queues=sorted(queues), error=type(error).__name__)
 
 
 def _broadcast(queues: Collection[str]) -> None:

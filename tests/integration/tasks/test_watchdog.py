@@ -10,10 +10,13 @@ from sqlalchemy import insert
 
 from pipeline.engine.metrics import queue_depths
 from pipeline.engine.traces import AiCall
-from pipeline.flows import FLOWS
+from pipeline.flows.documents.states import PageStatus
 from pipeline.providers import changes, gates, queue_control
 from pipeline.storage.context import Context
 from tasks import watchdog
+from tasks.documents.canvas import TASKS
+from tasks.maintenance import launch_all
+from tests.support.documents import insert_document
 from tests.support.redis_server import RedisServer
 
 QUEUE = "vision.p"
@@ -59,15 +62,19 @@ def test_a_tick_opens_what_the_calls_say_and_tells_of_all_that_is_closed(
     assert told == [[QUEUE]] * 2, "a worker may have missed it"
 
 
-def test_a_gate_that_opens_wakes_every_flow(context: Context) -> None:
+def test_what_was_not_sent_to_a_closed_gate_is_sent_as_soon_as_it_opens(context: Context) -> None:
     queue_control.pause(context, QUEUE, None)
     assert _woken(context) == 0, "it stays closed"
+    document_id = insert_document(context, pages=[PageStatus.PENDING] * 2, provider="p")
+    assert TASKS.launch(document_id) == 0
     queue_control.resume(context, QUEUE)
-    assert _woken(context) == len(FLOWS)
+    assert _woken(context) == 1
+    assert launch_all() == 2
+    assert queue_depths(context.redis, [QUEUE])[QUEUE] == 2
 
 
-@pytest.mark.parametrize(("seconds", "woken"), [(30, len(FLOWS)), (600, 0)])
-def test_a_breaker_that_opens_has_every_flow_woken_when_it_is_due_if_that_is_soon(
+@pytest.mark.parametrize(("seconds", "woken"), [(30, 1), (600, 0)])
+def test_what_waits_for_a_breaker_is_sent_when_that_is_due_if_it_is_soon(
     context: Context, seconds: float, woken: int
 ) -> None:
     gates.sync(context)
