@@ -40,7 +40,7 @@ if changed then
     redis.call('HDEL', hash, 'limit' .. i, 'ms' .. i, 'unit' .. i, 'total' .. i)
   end
   for i, w in ipairs(windows) do
-    local key, total, edge = KEYS[3 + i], 0, w.ms + math.max(20, w.ms * 0.01)
+    local key, total, edge = KEYS[3 + i], 0, w.ms + math.max(10, w.ms * 0.01)
     local function put(member, amount, at)
       redis.call('ZADD', key, at, member)
       total = total + amount

@@ -42,7 +42,7 @@ local function stamped(s, i)
   if not limit then return nil end
   local ms, key = number(s, 'ms' .. i), KEYS[s.windows + i]
   -- The way to the provider varies: the window is a little longer here than there.
-  local edge = now - ms - math.max(20, ms * 0.01)
+  local edge = now - ms - math.max(10, ms * 0.01)
   local total = number(s, 'total' .. i) or 0
   while total ~= 0 do
     local gone = redis.call('ZRANGEBYSCORE', key, '-inf', edge, 'LIMIT', 0, 1000)
@@ -114,7 +114,7 @@ end
 
 -- ms until `amount` leaves a window of `ms`, at least 1; if it is not in it yet, as if it were stamped now.
 local function until_free(key, ms, amount)
-  local freed, start, edge = 0, 0, ms + math.max(20, ms * 0.01)
+  local freed, start, edge = 0, 0, ms + math.max(10, ms * 0.01)
   while true do
     local members = redis.call('ZRANGE', key, start, start + 99, 'WITHSCORES')
     if #members == 0 then return math.ceil(edge) end
@@ -208,7 +208,7 @@ end
 
 -- What leaves a window of `ms` within the next `ahead` ms.
 local function leaving(key, ms, ahead)
-  local edge, sum = now - ms - math.max(20, ms * 0.01), 0
+  local edge, sum = now - ms - math.max(10, ms * 0.01), 0
   local members = redis.call('ZRANGEBYSCORE', key, '-inf', edge + ahead, 'LIMIT', 0, 100)
   for _, member in ipairs(members) do sum = sum + string.match(member, ':(-?%d+)$') end
   return sum

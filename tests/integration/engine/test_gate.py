@@ -10,7 +10,7 @@ from redis import Redis
 from pipeline.engine.breaker import Breaker, BreakerPolicy
 from pipeline.engine.connection import connect
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.engine.gate import FOR_EVER, Gate, Unit, Window
+from pipeline.engine.gate import FOR_EVER, Gate, Made, Unit, Window
 
 
 @pytest.fixture
@@ -103,6 +103,28 @@ def test_a_call_leaves_its_window_by_the_time_when_it_was_sent(gate: Gate) -> No
     deadline = time.monotonic() + 5
     while not gate.admit("next").granted:
         assert time.monotonic() < deadline, "it never left its window"
+
+
+def test_a_call_that_the_provider_may_have_seen_late_leaves_its_window_later(gate: Gate, redis: "Redis") -> None:
+    gate.own.configure([Window(9, 60)], None)
+
+    def moved_ms(holder: str, took_s: float) -> float:
+        """By how much its answer moves a call that took so long."""
+        assert gate.admit(holder).granted
+        stamp = gate.stamp(holder).stamp
+        gate.sent(holder)
+        key, member = gate.own.keys[3], f"{stamp}:1"
+        before = redis.zscore(key, member)
+        gate.finish(holder, made=Made(stamp, 1, 0, took_s))
+        after = redis.zscore(key, member)
+        assert before is not None
+        assert after is not None
+        return float(after) - float(before)
+
+    took_s = [0.3, 0.312, 0.9, 0.25, 0.255, 0.3]
+    moved = [moved_ms(str(number), took) for number, took in enumerate(took_s)]
+    assert moved == pytest.approx([0, 12, 20, 0, 5, 20], abs=2)
+    assert gate.look().windows[0].used == len(took_s)
 
 
 def test_a_call_of_which_nobody_says_that_it_was_sent_counts(gate: Gate) -> None:
