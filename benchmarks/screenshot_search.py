@@ -102,7 +102,7 @@ def _node(number: int, node: MadeUp) -> dict[str, Any]:
     return {
         "id": number, "kind": "event", "origin_key": f"made-up:{number}", "event_time": node.at, "made_by": "model",
         "own": nodes.dump(content), "version": 1, "status": "succeeded", "merged_from_ids": "[]", "attempts": 0,
-        "vector_status": "done", "created_at": NOW, "updated_at": NOW, **nodes.columns(content),
+        "created_at": NOW, "updated_at": NOW, **nodes.columns(content),
     }  # fmt: skip
 
 

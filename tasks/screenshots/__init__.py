@@ -178,10 +178,10 @@ def dead_letters(limit: int = 100) -> list[DeadLetter]:
 
 
 def replay(kind: str, ids: Sequence[int] | None = None) -> list[int]:
-    """Try dead letters again, these or all of the kind (`batch` or `merge`); the ids of those that were."""
+    """Try dead letters again, these or all of the kind (`batch`, `merge`, `vector`); the ids of those that were."""
     context = get_context()
     done = service.replay(context, kind, ids)
-    _freed(context)
+    _freed(context, done if kind == "batch" else ())
     return done
 
 
@@ -208,7 +208,7 @@ def time_zone() -> tzinfo:
         raise UserError(f"PENSTOCK_SCREENSHOTS__TIME_ZONE: {error}", code="bad_zone") from error
 
 
-def _freed(context: Context) -> None:
+def _freed(context: Context, batch_ids: Sequence[int] = ()) -> None:
     """After the commit: batches, merges, vectors and the buffer may all have something to do again."""
-    if context.online:
-        TASKS.tend()
+    TASKS.launch(*plan.Scope.all(), *map(plan.scope_of, batch_ids))
+    TASKS.wake_in(TASKS.flow.next_wait_s(context) if context.online else None)

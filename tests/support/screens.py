@@ -16,7 +16,7 @@ from sqlalchemy import select, update
 from pipeline.engine.claims import Owner
 from pipeline.engine.settled import Settled
 from pipeline.flows.screenshots.frames import files
-from pipeline.flows.screenshots.graph.models import NODES
+from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
 from pipeline.flows.screenshots.live_settings import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.work import analysis, embedding
@@ -173,10 +173,11 @@ class Driver:
 
     def embed(self, portion: int = PORTION, queue: str = SCREENSHOT_EMBEDDINGS) -> Settled:
         """A message that makes vectors."""
-        return embedding.embed(self.context, gates.guarded_call(self.context, queue, uuid4().hex), portion)
+        guarded = gates.guarded_call(self.context, queue, uuid4().hex)
+        return embedding.embed(self.context, self.owner(), guarded, portion)
 
     def skip_waits(self) -> None:
         """Let every wait be over."""
         with self.context.db.transaction() as session:
-            for table in (BATCHES, SHARDS, NODES):
+            for table in (BATCHES, SHARDS, NODES, EMBEDDINGS):
                 session.execute(update(table).values(next_run_at=None))

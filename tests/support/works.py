@@ -4,10 +4,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sqlalchemy import insert, update
+from sqlalchemy.orm import Session
+
 from pipeline.engine.work import Work
 from pipeline.flows import flows
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.music.states import PipelineState
+from pipeline.flows.screenshots.graph import embeddings
+from pipeline.flows.screenshots.graph.models import Node, Thread
+from pipeline.flows.screenshots.models import Batch, Shard
+from pipeline.flows.screenshots.states import Step, WorkStatus
+from pipeline.flows.screenshots.work import embedding
 from pipeline.storage.context import Context
 from tests.support import music
 from tests.support.documents import insert_document
@@ -67,3 +75,56 @@ def _sync(context: Context, _count: int) -> Made:
 @factory("music.batch")
 def _batches(context: Context, count: int) -> Made:
     return Made(music.add_run(context, PipelineState.RUNNING, count), count)
+
+
+def _screenshots(context: Context, shards: int, nodes: int = 0, thread: str | None = None) -> int:
+    """A batch under analysis with shards, and nodes of a thread; its id."""
+    now = context.db.now()
+    made = {"created_at": now, "updated_at": now}
+    batch = {
+        "correlation_id": "b", "source_key": "screen:1", "shot_ids": "[]", "ts_start": now, "ts_end": now,
+        "idempotency_key": "b", "status": WorkStatus.RUNNING, "step": Step.ANALYSE, **made,
+    }  # fmt: skip
+    shard = {"shot_ids": "[]", "status": WorkStatus.PENDING, **made}
+    node = {
+        "kind": "event", "thread_id": thread, "title": "n", "event_time": now, "own": "{}",
+        "status": WorkStatus.PENDING, **made,
+    }  # fmt: skip
+
+    def act(session: Session) -> int:
+        batch_id = int(session.execute(insert(Batch).values(**batch).returning(Batch.id)).scalar_one())
+        for number in range(shards):
+            session.execute(insert(Shard).values(batch_id=batch_id, number=number, **shard))
+        if thread is not None:
+            session.execute(insert(Thread).values(id=thread, first_at=now, last_at=now, created_at=now))
+        for number in range(nodes):
+            added = insert(Node).values(origin_key=str(number), **node).returning(Node.id)
+            embeddings.want(session, [session.execute(added).scalar_one()], now)
+        return batch_id
+
+    return context.db.run(act)
+
+
+@factory("screenshots.shard")
+def _shards(context: Context, count: int) -> Made:
+    return Made(_screenshots(context, count), count, {"result": "{}"})
+
+
+@factory("screenshots.batch")
+def _analysed(context: Context, _: int) -> Made:
+    batch_id = _screenshots(context, 0)
+    ready = update(Batch).values(status=WorkStatus.PENDING, step=Step.EXPAND)
+    context.db.run(lambda session: session.execute(ready))
+    return Made(batch_id, 1)
+
+
+@factory("screenshots.merge")
+def _merges(context: Context, count: int) -> Made:
+    _screenshots(context, 0, count, "thread")
+    return Made("thread", count)
+
+
+@factory("screenshots.vector")
+def _vectors(context: Context, count: int) -> Made:
+    _screenshots(context, 0, count)
+    return Made(embedding.SCOPE, count)

@@ -6,7 +6,7 @@ node. If only frames of merged ones are, it says again what it said before, and 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -18,7 +18,7 @@ from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
 from pipeline.flows.screenshots.frames import files
-from pipeline.flows.screenshots.graph import nodes
+from pipeline.flows.screenshots.graph import embeddings, nodes
 from pipeline.flows.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS, SOURCES
 from pipeline.flows.screenshots.states import NODE, SCREENSHOT, WorkEvent, WorkStatus
@@ -50,7 +50,7 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
             ids = list(session.execute(select(SHOTS.c.id).where(within).order_by(SHOTS.c.id).limit(_PORTION)).scalars())
         if not ids:
             break
-        done, gone = context.db.run(lambda session, ids=ids: _forget(session, ids))  # type: ignore[misc]
+        done, gone = context.db.run(lambda session, ids=ids: _forget(session, ids, context.db.now()))  # type: ignore[misc]
         files.discard(context.settings, gone)
         total = Forgotten(
             total.screenshots + done.screenshots, total.nodes + done.nodes, total.restored + done.restored
@@ -62,8 +62,7 @@ def forget(context: Context, since: datetime, until: datetime) -> Forgotten:
     return total
 
 
-def _forget(session: Session, ids: Sequence[int]) -> tuple[Forgotten, list[str]]:
-    now = datetime.now(UTC)
+def _forget(session: Session, ids: Sequence[int], now: datetime) -> tuple[Forgotten, list[str]]:
     # Nobody puts these frames into a batch meanwhile.
     sources = select(SHOTS.c.source_key).where(SHOTS.c.id.in_(ids))
     session.execute(
@@ -121,9 +120,10 @@ def _restore(session: Session, node_id: int, now: datetime) -> None:
     at = session.execute(latest).scalar() or row.event_time
     NODE.move(
         session, NODES, WorkEvent.REOPEN, NODES.c.id == node_id, **FREE, **nodes.columns(content), event_time=at,
-        merged_into_id=None, merged_from_ids="[]", version=row.version + 1, vector_status="waiting", attempts=0,
-        next_run_at=None, error=None, updated_at=now,
+        merged_into_id=None, merged_from_ids="[]", version=row.version + 1, attempts=0, next_run_at=None, error=None,
+        updated_at=now,
     )  # fmt: skip
+    embeddings.want(session, [node_id], now)
     nodes.mention(session, node_id, content.entities)
     vectors.remove(session, nodes.KIND, [node_id])
     merged = and_(PROVENANCE.c.node_id == node_id, PROVENANCE.c.act == "merged")

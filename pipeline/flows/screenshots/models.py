@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from pipeline.engine.claims import ClaimColumns, claims_index, waits_index
+from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
 from pipeline.engine.tables import Base, UtcDateTime, table_of
-from pipeline.flows.screenshots.states import Ask, Step, WorkStatus
+from pipeline.flows.screenshots.states import CLAIMABLE, Ask, Step, WorkStatus
 
 Id = BigInteger().with_variant(Integer, "sqlite")
 MAX_SOURCE = 120
@@ -121,6 +121,8 @@ class Batch(ClaimColumns, Base):
     __table_args__ = (
         UniqueConstraint("idempotency_key"),
         Index("ix_screenshot_batches_status_created_at", "status", "created_at"),
+        # Also finds whose turn is next, from both ends.
+        claimable_index("screenshot_batches", "step", "urgency", "created_at", "id", states=CLAIMABLE),
         claims_index("screenshot_batches"),
         waits_index("screenshot_batches"),
     )
@@ -150,11 +152,8 @@ class Batch(ClaimColumns, Base):
     notes: Mapped[str] = mapped_column(Text, default="[]")
     """JSON list: what was left out, corrected, or done without a model, in words."""
     error: Mapped[str | None] = mapped_column(Text)
-    queue: Mapped[str] = mapped_column(String(80), default="")
-    """Where its last message was sent."""
-    launches: Mapped[int] = mapped_column(default=0)
-    launch_due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """Until then its message counts as on its way."""
+    urgency: Mapped[int | None]
+    """The priority of its messages, since its turn to be analysed has come; None: it waits for its turn."""
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     vlm_ms: Mapped[int] = mapped_column(default=0)
     text_ms: Mapped[int] = mapped_column(default=0)
@@ -169,8 +168,9 @@ class Shard(ClaimColumns, Base):
     __tablename__ = "screenshot_shards"
     __table_args__ = (
         UniqueConstraint("batch_id", "number"),
-        Index("ix_screenshot_shards_status", "status"),
+        claimable_index("screenshot_shards", "batch_id", "number", states=CLAIMABLE),
         claims_index("screenshot_shards"),
+        waits_index("screenshot_shards"),
     )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)

@@ -13,7 +13,7 @@ from pipeline.engine.metrics import count_by
 from pipeline.engine.views import view_of
 from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.graph import nodes
-from pipeline.flows.screenshots.graph.models import CALLS, EDGES, LINKS, NODES, PROVENANCE, THREADS
+from pipeline.flows.screenshots.graph.models import CALLS, EDGES, EMBEDDINGS, LINKS, NODES, PROVENANCE, THREADS
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.provenance import Call, Operation, calls_behind
 from pipeline.flows.screenshots.states import Ask, Origin, WorkStatus
@@ -73,6 +73,7 @@ def show(context: Context, node_id: int) -> NodeDetail:
         if found is None:
             raise UserError(f"there is no node {node_id}", code="unknown_node")
         node = session.execute(select(NODES).where(NODES.c.id == found)).one()
+        vector = session.execute(select(EMBEDDINGS).where(EMBEDDINGS.c.id == found)).one_or_none()
         threads = select(THREADS).where(THREADS.c.id == node.thread_id)
         mine = select(LINKS.c.shot_id).where(LINKS.c.node_id == found)
         shots = select(SHOTS).where(SHOTS.c.id.in_(mine)).order_by(SHOTS.c.ts, SHOTS.c.id)
@@ -84,6 +85,8 @@ def show(context: Context, node_id: int) -> NodeDetail:
         return NodeDetail(
             asked_id=node_id,
             node=view_of(NodeView, node),
+            vector=WorkStatus(vector.status) if vector else None,
+            vector_error=vector.error if vector else None,
             thread=next((view_of(ThreadView, row) for row in session.execute(threads)), None),
             screenshots=shown,
             provenance=[view_of(OriginView, row) for row in session.execute(origins)],
@@ -162,13 +165,10 @@ def dead_letters(context: Context, limit: int = 100) -> list[DeadLetter]:
     """What was given up, the latest first. A shard's reason is in its batch's."""
     found: list[DeadLetter] = []
     with context.db.read() as session:
-        for kind, table in (("batch", BATCHES), ("merge", NODES)):
+        for kind, table in (("batch", BATCHES), ("merge", NODES), ("vector", EMBEDDINGS)):
             query = select(table).where(table.c.status == WorkStatus.FAILED_PERMANENT)
             rows = session.execute(query.order_by(table.c.updated_at.desc()).limit(limit))
             found += [DeadLetter(kind, row.id, row.error or "", row.attempts, row.updated_at) for row in rows]
-        failed = select(NODES).where(NODES.c.vector_status == "failed").order_by(NODES.c.updated_at.desc()).limit(limit)
-        rows = session.execute(failed)
-        found += [DeadLetter("vector", row.id, row.vector_error or "", 1, row.updated_at) for row in rows]
     return sorted(found, key=lambda letter: letter.at, reverse=True)[:limit]
 
 

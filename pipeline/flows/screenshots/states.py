@@ -6,7 +6,7 @@ from pipeline.engine.states import Machine
 
 
 class WorkStatus(StrEnum):
-    """State of a batch, a shard, a screenshot's analysis and a node's merge: the same five words for each."""
+    """State of a batch, a shard, a frame's analysis, a node's merge and its vector: the same five words for each."""
 
     PENDING = "pending"
     FAILED = "failed"
@@ -115,7 +115,9 @@ SCREENSHOT = Machine(
         (_S.SUCCEEDED, _E.REOPEN): _S.PENDING,
     },
 )
-NODE = Machine("node", {**_LEGAL, **{(state, _E.REOPEN): _S.PENDING for state in _S}})
+_REOPENED = {(state, _E.REOPEN): _S.PENDING for state in _S}
+NODE = Machine("node", {**_LEGAL, **_REOPENED})
+EMBEDDING = Machine("vector", {**_LEGAL, **_REOPENED})
 
 CLAIMABLE = (WorkStatus.PENDING, WorkStatus.FAILED)
 """Work that may be claimed once it is due."""

@@ -1,7 +1,7 @@
 """How the flow stands: what is done, waits and failed, what holds it up, and what was done without a model."""
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime
 
 from redis import RedisError
 from sqlalchemy import func, select
@@ -11,7 +11,7 @@ from pipeline.engine.metrics import count_by
 from pipeline.engine.presence import Presence
 from pipeline.flows.screenshots import live_settings
 from pipeline.flows.screenshots.frames import buffer
-from pipeline.flows.screenshots.graph.models import NODES
+from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules import heuristics
 from pipeline.flows.screenshots.states import CLAIMABLE, WorkStatus
@@ -41,14 +41,16 @@ def status(context: Context) -> Status:
         pressure = session.execute(select(func.max(SOURCES.c.pressure))).scalar() or 0
         rejected = count_by(session, REJECTIONS.c.reason)
         made_by = count_by(session, NODES.c.made_by)
-        vectors = {state: count for state, count in count_by(session, NODES.c.vector_status).items() if state != "none"}
+        vectors = count_by(session, EMBEDDINGS.c.status)
         notes = _notes(session, context.settings, any_frames=bool(shots))
-        again = _retries(session, datetime.now(UTC))
-    gave_up = {kind: by.get(WorkStatus.FAILED_PERMANENT, 0) for kind, by in (("batch", batches), ("merge", merges))}
+        again = _retries(session, context.db.now())
+    counted = {"batch": batches, "merge": merges, "vector": vectors}
+    gave_up = {kind: by.get(WorkStatus.FAILED_PERMANENT, 0) for kind, by in counted.items()}
     return Status(
-        screenshots=_in_order(shots), batches=_in_order(batches), merges=_in_order(merges), vectors=vectors,
+        screenshots=_in_order(shots), batches=_in_order(batches), merges=_in_order(merges),
+        vectors=_in_order(vectors),
         buffered=buffered, next_batch_in_s=buffer.next_look_s(context) if buffered else None,
-        oldest_waiting_s=max(0.0, (datetime.now(UTC) - oldest).total_seconds()) if oldest else None,
+        oldest_waiting_s=max(0.0, (context.db.now() - oldest).total_seconds()) if oldest else None,
         pressure=pressure, rejected=rejected, retries=again,
         dead_letters={kind: count for kind, count in gave_up.items() if count},
         made_by=made_by, closed=closed(context), notes=notes, is_worker_running=_alive(context),
@@ -58,7 +60,7 @@ def status(context: Context) -> Status:
 def retries(context: Context) -> list[Retry]:
     """What failed and will be tried again, with the latest reason."""
     with context.db.read() as session:
-        return _retries(session, datetime.now(UTC))
+        return _retries(session, context.db.now())
 
 
 def _retries(session: Session, now: datetime) -> list[Retry]:

@@ -31,8 +31,6 @@ class NodeView:
     error: str | None
     merged_into_id: int | None
     merged_from_ids: list[int]
-    vector_status: str
-    vector_error: str | None
     created_at: datetime
     updated_at: datetime
 
@@ -152,6 +150,9 @@ class NodeDetail:
 
     asked_id: int
     node: NodeView
+    vector: WorkStatus | None
+    """Of its vector, by which it is found."""
+    vector_error: str | None
     thread: ThreadView | None
     screenshots: list[ScreenshotView]
     provenance: list[OriginView]
@@ -236,7 +237,7 @@ class Retry:
 
 @dataclass(frozen=True)
 class Status:
-    """How the flow stands. Each of the first four: how many by state; `vectors` are `waiting`, `done` or `failed`."""
+    """How the flow stands. Each of the first four: how many by state."""
 
     screenshots: dict[str, int]
     batches: dict[str, int]

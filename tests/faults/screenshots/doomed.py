@@ -4,7 +4,8 @@ It does the messages of the canvas one after another; whoever goes on runs `work
 """
 
 from pipeline.flows.screenshots import plan
-from pipeline.flows.screenshots.states import Step, WorkStatus
+from pipeline.flows.screenshots.plan import Action
+from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis, merge
 from pipeline.storage.context import Context, get_context
 from tests.support.screens import Driver
@@ -18,14 +19,15 @@ def work_off(context: Context) -> None:
     """Do all that is to be done for screenshots."""
     driver = Driver(context)
     for _ in range(_MAX_ROUNDS):
-        launches = plan.plan(context)
-        for launch in launches:
-            if launch.step is not Step.ANALYSE or _analysed(driver, launch.id):
-                driver.expand(launch.id)
+        plan.take_turns(context)
+        found = plan.asked(context, plan.batch_ids(plan.runnable(context, ())))
+        for one in found:
+            if one.action is Action.EXPAND or _analysed(driver, one.batch_id):
+                driver.expand(one.batch_id)
         driver.join(alone=True)
         while merge.waiting(context):
             driver.join()
-        if not launches:
+        if not found:
             return
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from pipeline.flows.screenshots import plan
 from pipeline.flows.screenshots.frames import intake
@@ -74,10 +74,9 @@ class Shots:
     def calls(self, operation: Operation) -> int:
         return calls_by_operation(self.provider).get(operation, 0)
 
-    def lose_messages(self) -> None:
-        """All messages are lost with their worker, and every wait is over."""
+    def skip_waits(self) -> None:
+        """Every wait is over."""
         Driver(self.context).skip_waits()
-        self.context.db.run(lambda session: session.execute(update(BATCHES).values(launch_due_at=None)))
 
     def assert_finished(self) -> None:
         assert self._finished(), self.stand()

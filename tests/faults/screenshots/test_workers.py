@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.flows.screenshots import recovery
+from pipeline.flows.screenshots import FLOW
 from pipeline.flows.screenshots.graph.models import NODES
 from tests.faults.flow import POSTGRESQL, SQLITE
 from tests.faults.screenshots.doomed import NAME, work_off
@@ -68,8 +68,8 @@ def _die_and_finish_without_celery(shots: Shots, in_vain: int, folder: Path, set
     ids = shots.add()
     with python("tests.faults.screenshots.doomed", folder, shots.context, settings_env) as doomed:
         assert doomed.wait(START_S) == -signal.SIGKILL, shots.stand()
-    recovery.release_lost(shots.context, {NAME})
-    shots.lose_messages()
+    FLOW.free_lost(shots.context, {NAME})
+    shots.skip_waits()
     work_off(shots.context)
     shots.assert_finished()
     shots.assert_once(ids)

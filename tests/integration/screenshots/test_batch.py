@@ -5,7 +5,7 @@ from sqlalchemy import select, update
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.flows.screenshots import plan, queries, recovery, service
+from pipeline.flows.screenshots import FLOW, plan, queries, service
 from pipeline.flows.screenshots.frames import files, retention
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.states import Origin, WorkStatus
@@ -101,14 +101,14 @@ def test_a_result_whose_claim_was_taken_away_changes_nothing(context: Context, h
     batch, shots = hand.batch()
     analysis.claim(context, batch)
     stolen = claimed(context, batch)
-    assert recovery.release_lost(context, {ME.worker_id}) == 1
+    assert FLOW.free_lost(context, {ME.worker_id}) == 1
     assert not hand.look(stolen, {shots[0]: Evidence("late")})
     assert shard.fail(context, stolen, UnitError("late")).status is None
     assert statuses(context, SHARDS) == ["pending"] * 3
     hand.look_at_all(batch)
     unit = expansion.claim(context, batch, ME)
     assert unit is not None
-    assert recovery.release_lost(context, {ME.worker_id}) == 1
+    assert FLOW.free_lost(context, {ME.worker_id}) == 1
     late = as_expansion(batch, shots, [draft("late", shots)])
     assert expansion.settle(context, unit, late, Origin.MODEL) is None
     assert expansion.fail(context, unit, UnitError("late")).status is None
@@ -121,7 +121,7 @@ def test_two_that_finish_a_batch_finish_it_once(context: Context, hand: Hand) ->
     first = expansion.claim(context, batch, ME)
     assert first is not None
     assert expansion.claim(context, batch, OTHER) is None
-    recovery.release_lost(context, {ME.worker_id})
+    FLOW.free_lost(context, {ME.worker_id})
     second = expansion.claim(context, batch, OTHER)
     assert second is not None
     drawn = as_expansion(batch, shots, [draft("a", shots)])
@@ -150,12 +150,12 @@ def test_a_message_that_comes_again_gives_back_what_its_lost_process_held(contex
 
 def test_a_crash_on_the_last_attempt_makes_a_dead_letter_not_a_stranded_row(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    attempts = retry.policy(context.settings.screenshots).max_attempts
+    attempts = retry.policy(context.settings).max_attempts
     assert attempts == 6  # every one of the five waits is used
     analysis.claim(context, batch)
     for attempt in range(attempts):
         assert claimed(context, batch).row.number == 0, attempt
-        recovery.release_lost(context, {ME.worker_id})
+        FLOW.free_lost(context, {ME.worker_id})
     while part := shard.claim(context, batch, ME):
         hand.look(part)
     assert analysis.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
@@ -171,17 +171,17 @@ def test_a_crash_on_the_last_attempt_makes_a_dead_letter_not_a_stranded_row(cont
 def test_a_crash_on_the_last_attempt_of_making_nodes_makes_a_dead_letter(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     hand.look_at_all(batch)
-    attempts = retry.policy(context.settings.screenshots).max_attempts
+    attempts = retry.policy(context.settings).max_attempts
     for attempt in range(attempts):
         assert expansion.claim(context, batch, ME) is not None, attempt
-        recovery.release_lost(context, {ME.worker_id})
+        FLOW.free_lost(context, {ME.worker_id})
     assert expansion.claim(context, batch, ME) is None
     letter = queries.dead_letters(context)[0]
     assert (letter.kind, letter.id, letter.attempts) == ("batch", batch, attempts)
     assert "lost" in letter.reason
     assert statuses(context) == ["succeeded"] * 5  # what was seen on them stays
     assert service.replay(context, "batch", [batch]) == [batch]
-    assert [launch.step for launch in plan.plan(context)] == ["expand"]
+    assert [one.action for one in plan.asked(context, [batch])] == ["expand"]
     assert expansion.claim(context, batch, ME) is not None
 
 
@@ -189,10 +189,10 @@ def test_an_expired_lease_is_given_back(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
     analysis.claim(context, batch)
     claimed(context, batch)
-    assert recovery.release_lost(context, set()) == 0
+    assert FLOW.free_lost(context, set()) == 0
     with context.db.transaction() as session:
         session.execute(update(SHARDS).values(lease_until=datetime.now(UTC) - timedelta(seconds=1)))
-    assert recovery.release_lost(context, set()) == 1
+    assert FLOW.free_lost(context, set()) == 1
     assert statuses(context, SHARDS) == ["pending"] * 3
     assert claimed(context, batch).row.number == 0
 

@@ -61,7 +61,7 @@ def test_a_new_batch_has_every_column_set(context: Context, hand: Hand) -> None:
     hand.batch()
     row = rows_of(context, BATCHES)[0]
     assert (row.status, row.step, row.ask, row.made_by) == ("pending", "analyse", "first", "")
-    assert (row.notes, row.queue, row.launches, row.vlm_ms, row.text_ms, row.attempts) == ("[]", "", 0, 0, 0, 0)
+    assert (row.notes, row.urgency, row.vlm_ms, row.text_ms, row.attempts) == ("[]", None, 0, 0, 0)
     assert HistoryPack.model_validate_json(row.history_pack) == HistoryPack()
 
 

@@ -11,16 +11,15 @@ from structlog.testing import capture_logs
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.flows.screenshots import deletion, queries, recovery, service
+from pipeline.flows.screenshots import FLOW, deletion, queries, service
 from pipeline.flows.screenshots.graph import nodes
-from pipeline.flows.screenshots.graph import vectors as node_vectors
-from pipeline.flows.screenshots.graph.models import ENTITIES, LINKS, MENTIONS, NODES, THREADS
+from pipeline.flows.screenshots.graph.models import EMBEDDINGS, ENTITIES, LINKS, MENTIONS, NODES, THREADS
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.rules.batches import HistoryPack
 from pipeline.flows.screenshots.rules.schemas import EntityMention
 from pipeline.flows.screenshots.states import Origin, WorkStatus
-from pipeline.flows.screenshots.work import expansion, merge
+from pipeline.flows.screenshots.work import embedding, expansion, merge
 from pipeline.flows.screenshots.work.expansion import BatchUnit
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
@@ -80,13 +79,13 @@ def test_a_merge_moves_links_keeps_origins_and_asks_for_a_new_vector(context: Co
     first, second = two_batches(hand)
     with context.db.transaction() as session:
         vectors.upsert(session, nodes.KIND, "m", [(first, [1.0]), (second, [1.0])], BEGIN)
-        session.execute(update(NODES).values(vector_status="done"))
+        session.execute(update(EMBEDDINGS).values(status=WorkStatus.SUCCEEDED))
     assert hand.merge_all() == 1
     detail = queries.show(context, second)
     assert (detail.asked_id, detail.node.id) == (second, first)
     assert detail.node.title == "first + second"
     assert detail.node.merged_from_ids == [second]
-    assert detail.node.vector_status == "waiting"
+    assert detail.vector is WorkStatus.PENDING
     assert len(detail.screenshots) == 7
     assert [(row.act, row.from_node_id) for row in detail.provenance] == [("made", None), ("merged", second)]
     with context.db.read() as session:
@@ -96,14 +95,16 @@ def test_a_merge_moves_links_keeps_origins_and_asks_for_a_new_vector(context: Co
 
 def test_a_vector_of_an_older_text_is_discarded(context: Context, hand: Hand) -> None:
     first, second = two_batches(hand)
-    wanted = node_vectors.wanted(context, 10)
-    assert [node.node_id for node in wanted] == [first, second]
+    wanted = embedding.claim(context, ME)
+    assert wanted is not None
+    assert [row.id for row in wanted.rows] == [first, second]
     hand.merge_all()
-    assert node_vectors.store(context, "m", [(node, [1.0, 0.0]) for node in wanted]) == 0
-    fresh = node_vectors.wanted(context, 10)
-    assert "first + second" in fresh[0].text
-    assert node_vectors.store(context, "m", [(node, [1.0, 0.0]) for node in fresh]) == 1
-    assert node_vectors.wanted(context, 10) == []
+    assert embedding.settle(context, wanted, [[1.0, 0.0]] * 2) == 0
+    fresh = embedding.claim(context, ME)
+    assert fresh is not None
+    assert "first + second" in fresh.texts[0]
+    assert embedding.settle(context, fresh, [[1.0, 0.0]]) == 1
+    assert embedding.claim(context, ME) is None
 
 
 def test_a_target_that_changed_meanwhile_is_not_overwritten(context: Context, hand: Hand) -> None:
@@ -124,7 +125,7 @@ def test_a_merge_whose_claim_was_taken_away_changes_nothing(context: Context, ha
     first, _ = two_batches(hand)
     unit = merge.claim(context, ME)
     assert unit is not None
-    assert recovery.release_lost(context, {ME.worker_id}) == 1
+    assert FLOW.free_lost(context, {ME.worker_id}) == 1
     assert merge.settle(context, unit, Content("late")).status is None
     assert queries.show(context, first).node.title == "first"
 

@@ -1,4 +1,4 @@
-"""What is sent when: lanes, places, messages that are lost, and what comes first."""
+"""What is sent when: turns, places, and what comes first."""
 
 import itertools
 from collections.abc import Callable
@@ -10,13 +10,12 @@ from sqlalchemy import select, update
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.metrics import queue_depths
-from pipeline.engine.relaunch import MAX_RELAUNCH_S, RELAUNCH_AFTER_S
 from pipeline.flows.screenshots import plan, service
 from pipeline.flows.screenshots.live_settings import CONTROL, CPU, SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.flows.screenshots.models import BATCHES
-from pipeline.flows.screenshots.plan import TURN, BatchLaunch, places
+from pipeline.flows.screenshots.plan import FILLER, TURN, URGENT, Action, places
 from pipeline.flows.screenshots.states import Step, WorkStatus
-from pipeline.flows.screenshots.work import analysis, shard
+from pipeline.flows.screenshots.work import analysis, expansion, shard
 from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
 from tasks.screenshots import canvas
@@ -70,27 +69,44 @@ def row_of(context: Context, batch: int) -> Any:
 
 
 def sent(context: Context) -> list[int]:
-    return [one.id for one in plan.plan(context)]
+    """The batches whose turn has come now."""
+    return plan.take_turns(context)
 
 
 def finish(context: Context, batch: int) -> None:
     """A place becomes free."""
-    change(context, batch, status=WorkStatus.SUCCEEDED, launches=0, launch_due_at=None)
+    change(context, batch, status=WorkStatus.SUCCEEDED)
 
 
-def overdue(context: Context, batch: int) -> None:
-    """The message is waited for no longer."""
-    change(context, batch, launch_due_at=datetime.now(UTC) - timedelta(seconds=1))
+def asks(context: Context, *batches: int) -> list[tuple[Action, str, int]]:
+    """What batches ask for: what is next, in which queue, how many messages."""
+    return [(one.action, one.queue, one.places) for one in plan.asked(context, batches)]
 
 
-def test_a_launch_says_where_each_step_goes(context: Context, new: Callable[..., list[int]]) -> None:
+def waiting_in(context: Context, *queues: str) -> list[int]:
+    """Messages in these queues."""
+    return list(queue_depths(context.redis, list(queues)).values())
+
+
+def test_each_step_asks_for_messages_in_its_queue(context: Context, hand: Hand, new: Callable[..., list[int]]) -> None:
     (batch,) = new(1)
-    assert plan.plan(context) == [BatchLaunch(batch, Step.ANALYSE, SCREENSHOT_TEXT)]
-    row = row_of(context, batch)
-    assert (row.launches, row.queue, row.status) == (1, SCREENSHOT_VISION, "pending")
+    assert asks(context, batch) == [], "its turn has not come"
+    assert sent(context) == [batch]
+    assert asks(context, batch) == [(Action.BEGIN, CONTROL, 1)]
+    analysis.claim(context, batch)
+    assert asks(context, batch) == [(Action.ANALYSE, SCREENSHOT_VISION, 1)]
+    part = shard.claim(context, batch, ME)
+    assert part is not None
+    assert asks(context, batch) == [], "its shard is worked on"
+    hand.look(part)
+    assert asks(context, batch) == [(Action.MERGE, CONTROL, 1)]
+    analysis.settle(context, batch)
+    assert asks(context, batch) == [(Action.EXPAND, SCREENSHOT_TEXT, 1)]
+    assert expansion.claim(context, batch, ME) is not None
+    assert asks(context, batch) == []
 
 
-def test_a_batch_that_was_sent_is_not_sent_twice(context: Context, new: Callable[..., list[int]]) -> None:
+def test_a_batch_has_its_turn_once(context: Context, new: Callable[..., list[int]]) -> None:
     (batch,) = new(1)
     assert sent(context) == [batch]
     assert sent(context) == []
@@ -151,15 +167,18 @@ def test_what_recovers_lets_others_pass_only_in_places_that_no_new_batch_wants(
     context: Context, new: Callable[..., list[int]]
 ) -> None:
     old = set(new(8, HOUR))
-    first = plan.plan(context)
-    assert {one.id for one in first} <= old
-    assert all(one.filler for one in first)
+    first = sent(context)
+    assert set(first) <= old
+    assert {row_of(context, one).urgency for one in first} == {FILLER}
     new(8)
     for one in first:
-        finish(context, one.id)
-    second = plan.plan(context)
-    assert any(one.id in old for one in second), "beside new batches it has turns of its own"
-    assert not any(one.filler for one in second)
+        analysis.claim(context, one)
+    assert {one.priority for one in plan.asked(context, first)} == {FILLER}
+    for one in first:
+        finish(context, one)
+    second = sent(context)
+    assert set(second) & old, "beside new batches it has turns of its own"
+    assert {row_of(context, one).urgency for one in second} == {URGENT}
 
 
 def test_messages_are_counted_whatever_their_priority(context: Context) -> None:
@@ -170,9 +189,9 @@ def test_messages_are_counted_whatever_their_priority(context: Context) -> None:
 
 
 def test_only_the_flows_own_queues_know_less_urgent_messages() -> None:
-    assert [canvas.priority(queue, True) for queue in (SCREENSHOT_VISION, SCREENSHOT_TEXT)] == [3, 3]
-    assert [canvas.priority(queue, True) for queue in (CONTROL, CPU, "vision.other")] == [0, 0, 0]
-    assert canvas.priority(SCREENSHOT_VISION, False) == 0
+    assert [plan.priority(queue, FILLER) for queue in (SCREENSHOT_VISION, SCREENSHOT_TEXT)] == [3, 3]
+    assert [plan.priority(queue, FILLER) for queue in (CONTROL, CPU, "vision.other")] == [0, 0, 0]
+    assert plan.priority(SCREENSHOT_VISION, URGENT) == 0
 
 
 def test_what_was_tried_before_is_in_the_recovery_lane_however_new(
@@ -208,18 +227,6 @@ def test_a_batch_that_waits_for_its_next_attempt_is_not_sent_before(
     assert sent(context) == [batch]
 
 
-def test_what_was_analysed_is_sent_first_and_from_there_on(context: Context, hand: Hand, new: Any) -> None:
-    *_, analysed = new(9)
-    hand.look_at_all(analysed)
-    assert sent(context)[:1] != [analysed], "its own message is under way"
-    change(context, analysed, launches=0, launch_due_at=None)
-    for batch in new(1):
-        finish(context, batch)
-    assert plan.plan(context) == [BatchLaunch(analysed, Step.EXPAND, SCREENSHOT_TEXT)]
-    assert row_of(context, analysed).queue == SCREENSHOT_TEXT
-    assert sent(context) == []
-
-
 def test_nothing_new_is_begun_while_too_much_waits_for_the_text_model(
     context: Context, hand: Hand, new: Callable[..., list[int]]
 ) -> None:
@@ -234,89 +241,47 @@ def test_nothing_new_is_begun_while_too_much_waits_for_the_text_model(
     assert sent(context) == [batch]
 
 
-def test_a_message_that_was_lost_is_sent_again_and_ever_more_seldom(
+def test_what_was_sent_is_not_sent_again_until_the_broker_has_lost_it(
     context: Context, new: Callable[..., list[int]]
 ) -> None:
-    (batch,) = new(1)
-    assert sent(context) == [batch]
-    overdue(context, batch)
-    assert sent(context) == [batch]
-    row = row_of(context, batch)
-    assert row.launches == 2
-    assert (row.launch_due_at - datetime.now(UTC)).total_seconds() > RELAUNCH_AFTER_S * 1.5
-    assert sent(context) == []
+    new(2)
+    assert canvas.TASKS.launch(plan.Scope.BATCHES) == 2
+    scopes = list(plan.runnable(context, ()))
+    assert canvas.TASKS.launch(*scopes) == 0
+    assert waiting_in(context, CONTROL) == [2]
+    context.redis.flushdb()
+    assert canvas.TASKS.launch(*scopes) == 2
+    assert waiting_in(context, CONTROL) == [2]
 
 
-def test_a_message_that_may_stand_in_its_queue_is_not_sent_again_for_long(
-    context: Context, new: Callable[..., list[int]]
-) -> None:
-    (batch,) = new(1)
-    sent(context)
-    analysis.claim(context, batch)
-    context.redis.rpush(SCREENSHOT_VISION, "a message")
-    overdue(context, batch)
-    assert sent(context) == []
-    long_ago = datetime.now(UTC) - timedelta(seconds=MAX_RELAUNCH_S + 1)
-    change(context, batch, updated_at=long_ago)
-    overdue(context, batch)
-    assert sent(context) == [batch]
-
-
-def test_what_begins_a_batch_is_not_taken_to_stand_in_the_queue_of_its_shards(
-    context: Context, new: Callable[..., list[int]]
-) -> None:
-    (batch,) = new(1)
-    sent(context)
-    context.redis.rpush(SCREENSHOT_VISION, "another batch's message")
-    overdue(context, batch)
-    assert sent(context) == [batch]
-    context.redis.rpush(CONTROL, "a message")
-    overdue(context, batch)
-    assert sent(context) == []
-
-
-def test_what_waits_before_a_closed_gate_is_not_sent_again_however_long(
-    context: Context, new: Callable[..., list[int]]
-) -> None:
-    (batch,) = new(1)
-    sent(context)
-    analysis.claim(context, batch)
-    gates.sync(context)
-    queue_control.pause(context, SCREENSHOT_VISION, None)
-    context.redis.rpush(SCREENSHOT_VISION, "its message")
-    change(context, batch, updated_at=datetime.now(UTC) - timedelta(days=2))
-    for _ in range(5):
-        overdue(context, batch)
-        assert sent(context) == []
-    context.redis.delete(SCREENSHOT_VISION)
-    overdue(context, batch)
-    assert sent(context) == [batch]
-
-
-def test_the_rest_of_a_batch_whose_messages_were_lost_in_the_middle_is_sent(
+def test_nothing_is_sent_to_a_closed_gate_and_the_sweeper_looks_past_what_waits_for_it(
     context: Context, hand: Hand, new: Callable[..., list[int]]
 ) -> None:
-    first, second = new(2)
+    looked_at, analysed, ended = new(3)
     sent(context)
-    analysis.claim(context, first)
-    hand.look_at_all(second)
-    for batch in (first, second):
-        overdue(context, batch)
-    assert plan.plan(context) == [
-        BatchLaunch(first, Step.ANALYSE, SCREENSHOT_TEXT), BatchLaunch(second, Step.EXPAND, SCREENSHOT_TEXT),
-    ]  # fmt: skip
-    begun = analysis.claim(context, first)
-    assert begun is not None
-    assert (begun.due, begun.is_new) == (1, False)
+    analysis.claim(context, looked_at)
+    hand.look_at_all(analysed)
+    analysis.claim(context, ended)
+    part = shard.claim(context, ended, ME)
+    assert part is not None
+    hand.look(part)
+    gates.sync(context)
+    shut = (SCREENSHOT_VISION, SCREENSHOT_TEXT)
+    for queue in shut:
+        queue_control.pause(context, queue, None)
+    assert canvas.TASKS.launch(*map(plan.scope_of, (looked_at, analysed))) == 0
+    assert waiting_in(context, *shut) == [0, 0]
+    assert plan.batch_ids(plan.runnable(context, shut)) == [ended]
+    assert plan.batch_ids(plan.runnable(context, ())) == [looked_at, ended, analysed]
 
 
-def test_a_batch_whose_shard_is_worked_on_is_not_sent_again(context: Context, new: Callable[..., list[int]]) -> None:
+def test_a_chord_has_a_message_for_each_shard_that_lacks_one(context: Context, new: Callable[..., list[int]]) -> None:
     (batch,) = new(1)
     sent(context)
     analysis.claim(context, batch)
-    assert shard.claim(context, batch, ME) is not None
-    overdue(context, batch)
-    assert sent(context) == []
+    assert canvas.TASKS.launch(plan.scope_of(batch)) == 1
+    assert canvas.TASKS.launch(plan.scope_of(batch)) == 0
+    assert waiting_in(context, SCREENSHOT_VISION) == [1]
 
 
 def test_a_replayed_dead_letter_is_sent(context: Context, new: Callable[..., list[int]]) -> None:
@@ -338,23 +303,12 @@ def test_what_waits_behind_the_text_models_breaker_goes_on_without_it(
 ) -> None:
     (batch,) = new(1)
     hand.look_at_all(batch)
-    change(context, batch, queue=SCREENSHOT_TEXT)
-    assert sent(context) == []
+    assert canvas.TASKS.launch(plan.scope_of(batch)) == 1
     gates.sync(context)
     gates.breaker(context, "ai:text").open(600, "by hand")
-    assert plan.plan(context) == [BatchLaunch(batch, Step.EXPAND, CONTROL)]
-    assert sent(context) == [], "once"
-
-
-def test_what_was_analysed_does_not_stand_behind_the_breaker_of_who_looked_at_it(
-    context: Context, hand: Hand, new: Callable[..., list[int]]
-) -> None:
-    (batch,) = new(1)
-    assert sent(context) == [batch]
-    hand.look_at_all(batch)
-    gates.sync(context)
-    gates.breaker(context, "ai:vision").open(600, "by hand")
-    assert sent(context) == []
+    assert asks(context, batch) == [(Action.EXPAND, CONTROL, 1)]
+    assert canvas.TASKS.launch(plan.scope_of(batch)) == 1
+    assert canvas.TASKS.launch(plan.scope_of(batch)) == 0, "once"
 
 
 def test_what_is_to_be_looked_at_waits_for_a_provider_that_is_away(
@@ -364,8 +318,9 @@ def test_what_is_to_be_looked_at_waits_for_a_provider_that_is_away(
     gates.sync(context)
     gates.breaker(context, "ai:vision").open(600, "by hand")
     assert sent(context) == [batch]
-    assert row_of(context, batch).queue == SCREENSHOT_VISION
-    assert sent(context) == []
+    analysis.claim(context, batch)
+    assert asks(context, batch) == [(Action.ANALYSE, SCREENSHOT_VISION, 1)]
+    assert canvas.TASKS.launch(plan.scope_of(batch)) == 0
 
 
 class TestWithoutProviders:
@@ -377,5 +332,6 @@ class TestWithoutProviders:
 
     def test_frames_are_looked_at_by_this_machine(self, context: Context, new: Callable[..., list[int]]) -> None:
         (batch,) = new(1)
-        assert plan.plan(context) == [BatchLaunch(batch, Step.ANALYSE, CONTROL)]
-        assert row_of(context, batch).queue == CPU
+        sent(context)
+        analysis.claim(context, batch)
+        assert asks(context, batch) == [(Action.ANALYSE, CPU, 1)]

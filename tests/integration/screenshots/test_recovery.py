@@ -3,15 +3,16 @@
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select, update
+from sqlalchemy import event, select
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.flows.screenshots import FLOW, plan, queries, recovery, service
+from pipeline.flows.screenshots import FLOW, plan, queries, service
 from pipeline.flows.screenshots.frames import buffer, files, retention
 from pipeline.flows.screenshots.graph.models import NODES
 from pipeline.flows.screenshots.models import BATCHES, SHARDS
-from pipeline.flows.screenshots.states import Step, WorkStatus
+from pipeline.flows.screenshots.plan import Action
+from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis, expansion, merge, retry, shard
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import ME, Hand, draft
@@ -45,20 +46,17 @@ def waiting_merge(hand: Hand) -> int:
 
 def test_shard_of_a_lost_worker_is_sent_again_at_once_and_its_siblings_are_not(context: Context, hand: Hand) -> None:
     batch, _ = hand.batch()
-    plan.plan(context)
     analysis.claim(context, batch)
     lost, sibling = shard.claim(context, batch, ME), shard.claim(context, batch, OTHER)
     assert lost is not None
     assert sibling is not None
     assert FLOW.holders(context) == {ME.worker_id, OTHER.worker_id}
-    assert recovery.release_lost(context, {ME.worker_id}) == 1
+    assert FLOW.free_lost(context, {ME.worker_id}) == 1
     assert FLOW.holders(context) == {OTHER.worker_id}
-    assert plan.plan(context) == [], "a sibling's worker lives and goes on"
+    (asked,) = plan.asked(context, [batch])
+    assert (asked.action, asked.places) == (Action.ANALYSE, 3), "a sibling's worker lives and keeps its place"
     hand.look(sibling)
-    assert [launch.step for launch in plan.plan(context)] == [Step.ANALYSE]
-    begun = analysis.claim(context, batch)
-    assert begun is not None
-    assert (begun.due, begun.is_new) == (2, False)
+    assert [one.places for one in plan.asked(context, [batch])] == [2]
     again = shard.claim(context, batch, OTHER)
     assert again is not None
     assert (again.id, again.attempts) == (lost.id, 2)
@@ -70,8 +68,9 @@ def test_batch_of_a_worker_that_is_lost_while_it_makes_nodes_is_sent_again_from_
     batch, _ = hand.batch()
     hand.look_at_all(batch)
     assert expansion.claim(context, batch, ME) is not None
-    assert recovery.release_lost(context, {ME.worker_id}) == 1
-    assert [(launch.id, launch.step) for launch in plan.plan(context)] == [(batch, Step.EXPAND)]
+    assert FLOW.free_lost(context, {ME.worker_id}) == 1
+    assert plan.batch_ids(plan.runnable(context, ())) == [batch]
+    assert [one.action for one in plan.asked(context, [batch])] == [Action.EXPAND]
     unit = expansion.claim(context, batch, OTHER)
     assert unit is not None
     assert unit.attempts == 2
@@ -81,7 +80,7 @@ def test_merge_of_a_lost_worker_is_claimed_again(context: Context, hand: Hand) -
     node = waiting_merge(hand)
     assert merge.claim(context, ME) is not None
     assert merge.claim(context, OTHER) is None
-    assert recovery.release_lost(context, {ME.worker_id}) == 1
+    assert FLOW.free_lost(context, {ME.worker_id}) == 1
     unit = merge.claim(context, OTHER)
     assert unit is not None
     assert (unit.id, unit.attempts) == (node, 2)
@@ -98,10 +97,10 @@ def test_merge_message_that_comes_again_gives_back_what_its_lost_process_held(co
 
 def test_merge_whose_last_attempt_is_lost_is_a_dead_letter_that_can_be_replayed(context: Context, hand: Hand) -> None:
     node = waiting_merge(hand)
-    attempts = retry.policy(context.settings.screenshots).max_attempts
+    attempts = retry.policy(context.settings).max_attempts
     for attempt in range(attempts):
         assert merge.claim(context, ME) is not None, attempt
-        recovery.release_lost(context, {ME.worker_id})
+        FLOW.free_lost(context, {ME.worker_id})
     assert merge.claim(context, ME) is None
     (letter,) = queries.dead_letters(context)
     assert (letter.kind, letter.id, letter.attempts) == ("merge", node, attempts)
@@ -114,21 +113,16 @@ def test_shard_whose_last_attempt_is_lost_ends_its_batch_though_nobody_is_left_t
     context: Context, hand: Hand
 ) -> None:
     batch, _ = hand.batch()
-    plan.plan(context)
     analysis.claim(context, batch)
-    for _ in range(retry.policy(context.settings.screenshots).max_attempts):
+    for _ in range(retry.policy(context.settings).max_attempts):
         assert shard.claim(context, batch, ME) is not None
-        recovery.release_lost(context, {ME.worker_id})
+        FLOW.free_lost(context, {ME.worker_id})
     while part := shard.claim(context, batch, ME):
         hand.look(part)
-    with context.db.transaction() as session:
-        session.execute(update(BATCHES).values(launch_due_at=None))
-    assert [launch.id for launch in plan.plan(context)] == [batch]
-    begun = analysis.claim(context, batch)
-    assert begun is not None
-    assert begun.due == 0
+    assert plan.batch_ids(plan.runnable(context, ())) == [batch]
+    assert [one.action for one in plan.asked(context, [batch])] == [Action.MERGE]
     assert analysis.settle(context, batch).status is WorkStatus.FAILED_PERMANENT
-    assert plan.plan(context) == []
+    assert plan.batch_ids(plan.runnable(context, ())) == []
 
 
 def test_worker_that_ends_gives_back_all_it_holds_without_an_attempt(context: Context, hand: Hand) -> None:
@@ -142,14 +136,14 @@ def test_worker_that_ends_gives_back_all_it_holds_without_an_attempt(context: Co
     assert shard.claim(context, analysing, ME) is not None
     mine = shard.claim(context, analysing, OTHER)
     assert mine is not None
-    recovery.release_workers(context, [ME.worker_id])
+    FLOW.release_all(context, [ME.worker_id])
     assert FLOW.holders(context) == {OTHER.worker_id}
     assert (node_row(context, node).status, node_row(context, node).attempts) == ("pending", 0)
     with context.db.read() as session:
         batch = session.execute(select(BATCHES).where(BATCHES.c.id == expanding)).one()
         part = session.execute(select(SHARDS).where(SHARDS.c.batch_id == analysing, SHARDS.c.number == 0)).one()
     assert (batch.status, batch.attempts, part.status, part.attempts) == ("pending", 0, "pending", 0)
-    assert (expanding, Step.EXPAND) in [(launch.id, launch.step) for launch in plan.plan(context)]
+    assert expanding in plan.batch_ids(plan.runnable(context, ()))
     assert hand.look(mine)
 
 
@@ -157,7 +151,7 @@ def test_nothing_is_freed_while_everybody_lives(context: Context, hand: Hand) ->
     batch, _ = hand.batch()
     analysis.claim(context, batch)
     assert shard.claim(context, batch, ME) is not None
-    assert recovery.release_lost(context, {"somebody else"}) == 0
+    assert FLOW.free_lost(context, {"somebody else"}) == 0
     assert first_row(context, SHARDS).status == "running"
 
 
@@ -192,8 +186,9 @@ def test_what_is_asked_every_few_seconds_reads_no_whole_table(context: Context) 
 
     event.listen(context.db.engine, "before_cursor_execute", note)
     FLOW.holders(context)
-    recovery.release_lost(context, {"gone:1:a"})
+    FLOW.free_lost(context, {"gone:1:a"})
     plan.next_retry_s(context)
+    list(plan.runnable(context, ()))
     buffer.batch_ready(context)
     buffer.batch_orphans(context)
     buffer.next_look_s(context)
@@ -206,6 +201,10 @@ def test_what_is_asked_every_few_seconds_reads_no_whole_table(context: Context) 
             for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
         }
     of_rows = {step for step in steps if step.startswith(("SCAN", "SEARCH")) and "screenshot_sources" not in step}
-    few = ("_claimed", "_next_run_at", "ix_screenshots_buffer", "ix_screenshots_batch_id")
+    # Partial indexes, what belongs to one batch, and what is running.
+    few = (
+        "_claimed", "_claimable", "_next_run_at", "ix_screenshots_buffer", "ix_screenshots_batch_id", "(batch_id=?)",
+        "(status=?)", "_status_created_at (status=?",
+    )  # fmt: skip
     assert of_rows
     assert not [step for step in of_rows if not any(name in step for name in few)]

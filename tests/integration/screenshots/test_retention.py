@@ -56,7 +56,7 @@ def waits(context: Context, hand: Hand, batch: int) -> None:
 
 
 def sent(context: Context, hand: Hand, batch: int) -> None:
-    plan.plan(context)
+    plan.take_turns(context)
 
 
 def analysing(context: Context, hand: Hand, batch: int) -> None:
@@ -126,7 +126,7 @@ def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_an
     assert SECRET not in everything(context)
     assert analysis.settle(context, batch).status is None
     assert analysis.claim(context, batch) is None
-    assert plan.plan(context) == []
+    assert plan.batch_ids(plan.runnable(context, ())) == []
     with context.db.read() as session:
         for table in (SHARDS, NODES, CALLS):
             assert session.execute(select(func.count()).select_from(table)).scalar() == 0

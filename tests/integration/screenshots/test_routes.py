@@ -48,8 +48,7 @@ class TestProvider:
     def test_frames_and_vectors_wait_for_it_and_nodes_do_without_it(self, context: Context) -> None:
         for name in ("ai:vision", "ai:text", "ai:embeddings"):
             open_breaker(context, name)
-        shut = frozenset({SCREENSHOT_VISION, SCREENSHOT_TEXT})
-        assert routes(context) == Routes(SCREENSHOT_VISION, CONTROL, SCREENSHOT_EMBEDDINGS, shut)
+        assert routes(context) == Routes(SCREENSHOT_VISION, CONTROL, SCREENSHOT_EMBEDDINGS)
 
 
 class TestStandIn:

@@ -5,10 +5,10 @@ import pytest
 from sqlalchemy import select, text
 
 from pipeline.engine import traces
-from pipeline.engine.errors import UserError
+from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.traces import AiCall
 from pipeline.flows.screenshots import deletion, queries
-from pipeline.flows.screenshots.graph import nodes, search, vectors
+from pipeline.flows.screenshots.graph import nodes, search
 from pipeline.flows.screenshots.graph.models import ENTITIES, NODES, THREADS
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.graph.search import QueryVector
@@ -16,7 +16,7 @@ from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHARDS, SHOTS
 from pipeline.flows.screenshots.rules.schemas import EntityMention
 from pipeline.flows.screenshots.search import find
 from pipeline.flows.screenshots.states import Origin
-from pipeline.flows.screenshots.work import expansion
+from pipeline.flows.screenshots.work import embedding, expansion
 from pipeline.flows.screenshots.work.batch import FLOW
 from pipeline.storage.context import Context
 from pipeline.storage.fulltext import Text
@@ -87,11 +87,13 @@ def test_filters_hold_for_what_vectors_find(
 ) -> None:
     """Whether the filter lets few nodes through, which are then compared, or many, of which some are near."""
     monkeypatch.setattr(search, "_FEW", few)
-    wanted = vectors.wanted(context, 10)
-    vectors.store(context, "m", [(node, [1.0, 0.1 * number]) for number, node in enumerate(wanted)])
+    wanted = embedding.claim(context, ME)
+    assert wanted is not None
+    embedding.settle(context, wanted, [[1.0, 0.1 * number] for number in range(len(wanted.rows))])
+    space = embedding.space_of(context.settings)
 
     def near(**options: Any) -> set[str]:
-        return set(titles("zzz", vector=QueryVector("m", [1.0, 0.0]), **options))
+        return set(titles("zzz", vector=QueryVector(space, [1.0, 0.0]), **options))
 
     assert len(near()) == 4
     assert near(since=BEGIN + timedelta(hours=1)) == {"Review of invoices"}
@@ -107,22 +109,21 @@ def test_an_empty_query_is_refused(titles: Any) -> None:
 
 
 def test_text_and_vectors_are_fused_and_say_how_much_is_indexed(context: Context, hand: Hand, titles: Any) -> None:
-    wanted = vectors.wanted(context, 10)
-    by_title = {node.text.split("\n")[0]: node for node in wanted}
-    near = [
-        (by_title["写周报"], [1.0, 0.0]),
-        (by_title["Debugging"], [0.9, 0.1]),
-        (by_title["Review of invoices"], [-1.0, 0.0]),
-    ]
-    assert vectors.store(context, "m", near) == 3
-    vectors.give_up(context, by_title["修复数据库连接池泄漏"], "too odd")
+    near = {"写周报": [1.0, 0.0], "Debugging": [0.9, 0.1], "Review of invoices": [-1.0, 0.0]}
+    while one := embedding.claim(context, ME, 1):
+        title = one.texts[0].split("\n")[0]
+        if title in near:
+            assert embedding.settle(context, one, [near[title]]) == 1
+        else:
+            embedding.fail(context, one, UnitError("too odd", kind=ErrorKind.PERMANENT))
     hand.add()
-    found = search.search(context, "failing invoice", vector=QueryVector("m", [1.0, 0.0]))
+    asked = QueryVector(embedding.space_of(context.settings), [1.0, 0.0])
+    found = search.search(context, "failing invoice", vector=asked)
     assert [hit.node.title for hit in found.hits] == ["Debugging", "写周报", "Review of invoices"]
     assert (found.hits[0].text_rank, found.hits[0].vector_rank) == (1, 2)
     assert found.screenshots == search.Progress(5, 1, 0)
     assert found.vectors == search.Progress(3, 0, 1)
-    assert titles("failing", vector=QueryVector("m", [1.0, 0.0]), app="terminal") == ["Debugging"]
+    assert titles("failing", vector=asked, app="terminal") == ["Debugging"]
 
 
 def test_a_node_that_went_into_another_is_found_there(context: Context, hand: Hand) -> None:
@@ -173,8 +174,9 @@ def secret_and_plain(context: Context, hand: Hand) -> tuple[int, int]:
 def test_deleting_a_range_leaves_no_word_of_it(context: Context, hand: Hand) -> None:
     plain, secret = secret_and_plain(context, hand)
     hand.batch(ts=BEGIN + timedelta(hours=1, minutes=10))  # told of it, and not analysed yet
-    wanted = vectors.wanted(context, 10)
-    vectors.store(context, "m", [(node, [1.0]) for node in wanted])
+    wanted = embedding.claim(context, ME)
+    assert wanted is not None
+    embedding.settle(context, wanted, [[1.0]] * len(wanted.rows))
     assert "secret" in everything(context)
     middle = BEGIN + timedelta(minutes=30)
     done = deletion.forget(context, middle, middle + timedelta(minutes=35))

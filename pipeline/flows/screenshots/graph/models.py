@@ -5,10 +5,10 @@ from datetime import datetime
 from sqlalchemy import Float, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from pipeline.engine.claims import ClaimColumns, claims_index, waits_index
+from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
 from pipeline.engine.tables import Base, UtcDateTime, table_of
 from pipeline.flows.screenshots.models import Id
-from pipeline.flows.screenshots.states import Origin, WorkStatus
+from pipeline.flows.screenshots.states import CLAIMABLE, Origin, WorkStatus
 
 
 class Thread(Base):
@@ -38,10 +38,10 @@ class Node(ClaimColumns, Base):
         Index("ix_screenshot_nodes_status", "status"),
         Index("ix_screenshot_nodes_event_time", "event_time"),
         Index("ix_screenshot_nodes_merged_into_id_event_time", "merged_into_id", "event_time"),
+        claimable_index("screenshot_nodes", "event_time", "id", states=CLAIMABLE),
         claims_index("screenshot_nodes"),
         waits_index("screenshot_nodes"),
         Index("ix_screenshot_nodes_batch_id", "batch_id"),
-        Index("ix_screenshot_nodes_vector_status", "vector_status"),
     )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
@@ -63,16 +63,36 @@ class Node(ClaimColumns, Base):
     own: Mapped[str] = mapped_column(Text)
     """JSON of title, summary, keywords, entities, importance, confidence before any merge."""
     version: Mapped[int] = mapped_column(default=1)
-    """Counts changes of the text: merges and vectors of an older one are discarded."""
+    """Counts changes of the text: merges of an older one are discarded."""
     status: Mapped[str] = mapped_column(String(20), default=WorkStatus.PENDING.value)
     error: Mapped[str | None] = mapped_column(Text)
     merged_into_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="SET NULL"))
     """The node that holds its text now; None: itself."""
     merged_from_ids: Mapped[str] = mapped_column(Text, default="[]")
     """JSON list of all nodes that were merged into this one, directly or through another."""
-    vector_status: Mapped[str] = mapped_column(String(10), default="waiting")
-    """`waiting`, `done`, `failed`, or `none` once it was merged into another."""
-    vector_error: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Embedding(ClaimColumns, Base):
+    """The vector that a node is to have; a node that was merged into another has none.
+
+    Beside the node, so that it may be claimed while the node is merged. When the node's text changes, it is wanted anew
+    and its claim is gone: a vector of the older text is discarded.
+    """
+
+    __tablename__ = "screenshot_embeddings"
+    __table_args__ = (
+        Index("ix_screenshot_embeddings_status", "status"),
+        claimable_index("screenshot_embeddings", "id", states=CLAIMABLE),
+        claims_index("screenshot_embeddings"),
+        waits_index("screenshot_embeddings"),
+    )
+
+    id: Mapped[int] = mapped_column(ForeignKey("screenshot_nodes.id", ondelete="CASCADE"), primary_key=True)
+    """The node's."""
+    status: Mapped[str] = mapped_column(String(20), default=WorkStatus.PENDING.value)
+    error: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
@@ -175,6 +195,7 @@ class Call(Base):
 
 THREADS = table_of(Thread)
 NODES = table_of(Node)
+EMBEDDINGS = table_of(Embedding)
 LINKS = table_of(Link)
 ENTITIES = table_of(Entity)
 MENTIONS = table_of(Mention)

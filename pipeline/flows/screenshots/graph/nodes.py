@@ -12,6 +12,7 @@ from sqlalchemy import case, insert, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.tables import insert_if_absent
+from pipeline.flows.screenshots.graph import embeddings
 from pipeline.flows.screenshots.graph.models import EDGES, ENTITIES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.rules.expansion import Expansion, PendingNode
@@ -70,7 +71,7 @@ def write(session: Session, batch_id: int, expansion: Expansion, model: str, now
         row = {
             "kind": node.kind.value, "thread_id": node.thread_id, "origin_key": key, "batch_id": batch_id,
             "event_time": at_ms(node.event_time_ms), "made_by": node.made_by.value, "own": dump(content), "version": 1,
-            "status": WorkStatus.PENDING, "merged_from_ids": "[]", "vector_status": "waiting", "attempts": 0,
+            "status": WorkStatus.PENDING, "merged_from_ids": "[]", "attempts": 0,
             "created_at": now, "updated_at": now, **columns(content),
         }  # fmt: skip
         is_new = insert_if_absent(session, NODES, row, "origin_key")
@@ -78,6 +79,7 @@ def write(session: Session, batch_id: int, expansion: Expansion, model: str, now
         if is_new:
             new.append(ids[node.origin_key])
             _attach(session, ids[node.origin_key], batch_id, node, model, now)
+    embeddings.want(session, new, now)
     for edge in expansion.edges:
         ends = ids[edge.from_key], ids[edge.to_key]
         if ends[0] != ends[1] and not set(ends).isdisjoint(new):

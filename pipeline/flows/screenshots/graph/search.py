@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.screenshots.graph import nodes
-from pipeline.flows.screenshots.graph.models import LINKS, NODES
+from pipeline.flows.screenshots.graph.models import EMBEDDINGS, LINKS, NODES
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.storage import vectors
@@ -146,10 +146,11 @@ def _facts(session: Session, ids: Sequence[int]) -> dict[int, tuple[Any, tuple[s
 def _coverage(session: Session) -> tuple[Progress, Progress]:
     shots = _count_by(session, SHOTS.c.status, WorkStatus.SUCCEEDED)
     done, failed = shots.get(WorkStatus.SUCCEEDED, 0), shots.get(WorkStatus.FAILED_PERMANENT, 0)
-    made = _count_by(session, NODES.c.vector_status, "done")
+    made = _count_by(session, EMBEDDINGS.c.status, WorkStatus.SUCCEEDED)
+    embedded, not_embedded = made.get(WorkStatus.SUCCEEDED, 0), made.get(WorkStatus.FAILED_PERMANENT, 0)
     return (
         Progress(done, sum(shots.values()) - done - failed, failed),
-        Progress(made["done"], made.get("waiting", 0), made.get("failed", 0)),
+        Progress(embedded, sum(made.values()) - embedded - not_embedded, not_embedded),
     )
 
 

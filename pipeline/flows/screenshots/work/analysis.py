@@ -6,7 +6,7 @@ While its shards are analysed, nobody holds the batch: they have claims of their
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import and_, select, update
@@ -40,7 +40,7 @@ from pipeline.storage.context import Context
 
 @dataclass(frozen=True)
 class Analysis:
-    """A batch under analysis. `due`: how many of its shards wait for a message."""
+    """A batch under analysis. `due`: how many of its shards are due."""
 
     row: Any = field(repr=False)
     due: int
@@ -56,8 +56,8 @@ def claim(context: Context, batch_id: int) -> Analysis | None:
     """
     shard_size = screenshots_in_force(context).shard_size
 
-    def work(session: Session) -> Analysis | None:
-        now = datetime.now(UTC)
+    def act(session: Session) -> Analysis | None:
+        now = context.db.now()
         row = batch.lock(session, batch_id)
         if row is None or row.step != Step.ANALYSE:
             return None
@@ -65,7 +65,6 @@ def claim(context: Context, batch_id: int) -> Analysis | None:
         claimed = BATCH.move_returning(
             session, BATCHES, WorkEvent.CLAIM, mine, is_due(BATCHES, now), attempts=BATCHES.c.attempts + 1,
             next_run_at=None, error=None, started_at=row.started_at or now, updated_at=now,
-            **{**batch.as_sent(now), "launches": 0},
         )  # fmt: skip
         if not claimed and row.status != WorkStatus.RUNNING:
             return None
@@ -76,7 +75,7 @@ def claim(context: Context, batch_id: int) -> Analysis | None:
         due = [one for one in shards if one.status in CLAIMABLE and (one.next_run_at or now) <= now]
         return Analysis(claimed[0] if claimed else row, len(due), bool(claimed))
 
-    return context.db.run(work)
+    return context.db.run(act)
 
 
 def _plan_shards(session: Session, row: Any, size: int, now: datetime) -> None:
@@ -102,8 +101,8 @@ def settle(context: Context, batch_id: int) -> Settled:
     """
     in_force = screenshots_in_force(context)
 
-    def work(session: Session) -> Settled:
-        now = datetime.now(UTC)
+    def act(session: Session) -> Settled:
+        now = context.db.now()
         row = batch.lock(session, batch_id)
         if row is None or row.step != Step.ANALYSE or row.status != WorkStatus.RUNNING:
             return Settled()
@@ -113,10 +112,10 @@ def settle(context: Context, batch_id: int) -> Settled:
             _merge(in_force, session, row, shards, now)
             return Settled(1, status=WorkStatus.PENDING)
         if WorkStatus.RUNNING in states or WorkStatus.PENDING in states:
-            return Settled()  # those without a message get one from the sweeper
+            return Settled()  # whoever ends the last one sends the next message
         errors = [shard.error for shard in shards if shard.status == WorkStatus.FAILED and shard.error]
         error = UnitError(errors[0] if errors else "a shard failed")
-        rules = retry.policy(context.settings.screenshots)
+        rules = retry.policy(context.settings)
         if WorkStatus.FAILED_PERMANENT in states or isinstance(decide(error, row.attempts, now, rules), GiveUp):
             _fail(session, row, WorkEvent.FAIL, shards, now)
             return Settled(status=WorkStatus.FAILED_PERMANENT)
@@ -126,7 +125,7 @@ def settle(context: Context, batch_id: int) -> Settled:
         wait_s = max(0.0, (due - now).total_seconds()) if due else 0.0
         return Settled(retry_in_s=wait_s, status=WorkStatus.FAILED)
 
-    return context.db.run(work)
+    return context.db.run(act)
 
 
 def _merge(rules: ScreenshotSettings, session: Session, row: Any, shards: Sequence[Any], now: datetime) -> None:
@@ -142,8 +141,7 @@ def _merge(rules: ScreenshotSettings, session: Session, row: Any, shards: Sequen
     BATCH.move(
         session, BATCHES, WorkEvent.STEP_DONE, BATCHES.c.id == row.id, step=Step.EXPAND, attempts=0, error=None,
         index_json=index.model_dump_json(), notes=batch.as_notes(notes), vlm_ms=row.vlm_ms + _took_ms(row, now),
-        # Not the queue that it was analysed from: that one's breaker does not concern its next message.
-        queue="", updated_at=now, **batch.as_sent(now),
+        updated_at=now,
     )  # fmt: skip
     # Merged: kept once is enough.
     session.execute(update(SHARDS).where(SHARDS.c.batch_id == row.id).values(result=None, reply=None))
@@ -167,7 +165,7 @@ def _fail(session: Session, row: Any, event: WorkEvent, shards: Sequence[Any], n
     bad = [shard for shard in shards if shard.status != WorkStatus.SUCCEEDED and shard.error]
     error = "; ".join(f"shard {shard.number + 1}: {shard.error}" for shard in bad)[:MAX_ERROR_CHARS]
     BATCH.move(
-        session, BATCHES, event, BATCHES.c.id == row.id, error=error, updated_at=now, launch_due_at=None, launches=0,
+        session, BATCHES, event, BATCHES.c.id == row.id, error=error, updated_at=now, urgency=None,
         vlm_ms=row.vlm_ms + _took_ms(row, now), **values,
     )  # fmt: skip
     # Frames go where their batch went, lest they be stuck in `running`.

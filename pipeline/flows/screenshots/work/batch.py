@@ -5,15 +5,13 @@ Every transaction on a batch locks its row first, so that exactly one of them co
 
 import json
 from collections.abc import Sequence
-from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from pipeline.engine.relaunch import RELAUNCH_AFTER_S
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
-from pipeline.storage.context import Context
+from pipeline.settings import Settings
 
 FLOW = "screenshots"
 MAX_NOTES = 50
@@ -24,9 +22,8 @@ def lock(session: Session, batch_id: int) -> Any | None:
     return session.execute(select(BATCHES).where(BATCHES.c.id == batch_id).with_for_update()).one_or_none()
 
 
-def lease_s(context: Context) -> float:
+def lease_s(settings: Settings) -> float:
     """How long a claim holds: longer than any call takes, or recognising the text of a shard's frames here."""
-    settings = context.settings
     own = settings.screenshots
     calls_s = [one.timeout_s + 60 for one in settings.providers.values()]
     return max([own.stale_running_s, own.shard_size * settings.documents.page_timeout_s, *calls_s])
@@ -37,11 +34,6 @@ def shots_of(session: Session, shot_ids: str) -> list[Any]:
     ids = json.loads(shot_ids)
     found = {row.id: row for row in session.execute(select(SHOTS).where(SHOTS.c.id.in_(ids)))}
     return [found[shot_id] for shot_id in ids if shot_id in found]
-
-
-def as_sent(now: datetime) -> dict[str, Any]:
-    """Columns of a batch whose next message is on its way already."""
-    return {"launches": 1, "launch_due_at": now + timedelta(seconds=RELAUNCH_AFTER_S)}
 
 
 def as_notes(notes: Sequence[str]) -> str:

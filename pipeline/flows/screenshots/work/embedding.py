@@ -1,29 +1,82 @@
-"""Vectors of nodes, a portion a message. Nobody claims a node for it: a vector that is made twice does no harm."""
+"""Vectors of nodes, a portion a message: claimed, made, settled. Source 000, section 1.6."""
 
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
 
 import structlog
 from redis import RedisError
+from sqlalchemy import String, literal_column, select
+from sqlalchemy.orm import Session
 
 from pipeline.engine import traces
-from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
+from pipeline.engine import work as units
+from pipeline.engine.claims import Claim, Owner, left_behind
+from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.settled import Settled
-from pipeline.flows.screenshots.graph import vectors
-from pipeline.flows.screenshots.graph.vectors import Wanted
-from pipeline.flows.screenshots.work import batch
+from pipeline.engine.traces import message_of
+from pipeline.engine.work import Changes, Outcome, Work
+from pipeline.flows.screenshots.graph import nodes
+from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
+from pipeline.flows.screenshots.states import EMBEDDING, WorkEvent, WorkStatus
+from pipeline.flows.screenshots.work import batch, retry
 from pipeline.providers import registry
 from pipeline.providers.protocols import Embeddings
 from pipeline.providers.traced_call import Tracer
 from pipeline.settings import LOCAL, Settings
+from pipeline.storage import vectors
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
+SCOPE = "vectors"
+"""All vectors are of one scope."""
+MAX_CHARS = 2000
 PORTION = 64
 """Nodes whose vectors are made in one call."""
 WAIT_S = 15.0
 NOT_OF_THE_TEXT = {"auth", "forbidden", "not_found", "no_model"}
 """What the operator has to put right: no node is given up for it."""
+
+
+def lock(session: Session, _scope: str) -> bool:
+    """Lock all vectors that are being made, in one order: they are settled and freed one transaction after another."""
+    held = select(EMBEDDINGS.c.id).where(EMBEDDINGS.c.claim_id.is_not(None)).order_by(EMBEDDINGS.c.id)
+    session.execute(held.with_for_update()).all()
+    return True
+
+
+WORK = Work(
+    name="vector",
+    table=EMBEDDINGS,
+    machine=EMBEDDING,
+    claim=WorkEvent.CLAIM,
+    done=WorkEvent.DONE,
+    fail=WorkEvent.FAIL,
+    wait=WorkEvent.WAIT,
+    give_back=WorkEvent.GIVE_BACK,
+    scope=literal_column(f"'{SCOPE}'", String()),
+    lock=lock,
+    order=(EMBEDDINGS.c.id,),
+    policy=retry.policy,
+    lease_s=batch.lease_s,
+    lost=retry.LOST,
+)
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Claimed nodes whose vectors are made in one call, with their texts."""
+
+    claim: Claim
+    rows: Sequence[Any] = field(repr=False)
+    texts: Sequence[str] = field(repr=False)
+
+    def ended(self, error: UnitError | None = None, **event: Any) -> list[Outcome]:
+        """All of them ended alike."""
+        return [Outcome(row.id, row.attempts, self.claim, error, **event) for row in self.rows]
 
 
 def embeddings(settings: Settings) -> Embeddings:
@@ -39,39 +92,109 @@ def space_of(settings: Settings) -> str:
 
 
 def waiting(context: Context) -> bool:
-    """Whether a node waits for its vector."""
-    return bool(vectors.wanted(context, 1))
+    """Whether a node waits for its vector now."""
+    query = select(EMBEDDINGS.c.id).where(WORK.due(context.db.now())).limit(1)
+    with context.db.read() as session:
+        return session.execute(query).first() is not None
 
 
-def embed(context: Context, guarded: GuardedCall | None, portion: int = PORTION) -> Settled:
-    """Make the vectors of the next nodes that wait for one; `size` is the portion of the message that comes `again`.
+def claim(context: Context, owner: Owner, portion: int = PORTION) -> Portion | None:
+    """Claim the next nodes that wait for a vector, the oldest first; None if there are none."""
 
-    A text that cannot be embedded must not keep the others from it: if a portion is refused, half of it is tried, and
-    so on; the one that is refused alone is given up. What follows a good portion is twice as large again.
+    def act(session: Session) -> Portion | None:
+        now = context.db.now()
+        if left_behind(session, EMBEDDINGS, owner):
+            units.give_back_earlier(session, WORK, lock(session, SCOPE), SCOPE, owner, context.settings, now)
+        held = units.new_claim(WORK, owner, context.settings, now)
+        rows = units.claim(session, WORK, SCOPE, held, now, limit=portion)
+        said = {row.id: row for row in session.execute(select(NODES).where(NODES.c.id.in_([row.id for row in rows])))}
+        return Portion(held, rows, [_text_of(said[row.id]) for row in rows]) if rows else None
+
+    return context.db.run(act)
+
+
+def _text_of(node: Any) -> str:
+    content = nodes.content_of(node)
+    names = ", ".join(entity.name for entity in content.entities)
+    return "\n".join(filter(None, [content.title, content.summary, ", ".join(content.keywords), names]))[:MAX_CHARS]
+
+
+def settle(
+    context: Context, portion: Portion, made: Sequence[Sequence[float]], trace: dict[str, Any] | None = None
+) -> int:  # fmt: skip
+    """Store vectors; how many. Those of a text that has changed, or of a node that is gone, are left out."""
+    space = space_of(context.settings)
+
+    def act(session: Session) -> int:
+        changes = _settle(session, context, portion.ended(), trace)
+        kept = [(row.id, vector) for row, vector in zip(portion.rows, made, strict=True) if row.id in changes.done]
+        return vectors.upsert(session, nodes.KIND, space, kept, context.db.now())
+
+    return context.db.run(act)
+
+
+def fail(context: Context, portion: Portion, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
+    """A portion was refused. What the provider or the operator has to put right waits, and no attempt counts.
+
+    A text that cannot be embedded must not keep the others from it: half of the portion is tried, and so on; the one
+    that is refused alone is given up. What follows a good portion is twice as large again.
     """
+    size, settled = len(portion.rows), Settled(again=True, size=PORTION)
+    if error.kind is not ErrorKind.PERMANENT or error.code in NOT_OF_THE_TEXT:
+        wait_s = WAIT_S if error.retry_after_s is None else error.retry_after_s
+        settled = Settled(retry_in_s=wait_s)
+    elif size > 1:
+        settled = Settled(again=True, size=size // 2)
+
+    def act(session: Session) -> None:
+        waits = context.db.now() + timedelta(seconds=settled.retry_in_s) if settled.retry_in_s is not None else None
+        if waits is None and size == 1:
+            outcomes = portion.ended(error)
+        else:
+            outcomes = [_back(one, error, next_run_at=waits) for one in portion.ended()]
+        _settle(session, context, outcomes, trace)
+
+    context.db.run(act)
+    return settled
+
+
+def _back(one: Outcome, error: UnitError, **values: Any) -> Outcome:
+    values |= {"attempts": one.attempt - 1, "error": message_of(error)}
+    return Outcome(one.id, one.attempt, one.claim, event=WorkEvent.GIVE_BACK, values=values)
+
+
+def _settle(
+    session: Session, context: Context, outcomes: Sequence[Outcome], trace: dict[str, Any] | None
+) -> Changes:  # fmt: skip
+    scope = lock(session, SCOPE)
+    traces.record(session, batch.FLOW, "", "vectors", trace)
+    return units.settle(session, WORK, scope, outcomes, context.settings, context.db.now())
+
+
+def embed(context: Context, owner: Owner, guarded: GuardedCall | None, portion: int = PORTION) -> Settled:
+    """Make the vectors of the next nodes that wait for one; `size` is the portion of the message that comes `again`."""
     tracer = Tracer(guarded)
     try:
-        wanted = vectors.wanted(context, portion)
-        if not wanted:
+        wanted = claim(context, owner, portion)
+        if wanted is None:
             return Settled()
-        made = _vectors(context, tracer, wanted)
-    except PenstockError as error:
-        failure = error if isinstance(error, UnitError) else UnitError(str(error), kind=ErrorKind.PERMANENT)
-        _record(context, tracer)
-        return _fail(context, wanted, failure)
+        try:
+            made = _vectors(context, tracer, wanted.texts)
+        except Exception as raised:  # noqa: BLE001  # whatever it is, the rows say it
+            error = retry.as_unit_error(raised)
+            log.warning("nodes.not_embedded", nodes=len(wanted.rows), kind=str(error.kind), error=str(error))
+            return fail(context, wanted, error, tracer.trace)
+        done = settle(context, wanted, made, tracer.trace)
+        return Settled(done, again=waiting(context), size=min(PORTION, 2 * portion), status=WorkStatus.SUCCEEDED)
     finally:
         # Even if there was nothing to do: a place that is kept would keep others out.
         if guarded is not None:
             with suppress(RedisError):
                 guarded.leave()
-    _record(context, tracer)
-    done = vectors.store(context, space_of(context.settings), list(zip(wanted, made, strict=True)))
-    return Settled(done, again=waiting(context), size=min(PORTION, 2 * portion))
 
 
-def _vectors(context: Context, tracer: Tracer, wanted: list[Wanted]) -> list[list[float]]:
+def _vectors(context: Context, tracer: Tracer, texts: Sequence[str]) -> list[list[float]]:
     maker = embeddings(context.settings)
-    texts = [node.text for node in wanted]
     if not context.settings.screenshots.embeddings_provider:
         return maker.embed(texts).vectors
     made = tracer.call("embeddings", "embed_nodes", maker.name, maker.model, lambda: maker.embed(texts)).vectors
@@ -80,18 +203,3 @@ def _vectors(context: Context, tracer: Tracer, wanted: list[Wanted]) -> list[lis
         what = f"{len(made)} vectors came for {len(texts)} texts"
         raise UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply")
     return made
-
-
-def _fail(context: Context, wanted: list[Wanted], error: UnitError) -> Settled:
-    log.warning("nodes.not_embedded", nodes=len(wanted), kind=str(error.kind), error=str(error))
-    if error.kind is not ErrorKind.PERMANENT or error.code in NOT_OF_THE_TEXT:
-        return Settled(retry_in_s=WAIT_S if error.retry_after_s is None else error.retry_after_s)
-    if len(wanted) > 1:
-        return Settled(again=True, size=len(wanted) // 2)
-    vectors.give_up(context, wanted[0], str(error))
-    return Settled(again=True, size=PORTION)
-
-
-def _record(context: Context, tracer: Tracer) -> None:
-    if tracer.trace is not None:
-        context.db.run(lambda session: traces.record(session, batch.FLOW, "", "vectors", tracer.trace))

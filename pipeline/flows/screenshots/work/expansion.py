@@ -11,11 +11,13 @@ import structlog
 from sqlalchemy import and_, select, update
 from sqlalchemy.orm import Session
 
-from pipeline.engine import claims, traces
-from pipeline.engine.claims import FREE, Claim, Owner, held_by, new_claim
+from pipeline.engine import traces
+from pipeline.engine import work as units
+from pipeline.engine.claims import Claim, Owner, held_by
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.settled import Settled
+from pipeline.engine.work import Outcome, Work
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import CALLS, THREADS
 from pipeline.flows.screenshots.live_settings import CONTROL
@@ -46,6 +48,26 @@ from pipeline.storage.context import Context
 log = structlog.get_logger(__name__)
 TRIES = 3
 """Attempts of the text model that a passing error may cost; then segments become nodes as they stand."""
+
+
+WORK = Work(
+    name="batch",
+    table=BATCHES,
+    machine=BATCH,
+    claim=WorkEvent.CLAIM,
+    done=WorkEvent.DONE,
+    fail=WorkEvent.FAIL,
+    wait=WorkEvent.WAIT,
+    give_back=WorkEvent.GIVE_BACK,
+    scope=BATCHES.c.id,
+    lock=batch.lock,
+    order=(BATCHES.c.id,),
+    policy=retry.policy,
+    lease_s=batch.lease_s,
+    lost=retry.LOST,
+    # While it is analysed, its shards have claims.
+    where=(BATCHES.c.step == Step.EXPAND,),
+)
 
 
 @dataclass(frozen=True)
@@ -83,24 +105,19 @@ def claim(context: Context, batch_id: int, owner: Owner) -> BatchUnit | None:
     A message that comes again first gives back what its earlier delivery left behind.
     """
 
-    def work(session: Session) -> BatchUnit | None:
-        now = datetime.now(UTC)
+    def act(session: Session) -> BatchUnit | None:
+        now = context.db.now()
         row = batch.lock(session, batch_id)
         if row is None or row.step != Step.EXPAND:
             return None
-        mine = BATCHES.c.id == batch_id
-        rules = retry.policy(context.settings.screenshots)
-        retry.give_back_earlier(session, BATCH, BATCHES, owner, rules, now)
-        held = new_claim(owner, now, batch.lease_s(context))
-        rows = claims.take(
-            session, BATCHES, BATCH, WorkEvent.CLAIM, mine, claim=held, order_by=BATCHES.c.id, limit=1, now=now,
-            updated_at=now, error=None, launches=0, launch_due_at=None,
-        )  # fmt: skip
+        units.give_back_earlier(session, WORK, row, batch_id, owner, context.settings, now)
+        held = units.new_claim(WORK, owner, context.settings, now)
+        rows = units.claim(session, WORK, batch_id, held, now, error=None)
         if not rows:
             return None
         return BatchUnit(batch_id, rows[0].attempts, held, batch.shots_of(session, rows[0].shot_ids), rows[0])
 
-    return context.db.run(work)
+    return context.db.run(act)
 
 
 def settle(
@@ -109,8 +126,8 @@ def settle(
 ) -> list[int] | None:  # fmt: skip
     """Write the batch's nodes; it is done. The ids of new nodes; None if the claim was taken away."""
 
-    def work(session: Session) -> list[int] | None:
-        now = datetime.now(UTC)
+    def act(session: Session) -> list[int] | None:
+        now = context.db.now()
         row = _begin(session, unit, trace)
         if row is None or row.claim_id != unit.claim.id:
             return None
@@ -118,49 +135,44 @@ def settle(
         model = session.execute(select(CALLS.c.model).where(asked).order_by(CALLS.c.id.desc()).limit(1)).scalar()
         made = nodes.write(session, unit.id, expansion, model or "", now)
         notes = batch.as_notes([*json.loads(row.notes), *expansion.notes])
-        BATCH.move(
-            session, BATCHES, WorkEvent.DONE, _held(unit), **FREE, text_ms=BATCHES.c.text_ms + text_ms,
-            made_by=made_by, notes=notes, error=None, next_run_at=None, launch_due_at=None, finished_at=now,
-            updated_at=now,
-        )  # fmt: skip
+        values = {"text_ms": row.text_ms + text_ms, "made_by": made_by, "notes": notes, "finished_at": now}
+        done = Outcome(unit.id, unit.attempts, unit.claim, values=values)
+        units.settle(session, WORK, row, [done], context.settings, now)
         return made
 
-    return context.db.run(work)
+    return context.db.run(act)
 
 
 def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
     """Making nodes ended in an error: the batch waits, goes back, or becomes a dead letter."""
 
-    def work(session: Session) -> Settled:
-        now = datetime.now(UTC)
-        _begin(session, unit, trace)
-        rules = retry.policy(context.settings.screenshots)
-        # What the gate refused takes its place in the queue again: its message is on its way.
-        sent = batch.as_sent(now) if error.kind in retry.RELEASED else {"launches": 0, "launch_due_at": None}
-        return retry.fail(session, BATCH, BATCHES, unit, unit.claim, error, rules, now, **sent)
+    def act(session: Session) -> Settled:
+        row, now = _begin(session, unit, trace), context.db.now()
+        ended = Outcome(unit.id, unit.attempts, unit.claim, error)
+        return retry.settled(units.settle(session, WORK, row, [ended], context.settings, now), error)
 
-    return context.db.run(work)
+    return context.db.run(act)
 
 
 def release(context: Context, unit: BatchUnit, reply: str, trace: dict[str, Any] | None) -> Settled:
     """Give a batch back with a reply that is not usable: another message of the same attempt has it repaired, once."""
 
-    def work(session: Session) -> Settled:
-        now = datetime.now(UTC)
-        _begin(session, unit, trace)
-        values = {**FREE, "attempts": BATCHES.c.attempts - 1, "next_run_at": None, "updated_at": now}
-        values |= {"reply": reply, "ask": Ask.REPAIR, **batch.as_sent(now)}
-        moved = BATCH.move(session, BATCHES, WorkEvent.STEP_DONE, _held(unit), **values)
+    values = {"attempts": unit.attempts - 1, "reply": reply, "ask": Ask.REPAIR}
+    back = Outcome(unit.id, unit.attempts, unit.claim, event=WorkEvent.STEP_DONE, values=values)
+
+    def act(session: Session) -> Settled:
+        row, now = _begin(session, unit, trace), context.db.now()
+        moved = units.settle(session, WORK, row, [back], context.settings, now)
         return Settled(again=True, status=WorkStatus.PENDING) if moved else Settled()
 
-    return context.db.run(work)
+    return context.db.run(act)
 
 
 def keep_reply(context: Context, unit: BatchUnit, reply: str, trace: dict[str, Any] | None, call: UsedCall) -> bool:
     """Store what was paid for before anything is made of it; False if the claim was taken away."""
 
-    def work(session: Session) -> bool:
-        now = datetime.now(UTC)
+    def act(session: Session) -> bool:
+        now = context.db.now()
         _begin(session, unit, trace)
         kept = update(BATCHES).where(_held(unit)).values(reply=reply, ask=Ask.FIRST, updated_at=now)
         if session.execute(kept.returning(BATCHES.c.id)).first() is None:
@@ -168,7 +180,7 @@ def keep_reply(context: Context, unit: BatchUnit, reply: str, trace: dict[str, A
         call.record(session, now, batch_id=unit.id)
         return True
 
-    return context.db.run(work)
+    return context.db.run(act)
 
 
 def _begin(session: Session, unit: BatchUnit, trace: dict[str, Any] | None) -> Any | None:

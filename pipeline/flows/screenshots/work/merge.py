@@ -7,19 +7,21 @@ are serial; the target's version says whether it is still the text that was thou
 import json
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, and_, delete, or_, select, update
+from sqlalchemy import and_, delete, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
-from pipeline.engine import claims, traces
-from pipeline.engine.claims import FREE, Claim, Owner, held_by, is_due, left_behind, new_claim
+from pipeline.engine import traces
+from pipeline.engine import work as units
+from pipeline.engine.claims import Claim, Owner, held_by
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import insert_if_absent
-from pipeline.flows.screenshots.graph import nodes
+from pipeline.engine.work import Outcome, Work
+from pipeline.flows.screenshots.graph import embeddings, nodes
 from pipeline.flows.screenshots.graph.models import EDGES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS, Node
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.live_settings import CONTROL
@@ -28,7 +30,7 @@ from pipeline.flows.screenshots.rules import prompts
 from pipeline.flows.screenshots.rules.node_merge import MergeNode, by_model, by_rules, read_merge
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.rules.schemas import MERGE_SCHEMA
-from pipeline.flows.screenshots.states import CLAIMABLE, NODE, Ask, NodeKind, Origin, WorkEvent, WorkStatus
+from pipeline.flows.screenshots.states import NODE, Ask, NodeKind, Origin, WorkEvent, WorkStatus
 from pipeline.flows.screenshots.work import batch, retry
 from pipeline.flows.screenshots.work.message import Message, UsedCall, provider_and_model
 from pipeline.providers import registry
@@ -84,19 +86,16 @@ def claim(context: Context, owner: Owner, *, alone: bool = False) -> MergeUnit |
     stands = (other.status == WorkStatus.SUCCEEDED, other.merged_into_id.is_(None), other.id != NODES.c.id)
     which = [~select(other.id).where(*same, *stands).exists()] if alone else []
 
-    def work(session: Session) -> MergeUnit | None:
-        now = datetime.now(UTC)
-        free = select(NODES.c.id, NODES.c.thread_id).where(_waits(now), ~under_way, *which)
+    def act(session: Session) -> MergeUnit | None:
+        now = context.db.now()
+        free = select(NODES.c.id, NODES.c.thread_id).where(WORK.due(now), ~under_way, *which)
         found = session.execute(free.order_by(NODES.c.event_time, NODES.c.id).limit(1)).one_or_none()
         if found is None:
             return None
         lock_thread(session, found.thread_id)
-        held = new_claim(owner, now, batch.lease_s(context))
+        held = units.new_claim(WORK, owner, context.settings, now)
         # Looked at again: another may have begun with this thread while we waited for its lock.
-        rows = claims.take(
-            session, NODES, NODE, WorkEvent.CLAIM, NODES.c.id == found.id, ~under_way, claim=held,
-            order_by=NODES.c.id, limit=1, now=now, updated_at=now,
-        )  # fmt: skip
+        rows = units.claim(session, WORK, found.thread_id, held, now, NODES.c.id == found.id, ~under_way)
         if not rows:
             return None
         (row,), target = rows, _target(session, rows[0])
@@ -107,35 +106,55 @@ def claim(context: Context, owner: Owner, *, alone: bool = False) -> MergeUnit |
         return MergeUnit(row.id, row.attempts, content, held, target.id, target.version, old, row, target)
 
     for _ in range(CLAIM_TRIES):
-        unit = context.db.run(work)
+        unit = context.db.run(act)
         if unit is not None or alone or not waiting(context):
             break  # another may have taken the very node that we had found: there are more
     return unit
 
 
 def _free_earlier(context: Context, owner: Owner) -> None:
+    earlier = and_(NODES.c.request_id == owner.request_id, WORK.working)
     with context.db.read() as session:
-        if not left_behind(session, NODES, owner):
-            return
-    rules = retry.policy(context.settings.screenshots)
-    # In a transaction of its own: everybody else locks a thread before its nodes.
-    context.db.run(lambda session: retry.give_back_earlier(session, NODE, NODES, owner, rules, datetime.now(UTC)))
+        threads = session.execute(select(NODES.c.thread_id).where(earlier).distinct()).scalars().all()
+    for thread_id in threads:
+
+        def act(session: Session, thread_id: str | None = thread_id) -> None:
+            thread, now = lock_thread(session, thread_id), context.db.now()
+            units.give_back_earlier(session, WORK, thread, thread_id, owner, context.settings, now)
+
+        context.db.run(act)
 
 
 def waiting(context: Context) -> int:
     """How many nodes wait for their merge now: `claim` may find nothing though some wait behind others."""
     with context.db.read() as session:
-        return len(session.execute(select(NODES.c.id).where(_waits(datetime.now(UTC))).limit(1000)).all())
+        return len(session.execute(select(NODES.c.id).where(WORK.due(context.db.now())).limit(1000)).all())
 
 
-def _waits(now: datetime) -> ColumnElement[bool]:
-    return and_(NODES.c.status.in_(CLAIMABLE), is_due(NODES, now))
+def lock_thread(session: Session, thread_id: str | None) -> Any | None:
+    """Lock a thread's merges until the transaction ends; None if it is gone. A node without a thread is merged with
+    nothing: there is nothing to lock."""
+    if thread_id is None:
+        return True
+    return session.execute(select(THREADS.c.id).where(THREADS.c.id == thread_id).with_for_update()).scalar()
 
 
-def lock_thread(session: Session, thread_id: str | None) -> None:
-    """Lock a thread's merges until the transaction ends."""
-    if thread_id is not None:
-        session.execute(select(THREADS.c.id).where(THREADS.c.id == thread_id).with_for_update()).all()
+WORK = Work(
+    name="merge",
+    table=NODES,
+    machine=NODE,
+    claim=WorkEvent.CLAIM,
+    done=WorkEvent.DONE,
+    fail=WorkEvent.FAIL,
+    wait=WorkEvent.WAIT,
+    give_back=WorkEvent.GIVE_BACK,
+    scope=NODES.c.thread_id,
+    lock=lock_thread,
+    order=(NODES.c.event_time, NODES.c.id),
+    policy=retry.policy,
+    lease_s=batch.lease_s,
+    lost=retry.LOST,
+)
 
 
 def _target(session: Session, row: Any) -> Any | None:
@@ -156,12 +175,12 @@ def settle(
     so the node waits for its merge again, without an attempt counted.
     """
 
-    def work(session: Session) -> Settled:
-        now = datetime.now(UTC)
+    def act(session: Session) -> Settled:
+        now = context.db.now()
         # What is noted of the merge names the batch: its row comes before the thread's, as for everybody.
         row = select(BATCHES.c.id).where(BATCHES.c.id == unit.row.batch_id)
         session.execute(row.with_for_update(read=True, key_share=True)).all()
-        lock_thread(session, unit.row.thread_id)
+        thread = lock_thread(session, unit.row.thread_id)
         held = and_(NODES.c.id == unit.id, held_by(NODES, unit.claim))
         node = session.execute(select(NODES).where(held).with_for_update()).one_or_none()
         target = _target(session, node) if node is not None else None
@@ -171,31 +190,33 @@ def settle(
         if node is None:
             return Settled()
         if not same:
-            back = {"attempts": NODES.c.attempts - 1, "next_run_at": None, "updated_at": now}
-            NODE.move(session, NODES, WorkEvent.GIVE_BACK, held, **FREE, **back)
+            back = {"attempts": unit.attempts - 1}
+            ended = Outcome(unit.id, unit.attempts, unit.claim, event=WorkEvent.GIVE_BACK, values=back)
+            units.settle(session, WORK, thread, [ended], context.settings, now)
             return Settled(status=WorkStatus.PENDING)
-        done: dict[str, Any] = {**FREE, "error": None, "next_run_at": None, "updated_at": now}
+        values: dict[str, Any] = {}
         if target is not None:
             assert merged is not None, "there is a target, so there is a merged text"
             _absorb(session, node, target, merged, call, now)
-            done |= {"merged_into_id": target.id, "vector_status": "none"}
-        NODE.move(session, NODES, WorkEvent.DONE, held, **done)
+            values = {"merged_into_id": target.id}
+        done = Outcome(unit.id, unit.attempts, unit.claim, values=values)
+        units.settle(session, WORK, thread, [done], context.settings, now)
         return Settled(1, status=WorkStatus.SUCCEEDED)
 
-    return context.db.run(work)
+    return context.db.run(act)
 
 
 def _absorb(session: Session, node: Any, target: Any, merged: Content, call: UsedCall | None, now: datetime) -> None:
     """The target says what both said, and has all that belonged to the node."""
     absorbed = {*json.loads(target.merged_from_ids), *json.loads(node.merged_from_ids), node.id}
-    # The old vector stays until the new one is there: a node is never without one meanwhile.
     values = {
         **nodes.columns(merged), "merged_from_ids": json.dumps(sorted(absorbed - {target.id})),
-        "version": target.version + 1, "vector_status": "waiting", "vector_error": None, "updated_at": now,
-        "event_time": max(node.event_time, target.event_time),
+        "version": target.version + 1, "updated_at": now, "event_time": max(node.event_time, target.event_time),
     }  # fmt: skip
     mine = and_(NODES.c.id == target.id, NODES.c.version == target.version)
     session.execute(update(NODES).where(mine).values(**values))
+    # The old vector stays until the new one is there: a node is never without one meanwhile.
+    embeddings.replace(session, target.id, node.id, now)
     nodes.keep_entities(session, [merged.entities], now)
     nodes.mention(session, target.id, merged.entities)
     session.execute(update(LINKS).where(LINKS.c.node_id == node.id).values(node_id=target.id))
@@ -220,13 +241,13 @@ def _absorb(session: Session, node: Any, target: Any, merged: Content, call: Use
 def fail(context: Context, unit: MergeUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
     """A merge ended in an error: the node waits, goes back, or becomes a dead letter that stands for itself."""
 
-    def work(session: Session) -> Settled:
-        lock_thread(session, unit.row.thread_id)
+    def act(session: Session) -> Settled:
+        thread, now = lock_thread(session, unit.row.thread_id), context.db.now()
         _record(session, unit, trace)
-        rules = retry.policy(context.settings.screenshots)
-        return retry.fail(session, NODE, NODES, unit, unit.claim, error, rules, datetime.now(UTC))
+        ended = Outcome(unit.id, unit.attempts, unit.claim, error)
+        return retry.settled(units.settle(session, WORK, thread, [ended], context.settings, now), error)
 
-    return context.db.run(work)
+    return context.db.run(act)
 
 
 def trace_unit(node_id: int) -> str:

@@ -7,13 +7,12 @@ picture that is not there is made when it is needed.
 
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
 from sqlalchemy import select
 
-from pipeline.engine.claims import is_due
+from pipeline.engine.claims import in_states, is_due
 from pipeline.engine.errors import UnitError
 from pipeline.flows.screenshots.frames import files, fingerprint
 from pipeline.flows.screenshots.models import BATCHES, SHARDS
@@ -116,7 +115,7 @@ def _next_files(context: Context) -> Iterator[Path]:
         select(SHARDS.c.shot_ids)
         .join(BATCHES, BATCHES.c.id == SHARDS.c.batch_id)
         .where(
-            SHARDS.c.status.in_(CLAIMABLE), is_due(SHARDS, datetime.now(UTC)), BATCHES.c.step == Step.ANALYSE,
+            in_states(SHARDS, CLAIMABLE), is_due(SHARDS, context.db.now()), BATCHES.c.step == Step.ANALYSE,
             BATCHES.c.status == WorkStatus.RUNNING,
         )
         .order_by(BATCHES.c.updated_at, SHARDS.c.batch_id, SHARDS.c.number)

@@ -2,21 +2,23 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 from PIL import Image
-from sqlalchemy import and_
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from pipeline.engine import claims, traces
-from pipeline.engine.claims import FREE, Claim, Owner, held_by, new_claim
+from pipeline.engine import traces
+from pipeline.engine import work as units
+from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.settled import Settled
+from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.screenshots.frames import fingerprint, retention
 from pipeline.flows.screenshots.live_settings import CPU
 from pipeline.flows.screenshots.models import SHARDS
@@ -52,25 +54,38 @@ class ShardUnit:
     shots: dict[int, Any] = field(repr=False)
 
 
+WORK = Work(
+    name="shard",
+    table=SHARDS,
+    machine=SHARD,
+    claim=WorkEvent.CLAIM,
+    done=WorkEvent.DONE,
+    fail=WorkEvent.FAIL,
+    wait=WorkEvent.WAIT,
+    give_back=WorkEvent.GIVE_BACK,
+    scope=SHARDS.c.batch_id,
+    lock=batch.lock,
+    order=(SHARDS.c.number,),
+    policy=retry.policy,
+    lease_s=batch.lease_s,
+    lost=retry.LOST,
+)
+
+
 def claim(context: Context, batch_id: int, owner: Owner) -> ShardUnit | None:
     """The batch's next shard that is due; None if there is none, or the batch is not under analysis now.
 
     A message that comes again first gives back what its earlier delivery left behind.
     """
 
-    def work(session: Session) -> ShardUnit | None:
-        now = datetime.now(UTC)
+    def act(session: Session) -> ShardUnit | None:
+        now = context.db.now()
         row = batch.lock(session, batch_id)
         if row is None or row.step != Step.ANALYSE or row.status != WorkStatus.RUNNING:
             return None
-        mine = SHARDS.c.batch_id == batch_id
-        rules = retry.policy(context.settings.screenshots)
-        retry.give_back_earlier(session, SHARD, SHARDS, owner, rules, now)
-        held = new_claim(owner, now, batch.lease_s(context))
-        rows = claims.take(
-            session, SHARDS, SHARD, WorkEvent.CLAIM, mine, claim=held, order_by=SHARDS.c.number, limit=1, now=now,
-            updated_at=now,
-        )  # fmt: skip
+        units.give_back_earlier(session, WORK, row, batch_id, owner, context.settings, now)
+        held = units.new_claim(WORK, owner, context.settings, now)
+        rows = units.claim(session, WORK, batch_id, held, now)
         if not rows:
             return None
         places = {shot_id: place for place, shot_id in enumerate(json.loads(row.shot_ids), start=1)}
@@ -78,7 +93,7 @@ def claim(context: Context, batch_id: int, owner: Owner) -> ShardUnit | None:
         history = HistoryPack.model_validate_json(row.history_pack)
         return ShardUnit(rows[0].id, batch_id, rows[0].attempts, held, history, rows[0], shots)
 
-    return context.db.run(work)
+    return context.db.run(act)
 
 
 def settle(
@@ -87,53 +102,59 @@ def settle(
 ) -> Settled:  # fmt: skip
     """Store a shard's result at once, whatever becomes of its siblings."""
 
-    def work(session: Session) -> Settled:
-        now = _begin(session, unit, trace)
-        values = {
-            "result": found.model_dump_json(), "reply": None, "model": call.model[:120], "error": None,
-            "notes": batch.as_notes(notes), "next_run_at": None, "updated_at": now,
-        }  # fmt: skip
-        if not SHARD.move(session, SHARDS, WorkEvent.DONE, _held(unit), **FREE, **values):
+    values = {
+        "result": found.model_dump_json(), "reply": None, "model": call.model[:120], "notes": batch.as_notes(notes)
+    }  # fmt: skip
+
+    def act(session: Session) -> Settled:
+        changes, now = _settle(
+            session, context, Outcome(unit.id, unit.attempts, unit.claim, values=values), unit, trace
+        )
+        if not changes:
             return Settled()
         if call.shot_ids:
             call.record(session, now, batch_id=unit.batch_id)
-        return Settled(1, status=WorkStatus.SUCCEEDED)
+        return Settled(1, status=WorkStatus.SUCCEEDED, changed=_is_last(session, unit))
 
-    return context.db.run(work)
+    return context.db.run(act)
 
 
 def fail(context: Context, unit: ShardUnit, error: UnitError, trace: dict[str, Any] | None = None) -> Settled:
     """A shard ended in an error: it waits, goes back, or is given up. Its siblings' results stay."""
 
-    def work(session: Session) -> Settled:
-        now = _begin(session, unit, trace)
-        rules = retry.policy(context.settings.screenshots)
-        return retry.fail(session, SHARD, SHARDS, unit, unit.claim, error, rules, now)
+    def act(session: Session) -> Settled:
+        changes, _ = _settle(session, context, Outcome(unit.id, unit.attempts, unit.claim, error), unit, trace)
+        return replace(retry.settled(changes, error), changed=bool(changes) and _is_last(session, unit))
 
-    return context.db.run(work)
+    return context.db.run(act)
 
 
 def release(context: Context, unit: ShardUnit, reply: str, trace: dict[str, Any] | None) -> Settled:
     """Give a shard back with a reply that is not usable: another message of the same attempt has it repaired, once."""
 
-    def work(session: Session) -> Settled:
-        now = _begin(session, unit, trace)
-        back = {**FREE, "attempts": SHARDS.c.attempts - 1, "next_run_at": None, "updated_at": now}
-        values = {**back, "reply": reply, "ask": Ask.REPAIR}
-        moved = SHARD.move(session, SHARDS, WorkEvent.STEP_DONE, _held(unit), **values)
-        return Settled(again=True, status=WorkStatus.PENDING) if moved else Settled()
+    values = {"attempts": unit.attempts - 1, "reply": reply, "ask": Ask.REPAIR}
+    back = Outcome(unit.id, unit.attempts, unit.claim, event=WorkEvent.STEP_DONE, values=values)
 
-    return context.db.run(work)
+    def act(session: Session) -> Settled:
+        changes, _ = _settle(session, context, back, unit, trace)
+        return Settled(again=True, status=WorkStatus.PENDING) if changes else Settled()
+
+    return context.db.run(act)
 
 
-def _begin(session: Session, unit: ShardUnit, trace: dict[str, Any] | None) -> datetime:
-    row = batch.lock(session, unit.batch_id)
+def _settle(
+    session: Session, context: Context, outcome: Outcome, unit: ShardUnit, trace: dict[str, Any] | None
+) -> tuple[Changes, datetime]:  # fmt: skip
+    row, now = batch.lock(session, unit.batch_id), context.db.now()
     traces.record(session, batch.FLOW, unit.batch_id, unit.id, trace, gone=row is None)
-    return datetime.now(UTC)
+    return units.settle(session, WORK, row, [outcome], context.settings, now), now
 
 
-def _held(unit: ShardUnit) -> Any:
-    return and_(SHARDS.c.id == unit.id, held_by(SHARDS, unit.claim))
+def _is_last(session: Session, unit: ShardUnit) -> bool:
+    """Whether no shard of its batch, which is locked, is under way any more: what they found can be merged."""
+    under_way = SHARDS.c.status.in_([WorkStatus.PENDING, WorkStatus.RUNNING])
+    query = select(SHARDS.c.id).where(SHARDS.c.batch_id == unit.batch_id, under_way).limit(1)
+    return session.execute(query).first() is None
 
 
 class ShardMessage(Message):

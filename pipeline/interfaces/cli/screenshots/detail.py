@@ -11,7 +11,7 @@ from pipeline.interfaces.cli.screenshots.status import MADE_BY
 from pipeline.interfaces.cli.times import local
 
 if TYPE_CHECKING:
-    from tasks.screenshots import NodeDetail, ScreenshotView
+    from tasks.screenshots import NodeDetail, ScreenshotView, WorkStatus
 
 SHOT = "shot:"
 
@@ -83,12 +83,16 @@ def _show_node(detail: "NodeDetail") -> None:
         ("names", one_line(", ".join(str(entity.get("name", "")) for entity in node.entities))),
         ("weight", f"importance {node.importance}, confidence {node.confidence}, of 10"),
         ("made by", MADE_BY[node.made_by.value]),
-        ("merge", state(node.status.value) + (f": {one_line(node.error)}" if node.error else "")),
-        ("vector", one_line(f"{node.vector_status} {node.vector_error or ''}")),
+        ("merge", _with_reason(node.status, node.error)),
+        ("vector", _with_reason(detail.vector, detail.vector_error)),
         *(("merged", f"{one.id} {one_line(one.title, 100)}") for one in detail.merged),
         *(("related", edge) for edge in edges),
     ]
     print_pairs([(name, value) for name, value in [*rows, *_origin(detail)] if value])
+
+
+def _with_reason(status: "WorkStatus | None", error: str | None) -> str:
+    return state(status.value) + (f": {one_line(error)}" if error else "") if status else ""
 
 
 def _origin(detail: "NodeDetail") -> list[tuple[str, str]]:

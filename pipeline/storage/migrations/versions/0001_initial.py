@@ -121,9 +121,12 @@ _table(
     *_id("id", primary_key=True), *_str(60, "correlation_id"), *_str(120, "source_key"), *_text("shot_ids"),
     *_time("ts_start", "ts_end"), *_text("history_pack"), *_str(255, "idempotency_key"),
     *_str(20, "status", "step"), *_text("index_json?", "reply?"), *_str(10, "ask", "made_by"),
-    *_text("notes", "error?"), *_str(80, "queue"), *_int("launches"), *_time("launch_due_at?", "started_at?"),
+    *_text("notes", "error?"), *_int("urgency?"), *_time("started_at?"),
     *_int("vlm_ms", "text_ms"), *_time("created_at", "updated_at", "finished_at?"), *_claim(),
     sa.UniqueConstraint("idempotency_key"),
+    _index_where(
+        "status IN ('failed', 'pending')", "ix_screenshot_batches_claimable", "step", "urgency", "created_at", "id"
+    ),
     _index_where("claim_id IS NOT NULL", "ix_screenshot_batches_claimed", "worker_id", "lease_until"),
     _index_where("next_run_at IS NOT NULL", "ix_screenshot_batches_next_run_at", "next_run_at"),
     sa.Index("ix_screenshot_batches_status_created_at", "status", "created_at"),
@@ -206,16 +209,16 @@ _table(
     *_text("summary", "keywords", "entities"), *_int("importance", "confidence"), *_time("event_time"),
     *_str(10, "made_by"), *_text("own"), *_int("version"), *_str(20, "status"), *_text("error?"),
     *_id("merged_into_id?", to="screenshot_nodes.id", on_delete="SET NULL"), *_text("merged_from_ids"),
-    *_str(10, "vector_status"), *_text("vector_error?"), *_time("created_at", "updated_at"), *_claim(),
+    *_time("created_at", "updated_at"), *_claim(),
     sa.UniqueConstraint("origin_key"),
     sa.Index("ix_screenshot_nodes_batch_id", "batch_id"),
+    _index_where("status IN ('failed', 'pending')", "ix_screenshot_nodes_claimable", "event_time", "id"),
     _index_where("claim_id IS NOT NULL", "ix_screenshot_nodes_claimed", "worker_id", "lease_until"),
     sa.Index("ix_screenshot_nodes_event_time", "event_time"),
     sa.Index("ix_screenshot_nodes_merged_into_id_event_time", "merged_into_id", "event_time"),
     _index_where("next_run_at IS NOT NULL", "ix_screenshot_nodes_next_run_at", "next_run_at"),
     sa.Index("ix_screenshot_nodes_status", "status"),
     sa.Index("ix_screenshot_nodes_thread", "thread_id", "kind", "status"),
-    sa.Index("ix_screenshot_nodes_vector_status", "vector_status"),
 )  # fmt: skip
 _table(
     "screenshot_shards",
@@ -223,8 +226,9 @@ _table(
     *_str(20, "status"), *_text("result?", "reply?"), *_str(10, "ask"), *_text("notes"), *_str(120, "model"),
     *_text("error?"), *_time("created_at", "updated_at"), *_claim(),
     sa.UniqueConstraint("batch_id", "number"),
+    _index_where("status IN ('failed', 'pending')", "ix_screenshot_shards_claimable", "batch_id", "number"),
     _index_where("claim_id IS NOT NULL", "ix_screenshot_shards_claimed", "worker_id", "lease_until"),
-    sa.Index("ix_screenshot_shards_status", "status"),
+    _index_where("next_run_at IS NOT NULL", "ix_screenshot_shards_next_run_at", "next_run_at"),
 )  # fmt: skip
 _table(
     "screenshots",
@@ -260,6 +264,15 @@ _table(
     "screenshot_edges",
     *_id("from_id", "to_id", to="screenshot_nodes.id", primary_key=True), *_str(40, "type", primary_key=True),
     sa.Index("ix_screenshot_edges_to_id", "to_id"),
+)  # fmt: skip
+_table(
+    "screenshot_embeddings",
+    *_id("id", to="screenshot_nodes.id", primary_key=True), *_str(20, "status"), *_text("error?"),
+    *_time("created_at", "updated_at"), *_claim(),
+    _index_where("status IN ('failed', 'pending')", "ix_screenshot_embeddings_claimable", "id"),
+    _index_where("claim_id IS NOT NULL", "ix_screenshot_embeddings_claimed", "worker_id", "lease_until"),
+    _index_where("next_run_at IS NOT NULL", "ix_screenshot_embeddings_next_run_at", "next_run_at"),
+    sa.Index("ix_screenshot_embeddings_status", "status"),
 )  # fmt: skip
 _table(
     "screenshot_links",

@@ -7,14 +7,14 @@ import pytest
 from sqlalchemy import select, update
 
 from pipeline.engine.settled import Settled
-from pipeline.flows.screenshots.graph import nodes
-from pipeline.flows.screenshots.graph.models import NODES
+from pipeline.flows.screenshots.graph import embeddings, nodes
+from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
 from pipeline.flows.screenshots.live_settings import SCREENSHOT_EMBEDDINGS
 from pipeline.flows.screenshots.work import embedding
 from pipeline.providers import gates, queue_control
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
-from tests.integration.screenshots.conftest import BEGIN, Hand, draft
+from tests.integration.screenshots.conftest import BEGIN, ME, Hand, draft
 from tests.support.provider_server import Fault, ProviderServer, Record
 from tests.support.screens import EMBED, Driver
 
@@ -31,7 +31,7 @@ def made(hand: Hand) -> list[int]:
 
 def states(context: Context) -> list[str]:
     with context.db.read() as session:
-        return list(session.execute(select(NODES.c.vector_status).order_by(NODES.c.id)).scalars())
+        return list(session.execute(select(EMBEDDINGS.c.status).order_by(EMBEDDINGS.c.id)).scalars())
 
 
 def test_a_message_that_has_nothing_to_do_gives_its_place_back(
@@ -41,7 +41,7 @@ def test_a_message_that_has_nothing_to_do_gives_its_place_back(
     assert gate.admit("me").granted
     assert gate.look().in_flight == 1
     guarded = gates.guarded_call(context, SCREENSHOT_EMBEDDINGS, "me")
-    assert embedding.embed(context, guarded) == Settled()
+    assert embedding.embed(context, ME, guarded) == Settled()
     assert gate.look().in_flight == 0
     assert provider.records == []
 
@@ -68,7 +68,7 @@ class TestLexical:
         assert embedding.waiting(context)
         done = driver.embed(queue="control")
         assert (done.done, done.again) == (4, False)
-        assert states(context) == ["done"] * 4
+        assert states(context) == ["succeeded"] * 4
         assert set(models_of(context, made)) == {embedding.space_of(context.settings)}
         assert not embedding.waiting(context)
 
@@ -86,7 +86,7 @@ def test_provider_makes_the_vectors_of_a_portion_in_one_call(
     assert driver.embed().done == 4
     assert [record.path for record in provider.records] == [EMBED]
     assert models_of(context, made) == ["ai:vectors"] * 4
-    assert states(context) == ["done"] * 4
+    assert states(context) == ["succeeded"] * 4
 
 
 def test_text_that_is_refused_alone_is_given_up_and_the_others_get_their_vectors(
@@ -99,10 +99,10 @@ def test_text_that_is_refused_alone_is_given_up_and_the_others_get_their_vectors
         portion = settled.size
         if not settled.again:
             break
-    assert states(context) == ["done", "done", "failed", "done"]
+    assert states(context) == ["succeeded", "succeeded", "failed_permanent", "succeeded"]
     assert models_of(context, made) == ["ai:vectors", "ai:vectors", "", "ai:vectors"]
     with context.db.read() as session:
-        error = session.execute(select(NODES.c.vector_error).where(NODES.c.id == made[2])).scalar_one()
+        error = session.execute(select(EMBEDDINGS.c.error).where(EMBEDDINGS.c.id == made[2])).scalar_one()
     assert "(400)" in str(error)
 
 
@@ -116,7 +116,7 @@ def test_one_bad_text_among_many_is_found_with_few_calls(
     settled = Settled(size=embedding.PORTION, again=True)
     while settled.again:
         settled = driver.embed(settled.size)
-    assert states(context) == [*["done"] * 31, "failed"]
+    assert states(context) == [*["succeeded"] * 31, "failed_permanent"]
     assert len(provider.records) <= 12  # one by one, with all others again after each, were 63
 
 
@@ -126,7 +126,9 @@ def test_passing_error_leaves_all_waiting_and_says_when_to_try_again(
     provider.push(Fault(status=503, headers={"Retry-After": "7"}))
     done = driver.embed()
     assert (done.done, done.again, done.retry_in_s) == (0, False, 7)
-    assert states(context) == ["waiting"] * 4
+    assert states(context) == ["pending"] * 4
+    assert driver.embed() == Settled(), "they wait"
+    driver.skip_waits()
     assert driver.embed().done == 4
 
 
@@ -144,7 +146,7 @@ def test_reply_with_too_few_vectors_stores_none(
     body = {"data": [{"index": 0, "embedding": [1.0, 0.0]}], "model": "vectors", "usage": {}}
     provider.push(Fault(status=200, body=body))
     assert driver.embed().done == 0
-    assert states(context) == ["waiting"] * 4
+    assert states(context) == ["pending"] * 4
 
 
 def test_vector_of_a_text_that_changed_meanwhile_is_discarded(
@@ -154,10 +156,36 @@ def test_vector_of_a_text_that_changed_meanwhile_is_discarded(
         changed = update(NODES).where(NODES.c.id == made[0]).values(title="cherries", version=2)
         with context.db.transaction() as session:
             session.execute(changed)
+            embeddings.want(session, [made[0]], context.db.now())
 
     provider.script.rule = change
     assert driver.embed().done == 3
-    assert states(context) == ["waiting", "done", "done", "done"]
+    assert states(context) == ["pending", "succeeded", "succeeded", "succeeded"]
     provider.script.rule = None
     assert driver.embed().done == 1
     assert "cherries" in provider.records[1].prompt
+
+
+def test_nodes_that_a_message_has_are_left_alone_by_others(
+    context: Context, driver: Driver, provider: ProviderServer, made: list[int]
+) -> None:
+    found: list[int] = []
+
+    def meanwhile(_: Record) -> None:
+        other = embedding.claim(context, ME)
+        found.extend(row.id for row in other.rows) if other else None
+
+    provider.script.rule = meanwhile
+    assert driver.embed(3).done == 3
+    assert found == made[3:], "no vector is paid for twice"
+
+
+def test_a_provider_that_is_away_uses_up_no_attempt(
+    context: Context, driver: Driver, provider: ProviderServer, made: list[int]
+) -> None:
+    for _ in range(10):
+        provider.push(Fault(status=401))
+        assert driver.embed().retry_in_s == embedding.WAIT_S
+        driver.skip_waits()
+        gates.breaker(context, "ai:embeddings").close()
+    assert driver.embed().done == 4, "all together"

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from pipeline.engine.traces import AiCall
-from pipeline.flows.screenshots import FLOW, plan, queries, recovery, service
+from pipeline.flows.screenshots import FLOW, plan, queries, service
 from pipeline.flows.screenshots.graph.models import CALLS, EDGES, NODES
 from pipeline.flows.screenshots.live_settings import CONTROL, CPU, SCREENSHOT_TEXT
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
@@ -75,7 +75,7 @@ def test_reply_that_was_paid_for_is_used_by_the_worker_that_comes_after_a_lost_o
     with lost_at(expansion, "settle"):
         driver.expand(batch)
     assert nodes_of(context) == []
-    assert recovery.release_lost(context, {"w"}) == 1
+    assert FLOW.free_lost(context, {"w"}) == 1
     assert driver.expand(batch).done
     assert len(provider.records) == 1, "no second call"
     assert [node.made_by for node in nodes_of(context)] == ["model", "model"]
@@ -88,7 +88,7 @@ def test_stored_reply_is_used_although_the_text_model_is_away_meanwhile(
     batch = analysed()
     with lost_at(expansion, "settle"):
         driver.expand(batch)
-    recovery.release_lost(context, {"w"})
+    FLOW.free_lost(context, {"w"})
     assert driver.expand(batch, CONTROL).done
     assert {node.made_by for node in nodes_of(context)} == {"model"}
 
@@ -181,7 +181,7 @@ def test_closed_gate_uses_no_attempt_and_the_message_takes_its_place_again(
     made = driver.expand(batch)
     assert (made.done, made.again) == (False, True)
     row = row_of(context, batch)
-    assert (row.status, row.attempts, row.launches) == ("pending", 0, 1)
+    assert (row.status, row.attempts, row.claim_id) == ("pending", 0, None)
     assert provider.records == []
     queue_control.resume(context, SCREENSHOT_TEXT)
     assert driver.expand(batch).done
@@ -195,11 +195,11 @@ def test_batches_go_on_without_the_text_model_while_its_breaker_is_open(
     batch, _ = new_batch()
     with context.db.transaction() as session:
         session.execute(NODES.delete())
-    (launch,) = [one for one in plan.plan(context) if one.id == batch]
-    assert launch.expand == CONTROL
     driver.look_at(batch)
+    (asked,) = plan.asked(context, [batch])
+    assert asked.queue == CONTROL
     provider.records.clear()
-    assert driver.expand(batch, launch.expand).done
+    assert driver.expand(batch, asked.queue).done
     assert provider.records == []
     assert [node.made_by for node in nodes_of(context)] == ["direct"]
     assert "No text model expanded these segments" in row_of(context, batch).notes

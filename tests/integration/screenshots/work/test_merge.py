@@ -10,10 +10,11 @@ import pytest
 from sqlalchemy import func, select, update
 
 from pipeline.engine.traces import AiCall
-from pipeline.flows.screenshots import FLOW, queries, recovery, service
-from pipeline.flows.screenshots.graph.models import CALLS, LINKS, NODES
+from pipeline.flows.screenshots import FLOW, queries, service
+from pipeline.flows.screenshots.graph.models import CALLS, EMBEDDINGS, LINKS, NODES
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.live_settings import CONTROL, SCREENSHOT_TEXT
+from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import merge
 from pipeline.providers import queue_control
 from pipeline.storage.context import Context
@@ -38,7 +39,7 @@ def add(driver: Driver, hand: Hand, title: str, *keywords: str) -> int:
     (node,) = hand.analyse(batch, [Draft("event", said(title, *keywords), later, shots[:2], "t")])
     driver.join(alone=True)
     with hand.context.db.transaction() as session:
-        session.execute(update(NODES).where(NODES.c.id == node).values(vector_status="done"))
+        session.execute(update(EMBEDDINGS).where(EMBEDDINGS.c.id == node).values(status=WorkStatus.SUCCEEDED))
     return node
 
 
@@ -67,11 +68,12 @@ def test_model_writes_the_merged_node_which_names_it_and_waits_for_its_vector(
 ) -> None:
     first, second = pair
     assert driver.join().done == 1
-    node = queries.show(context, second).node
+    detail = queries.show(context, second)
+    node = detail.node
     assert (node.id, node.title, node.summary) == (first, "apples & pears", "Both.")
     assert node.keywords == ["both", "red", "green", "sweet"]
     version = row_of(context, NODES, first).version
-    assert (node.importance, node.vector_status, version) == (2, "waiting", 2)
+    assert (node.importance, detail.vector, version) == (2, WorkStatus.PENDING, 2)
     assert node.merged_from_ids == [second]
     assert node.event_time == BEGIN + timedelta(minutes=2)
     assert len(queries.show(context, first).screenshots) == 4
@@ -89,7 +91,7 @@ def test_rules_merge_where_nobody_is_asked(
     assert driver.join(CONTROL).done == 1
     node = queries.show(context, second).node
     assert (node.id, node.title, node.summary) == (first, "apples / pears", "About apples.\nAbout pears.")
-    assert node.vector_status == "waiting"
+    assert queries.show(context, first).vector is WorkStatus.PENDING
     assert queries.show(context, first).provenance[-1].method == "rules"
     assert (provider.records, merged_calls(context)) == ([], [])
 
@@ -134,7 +136,7 @@ def test_merge_of_a_worker_that_was_lost_is_done_once_by_another(
     with lost_at(merge, "settle"):
         driver.join()
     assert driver.join().done == 0, "it is held"
-    assert recovery.release_lost(context, {"w"}) == 1
+    assert FLOW.free_lost(context, {"w"}) == 1
     assert driver.join().done == 1
     assert queries.show(context, pair[0]).node.title == "apples & pears"
     assert [call.attempt for call in merged_calls(context)] == [2]
