@@ -89,6 +89,7 @@ beat_schedule = {
         "schedule": _settings.watchdog_interval_s,
         "options": {"expires": _settings.watchdog_interval_s},
     },
+    "fail-unserved": {"task": "maintenance.fail_unserved", "schedule": 60.0, "options": {"expires": 60}},
     "clean-up": {"task": "maintenance.clean_up", "schedule": timedelta(hours=1), "options": {"expires": 3600}},
 }
 beat_schedule_filename = str(_settings.data_dir / "beat-schedule")

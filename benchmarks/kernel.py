@@ -26,7 +26,7 @@ AIMS = {
 
 PARTS = {
     "claims": Part(
-        "kernel_rows.measure_claims", ("claim_p95_ratio", "claim_late_ratio"), 90, {"claims": 50, "long": 2000}
+        "kernel_rows.measure_claims", ("claim_p95_ratio", "claim_late_ratio"), 120, {"claims": 50, "long": 2000}
     ),
     "sweep": Part("kernel_rows.measure_sweep", ("sweep_ms_1m", "sweeps_to_find_lost"), 90, {"sweeps": 3}),
     "messages": Part("kernel_rows.measure_messages", ("messages_max",), 60, {"documents": 20, "sweeps": 10}),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from statistics import mean, quantiles
 from typing import Any
 
-from sqlalchemy import insert, update
+from sqlalchemy import insert, text, update
 from sqlalchemy.orm import Session
 
 from benchmarks.support import BenchmarkError, embedded_redis, progress
@@ -189,7 +189,14 @@ def _p95_ms(values: list[float]) -> float:
 
 
 def _empty(context: Context) -> None:
-    context.db.run(lambda session: (session.execute(PAGES.delete()), session.execute(DOCUMENTS.delete())))
+    def act(session: Session) -> None:
+        if context.db.is_sqlite:
+            session.execute(PAGES.delete())
+            session.execute(DOCUMENTS.delete())
+        else:
+            session.execute(text("TRUNCATE pages, documents CASCADE"))
+
+    context.db.run(act)
 
 
 def _forget_tick(context: Context) -> None:

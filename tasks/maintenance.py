@@ -18,8 +18,6 @@ from tasks.flow import all_flow_tasks
 log = structlog.get_logger(__name__)
 SWEEP_TTL_S = 60.0
 """How long a sweep that says nothing counts as under way."""
-UNSERVED_INTERVAL_S = 60.0
-"""How often it looks for what waits for a provider that was removed."""
 
 
 @app.task(name="maintenance.sweep", ignore_result=True)
@@ -46,17 +44,26 @@ def _sweep(context: Context, go_on: Callable[[], object]) -> int:
     within_s = max(60, 3 * context.settings.sweep_interval_s)
     working = {worker for flow in flows() for worker in flow.holders(context)}
     absent = Presence(context.redis).missed_twice(working, within_s)
-    unserved = take_tick(context, "unserved", UNSERVED_INTERVAL_S)
     launched = 0
     for tasks in all_flow_tasks():
         go_on()
         try:
-            if unserved:
-                tasks.fail_unserved()
             launched += tasks.sweep(absent, go_on)
         except Exception as error:
             log.exception("sweep.failed", flow=tasks.flow.name, error=type(error).__name__)
     return launched
+
+
+@app.task(name="maintenance.fail_unserved", ignore_result=True)
+def fail_unserved() -> None:
+    """Fail what waits for a provider that was removed. A flow that raises never stops another."""
+    if not take_tick(get_context(), "unserved", 60):
+        return
+    for tasks in all_flow_tasks():
+        try:
+            tasks.fail_unserved()
+        except Exception as error:
+            log.exception("fail_unserved.failed", flow=tasks.flow.name, error=type(error).__name__)
 
 
 @app.task(name="maintenance.launch", ignore_result=True)

@@ -51,8 +51,8 @@ class Flow:
     unmoved: Callable[[Context], Iterable[str]] = _nothing
     """The scopes whose messages seem to be lost. Only the sweeper asks."""
     fail_unserved: Callable[[Context], Iterable[str]] = _nothing
-    """Fail what waits for a provider that is not configured any more; the scopes concerned. The sweeper asks now and
-    then: it may read whatever waits."""
+    """Fail what waits for a provider that is not configured any more; the scopes concerned. Beat asks once a
+    minute: it may read whatever waits."""
     clean_up: Callable[[Context], int] = lambda _: 0
     """Remove what nobody owns or wants any more; how many files."""
     retained: Callable[[Context], Iterable[Retention]] = _nothing
