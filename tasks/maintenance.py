@@ -16,23 +16,23 @@ from tasks.app import app
 from tasks.flow import all_flow_tasks
 
 log = structlog.get_logger(__name__)
-SWEEP_TTL_S = 60.0
-"""How long a sweep that says nothing counts as under way."""
 
 
 @app.task(name="maintenance.sweep", ignore_result=True)
 def sweep() -> int:
     """Give back what dead processes held, and send what is to be done and has no message; how many messages.
 
-    A flow that raises never stops another. A sweep that takes long keeps its tick: no other begins meanwhile.
+    A flow that raises never stops another. A sweep that takes long keeps its tick: no other begins meanwhile. One that
+    says nothing for as long as a worker may be silent counts as dead: it was killed, or Redis forgot that it ended.
     """
     context = get_context()
+    silent_s = context.settings.presence_ttl_s
     tick = Leases(context.redis, "tick:sweep", limit=1)
     name, begun = uuid4().hex, time.monotonic()
-    if not tick.acquire(name, SWEEP_TTL_S):
+    if not tick.acquire(name, silent_s):
         return 0
     try:
-        return _sweep(context, lambda: tick.acquire(name, SWEEP_TTL_S))
+        return _sweep(context, lambda: tick.acquire(name, silent_s))
     finally:
         # Nobody else takes one in the first 80 % of the interval.
         left_s = context.settings.sweep_interval_s * 0.8 - (time.monotonic() - begun)
