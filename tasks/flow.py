@@ -21,6 +21,7 @@ from redis import RedisError
 
 from pipeline.engine import deliveries, events
 from pipeline.engine.claims import Owner
+from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.launch import Place, Places, Wanted, launch
 from pipeline.engine.tables import portions
 from pipeline.engine.wakeups import plan_wakeup
@@ -196,17 +197,22 @@ class AtWork:
 
 
 @contextmanager
-def at_work(task: Any, place: Place, ttl_s: float = LONGEST_WORK_S) -> Iterator[AtWork | None]:
+def at_work(
+    task: Any, place: Place, ttl_s: float = LONGEST_WORK_S, guarded: GuardedCall | None = None
+) -> Iterator[AtWork | None]:
     """Take a message's place while it is worked on; None if a living other has it: then nothing is to be done, and
     what follows the message in its chain or chord follows the other's.
 
-    `ttl_s`: longer than the work takes; after it the place counts as free, even if its holder lives.
+    `ttl_s`: longer than the work takes; after it the place counts as free, even if its holder lives. `guarded`: of a
+    message that passed a gate; where nothing is to be done, its admission is given back.
     """
     places, holder = Places(get_context().redis), f"{identity.process_id}/{task.request.id}"
     other = places.begin(place, holder, ttl_s)
     if other and _has_ended(other):
         other = places.begin(place, holder, ttl_s, gone=other)
     if other:
+        if guarded is not None:
+            _give_back_admission(guarded, other, task.request.id)
         task.request.update(chord=None, chain=None, callbacks=None)
         yield None
         return
@@ -239,6 +245,17 @@ def _leave_later(places: Places, place: Place, holder: str) -> None:
                 left = True
 
     threading.Thread(target=leave, name="leave", daemon=True).start()
+
+
+def _give_back_admission(guarded: GuardedCall, other: str, message: str) -> None:
+    """Leave the gate, since a living other does the work. If that other works on this very message in a process of this
+    worker, it has passed the gate under the same name and may be in its call: the admission is its own to give back."""
+    process, _, its_message = other.rpartition("/")
+    if its_message == message and identity.has(process):
+        guarded.holds = False
+        return
+    with suppress(RedisError):
+        guarded.leave()
 
 
 def _has_ended(holder: str) -> bool:

@@ -51,14 +51,14 @@ class Identity:
         hostname, _, nonce = self.worker_id.rsplit(":", 2)
         return f"{hostname}:{pid}:{nonce}"
 
-    def _has(self, process_id: str) -> bool:
+    def has(self, process_id: str) -> bool:
         """Whether this is, or was, a process of this worker."""
         pid = process_id.split(":")[-2:][0]
         return pid.isdecimal() and process_id == self._process_id(int(pid))
 
     def gone(self, process_id: str) -> bool:
         """Whether this process has certainly ended. Of other workers' processes it is not known."""
-        return self._has(process_id) and not _runs(int(process_id.split(":")[-2]))
+        return self.has(process_id) and not _runs(int(process_id.split(":")[-2]))
 
     def begin(self, hostname: str) -> None:
         """Called in the worker's main process, before its pool forks."""
@@ -76,7 +76,7 @@ class Identity:
         ended = {self.worker_id}
         for flow in flows():
             try:
-                held = {holder for holder in flow.holders(get_context()) if self._has(holder)}
+                held = {holder for holder in flow.holders(get_context()) if self.has(holder)}
                 if held:
                     flow.release_all(get_context(), held)
                     ended |= held

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from functools import cache
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -104,13 +104,13 @@ class Work:
     where: tuple[ColumnElement[bool], ...] = ()
     """What tells its units from others in the table."""
 
-    @property
+    @cached_property
     def working(self) -> ColumnElement[bool]:
         """A unit of this kind is held."""
         states = claims.in_states(self.table, self.machine.sources(self.done))
         return and_(self.table.c.claim_id.is_not(None), states, *self.where)
 
-    @property
+    @cached_property
     def claimable(self) -> ColumnElement[bool]:
         """A unit may be claimed, be it due or not. The state alone need not tell: a run that syncs stays as it is."""
         states = claims.in_states(self.table, self.machine.sources(self.claim))

@@ -89,10 +89,8 @@ def lane(self: Any, document_id: str, queue: str, number: int, batch: int = 1) -
     """One hop of a lane: convert pages for a while, then queue up again if there are more."""
     context = get_context()
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
-    with at_work(self, Place(_scope(document_id), queue, number)) as work:
+    with at_work(self, Place(_scope(document_id), queue, number), guarded=guarded) as work:
         if work is None:
-            if guarded is not None:
-                guarded.leave()
             return
         providers = plan.served_by(context, queue)
         hop = PageLane(context, document_id, queue, providers, owner(self), SoftTimeLimitExceeded, guarded)

@@ -126,7 +126,7 @@ def _perform(task: Any, batch_id: int, queue: str, step: Callable[[StepWork], Se
     context = get_context()
     guarded = gates.guarded_call(context, queue, holder_of(task.request.id))
     place, ttl_s = Place(_batch_scope(batch_id), queue), BATCH_WORK.lease_s(context.settings)
-    with StepWork(context, batch_id, owner(task), guarded) as work, at_work(task, place, ttl_s) as turn:
+    with StepWork(context, batch_id, owner(task), guarded) as work, at_work(task, place, ttl_s, guarded) as turn:
         settled = step(work) if turn else Settled()
         unit = work.unit
     if not settled.again:

@@ -100,7 +100,7 @@ def analyse(self: Any, batch_id: int, queue: str, number: int = 0) -> None:
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     with (
         ShardMessage(context, batch_id, queue, owner(self), guarded, SoftTimeLimitExceeded, PICTURES) as message,
-        at_work(self, Place(_batch(batch_id), queue, number, urgency)) as place,
+        at_work(self, Place(_batch(batch_id), queue, number, urgency), guarded=guarded) as place,
     ):
         if place is None:
             return
@@ -154,7 +154,7 @@ def expand(self: Any, batch_id: int, queue: str) -> None:
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     with (
         ExpandMessage(context, batch_id, queue, owner(self), guarded) as message,
-        at_work(self, Place(_batch(batch_id), queue, priority=urgency)) as place,
+        at_work(self, Place(_batch(batch_id), queue, priority=urgency), guarded=guarded) as place,
     ):
         if place is None:
             return
@@ -196,7 +196,7 @@ def merge_node(self: Any, queue: str, number: int = 0) -> None:
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     with (
         MergeMessage(context, queue, owner(self), guarded) as message,
-        at_work(self, Place(MERGES, queue, number)) as place,
+        at_work(self, Place(MERGES, queue, number), guarded=guarded) as place,
     ):
         if place is None:
             return
@@ -214,10 +214,8 @@ def embed(self: Any, queue: str, portion: int = embedding.PORTION) -> None:
     """Make the vectors of some nodes, and queue up again if more wait."""
     context = get_context()
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
-    with at_work(self, Place(VECTORS, queue)) as place:
+    with at_work(self, Place(VECTORS, queue), guarded=guarded) as place:
         if place is None:
-            if guarded is not None:
-                guarded.leave()
             return
         settled = embedding.embed(context, owner(self), guarded, portion)
         if settled.again:

@@ -37,7 +37,7 @@ class Bodies:
     def _page(self, task: Any, scope_id: str, queue: str, number: int, batch: int = 1) -> None:
         guarded = self._guarded(queue, task)
         try:
-            with _at_work(self.fleet, task, Place(key(scope_id), queue, number)) as place:
+            with _at_work(self.fleet, task, Place(key(scope_id), queue, number), guarded) as place:
                 if place is None:
                     return
                 hop = _Hop(self.fleet, PAGES, scope_id, self.fleet.owner(task), guarded)
@@ -57,7 +57,8 @@ class Bodies:
         self.fleet.tasks.wake_in(hop.retry_in_s)
         if hop.ready and self.fleet.chained(scope_id):
             expect(Place(key(scope_id), CPU, 0, 3))
-            self.fleet.signature(self.merge, key(scope_id), CPU, 0, scope_id, priority=3).apply_async()
+            signature = self.fleet.signature(self.merge, key(scope_id), CPU, 0, scope_id, priority=3)
+            self.fleet.as_chord(signature).apply_async()
         elif hop.ready:
             self.fleet.tasks.launch(scope_id)
 
@@ -80,9 +81,9 @@ class Bodies:
 
 
 @contextmanager
-def _at_work(fleet: "Fleet", task: Any, place: Place) -> Iterator[AtWork | None]:
+def _at_work(fleet: "Fleet", task: Any, place: Place, guarded: GuardedCall | None = None) -> Iterator[AtWork | None]:
     message = task.request.chord
-    with at_work(task, place) as work:
+    with at_work(task, place, guarded=guarded) as work:
         if work is not None and message.touched:
             fleet.broker.took_place(message)
         try:

@@ -70,6 +70,7 @@ class Broker:
         self.messages: dict[str, Message] = {}
         self.deliveries: dict[str, Delivery] = {}
         self.on_arrival: Callable[[Message], None] = lambda message: None
+        self.held_up: Callable[[], bool] = lambda: False
         self.on_publish: Callable[[Message], None] = lambda message: None
 
     def _do(self, *command: Any) -> Any:
@@ -81,7 +82,10 @@ class Broker:
         """Send a message, as the process that acts."""
         world, faults = self.world, self.world.faults
         world.point("before publishing")
+        # Held up since its place was reserved: another may have been sent instead.
+        message.touched = message.touched or self.held_up()
         world.now_us += 50
+        self._redis.spoke()
         self.messages[message.id] = message
         world.note("publishes", message=message.id, place=message.place or message.queue)
         if world.chance(faults.lose):

@@ -14,6 +14,7 @@ from pipeline.engine.breaker import Breaker, BreakerPolicy
 from pipeline.engine.claims import Owner
 from pipeline.engine.gate import FOR_EVER, Gate, Window
 from pipeline.engine.launch import Places
+from pipeline.settings import Settings
 from tasks import maintenance
 from tasks.flow import FlowTasks, Messages
 from tests.simulation import flow, provider
@@ -31,11 +32,11 @@ class Signature:
     """A message that is not sent yet, as Celery's."""
 
     def __init__(self, fleet: "Fleet", *messages: Message) -> None:
-        self._fleet, self._messages = fleet, messages
+        self._fleet, self.messages = fleet, messages
 
     def set(self, *, chord: Any = None, **_: Any) -> "Signature":
         """Take over a request's part in its chord: here, what faults did to the message."""
-        for message in self._messages:
+        for message in self.messages:
             message.touched = message.touched or bool(chord and chord.touched)
         return self
 
@@ -44,9 +45,7 @@ class Signature:
         if countdown:
             fleet.world.at(countdown, lambda: fleet.by_client(self.apply_async))
             return
-        for message in self._messages:
-            # Held up since its place was reserved: another may have been sent instead.
-            message.touched = message.touched or fleet.held_up()
+        for message in self.messages:
             fleet.broker.publish(message)
 
 
@@ -100,9 +99,7 @@ class Fleet:
         self.observer = Observer(self)
         db.after_commit = self.observer.committed
         self.bodies = Bodies(self)
-        self.context = SimpleNamespace(
-            db=db, redis=redis, online=True, made={}, settings=SimpleNamespace(sweep_interval_s=SWEEP_S)
-        )
+        self.context = SimpleNamespace(db=db, redis=redis, online=True, made={}, settings=Settings.model_construct())
         self.launching: dict[Any, int] = {}
         self.queue_of: dict[str, str] = {}
         self.expected = shape.scopes
@@ -119,6 +116,7 @@ class Fleet:
         self._flushes = 0
         world.on_kill = self._killed
         self.broker.on_publish = self.observer.published
+        self.broker.held_up = self.held_up
         self.broker.on_arrival = self._arrival
 
     # Names and signatures
@@ -160,11 +158,18 @@ class Fleet:
             scope_id = one.scope.partition(":")[2]
 
             def canvas(numbers: Sequence[int], one: Any = one, body: Any = body, scope_id: str = scope_id) -> Signature:
-                made = [self.signature(body, one.scope, one.queue, number, scope_id, 1, one.priority)._messages[0]
+                made = [self.signature(body, one.scope, one.queue, number, scope_id, 1, one.priority).messages[0]
                         for number in numbers]  # fmt: skip
                 return Signature(self, *made)
 
             yield Messages(one, canvas)
+
+    def as_chord(self, signature: Signature) -> Signature:
+        """A message that a chord sends, whatever a sweep has sent meanwhile: that one is one too many."""
+        for message in signature.messages:
+            assert message.place
+            message.touched = bool(self.broker.outstanding(*message.place[:2]))
+        return signature
 
     def held_up(self) -> bool:
         """Whether whoever acts was held up since it last spoke to Redis, or Redis was emptied since."""
@@ -287,7 +292,7 @@ class Fleet:
     def _configure(self) -> None:
         """What the database says, the gates say: as each worker does every second."""
         shape = self.shape
-        self.provider.windows = [shape.limit]
+        self.provider.windows, self.provider.concurrency = [shape.limit], shape.concurrency
         self.gate.shared.configure([shape.limit], shape.concurrency, version=1, on_record=self.provider.on_record)
         self.gate.own.configure([], None, version=1)
         if self._closed:

@@ -1,6 +1,6 @@
 """What must hold after each step, and at the end: of rows, messages and calls, however they came about."""
 
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from pipeline.engine.launch import Place
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 UNIT_COLUMNS = "id, scope_id, status, claim_id, attempts, lease_until"
 SCOPE_COLUMNS = "id, total, status, claim_id, attempts, lease_until, done, failed, merged, places"
 ENDED = {State.DONE, State.FAILED}
-MOST_OVERTAKEN = 10
+MOST_REFUSED = 15
+"""How often a worker may ask a gate in vain in a second: waits are computed, and tokens tell of room."""
+MOST_OVERTAKEN = 5
 """How many later arrivals may pass a message at a gate: workers that are refused at once return theirs in any order."""
 
 
@@ -35,6 +37,9 @@ class Observer:
         """Messages before the gate, in the order of arrival."""
         self.closed_since: int | None = None
         self.most_overtaken = 0
+        self.refusals: dict[Any, deque[int]] = {}
+        """By worker: when it was refused lately, ms."""
+        self.most_refused = 0
 
     # After each commit
 
@@ -129,6 +134,30 @@ class Observer:
                 self.most_overtaken = max(self.most_overtaken, other.overtaken)
                 if other.overtaken > MOST_OVERTAKEN:
                     raise Violation(f"{other.overtaken} messages that came later passed {other.id} at the gate")
+
+    def refused(self, worker: Any) -> None:
+        """A worker asked a gate in vain."""
+        when = self.refusals.setdefault(worker, deque())
+        when.append(self.world.now_ms)
+        while when[0] < self.world.now_ms - 1000:
+            when.popleft()
+        self.most_refused = max(self.most_refused, len(when))
+        if len(when) > MOST_REFUSED:
+            raise Violation(f"{worker.name} asked a gate {len(when)} times in a second in vain")
+
+    # When a message or a worker ends
+
+    def holds_nothing(self, coroutine: Any) -> None:
+        """A message is done: what it claimed is settled."""
+        mine = {claim for claim, (holder, _) in self.holders.items() if holder is coroutine}
+        if left := [row[0] for row in (*self.units.values(), *self.scopes.values()) if row[3] in mine]:
+            raise Violation(f"its message is done, and {left} are still claimed by it")
+
+    def given_back_all(self, processes: set[str]) -> None:
+        """A worker has ended and given back what it held."""
+        mine = {claim for claim, (_, process) in self.holders.items() if process.id in processes}
+        if left := [row[0] for row in (*self.units.values(), *self.scopes.values()) if row[3] in mine]:
+            raise Violation(f"a worker has ended, and {left} are still claimed by it")
 
     # The end
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.gate import Unit, Usage, Window
 from pipeline.engine.guarded_call import request_hooks
-from tests.simulation.world import Violation, World
+from tests.simulation.world import Process, Violation, World
 
 NAME = "sim"
 QUEUE = "vision.sim"
@@ -25,6 +25,9 @@ class Provider:
         self.begun: Counter[int] = Counter()
         self.paid: Counter[int] = Counter()
         self.not_counted: Counter[int] = Counter()
+        self.concurrency = 0
+        self.calling: list[Process] = []
+        self.emptied_at = -1_000_000_000
         self.forgiven: list[int] = []
         """When Redis was emptied while calls were under way, which nobody knew of: once each."""
 
@@ -38,16 +41,28 @@ class Provider:
         self._count()
         asked = world.now_ms
         self.begun[unit] += 1
-        hooks.sent()
-        world.sleep(world.rng.uniform(0.05, 2.0))
-        if kind == "deadly" and world.acting and not world.calm:
-            world.note("unit kills its process", unit=unit)
-            world.kill(world.acting)
-            world.point("dead")
+        caller = world.acting
+        assert caller is not None
+        self.calling = [one for one in self.calling if one.alive] + [caller]
+        try:
+            if len(self.calling) > self.concurrency and asked - self.emptied_at > 60_000:
+                raise Violation(f"{len(self.calling)} calls at once, {self.concurrency} are allowed")
+            hooks.sent()
+            world.sleep(world.rng.uniform(0.05, 2.0))
+            if kind == "deadly" and world.acting and not world.calm:
+                world.note("unit kills its process", unit=unit)
+                world.kill(world.acting)
+                world.point("dead")
+        finally:
+            self._ended(caller)
         self.recorded.append(asked)
         self._fail(unit, kind)
         self.paid[unit] += 1
         return f"result of {unit}"
+
+    def _ended(self, caller: Process) -> None:
+        if caller in self.calling:
+            self.calling.remove(caller)
 
     def _fail(self, unit: int, kind: str) -> None:
         world = self.world
@@ -73,6 +88,7 @@ class Provider:
 
     def emptied(self) -> None:
         """Redis was emptied: nobody knows of calls that are under way, or whose process died before it noted them."""
+        self.emptied_at = self.world.now_ms
         known = sum(when >= self.world.now_ms - 120_000 for when in self.recorded)
         self.forgiven += [self.world.now_ms] * (len(self.asked) - known)
 

@@ -52,7 +52,7 @@ class SimulatedRedis(Redis):  # type: ignore[type-arg]
     after_gate: Callable[[], None]
     """Called when a gate may have handed out tokens."""
     spoke: Callable[[], None]
-    """Called after each script."""
+    """Called after each command."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         world = self.world
@@ -66,6 +66,7 @@ class SimulatedRedis(Redis):  # type: ignore[type-arg]
             world.note("redis repeats", command=args[0])
             self._do(*args, **options)
         found = self._do(*args, **options)
+        self.spoke()
         world.point(f"after {args[0]}")
         return found
 
@@ -80,7 +81,6 @@ class SimulatedRedis(Redis):  # type: ignore[type-arg]
 
         def run(keys: Sequence[str] = (), args: Sequence[Any] = (), client: Any = None) -> Any:
             found = self.execute_command("EVALSHA", sha, len(keys), *keys, *args, self.world.now_ms)
-            self.spoke()
             if wakes:
                 self.after_gate()
             return found

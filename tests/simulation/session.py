@@ -168,8 +168,8 @@ def shape_of(world: World) -> Shape:
     """How large the fleet of a seed is."""
     rng = world.rng
     return Shape(
-        scopes=rng.randint(1, 8), units=rng.choice((1, 3, 5)), places=rng.choice((1, 2, 4)), workers=rng.randint(1, 3),
-        slots=rng.choice((1, 2, 3)), faults_s=rng.uniform(20, 60),
+        scopes=rng.choice((1, 2, 2, 3, 4, 8)), units=rng.choice((1, 2, 3, 5)), places=rng.choice((1, 2, 4)),
+        workers=rng.randint(1, 3), slots=rng.choice((1, 2, 3)), faults_s=rng.choice((8, 15, 25, 45)),
         limit=Window(rng.choice((2, 5, 20)), rng.choice((1.0, 5.0))), concurrency=rng.choice((1, 2, 8)),
     )  # fmt: skip
 
@@ -207,6 +207,9 @@ class _Identity:
     @property
     def worker_id(self) -> str:
         return self._process.worker.main.id
+
+    def has(self, process_id: str) -> bool:
+        return self._process.worker.has(process_id)
 
     def gone(self, process_id: str) -> bool:
         return self._process.worker.knows_gone(process_id)

@@ -65,10 +65,14 @@ class Worker:
         self._pids += 1
         return Process(f"{self.name}:{self._pids}:{self.nonce}", self, clock_s=self.clock_s)
 
+    def has(self, process_id: str) -> bool:
+        """Whether this is, or was, a process of this worker."""
+        host, _, nonce = process_id.rsplit(":", 2)
+        return (host, nonce) == (self.name, self.nonce)
+
     def knows_gone(self, process_id: str) -> bool:
         """As `tasks.presence.Identity.gone`: of its own processes it knows."""
-        host, _, nonce = process_id.rsplit(":", 2)
-        if (host, nonce) != (self.name, self.nonce):
+        if not self.has(process_id):
             return False
         return all(process.id != process_id for process in (self.main, *self.pool) if process.alive)
 
@@ -143,6 +147,8 @@ class Worker:
             raise
         except Exception as error:  # noqa: BLE001  # as Celery: the task failed
             world.note("fails", message=message.id, error=repr(error)[:120])
+        else:
+            self.fleet.observer.holds_nothing(world.running)
         message.leaving = True
         world.point("before acknowledging")
         world.note("ends", message=message.id)
@@ -191,6 +197,7 @@ class Worker:
 
         def leave() -> None:
             FLOW.release_all(self.fleet.context, sorted(mine))
+            self.fleet.observer.given_back_all(mine)
             Presence(self.fleet.redis).leave(*sorted(mine))
 
         self.world.spawn(leaving, lambda: self.fleet.trying(leave))
@@ -216,6 +223,11 @@ class _Consumer(GateConsumer):
         self.timer = SimpleNamespace(call_after=self._call_after)
         self.app = SimpleNamespace(amqp=SimpleNamespace(queues={queue: queue for queue in QUEUES}))
         self.task_consumer = _TaskConsumer(self)
+
+    def _give_back(self, request: Any) -> None:
+        self.worker.world.note("is refused", message=request.id)
+        self.worker.fleet.observer.refused(self.worker)
+        super()._give_back(request)
 
     def take(self, delivery: Delivery) -> None:
         """A message has arrived."""

@@ -24,7 +24,7 @@ class Violation(AssertionError):
     """Something that must hold does not."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Process:
     """What acts and dies as a whole: a process of a worker's pool, a worker's main process, a client, beat."""
 

@@ -136,3 +136,12 @@ def _age(redis: "Redis") -> None:
         for field, place in redis.hgetall(key).items():
             kind, mark, since, priority = str(place).split()
             redis.hset(key, field, f"{kind} {mark} {int(since) - 60_000} {priority}")
+
+
+def test_a_message_that_comes_again_and_again_passes_nobody(places: Places, redis: "Redis") -> None:
+    deadly, patient = Wanted("documents:deadly", QUEUE), Wanted("documents:patient", QUEUE)
+    _launch(places, redis, deadly, patient)
+    for n in range(9):  # each time, its process dies
+        assert places.begin(Place("documents:deadly", QUEUE), f"w:{n}:a/m1", 60) == ""
+        redis.hset("penstock:places:documents:deadly", f"{QUEUE}|0", f"b w:{n}:a/m1 0 99999999999999")
+    assert _launch(places, redis, patient) == [], "it has waited all the while"

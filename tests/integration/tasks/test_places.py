@@ -7,9 +7,14 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 import tasks.flow
+from pipeline.engine.breaker import Breaker, BreakerPolicy
+from pipeline.engine.gate import Gate
+from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.launch import Place, Places, Wanted
+from pipeline.engine.presence import Presence
 from pipeline.storage.context import Context
 from tasks.flow import at_work
+from tasks.presence import holder_of, identity
 from tests.support.waiting import wait_until
 
 PLACE = Place("sim:a", "cpu")
@@ -33,7 +38,35 @@ def test_a_place_that_could_not_be_left_is_left_when_redis_is_back(
         leave(self, *args)
 
     monkeypatch.setattr(Places, "leave", failing)
-    with pytest.raises(RedisConnectionError), at_work(SimpleNamespace(request=SimpleNamespace(id="m1")), PLACE):
+    with pytest.raises(RedisConnectionError), at_work(_task("m1"), PLACE):
         pass
     asked = [Wanted(PLACE.scope, PLACE.queue)]
     wait_until(lambda: Places(context.redis).reserve(asked) == [[0]], 20, "the place is free")
+
+
+@pytest.mark.parametrize("is_sibling", [True, False])
+def test_a_message_too_many_gives_back_its_admission_unless_a_sibling_has_the_same(
+    context: Context, is_sibling: bool
+) -> None:  # fmt: skip
+    worker, _, nonce = identity.worker_id.rsplit(":", 2)
+    other = f"{worker if is_sibling else 'elsewhere'}:1:{nonce}"
+    Presence(context.redis).renew(other, 60)
+    Places(context.redis).begin(PLACE, f"{other}/m1", 60)
+    gate = Gate(context.redis, "vision.a", "a:vision", 60)
+    gate.own.configure([], 1)
+    gate.shared.configure([], None)
+    assert gate.admit(holder_of("m1")).granted
+    guarded = GuardedCall(
+        gate, Breaker(context.redis, "a:vision", BreakerPolicy()), holder_of("m1"), quota_reset=lambda now: now,
+        on_change=lambda _: None, cost_of=lambda *_: 0.0, on_cost=lambda _: None,
+    )  # fmt: skip
+    with at_work(_task("m1"), PLACE, guarded=guarded) as work:
+        assert work is None
+    guarded.leave()
+    assert gate.look().in_flight == (1 if is_sibling else 0)
+
+
+def _task(message: str) -> Any:
+    request = SimpleNamespace(id=message)
+    request.update = lambda **values: vars(request).update(values)
+    return SimpleNamespace(request=request)
