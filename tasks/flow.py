@@ -14,7 +14,6 @@ from typing import Any
 
 import structlog
 from celery import Signature
-from celery.exceptions import QueueNotFound
 from celery.result import denied_join_result
 from kombu.exceptions import OperationalError
 from redis import RedisError
@@ -37,8 +36,9 @@ Announcement = tuple[str, dict[str, str | int]]
 """An event's name and its fields."""
 PORTION = 500
 """Scopes that are looked at together."""
-LONGEST_WORK_S = 3600.0
-"""Longer than any message is worked on: `task_time_limit`."""
+LONGEST_WORK_S = 600.0
+"""Longer than nearly all messages are worked on. After that another one may be sent, which finds nothing to claim; a
+place whose end a lost Redis forgot is free again."""
 LEAVE_AGAIN_S = 5.0
 """How long to wait before a place is left once more, where Redis was away."""
 
@@ -51,21 +51,15 @@ class Messages:
     canvas: Callable[[Sequence[int]], Signature]
 
 
-def _no_messages(_context: Context, _scopes: Sequence[str]) -> Iterable[Messages]:
-    return ()
-
-
 @dataclass(frozen=True)
 class FlowTasks:
     """A flow on Celery. `wake` is its task that launches what has waited long enough."""
 
     flow: Flow
-    signatures: Callable[[Context, str], Iterable[Signature]] = lambda _context, _scope: ()
-    """The messages that a scope's rows ask for now; none if nothing is to be done."""
+    messages: Callable[[Context, Sequence[str]], Iterable[Messages]]
+    """The messages that these scopes' rows ask for now, be they on their way already or not."""
     announcement: Callable[[Context, str], Announcement | None] = lambda _context, _scope: None
     """How a scope stands, for those who follow it; None if there is nothing to say."""
-    messages: Callable[[Context, Sequence[str]], Iterable[Messages]] = _no_messages
-    """The messages that these scopes' rows ask for now, be they on their way already or not."""
 
     def __post_init__(self) -> None:
         @app.task(name=self._wake, ignore_result=True)
@@ -97,14 +91,6 @@ class FlowTasks:
                 sent += self._launch(context, portion)
         except (OperationalError, RedisError) as error:
             log.warning("launch.postponed", flow=self.flow.name, scopes=len(scopes), error=type(error).__name__)
-        for scope in scopes:
-            try:
-                # Denied: else the client subscribes to a result that nobody reads, and tries for 20 s if Redis is away.
-                with denied_join_result():
-                    for signature in self.signatures(context, scope):
-                        signature.apply_async()
-            except (OperationalError, RedisError, QueueNotFound) as error:
-                log.warning("launch.postponed", flow=self.flow.name, scope=scope, error=type(error).__name__)
         return sent
 
     def _launch(self, context: Context, scopes: Sequence[str]) -> int:
@@ -137,8 +123,7 @@ class FlowTasks:
         """
         context = get_context()
         freed = self.flow.free_lost(context, absent)
-        stranded = {*self.flow.release_lost(context, absent), *self.flow.unmoved(context)}
-        sent = self.launch(*sorted(stranded)) + self.launch_all(go_on)
+        sent = self.launch_all(go_on)
         if sent or freed:
             log.info("sweep.launched", flow=self.flow.name, messages=sent, absent=sorted(absent))
         self.tend()
@@ -271,10 +256,9 @@ def expect(*following: Place) -> None:
         places.wait(place)
 
 
-def owner(task: Any, lane_id: str = "") -> Owner:
-    """Who claims: this process, for this message. With the message's lane, whose lease ends with the process."""
-    message = task.request.id
-    return Owner(identity.process_id, f"{lane_id}:{message[:8]}" if lane_id else message, identity.gone)
+def owner(task: Any) -> Owner:
+    """Who claims: this process, for this message."""
+    return Owner(identity.process_id, task.request.id, identity.gone)
 
 
 def once(body: Callable[..., None]) -> Callable[..., None]:

@@ -45,11 +45,11 @@ def waits_index(table: str) -> Index:
 class ClaimColumns:
     """Columns of a table whose rows can be claimed."""
 
-    worker_id: Mapped[str | None] = mapped_column(String(200), index=True)
+    worker_id: Mapped[str | None] = mapped_column(String(200))
     """The process that works on the row: `hostname:pid:nonce`. A worker that starts again has another nonce."""
     claim_id: Mapped[str | None] = mapped_column(String(32))
     """The fence: a result under another claim is discarded."""
-    request_id: Mapped[str | None] = mapped_column(String(64), index=True)
+    request_id: Mapped[str | None] = mapped_column(String(64))
     """The delivery that holds the claim. When its message is delivered again, it first releases what it held."""
     lease_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     attempts: Mapped[int] = mapped_column(default=0)

@@ -6,7 +6,7 @@ from enum import IntEnum, StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import Table, select
+from sqlalchemy import Table
 from sqlalchemy.orm import Session
 
 from pipeline.engine.live_settings import Live
@@ -37,19 +37,11 @@ class Flow:
     """The scopes of which something has waited long enough. Sees to what only time brings about first."""
     next_wait_s: Callable[[Context], float | None]
     """Seconds until something that waits is due; None if nothing waits."""
-    works: tuple[Work, ...] = ()
+    works: tuple[Work, ...]
     """The kinds of units that workers claim."""
-    runnable: Callable[[Context, Collection[str]], Iterable[str]] = _nothing
+    runnable: Callable[[Context, Collection[str]], Iterable[str]]
     """Every scope that has something to do now, in the order of when it was due, but for what waits for these closed
     queues only. For the sweeper: whatever the database is asked must be cheap however much waits."""
-    claimed: tuple[Table, ...] = ()
-    """Tables whose rows workers claim; they have `engine.claims.ClaimColumns`."""
-    release_lost: Callable[[Context, set[str]], Iterable[str]] = _nothing
-    """Give back what these absent workers hold, and what is beyond its lease; the scopes to launch because of it."""
-    release: Callable[[Context, Iterable[str]], object] = _nothing
-    """Give back what these workers, which are ending, still hold; no attempt is counted."""
-    unmoved: Callable[[Context], Iterable[str]] = _nothing
-    """The scopes whose messages seem to be lost. Only the sweeper asks."""
     fail_unserved: Callable[[Context], Iterable[str]] = _nothing
     """Fail what waits for a provider that is not configured any more; the scopes concerned. Beat asks once a
     minute: it may read whatever waits."""
@@ -63,7 +55,6 @@ class Flow:
     """Settings that can be changed while everything runs, by key."""
     followed: Mapping[str, tuple[Table, type[IntEnum | StrEnum]]] = field(default_factory=dict)
     """The rows that people follow, by what they are called: their table and its states."""
-
     counted: Mapping[str, Callable[[Session], Mapping[Any, int]]] = field(default_factory=dict)
     """How some of these are counted by state, where reading all rows would take too long."""
 
@@ -83,18 +74,11 @@ class Flow:
         """Give back what these processes, which are ending, still hold; no attempt is counted."""
         for work in self.works:
             release(context.db, work, processes, context.settings)
-        self.release(context, processes)
 
     def holders(self, context: Context) -> set[str]:
         """Every process that holds a claim."""
         with context.db.read() as session:
-            if self.works:
-                return set[str]().union(*(holders(session, work) for work in self.works))
-            found = [
-                session.execute(select(table.c.worker_id).distinct().where(table.c.claim_id.is_not(None))).scalars()
-                for table in self.claimed
-            ]
-            return {name for names in found for name in names if name}
+            return set[str]().union(*(holders(session, work) for work in self.works))
 
     def figures(self, context: Context) -> dict[str, dict[str, int]]:
         """How many rows are in which state, for each kind that people follow; states without any are left out."""

@@ -17,9 +17,10 @@ def database_url(sqlite_url: str) -> str:
     return sqlite_url
 
 
-def test_a_sweep_ends_a_document_whose_provider_was_removed_and_goes_on_with_others(context: Context) -> None:
+def test_a_document_whose_provider_was_removed_ends_and_others_go_on(context: Context) -> None:
     gone = insert_document(context, pages=[P.COMPLETED, P.PENDING, P.RETRYING], provider="gone")
     other = insert_document(context)
+    maintenance.fail_unserved()
     maintenance.sweep()
     row = document(context, gone)
     assert (D(row.status), row.completed_count, row.failed_count) == (D.PARTIAL_FAILED, 1, 2)

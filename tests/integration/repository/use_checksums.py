@@ -36,12 +36,12 @@ def main(file: str, missing: str) -> None:
     now = datetime.now(UTC)
     held = {"status": Status.RUNNING, "attempts": 1, **new_claim(Owner("dead", "delivery"), now, 60).columns}
     with context.db.transaction() as session:
-        session.execute(insert(CHECKSUMS).values(id="held", path=file, launch_due_at=now, **held))
+        session.execute(insert(CHECKSUMS).values(id="held", path=file, updated_at=now, **held))
     flow = next(flow for flow in flows() if flow.name == "checksums")
     holders = flow.holders(context)
     done, absent = submit(file), submit(missing)
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
-        wait_until(lambda: row(done).status == Status.DONE and row(absent).result, 60, "the worker has done its work")
+        wait_until(lambda: row(done).status == Status.DONE and row(absent).error, 60, "the worker has done its work")
         TASKS.sweep({"dead"})
         wait_until(lambda: row("held").status == Status.DONE, 60, "what the dead worker held is done")
     with context.db.engine.connect() as connection:

@@ -50,7 +50,7 @@ def _str(length: int, *names: str, **options: Any) -> list[sa.Column[Any]]:
 def _claim() -> list[sa.Column[Any]]:
     """What `ClaimColumns` has."""
     return [
-        *_str(200, "worker_id?", index=True), *_str(32, "claim_id?"), *_str(64, "request_id?", index=True),
+        *_str(200, "worker_id?"), *_str(32, "claim_id?"), *_str(64, "request_id?"),
         *_time("lease_until?"), *_int("attempts"), *_time("next_run_at?"),
     ]  # fmt: skip
 
