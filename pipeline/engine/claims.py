@@ -17,7 +17,6 @@ from sqlalchemy import (
     Integer,
     String,
     Table,
-    and_,
     bindparam,
     or_,
     select,
@@ -209,11 +208,6 @@ def is_due(table: Table, now: datetime | BindParameter[Any]) -> ColumnElement[bo
 def held_by(table: Table, claim: Claim) -> ColumnElement[bool]:
     """The fence: the row is still held under this very claim."""
     return table.c.claim_id == claim.id
-
-
-def lost(table: Table, now: datetime, absent: set[str]) -> ColumnElement[bool]:
-    """The row is claimed, but its lease expired or its worker is gone."""
-    return and_(table.c.claim_id.is_not(None), or_(table.c.lease_until < now, table.c.worker_id.in_(absent)))
 
 
 def left_behind(session: Session, table: Table, owner: Owner) -> list[str]:

@@ -12,7 +12,7 @@ from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from pipeline.engine import claims
-from pipeline.engine.claims import FREE, Claim, ClaimColumns, Owner, held_by, lost, new_claim
+from pipeline.engine.claims import FREE, Claim, ClaimColumns, Owner, held_by, new_claim
 from pipeline.engine.states import IllegalTransition, Machine, StaleClaim
 from pipeline.engine.tables import table_of
 from pipeline.storage.database import Database
@@ -228,22 +228,6 @@ def test_two_claims_of_one_worker_are_told_apart(db: Database) -> None:
     (row, _), _ = take(db, 2)
     other = new_claim(Owner("w1", "w1-request"), NOW, LEASE_S)
     assert finish(db, row, other, "wrong fence") == 0
-
-
-def test_a_row_is_lost_when_its_lease_ends_or_its_worker_is_gone(db: Database) -> None:
-    add(db, 3)
-    short = take(db, lease_s=10, worker="short")[0][0].id
-    long = take(db, lease_s=1000, worker="long")[0][0].id
-
-    def found(seconds: float, *absent: str) -> list[int]:
-        with db.read() as session:
-            query = select(JOBS.c.id).where(lost(JOBS, NOW + timedelta(seconds=seconds), set(absent)))
-            return list(session.execute(query).scalars())
-
-    assert found(10) == []
-    assert found(10.001) == [short]
-    assert found(0, "long", "never-seen") == [long]
-    assert sorted(found(2000)) == sorted([short, long])
 
 
 def test_nothing_is_claimed_before_it_is_due(db: Database) -> None:
