@@ -40,7 +40,7 @@ LONGEST_WORK_S = 600.0
 """Longer than nearly all messages are worked on. After that another one may be sent, which finds nothing to claim; a
 place whose end a lost Redis forgot is free again."""
 LEAVE_AGAIN_S = 5.0
-"""How long to wait before a place is left once more, where Redis was away."""
+"""How long to wait before a place is left once more, where that failed."""
 
 
 @dataclass(frozen=True)
@@ -192,9 +192,13 @@ def at_work(
     message that passed a gate; where nothing is to be done, its admission is given back.
     """
     places, holder = Places(get_context().redis), f"{identity.process_id}/{task.request.id}"
-    other = places.begin(place, holder, ttl_s)
-    if other and _has_ended(other):
-        other = places.begin(place, holder, ttl_s, gone=other)
+    try:
+        other = places.begin(place, holder, ttl_s)
+        if other and _has_ended(other):
+            other = places.begin(place, holder, ttl_s, gone=other)
+    except RedisError:
+        _leave_later(places, place, holder)  # it may have been taken, and the answer lost
+        raise
     if other:
         if guarded is not None:
             _give_back_admission(guarded, other, task.request.id)
@@ -210,13 +214,13 @@ def at_work(
                 places.leave(place, holder)
             elif places.wait(place, holder):
                 take_place_again(task.request, work.after)
-        except RedisError:
+        except BaseException:  # a time limit, too, may end it just here
             _leave_later(places, place, holder)
             raise
 
 
 def _leave_later(places: Places, place: Place, holder: str) -> None:
-    """Leave a place when Redis is back: else it would count as taken for as long as this process lives."""
+    """Leave a place as soon as Redis answers: else it would count as taken for as long as this process lives."""
     message = holder.rpartition("/")[2]
 
     def leave() -> None:

@@ -36,7 +36,10 @@ def bring_in_step() -> None:
 
 
 def keep_in_step(stopped: threading.Event) -> None:
-    """Now and then, until `stopped`: what the database says, the gates say. First, what this worker's settings say."""
+    """Now and then, until `stopped`: what the database says, the gates say. First, what this worker's settings say.
+
+    Whatever one round raises, the next one comes: without it, nobody here would put an emptied Redis right.
+    """
     published = False
     while not stopped.is_set():
         try:
@@ -47,5 +50,7 @@ def keep_in_step(stopped: threading.Event) -> None:
                 gates.sync(get_context())
         except (RedisError, SQLAlchemyError) as error:
             log.warning("gates.sync_failed", error=type(error).__name__)
+        except Exception as error:
+            log.exception("gates.sync_failed", error=type(error).__name__)
         _due.wait(SYNC_INTERVAL_S)
         _due.clear()

@@ -92,11 +92,15 @@ class Identity:
         presence = Presence(connect(settings.effective_redis_url))
         before: set[str] = set()
         while not self._stopped.is_set():
-            with suppress(RedisError, psutil.Error):
+            try:
                 pool = {self._process_id(pid) for pid in _children()}
                 presence.renew(self.worker_id, settings.presence_ttl_s, pool)
                 presence.leave(*before - pool)
                 before = pool
+            except (RedisError, psutil.Error) as error:
+                log.debug("presence.not_renewed", error=type(error).__name__)
+            except Exception as error:  # a worker that says nothing more is taken for dead, and its work given away
+                log.exception("presence.not_renewed", error=type(error).__name__)
             self._stopped.wait(settings.presence_interval_s)
 
 

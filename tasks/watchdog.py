@@ -1,5 +1,6 @@
 """Beat's watchdog, and how all workers and flows are told at once that gates may have opened or closed."""
 
+import math
 from collections.abc import Collection
 
 import structlog
@@ -41,12 +42,13 @@ def tell(context: Context, queues: Collection[str]) -> None:
     known = gates.gated_queues(context.settings)
     try:
         # First of all this finds out whether Redis can be reached.
-        closed = [gates.gate(context, known[queue]).look().closed for queue in queues]
+        closed = [gates.gate(context, known[queue]).look().closed for queue in queues if queue in known]
         _broadcast(queues)
     except (OperationalError, RedisError) as error:
         log.warning("gates.not_told", queues=sorted(queues), error=type(error).__name__)
         return
-    opens_in_s = min(0.0 if found is None else found[1] for found in closed)
+    # A pause may have ended of a queue whose provider was removed: nothing here is launched to it.
+    opens_in_s = min((0.0 if found is None else found[1] for found in closed), default=math.inf)
     try:
         if plan_wakeup(context.redis, "gates", opens_in_s):
             launch_all.apply_async(countdown=opens_in_s)

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from billiard.exceptions import SoftTimeLimitExceeded
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 import tasks.flow
@@ -25,21 +26,42 @@ def database_url(sqlite_url: str) -> str:
     return sqlite_url
 
 
+@pytest.mark.parametrize("error", [RedisConnectionError, SoftTimeLimitExceeded])
 def test_a_place_that_could_not_be_left_is_left_when_redis_is_back(
-    context: Context, monkeypatch: pytest.MonkeyPatch
+    context: Context, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:  # fmt: skip
     monkeypatch.setattr(tasks.flow, "LEAVE_AGAIN_S", 0.01)
-    away = iter([True, True, False])
+    away, errors = iter([True, True, False]), [error, RedisConnectionError]
     leave = Places.leave
 
     def failing(self: Places, *args: Any) -> None:
         if next(away):
-            raise RedisConnectionError
+            raise errors.pop(0)
         leave(self, *args)
 
     monkeypatch.setattr(Places, "leave", failing)
+    with pytest.raises(error), at_work(_task("m1"), PLACE):
+        pass
+    asked = [Wanted(PLACE.scope, PLACE.queue)]
+    wait_until(lambda: Places(context.redis).reserve(asked) == [[0]], 20, "the place is free")
+
+
+def test_a_place_that_was_taken_without_an_answer_is_left_when_redis_is_back(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(tasks.flow, "LEAVE_AGAIN_S", 0.01)
+    begin = Places.begin
+    taken = []
+
+    def unanswered(self: Places, *args: Any) -> str:
+        taken.append(begin(self, *args))
+        raise RedisConnectionError
+
+    monkeypatch.setattr(Places, "begin", unanswered)
+    Presence(context.redis).renew(identity.process_id, 60)
     with pytest.raises(RedisConnectionError), at_work(_task("m1"), PLACE):
         pass
+    assert taken == [""]
     asked = [Wanted(PLACE.scope, PLACE.queue)]
     wait_until(lambda: Places(context.redis).reserve(asked) == [[0]], 20, "the place is free")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import tasks.presence
 from pipeline.engine.claims import Owner, left_behind
 from pipeline.engine.presence import Presence
 from pipeline.flows.documents import FLOW
@@ -72,9 +73,17 @@ def test_the_main_process_renews_its_pool_and_drops_a_process_that_has_ended(
     monkeypatch.setattr("tasks.presence.keep_in_step", lambda _stopped: None)
     monkeypatch.setattr("atexit.register", lambda *_: None)
     identity, presence = Identity(), Presence(context.redis)
+    children, fails = tasks.presence._children, iter([True])
+
+    def failing() -> list[int]:
+        if next(fails, False):
+            raise OSError("too many open files")
+        return children()
+
+    monkeypatch.setattr("tasks.presence._children", failing)
     identity.begin("w@here")
     process = _of(identity, child)
-    wait_until(lambda: _lives(presence, process), WITHIN_S, "its presence is renewed")
+    wait_until(lambda: _lives(presence, process), WITHIN_S, "its presence is renewed, though one round failed")
     assert presence.alive() == {identity.worker_id}, "a process of its pool is not a worker"
     context.redis.flushall()
     wait_until(lambda: _lives(presence, process), WITHIN_S, "its presence is renewed after Redis was emptied")

@@ -73,6 +73,13 @@ def test_what_was_not_sent_to_a_closed_gate_is_sent_as_soon_as_it_opens(context:
     assert queue_depths(context.redis, [QUEUE])[QUEUE] == 2
 
 
+def test_a_pause_of_a_queue_that_is_not_there_any_more_keeps_nobody_from_being_told(context: Context) -> None:
+    watchdog.tell(context, ["vision.removed"])
+    assert _woken(context) == 0
+    watchdog.tell(context, ["vision.removed", QUEUE])
+    assert _woken(context) == 1
+
+
 @pytest.mark.parametrize(("seconds", "woken"), [(30, 1), (600, 0)])
 def test_what_waits_for_a_breaker_is_sent_when_that_is_due_if_it_is_soon(
     context: Context, seconds: float, woken: int

@@ -55,3 +55,24 @@ def test_who_meets_a_gate_without_limits_has_them_brought_back_at_once(monkeypat
     thread.join(60)
     assert not thread.is_alive()
     assert looked.empty()
+
+
+def test_whatever_is_wrong_with_the_rows_gates_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: queue.SimpleQueue[None] = queue.SimpleQueue()
+    stopped = threading.Event()
+
+    def sync(_context: object) -> None:
+        looked.put(None)
+        raise ValueError("a row that was edited by hand")
+
+    monkeypatch.setattr(gates, "SYNC_INTERVAL_S", 0)
+    monkeypatch.setattr(gates, "get_context", lambda: None)
+    monkeypatch.setattr(gates.gates, "publish_defaults", lambda _context: None)
+    monkeypatch.setattr(gates.gates, "sync", sync)
+    thread = threading.Thread(target=gates.keep_in_step, args=(stopped,), daemon=True)
+    thread.start()
+    for _ in range(2):
+        looked.get(timeout=20)
+    stopped.set()
+    thread.join(60)
+    assert not thread.is_alive()
