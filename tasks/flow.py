@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib import import_module
+from itertools import chain
 from typing import Any
 
 import structlog
@@ -123,18 +124,24 @@ class FlowTasks:
         """
         context = get_context()
         freed = self.flow.free_lost(context, absent)
-        sent = self.launch_all(go_on)
+        # What is due first: that sees to what only time brings about.
+        sent = self.launch_all(go_on, self.flow.due(context))
         if sent or freed:
             log.info("sweep.launched", flow=self.flow.name, messages=sent, absent=sorted(absent))
-        self.tend()
+        self.wake_in(self.flow.next_wait_s(context))
         return sent
 
-    def launch_all(self, go_on: Callable[[], object] = lambda: None) -> int:
-        """Send whatever is to be done and has no message, but to closed gates; how many messages."""
+    def launch_all(self, go_on: Callable[[], object] = lambda: None, first: Iterable[str] = ()) -> int:
+        """Send whatever is to be done and has no message, but to closed gates; how many messages.
+
+        `first`: scopes that are launched before the others.
+        """
         context = get_context()
         shut = frozenset(name for name in gates.gated_queues(context.settings) if gates.closed_because(context, name))
+        before = dict.fromkeys(first)
+        others = (scope for scope in self.flow.runnable(context, shut) if scope not in before)
         sent = 0
-        for portion in portions(self.flow.runnable(context, shut), PORTION):
+        for portion in portions(chain(before, others), PORTION):
             go_on()
             sent += self.launch(*portion)
         return sent

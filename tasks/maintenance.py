@@ -9,6 +9,7 @@ import structlog
 from pipeline.engine.leases import Leases
 from pipeline.engine.presence import Presence
 from pipeline.flows import flows
+from pipeline.flows.flow import Flow
 from pipeline.storage import installation
 from pipeline.storage.context import Context, get_context
 from tasks import retention
@@ -42,16 +43,25 @@ def sweep() -> int:
 def _sweep(context: Context, go_on: Callable[[], object]) -> int:
     # Three intervals, so that a late tick does not begin the count anew.
     within_s = max(60, 3 * context.settings.sweep_interval_s)
-    working = {worker for flow in flows() for worker in flow.holders(context)}
+    busy = [tasks for tasks in all_flow_tasks() if not _is_at_rest(context, tasks.flow)]
+    working = {worker for tasks in busy for worker in tasks.flow.holders(context)}
     absent = Presence(context.redis).missed_twice(working, within_s)
     launched = 0
-    for tasks in all_flow_tasks():
+    for tasks in busy:
         go_on()
         try:
             launched += tasks.sweep(absent, go_on)
         except Exception as error:
             log.exception("sweep.failed", flow=tasks.flow.name, error=type(error).__name__)
     return launched
+
+
+def _is_at_rest(context: Context, flow: Flow) -> bool:
+    try:
+        return flow.is_at_rest(context)
+    except Exception as error:
+        log.exception("sweep.failed", flow=flow.name, error=type(error).__name__)
+        return False
 
 
 @app.task(name="maintenance.fail_unserved", ignore_result=True)

@@ -15,6 +15,7 @@ from sqlalchemy import (
     Executable,
     Index,
     Integer,
+    Select,
     String,
     Table,
     bindparam,
@@ -208,6 +209,15 @@ def is_due(table: Table, now: datetime | BindParameter[Any]) -> ColumnElement[bo
 def held_by(table: Table, claim: Claim) -> ColumnElement[bool]:
     """The fence: the row is still held under this very claim."""
     return table.c.claim_id == claim.id
+
+
+def anything(claimed: Iterable[Table], *open_: tuple[Table, ColumnElement[bool]]) -> Select[bool]:
+    """Whether a row of these tables is claimed, or one of a table meets its condition in `open_`. Make it once.
+
+    Each is looked for by itself: for an OR of conditions, databases read the whole table.
+    """
+    held = [(table, table.c.claim_id.is_not(None)) for table in claimed]
+    return select(or_(*(select(table.c.id).where(which).exists() for table, which in (*held, *open_))))
 
 
 def left_behind(session: Session, table: Table, owner: Owner) -> list[str]:

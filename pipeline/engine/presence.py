@@ -42,7 +42,11 @@ class Presence:
 
         Twice, since Redis may just have been emptied: by the next call a living one is back.
         """
-        absent = set(processes) - self.alive() - self._pools.holders()
+        asked = set(processes)
+        if not asked:
+            self._redis.delete(_MISSED_KEY)
+            return set()
+        absent = asked - self.alive() - self._pools.holders()
         before = {str(name) for name in self._redis.smembers(_MISSED_KEY)}
         with self._redis.pipeline() as pipe:
             pipe.delete(_MISSED_KEY)

@@ -6,7 +6,7 @@ from enum import IntEnum, StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import Table
+from sqlalchemy import Select, Table
 from sqlalchemy.orm import Session
 
 from pipeline.engine.live_settings import Live
@@ -42,6 +42,9 @@ class Flow:
     runnable: Callable[[Context, Collection[str]], Iterable[str]]
     """Every scope that has something to do now, in the order of when it was due, but for what waits for these closed
     queues only. For the sweeper: whatever the database is asked must be cheap however much waits."""
+    anything: Select[bool] | None = None
+    """Whether any row is held, asks for something, or will with time: else the sweeper passes the flow by. It asks
+    every few seconds. None: it looks at the flow each time."""
     fail_unserved: Callable[[Context], Iterable[str]] = _nothing
     """Fail what waits for a provider that is not configured any more; the scopes concerned. Beat asks once a
     minute: it may read whatever waits."""
@@ -57,6 +60,13 @@ class Flow:
     """The rows that people follow, by what they are called: their table and its states."""
     counted: Mapping[str, Callable[[Session], Mapping[Any, int]]] = field(default_factory=dict)
     """How some of these are counted by state, where reading all rows would take too long."""
+
+    def is_at_rest(self, context: Context) -> bool:
+        """No row is held, asks for anything, or will before somebody changes one."""
+        if self.anything is None:
+            return False
+        with context.db.read() as session:
+            return not session.execute(self.anything).scalar_one()
 
     def free_lost(self, context: Context, absent: Collection[str]) -> int:
         """Give back what these absent processes hold, and what is beyond its lease; how many scopes that concerned."""

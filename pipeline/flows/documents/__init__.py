@@ -14,6 +14,7 @@ FLOW = Flow(
     next_wait_s=plan.next_wait_s,
     works=(SPLIT, CONVERT, MERGE),
     runnable=plan.runnable,
+    anything=plan.ANYTHING,
     fail_unserved=unserved.fail_unserved,
     clean_up=submission.remove_orphans,
     retained=retention.retained,

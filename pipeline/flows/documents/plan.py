@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, ScalarSelect, and_, func, or_, select, tuple_
 
 from pipeline.engine import work
-from pipeline.engine.claims import in_states
+from pipeline.engine.claims import anything, in_states
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import OPEN, DocumentStatus
 from pipeline.flows.documents.work.merge import MERGE
@@ -26,6 +26,10 @@ from pipeline.storage.context import Context
 CPU = "cpu"
 """The queue for work that needs a core: prefork workers."""
 PORTION = 500
+
+
+ANYTHING = anything((DOCUMENTS, PAGES), (DOCUMENTS, in_states(DOCUMENTS, OPEN)))
+"""Whether a document has not come to rest."""
 
 
 class Stage(StrEnum):

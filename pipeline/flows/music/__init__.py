@@ -12,6 +12,7 @@ FLOW = Flow(
     works=(SYNC_WORK, BATCH_WORK),
     due=recovery.due,
     runnable=recovery.runnable,
+    anything=recovery.ANYTHING,
     next_wait_s=recovery.next_wait_s,
     fail_unserved=unserved.fail_unserved,
     clean_up=service.prune,

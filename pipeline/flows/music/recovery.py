@@ -7,6 +7,7 @@ from redis import RedisError
 from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
+from pipeline.engine.claims import anything
 from pipeline.engine.work import next_due
 from pipeline.flows.music import runs
 from pipeline.flows.music.models import BATCHES, RUNS
@@ -18,6 +19,8 @@ from pipeline.providers import gates
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
+ANYTHING = anything((RUNS, BATCHES), (RUNS, RUNS.c.active == 1))
+"""Whether a run has not ended."""
 
 
 def due(context: Context) -> list[str]:

@@ -13,6 +13,7 @@ FLOW = Flow(
     due=plan.due,
     next_wait_s=plan.next_wait_s,
     runnable=plan.runnable,
+    anything=plan.ANYTHING,
     clean_up=files.remove_orphans,
     retained=retention.retained,
     gated_queues=live_settings.gated_queues,

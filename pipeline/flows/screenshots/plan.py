@@ -12,7 +12,7 @@ from redis import RedisError
 from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from pipeline.engine.claims import in_states, is_due
+from pipeline.engine.claims import anything, in_states, is_due
 from pipeline.flows.screenshots.frames import buffer
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
 from pipeline.flows.screenshots.live_settings import (
@@ -23,7 +23,7 @@ from pipeline.flows.screenshots.live_settings import (
     SCREENSHOT_VISION,
     screenshots_in_force,
 )
-from pipeline.flows.screenshots.models import BATCHES, SHARDS
+from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.rules.turn_order import pick, scanned, track_of
 from pipeline.flows.screenshots.states import CLAIMABLE, Step, Track, WorkStatus
 from pipeline.providers import fallbacks, gates
@@ -38,6 +38,13 @@ URGENT, FILLER = 0, 3
 no new batch wanted, and lets later batches pass it in the queues."""
 WAITING = (BATCHES, SHARDS, NODES, EMBEDDINGS)
 """Tables whose rows may wait for a time of their own."""
+ANYTHING = anything(
+    WAITING,
+    *((table, in_states(table, CLAIMABLE)) for table in (BATCHES, NODES, EMBEDDINGS)),
+    (BATCHES, in_states(BATCHES, [WorkStatus.RUNNING])),
+    (SHOTS, buffer.buffered()),
+)
+"""Whether a frame waits for its batch, or something of a batch, a node or a vector is to be done."""
 _BATCH = "batch:"
 log = structlog.get_logger(__name__)
 

@@ -15,6 +15,7 @@ from pipeline.engine import work as kernel
 from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.work import Changes, Outcome, Work
+from pipeline.flows import flows
 from pipeline.storage.context import Context
 from tests.support.works import FACTORIES, Made, works
 
@@ -235,6 +236,21 @@ def test_holders_are_those_who_hold(context: Context, work: Work, made: Made) ->
     _settle(context, work, made, _done(made, held, row))
     with context.db.read() as session:
         assert kernel.holders(session, work) == set()
+
+
+def test_the_sweeper_passes_by_no_flow_with_units_that_are_held_or_wait(
+    context: Context, name: str, work: Work
+) -> None:
+    (flow,) = (flow for flow in flows() if name.startswith(f"{flow.name}."))
+    assert flow.is_at_rest(context)
+    made = FACTORIES[name](context, 1)
+    assert not flow.is_at_rest(context), "a unit can be claimed"
+    later = context.db.now() + timedelta(days=1)
+    context.db.run(lambda session: session.execute(update(work.table).values(next_run_at=later)))
+    assert not flow.is_at_rest(context), "a unit waits for its time"
+    context.db.run(lambda session: session.execute(update(work.table).values(next_run_at=None)))
+    assert len(_claim(context, work, made)[1]) == 1
+    assert not flow.is_at_rest(context), "a unit is held"
 
 
 def test_a_claim_that_is_renewed_lasts_longer_unless_it_was_taken_away(

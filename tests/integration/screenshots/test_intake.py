@@ -12,7 +12,7 @@ from PIL import Image
 from sqlalchemy import insert, select, update
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.screenshots import service
+from pipeline.flows.screenshots import FLOW, service
 from pipeline.flows.screenshots.frames import buffer, files
 from pipeline.flows.screenshots.graph.models import THREADS
 from pipeline.flows.screenshots.models import BATCHES, SHOTS, SOURCES
@@ -90,8 +90,10 @@ def test_a_batch_is_told_of_late_threads_and_open_segments(context: Context, han
 
 
 def test_fewer_wait_for_the_time_out_then_the_beat_makes_one_batch(context: Context, hand: Hand) -> None:
+    assert FLOW.is_at_rest(context)
     hand.add()
     hand.add()
+    assert not FLOW.is_at_rest(context), "the sweeper must look at it"
     assert buffer.batch_ready(context) == []
     waits = buffer.next_look_s(context)
     assert waits is not None

@@ -1,10 +1,15 @@
 """The sweep's tick: one sweeps at a time, and none keeps the others away for long."""
 
 import pytest
+from sqlalchemy import event
 
 from pipeline.engine.leases import Leases
+from pipeline.flows import flows
+from pipeline.flows.documents.states import PageStatus
+from pipeline.flows.flow import Flow
 from pipeline.storage.context import Context
 from tasks import maintenance
+from tests.support.documents import insert_document
 from tests.support.waiting import wait_until
 
 PRESENCE_TTL_S = 0.5
@@ -33,3 +38,22 @@ def test_a_sweep_whose_end_is_lost_keeps_others_away_no_longer_than_a_silent_wor
     maintenance.sweep()
     assert swept == [1], "another one is under way, for all that anybody knows"
     wait_until(lambda: maintenance.sweep() or len(swept) == 2, 10, "the next sweep")
+
+
+def test_a_sweep_where_nothing_is_to_be_done_asks_the_database_once_a_flow(context: Context) -> None:
+    asked: list[str] = []
+    event.listen(context.db.engine, "before_cursor_execute", lambda _c, _cursor, text, *_: asked.append(text))
+    assert maintenance.sweep() == 0
+    assert len([text for text in asked if not text.startswith("BEGIN")]) == len(flows())
+
+
+def test_a_flow_that_cannot_say_whether_anything_is_to_be_done_is_swept(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert_document(context, pages=[PageStatus.PENDING])
+
+    def fail(*_: object) -> bool:
+        raise ValueError
+
+    monkeypatch.setattr(Flow, "is_at_rest", fail)
+    assert maintenance.sweep() == 1

@@ -73,7 +73,8 @@ def lock_source(session: Session, key: str) -> Row[Any]:
     return session.execute(select(SOURCES).where(SOURCES.c.key == key).with_for_update()).one()
 
 
-def _buffered() -> ColumnElement[bool]:
+def buffered() -> ColumnElement[bool]:
+    """The frame is in the buffer."""
     return and_(SHOTS.c.batch_id.is_(None), SHOTS.c.status.in_(CLAIMABLE), SHOTS.c.storage_state == "stored")
 
 
@@ -94,7 +95,7 @@ def batch_source(
     """
     pressed = pressure_on(session, source, rules)
     size, timeout_s = pressed.batch_size, 0 if orphans or all_at_once else pressed.batch_timeout_s
-    which = and_(_buffered(), SHOTS.c.source_key == source.key)
+    which = and_(buffered(), SHOTS.c.source_key == source.key)
     if orphans:
         which = and_(which, _older(now, pressed.batch_timeout_s + ORPHAN_GRACE_S))
     # In the order they came; of very many, as many whole batches as one search reads.
@@ -134,8 +135,8 @@ def batch_ready(context: Context) -> list[int]:
     """What the beat does: batch every source with enough frames, or one that waits too long. The new batches."""
     now = datetime.now(UTC)
     rules = screenshots_in_force(context)
-    late = select(SHOTS.c.source_key).where(_buffered(), _older(now, rules.batch_timeout_s)).distinct()
-    full = select(SHOTS.c.source_key).where(_buffered()).group_by(SHOTS.c.source_key)
+    late = select(SHOTS.c.source_key).where(buffered(), _older(now, rules.batch_timeout_s)).distinct()
+    full = select(SHOTS.c.source_key).where(buffered()).group_by(SHOTS.c.source_key)
     with context.db.read() as session:
         keys = set(session.execute(late).scalars())
         keys |= set(session.execute(full.having(func.count() >= rules.batch_size)).scalars())
@@ -145,7 +146,7 @@ def batch_ready(context: Context) -> list[int]:
 def batch_orphans(context: Context) -> list[int]:
     """Batch what was left behind: frames older than the time-out and 5 s, of any source. The new batches."""
     rules = screenshots_in_force(context)
-    old = and_(_buffered(), _older(datetime.now(UTC), rules.batch_timeout_s + ORPHAN_GRACE_S))
+    old = and_(buffered(), _older(datetime.now(UTC), rules.batch_timeout_s + ORPHAN_GRACE_S))
     with context.db.read() as session:
         keys = sorted(session.execute(select(SHOTS.c.source_key).where(old).distinct()).scalars())
     return [made for key in keys for made in _batch(context, key, rules, orphans=True)]
@@ -154,7 +155,7 @@ def batch_orphans(context: Context) -> list[int]:
 def batch_now(context: Context, key: str) -> list[int]:
     """Batch what a source has in its buffer, however little: no more is to come. The new batches."""
     with context.db.read() as session:
-        if session.execute(select(SHOTS.c.id).where(_buffered(), SHOTS.c.source_key == key).limit(1)).first() is None:
+        if session.execute(select(SHOTS.c.id).where(buffered(), SHOTS.c.source_key == key).limit(1)).first() is None:
             return []
     return _batch(context, key, screenshots_in_force(context), all_at_once=True)
 
@@ -180,7 +181,7 @@ def next_look_s(context: Context) -> float | None:
     first = func.min(SHOTS.c.created_at).label("first")
     sources = select(SOURCES.c.pressure, first).join(SHOTS, SHOTS.c.source_key == SOURCES.c.key)
     with context.db.read() as session:
-        rows = session.execute(sources.where(_buffered()).group_by(SOURCES.c.key, SOURCES.c.pressure)).all()
+        rows = session.execute(sources.where(buffered()).group_by(SOURCES.c.key, SOURCES.c.pressure)).all()
         waiting = _waiting_batches(session) if rows else 0
     due = [due_at(row.first, pressure(waiting, row.pressure, rules).batch_timeout_s, now) for row in rows]
     return max(0.0, (min(due) - now).total_seconds()) if due else None
