@@ -11,7 +11,7 @@ DEMO := .demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast simulate lint bench quality clean
+.PHONY: help setup demo test test-fast simulate mutations lint bench quality clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,10 +56,13 @@ test-fast: setup ## Run what takes a minute: unit tests and some integration tes
 	$(BIN)/python -m pytest $(PARALLEL) $(FAST) -m 'not slow' -k 'not postgresql' $(ARGS)
 
 SEEDS ?= 10000
-SIMULATE = $(BIN)/python -m tests.simulation
+DATABASE ?= sqlite
 
-simulate: setup ## A whole fleet on virtual time, with faults: SEEDS=10000 of them, or the one that failed: SEED=1234
-	$(SIMULATE) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+simulate: setup ## A whole fleet on virtual time, with faults: SEEDS=10000, or the one that failed: SEED=1234 (DATABASE=postgresql)
+	$(BIN)/python -m tests.simulation --database $(DATABASE) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
+mutations: setup ## Take safeguards of the kernel away, one at a time, and count the seeds until the simulation notices
+	$(BIN)/python -m tests.simulation.mutations $(ARGS)
 
 lint: setup ## Style, formatting, types and layers
 	$(BIN)/ruff check .

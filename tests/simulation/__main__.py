@@ -4,7 +4,11 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.simulation.session import Session
 from tests.simulation.world import World
@@ -26,16 +30,31 @@ def first_seed() -> int:
     return datetime.now(UTC).toordinal() * 100_000
 
 
+@contextmanager
+def _database(kind: str) -> Iterator[str]:
+    """URL of a database of this kind."""
+    if kind == "sqlite":
+        yield "sqlite://"
+        return
+    from tests.support.postgres import Postgres
+
+    with TemporaryDirectory(prefix="sim") as folder:
+        Path(folder).chmod(0o755)  # the server runs as another user
+        with Postgres(Path(folder) / "postgres") as server:
+            yield server.url(server.create_database(migrated=False))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="simulate")
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--first", type=int, default=first_seed())
     parser.add_argument("--seed", type=int)
     parser.add_argument("--go-on", action="store_true", help="do not stop at the first that fails")
+    parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite")
     options = parser.parse_args()
     seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
     begun, count, failed, steps = time.monotonic(), 0, 0, 0
-    with Session() as session:
+    with _database(options.database) as url, Session(url) as session:
         for seed in seeds:
             world = session.run(seed)
             count, steps = count + 1, steps + world.steps

@@ -18,7 +18,7 @@ from pipeline.engine.launch import Place
 from pipeline.engine.work import Changes, Outcome, Work
 from tasks.flow import AtWork, at_work, expect, once
 from tests.simulation import provider
-from tests.simulation.flow import CPU, MERGES, PAGES, SCOPES, ScopeState, key
+from tests.simulation.flow import CPU, MERGE, MERGES, PAGES, SCOPES, ScopeState, key
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
@@ -33,6 +33,13 @@ class Bodies:
 
     def wake(self, _task: Any) -> None:
         self.fleet.tasks.tend()
+
+    def endless(self, task: Any, number: int) -> None:
+        """Work of somebody else, which never ends until everything is settled."""
+        with at_work(task, Place("busy", CPU, number)) as place:
+            self.world.sleep(0.2)
+            if place is not None and not self.fleet.observer.everything_settled():
+                place.again(self.fleet.other_signature(self.endless, number))
 
     def _page(self, task: Any, scope_id: str, queue: str, number: int, batch: int = 1) -> None:
         guarded = self._guarded(queue, task)
@@ -56,14 +63,15 @@ class Bodies:
         """What follows a hop: a wake-up, and after the last unit the merge, as the rest of a chord or by a launch."""
         self.fleet.tasks.wake_in(hop.retry_in_s)
         if hop.ready and self.fleet.chained(scope_id):
-            expect(Place(key(scope_id), CPU, 0, 3))
-            signature = self.fleet.signature(self.merge, key(scope_id), CPU, 0, scope_id, priority=3)
+            expect(Place(key(scope_id), MERGE, 0, self.fleet.merge_priority))
+            priority = self.fleet.merge_priority
+            signature = self.fleet.signature(self.merge, key(scope_id), MERGE, 0, scope_id, priority=priority)
             self.fleet.as_chord(signature).apply_async()
         elif hop.ready:
             self.fleet.tasks.launch(scope_id)
 
     def _merge(self, task: Any, scope_id: str, queue: str, number: int, _batch: int = 1) -> None:
-        with _at_work(self.fleet, task, Place(key(scope_id), queue, number, 3)) as place:
+        with _at_work(self.fleet, task, Place(key(scope_id), queue, number, self.fleet.merge_priority)) as place:
             if place is None:
                 return
             hop = _Hop(self.fleet, MERGES, scope_id, self.fleet.owner(task), None)
@@ -147,6 +155,9 @@ class _Hop:
                 self._compute(row)
         except UnitError as error:
             return Outcome(row.id, row.attempts, claim, error)
+        if world.chance(world.faults.freeze):
+            world.note("is frozen", unit=row.id)
+            world.sleep(world.rng.uniform(35, 80))
         return Outcome(row.id, row.attempts, claim, values={"result": "done"} if self.work is PAGES else {})
 
     def _compute(self, row: Any) -> None:

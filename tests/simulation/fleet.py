@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from pipeline.engine.breaker import Breaker, BreakerPolicy
 from pipeline.engine.claims import Owner
 from pipeline.engine.gate import FOR_EVER, Gate, Window
-from pipeline.engine.launch import Places
+from pipeline.engine.launch import Places, Wanted, launch
 from pipeline.settings import Settings
 from tasks import maintenance
 from tasks.flow import FlowTasks, Messages
@@ -83,6 +83,10 @@ class Shape:
     faults_s: float
     limit: Window
     concurrency: int
+    stays_closed: bool = False
+    """The gate stays closed when the faults are over: what does not wait for it must be settled all the same."""
+    busy: bool = False
+    """When the faults are over, a queue is never empty: what was lost behind others must be found."""
 
 
 class Fleet:
@@ -152,9 +156,18 @@ class Fleet:
         )
         return Signature(self, message)
 
+    @property
+    def merge_priority(self) -> int:
+        """Less urgent than pages, but where those never end: a queue is read by strict priority."""
+        return 0 if self.shape.busy else 3
+
+    def other_signature(self, body: Any, number: int) -> Signature:
+        """The message of work that is not looked at."""
+        return Signature(self, Message(self.name("busy"), CPU, body, (number,)))
+
     def _messages(self, context: Any, scopes: Sequence[str]) -> Iterable[Messages]:
-        for one in flow.wanted(context, scopes):
-            body = self.bodies.merge if one.priority else self.bodies.page
+        for one in flow.wanted(context, scopes, self.merge_priority):
+            body = self.bodies.merge if one.queue == flow.MERGE else self.bodies.page
             scope_id = one.scope.partition(":")[2]
 
             def canvas(numbers: Sequence[int], one: Any = one, body: Any = body, scope_id: str = scope_id) -> Signature:
@@ -220,8 +233,27 @@ class Fleet:
     def _calm(self) -> None:
         self.world.note("no faults any more")
         self.world.calm = True
+        if self._closed != self.shape.stays_closed:
+            self._turn_gate()
+        if self.shape.busy:
+            self._keep_busy()
+
+    def open_for_good(self) -> None:
+        """The gate opens at last."""
         if self._closed:
             self._turn_gate()
+
+    def _keep_busy(self) -> None:
+        if self.observer.everything_settled():
+            return
+        places = self.shape.workers * self.shape.slots + 3
+        endless = [Wanted("busy", CPU, places)]
+        self.by_client(lambda: launch(self.places, endless, lambda _, numbers: self._endless(numbers)))
+        self.world.at(SWEEP_S, self._keep_busy)
+
+    def _endless(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self.broker.publish(Message(self.name("busy"), CPU, self.bodies.endless, (number,)))
 
     def replace(self, worker: Worker) -> None:
         """A worker died: another comes up in its place."""

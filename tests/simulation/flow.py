@@ -17,9 +17,10 @@ from pipeline.engine.tables import UtcDateTime, table_of
 from pipeline.engine.work import Changes, Work
 from pipeline.flows.flow import Flow
 
-CPU = "cpu"
+CPU, MERGE = "cpu", "merge"
+"""Queues without a gate: of pages, and of merges."""
 MAX_ATTEMPTS = 4
-LEASE_S = 90.0
+LEASE_S = 30.0
 
 
 class State(StrEnum):
@@ -182,7 +183,7 @@ def _runnable(context: Any, shut: Collection[str]) -> Iterator[str]:
 FLOW = Flow("sim", _due, _next_wait_s, works=(PAGES, MERGES), runnable=_runnable)
 
 
-def wanted(context: Any, scopes: Sequence[str]) -> list[Wanted]:
+def wanted(context: Any, scopes: Sequence[str], merge_priority: int) -> list[Wanted]:
     """The messages that these scopes' rows ask for now."""
     now, found = context.db.now(), []
     with context.db.read() as session:
@@ -194,7 +195,7 @@ def wanted(context: Any, scopes: Sequence[str]) -> list[Wanted]:
                     most = min(row.places, count + len(session.execute(held).all()))
                     found.append(Wanted(key(row.id), row.queue, most))
             elif row.status == ScopeState.READY:
-                found.append(Wanted(key(row.id), CPU, 1, 3))
+                found.append(Wanted(key(row.id), MERGE, 1, merge_priority))
     return found
 
 

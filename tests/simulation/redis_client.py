@@ -29,11 +29,14 @@ class Scripts:
         self.wakes: set[str] = set()
         self.changed: dict[str, str] = {}
         """What a mutation replaces in the text of scripts."""
+        self.found: set[str] = set()
+        """What of it was there to be replaced."""
 
     def load(self, redis: "SimulatedRedis", text: str) -> str:
         if text not in self.sha:
             changed = text
             for old, new in self.changed.items():
+                self.found |= {old} if old in changed else set()
                 changed = changed.replace(old, new)
             virtual = on_virtual_time(changed)
             self.sha[text] = sha1(virtual.encode(), usedforsecurity=False).hexdigest()

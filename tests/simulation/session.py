@@ -74,8 +74,10 @@ class Session:
         if self.db.is_sqlite:
             connection = self.db.engine.raw_connection()
             return lambda query: connection.driver_connection.execute(query).fetchall()
-        beside = create_engine(self.db.url, isolation_level="AUTOCOMMIT").connect()
-        self._stack.callback(beside.close)
+        options = {"options": "-c timezone=UTC"}
+        engine = create_engine(self.db.url, isolation_level="AUTOCOMMIT", connect_args=options)
+        self._stack.callback(engine.dispose)
+        beside = self._stack.enter_context(engine.connect())
         return lambda query: beside.exec_driver_sql(query).fetchall()
 
     @contextmanager
@@ -151,6 +153,10 @@ class Session:
         try:
             fleet.begin()
             world.run(lambda: False, fleet.shape.faults_s)
+            if fleet.shape.stays_closed:
+                world.run(lambda: fleet.observer.everything_settled(but_gated=True), SETTLE_S)
+                fleet.observer.must_be_settled(SETTLE_S, but_gated=True)
+                fleet.open_for_good()
             world.run(fleet.observer.everything_settled, SETTLE_S)
             fleet.observer.must_be_settled(SETTLE_S)
             world.run(lambda: False, 75)
@@ -171,6 +177,7 @@ def shape_of(world: World) -> Shape:
         scopes=rng.choice((1, 2, 2, 3, 4, 8)), units=rng.choice((1, 2, 3, 5)), places=rng.choice((1, 2, 4)),
         workers=rng.randint(1, 3), slots=rng.choice((1, 2, 3)), faults_s=rng.choice((8, 15, 25, 45)),
         limit=Window(rng.choice((2, 5, 20)), rng.choice((1.0, 5.0))), concurrency=rng.choice((1, 2, 8)),
+        stays_closed=rng.random() < 0.15, busy=rng.random() < 0.15,
     )  # fmt: skip
 
 
@@ -181,7 +188,7 @@ def faults_of(rng: random.Random) -> Faults:
         return rng.choice(values) if rng.random() < likely else 0.0
 
     return Faults(
-        kill=some(0.4, 0.001, 0.005), pause=some(0.5, 0.005, 0.03), repeat=some(0.2, 0.01),
+        kill=some(0.4, 0.001, 0.005), pause=some(0.5, 0.005, 0.03), freeze=some(0.2, 0.6), repeat=some(0.2, 0.01),
         redis_error=some(0.2, 0.003, 0.01), commit_lost=some(0.2, 0.03), commit_ambiguous=some(0.3, 0.03, 0.1),
         lose=some(0.4, 0.03, 0.15), duplicate=some(0.4, 0.03, 0.15), delay=some(0.3, 0.05), reorder=some(0.3, 0.1),
         flush_every_s=some(0.25, 15, 40), kill_worker_every_s=some(0.4, 8, 20), kill_child_every_s=some(0.3, 5, 15),

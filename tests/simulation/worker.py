@@ -11,13 +11,13 @@ from pipeline.engine.presence import Presence
 from tasks.consumer import WAKE_QUEUE, GateConsumer, _PassedOn
 from tests.simulation import provider
 from tests.simulation.broker import UNACKED, UNACKED_INDEX, Delivery, list_of
-from tests.simulation.flow import CPU, FLOW
+from tests.simulation.flow import CPU, FLOW, MERGE
 from tests.simulation.world import Killed, Process, Violation
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
 
-QUEUES = (provider.QUEUE, CPU, "control")
+QUEUES = (provider.QUEUE, CPU, MERGE, "control")
 PRESENCE_S, PRESENCE_TTL_S = 4.0, 15.0
 
 

@@ -45,6 +45,8 @@ class Faults:
     kill: float = 0.0
     pause: float = 0.0
     """To be held up between two steps."""
+    freeze: float = 0.0
+    """To be held up with a result in hand, until its claim is long over."""
     repeat: float = 0.0
     """A command to Redis is sent a second time, since its answer was lost."""
     redis_error: float = 0.0

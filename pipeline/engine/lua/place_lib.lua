@@ -19,9 +19,11 @@ local function delivered(queue, priority)
   return tonumber(redis.call('HGET', DELIVERED, queue .. '|' .. priority) or '0')
 end
 
--- A message that begins to wait now is lost when its queue has turned over without it.
+-- A message that begins to wait now is lost when its queue has turned over without it. While a worker holds one that its
+-- gate refuses, others may pass it: some for each worker.
 local function mark(queue, priority)
-  return delivered(queue, priority) + redis.call('LLEN', list(queue, priority)) + redis.call('HLEN', UNACKED) + 1
+  local before = redis.call('LLEN', list(queue, priority)) + redis.call('HLEN', UNACKED)
+  return delivered(queue, priority) + before + 1 + 2 * redis.call('ZCARD', KEYS[2])
 end
 
 local function is_present(holder)

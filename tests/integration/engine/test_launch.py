@@ -145,3 +145,14 @@ def test_a_message_that_comes_again_and_again_passes_nobody(places: Places, redi
         assert places.begin(Place("documents:deadly", QUEUE), f"w:{n}:a/m1", 60) == ""
         redis.hset("penstock:places:documents:deadly", f"{QUEUE}|0", f"b w:{n}:a/m1 0 99999999999999")
     assert _launch(places, redis, patient) == [], "it has waited all the while"
+
+
+def test_each_worker_may_let_some_pass_that_its_gate_refuses(places: Places, redis: "Redis") -> None:
+    Presence(redis).renew("w:1:a", 60)
+    others = [Wanted(f"documents:{n}", QUEUE) for n in range(4)]
+    _launch(places, redis, Wanted("documents:patient", QUEUE), *others)
+    patient = redis.rpop(QUEUE)
+    for n in range(3):
+        assert _deliver(places, redis, f"w:1:a/m{n}") == ""
+        assert _launch(places, redis, Wanted("documents:patient", QUEUE)) == [], "a worker has it in its hands"
+    redis.rpush(QUEUE, str(patient))

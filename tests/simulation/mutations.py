@@ -1,0 +1,245 @@
+"""`make mutations`: takes one safeguard of the kernel away at a time, and counts the seeds until that is noticed.
+
+Numbers are those of defects that the kernel had: see the list in docs/simulation.md.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+from unittest.mock import patch
+
+from sqlalchemy import select
+
+from pipeline.engine import claims, deliveries, work
+from pipeline.engine.presence import Presence
+from pipeline.flows.flow import Flow
+from tests.simulation import fleet, flow, session
+from tests.simulation.database import SimulatedDatabase
+from tests.simulation.provider import Provider
+from tests.simulation.session import Session
+
+MOST_SEEDS = 2000
+NEAR = 5
+"""So many seeds from the one written down, tests try."""
+_LOST = "if delivered(queue, c) > tonumber(a) then return false end"
+_STAMPS = "w.stamps = w.source and redis.call('ZRANGE', w.source, 0, -1, 'WITHSCORES') or {}"
+_OTHER = "if is_taken and other and other ~= ARGV[4] and other ~= ARGV[6] then return other end"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """What is taken away. `scripts`: texts to be replaced; `names`: dotted names, and what stands there instead."""
+
+    name: str
+    without: str
+    seed: int | None = None
+    """One that finds it, as the kernel was when it was written down."""
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _unfenced(original: Callable[..., bool]) -> Callable[..., bool]:
+    def move(session: Any, work: Any, event: Any, rows: list[dict[str, Any]]) -> bool:
+        table = work.table
+        query = select(table.c.id, table.c.claim_id).where(table.c.id.in_([row["id"] for row in rows]))
+        held = dict(session.execute(query).all())
+        return original(session, work, event, [{**row, "claim_id": held[row["id"]] or "none"} for row in rows])
+
+    return move
+
+
+def _uncounted(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **options: original(*args, **{**options, "counts": False})
+
+
+def _all_left_behind(session: Any, table: Any, owner: Any) -> list[str]:
+    mine = (table.c.request_id == owner.request_id, table.c.claim_id.is_not(None))
+    return list(session.execute(select(table.c.claim_id).where(*mine)).scalars())
+
+
+def _to_the_tail(channel: Any, message: Any) -> None:
+    broker = channel.qos
+    delivery = broker.deliveries.get(message.delivery_tag)
+    touched = delivery.message.touched
+    broker.restore(delivery, head=False)
+    delivery.message.touched = touched
+
+
+def _missed_once(presence: Presence, processes: Any, within_s: float = 60) -> set[str]:
+    alive = presence._redis.zrange("penstock:leases:{presence}", 0, -1)
+    return set(processes) - set(alive) - set(presence._redis.zrange("penstock:leases:{presence:pools}", 0, -1))
+
+
+@contextmanager
+def _always_first(_delivery: str) -> Iterator[bool]:
+    yield True
+
+
+def _oldest_only(context: Any, _shut: Any) -> Iterator[str]:
+    return islice(flow._runnable(context, ()), 1)
+
+
+def _nothing(*_: Any, **__: Any) -> Any:
+    return ()
+
+
+MUTATIONS = (
+    Mutation(
+        "fence",
+        "a result counts whoever holds its unit",
+        seed=569,
+        names={
+            "pipeline.engine.work._move": _unfenced(work._move),
+            "pipeline.engine.work.held": lambda session, work, outcomes: {one.id for one in outcomes},
+        },
+    ),
+    Mutation(
+        "marks",
+        "1: whatever waits counts as lost",
+        seed=8,
+        scripts={_LOST: "if delivered(queue, c) >= 0 then return false end"},
+    ),
+    Mutation(
+        "timer",
+        "1: what waits for three seconds counts as lost",
+        seed=8,
+        scripts={_LOST: "if now - b > 3000 then return false end"},
+    ),
+    Mutation(
+        "closed gate",
+        "1: messages are sent to a closed gate",
+        seed=17,
+        names={"tests.simulation.session._Gates.closed_because": lambda *_: ""},
+    ),
+    Mutation(
+        "starving",
+        "2: the sweep looks at the oldest alone, be its gate closed or not",
+        seed=42,
+        names={"flow.runnable": _oldest_only},
+    ),
+    Mutation("turnover", "3: nothing counts as lost while its queue has messages", seed=157, scripts={_LOST: ""}),
+    Mutation(
+        "refill",
+        "4: an emptied Redis forgets the calls on record",
+        seed=40,
+        names={"tests.simulation.provider.Provider.on_record": lambda *_: {}},
+    ),
+    Mutation(
+        "siblings",
+        "5: a message's second delivery frees what the first one's living process holds",
+        seed=1,
+        scripts={_OTHER: ""},
+        names={"pipeline.engine.claims.left_behind": _all_left_behind},
+    ),
+    Mutation(
+        "polling", "8: a refused worker asks again at once", seed=5, names={"tasks.consumer.LONGEST_LEAVE_S": 0.005}
+    ),
+    Mutation(
+        "order", "8: a refused message goes to the tail", seed=24, names={"tasks.consumer.give_back": _to_the_tail}
+    ),
+    Mutation(
+        "order of two",
+        "messages refused at the same time swap",
+        scripts={"if not headers or not headers.redelivered or": "if true or"},
+    ),
+    Mutation(
+        "clocks",
+        "13: rows have the time of hosts",
+        names={"tests.simulation.database.SimulatedDatabase.now": lambda db: db.world.host_time()},
+    ),
+    Mutation("windows", "13: a changed configuration forgets usage", scripts={_STAMPS: "w.stamps = {}"}),
+    Mutation(
+        "commit",
+        "13: a claim whose commit had no answer is forgotten",
+        names={
+            "pipeline.engine.claims.Tries.take_over": lambda *_: [],
+            "pipeline.engine.claims.Tries.made": lambda *_: True,
+        },
+    ),
+    Mutation(
+        "shutdown",
+        "13: a worker that ends gives nothing back",
+        names={"pipeline.flows.flow.Flow.release_all": _nothing},
+    ),
+    Mutation(
+        "attempts",
+        "a lost worker's attempt does not count",
+        names={"pipeline.engine.work.give_back": _uncounted(work.give_back)},
+    ),
+    Mutation("places", "two messages may work in one place", scripts={_OTHER: ""}),
+    Mutation("concurrency", "a gate does not count calls at once", scripts={"if slots then": "if false then"}),
+    Mutation(
+        "presence",
+        "a process that is absent once counts as dead",
+        names={"pipeline.engine.presence.Presence.missed_twice": _missed_once},
+    ),
+    Mutation(
+        "lost workers",
+        "what a dead process holds is given back by nobody",
+        names={"pipeline.flows.flow.Flow.free_lost": lambda *_: 0},
+    ),
+    Mutation("leaving", "a place that could not be left stays taken", names={"tasks.flow._leave_later": _nothing}),
+    Mutation(
+        "twice at once",
+        "threads of a process may work on one message",
+        names={"pipeline.engine.deliveries.first": _always_first},
+    ),
+    Mutation(
+        "admission",
+        "a message too many frees its sibling's place at the provider",
+        names={"tasks.flow._give_back_admission": lambda guarded, *_: guarded.leave()},
+    ),
+    Mutation("again", "a message that comes again passes those that wait", scripts={"and not again then": "then"}),
+)
+
+
+@contextmanager
+def mutated(mutation: Mutation) -> Iterator[Session]:
+    """A session without what the mutation takes away."""
+    with Session() as made, ExitStack() as stack:
+        made.scripts.changed.update(mutation.scripts)
+        for name, instead in mutation.names.items():
+            if name == "flow.runnable":
+                stack.callback(object.__setattr__, flow.FLOW, "runnable", flow.FLOW.runnable)
+                object.__setattr__(flow.FLOW, "runnable", instead)
+            else:
+                stack.enter_context(patch(name, instead))
+        yield made
+        missing = set(mutation.scripts) - made.scripts.found
+        assert not missing, f"{mutation.name}: no script says {missing}"
+
+
+def seeds_until_found(mutation: Mutation, first: int = 0, most: int = MOST_SEEDS) -> tuple[int, str]:
+    """(how many seeds it took, what was noticed); (0, "") if nothing was."""
+    with mutated(mutation) as made:
+        for count, seed in enumerate(range(first, first + most), 1):
+            failure = made.run(seed).failure
+            if failure is not None:
+                return count, f"{type(failure).__name__}: {failure}"
+    return 0, ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="mutations")
+    parser.add_argument("--only", default="", help="the name of one")
+    parser.add_argument("--first", type=int, default=0)
+    options = parser.parse_args()
+    missed = 0
+    for mutation in MUTATIONS:
+        if options.only in {"", mutation.name}:
+            count, what = seeds_until_found(mutation, options.first)
+            missed += not count
+            print(
+                f"{mutation.name:<14} {count or 'not':>5} seeds  {mutation.without}\n{'':20} {what[:150]}", flush=True
+            )
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+__all__ = ["Flow", "Provider", "SimulatedDatabase", "claims", "deliveries", "fleet", "session"]
