@@ -21,10 +21,9 @@ from tests.simulation import fleet, flow, session
 from tests.simulation.database import SimulatedDatabase
 from tests.simulation.provider import Provider
 from tests.simulation.session import Session
+from tests.simulation.world import Faults
 
 MOST_SEEDS = 2000
-NEAR = 5
-"""So many seeds from the one written down, tests try."""
 _LOST = "if delivered(queue, c) > tonumber(a) then return false end"
 _STAMPS = "w.stamps = w.source and redis.call('ZRANGE', w.source, 0, -1, 'WITHSCORES') or {}"
 _OTHER = "if is_taken and other and other ~= ARGV[4] and other ~= ARGV[6] then return other end"
@@ -36,10 +35,12 @@ class Mutation:
 
     name: str
     without: str
-    seed: int | None = None
-    """One that finds it, as the kernel was when it was written down."""
     scripts: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, Any] = field(default_factory=dict)
+    faults: Faults | None = None
+    """Those that bring it to light soon, for tests; None: the usual ones do."""
+    rare: bool = False
+    """Noticed too late for tests: `make mutations` alone tries it."""
 
 
 def _unfenced(original: Callable[..., bool]) -> Callable[..., bool]:
@@ -91,7 +92,7 @@ MUTATIONS = (
     Mutation(
         "fence",
         "a result counts whoever holds its unit",
-        seed=569,
+        rare=True,
         names={
             "pipeline.engine.work._move": _unfenced(work._move),
             "pipeline.engine.work.held": lambda session, work, outcomes: {one.id for one in outcomes},
@@ -100,50 +101,41 @@ MUTATIONS = (
     Mutation(
         "marks",
         "1: whatever waits counts as lost",
-        seed=8,
         scripts={_LOST: "if delivered(queue, c) >= 0 then return false end"},
     ),
     Mutation(
         "timer",
         "1: what waits for three seconds counts as lost",
-        seed=8,
         scripts={_LOST: "if now - b > 3000 then return false end"},
     ),
     Mutation(
         "closed gate",
         "1: messages are sent to a closed gate",
-        seed=17,
         names={"tests.simulation.session._Gates.closed_because": lambda *_: ""},
     ),
     Mutation(
         "starving",
         "2: the sweep looks at the oldest alone, be its gate closed or not",
-        seed=42,
         names={"flow.runnable": _oldest_only},
     ),
-    Mutation("turnover", "3: nothing counts as lost while its queue has messages", seed=157, scripts={_LOST: ""}),
+    Mutation("turnover", "3: nothing counts as lost while its queue has messages", rare=True, scripts={_LOST: ""}),
     Mutation(
         "refill",
         "4: an emptied Redis forgets the calls on record",
-        seed=40,
         names={"tests.simulation.provider.Provider.on_record": lambda *_: {}},
     ),
     Mutation(
         "siblings",
         "5: a message's second delivery frees what the first one's living process holds",
-        seed=1,
         scripts={_OTHER: ""},
         names={"pipeline.engine.claims.left_behind": _all_left_behind},
     ),
-    Mutation(
-        "polling", "8: a refused worker asks again at once", seed=5, names={"tasks.consumer.LONGEST_LEAVE_S": 0.005}
-    ),
-    Mutation(
-        "order", "8: a refused message goes to the tail", seed=24, names={"tasks.consumer.give_back": _to_the_tail}
-    ),
+    Mutation("polling", "8: a refused worker asks again at once", names={"tasks.consumer.LONGEST_LEAVE_S": 0.005}),
+    Mutation("order", "8: a refused message goes to the tail", names={"tasks.consumer.give_back": _to_the_tail}),
     Mutation(
         "order of two",
         "messages refused at the same time swap",
+        rare=True,
         scripts={"if not headers or not headers.redelivered or": "if true or"},
     ),
     Mutation(
@@ -182,7 +174,12 @@ MUTATIONS = (
         "what a dead process holds is given back by nobody",
         names={"pipeline.flows.flow.Flow.free_lost": lambda *_: 0},
     ),
-    Mutation("leaving", "a place that could not be left stays taken", names={"tasks.flow._leave_later": _nothing}),
+    Mutation(
+        "leaving",
+        "a place that could not be left stays taken",
+        faults=Faults(redis_error=0.03),
+        names={"tasks.flow._leave_later": _nothing},
+    ),
     Mutation(
         "twice at once",
         "threads of a process may work on one message",
@@ -193,15 +190,19 @@ MUTATIONS = (
         "a message too many frees its sibling's place at the provider",
         names={"tasks.flow._give_back_admission": lambda guarded, *_: guarded.leave()},
     ),
-    Mutation("again", "a message that comes again passes those that wait", scripts={"and not again then": "then"}),
+    Mutation(
+        "again", "a message that comes again passes those that wait", rare=True, scripts={"and not again then": "then"}
+    ),
 )
 
 
 @contextmanager
-def mutated(mutation: Mutation) -> Iterator[Session]:
+def mutated(mutation: Mutation, *, soon: bool) -> Iterator[Session]:
     """A session without what the mutation takes away."""
     with Session() as made, ExitStack() as stack:
         made.scripts.changed.update(mutation.scripts)
+        if soon and mutation.faults:
+            made.faults = lambda _: mutation.faults
         for name, instead in mutation.names.items():
             if name == "flow.runnable":
                 stack.callback(object.__setattr__, flow.FLOW, "runnable", flow.FLOW.runnable)
@@ -213,9 +214,11 @@ def mutated(mutation: Mutation) -> Iterator[Session]:
         assert not missing, f"{mutation.name}: no script says {missing}"
 
 
-def seeds_until_found(mutation: Mutation, first: int = 0, most: int = MOST_SEEDS) -> tuple[int, str]:
-    """(how many seeds it took, what was noticed); (0, "") if nothing was."""
-    with mutated(mutation) as made:
+def seeds_until_found(
+    mutation: Mutation, first: int = 0, most: int = MOST_SEEDS, *, soon: bool = False
+) -> tuple[int, str]:
+    """(how many seeds it took, what was noticed); (0, "") if nothing was. `soon`: with the faults for tests."""
+    with mutated(mutation, soon=soon) as made:
         for count, seed in enumerate(range(first, first + most), 1):
             failure = made.run(seed).failure
             if failure is not None:

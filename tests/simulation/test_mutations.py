@@ -1,12 +1,14 @@
-"""The simulation can fail: without any one safeguard of the kernel, a seed that is known notices."""
+"""The simulation can fail: without any one safeguard of the kernel, some seed soon notices."""
 
 import pytest
 
-from tests.simulation.mutations import MUTATIONS, NEAR, Mutation, seeds_until_found
+from tests.simulation.mutations import MUTATIONS, Mutation, seeds_until_found
+
+MOST_SEEDS = 300
 
 
-@pytest.mark.parametrize("mutation", [one for one in MUTATIONS if one.seed is not None], ids=lambda one: one.name)
+@pytest.mark.parametrize("mutation", [one for one in MUTATIONS if not one.rare], ids=lambda one: one.name)
 def test_what_is_taken_away_is_noticed(mutation: Mutation) -> None:
-    count, what = seeds_until_found(mutation, mutation.seed or 0, NEAR)
-    assert count, f"no seed near {mutation.seed} notices: `make mutations` finds another, to be written down"
+    count, what = seeds_until_found(mutation, most=MOST_SEEDS, soon=True)
+    assert count, "nothing was noticed"
     assert what.startswith("Violation"), what
