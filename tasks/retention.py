@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 import structlog
@@ -60,5 +60,5 @@ def _all(context: Context) -> Iterator[tuple[str, Retention]]:
 
 
 def _events(context: Context, *, rule: Rule, dry_run: bool) -> int:
-    before = datetime.now(UTC) - timedelta(days=rule.days) if rule.days else None
+    before = context.db.now() - timedelta(days=rule.days) if rule.days else None
     return events.trim(context.redis, before, rule.count, dry_run=dry_run)

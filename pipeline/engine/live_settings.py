@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BigInteger, String, Text, cast, delete, select
@@ -150,7 +150,7 @@ def put(session: Session, key: str, value: Any, now: datetime) -> None:
     upsert(session, table_of(SystemSetting), [{"key": key, "value": json.dumps(value), "updated_at": now}])
 
 
-def drop(session: Session, key: str) -> None:
+def drop(session: Session, key: str, now: datetime) -> None:
     """Delete one row: the default is in force again."""
-    bump(session, datetime.now(UTC))
+    bump(session, now)
     session.execute(delete(SystemSetting).where(SystemSetting.key == key))

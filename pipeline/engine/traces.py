@@ -46,6 +46,7 @@ class AiCall(Base):
     """By the provider's price list, in its currency."""
     preview: Mapped[str] = mapped_column(Text, default="")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    """When it began."""
 
 
 def message_of(error: Exception) -> str:

@@ -9,7 +9,6 @@ import json
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial, wraps
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
@@ -202,7 +201,7 @@ def publish_defaults(context: Context) -> None:
     known = known_settings(context.settings)
     shared = {queue.limits_setting for queue in gated_queues(context.settings).values()}
     own = {key: live.default for key, live in known.items() if key.startswith(("queue.", "provider.")) or key in shared}
-    context.db.run(lambda session: live.publish_defaults(session, own, datetime.now(UTC)))
+    context.db.run(lambda session: live.publish_defaults(session, own, context.db.now()))
 
 
 def sync(context: Context) -> bool:
@@ -213,7 +212,7 @@ def sync(context: Context) -> bool:
     with context.db.read() as session:
         rows = live.stored(session)
     if live.VERSION not in rows:
-        context.db.run(lambda session: live.bump(session, datetime.now(UTC)))
+        context.db.run(lambda session: live.bump(session, context.db.now()))
         return sync(context)
     found = _in_force(context.settings, live.values_in(rows, known_settings(context.settings)))
     queues = gated_queues(context.settings)
@@ -258,7 +257,7 @@ def _cap(context: Context, provider: str, cap: float) -> dict[str, str | float]:
     spent = spend.spent_today(context, provider, profile)
     if not cap or spent < cap:
         return {"cap": cap, "spend_until": "", "spend_reason": ""}
-    until = int(next_reset(profile, datetime.now(UTC)).timestamp() * 1000)
+    until = int(next_reset(profile, context.db.now()).timestamp() * 1000)
     return {"cap": cap, "spend_until": until, "spend_reason": f"{spent:.2f} of {cap:.2f} spent today"}
 
 
@@ -284,7 +283,7 @@ def _apply(
 
 def _restore_breaker(context: Context, name: str, rows: Mapping[str, str]) -> None:
     record = breaker_record.read(rows, name)
-    left_s = record.until / 1000 - datetime.now(UTC).timestamp()
+    left_s = record.until / 1000 - context.db.now().timestamp()
     if left_s > 0 and name.partition(":")[0] in context.settings.providers:
         open_as_recorded(context, name, left_s, record.reason)
 
@@ -307,7 +306,7 @@ def remember_breaker(context: Context, name: str, state: BreakerState | None) ->
 
     So an emptied Redis does not close it, and the watchdog opens none because of calls before it was closed.
     """
-    now = datetime.now(UTC)
+    now = context.db.now()
     until = 0 if state is None else int((now.timestamp() + state.left_s) * 1000)
     reason = "" if state is None else state.reason
     context.db.run(lambda session: breaker_record.write(session, name, until, reason, now))

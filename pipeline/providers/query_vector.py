@@ -23,7 +23,7 @@ def query_vector(
     """
     guarded = gates.guarded_call(context, queue, f"search:{uuid4().hex}")
     gates.sync(context)
-    tracer = Tracer(guarded)
+    tracer = Tracer(guarded, context.db.now)
     deadline = time.monotonic() + patience_s
     while True:
         try:

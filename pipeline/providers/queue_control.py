@@ -3,7 +3,6 @@
 Each is a row, so it holds for workers that start later, too; then the gates in Redis are put right.
 """
 
-from datetime import UTC, datetime
 from typing import Any
 
 from pipeline.engine import live_settings as live
@@ -15,7 +14,7 @@ from pipeline.storage.context import Context
 def pause(context: Context, queue: str, seconds: float | None, reason: str = "") -> None:
     """Close a queue for an operator: for `seconds`, or until `resume`. Raises `UserError` for an unknown queue."""
     gates.require(context, queue)
-    now = datetime.now(UTC)
+    now = context.db.now()
     until = FOR_EVER if seconds is None else int((now.timestamp() + seconds) * 1000)
     context.db.run(lambda session: live.put(session, f"pause.{queue}", {"until": until, "reason": reason}, now))
     _apply_if_online(context, queue)
@@ -24,7 +23,7 @@ def pause(context: Context, queue: str, seconds: float | None, reason: str = "")
 def resume(context: Context, queue: str) -> None:
     """End an operator's pause, never a breaker's."""
     gates.require(context, queue)
-    context.db.run(lambda session: live.drop(session, f"pause.{queue}"))
+    context.db.run(lambda session: live.drop(session, f"pause.{queue}", context.db.now()))
     _apply_if_online(context, queue)
 
 
@@ -49,7 +48,7 @@ def close_breaker(context: Context, name: str) -> None:
 def change_setting(context: Context, key: str, text: str) -> Any:
     """Set a live setting; the value in force. Raises `UserError`."""
     known = gates.known_settings(context.settings)
-    value = context.db.run(lambda session: live.change(session, known, key, text, datetime.now(UTC)))
+    value = context.db.run(lambda session: live.change(session, known, key, text, context.db.now()))
     _apply_if_online(context, *gates.gated_queues(context.settings))
     return value
 
@@ -57,7 +56,7 @@ def change_setting(context: Context, key: str, text: str) -> Any:
 def reset_setting(context: Context, key: str) -> Any:
     """Return a live setting to its default, and give that. Raises `UserError`."""
     gates.live_setting(context, key)
-    context.db.run(lambda session: live.drop(session, key))
+    context.db.run(lambda session: live.drop(session, key, context.db.now()))
     _apply_if_online(context, *gates.gated_queues(context.settings))
     return gates.live_setting(context, key).value
 

@@ -1,6 +1,6 @@
 """What each provider costs in a day. The traces are the truth; Redis keeps the running sum."""
 
-from datetime import UTC, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 
 from sqlalchemy import func, select
 
@@ -19,7 +19,7 @@ def next_reset(profile: ProviderProfile, now: datetime) -> datetime:
 
 def spent_today(context: Context, provider: str, profile: ProviderProfile) -> float:
     """The cost of the provider's calls since its day began: the running sum, or that of the traces if it is more."""
-    ends = next_reset(profile, datetime.now(UTC))
+    ends = next_reset(profile, context.db.now())
     return max(_traced(context, provider, ends), float(str(context.redis.get(_key(provider, ends)) or 0)))
 
 
@@ -40,7 +40,7 @@ def charge(context: Context, provider: str, profile: ProviderProfile, cost: floa
 
     True if that closed them now.
     """
-    ends = next_reset(profile, datetime.now(UTC))
+    ends = next_reset(profile, context.db.now())
     key, hash_key = _key(provider, ends), provider_scope(context.redis, provider).keys[0]
     add = context.redis.register_script(script("spend_add"))
     arguments = [cost, int(ends.timestamp() * 1000)]

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import astuple
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar
 
 from pipeline.engine.errors import ErrorKind, UnitError
@@ -19,8 +19,10 @@ NO_GATE = "the queue has no gate: its provider is not configured"
 class Tracer:
     """Makes the call of one message and keeps its `trace` for `traces.record`; None as long as nothing was sent."""
 
-    def __init__(self, guarded: GuardedCall | None) -> None:
+    def __init__(self, guarded: GuardedCall | None, now: Callable[[], datetime]) -> None:
+        """`now`: the database's time."""
         self.guarded = guarded
+        self._now = now
         self.trace: dict[str, Any] | None = None
 
     def call(self, capability: str, operation: str, provider: str, model: str, ask: Callable[[], Result]) -> Result:
@@ -30,7 +32,7 @@ class Tracer:
         trace: dict[str, Any] = {
             "capability": capability, "operation": operation, "provider": provider, "model": model, "status": "ok",
             "error": None, "input_tokens": 0, "output_tokens": 0, "cost": 0.0, "preview": "",
-            "created_at": datetime.now(UTC), "queue": self.guarded.gate.queue,
+            "created_at": self._now(), "queue": self.guarded.gate.queue,
         }  # fmt: skip
         begun = time.monotonic()
         try:

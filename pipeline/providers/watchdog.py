@@ -100,7 +100,7 @@ def _look_at(context: Context, name: str) -> bool:
 
 
 def _opening(context: Context, name: str, record: BreakerRecord, calls: Sequence[RecentCall]) -> Opening | None:
-    now = datetime.now(UTC)
+    now = context.db.now()
     # If the database says open where Redis does not, Redis was emptied, and `gates.sync` sees to that.
     if record.until > now.timestamp() * 1000:
         return None
@@ -113,7 +113,7 @@ def _open(context: Context, name: str) -> bool:
     cool_down_s = context.settings.providers[name.partition(":")[0]].breaker_cool_down_s
 
     def work(session: Session) -> Opening | None:
-        now = datetime.now(UTC)
+        now = context.db.now()
         live.bump(session, now)  # holds others off
         found = _opening(context, name, *_recent(session, context, name))
         if found:
@@ -132,7 +132,7 @@ def _close(context: Context, name: str, record: BreakerRecord) -> bool:
     """Close a half-open breaker, unless somebody opened or closed it meanwhile."""
 
     def work(session: Session) -> bool:
-        now = datetime.now(UTC)
+        now = context.db.now()
         live.bump(session, now)
         if breaker_record.read(live.stored(session), name) != record:
             return False
@@ -176,16 +176,16 @@ def end_what_is_over(context: Context) -> list[str]:
     due = [name for name in gates.breakers(context.settings) if gates.breaker(context, name).half_open_if_due()]
     for name in due:
         gates.publish_breaker(context, name, "half-open")
-    now_ms = datetime.now(UTC).timestamp() * 1000
+    now = context.db.now()
 
     def work(session: Session) -> list[str]:
         over = [
             key
             for key, row in live.stored(session).items()
-            if key.startswith("pause.") and 0 <= json.loads(row)["until"] < now_ms
+            if key.startswith("pause.") and 0 <= json.loads(row)["until"] < now.timestamp() * 1000
         ]
         for key in over:
-            live.drop(session, key)
+            live.drop(session, key, now)
         return over
 
     ended = [key.removeprefix("pause.") for key in context.db.run(work)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Column, ColumnElement, and_, delete, false, func, or_, select
@@ -59,12 +59,12 @@ def rows(
 
     def due(context: Context) -> int:
         with context.db.read() as session:
-            over = _over(session, rule, key, at, may_go, least)
+            over = _over(session, context.db.now(), rule, key, at, may_go, least)
             return int(session.execute(select(func.count()).select_from(key.table).where(over)).scalar_one())
 
     def remove(context: Context) -> int:
         with context.db.read() as session:
-            over = _over(session, rule, key, at, may_go, least)
+            over = _over(session, context.db.now(), rule, key, at, may_go, least)
         some = select(key).where(over).order_by(at, key).limit(portion)
 
         def next_portion() -> int:
@@ -84,11 +84,10 @@ def rows(
 
 
 def _over(
-    session: Session, rule: Rule, key: Column[Any], at: ColumnElement[datetime], may_go: Sequence[ColumnElement[bool]],
-    least: timedelta,
+    session: Session, now: datetime, rule: Rule, key: Column[Any], at: ColumnElement[datetime],
+    may_go: Sequence[ColumnElement[bool]], least: timedelta,
 ) -> ColumnElement[bool]:  # fmt: skip
     """The rows beyond the rule now. Fixed moments and keys, so that it means the same while rows go and come."""
-    now = datetime.now(UTC)
     beyond: list[ColumnElement[bool]] = []
     if rule.days:
         beyond.append(at < now - timedelta(days=rule.days))

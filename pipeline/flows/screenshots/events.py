@@ -2,7 +2,6 @@
 
 import json
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -33,7 +32,7 @@ def finished(context: Context, batch_id: int) -> None:
         batch = session.execute(select(BATCHES).where(BATCHES.c.id == batch_id)).one_or_none()
     if batch is None or batch.status not in ENDED:
         return
-    ended = batch.finished_at or datetime.now(UTC)
+    ended = batch.finished_at or context.db.now()
     total_ms = int((ended - (batch.started_at or ended)).total_seconds() * 1000)
     fields = {"status": batch.status, "totalMs": total_ms, "vlmMs": batch.vlm_ms, "textLlmMs": batch.text_ms}
     if batch.error:

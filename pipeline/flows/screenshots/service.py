@@ -1,7 +1,6 @@
 """What one may ask of the flow, each in one transaction: take frames in, switch sources, try again, forget."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from sqlalchemy import and_, update
 from sqlalchemy.orm import Session
@@ -24,7 +23,7 @@ DEAD_LETTERS = {"batch": (BATCHES, BATCH), "merge": (NODES, NODE), "vector": (EM
 
 def leave_out(context: Context, frame: Frame) -> None:
     """Note in the ledger that a frame was not even captured, since a person excluded what it would have shown."""
-    now = datetime.now(UTC)
+    now = context.db.now()
     context.db.run(lambda session: rejections.note(session, frame.source, frame.ts, "excluded", now))
 
 

@@ -258,6 +258,7 @@ def test_the_ledger_and_the_traces_keep_what_was_paid(context: Context) -> None:
     with context.db.read() as session:
         (call,) = session.execute(select(AiCall.__table__)).all()
     assert (call.scope_id, call.unit, call.status, call.preview) == (document_id, "1", "ok", "new text of page 1")
+    assert first.created_at - call.created_at == timedelta(milliseconds=7), "when the call began"
 
 
 def test_pages_tried_before_are_claimed_singly_and_after_the_others(context: Context) -> None:

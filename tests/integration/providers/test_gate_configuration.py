@@ -1,7 +1,7 @@
 """What gates are told, and what they remember: versions, limits that change, an emptied Redis, settings that differ."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import insert
@@ -12,6 +12,7 @@ from pipeline.engine.gate import Gate, Scope, Unit, Window
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.traces import AiCall
 from pipeline.providers import gates, queue_control
+from pipeline.providers.usage import on_record
 from pipeline.storage.context import Context
 
 QUEUE = "vision.p"
@@ -31,13 +32,15 @@ def _used(context: Context) -> list[tuple[int, int]]:
     return [(state.window.limit, state.used) for state in _gate(context).look().windows]
 
 
-def _record(context: Context, *ages_s: float, queue: str = QUEUE, tokens: int = 0) -> None:
-    now = datetime.now(UTC)
+def _record(
+    context: Context, *ages_s: float, queue: str = QUEUE, tokens: int = 0, took_ms: int = 0, now: datetime | None = None
+) -> None:  # fmt: skip
+    now = now or context.db.now()
     rows = [
         {
             "flow": "documents", "scope_id": "d", "unit": "1", "capability": "vision", "operation": "o",
             "provider": "p", "model": "m", "status": "ok", "queue": queue, "input_tokens": tokens,
-            "created_at": now - timedelta(seconds=age_s),
+            "latency_ms": took_ms, "created_at": now - timedelta(seconds=age_s),
         }
         for age_s in ages_s
     ]  # fmt: skip
@@ -70,6 +73,23 @@ def test_calls_on_record_leave_their_window_when_their_time_is_over(context: Con
     assert _used(context) == [(100, 2), (1000, 70), (20, 4)]
     queue_control.change_setting(context, "provider.p.limits", "4/day")
     assert 0 < _gate(context).admit("m").wait_s < 20 * 60, "as soon as the oldest is a day old"
+
+
+@pytest.mark.parametrize("ahead_s", [3600, -3600])
+def test_calls_on_record_count_where_this_host_has_another_time_than_the_database(
+    context: Context, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+) -> None:
+    now = context.db.now
+    monkeypatch.setattr(context.db, "now", lambda: now() - timedelta(seconds=ahead_s))
+    _record(context, 1.0, now=context.db.now())
+    ((age_ms, calls),) = on_record(context, [QUEUE], 60)[Unit.REQUESTS]
+    assert (calls, 900 <= age_ms < 50_000) == (1, True)
+
+
+def test_a_call_counts_from_when_its_request_may_have_left_at_the_latest(context: Context) -> None:
+    _record(context, 65.0, 62.0, took_ms=4000)
+    ((age_ms, calls),) = on_record(context, [QUEUE], 60)[Unit.REQUESTS]
+    assert (calls, age_ms < 60_000) == (1, True), "the older one has left its window, however long it was prepared"
 
 
 def test_a_call_under_way_when_redis_was_emptied_is_counted_when_it_ends(context: Context) -> None:

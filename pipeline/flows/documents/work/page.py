@@ -6,7 +6,7 @@ one document come one after another, and exactly one transaction sees the last p
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import and_, bindparam, delete, insert, select, update
@@ -283,7 +283,8 @@ def _record(session: Session, attempts: Sequence[Attempt], held: Collection[int]
                 "status": "ok" if answer else kind, "error": message, "latency_ms": attempt.latency_ms,
                 "input_tokens": answer.usage.input_tokens if answer else 0,
                 "output_tokens": answer.usage.output_tokens if answer else 0,
-                "cost": attempt.cost, "queue": attempt.queue, "created_at": now,
+                "cost": attempt.cost, "queue": attempt.queue,
+                "created_at": now - timedelta(milliseconds=attempt.latency_ms),
                 "preview": preview(storable(answer.text)) if answer else "",
             })  # fmt: skip
     connection = session.connection()

@@ -48,7 +48,7 @@ class StepWork:
         self._batch_id = batch_id
         self._owner = owner
         self._guarded = guarded
-        self._tracer = Tracer(guarded)
+        self._tracer = Tracer(guarded, context.db.now)
         self.unit: BatchUnit | None = None
 
     def __enter__(self) -> "StepWork":

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -133,7 +133,7 @@ def make(
 
 def batch_ready(context: Context) -> list[int]:
     """What the beat does: batch every source with enough frames, or one that waits too long. The new batches."""
-    now = datetime.now(UTC)
+    now = context.db.now()
     rules = screenshots_in_force(context)
     late = select(SHOTS.c.source_key).where(buffered(), _older(now, rules.batch_timeout_s)).distinct()
     full = select(SHOTS.c.source_key).where(buffered()).group_by(SHOTS.c.source_key)
@@ -146,7 +146,7 @@ def batch_ready(context: Context) -> list[int]:
 def batch_orphans(context: Context) -> list[int]:
     """Batch what was left behind: frames older than the time-out and 5 s, of any source. The new batches."""
     rules = screenshots_in_force(context)
-    old = and_(buffered(), _older(datetime.now(UTC), rules.batch_timeout_s + ORPHAN_GRACE_S))
+    old = and_(buffered(), _older(context.db.now(), rules.batch_timeout_s + ORPHAN_GRACE_S))
     with context.db.read() as session:
         keys = sorted(session.execute(select(SHOTS.c.source_key).where(old).distinct()).scalars())
     return [made for key in keys for made in _batch(context, key, rules, orphans=True)]
@@ -166,7 +166,7 @@ def _batch(
     """Until nothing is ready, one portion a transaction: others must be able to write in between."""
 
     def portion(session: Session) -> list[int]:
-        source, now = lock_source(session, key), datetime.now(UTC)
+        source, now = lock_source(session, key), context.db.now()
         return batch_source(session, source, rules, now, orphans=orphans, all_at_once=all_at_once)
 
     total: list[int] = []
@@ -177,7 +177,7 @@ def _batch(
 
 def next_look_s(context: Context) -> float | None:
     """Seconds until some source's oldest frame makes a batch; None if no frame waits."""
-    now, rules = datetime.now(UTC), screenshots_in_force(context)
+    now, rules = context.db.now(), screenshots_in_force(context)
     first = func.min(SHOTS.c.created_at).label("first")
     sources = select(SOURCES.c.pressure, first).join(SHOTS, SHOTS.c.source_key == SOURCES.c.key)
     with context.db.read() as session:

@@ -86,7 +86,7 @@ def ingest(context: Context, picture: Path | bytes, frame: Frame) -> Taken:
         raise UserError("the time of a frame must be from 1970 to 2999", code="bad_time")
     if rule := excluded_by(frame.app, frame.window_title, context.settings.screenshots):
         # Nothing of it is kept, nor even read: a hash tells whether two were alike.
-        now = datetime.now(UTC)
+        now = context.db.now()
         context.db.run(lambda session: rejections.note(session, frame.source, frame.ts, "excluded", now, detail=rule))
         taken = Taken(False, reason="excluded")
     else:
@@ -102,7 +102,7 @@ def _read(context: Context, picture: Path | bytes, frame: Frame) -> "Candidate":
         sha256 = hashlib.sha256(data).hexdigest()
         seen = fingerprint.read_frame(data)
     except UnitError as error:
-        now, why = datetime.now(UTC), str(error)
+        now, why = context.db.now(), str(error)
         context.db.run(
             lambda session: rejections.note(
                 session, frame.source, frame.ts, Verdict.REFUSED, now, sha256=sha256, detail=why
@@ -162,11 +162,11 @@ class Candidate:
             if not source.active or self._known(session) is not None:
                 return False
             pressed = buffer.pressure_on(session, source, self.rules)
-            return self._judge(session, pressed, datetime.now(UTC)).verdict is Verdict.ACCEPTED
+            return self._judge(session, pressed, self.context.db.now()).verdict is Verdict.ACCEPTED
 
     def _decide(self, session: Session, file: str) -> Taken | None:
         """What becomes of it, under the source's lock. None: it is accepted, but its file is still missing."""
-        now, frame = datetime.now(UTC), self.frame
+        now, frame = self.context.db.now(), self.frame
         _keep_source(session, frame.source, now)
         source = buffer.lock_source(session, frame.source)
         if (known := self._known(session)) is not None:
@@ -235,7 +235,7 @@ def set_active(context: Context, key: str, active: bool) -> None:
     check_source(key)
 
     def work(session: Session) -> None:
-        _keep_source(session, key, datetime.now(UTC), active=active)
+        _keep_source(session, key, context.db.now(), active=active)
         session.execute(update(SOURCES).where(SOURCES.c.key == key).values(active=active))
 
     context.db.run(work)

@@ -1,6 +1,6 @@
 """How long original frames are kept: some days after their analysis, or not at all. What was understood stays."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def expire(context: Context) -> int:
     """Delete the original frames that are due; how many. The row says so first: no row claims a file that is gone."""
     total = 0
     while True:
-        expired = context.db.run(_due)
+        expired = context.db.run(lambda session: _due(session, context.db.now()))
         files.discard(context.settings, expired)
         total += len(expired)
         if len(expired) < PORTION:
@@ -38,7 +38,7 @@ def expire(context: Context) -> int:
 def count_due(context: Context) -> int:
     """How many original frames are due."""
     with context.db.read() as session:
-        return session.execute(select(func.count(SHOTS.c.id)).where(_is_due(datetime.now(UTC)))).scalar_one()
+        return session.execute(select(func.count(SHOTS.c.id)).where(_is_due(context.db.now()))).scalar_one()
 
 
 def _is_due(now: datetime) -> ColumnElement[bool]:
@@ -46,8 +46,7 @@ def _is_due(now: datetime) -> ColumnElement[bool]:
     return and_(stored, over, SHOTS.c.status == WorkStatus.SUCCEEDED)
 
 
-def _due(session: Session) -> list[str]:
-    now = datetime.now(UTC)
+def _due(session: Session, now: datetime) -> list[str]:
     due = select(SHOTS.c.id).where(_is_due(now)).order_by(SHOTS.c.retention_expires_at).limit(PORTION)
     ids = list(session.execute(due).scalars())
     gone = update(SHOTS).where(SHOTS.c.id.in_(ids), SHOTS.c.storage_state == "stored")
@@ -73,7 +72,7 @@ def give_up(context: Context, shot: Any, why: str) -> None:
     """Give up a frame that cannot be analysed; its batch continues without it."""
 
     def work(session: Session) -> None:
-        now = datetime.now(UTC)
+        now = context.db.now()
         mine = SHOTS.c.id == shot.id
         stored = update(SHOTS).where(mine, SHOTS.c.storage_state == "stored")
         session.execute(stored.values(storage_state="missing", updated_at=now))

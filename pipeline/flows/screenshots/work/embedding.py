@@ -173,7 +173,7 @@ def _settle(
 
 def embed(context: Context, owner: Owner, guarded: GuardedCall | None, portion: int = PORTION) -> Settled:
     """Make the vectors of the next nodes that wait for one; `size` is the portion of the message that comes `again`."""
-    tracer = Tracer(guarded)
+    tracer = Tracer(guarded, context.db.now)
     try:
         wanted = claim(context, owner, portion)
         if wanted is None:

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -269,7 +269,7 @@ class ExpandMessage(Message):
         text = registry.text(settings, *provider_and_model(settings, self._queue, "text"))
         evidence = evidence_of(unit.index, unit.facts)
         prompt = prompts.expand_prompt(
-            unit.facts, draft.segments, evidence, datetime.now(UTC), settings.screenshots.time_zone
+            unit.facts, draft.segments, evidence, self._context.db.now(), settings.screenshots.time_zone
         )
         earlier = unit.row.reply if unit.row.ask == Ask.REPAIR else None
         if earlier is not None:

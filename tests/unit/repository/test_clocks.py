@@ -1,0 +1,24 @@
+"""What rows are compared by is the database's time: hosts' clocks may be hours apart."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+OF_THE_HOST = {
+    "pipeline/engine/breaker.py": "until the provider's day ends, where nobody knows a database",
+    "pipeline/engine/tables.py": "named in an error message",
+    "pipeline/flows/screenshots/frames/capture.py": "when a frame was taken",
+    "pipeline/interfaces/cli/calls.py": "the zone of the person who asks",
+    "pipeline/interfaces/cli/times.py": "how long ago something was, for people",
+    "pipeline/providers/openai_compatible.py": "against a date in a provider's answer",
+    "pipeline/storage/database.py": "SQLite has no other",
+    "pipeline/storage/installation.py": "for people",
+    "tasks/calls.py": "in an example",
+    "tasks/screenshots/__init__.py": "when a frame was taken",
+}
+"""Who may ask the host what time it is, and what for."""
+
+
+def test_nobody_else_asks_the_host_what_time_it_is() -> None:
+    sources = [path for folder in ("pipeline", "tasks") for path in (ROOT / folder).rglob("*.py")]
+    asking = {str(path.relative_to(ROOT)) for path in sources if "datetime.now(" in path.read_text(encoding="utf-8")}
+    assert asking == set(OF_THE_HOST)
