@@ -66,6 +66,16 @@ def test_each_bad_file_is_refused_with_its_reason_and_the_good_ones_are_converte
     assert "Frame three" in (cli.cwd / "good.md").with_stem("good-2").read_text()
 
 
+def test_nothing_is_started_for_files_that_are_all_refused(alone: Cli) -> None:
+    (alone.cwd / "text.pdf").write_text("%PDF-1.4 and nothing more")
+    assert_explained(alone.run("convert", "text.pdf"), "text.pdf is damaged")
+    (alone.cwd / "empty.pdf").touch()
+    both = alone.run("convert", "text.pdf", "empty.pdf", "--json")
+    assert_explained(both)
+    assert {document["status"] for document in both.documents()} == {"REFUSED"}
+    assert not (alone.data_dir / "penstock.log").exists(), "where a stack that a command starts writes"
+
+
 BROKEN = {
     "failing-encrypted": "password", "failing-invalid": "not of a supported type", "password": "password",
     "failing-missing-pages": "damaged", "failing-missing-root": "damaged",

@@ -125,7 +125,7 @@ def convert(
         for target in plan(inputs, output, f".{format_}")
     ]
     open_jobs = [job for job in jobs if not job.kept]
-    if open_jobs:
+    if any(_is_accepted(job) for job in open_jobs):  # else nothing need be started, which takes seconds
         from tasks.documents import Options
 
         options = Options(pages, provider, model, allow_partial, use_cache=not no_cache, pictures=pictures, fresh=fresh)
@@ -133,6 +133,18 @@ def convert(
     _tell(jobs, as_json=as_json)
     codes = {job.exit_code for job in open_jobs} or {FAILED}
     raise typer.Exit(FAILED if FAILED in codes else max(codes))
+
+
+def _is_accepted(job: Job) -> bool:
+    """Whether the file is one that can be converted; else the job has ended, and says why."""
+    from pipeline.reading.source import inspect
+    from pipeline.settings import get_settings
+
+    try:
+        inspect(job.target.source, get_settings().documents)
+    except UserError as error:
+        job.error, job.ended = str(error), True
+    return not job.ended
 
 
 def _tell(jobs: list[Job], *, as_json: bool) -> None:
