@@ -15,12 +15,13 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import text
+from sqlalchemy import text, update
 
 from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, UserError
 from pipeline.engine.work import Work
 from pipeline.flows.documents import FLOW, files, plan, service
+from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.plan import CPU
 from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import AT_REST, DOCUMENT, PAGE, DocumentStatus, PageStatus, progress
@@ -317,11 +318,12 @@ class DocumentMachine(RuleBasedStateMachine):
         return Counter(dict(self.audit(query)))  # type: ignore[arg-type]
 
     def teardown(self) -> None:
-        """Whatever happened: from here on, with workers that live, it comes to its end."""
+        """Whatever happened: from here on, with workers that live and waits that end, it comes to its end."""
         if self.status is D.PAUSED:
             service.resume(self.context, self.id)
         FLOW.free_lost(self.context, set(WORKERS))
         for _ in range(20):
+            self.context.db.run(lambda session: session.execute(update(PAGES).values(next_run_at=None)))
             asked = plan.asked(self.context, [self.id])
             if not asked:
                 break
@@ -336,7 +338,7 @@ class DocumentMachine(RuleBasedStateMachine):
     def run_stage(self, due: plan.Stage) -> None:
         if due is plan.Stage.CONVERT:
             for lane in (Worker(self.context, self.id, "w1", queue) for queue in (CPU, "vision.openai")):
-                while units := lane.claim(2, later_s=10_000):
+                while units := lane.claim(2):
                     lane.settle(*(self.outcome(unit, "good") for unit in units))
             return
         kind = SPLIT if due is plan.Stage.SPLIT else MERGE
