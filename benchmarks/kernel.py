@@ -6,6 +6,7 @@ of `AIMS`. Each part runs in a process and a data folder of its own, which end w
 
 import sys
 
+from benchmarks import report
 from benchmarks.report import Aim
 from benchmarks.suite import Part, Suite
 
@@ -20,6 +21,8 @@ AIMS = {
     "small_job_s": Aim("3 calls beside hundreds, p95 of 20 such jobs", 1.2, at_least=False, unit="s"),
     "fifo_violations": Aim("calls out of the order of their messages", 0, at_least=False),
     "redis_commands_per_s": Aim("a worker before a full gate", 60, at_least=False),
+    "units_vs_chord_quantum": report.AIMS["units_vs_chord_quantum"],
+    "units_vs_chord_single": report.AIMS["units_vs_chord_single"],
     "idle_cpu": Aim("the embedded stack doing nothing, of a core", 1, at_least=False, unit="%"),
 }
 """The keys of the last line, in its order."""
@@ -35,6 +38,9 @@ PARTS = {
     ),
     "order": Part("kernel_gate.measure_order", ("fifo_violations",), 60, {"messages": 60}),
     "waiting": Part("kernel_gate.measure_waiting", ("redis_commands_per_s",), 60, {"window_s": 3}),
+    "units": Part(
+        "units.measure_for_kernel", ("units_vs_chord_quantum", "units_vs_chord_single"), 90, {"units": 300, "rounds": 1}
+    ),
     "idle": Part("kernel_idle.measure", ("idle_cpu",), 60, {"window_s": 5}),
 }
 

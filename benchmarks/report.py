@@ -31,8 +31,8 @@ AIMS = {
     "publish_2000_s": Aim("publishing a 2,000-page document", 0.2, at_least=False, unit="s"),
     "cold_convert_s": Aim("penstock convert, empty folder, no stack", 6, at_least=False, unit="s"),
     "warm_convert_s": Aim("penstock convert beside penstock up", 1.5, at_least=False, unit="s"),
-    "units_vs_chord_quantum": Aim("empty units/s, of a plain chord's", 3, at_least=True),
-    "units_vs_chord_single": Aim("the same, one unit a message", 0.25, at_least=True),
+    "units_vs_chord_quantum": Aim("empty units/s, of a plain chord's", 9, at_least=True),
+    "units_vs_chord_single": Aim("the same, one unit a message", 0.35, at_least=True),
 }
 """The keys of the last line, in its order."""
 

@@ -29,27 +29,34 @@ TIMEOUT_S = 60
 
 def measure(*, quick: bool) -> Report:
     """units_vs_chord_quantum and units_vs_chord_single."""
-    units, rounds = (500, 2) if quick else (2000, 3)
-    chord: list[float] = []
-    quantum: list[float] = []
-    single: list[float] = []
+    return _compared(500, 1) if quick else _compared(2000, 3)
+
+
+def measure_for_kernel(units: int = 2000, rounds: int = 2) -> dict[str, Any]:
+    """The same, in fewer rounds."""
+    found = _compared(units, rounds)
+    return found.figures | dict(found.facts)
+
+
+def _compared(units: int, rounds: int) -> Report:
+    report = Report()
     with embedded_redis():
         migrate(get_context().db)
-        with worker(quantum_s=1):
-            for number in range(rounds):
-                progress(f"{units} empty units, round {number + 1}: a plain chord, lanes with a quantum of 1 s")
-                chord.append(units / chord_s(units))
-                quantum.append(units / lanes_s(units))
-        with worker(quantum_s=0):
-            for number in range(1 if quick else 2):
-                progress(f"{units} empty units, round {number + 1}: lanes with one unit a message")
-                single.append(units / lanes_s(units))
-    report = Report()
-    report.figure("units_vs_chord_quantum", median(quantum) / median(chord))
-    report.figure("units_vs_chord_single", median(single) / median(chord))
-    report.fact("plain chord", spread(chord, "units/s", 0))
-    report.fact("lanes, quantum of 1 s", spread(quantum, "units/s", 0))
-    report.fact("lanes, one unit a message", spread(single, "units/s", 0))
+        for key, what, quantum_s in (
+            ("units_vs_chord_quantum", "lanes, quantum of 1 s", 1.0),
+            ("units_vs_chord_single", "lanes, one unit a message", 0.0),
+        ):
+            chord: list[float] = []
+            lanes: list[float] = []
+            with worker(quantum_s):
+                for number in range(rounds):
+                    progress(f"{units} empty units, round {number + 1}: a plain chord, {what}")
+                    chord.append(units / chord_s(units))
+                    lanes.append(units / lanes_s(units))
+            # Beside one another: what else the machine does is the same for both.
+            report.figure(key, median(lanes) / median(chord))
+            report.fact(what, spread(lanes, "units/s", 0))
+            report.fact(f"plain chord beside {what}", spread(chord, "units/s", 0))
     return report
 
 

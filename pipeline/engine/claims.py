@@ -19,6 +19,7 @@ from sqlalchemy import (
     String,
     Table,
     bindparam,
+    literal_column,
     or_,
     select,
     text,
@@ -187,18 +188,19 @@ def _statement_of_take(
 
 def in_states(table: Table, states: Iterable[Any]) -> ColumnElement[bool]:
     """The row is in one of these states, which the statement spells out: partial indexes serve only what does."""
-    listed: BindParameter[Any] = bindparam(
-        None, sorted(state.value for state in states), expanding=True, literal_execute=True
-    )
-    return table.c.status.in_(listed)
+    # Not parameters to be put in at last: that would be done anew each time the statement is executed.
+    return table.c.status.in_([literal_column(value) for value in _spelt(states)])
 
 
 def claimable_index(table: str, *columns: str, states: Iterable[Any]) -> Index:
     """Finds the units of a scope that may be claimed, in the order of claiming: the cost of a claim stays the same
     however far the scope is. `columns`: the scope's first. `states`: those that a claim leads from."""
-    listed = ", ".join(repr(state.value) for state in sorted(states, key=lambda state: state.value))
-    open_ = text(f"status IN ({listed})")
+    open_ = text(f"status IN ({', '.join(_spelt(states))})")
     return Index(f"ix_{table}_claimable", *columns, sqlite_where=open_, postgresql_where=open_)
+
+
+def _spelt(states: Iterable[Any]) -> list[str]:
+    return [repr(value) for value in sorted(state.value for state in states)]
 
 
 def is_due(table: Table, now: datetime | BindParameter[Any]) -> ColumnElement[bool]:

@@ -256,6 +256,9 @@ def _store_layouts(session: Session, attempts: Sequence[Attempt]) -> None:
         session.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id.in_(unknown)))
 
 
+_LEDGER, _TRACES = insert(ATTEMPTS), insert(AiCall)
+
+
 def _record(session: Session, attempts: Sequence[Attempt], held: Collection[int], now: datetime) -> None:
     """Write the ledger, and a trace of each call to a service."""
     rows, calls = [], []
@@ -289,6 +292,6 @@ def _record(session: Session, attempts: Sequence[Attempt], held: Collection[int]
             })  # fmt: skip
     connection = session.connection()
     if rows:
-        connection.execute(insert(ATTEMPTS), rows)
+        connection.execute(_LEDGER, rows)
     if calls:
-        connection.execute(insert(AiCall), calls)
+        connection.execute(_TRACES, calls)
