@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 import structlog
@@ -49,6 +50,7 @@ class Database:
         self._session = sessionmaker(self.engine, expire_on_commit=False)
         read_only = self.engine.execution_options(read_only=True)
         self._clock = -math.inf, datetime.min.replace(tzinfo=UTC)
+        self._asking = Lock()
         self._reading = sessionmaker(read_only, class_=_Reading, expire_on_commit=False)
 
     def _sqlite(self) -> Engine:
@@ -105,8 +107,14 @@ class Database:
         if self.is_sqlite:
             return datetime.now(UTC)
         asked_at, told = self._clock
-        if time.monotonic() - asked_at > CLOCK_S:
+        if asked_at == -math.inf:
             asked_at, told = self._clock = self._ask_time()
+        elif time.monotonic() - asked_at > CLOCK_S and self._asking.acquire(blocking=False):
+            # One asks, the others count on: in a transaction it takes a second connection, and they may have them all.
+            try:
+                asked_at, told = self._clock = self._ask_time()
+            finally:
+                self._asking.release()
         return told + timedelta(seconds=time.monotonic() - asked_at)
 
     def _ask_time(self) -> tuple[float, datetime]:

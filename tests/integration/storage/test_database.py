@@ -2,8 +2,9 @@ import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
-from threading import Event
+from threading import Barrier, Event
 
 import psycopg
 import pytest
@@ -172,6 +173,25 @@ def test_reading_survives_a_connection_that_the_server_ends(db: Database) -> Non
     with db.read() as session:
         end_connection(db, session)
         assert session.execute(text("SELECT value FROM figures")).scalar() == 0
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_transactions_that_have_all_connections_do_not_wait_for_one_another_to_learn_the_time(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    db, both = Database(database_url, pool_size=1), Barrier(2)
+    db.now()
+    monkeypatch.setattr("pipeline.storage.database.CLOCK_S", 0.0)
+
+    def work(session: Session) -> datetime:
+        session.execute(text("SELECT 1"))
+        both.wait(20)
+        return db.now()
+
+    with ThreadPoolExecutor(2) as pool:
+        times = list(pool.map(lambda _: db.run(work), range(2)))
+    db.dispose()
+    assert abs(times[0] - times[1]) < timedelta(seconds=20)
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
