@@ -22,6 +22,7 @@ from redis import RedisError
 from pipeline.engine import deliveries, events
 from pipeline.engine.claims import Owner
 from pipeline.engine.guarded_call import GuardedCall
+from pipeline.engine.isolation import isolated
 from pipeline.engine.launch import Place, Places, Wanted, launch
 from pipeline.engine.tables import portions
 from pipeline.engine.wakeups import plan_wakeup
@@ -106,7 +107,11 @@ class FlowTasks:
 
         def publish(at: int, numbers: Sequence[int]) -> None:
             # Denied: else the client subscribes to a result that nobody reads, and tries for 20 s if Redis is away.
-            with denied_join_result():
+            # What is not sent counts as waiting for a while.
+            with (
+                denied_join_result(),
+                isolated("launch.failed", OperationalError, RedisError, scope=asked[at].wanted.scope),
+            ):
                 asked[at].canvas(numbers).apply_async()
 
         return launch(Places(context.redis), [one.wanted for one in asked], publish)

@@ -6,10 +6,10 @@ from uuid import uuid4
 
 import structlog
 
+from pipeline.engine.isolation import isolated
 from pipeline.engine.leases import Leases
 from pipeline.engine.presence import Presence
 from pipeline.flows import flows
-from pipeline.flows.flow import Flow
 from pipeline.storage import installation
 from pipeline.storage.context import Context, get_context
 from tasks import retention
@@ -43,25 +43,19 @@ def sweep() -> int:
 def _sweep(context: Context, go_on: Callable[[], object]) -> int:
     # Three intervals, so that a late tick does not begin the count anew.
     within_s = max(60, 3 * context.settings.sweep_interval_s)
-    busy = [tasks for tasks in all_flow_tasks() if not _is_at_rest(context, tasks.flow)]
-    working = {worker for tasks in busy for worker in tasks.flow.holders(context)}
+    busy, working = [], set[str]()
+    for tasks in all_flow_tasks():
+        with isolated("sweep.failed", flow=tasks.flow.name):
+            if not tasks.flow.is_at_rest(context):
+                busy.append(tasks)
+                working |= tasks.flow.holders(context)
     absent = Presence(context.redis).missed_twice(working, within_s)
     launched = 0
     for tasks in busy:
         go_on()
-        try:
+        with isolated("sweep.failed", flow=tasks.flow.name):
             launched += tasks.sweep(absent, go_on)
-        except Exception as error:
-            log.exception("sweep.failed", flow=tasks.flow.name, error=type(error).__name__)
     return launched
-
-
-def _is_at_rest(context: Context, flow: Flow) -> bool:
-    try:
-        return flow.is_at_rest(context)
-    except Exception as error:
-        log.exception("sweep.failed", flow=flow.name, error=type(error).__name__)
-        return False
 
 
 @app.task(name="maintenance.fail_unserved", ignore_result=True)
@@ -70,10 +64,8 @@ def fail_unserved() -> None:
     if not take_tick(get_context(), "unserved", 60):
         return
     for tasks in all_flow_tasks():
-        try:
+        with isolated("fail_unserved.failed", flow=tasks.flow.name):
             tasks.fail_unserved()
-        except Exception as error:
-            log.exception("fail_unserved.failed", flow=tasks.flow.name, error=type(error).__name__)
 
 
 @app.task(name="maintenance.launch", ignore_result=True)
@@ -81,10 +73,8 @@ def launch_all() -> int:
     """Send whatever is to be done and has no message, of every flow: a gate has opened. How many messages."""
     sent = 0
     for tasks in all_flow_tasks():
-        try:
+        with isolated("launch.failed", flow=tasks.flow.name):
             sent += tasks.launch_all()
-        except Exception as error:
-            log.exception("launch.failed", flow=tasks.flow.name, error=type(error).__name__)
     return sent
 
 
@@ -99,14 +89,11 @@ def clean_up() -> int:
         return 0
     removed = 0
     for flow in flows():
-        try:
+        with isolated("clean_up.failed", flow=flow.name):
             count = flow.clean_up(context)
-        except Exception as error:
-            log.exception("clean_up.failed", flow=flow.name, error=type(error).__name__)
-            continue
-        if count:
-            log.info("clean_up.removed", flow=flow.name, count=count)
-        removed += count
+            removed += count
+            if count:
+                log.info("clean_up.removed", flow=flow.name, count=count)
     return removed + sum(one.removed for one in retention.prune(context))
 
 

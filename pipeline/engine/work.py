@@ -15,11 +15,13 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import BindParameter, ColumnElement, Table, and_, bindparam, func, select, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from pipeline.engine import claims
 from pipeline.engine.claims import FREE, Claim, Owner, held_by
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.isolation import isolated
 from pipeline.engine.retry import Drop, GiveUp, Policy, Release, RetryAt, decide
 from pipeline.engine.states import Machine
 from pipeline.engine.traces import message_of
@@ -322,7 +324,10 @@ def give_back_earlier(
 
 
 def free_lost(db: Transactions, work: Work, absent: Iterable[str], settings: Any) -> list[Any]:
-    """Give back what these absent processes hold, and what is beyond its lease; the scopes concerned."""
+    """Give back what these absent processes hold, and what is beyond its lease; the scopes concerned.
+
+    A scope whose rows cannot be given back, whatever it raises, never keeps others from it.
+    """
     table, gone = work.table, sorted(absent)
     conditions: list[Condition] = [lambda now: table.c.lease_until < now]
     if gone:
@@ -331,7 +336,9 @@ def free_lost(db: Transactions, work: Work, absent: Iterable[str], settings: Any
     for condition in conditions:  # one after the other: for an OR, databases read the whole table
         with db.read() as session:
             scopes = _scopes(session, work, condition(db.now()))
-        freed += [scope for scope in scopes if _free(db, work, scope, condition, settings, counts=True)]
+        for scope in scopes:
+            with isolated("claims.not_given_back", DBAPIError, work=work.name, scope=str(scope)):
+                freed += [scope] if _free(db, work, scope, condition, settings, counts=True) else []
     return freed
 
 

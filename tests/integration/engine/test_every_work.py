@@ -210,6 +210,21 @@ def test_a_lease_that_is_over_is_given_back_once(context: Context, work: Work, m
     assert (after.claim_id, after.attempts, after.error) == (None, 1, work.lost)
 
 
+def test_a_scope_that_cannot_be_freed_keeps_no_other_from_it(context: Context) -> None:
+    name = "documents.page"
+    work, bad, good = ALL[name], FACTORIES[name](context, UNITS), FACTORIES[name](context, UNITS)
+    for made in (bad, good):
+        _claim(context, work, made)
+
+    def after(session: Session, scope: Any, changes: Changes, now: datetime) -> None:
+        freed = session.execute(select(work.scope).where(work.table.c.id == changes.freed[0])).scalar_one()
+        assert freed != bad.scope, "its rows are broken"
+        work.after(session, scope, changes, now)
+
+    found = kernel.free_lost(context.db, replace(work, after=after), {ONE.worker_id}, context.settings)
+    assert found == [good.scope]
+
+
 def test_a_unit_that_loses_its_worker_every_time_fails(context: Context, work: Work, made: Made) -> None:
     _, (row, *_) = _claim(context, work, made)
     _spent(context, work, [row.id])
