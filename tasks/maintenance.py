@@ -45,9 +45,12 @@ def _sweep(context: Context, go_on: Callable[[], object]) -> int:
     within_s = max(60, 3 * context.settings.sweep_interval_s)
     busy, working = [], set[str]()
     for tasks in all_flow_tasks():
+        rests = False  # also if it cannot say
         with isolated("sweep.failed", flow=tasks.flow.name):
-            if not tasks.flow.is_at_rest(context):
-                busy.append(tasks)
+            rests = tasks.flow.is_at_rest(context)
+        if not rests:
+            busy.append(tasks)
+            with isolated("sweep.failed", flow=tasks.flow.name):
                 working |= tasks.flow.holders(context)
     absent = Presence(context.redis).missed_twice(working, within_s)
     launched = 0
