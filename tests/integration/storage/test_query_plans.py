@@ -143,7 +143,8 @@ def _scans(plan: list[str], statement: str) -> Iterator[str]:
     An index that is read in its order where the statement ends early is how lists are made; one of the few rows that
     are held, claimable or waiting has no end that is far away.
     """
-    if SUMS.fullmatch(statement.replace("\n", "")):
+    # Whether there is any such row: that ends at the first one, and PostgreSQL knows whether there are many.
+    if SUMS.fullmatch(statement.replace("\n", "")) or statement.startswith("SELECT (EXISTS"):
         return
     ends_early = "LIMIT" in statement
     for line, following in pairwise([*plan, ""]):
