@@ -39,8 +39,6 @@ class Mutation:
     names: Mapping[str, Any] = field(default_factory=dict)
     faults: Faults | None = None
     """Those that bring it to light soon, for tests; None: the usual ones do."""
-    rare: bool = False
-    """Noticed too late for tests: `make mutations` alone tries it."""
 
 
 def _unfenced(original: Callable[..., bool]) -> Callable[..., bool]:
@@ -92,7 +90,6 @@ MUTATIONS = (
     Mutation(
         "fence",
         "a result counts whoever holds its unit",
-        rare=True,
         names={
             "pipeline.engine.work._move": _unfenced(work._move),
             "pipeline.engine.work.held": lambda session, work, outcomes: {one.id for one in outcomes},
@@ -118,7 +115,7 @@ MUTATIONS = (
         "2: the sweep looks at the oldest alone, be its gate closed or not",
         names={"flow.runnable": _oldest_only},
     ),
-    Mutation("turnover", "3: nothing counts as lost while its queue has messages", rare=True, scripts={_LOST: ""}),
+    Mutation("turnover", "3: nothing counts as lost while its queue has messages", scripts={_LOST: ""}),
     Mutation(
         "refill",
         "4: an emptied Redis forgets the calls on record",
@@ -135,7 +132,6 @@ MUTATIONS = (
     Mutation(
         "order of two",
         "messages refused at the same time swap",
-        rare=True,
         scripts={"if not headers or not headers.redelivered or": "if true or"},
     ),
     Mutation(
@@ -190,9 +186,7 @@ MUTATIONS = (
         "a message too many frees its sibling's place at the provider",
         names={"tasks.flow._give_back_admission": lambda guarded, *_: guarded.leave()},
     ),
-    Mutation(
-        "again", "a message that comes again passes those that wait", rare=True, scripts={"and not again then": "then"}
-    ),
+    Mutation("again", "a message that comes again passes those that wait", scripts={"and not again then": "then"}),
 )
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pipeline.flows.screenshots.live_settings import CONTROL, CPU, SCREENSHOT_TE
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
 from pipeline.flows.screenshots.work import expansion
 from pipeline.providers import gates, queue_control
+from pipeline.reading import ocr
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import Hand, rows_of
 from tests.integration.screenshots.work.conftest import NewBatch
@@ -274,10 +276,11 @@ def test_segments_made_by_rules_are_told_from_those_of_a_model(
     assert row_of(context, batch).made_by == "rules"
 
 
-@pytest.mark.slow
 def test_batches_of_one_window_that_were_not_told_of_each_other_are_one_thread_by_rules(
-    context: Context, driver: Driver, hand: Hand
+    context: Context, driver: Driver, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # What is read on them decides nothing here, and reading it takes long.
+    monkeypatch.setattr(ocr, "recognise", lambda image, _threads: [SimpleNamespace(text=f"text {id(image)}")])
     ids = [hand.batch(app=app)[0] for app in ("Kill test", "Kill test", "", "")]
     for batch in ids:
         paint(context, shots_of_batch(context, batch))
