@@ -68,7 +68,7 @@ def test_limits_of_queue_and_provider_are_set_shown_and_unset(cli: Cli) -> None:
 
 
 def test_drain_waits_for_what_is_in_flight(cli: Cli, provider: ProviderServer) -> None:
-    provider.configure({"latency_s": 2})
+    provider.configure({"latency_s": 5})
     new_pdf(cli.cwd / "report.pdf", 2)
     convert = cli.start("convert", "report.pdf", "--provider", "single")
     assert provider.wait_for_calls(1, 90), convert.output
