@@ -9,7 +9,7 @@ from pipeline.engine.retry import GiveUp, RetryAt, decide
 from pipeline.engine.states import IllegalTransition
 from pipeline.flows.screenshots.states import BATCH, WorkEvent, WorkStatus
 from pipeline.flows.screenshots.work.retry import policy
-from pipeline.settings import ScreenshotSettings
+from pipeline.settings import ScreenshotSettings, Settings
 
 NOW = datetime(2026, 1, 12, tzinfo=UTC)
 S, E = WorkStatus, WorkEvent
@@ -46,7 +46,7 @@ def test_settings_that_no_calendar_or_rule_bears_are_refused(wrong: dict[str, ob
 
 
 def test_six_attempts_use_all_five_waits_each_with_up_to_ten_seconds_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = policy(ScreenshotSettings())
+    rules = policy(Settings())
     error = UnitError("down", kind=ErrorKind.TRANSIENT)
     for part in (0.0, 0.999):
         monkeypatch.setattr(random, "random", lambda part=part: part)

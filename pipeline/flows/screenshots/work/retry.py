@@ -62,4 +62,5 @@ def settled(changes: Changes, error: UnitError) -> Settled:
         return Settled()
     waits = WorkStatus.FAILED if changes.waiting and error.kind not in RELEASED else WorkStatus.PENDING
     status = WorkStatus.FAILED_PERMANENT if changes.failed else waits
-    return Settled(again=error.kind in RELEASED, retry_in_s=changes.retry_in_s, status=status)
+    again = error.kind in RELEASED
+    return Settled(again=again, retry_in_s=0.0 if again else changes.retry_in_s, status=status)
