@@ -335,3 +335,17 @@ class TestWithoutProviders:
         sent(context)
         analysis.claim(context, batch)
         assert asks(context, batch) == [(Action.ANALYSE, CPU, 1)]
+
+
+def test_frames_whose_provider_was_removed_are_looked_at_by_this_machine(
+    context: Context, new: Callable[..., list[int]]
+) -> None:
+    (batch,) = new(1)
+    sent(context)
+    analysis.claim(context, batch)
+    assert asks(context, batch) == [(Action.ANALYSE, SCREENSHOT_VISION, 1)]
+    own = context.settings.screenshots.model_copy(update={"vision_provider": "", "text_provider": ""})
+    without = Context(context.settings.model_copy(update={"screenshots": own, "providers": {}}))
+    assert asks(without, batch) == [(Action.ANALYSE, CPU, 1)]
+    assert plan.batch_ids(plan.runnable(without, ())) == [batch]
+    without.db.dispose()
