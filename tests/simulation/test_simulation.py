@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.__main__ import first_seed, report
 from tests.simulation.session import Session
 
-SEEDS, PARTS = 60, 2
+SEEDS, PARTS = 100, 2
 
 
 @pytest.fixture(scope="module")
