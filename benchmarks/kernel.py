@@ -41,7 +41,7 @@ PARTS = {
     "units": Part(
         "units.measure_for_kernel", ("units_vs_chord_quantum", "units_vs_chord_single"), 90, {"units": 300, "rounds": 1}
     ),
-    "idle": Part("kernel_idle.measure", ("idle_cpu",), 60, {"window_s": 5}),
+    "idle": Part("kernel_idle.measure", ("idle_cpu",), 90, {"window_s": 5}),
 }
 
 
