@@ -4,13 +4,17 @@ Every transaction on a batch locks its row first, so that exactly one of them co
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Table, select
 from sqlalchemy.orm import Session
 
+from pipeline.engine.states import Machine
+from pipeline.engine.work import Work
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
+from pipeline.flows.screenshots.states import WorkEvent, WorkStatus
+from pipeline.flows.screenshots.work import retry
 from pipeline.settings import Settings
 
 FLOW = "screenshots"
@@ -27,6 +31,18 @@ def lease_s(settings: Settings) -> float:
     own = settings.screenshots
     calls_s = [one.timeout_s + 60 for one in settings.providers.values()]
     return max([own.stale_running_s, own.shard_size * settings.documents.page_timeout_s, *calls_s])
+
+
+def kind(
+    name: str, table: Table, machine: Machine[WorkStatus, WorkEvent], scope: ColumnElement[Any],
+    lock: Callable[[Session, Any], Any | None], order: tuple[ColumnElement[Any], ...], *where: ColumnElement[bool],
+) -> Work:  # fmt: skip
+    """A kind of work of this flow: all have the same events, waits and lease."""
+    return Work(
+        name, table, machine, claim=WorkEvent.CLAIM, done=WorkEvent.DONE, fail=WorkEvent.FAIL, wait=WorkEvent.WAIT,
+        give_back=WorkEvent.GIVE_BACK, scope=scope, lock=lock, order=order, policy=retry.policy, lease_s=lease_s,
+        lost=retry.LOST, where=where,
+    )  # fmt: skip
 
 
 def shots_of(session: Session, shot_ids: str) -> list[Any]:

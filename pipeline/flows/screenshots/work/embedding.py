@@ -18,7 +18,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.settled import Settled
 from pipeline.engine.traces import message_of
-from pipeline.engine.work import Changes, Outcome, Work
+from pipeline.engine.work import Changes, Outcome
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
 from pipeline.flows.screenshots.states import EMBEDDING, WorkEvent, WorkStatus
@@ -48,22 +48,7 @@ def lock(session: Session, _scope: str) -> bool:
     return True
 
 
-WORK = Work(
-    name="vector",
-    table=EMBEDDINGS,
-    machine=EMBEDDING,
-    claim=WorkEvent.CLAIM,
-    done=WorkEvent.DONE,
-    fail=WorkEvent.FAIL,
-    wait=WorkEvent.WAIT,
-    give_back=WorkEvent.GIVE_BACK,
-    scope=literal_column(f"'{SCOPE}'", String()),
-    lock=lock,
-    order=(EMBEDDINGS.c.id,),
-    policy=retry.policy,
-    lease_s=batch.lease_s,
-    lost=retry.LOST,
-)
+WORK = batch.kind("vector", EMBEDDINGS, EMBEDDING, literal_column(f"'{SCOPE}'", String()), lock, (EMBEDDINGS.c.id,))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pipeline.engine.claims import Claim, Owner, held_by
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.settled import Settled
-from pipeline.engine.work import Outcome, Work
+from pipeline.engine.work import Outcome
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import CALLS, THREADS
 from pipeline.flows.screenshots.live_settings import CONTROL
@@ -50,24 +50,10 @@ TRIES = 3
 """Attempts of the text model that a passing error may cost; then segments become nodes as they stand."""
 
 
-WORK = Work(
-    name="batch",
-    table=BATCHES,
-    machine=BATCH,
-    claim=WorkEvent.CLAIM,
-    done=WorkEvent.DONE,
-    fail=WorkEvent.FAIL,
-    wait=WorkEvent.WAIT,
-    give_back=WorkEvent.GIVE_BACK,
-    scope=BATCHES.c.id,
-    lock=batch.lock,
-    order=(BATCHES.c.id,),
-    policy=retry.policy,
-    lease_s=batch.lease_s,
-    lost=retry.LOST,
-    # While it is analysed, its shards have claims.
-    where=(BATCHES.c.step == Step.EXPAND,),
-)
+WORK = batch.kind(
+    "batch", BATCHES, BATCH, BATCHES.c.id, batch.lock, (BATCHES.c.id,),
+    BATCHES.c.step == Step.EXPAND,  # while it is analysed, its shards have claims
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

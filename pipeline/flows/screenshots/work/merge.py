@@ -20,7 +20,7 @@ from pipeline.engine.claims import Claim, Owner, held_by
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.settled import Settled
 from pipeline.engine.tables import insert_if_absent
-from pipeline.engine.work import Outcome, Work
+from pipeline.engine.work import Outcome
 from pipeline.flows.screenshots.graph import embeddings, nodes
 from pipeline.flows.screenshots.graph.models import EDGES, LINKS, MENTIONS, NODES, PROVENANCE, THREADS, Node
 from pipeline.flows.screenshots.graph.nodes import Content
@@ -139,22 +139,7 @@ def lock_thread(session: Session, thread_id: str | None) -> Any | None:
     return session.execute(select(THREADS.c.id).where(THREADS.c.id == thread_id).with_for_update()).scalar()
 
 
-WORK = Work(
-    name="merge",
-    table=NODES,
-    machine=NODE,
-    claim=WorkEvent.CLAIM,
-    done=WorkEvent.DONE,
-    fail=WorkEvent.FAIL,
-    wait=WorkEvent.WAIT,
-    give_back=WorkEvent.GIVE_BACK,
-    scope=NODES.c.thread_id,
-    lock=lock_thread,
-    order=(NODES.c.event_time, NODES.c.id),
-    policy=retry.policy,
-    lease_s=batch.lease_s,
-    lost=retry.LOST,
-)
+WORK = batch.kind("merge", NODES, NODE, NODES.c.thread_id, lock_thread, (NODES.c.event_time, NODES.c.id))
 
 
 def _target(session: Session, row: Any) -> Any | None:

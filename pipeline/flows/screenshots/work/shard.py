@@ -18,7 +18,7 @@ from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.settled import Settled
-from pipeline.engine.work import Changes, Outcome, Work
+from pipeline.engine.work import Changes, Outcome
 from pipeline.flows.screenshots.frames import fingerprint, retention
 from pipeline.flows.screenshots.live_settings import CPU
 from pipeline.flows.screenshots.models import SHARDS
@@ -54,22 +54,7 @@ class ShardUnit:
     shots: dict[int, Any] = field(repr=False)
 
 
-WORK = Work(
-    name="shard",
-    table=SHARDS,
-    machine=SHARD,
-    claim=WorkEvent.CLAIM,
-    done=WorkEvent.DONE,
-    fail=WorkEvent.FAIL,
-    wait=WorkEvent.WAIT,
-    give_back=WorkEvent.GIVE_BACK,
-    scope=SHARDS.c.batch_id,
-    lock=batch.lock,
-    order=(SHARDS.c.number,),
-    policy=retry.policy,
-    lease_s=batch.lease_s,
-    lost=retry.LOST,
-)
+WORK = batch.kind("shard", SHARDS, SHARD, SHARDS.c.batch_id, batch.lock, (SHARDS.c.number,))
 
 
 def claim(context: Context, batch_id: int, owner: Owner) -> ShardUnit | None:
