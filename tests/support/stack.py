@@ -79,6 +79,19 @@ class Running:
             with suppress(psutil.NoSuchProcess):
                 child.kill()
 
+    @contextmanager
+    def pool_stopped(self) -> Iterator[None]:
+        """While it lasts, the processes of a prefork pool stand still, so that what they hold can be read."""
+        children = psutil.Process(self.pid).children()
+        for child in children:
+            child.suspend()
+        try:
+            yield
+        finally:
+            for child in children:
+                with suppress(psutil.NoSuchProcess):
+                    child.resume()
+
     def says(self, text: str) -> int:
         """How often its log has `text`."""
         return self.log.read_text(errors="replace").count(text)
