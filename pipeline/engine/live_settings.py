@@ -1,11 +1,13 @@
 """Settings that can be changed while the fleet runs: rows of `system_settings`, validated when written and read."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from functools import lru_cache
+from typing import Annotated, Any, TypeVar
 
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from sqlalchemy import BigInteger, String, Text, cast, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, Session, mapped_column
@@ -16,6 +18,7 @@ from pipeline.engine.tables import Base, UtcDateTime, table_of, upsert
 
 VERSION = "version"
 """The key of a row that counts the changes of all others, by hand aside."""
+Section = TypeVar("Section", bound=BaseModel)
 DEFAULTS = "defaults"
 """The key of a row with the fleet's defaults: settings of the processes that run it may differ."""
 
@@ -76,6 +79,42 @@ def amount(text: str) -> float:
 def windows(text: str) -> str:
     """Reads limits; gives their shortest form."""
     return format_windows(parse_windows(text))
+
+
+class _FieldReader:
+    """Reads a field as its own rules have it. Raises `ValueError` in one line."""
+
+    def __init__(self, model: type[BaseModel], name: str) -> None:
+        self._model, self._name = model, name
+
+    def __call__(self, text: str) -> Any:
+        try:
+            return _adapter(self._model, self._name).validate_python(text)
+        except ValidationError as error:
+            raise ValueError(error.errors(include_url=False)[0]["msg"]) from None
+
+
+@lru_cache
+def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
+    field = model.model_fields[name]
+    return TypeAdapter(Annotated[(field.annotation, *field.metadata)])  # type: ignore[arg-type]  # its rules, as data
+
+
+def of_fields(prefix: str, own: BaseModel, help_of: Mapping[str, str]) -> dict[str, Live]:
+    """Live settings `prefix.field` of a flow's own settings, which are the defaults, by the same rules as at its start.
+
+    `help_of`: what each field means.
+    """
+    return {
+        f"{prefix}.{name}": Live(text, _FieldReader(type(own), name), getattr(own, name))
+        for name, text in help_of.items()
+    }
+
+
+def with_changes(own: Section, found: Iterable["Value"]) -> Section:
+    """A flow's own settings with what was changed of them live."""
+    changed = {value.key.partition(".")[2]: value.value for value in found if not value.is_default}
+    return own.model_copy(update=changed) if changed else own
 
 
 def stored(session: Session) -> dict[str, str]:

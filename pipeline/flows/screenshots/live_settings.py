@@ -1,10 +1,5 @@
 """The queues of the screenshots flow that have gates, and its live settings, by the same rules as at its start."""
 
-from functools import lru_cache
-from typing import Annotated, Any
-
-from pydantic import TypeAdapter, ValidationError
-
 from pipeline.engine import live_settings as live
 from pipeline.engine.live_settings import Live, whole
 from pipeline.providers.gates import GatedQueue
@@ -52,8 +47,7 @@ def gated_queues(settings: Settings) -> list[GatedQueue]:
 
 def live_settings(settings: Settings) -> dict[str, Live]:
     """Every live setting of the flow, with what its own settings say as the default."""
-    own = settings.screenshots
-    return {f"screenshots.{name}": Live(text, _Reader(name), getattr(own, name)) for name, text in _HELP.items()}
+    return live.of_fields("screenshots", settings.screenshots, _HELP)
 
 
 def screenshots_in_force(context: Context) -> ScreenshotSettings:
@@ -70,22 +64,3 @@ def screenshots_in_force(context: Context) -> ScreenshotSettings:
         slots.get(key, key.partition(".")[2]): value for key, value in changed.items() if value or key not in slots
     }
     return own.model_copy(update=update) if update else own
-
-
-class _Reader:
-    """Reads a field as its own rules have it. Raises `ValueError` in one line."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, text: str) -> Any:
-        try:
-            return _adapter(self._name).validate_python(text)
-        except ValidationError as error:
-            raise ValueError(error.errors(include_url=False)[0]["msg"]) from None
-
-
-@lru_cache
-def _adapter(name: str) -> TypeAdapter[Any]:
-    field = ScreenshotSettings.model_fields[name]
-    return TypeAdapter(Annotated[(field.annotation, *field.metadata)])  # type: ignore[arg-type]  # its rules, as data

@@ -16,6 +16,7 @@ from sqlalchemy import inspect, select, text
 import pipeline.engine.live_settings
 import pipeline.engine.traces
 import pipeline.flows.documents.models
+import pipeline.flows.knowledge.models
 import pipeline.flows.music.models
 import pipeline.flows.screenshots.graph.models
 import pipeline.storage.installation

@@ -3,13 +3,24 @@
 Written down here, not taken from the models: a migration must not change when they do.
 """
 
-from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
 
 from pipeline.engine import tables
+from pipeline.storage.migrations.columns import bigint as _bigint
+from pipeline.storage.migrations.columns import blob as _blob
+from pipeline.storage.migrations.columns import boolean as _bool
+from pipeline.storage.migrations.columns import claim as _claim
+from pipeline.storage.migrations.columns import double as _double
+from pipeline.storage.migrations.columns import ident as _id
+from pipeline.storage.migrations.columns import index_where as _index_where
+from pipeline.storage.migrations.columns import integer as _int
+from pipeline.storage.migrations.columns import moment as _time
+from pipeline.storage.migrations.columns import real as _float
+from pipeline.storage.migrations.columns import string as _str
+from pipeline.storage.migrations.columns import text as _text
 
 revision = "0001"
 down_revision = None
@@ -17,46 +28,6 @@ branch_labels = None
 depends_on = None
 
 _metadata = sa.MetaData(naming_convention=tables.NAMING)
-
-
-def _of(
-    kind: sa.types.TypeEngine[Any], *names: str, to: str = "", on_delete: str | None = "CASCADE", **options: Any
-) -> list[sa.Column[Any]]:
-    """Columns of one type; those whose name ends with `?` may be NULL. `to`: the column that they refer to."""
-    return [
-        sa.Column(
-            name.rstrip("?"), kind, *([sa.ForeignKey(to, ondelete=on_delete)] if to else []),
-            nullable=name.endswith("?"), **options,
-        )
-        for name in names
-    ]  # fmt: skip
-
-
-_id = partial(_of, sa.BigInteger().with_variant(sa.Integer(), "sqlite"))
-_int = partial(_of, sa.Integer())
-_bigint = partial(_of, sa.BigInteger())
-_float = partial(_of, sa.Float())
-_double = partial(_of, sa.Double())
-_bool = partial(_of, sa.Boolean())
-_text = partial(_of, sa.Text())
-_blob = partial(_of, sa.LargeBinary())
-_time = partial(_of, tables.UtcDateTime())
-
-
-def _str(length: int, *names: str, **options: Any) -> list[sa.Column[Any]]:
-    return _of(sa.String(length), *names, **options)
-
-
-def _claim() -> list[sa.Column[Any]]:
-    """What `ClaimColumns` has."""
-    return [
-        *_str(200, "worker_id?"), *_str(32, "claim_id?"), *_str(64, "request_id?"),
-        *_time("lease_until?"), *_int("attempts"), *_time("next_run_at?"),
-    ]  # fmt: skip
-
-
-def _index_where(condition: str, name: str, *columns: str) -> sa.Index:
-    return sa.Index(name, *columns, sqlite_where=sa.text(condition), postgresql_where=sa.text(condition))
 
 
 def _table(name: str, *items: sa.schema.SchemaItem, **options: Any) -> None:

@@ -1,0 +1,1 @@
+"""Knowledge bases: read → chunk → embed → write. Source 003."""

@@ -1,0 +1,173 @@
+"""Tables of knowledge bases: bases, their items, the items' chunks, and the batches in which chunks are embedded."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
+from pipeline.engine.tables import Base, UtcDateTime, table_of
+from pipeline.flows.knowledge.states import BatchStatus, ItemStatus
+from pipeline.storage.fulltext import FullText
+
+Id = BigInteger().with_variant(Integer, "sqlite")
+MAX_NAME, MAX_URL = 255, 2000
+FULL_TEXT = FullText("knowledge_fts", "knowledge_chunks", "created_at")
+
+
+def _where(condition: str) -> dict[str, Any]:
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+
+
+class KnowledgeBase(Base):
+    """A knowledge base. Its row is the lock of its line: items are added one transaction after another."""
+
+    __tablename__ = "knowledge_bases"
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    name: Mapped[str] = mapped_column(String(MAX_NAME), unique=True)
+    description: Mapped[str] = mapped_column(Text, default="")
+    provider: Mapped[str] = mapped_column(String(60))
+    """Who makes the vectors of items read from now on; `local`: lexical vectors, made here."""
+    model: Mapped[str] = mapped_column(String(120), default="")
+    chunk_tokens: Mapped[int]
+    chunk_overlap: Mapped[int]
+    next_position: Mapped[int] = mapped_column(BigInteger, default=1)
+    turn: Mapped[int] = mapped_column(BigInteger, default=0)
+    """When an item of it was last begun, counted over all bases: whose turn is longest ago is next."""
+    deleting: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class KnowledgeTurns(Base):
+    """One row: the count of items begun, and the lock of whoever begins or writes one: for limits of all together."""
+
+    __tablename__ = "knowledge_turns"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    count: Mapped[int] = mapped_column(BigInteger, default=0)
+
+
+class KnowledgeItem(ClaimColumns, Base):
+    """A file, a page, a note or a sitemap of a base. Its row is the lock of its batches and chunks."""
+
+    __tablename__ = "knowledge_items"
+    __table_args__ = (
+        UniqueConstraint("base_id", "source_key"),
+        claims_index("knowledge_items"),
+        waits_index("knowledge_items"),
+        Index("ix_knowledge_items_base_id_position", "base_id", "position"),
+        Index("ix_knowledge_items_group_id", "group_id"),
+        Index("ix_knowledge_items_status", "status"),
+        Index(
+            "ix_knowledge_items_line", "base_id", "position",
+            **_where("status = 'pending' AND admitted_at IS NULL AND NOT deleting"),
+        ),
+        Index("ix_knowledge_items_admitted", "admitted_at", **_where("admitted_at IS NOT NULL")),
+        Index("ix_knowledge_items_deleting", "base_id", **_where("deleting")),
+    )  # fmt: skip
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    base_id: Mapped[str] = mapped_column(ForeignKey("knowledge_bases.id", ondelete="CASCADE"))
+    position: Mapped[int] = mapped_column(BigInteger)
+    """Its place in the base's line: the oldest first. Reprocessing takes a new one."""
+    type: Mapped[str] = mapped_column(String(20))
+    status: Mapped[str] = mapped_column(String(20), default=ItemStatus.PENDING)
+    name: Mapped[str] = mapped_column(String(MAX_NAME))
+    """What people know it by: a file's name, a URL, the first line of a note."""
+    title: Mapped[str] = mapped_column(String(MAX_NAME), default="")
+    """What its text calls itself."""
+    url: Mapped[str | None] = mapped_column(String(MAX_URL))
+    origin: Mapped[str | None] = mapped_column(Text)
+    """The file that was copied, for another scan of its directory."""
+    group_id: Mapped[str | None] = mapped_column(String(20))
+    group_name: Mapped[str | None] = mapped_column(Text)
+    source_key: Mapped[str] = mapped_column(String(64))
+    """What it is made of: the same source is in a base once."""
+    content_sha256: Mapped[str | None] = mapped_column(String(64))
+    """Of the stored copy, which has this name; None: there is no copy, it is fetched."""
+    size_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    workload: Mapped[int] = mapped_column(BigInteger, default=0)
+    """What it will cost, by the source's formula."""
+    progress: Mapped[int] = mapped_column(default=0)
+    generation: Mapped[int] = mapped_column(default=0)
+    """The chunks that are searched; 0: none yet."""
+    building: Mapped[int] = mapped_column(default=1)
+    """The generation that reading makes; chunks of others than these two are left from a failure."""
+    space: Mapped[str] = mapped_column(String(200), default="")
+    """Provider and model of its vectors: those of the generation being built, from reading on."""
+    published_space: Mapped[str] = mapped_column(String(200), default="")
+    chunk_count: Mapped[int] = mapped_column(default=0)
+    batches: Mapped[int] = mapped_column(default=0)
+    batches_left: Mapped[int] = mapped_column(default=0)
+    error: Mapped[str | None] = mapped_column(Text)
+    warning: Mapped[str | None] = mapped_column(Text)
+    admitted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """Since when it is one of those under way; None: it waits in line, or is at rest."""
+    deleting: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class KnowledgeChunk(Base):
+    """A piece of an item's text. Searchable while its generation is the item's."""
+
+    __tablename__ = "knowledge_chunks"
+    __table_args__ = (
+        UniqueConstraint("item_id", "generation", "number"),
+        Index("ix_knowledge_chunks_base_id", "base_id"),
+        {"sqlite_autoincrement": True},  # an id that was deleted never comes to name another chunk's vector
+    )
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    item_id: Mapped[str] = mapped_column(ForeignKey("knowledge_items.id", ondelete="CASCADE"))
+    base_id: Mapped[str] = mapped_column(String(16))
+    generation: Mapped[int]
+    number: Mapped[int]
+    batch: Mapped[int]
+    """The number of the batch in which it is embedded."""
+    text: Mapped[str] = mapped_column(Text)
+    heading: Mapped[str] = mapped_column(Text, default="[]")
+    """The headings above it, outermost first; JSON."""
+    page: Mapped[int | None]
+    start: Mapped[int]
+    end: Mapped[int]
+    """Characters of the item's text, from `start` to before `end`."""
+    digest: Mapped[str] = mapped_column(String(32))
+    """Of what is embedded: an unchanged chunk keeps its vector."""
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class KnowledgeBatch(ClaimColumns, Base):
+    """Chunks of one item that are embedded in one call; their vectors, until they are written."""
+
+    __tablename__ = "knowledge_batches"
+    __table_args__ = (
+        UniqueConstraint("item_id", "generation", "number"),
+        claims_index("knowledge_batches"),
+        waits_index("knowledge_batches"),
+        claimable_index("knowledge_batches", "item_id", "number", states=[BatchStatus.PENDING]),
+    )
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    item_id: Mapped[str] = mapped_column(ForeignKey("knowledge_items.id", ondelete="CASCADE"))
+    generation: Mapped[int]
+    number: Mapped[int]
+    size: Mapped[int]
+    status: Mapped[str] = mapped_column(String(20), default=BatchStatus.PENDING)
+    provider: Mapped[str] = mapped_column(String(60))
+    vectors: Mapped[bytes | None] = mapped_column(LargeBinary)
+    """Of its chunks, in their order; see `storage.vectors.pack`."""
+    error: Mapped[str | None] = mapped_column(Text)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+BASES = table_of(KnowledgeBase)
+TURNS = table_of(KnowledgeTurns)
+ITEMS = table_of(KnowledgeItem)
+CHUNKS = table_of(KnowledgeChunk)
+BATCHES = table_of(KnowledgeBatch)

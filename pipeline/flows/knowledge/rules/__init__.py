@@ -1,0 +1,1 @@
+"""Pure rules: progress, workload, and how texts are named and put into batches."""

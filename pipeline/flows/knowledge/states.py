@@ -1,0 +1,89 @@
+"""States of items and of batches of chunks, with their transitions as data. Source 003, "进度与状态更新链路"."""
+
+from enum import StrEnum
+
+from pipeline.engine.states import Machine
+
+
+class ItemType(StrEnum):
+    """What an item is made of. A file of a directory is an item of its own, of type `directory`."""
+
+    FILE = "file"
+    URL = "url"
+    NOTE = "note"
+    SITEMAP = "sitemap"
+    DIRECTORY = "directory"
+
+
+class ItemStatus(StrEnum):
+    """Where an item stands. Reading and chunking are PREPROCESSING; embedding and writing are EMBEDDING."""
+
+    PENDING = "pending"
+    PREPROCESSING = "preprocessing"
+    EMBEDDING = "embedding"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class ItemEvent(StrEnum):
+    """What happens to an item."""
+
+    READ = "read"
+    CHUNK = "chunk"
+    """Its text is read and chunked: batches wait to be embedded."""
+    READ_AGAIN = "read_again"
+    WRITE = "write"
+    COMPLETE = "complete"
+    WRITE_AGAIN = "write_again"
+    FAIL = "fail"
+    CANCEL = "cancel"
+    REPROCESS = "reprocess"
+
+
+_PENDING, _PREPROCESSING, _EMBEDDING = ItemStatus.PENDING, ItemStatus.PREPROCESSING, ItemStatus.EMBEDDING
+_COMPLETED, _FAILED = ItemStatus.COMPLETED, ItemStatus.FAILED
+ITEM: Machine[ItemStatus, ItemEvent] = Machine("knowledge item", {
+    (_PENDING, ItemEvent.READ): _PREPROCESSING,
+    (_PREPROCESSING, ItemEvent.CHUNK): _EMBEDDING,
+    (_PREPROCESSING, ItemEvent.READ_AGAIN): _PENDING,
+    (_EMBEDDING, ItemEvent.WRITE): _EMBEDDING,
+    (_EMBEDDING, ItemEvent.COMPLETE): _COMPLETED,
+    (_EMBEDDING, ItemEvent.WRITE_AGAIN): _EMBEDDING,
+    (_PREPROCESSING, ItemEvent.FAIL): _FAILED,
+    (_EMBEDDING, ItemEvent.FAIL): _FAILED,
+    (_PENDING, ItemEvent.CANCEL): _FAILED,
+    (_PREPROCESSING, ItemEvent.CANCEL): _FAILED,
+    (_EMBEDDING, ItemEvent.CANCEL): _FAILED,
+    (_COMPLETED, ItemEvent.REPROCESS): _PENDING,
+    (_FAILED, ItemEvent.REPROCESS): _PENDING,
+})  # fmt: skip
+OPEN = (_PENDING, _PREPROCESSING, _EMBEDDING)
+"""States of an item that is to become COMPLETED."""
+
+
+class BatchStatus(StrEnum):
+    """Where a batch of chunks stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class BatchEvent(StrEnum):
+    """What happens to a batch."""
+
+    CLAIM = "claim"
+    DONE = "done"
+    FAIL = "fail"
+    WAIT = "wait"
+    GIVE_BACK = "give_back"
+
+
+BATCH: Machine[BatchStatus, BatchEvent] = Machine("batch of chunks", {
+    (BatchStatus.PENDING, BatchEvent.CLAIM): BatchStatus.RUNNING,
+    (BatchStatus.RUNNING, BatchEvent.DONE): BatchStatus.DONE,
+    (BatchStatus.RUNNING, BatchEvent.FAIL): BatchStatus.FAILED,
+    (BatchStatus.RUNNING, BatchEvent.WAIT): BatchStatus.PENDING,
+    (BatchStatus.RUNNING, BatchEvent.GIVE_BACK): BatchStatus.PENDING,
+})  # fmt: skip
