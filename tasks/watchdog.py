@@ -7,8 +7,9 @@ import structlog
 from kombu.exceptions import OperationalError
 from redis import RedisError
 
+from pipeline.engine.isolation import isolated
 from pipeline.engine.wakeups import plan_wakeup
-from pipeline.providers import changes, gates, watchdog
+from pipeline.providers import call_totals, changes, gates, watchdog
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
 from tasks.gates import LOOK_AT_GATES
@@ -27,6 +28,8 @@ def watch() -> int:
     gates.sync(context)
     if not take_tick(context, "watchdog", context.settings.watchdog_interval_s):
         return 0
+    with isolated("calls.not_totalled"):
+        call_totals.advance(context)
     breakers = watchdog.look_at_calls(context)
     queues = watchdog.end_what_is_over(context)
     concerned = {*queues, *(queue for name in breakers for queue in gates.queues_of(context.settings, name))}

@@ -1,4 +1,4 @@
-"""A row for each call to an AI service: what for, which model, how long, how many tokens, how it ended."""
+"""A row for each call to an AI service: what for, which model, how long, how many tokens, how it ended; and totals."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -47,6 +47,41 @@ class AiCall(Base):
     preview: Mapped[str] = mapped_column(Text, default="")
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     """When it began."""
+
+
+class CallTotal(Base):
+    """What calls of one kind and latency sum up to, those included that are not on record any more.
+
+    All are whole numbers: sums of fractions depend on their order, and a figure that only grows must never shrink.
+    """
+
+    __tablename__ = "ai_call_totals"
+
+    flow: Mapped[str] = mapped_column(String(40), primary_key=True)
+    provider: Mapped[str] = mapped_column(String(60), primary_key=True)
+    capability: Mapped[str] = mapped_column(String(20), primary_key=True)
+    status: Mapped[str] = mapped_column(String(20), primary_key=True)
+    le_ms: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """They took no longer than this, and longer than the next lower one; 0 for those beyond the highest."""
+    calls: Mapped[int] = mapped_column(BigInteger)
+    latency_ms: Mapped[int] = mapped_column(BigInteger)
+    input_tokens: Mapped[int] = mapped_column(BigInteger)
+    output_tokens: Mapped[int] = mapped_column(BigInteger)
+    cost_nano: Mapped[int] = mapped_column(BigInteger)
+    """In thousand-millionths of the currency."""
+
+
+class CallCursor(Base):
+    """Which calls on record the totals have. One row, made when it is first needed."""
+
+    __tablename__ = "ai_call_cursor"
+
+    only: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    counted_to: Mapped[int] = mapped_column(BigInteger, default=0)
+    """The totals have the calls up to this id, and none beyond."""
+    next_to: Mapped[int] = mapped_column(BigInteger, default=0)
+    """They may have those up to this id once every transaction up to `horizon` has ended."""
+    horizon: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 def message_of(error: Exception) -> str:

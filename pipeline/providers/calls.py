@@ -11,6 +11,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.tables import table_of
 from pipeline.engine.traces import AiCall
 from pipeline.engine.views import view_of
+from pipeline.providers import call_totals
 from pipeline.storage.context import Context
 from pipeline.storage.retention import LEDGER_LEAST, Retention, Rule, rows
 
@@ -168,10 +169,10 @@ def stats(context: Context, which: CallFilter = CallFilter(), by: By | None = No
 
 
 def retention(context: Context) -> Retention:
-    """How long calls stay on record."""
+    """How long calls stay on record. What they sum up to stays known."""
     kept = context.settings.retention
     rule = Rule(kept.calls_days, kept.calls_count)
-    return rows("calls", rule, CALLS.c.id, CALLS.c.created_at, least=LEDGER_LEAST)
+    return rows("calls", rule, CALLS.c.id, CALLS.c.created_at, least=LEDGER_LEAST, discard=call_totals.removed)
 
 
 def _group(context: Context, by: By | None) -> ColumnElement[str]:
