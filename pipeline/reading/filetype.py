@@ -6,6 +6,10 @@ from typing import Literal
 
 FileType = Literal["pdf", "png", "jpeg", "webp", "tiff"]
 
+MIME_TYPES: dict[str, str] = {"pdf": "application/pdf"} | {
+    name: f"image/{name}" for name in ("png", "jpeg", "webp", "tiff")
+}
+
 HEAD_BYTES = 1024
 """The bytes that decide. PDF readers accept this much junk before `%PDF-`."""
 

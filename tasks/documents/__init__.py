@@ -64,6 +64,10 @@ class Document(DocumentView):
         """The blocks of each page in reading order, with their boxes, as JSON."""
         return queries.layout_json(get_context(), self.id)
 
+    def docling(self) -> dict[str, Any]:
+        """The document in the format of the Docling project (a DoclingDocument), as JSON."""
+        return queries.docling_document(get_context(), self.id)
+
     @property
     def pictures_folder(self) -> Path | None:
         """The folder of the pictures that the merged Markdown links to; None if there are none."""

@@ -1,5 +1,6 @@
 """What `penstock convert` gives besides Markdown: blocks with their boxes, and pictures."""
 
+import json
 from pathlib import Path
 
 import pypdfium2 as pdfium
@@ -74,3 +75,13 @@ def test_models_give_no_pictures(cli: Cli, provider: ProviderServer) -> None:
     assert refused.code == 1
     assert "only the provider local" in refused.err
     assert not provider.records
+
+
+def test_blocks_come_as_a_docling_document(cli: Cli) -> None:
+    new_pdf(cli.cwd / "report.pdf", 2)
+    assert cli.run("convert", "report.pdf", "--format", "docling").code == 0
+    made = json.loads((cli.cwd / "report.docling.json").read_text())
+    assert made == cli.run("documents", "text", cli.newest(), "--format", "docling").json()
+    assert (made["schema_name"], made["name"], sorted(made["pages"])) == ("DoclingDocument", "report", ["1", "2"])
+    assert "This is page 2" in " ".join(text["text"] for text in made["texts"] if text["prov"][0]["page_no"] == 2)
+    assert (cli.cwd / "report.docling.manifest.json").is_file()

@@ -16,6 +16,8 @@ from pipeline.engine.views import plain, view_of
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.rules import result
 from pipeline.flows.documents.states import AT_REST, PAGE, DocumentStatus, PageEvent, PageStatus
+from pipeline.reading.export import docling
+from pipeline.reading.filetype import MIME_TYPES
 from pipeline.storage.context import Context
 
 
@@ -180,6 +182,28 @@ def layout_json(context: Context, document_id: str) -> dict[str, Any]:
     """The blocks of each page with their boxes, as JSON. Raises `UnknownDocument`."""
     found = [plain(page) for page in pages(context, document_id)]
     return result.layout_json(plain(document(context, document_id)), found, layouts(context, document_id))
+
+
+def docling_document(
+    context: Context, document_id: str, picture: docling.PictureData = lambda _: None
+) -> dict[str, Any]:
+    """The document in the format of the Docling project, as JSON. `picture`: which pictures to put into it.
+
+    Raises `UnknownDocument`."""
+    view = document(context, document_id)
+    layout = layout_json(context, document_id)
+    # Ids are 64 bits, and the same content under the same options finds the same document again.
+    return docling.document(
+        layout["pages"], filename=view.filename, mimetype=MIME_TYPES[view.type], digest=int(document_id, 16),
+        picture=picture,
+    )  # fmt: skip
+
+
+def page_texts(context: Context, document_id: str) -> list[tuple[int, str]]:
+    """(page number in the file, Markdown) of each page, as in the merged result."""
+    found = [plain(page) for page in pages(context, document_id)]
+    texts = result.page_texts(found, layouts(context, document_id, result.joinable(found)))
+    return [(page["page_source"], text) for page, text in zip(found, texts, strict=True)]
 
 
 def attempts(context: Context, document_id: str, page: int | None = None) -> list[AttemptView]:

@@ -14,10 +14,16 @@ Limit = Annotated[int, typer.Option(min=1, max=100_000, help="List at most this 
 
 
 class Format(StrEnum):
-    """What is written: Markdown, or the blocks on each page with their boxes."""
+    """What is written: Markdown, the blocks on each page with their boxes, or these as a DoclingDocument."""
 
     MD = "md"
     JSON = "json"
+    DOCLING = "docling"
+
+    @property
+    def suffix(self) -> str:
+        """What names of files in this format end with."""
+        return ".docling.json" if self is Format.DOCLING else f".{self}"
 
 
 def ready() -> "Settings":

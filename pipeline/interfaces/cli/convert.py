@@ -88,7 +88,8 @@ def convert(
         bool, typer.Option("--no-cache", help="Pay for every page again: do not reuse stored answers.")
     ] = False,
     format_: Annotated[
-        Format, typer.Option("--format", help="md: Markdown; json: blocks with their boxes on the pages.")
+        Format,
+        typer.Option("--format", help="md: Markdown; json: blocks with their boxes; docling: a DoclingDocument."),
     ] = Format.MD,
     pictures: Annotated[
         bool, typer.Option("--pictures", help="Keep pictures in NAME.pictures, linked from the Markdown (local only).")
@@ -103,6 +104,7 @@ def convert(
 
     Each result has a manifest beside it, report.manifest.json, which says where each page came from.
     With [bold]--format json[/bold] the result is report.json: the blocks of each page with their boxes.
+    [bold]--format docling[/bold] writes them to report.docling.json, for programs that read Docling's format.
 
     Work runs on the stack of [bold]penstock up[/bold], or on one started for this command.
     PENSTOCK_DATABASE_URL and PENSTOCK_REDIS_URL name servers to use instead.
@@ -122,7 +124,7 @@ def convert(
         Job(target, kept=True, error=f"{target.path} exists and is kept: use --force to replace it")
         if target.exists and not force
         else Job(target)
-        for target in plan(inputs, output, f".{format_}")
+        for target in plan(inputs, output, format_.suffix)
     ]
     open_jobs = [job for job in jobs if not job.kept]
     if any(_is_accepted(job) for job in open_jobs):  # else nothing need be started, which takes seconds

@@ -19,7 +19,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 Id = Annotated[str, typer.Argument(metavar="ID", help="The document's id, or the beginning of it.")]
-AsFormat = Annotated[Format, typer.Option("--format", help="md: Markdown; json: blocks with their boxes.")]
+AsFormat = Annotated[
+    Format, typer.Option("--format", help="md: Markdown; json: blocks with their boxes; docling: a DoclingDocument.")
+]
 Provider = Annotated[str, typer.Option(help="Use this provider for the pages concerned.")]
 Model = Annotated[str, typer.Option(help="Use this model for the pages concerned.")]
 
@@ -138,12 +140,14 @@ def attempts(
 
 @app.command()
 def text(document_id: Id, format_: AsFormat = Format.MD) -> None:
-    """Print a document's Markdown, or the blocks on its pages."""
+    """Print a document's Markdown, the blocks on its pages, or a DoclingDocument."""
     from tasks.documents import status
 
     document = status(_find(document_id))
     if format_ is Format.JSON:
         print_json(document.layout())
+    elif format_ is Format.DOCLING:
+        print_json(document.docling())
     else:
         typer.echo(document.read_text(), nl=False)
 
@@ -242,13 +246,13 @@ def export(
     format_: AsFormat = Format.MD,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write a document's Markdown, or its blocks as JSON, to a file, with its manifest beside it."""
+    """Write a document's Markdown, its blocks or a DoclingDocument to a file, with its manifest beside it."""
     from pipeline.flows.documents.files import stem, storage_error
     from pipeline.interfaces.cli.results import write
     from tasks.documents import UserError, status
 
     document = status(_find(document_id))
-    target = output / f"{stem(document.filename)}.{format_}" if output.is_dir() else output
+    target = output / f"{stem(document.filename)}{format_.suffix}" if output.is_dir() else output
     if target.exists() and not force:
         raise UserError(f"{target} exists and is kept: use --force to replace it", code="exists")
     try:

@@ -86,8 +86,9 @@ def text_of(document: "Document", form: Format, pictures: str = "") -> str:
 
     Raises `UserError` if there is no result yet."""
     text = document.read_text()
-    if form is Format.JSON:
-        return json.dumps(document.layout(), indent=2, ensure_ascii=False) + "\n"
+    if form is not Format.MD:
+        made = document.layout() if form is Format.JSON else document.docling()
+        return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
     return text.replace(f"]({PICTURES}/", f"]({quote(pictures)}/") if pictures else text
 
 

@@ -21,14 +21,25 @@ def merge_markdown(pages: Sequence[Json], layouts: Mapping[int, Layout] = Mappin
     A table that continues over a page break goes to the page where it begins. `layouts`: page number to layout.
     """
     ordered = sorted(pages, key=lambda page: int(page["page"]))
+    joined = page_texts(ordered, layouts)
+    parts = [f"<!-- Page {page['page']} -->\n\n{text}" for page, text in zip(ordered, joined, strict=True)]
+    return "\n\n---\n\n".join(parts) + "\n"
+
+
+def page_texts(ordered: Sequence[Json], layouts: Mapping[int, Layout]) -> list[str]:
+    """The Markdown of each page as it is in the merged result."""
     texts = []
     for page in ordered:
         reason = " ".join((page["error"] or "not converted").split())
         missing = f"> **[Page {page['page']} is missing: {reason}]**"
         texts.append(page["content"].strip("\n") if _is_completed(page) else missing)
-    joined = join_tables(texts, [layouts.get(page["page"]) for page in ordered])
-    parts = [f"<!-- Page {page['page']} -->\n\n{text}" for page, text in zip(ordered, joined, strict=True)]
-    return "\n\n---\n\n".join(parts) + "\n"
+    return join_tables(texts, [layouts.get(page["page"]) for page in ordered])
+
+
+def joinable(pages: Sequence[Json]) -> list[int]:
+    """The numbers of the pages that begin or end with a table: only theirs are the layouts that joining looks at."""
+    begins, ends = ("|", "<table>"), ("|", "</table>")
+    return [page["page"] for page in pages if page["content"].startswith(begins) or page["content"].endswith(ends)]
 
 
 def layout_json(document: Json, pages: Sequence[Json], layouts: Mapping[int, Layout]) -> dict[str, Any]:

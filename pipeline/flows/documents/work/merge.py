@@ -10,7 +10,7 @@ from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.views import plain, view_of
 from pipeline.flows.documents import files, queries
 from pipeline.flows.documents.queries import DocumentView
-from pipeline.flows.documents.rules.result import manifest, merge_markdown
+from pipeline.flows.documents.rules.result import joinable, manifest, merge_markdown
 from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work.document import ClaimLost
@@ -60,10 +60,7 @@ def write_result(context: Context, document: Any, claim: Claim) -> None:
     status = DOCUMENT.target(DocumentStatus.MERGING, event)
     after = view_of(DocumentView, document, **values, status=status, worker_id=None, error=None, updated_at=now)
     pages = [plain(page) for page in queries.pages(context, document.id)]
-    # Only tables are joined across pages, so only pages that begin or end with one need their layouts.
-    begins, ends = ("|", "<table>"), ("|", "</table>")
-    joinable = [page["page"] for page in pages if page["content"].startswith(begins) or page["content"].endswith(ends)]
-    text = merge_markdown(pages, queries.layouts(context, document.id, joinable))
+    text = merge_markdown(pages, queries.layouts(context, document.id, joinable(pages)))
     attempts = [plain(attempt) for attempt in queries.attempts(context, document.id)]
     facts = json.dumps(manifest(plain(after), pages, attempts), indent=2, ensure_ascii=False)
 

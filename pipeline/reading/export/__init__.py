@@ -1,0 +1,1 @@
+"""Converted pages in other projects' formats: DoclingDocument, DocTags, HTML and plain text."""

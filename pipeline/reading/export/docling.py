@@ -1,0 +1,169 @@
+"""A DoclingDocument, the format of the Docling project, made of converted pages; nothing of Docling is needed for it.
+
+Its tree is flat but for lists: `body` has the blocks of all pages in reading order, and a nested list hangs on the item
+before it. A title is what is on level 1; a heading of level n is a section header of level n - 1, as Docling counts.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pipeline.reading.export import markdown
+from pipeline.reading.export.grid import Placed, grid
+
+SCHEMA_VERSION = "1.5.0"
+"""The oldest version with all that is used here: readers refuse versions newer than their own."""
+
+NOMINAL_PAGE = (595.0, 842.0)
+"""The size of a page that nobody measured. What is on it has no boxes, either, and is said to fill the page."""
+
+Json = dict[str, Any]
+PictureData = Callable[[str], str | None]
+"""Link of a picture's file → `data:` URI; None if there is no such file, or none is wanted."""
+
+_LABELS = {"paragraph": "text", "quote": "text", "footnote": "footnote", "code": "code", "list_item": "list_item"}
+_NUMBERED = re.compile(r"[0-9]+[.)]?|[a-zA-Z][.)]")
+_PICTURE_DPI = 150
+
+
+def document(
+    pages: Iterable[Mapping[str, Any]], *, filename: str, mimetype: str, digest: int,
+    picture: PictureData = lambda _: None,
+) -> Json:  # fmt: skip
+    """The document of pages as `rules.result.layout_json` gives them; page numbers are those of the source.
+
+    `digest` is a number below 2^64 that is the same for the same content.
+    """
+    tree = _Tree(picture)
+    for page in pages:
+        tree.add_page(page)
+    return {
+        "schema_name": "DoclingDocument",
+        "version": SCHEMA_VERSION,
+        "name": filename.rpartition(".")[0] or filename,
+        "origin": {"mimetype": mimetype, "binary_hash": digest, "filename": filename},
+        "furniture": _group("#/furniture", None, "unspecified", "furniture", "_root_"),
+        "body": tree.body,
+        "groups": tree.items["groups"],
+        "texts": tree.items["texts"],
+        "pictures": tree.items["pictures"],
+        "tables": tree.items["tables"],
+        "key_value_items": [],
+        "form_items": [],
+        "pages": tree.pages,
+    }
+
+
+def page_blocks(page: Mapping[str, Any]) -> list[Json]:
+    """The page's blocks; of a page that has only Markdown, those that it consists of."""
+    found: list[Json] = []
+    for block in page["blocks"]:
+        found += markdown.blocks(block["text"]) if block["type"] == "markdown" else [block]
+    return found
+
+
+class _Tree:
+    def __init__(self, picture: PictureData) -> None:
+        self._picture = picture
+        self.body = _group("#/body", None, "unspecified", "body", "_root_")
+        self.items: dict[str, list[Json]] = {"groups": [], "texts": [], "pictures": [], "tables": []}
+        self.pages: dict[str, Json] = {}
+        self._lists: list[tuple[int, Json]] = []
+        """The lists that are open, outermost first: how deep they are, and their groups."""
+
+    def add_page(self, page: Mapping[str, Any]) -> None:
+        number = int(page["page_source"])
+        width, height = page["width"] or NOMINAL_PAGE[0], page["height"] or NOMINAL_PAGE[1]
+        self.pages[str(number)] = {"size": {"width": float(width), "height": float(height)}, "page_no": number}
+        for block in page_blocks(page):
+            left, top, right, bottom = block["bbox"] or (0.0, 0.0, width, height)
+            box = {"l": float(left), "t": float(top), "r": float(right), "b": float(bottom), "coord_origin": "TOPLEFT"}
+            self._add_block(block, [{"page_no": number, "bbox": box, "charspan": [0, len(block["text"])]}])
+
+    def _add_block(self, block: Json, prov: list[Json]) -> None:
+        kind, text = block["type"], block["text"]
+        parent = self._list_of(block) if kind == "list_item" else self.body
+        if kind != "list_item":
+            self._lists = []
+        words = {"orig": text, "text": text}
+        match kind:
+            case "heading" if block["level"] == 1:
+                self._add("texts", parent, "title", prov, **words)
+            case "heading":
+                self._add("texts", parent, "section_header", prov, **words, level=block["level"] - 1)
+            case "list_item":
+                numbered = _NUMBERED.fullmatch(block["marker"]) is not None
+                self._add("texts", parent, "list_item", prov, **words, enumerated=numbered, marker=block["marker"])
+            case "table":
+                self._add("tables", parent, "table", prov, **_FLOATING, data=_table(block["rows"], block["header"]))
+            case "picture":
+                uri = self._picture(block["link"])
+                image = {"image": _image(uri, prov[0]["bbox"])} if uri else {}
+                self._add("pictures", parent, "picture", prov, **_FLOATING, **image)
+            case "code":
+                self._add("texts", parent, "code", prov, **words, **_FLOATING, code_language="unknown")
+            case _:
+                self._add("texts", parent, _LABELS.get(kind, "text"), prov, **words)
+
+    def _list_of(self, item: Json) -> Json:
+        """The group for a list item: an open list of its depth, or a new one below the item before it."""
+        depth = item["depth"]
+        while self._lists and self._lists[-1][0] > depth:
+            self._lists.pop()
+        if not self._lists or self._lists[-1][0] < depth:
+            outer = self._lists[-1][1] if self._lists else None
+            parent = self.items["texts"][_place(outer["children"][-1])] if outer else self.body
+            group = _group(f"#/groups/{len(self.items['groups'])}", parent, "list", "body", "list")
+            self.items["groups"].append(group)
+            self._lists.append((depth, group))
+        return self._lists[-1][1]
+
+    def _add(self, kind: str, parent: Json, label: str, prov: list[Json], **more: Any) -> None:
+        ref = f"#/{kind}/{len(self.items[kind])}"
+        item = {
+            "self_ref": ref, "parent": {"$ref": parent["self_ref"]}, "children": [], "content_layer": "body",
+            "label": label, "prov": prov, **more,
+        }  # fmt: skip
+        parent["children"].append({"$ref": ref})
+        self.items[kind].append(item)
+
+
+_FLOATING: Json = {"captions": [], "references": [], "footnotes": []}
+
+
+def _group(ref: str, parent: Json | None, label: str, layer: str, name: str) -> Json:
+    group: Json = {"self_ref": ref, "children": [], "content_layer": layer, "name": name, "label": label}
+    if parent is not None:
+        group["parent"] = {"$ref": parent["self_ref"]}
+        parent["children"].append({"$ref": ref})
+    return group
+
+
+def _place(ref: Mapping[str, str]) -> int:
+    return int(ref["$ref"].rpartition("/")[2])
+
+
+def _table(rows: Sequence[Sequence[Json]], header: int) -> Json:
+    found = grid(rows, header)
+    return {
+        "table_cells": [_cell(cell) for cell in found.cells],
+        "num_rows": found.rows,
+        "num_cols": found.columns,
+        "grid": [[_cell(cell) for cell in row] for row in found.places()],
+    }
+
+
+def _cell(cell: Placed) -> Json:
+    return {
+        "row_span": cell.rows, "col_span": cell.columns,
+        "start_row_offset_idx": cell.row, "end_row_offset_idx": cell.row + cell.rows,
+        "start_col_offset_idx": cell.column, "end_col_offset_idx": cell.column + cell.columns,
+        "text": cell.text, "column_header": cell.header, "row_header": False, "row_section": False,
+    }  # fmt: skip
+
+
+def _image(uri: str, box: Mapping[str, Any]) -> Json:
+    """A picture as it was saved: its box at 150 dots an inch."""
+    scale = _PICTURE_DPI / 72
+    size = {"width": round((box["r"] - box["l"]) * scale), "height": round((box["b"] - box["t"]) * scale)}
+    return {"mimetype": "image/png", "dpi": _PICTURE_DPI, "size": size, "uri": uri}

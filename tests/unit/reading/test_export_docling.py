@@ -1,0 +1,125 @@
+"""Blocks as a DoclingDocument. That Docling's own models accept it is shown by `make clients`."""
+
+from typing import Any
+
+from pipeline.reading.export import docling, rendering
+
+BOX = [51.0, 62.2, 365.1, 82.2]
+
+
+def block(kind: str, text: str = "", **more: Any) -> dict[str, Any]:
+    return {"type": kind, "text": text, "bbox": BOX, **more}
+
+
+def page(number: int, *blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"page": 1, "page_source": number, "width": 595.0, "height": 842.0, "blocks": list(blocks)}
+
+
+def document(*pages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return docling.document(pages, filename="report.pdf", mimetype="application/pdf", digest=2**64 - 1, **more)
+
+
+def item(text: str, marker: str = "-", depth: int = 0) -> dict[str, Any]:
+    return block("list_item", text, marker=marker, depth=depth)
+
+
+CELLS = [
+    [{"text": "Name", "rows": 1, "columns": 2}],
+    [{"text": "a", "rows": 1, "columns": 1}, {"text": "b", "rows": 1, "columns": 1}],
+]
+TABLE = block("table", "Name\na\tb", header=1, rows=CELLS)
+
+
+def test_every_reference_leads_to_an_item_whose_parent_refers_back() -> None:
+    made = document(page(1, block("heading", "T", level=1), item("a"), item("b", depth=1), TABLE), page(2, item("c")))
+    seen = set()
+
+    def visit(node: dict[str, Any]) -> None:
+        for ref in node["children"]:
+            child = rendering.resolve(made, ref)
+            assert child["self_ref"] == ref["$ref"]
+            assert child["parent"] == {"$ref": node["self_ref"]}
+            seen.add(ref["$ref"])
+            visit(child)
+
+    visit(made["body"])
+    assert seen == {found["self_ref"] for kind in ("groups", "texts", "tables", "pictures") for found in made[kind]}
+
+
+def test_boxes_count_from_the_top_left_and_pages_as_in_the_source() -> None:
+    made = document(page(7, block("paragraph", "words")))
+    (prov,) = made["texts"][0]["prov"]
+    assert prov["bbox"] == {"l": 51.0, "t": 62.2, "r": 365.1, "b": 82.2, "coord_origin": "TOPLEFT"}
+    assert (prov["page_no"], prov["charspan"]) == (7, [0, 5])
+    assert made["pages"] == {"7": {"size": {"width": 595.0, "height": 842.0}, "page_no": 7}}
+    assert made["origin"] == {"mimetype": "application/pdf", "binary_hash": 2**64 - 1, "filename": "report.pdf"}
+
+
+def test_headings_of_the_first_level_are_titles_and_others_count_from_one() -> None:
+    made = document(page(1, block("heading", "A", level=1), block("heading", "B", level=3)))
+    assert [(text["label"], text.get("level")) for text in made["texts"]] == [("title", None), ("section_header", 2)]
+
+
+def test_nested_list_hangs_on_the_item_before_it() -> None:
+    made = document(page(1, item("a", "1."), item("b", depth=1), item("c", "2."), block("paragraph", "p"), item("d")))
+    assert [group["parent"]["$ref"] for group in made["groups"]] == ["#/body", "#/texts/0", "#/body"]
+    assert [text["parent"]["$ref"] for text in made["texts"]] == [
+        "#/groups/0", "#/groups/1", "#/groups/0", "#/body", "#/groups/2",
+    ]  # fmt: skip
+    assert [text.get("enumerated") for text in made["texts"]] == [True, False, True, None, False]
+
+
+def test_table_has_cells_spans_and_the_whole_grid() -> None:
+    data = document(page(1, TABLE))["tables"][0]["data"]
+    assert (data["num_rows"], data["num_cols"], len(data["table_cells"])) == (2, 2, 3)
+    head = data["table_cells"][0]
+    assert (head["col_span"], head["end_col_offset_idx"], head["column_header"]) == (2, 2, True)
+    assert [[cell["text"] for cell in row] for row in data["grid"]] == [["Name", "Name"], ["a", "b"]]
+
+
+def test_page_without_a_layout_is_read_from_its_markdown() -> None:
+    markdown = {"type": "markdown", "text": "## Head\n\nwords", "bbox": None}
+    made = document({"page": 1, "page_source": 1, "width": None, "height": None, "blocks": [markdown]})
+    assert [(text["label"], text["text"]) for text in made["texts"]] == [("section_header", "Head"), ("text", "words")]
+    assert made["texts"][0]["prov"][0]["bbox"]["r"] == made["pages"]["1"]["size"]["width"] == docling.NOMINAL_PAGE[0]
+
+
+def test_picture_is_embedded_if_it_is_wanted() -> None:
+    picture = block("picture", link="pictures/page-0001-1.png")
+    assert "image" not in document(page(1, picture))["pictures"][0]
+    (found,) = document(page(1, picture), picture=lambda link: f"data:image/png;base64,{link[-1]}")["pictures"]
+    assert found["image"] == {
+        "mimetype": "image/png", "dpi": 150, "size": {"width": 654, "height": 42}, "uri": "data:image/png;base64,g",
+    }  # fmt: skip
+
+
+def test_html_escapes_texts_and_keeps_structure() -> None:
+    made = document(page(1, block("heading", "A & B", level=2), item("one <x>"), item("two", depth=1), TABLE,
+                         block("code", "</code>"), block("picture", link="")))  # fmt: skip
+    html = rendering.html(made)
+    assert "<h2>A &amp; B</h2>" in html
+    assert "<ul>\n<li>one &lt;x&gt;\n<ul>\n<li>two\n</ul>\n</ul>" in html
+    assert '<tr><th colspan="2">Name</th></tr>\n<tr><td>a</td><td>b</td></tr>' in html
+    assert "<pre><code>&lt;/code&gt;</code></pre>" in html
+
+
+def test_doctags_say_places_pages_and_tables() -> None:
+    made = document(page(1, block("heading", "A", level=2), TABLE), page(2, item("one", "1."), block("code", "x")))
+    where = "<loc_43><loc_37><loc_307><loc_49>"
+    assert rendering.doctags(made).split("\n") == [
+        f"<doctag><section_header_level_1>{where}A</section_header_level_1>",
+        f"<otsl>{where}<ched>Name<lcel><nl><fcel>a<fcel>b<nl></otsl>",
+        "<page_break>",
+        "<ordered_list>", f"<list_item>{where}one</list_item>", "</ordered_list>",
+        f"<code>{where}<_unknown_>x</code>", "</doctag>",
+    ]  # fmt: skip
+
+
+def test_plain_text_has_lists_and_rows_on_lines_of_their_own() -> None:
+    made = document(page(1, block("paragraph", "p"), item("one"), item("two", depth=1), TABLE))
+    assert rendering.text(made) == "p\n\n- one\n- two\n\nName\t\na\tb\n"
+
+
+def test_document_without_text_is_empty_in_every_format() -> None:
+    made = document(page(1))
+    assert (made["texts"], rendering.doctags(made), rendering.text(made)) == ([], "<doctag>\n</doctag>", "\n")

@@ -1,0 +1,101 @@
+"""Markdown that a model wrote, as blocks: whatever it says, nothing is lost and nothing fails."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.reading.export import docling, rendering
+from pipeline.reading.export.grid import MAX_PLACES, grid
+from pipeline.reading.export.markdown import blocks
+
+
+def brief(markdown: str) -> list[tuple[str, str]]:
+    return [(block["type"], block["text"]) for block in blocks(markdown)]
+
+
+def cells(block: dict[str, Any]) -> list[list[str]]:
+    return [[cell["text"] for cell in row] for row in block["rows"]]
+
+
+def test_headings_have_their_levels_and_text_has_no_marks_of_emphasis() -> None:
+    found = blocks("# A *b*\n\n### C `d`\n\nText with **bold**,\na [link](http://x) and <sup>2</sup>.")
+    assert [(block["type"], block.get("level"), block["text"]) for block in found] == [
+        ("heading", 1, "A b"), ("heading", 3, "C d"), ("paragraph", None, "Text with bold, a link and 2."),
+    ]  # fmt: skip
+
+
+def test_lists_have_markers_and_depths_and_an_item_keeps_its_further_paragraphs() -> None:
+    found = blocks("3. one\n   - two\n\n     more\n   - three\n4. four\n\nafter")
+    assert [(block["text"], block.get("marker"), block.get("depth")) for block in found] == [
+        ("one", "3.", 0), ("two more", "-", 1), ("three", "-", 1), ("four", "4.", 0), ("after", None, None),
+    ]  # fmt: skip
+
+
+def test_code_in_a_list_item_does_not_swallow_the_paragraph_behind_it() -> None:
+    assert brief("- a\n\n  ```\n  x = 1\n  ```\n\n  b\n") == [("list_item", "a"), ("code", "x = 1"), ("paragraph", "b")]
+
+
+def test_pipe_table_keeps_its_cells_and_its_head() -> None:
+    (found,) = blocks("| a | b |\n| --- | --- |\n| 1<br>2 | x \\| y |\n")
+    assert (cells(found), found["header"]) == ([["a", "b"], ["1 2", "x | y"]], 1)
+
+
+def test_html_table_keeps_spans_and_survives_blank_lines() -> None:
+    found = blocks(
+        "before\n\n<table><thead>\n<tr><th colspan='2'>A &amp; B</th></tr>\n</thead>\n\n"
+        '<tr><td rowspan="2">x<br/>y</td><td>1</td></tr>\n\n<tr><td>2</td></tr></table>\n\nafter'
+    )
+    assert [block["type"] for block in found] == ["paragraph", "table", "paragraph"]
+    assert cells(found[1]) == [["A & B"], ["x y", "1"], ["2"]]
+    assert (found[1]["header"], found[1]["rows"][0][0]["columns"], found[1]["rows"][1][0]["rows"]) == (1, 2, 2)
+
+
+def test_table_in_a_fence_is_code() -> None:
+    assert brief("```\n<table>\n\n<tr>\n</table>\n```") == [("code", "<table>\n\n<tr>\n</table>")]
+
+
+def test_table_that_never_ends_is_read_to_the_end_of_its_paragraph() -> None:
+    found = blocks("<table><tr><td>a\n\ntext")
+    assert (cells(found[0]), brief("<table><tr><td>a\n\ntext")[1]) == ([["a"]], ("paragraph", "text"))
+
+
+def test_html_outside_tables_is_text_without_comments_and_scripts() -> None:
+    assert brief("<div>one <b>two</b></div><script>evil()</script><!-- no -->\n\n<!-- Page 1 -->\n\nthree") == [
+        ("paragraph", "one two"), ("paragraph", "three"),
+    ]  # fmt: skip
+
+
+def test_pictures_on_their_own_are_blocks_with_their_links() -> None:
+    (picture,) = blocks("![a chart](pictures/page-0001-1.png)")
+    assert (picture["type"], picture["link"], picture["text"]) == ("picture", "pictures/page-0001-1.png", "a chart")
+    assert brief("see ![a chart](x.png) there") == [("paragraph", "see a chart there")]
+
+
+def test_spans_that_reach_out_of_the_table_end_with_it() -> None:
+    found = grid([[{"text": "a", "rows": 9, "columns": 2}, {"text": "b", "rows": 1, "columns": 1}],
+                  [{"text": "c", "rows": 1, "columns": 1}]], 1)  # fmt: skip
+    assert (found.rows, found.columns) == (2, 3)
+    assert [[cell.text for cell in row] for row in found.places()] == [["a", "a", "b"], ["a", "a", "c"]]
+
+
+def test_cell_that_would_cover_another_keeps_to_its_own_place() -> None:
+    rows = [[{"text": "a", "rows": 1, "columns": 1}, {"text": "b", "rows": 2, "columns": 1}],
+            [{"text": "c", "rows": 1, "columns": 3}]]  # fmt: skip
+    assert [[cell.text for cell in row] for row in grid(rows, 0).places()] == [["a", "b"], ["c", "b"]]
+
+
+def test_grid_of_a_table_that_claims_to_be_huge_is_bounded() -> None:
+    rows = [[{"text": "x", "rows": 1000, "columns": 1000} for _ in range(50)] for _ in range(500)]
+    found = grid(rows, 0)
+    assert found.rows * found.columns <= MAX_PLACES
+
+
+@given(st.text(alphabet=st.sampled_from("#->|`*_[]()!<table/rhd>\n 1.a"), max_size=200))
+def test_any_text_becomes_a_document_in_every_format(markdown: str) -> None:
+    page = {"page": 1, "page_source": 1, "width": None, "height": None,
+            "blocks": [{"type": "markdown", "text": markdown, "bbox": None}]}  # fmt: skip
+    made = docling.document([page], filename="a.pdf", mimetype="application/pdf", digest=1)
+    assert rendering.html(made).endswith("</html>\n")
+    assert rendering.doctags(made).endswith("</doctag>")
+    assert rendering.text(made).endswith("\n")
