@@ -8,10 +8,11 @@ from functools import partial
 import structlog
 
 from pipeline.engine import events
+from pipeline.engine.outbox import EVENTS
 from pipeline.flows import flows
 from pipeline.providers import calls
 from pipeline.storage.context import Context
-from pipeline.storage.retention import Retention, Rule
+from pipeline.storage.retention import Retention, Rule, rows
 
 log = structlog.get_logger(__name__)
 
@@ -52,13 +53,14 @@ def _all(context: Context) -> Iterator[tuple[str, Retention]]:
         for kind in flow.retained(context):
             yield flow.name, kind
     yield "", calls.retention(context)
+    kept = context.settings.retention
+    rule = Rule(kept.events_days, kept.events_count)
+    yield "", rows("events", rule, EVENTS.c.seq, EVENTS.c.created_at)
     if context.online:
-        kept = context.settings.retention
-        rule = Rule(kept.events_days, kept.events_count)
-        act = partial(_events, rule=rule)
-        yield "", Retention("events", str(rule), partial(act, dry_run=True), partial(act, dry_run=False))
+        act = partial(_progress, rule=rule)
+        yield "", Retention("progress", str(rule), partial(act, dry_run=True), partial(act, dry_run=False))
 
 
-def _events(context: Context, *, rule: Rule, dry_run: bool) -> int:
+def _progress(context: Context, *, rule: Rule, dry_run: bool) -> int:
     before = context.db.now() - timedelta(days=rule.days) if rule.days else None
     return events.trim(context.redis, before, rule.count, dry_run=dry_run)

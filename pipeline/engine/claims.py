@@ -158,7 +158,9 @@ def take(
     plain = {name: value for name, value in values.items() if name not in computed}
     statement = _statement_of_take(table, machine, event, where, order, tuple(plain), tuple(computed.items()))
     given = {"due_by": now, "most": limit, **parameters, **_new(claim.columns), **_new(plain)}
-    return list(session.connection().execute(statement, given))
+    rows = list(session.connection().execute(statement, given))
+    machine.note(session, table, event, (row.id for row in rows))
+    return rows
 
 
 def _new(values: Mapping[str, Any]) -> dict[str, Any]:

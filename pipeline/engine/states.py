@@ -1,6 +1,6 @@
 """State machines as data, and the one function that writes a status column."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import lru_cache
@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, CursorResult, Table, Update, bindparam, ca
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningUpdate
 
+from pipeline.engine import announced
 from pipeline.engine.errors import UserError
 
 State = TypeVar("State", bound=IntEnum | StrEnum)
@@ -64,20 +65,31 @@ class Machine(Generic[State, Event]):
         """
         may, new = self.change(table, event)
         statement = update(table).where(may, *where).values(status=new, **values)
-        return cast("CursorResult[Any]", session.execute(statement)).rowcount
+        if announced.of(table) is None:
+            return cast("CursorResult[Any]", session.execute(statement)).rowcount
+        moved = session.execute(statement.returning(table.c.id)).scalars().all()
+        self.note(session, table, event, moved)
+        return len(moved)
 
     def move_returning(
         self, session: Session, table: Table, event: Event, *where: ColumnElement[bool], **values: Any
     ) -> list[Any]:
         """Like `move`, but returns the rows as they are afterwards, in no particular order."""
-        return list(session.execute(self.returning(table, event, *where, **values)))
+        rows = list(session.execute(self.returning(table, event, *where, **values)))
+        self.note(session, table, event, (row.id for row in rows))
+        return rows
 
     def returning(
         self, table: Table, event: Event, *where: ColumnElement[bool], **values: Any
     ) -> ReturningUpdate[tuple[Any, ...]]:
-        """The statement of `move_returning`."""
+        """The statement of `move_returning`. Whoever executes it calls `note`."""
         may, new = self.change(table, event)
         return update(table).where(may, *where).values(status=new, **values).returning(*table.c)
+
+    def note(self, session: Session, table: Table, event: Event, ids: Iterable[Any]) -> None:
+        """Note for those who follow the table that these rows took `event`, unless that leaves each state as it is."""
+        if announced.of(table) and any(before != after for before, after in self.sources(event).items()):
+            announced.note(session, table, ids)
 
     def move_each(
         self, session: Session, table: Table, event: Event, rows: Sequence[Mapping[str, Any]], **values: Any
@@ -103,7 +115,10 @@ class Machine(Generic[State, Event]):
             {"key_id": row["id"], "key_claim": row["claim_id"], **{f"new_{name}": row[name] for name in columns}}
             for row in rows
         ]
-        return session.connection().execute(statement, keyed).rowcount
+        moved = session.connection().execute(statement, keyed).rowcount
+        if moved:
+            self.note(session, table, event, (row["id"] for row in rows))
+        return moved
 
 
 def _is_expression(value: Any) -> bool:

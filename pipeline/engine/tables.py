@@ -11,6 +11,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.types import TypeDecorator
 
+from pipeline.engine import announced
+
 Value = TypeVar("Value")
 
 # Named constraints: Alembic alters only what has a name, on SQLite above all.
@@ -75,11 +77,17 @@ def upsert(session: Session, table: Table, rows: Sequence[dict[str, Any]]) -> No
 
 
 def insert_if_absent(session: Session, table: Table, row: dict[str, Any], *unique: str) -> bool:
-    """Insert a row unless one has the same `unique` columns (default: primary key); whether it was new."""
+    """Insert a row unless one has the same `unique` columns (default: primary key); whether it was new.
+
+    A new row that people follow is announced.
+    """
     insert: Any = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     key = unique or tuple(column.name for column in table.primary_key)
     statement = insert(table).values(**row).on_conflict_do_nothing(index_elements=list(key))
-    return bool(session.execute(statement.returning(*table.primary_key)).first())
+    added = session.execute(statement.returning(*table.primary_key)).first()
+    if added is not None:
+        announced.note(session, table, added[:1])
+    return added is not None
 
 
 def portions(values: Iterable[Value], size: int = 500) -> Iterator[list[Value]]:

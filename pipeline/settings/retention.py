@@ -24,7 +24,8 @@ class RetentionSettings(BaseModel):
     """Runs of the music pipeline that have ended, with what is left of their batches. The last one stays."""
     runs_count: Count = 0
     events_days: Days = 90
-    """Events of those who follow the work; Redis never holds more than about 10,000."""
+    """Events of those who follow the work, and the progress that commands show: of that, Redis never holds more than
+    about 10,000."""
     events_count: Count = 0
 
     @model_validator(mode="after")

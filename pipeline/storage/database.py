@@ -17,6 +17,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
+from pipeline.engine import outbox  # noqa: F401  # writes down events before a commit
 from pipeline.engine.claims import Tries
 
 log = structlog.get_logger(__name__)

@@ -9,6 +9,7 @@ from sqlalchemy import BigInteger, Dialect, ForeignKey, Index, Integer, LargeBin
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
+from pipeline.engine.announced import announced
 from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
 from pipeline.engine.tables import Base, UtcDateTime, storable, table_of
 from pipeline.flows.documents.states import OPEN, PAGE, DocumentStatus, PageEvent, PageStatus
@@ -39,6 +40,17 @@ class Document(ClaimColumns, Base):
         claims_index("documents"),
         claimable_index("documents", "created_at", "id", states=OPEN),
         waits_index("documents"),
+        announced(
+            "documents",
+            "document",
+            DocumentStatus,
+            "filename",
+            "pages",
+            "completed_count",
+            "failed_count",
+            "progress",
+            "error",
+        ),
     )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import and_, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from pipeline.engine import traces, work
+from pipeline.engine import announced, traces, work
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
@@ -236,6 +236,7 @@ def remove_rows(session: Session, document_id: str) -> None:
     for table in (PAGES, ATTEMPTS):
         session.execute(delete(table).where(table.c.document_id == document_id))
     session.execute(delete(DOCUMENTS).where(DOCUMENTS.c.id == document_id))
+    announced.note(session, DOCUMENTS, [document_id])
     traces.unsay(session, AiCall.flow == "documents", AiCall.scope_id == document_id)
 
 

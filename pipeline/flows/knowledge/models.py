@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from pipeline.engine.announced import announced
 from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
 from pipeline.engine.tables import Base, UtcDateTime, table_of
 from pipeline.flows.knowledge.states import BatchStatus, ItemStatus
@@ -67,6 +68,9 @@ class KnowledgeItem(ClaimColumns, Base):
         ),
         Index("ix_knowledge_items_admitted", "admitted_at", **_where("admitted_at IS NOT NULL")),
         Index("ix_knowledge_items_deleting", "base_id", **_where("deleting")),
+        announced(
+            "knowledge", "knowledge_item", ItemStatus, "base_id", "type", "name", "progress", "chunk_count", "error"
+        ),
     )  # fmt: skip
 
     id: Mapped[str] = mapped_column(String(16), primary_key=True)

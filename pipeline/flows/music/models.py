@@ -5,6 +5,7 @@ from datetime import datetime
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from pipeline.engine.announced import announced
 from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
 from pipeline.engine.tables import Base, UtcDateTime, table_of
 from pipeline.flows.music.states import BATCH, BatchEvent, BatchStatus, Mode, PipelineState, SongStatus, Step
@@ -74,7 +75,20 @@ class Run(ClaimColumns, Base):
     """One run of the pipeline. Claimed while it syncs. At most one is active."""
 
     __tablename__ = "music_runs"
-    __table_args__ = (claims_index("music_runs"), waits_index("music_runs"))
+    __table_args__ = (
+        claims_index("music_runs"),
+        waits_index("music_runs"),
+        announced(
+            "music",
+            "music_run",
+            PipelineState,
+            "mode",
+            "enqueued",
+            "error",
+            outcome="outcome",
+            outcomes=("completed", "stopped", "failed"),
+        ),
+    )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     status: Mapped[str] = mapped_column(String(20), default=PipelineState.IDLE.value)

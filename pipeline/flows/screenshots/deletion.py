@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy import and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from pipeline.engine import traces
+from pipeline.engine import announced, outbox, traces
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
@@ -150,6 +150,7 @@ def _forget_batches(session: Session, ids: Sequence[int], now: datetime) -> None
     units = [str(row.id) for row in rows]
     calls = and_(AiCall.flow == batch.FLOW, AiCall.scope_id.in_(units))
     traces.unsay(session, calls)
+    outbox.unsay(session, BATCHES, [row.id for row in rows])
     unsaid: dict[str, Any] = {"reply": None, "notes": "[]", "error": None}
     session.execute(update(SHARDS).where(SHARDS.c.batch_id.in_(done)).values(result=None, **unsaid))
     stored = update(BATCHES).where(BATCHES.c.id.in_(done))
@@ -160,6 +161,7 @@ def _forget_batches(session: Session, ids: Sequence[int], now: datetime) -> None
         SCREENSHOT.move(session, SHOTS, event, there, error=None, updated_at=now)
     session.execute(update(SHOTS).where(SHOTS.c.batch_id.in_(apart)).values(batch_id=None))
     session.execute(delete(BATCHES).where(BATCHES.c.id.in_(apart)))
+    announced.note(session, BATCHES, apart)
 
 
 def _forget_ledgers(session: Session, since: datetime, until: datetime) -> None:

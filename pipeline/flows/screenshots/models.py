@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from pipeline.engine.announced import announced
 from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
 from pipeline.engine.tables import Base, UtcDateTime, table_of
 from pipeline.flows.screenshots.states import CLAIMABLE, Ask, Step, WorkStatus
@@ -125,6 +126,7 @@ class Batch(ClaimColumns, Base):
         claimable_index("screenshot_batches", "step", "urgency", "created_at", "id", states=CLAIMABLE),
         claims_index("screenshot_batches"),
         waits_index("screenshot_batches"),
+        announced("screenshots", "screenshot_batch", WorkStatus, "source_key", "step", "attempts", "error"),
     )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)

@@ -34,7 +34,8 @@ def seen(session: Session, kind: str) -> tuple[int, int]:
     return (row.version, row.removed) if row else (0, 0)
 
 
-@event.listens_for(Session, "before_commit")
+# Before the events' stamp (`engine.outbox`), whoever is imported first: all transactions lock in this order.
+@event.listens_for(Session, "before_commit", insert=True)
 def _stamp(session: Session) -> None:
     # In one order, so that two transactions that changed several kinds do not wait for each other.
     for kind, removed in sorted(session.info.pop(_CHANGED, {}).items()):

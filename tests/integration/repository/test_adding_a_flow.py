@@ -64,4 +64,5 @@ def test_the_flow_of_the_page_works(tmp_path: Path, redis_url: str, sqlite_url: 
     assert said == {
         "differences": [], "holders": ["dead"], "figures": {"checksums": {"PENDING": 1, "DONE": 2}},
         "results": [digest, digest], "attempts": 2, "waits": True, "claims": [None, None, None],
+        "told": ["checksum.pending", "checksum.running", "checksum.done"],
     }  # fmt: skip

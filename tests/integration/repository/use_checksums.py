@@ -14,6 +14,7 @@ from sqlalchemy import insert, select
 from tasks.checksums import submit
 from tasks.checksums.canvas import TASKS
 
+from pipeline.engine import outbox
 from pipeline.engine.claims import Owner, new_claim
 from pipeline.engine.tables import Base
 from pipeline.flows import flows
@@ -28,6 +29,11 @@ context = get_context()
 def row(checksum_id: str) -> Any:
     with context.db.read() as session:
         return session.execute(select(CHECKSUMS).where(CHECKSUMS.c.id == checksum_id)).one()
+
+
+def told(checksum_id: str) -> list[str]:
+    with context.db.read() as session:
+        return [one.type for one in outbox.after(session, 0, 100) if one.scope_id == checksum_id]
 
 
 def main(file: str, missing: str) -> None:
@@ -53,6 +59,7 @@ def main(file: str, missing: str) -> None:
         "results": [row(done).result, row("held").result],
         "attempts": row("held").attempts,
         "waits": row(absent).next_run_at is not None,
+        "told": told(done),
         "claims": [row(name).claim_id for name in (done, absent, "held")],
     }
     sys.stdout.write(json.dumps(said))

@@ -9,11 +9,13 @@ from sqlalchemy import Table, func, insert, select, update
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from pipeline.engine import events
+from pipeline.engine import events, outbox
+from pipeline.engine.outbox import EVENTS
 from pipeline.engine.traces import AiCall
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, PAGES
 from pipeline.flows.documents.service import remove
+from pipeline.flows.documents.states import DOCUMENT, DocumentEvent
 from pipeline.flows.documents.states import DocumentStatus as D
 from pipeline.flows.documents.states import PageStatus as P
 from pipeline.flows.music.models import BATCHES, RUNS
@@ -185,15 +187,32 @@ def test_runs_that_ended_go_except_the_last_and_those_with_open_batches(context:
         assert list(session.execute(select(BATCHES.c.run_id)).scalars()) == ["open"]
 
 
-def test_events_go_by_age_and_number(context: Context) -> None:
+def test_events_go_by_age_and_number_and_their_numbers_go_on(context: Context) -> None:
+    document_id = insert_document(context, D.PENDING)
+    for event in (DocumentEvent.PAUSE, DocumentEvent.RESUME_SPLIT, DocumentEvent.PAUSE):
+        context.db.run(lambda session, event=event: DOCUMENT.move(session, DOCUMENTS, event))
+    old = update(EVENTS).where(EVENTS.c.seq <= 2).values(created_at=ago(91))
+    context.db.run(lambda session: session.execute(old))
+    assert went(context, dry_run=True) == {"events": 2}
+    assert went(context) == {"events": 2}
+    limited = keeping(context, events_count=1, events_days=0)
+    remove(context, document_id)
+    assert went(limited) == {"events": 1}
+    with context.db.read() as session:
+        assert (outbox.first_seq(session), outbox.last_seq(session)) == (4, 4)
+        assert [one.type for one in outbox.after(session, 0, 10)] == ["document.deleted"]
+    limited.db.dispose()
+
+
+def test_progress_goes_by_age_and_number(context: Context) -> None:
     for age in (100, 91, 89):
         context.redis.xadd(events.STREAM, {"flow": "documents"}, id=f"{int(ago(age).timestamp() * 1000)}-0")
     for _ in range(5):
         events.publish(context.redis, "documents", "moved")
-    assert went(context, dry_run=True) == {"events": 2}
-    assert went(context) == {"events": 2}
+    assert went(context, dry_run=True) == {"progress": 2}
+    assert went(context) == {"progress": 2}
     limited = keeping(context, events_count=4)
-    assert went(limited) == {"events": 2}
+    assert went(limited) == {"progress": 2}
     assert context.redis.xlen(events.STREAM) == 4
     limited.db.dispose()
 
@@ -216,7 +235,7 @@ def test_one_kind_that_raises_does_not_stop_the_others(context: Context, monkeyp
     monkeypatch.setattr(events, "trim", broken)
     found = {one.name: (one.removed, one.error) for one in prune(context)}
     assert found["calls"] == (1, None)
-    assert found["events"] == (0, "no such stream")
+    assert found["progress"] == (0, "no such stream")
 
 
 def test_the_command_says_what_would_go_and_what_went(context: Context) -> None:

@@ -72,7 +72,7 @@ def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None
         "screenshot_sources", "screenshots", "screenshot_rejections", "screenshot_batches", "screenshot_shards",
         "screenshot_threads", "screenshot_nodes", "screenshot_embeddings", "screenshot_links", "screenshot_entities",
         "screenshot_mentions", "ai_call_totals", "ai_call_cursor",
-        "screenshot_edges", "screenshot_provenance", "screenshot_calls",
+        "screenshot_edges", "screenshot_provenance", "screenshot_calls", "events", "event_counter",
     }  # fmt: skip
 
 

@@ -1,0 +1,177 @@
+"""Events: how rows that people follow changed, in the database and in the very transactions that changed them.
+
+So no crash between a commit and its announcement loses one. A transaction takes its numbers as its last act before the
+commit, and holds the counter's row until it has committed: numbers become visible in order, without gaps, and whoever
+has seen 7 needs what is above 7. Nothing may be locked after it, or two transactions could wait for each other: see
+`storage.vectors.changes`, whose stamp comes before.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+    bindparam,
+    case,
+    event,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from pipeline.engine import announced
+from pipeline.engine.announced import DELETED, Announced
+from pipeline.engine.tables import Base, UtcDateTime, portions, storable, table_of
+from pipeline.engine.views import plain, view_of
+
+_Seq = BigInteger().with_variant(Integer, "sqlite")
+MAX_TEXT = 500
+"""Characters of each text that an event tells."""
+
+
+class EventRow(Base):
+    """One change of a row that people follow."""
+
+    __tablename__ = "events"
+    __table_args__ = (Index("ix_events_created_at", "created_at"), Index("ix_events_scope_id_seq", "scope_id", "seq"))
+
+    seq: Mapped[int] = mapped_column(_Seq, primary_key=True, autoincrement=False)
+    flow: Mapped[str] = mapped_column(String(40))
+    type: Mapped[str] = mapped_column(String(80))
+    """`kind.status`: `document.completed`."""
+    kind: Mapped[str] = mapped_column(String(40))
+    """What the row is called: `document`."""
+    scope_id: Mapped[str] = mapped_column(String(64))
+    """The row."""
+    status: Mapped[str] = mapped_column(String(40))
+    data: Mapped[str] = mapped_column(Text)
+    """JSON: some columns of the row, as they were then."""
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    """Never before that of an event with a lower number."""
+
+
+class EventCounter(Base):
+    """The last event's number and time. One row, which outlives the events."""
+
+    __tablename__ = "event_counter"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    seq: Mapped[int] = mapped_column(BigInteger)
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+EVENTS, COUNTER = table_of(EventRow), table_of(EventCounter)
+_ONLY = 1
+
+
+@dataclass(frozen=True)
+class Event:
+    """One change of a row that people follow, as it was told."""
+
+    seq: int
+    flow: str
+    type: str
+    kind: str
+    scope_id: str
+    status: str
+    created_at: datetime
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def last_seq(session: Session) -> int:
+    """The number of the newest event; 0 before the first."""
+    return session.execute(select(COUNTER.c.seq)).scalar() or 0
+
+
+def first_seq(session: Session) -> int:
+    """The number of the oldest event that is kept, or that will be."""
+    return session.execute(select(func.min(EVENTS.c.seq))).scalar() or last_seq(session) + 1
+
+
+_AFTER = select(EVENTS).where(EVENTS.c.seq > bindparam("last")).order_by(EVENTS.c.seq).limit(bindparam("most"))
+
+
+def after(session: Session, seq: int, limit: int) -> list[Event]:
+    """Events after this number, in order."""
+    return [view_of(Event, row) for row in session.execute(_AFTER, {"last": seq, "most": limit})]
+
+
+def unsay(session: Session, table: Table, ids: Sequence[Any]) -> None:
+    """Blank what the events of these rows tell: their types and times stay. A deleted row's are blanked anyway."""
+    kind = _announced(table).kind
+    for some in portions(map(str, ids)):
+        mine = (EVENTS.c.kind == kind, EVENTS.c.scope_id.in_(some))
+        session.execute(update(EVENTS).where(*mine).values(data="{}"))
+
+
+@event.listens_for(Session, "before_commit")
+def _record(session: Session) -> None:
+    told = [one for table, ids in announced.take_noted(session).items() for one in _told(session, table, ids)]
+    if not told:
+        return
+    connection = session.connection()
+    is_sqlite = connection.dialect.name == "sqlite"
+    now = {"now": datetime.now(UTC)} if is_sqlite else {}
+    last, at = connection.execute(_NEXT[is_sqlite], {"many": len(told), **now}).one()
+    first = last - len(told) + 1
+    connection.execute(insert(EVENTS), [{"seq": first + n, **one, "created_at": at} for n, one in enumerate(told)])
+
+
+@event.listens_for(Session, "after_rollback")
+def _forget(session: Session) -> None:
+    announced.take_noted(session)
+
+
+def _counted(*, is_sqlite: bool) -> Any:
+    """Add to the counter; its number and time then."""
+    dialect: Any = sqlite if is_sqlite else postgresql
+    now = bindparam("now", type_=UtcDateTime()) if is_sqlite else func.clock_timestamp()
+    first = dialect.insert(COUNTER).values(id=_ONLY, seq=bindparam("many"), at=now)
+    later = case((first.excluded.at > COUNTER.c.at, first.excluded.at), else_=COUNTER.c.at)
+    more = {"seq": COUNTER.c.seq + first.excluded.seq, "at": later}
+    return first.on_conflict_do_update(index_elements=["id"], set_=more).returning(COUNTER.c.seq, COUNTER.c.at)
+
+
+_NEXT = {is_sqlite: _counted(is_sqlite=is_sqlite) for is_sqlite in (False, True)}
+"""Built once: in SQLite, whoever builds a statement holds the only write lock."""
+
+
+def _told(session: Session, table: Table, ids: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """How these rows stand now, as columns of events; in the order in which they were noted."""
+    told = _announced(table)
+    columns = dict.fromkeys(("id", "status", *told.columns, *filter(None, [told.outcome])))
+    query = select(*(table.c[name] for name in columns))
+    for some in portions(ids):
+        rows = {row.id: row for row in session.execute(query.where(table.c.id.in_(some)))}
+        unsay(session, table, [row_id for row_id in some if row_id not in rows])
+        yield from (_columns(told, row_id, rows.get(row_id)) for row_id in some)
+
+
+def _announced(table: Table) -> Announced:
+    told = announced.of(table)
+    assert told is not None, f"nobody follows rows of {table.name}"
+    return told
+
+
+def _columns(told: Announced, row_id: Any, row: Any | None) -> dict[str, Any]:
+    status = told.status(row) if row is not None else DELETED
+    data = {name: _small(getattr(row, name)) for name in told.columns} if row is not None else {}
+    return {
+        "flow": told.flow, "type": f"{told.kind}.{status}", "kind": told.kind, "scope_id": str(row_id),
+        "status": status, "data": json.dumps(data, ensure_ascii=False),
+    }  # fmt: skip
+
+
+def _small(value: Any) -> Any:
+    return storable(value)[:MAX_TEXT] if isinstance(value, str) else plain(value)
