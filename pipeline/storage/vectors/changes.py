@@ -5,12 +5,14 @@ So versions become visible in order, without gaps: whoever has seen 7 needs what
 would be a lock amid others, and transactions could wait for each other.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import event, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from pipeline.storage.lists import one_of
 from pipeline.storage.vectors.models import CODES, VERSIONS
 
 _CHANGED = "vectors.changed"
@@ -28,10 +30,19 @@ def has_own(session: Session, kind: str) -> bool:
     return kind in session.info.get(_CHANGED, {})
 
 
-def seen(session: Session, kind: str) -> tuple[int, int]:
-    """(the version, the last version that removed any) as this transaction sees them."""
-    row = session.execute(select(VERSIONS.c.version, VERSIONS.c.removed).where(VERSIONS.c.kind == kind)).one_or_none()
-    return (row.version, row.removed) if row else (0, 0)
+class Seen(NamedTuple):
+    """A kind's version, and the last one that removed vectors."""
+
+    version: int
+    removed: int
+
+
+def seen(session: Session, kinds: Sequence[str]) -> dict[str, Seen]:
+    """Of each kind, as this transaction sees it."""
+    these = one_of(session, VERSIONS.c.kind, kinds)
+    rows = session.execute(select(VERSIONS.c.kind, VERSIONS.c.version, VERSIONS.c.removed).where(these)).all()
+    found = {kind: Seen(version, removed) for kind, version, removed in rows}
+    return {kind: found.get(kind, Seen(0, 0)) for kind in kinds}
 
 
 # Before the events' stamp (`engine.outbox`), whoever is imported first: all transactions lock in this order.

@@ -9,6 +9,7 @@ The rotation is a Hadamard transform of flipped signs, twice. It must never chan
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -44,18 +45,31 @@ def words_of(codes: Sequence[bytes], dims: int) -> Words:
     return np.ascontiguousarray(rows.T)
 
 
-def likeness(words: Words, vector: Floats) -> Floats:
-    """How near each code's vector is to this one: more is nearer. Only the order has a meaning."""
-    values = rotated(vector[np.newaxis])[0]
-    low, high = float(values.min()), float(values.max())
-    step = (high - low) / ((1 << _PLANES) - 1) or 1.0
-    levels = np.rint((values - low) / step).astype(np.uint8)
-    # The sum of the query's values where the code has ones, less that of all others, without its constant part.
-    total: Floats = low * _common_bits(words, np.full(words.shape[0], ~np.uint64(0))).astype(np.float32)
-    for plane in range(_PLANES):
-        mask = np.packbits(levels >> plane & 1, bitorder="little").view("<u8")
-        total += np.float32(step * (1 << plane)) * _common_bits(words, mask)
-    return total
+@dataclass(frozen=True)
+class Query:
+    """What codes are compared with: a vector with four bits a dimension."""
+
+    low: float
+    step: float
+    planes: list[Words]
+
+    @classmethod
+    def of(cls, vector: Floats) -> "Query":
+        values = rotated(vector[np.newaxis])[0]
+        low, high = float(values.min()), float(values.max())
+        step = (high - low) / ((1 << _PLANES) - 1) or 1.0
+        levels = np.rint((values - low) / step).astype(np.uint8)
+        planes = [np.packbits(levels >> plane & 1, bitorder="little").view("<u8") for plane in range(_PLANES)]
+        return cls(low, step, planes)
+
+    def likeness(self, words: Words) -> Floats:
+        """How near each code's vector is to this one: more is nearer. Only the order has a meaning."""
+        # The sum of the query's values where the code has ones, less that of all others, without its constant part.
+        ones = _common_bits(words, np.full(words.shape[0], ~np.uint64(0)))
+        total: Floats = self.low * ones.astype(np.float32)
+        for plane, mask in enumerate(self.planes):
+            total += np.float32(self.step * (1 << plane)) * _common_bits(words, mask)
+        return total
 
 
 def _common_bits(words: Words, mask: Words) -> NDArray[np.uint16]:

@@ -1,29 +1,26 @@
-"""The codes of a collection in memory, brought up to date before each search by reading what changed since.
+"""The codes of collections, and the search among them."""
 
-Memory: 136 bytes a vector of up to 1,024 dimensions, 264 at most (13.6 MB for 100,000 vectors of 1,024), for the
-`MOST_KEPT` collections of a database that were searched last; twice that during a change. It is freed with the
-database's connections.
-"""
-
-import os
-from collections import OrderedDict
-from dataclasses import dataclass
-from threading import Lock
-from weakref import WeakKeyDictionary
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, and_, select
-from sqlalchemy.orm import Session
-from sqlalchemy.pool import Pool
 
-from pipeline.storage.vectors import changes, codes
+from pipeline.storage.vectors import codes
 from pipeline.storage.vectors.codes import Floats, Words
-from pipeline.storage.vectors.models import CODES
 
-MOST_KEPT = 4
-_CHUNK = 10_000
 Ids = NDArray[np.int64]
+
+
+def none() -> Ids:
+    return np.zeros(0, np.int64)
+
+
+_OVERHEAD = 1000
+"""Bytes of an index beside its numbers."""
+_BLOCK = 65_536
+"""Codes of small collections that are put together, to be compared at once."""
+_MOST_RECENT = 2000
 
 
 @dataclass(frozen=True)
@@ -43,96 +40,81 @@ class Index:
     ids: Ids
     words: Words
     """(words, n)"""
+    read_at: float
+    """When this process first saw this version, by its monotonic clock."""
+    cleaned: int
+    """What this version or an earlier one removed is not here any more."""
+    since: int
+    recent: Ids = field(default_factory=none)
+    """What changed after the version `since`, the latest last …"""
+    recent_versions: Ids = field(default_factory=none)
+    """… and the versions by which it did, or later ones."""
+    doubtful: Ids = field(default_factory=none)
+    """What a search must compare whatever its code says."""
 
-    def nearest(self, vector: Floats, count: int, among: Ids | None = None) -> Ids:
-        """Roughly the nearest items, in no order; `among`: only of these."""
-        ids, words = self.ids, self.words
-        if among is not None:
-            keep = np.flatnonzero(np.isin(ids, among))
-            ids, words = ids[keep], words[:, keep]
-        if len(ids) <= count:
-            return ids
-        return ids[np.argpartition(-codes.likeness(words, vector), count)[:count]]
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.ids.nbytes + self.words.nbytes + 2 * self.recent.nbytes + _OVERHEAD
 
+    def as_of(self, version: int) -> "Index | None":
+        """This, for a transaction that sees an older version: what changed since is doubtful. None: too much did."""
+        if version == self.version:
+            return self
+        if not self.since <= version < self.version:
+            return None
+        return replace(self, doubtful=self.recent[self.recent_versions > version])
 
-class _Kept:
-    """Indexes of one database; the last one was used last."""
-
-    def __init__(self) -> None:
-        self.lock = Lock()
-        self.indexes: OrderedDict[Collection, Index] = OrderedDict()
-
-
-_kept: WeakKeyDictionary[Pool, _Kept] = WeakKeyDictionary()
-_lock = Lock()
-
-
-def current(session: Session, of: Collection) -> Index:
-    """The index as this transaction, or one that began later, sees the database. Safe in many threads."""
-    version, removed = changes.seen(session, of.kind)
-    kept = _kept_of(session)
-    # One thread reads for all; each has its connection already, so none waits for another's.
-    with kept.lock:
-        known = kept.indexes.get(of)
-        # An older version than the known one: a transaction that began earlier, or a restored backup.
-        if known is None or known.version > version:
-            known = _load(session, of, version)
-        elif known.version < version:
-            known = _advanced(session, of, known, version, removed)
-        kept.indexes[of] = known
-        kept.indexes.move_to_end(of)
-        while len(kept.indexes) > MOST_KEPT:
-            kept.indexes.popitem(last=False)
-        return known
-
-
-def _load(session: Session, of: Collection, version: int) -> Index:
-    query = select(CODES.c.item_id, CODES.c.code).where(_belongs(of)).execution_options(yield_per=_CHUNK)
-    ids, words = [], []
-    for rows in session.execute(query).partitions():
-        numbers, parts = zip(*rows, strict=True)
-        ids.append(np.array(numbers, np.int64))
-        words.append(codes.words_of(parts, of.dims))
-    return Index(version, *_joined(of, ids, words))
+    def changed(self, version: int, read_at: float, changed: Ids, ids: Ids, words: Words) -> "Index":
+        """The next one: of `changed`, `ids` and `words` are what is in this collection now."""
+        recent = np.concatenate([self.recent, changed])
+        versions = np.concatenate([self.recent_versions, np.full(len(changed), version)])
+        since = self.since
+        if len(recent) > _MOST_RECENT:
+            since = int(versions[-_MOST_RECENT - 1])
+            recent, versions = recent[versions > since], versions[versions > since]
+        # What stays is copied as it lies, and the last fill the gaps: to pick 100,000 columns takes far longer.
+        gaps = np.flatnonzero(np.isin(self.ids, changed))
+        count = len(self.ids) - len(gaps)
+        gaps, last = gaps[gaps < count], np.setdiff1d(np.arange(count, len(self.ids)), gaps)
+        all_ids = np.concatenate([self.ids[:count], ids])
+        all_words = np.concatenate([self.words[:, :count], words], axis=1)
+        all_ids[gaps], all_words[:, gaps] = self.ids[last], self.words[:, last]
+        return replace(
+            self, version=version, read_at=read_at, ids=all_ids, words=all_words,
+            since=since, recent=recent, recent_versions=versions,
+        )  # fmt: skip
 
 
-def _advanced(session: Session, of: Collection, known: Index, version: int, removed: int) -> Index:
-    since = and_(CODES.c.kind == of.kind, CODES.c.version > known.version)
-    rows = session.execute(select(CODES.c.item_id, CODES.c.model, CODES.c.dims, CODES.c.code).where(since)).all()
-    fresh = [row for row in rows if (row.model, row.dims) == (of.model, of.dims)]
-    # What changed may have another model's vector now.
-    stay = np.flatnonzero(~np.isin(known.ids, np.array([row.item_id for row in rows], np.int64)))
-    parts = [known.ids[stay], np.array([row.item_id for row in fresh], np.int64)]
-    ids, words = _joined(of, parts, [known.words[:, stay], codes.words_of([row.code for row in fresh], of.dims)])
-    if removed > known.version:
-        left = np.array(session.execute(select(CODES.c.item_id).where(_belongs(of))).scalars().all(), np.int64)
-        here = np.flatnonzero(np.isin(ids, left))
-        ids, words = ids[here], words[:, here]
-    return Index(version, ids, words)
+def nearest(indexes: Sequence[Index], vector: Floats, count: int, among: Ids | None = None) -> list[Ids]:
+    """Roughly the nearest items of all together, by index, in no order; `among`: only of these."""
+    if among is not None:
+        indexes = [_part(each, among) for each in indexes]
+    likeness = np.concatenate([np.zeros(0, np.float32), *_likeness([each.words for each in indexes], vector)])
+    chosen = np.arange(len(likeness))
+    if len(likeness) > count:
+        chosen = np.sort(np.argpartition(-likeness, count)[:count])
+    found, begin = [], 0
+    for each in indexes:
+        end = begin + len(each.ids)
+        first, last = np.searchsorted(chosen, [begin, end])
+        found.append(np.union1d(each.ids[chosen[first:last] - begin], each.doubtful))
+        begin = end
+    return found
 
 
-def _joined(of: Collection, ids: list[Ids], words: list[Words]) -> tuple[Ids, Words]:
-    nothing = np.zeros(0, np.int64), codes.words_of([], of.dims)
-    return np.concatenate([nothing[0], *ids]), np.concatenate([nothing[1], *words], axis=1)
+def _part(index: Index, among: Ids) -> Index:
+    keep = np.flatnonzero(np.isin(index.ids, among))
+    doubtful = index.doubtful[np.isin(index.doubtful, among)]
+    return replace(index, ids=index.ids[keep], words=index.words[:, keep], doubtful=doubtful)
 
 
-def _belongs(of: Collection) -> ColumnElement[bool]:
-    return and_(CODES.c.kind == of.kind, CODES.c.model == of.model, CODES.c.dims == of.dims)
-
-
-def _kept_of(session: Session) -> _Kept:
-    # By the database's pool, not its URL: another file may take that name.
-    pool = session.connection().engine.pool
-    with _lock:
-        return _kept.setdefault(pool, _Kept())
-
-
-def _after_fork() -> None:
-    # A lock that another thread held at the fork would never be released.
-    global _lock  # noqa: PLW0603
-    _lock = Lock()
-    for kept in _kept.values():
-        kept.lock = Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+def _likeness(parts: Sequence[Words], vector: Floats) -> Iterator[Floats]:
+    query = codes.Query.of(vector)
+    begin = size = 0
+    for at, part in enumerate(parts, 1):
+        size += part.shape[1]
+        if size >= _BLOCK or at == len(parts):
+            # Of many small ones each would take as long as a large one. One alone is not copied.
+            yield query.likeness(np.concatenate(parts[begin:at], axis=1) if at - begin > 1 else part)
+            begin, size = at, 0

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
 from pipeline.storage.database import Database
-from pipeline.storage.vectors import Hit, codes, index
+from pipeline.storage.vectors import Hit, codes, memory
 from pipeline.storage.vectors.models import CODES, VERSIONS
 
 NOW = datetime.now(UTC)
@@ -255,7 +255,7 @@ def test_a_child_of_a_fork_can_search(context: Context, rows: "vectors.Floats") 
     find(context.db, rows[0], 1)
     url = context.settings.effective_database_url
     # At the fork another thread is in the midst of a search.
-    with index._lock:
+    with memory._lock:
         child = os.fork()
         if child == 0:
             code = 1
@@ -266,12 +266,29 @@ def test_a_child_of_a_fork_can_search(context: Context, rows: "vectors.Floats") 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_memory_is_that_of_a_few_collections(context: Context, rows: "vectors.Floats") -> None:
-    for number in range(index.MOST_KEPT + 2):
-        put(context.db, [(number, rows[number])], model=f"m{number}")
-        assert ids(find(context.db, rows[number], 1, model=f"m{number}")) == [number]
-    kept = index._kept[context.db.engine.pool].indexes
-    assert [of.model for of in kept] == [f"m{number}" for number in range(2, index.MOST_KEPT + 2)]
+def test_memory_is_bounded_by_bytes_and_what_was_used_last_stays(
+    context: Context, rows: "vectors.Floats", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = [f"kb:{number}" for number in range(40)]
+    with context.db.transaction() as session:
+        for number, kind in enumerate(kinds):
+            vectors.upsert(session, kind, "m", [(number, rows[number])], NOW)
+
+    def kept() -> list[str]:
+        return [of.kind for of in memory._kept[context.db.engine.pool].indexes]
+
+    with context.db.read() as session:
+        assert ids(vectors.search_many(session, kinds, "m", rows[7], 1)) == [7]
+        assert kept() == sorted(kinds)
+        total = sum(each.size for each in memory._kept[context.db.engine.pool].indexes.values())
+        monkeypatch.setattr(memory, "BUDGET", total // 40 * 3)
+        for number in (1, 2, 3, 1):
+            assert ids(vectors.search(session, f"kb:{number}", "m", rows[1], 1)) == [number]
+        assert vectors.search(session, "kb:none", "m", rows[1], 1) == []
+        assert kept() == ["kb:3", "kb:1", "kb:none"]
+        # More than there is room for is found all the same.
+        assert ids(vectors.search_many(session, kinds, "m", rows[7], 1)) == [7]
+        assert len(kept()) == 3
 
 
 def test_a_code_is_the_same_everywhere() -> None:
