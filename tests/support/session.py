@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings as hypothesis_settings
 
+from pipeline.reading.child import close_idle
 from tests.support.leftovers import leaked_processes, remove_session_folder
 from tests.support.preloaded import close_preloaded
 
@@ -53,6 +54,7 @@ def _rank(item: pytest.Item) -> int:
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, object]:
     """Processes that tests left behind fail the session."""
     close_preloaded()
+    close_idle()
     leaked = leaked_processes() if _runs_tests(session.config) else []
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["leaked"] = leaked

@@ -1,0 +1,108 @@
+"""What is read from a file or a web page, and how much of it at most."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
+
+Wanted = Callable[[], bool]
+"""Whether the result is still wanted. Asked about twice a second; once it says no, what is under way stops."""
+
+Progress = Callable[[float], None]
+"""Called with the share (0 to 1) that has been read, never with less than before."""
+
+SEPARATOR = "\n\n"
+"""What stands between two sections in the whole text."""
+
+
+class Unwanted(PenstockError):
+    """`wanted` said no: nothing was read, and whatever was under way has stopped."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Part of what was read: a page, a slide, a web page of a sitemap, or all of it.
+
+    `plain`: the text is not Markdown (source code, JSON): a `#` in it makes no heading.
+    """
+
+    text: str
+    page: int | None = None
+    source: str = ""
+    """The address of the web page that it comes from."""
+    plain: bool = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """All that was read. `warnings`: what was left out, in sentences for people."""
+
+    title: str
+    sections: list[Section]
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The whole text, to which the offsets of chunks refer."""
+        return SEPARATOR.join(section.text for section in self.sections)
+
+
+@dataclass(frozen=True)
+class FetchLimits:
+    """What one request may take. `timeout_s` is for all of it, from the name's lookup to the last byte."""
+
+    max_bytes: int = 50_000_000
+    timeout_s: float = 60.0
+    connect_s: float = 10.0
+    max_redirects: int = 5
+
+
+@dataclass(frozen=True)
+class SitemapLimits:
+    """How far a sitemap is followed. `max_bytes`: of one sitemap, unpacked; `max_depth`: of indexes in indexes."""
+
+    max_pages: int = 500
+    max_files: int = 50
+    max_depth: int = 3
+    max_bytes: int = 20_000_000
+    max_total_bytes: int = 500_000_000
+    timeout_s: float = 3600.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is read. What has more is refused with code `too_large`, what takes longer with `too_slow`.
+
+    `memory_mb` holds for the process that reads one file; `timeout_s` for one page of it, or for all of what has none;
+    `total_s` for all pages; `max_chars` for the text that comes out;
+    `max_markup_bytes` for HTML and XML, which take thirty times their size to read.
+    """
+
+    max_bytes: int = 200_000_000
+    max_markup_bytes: int = 20_000_000
+    max_chars: int = 20_000_000
+    max_pages: int = 5_000
+    max_unpacked_bytes: int = 500_000_000
+    max_ratio: float = 200.0
+    max_entries: int = 20_000
+    timeout_s: float = 300.0
+    total_s: float = 7200.0
+    memory_mb: int = 2_500
+    ocr_dpi: int = 200
+    ocr_pictures: bool = False
+    ocr_threads: int = 2
+    page_s: float = 60.0
+    fetch: FetchLimits = field(default_factory=FetchLimits)
+    sitemap: SitemapLimits = field(default_factory=SitemapLimits)
+
+
+def refused(message: str, code: str) -> UnitError:
+    """An error that trying again does not help."""
+    return UnitError(message, kind=ErrorKind.PERMANENT, code=code)
+
+
+def check_characters(count: int, name: str, limits: Limits) -> None:
+    """Raises `UnitError` with code `too_large` if this much text is more than is accepted."""
+    if count > limits.max_chars:
+        message = f"{name} has more than {limits.max_chars:,} characters of text, which is what is accepted; split it."
+        raise refused(message, "too_large")
