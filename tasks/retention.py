@@ -11,6 +11,7 @@ from pipeline.engine import events
 from pipeline.engine.outbox import EVENTS
 from pipeline.flows import flows
 from pipeline.providers import calls
+from pipeline.storage import idempotency
 from pipeline.storage.context import Context
 from pipeline.storage.retention import Retention, Rule, rows
 
@@ -53,6 +54,7 @@ def _all(context: Context) -> Iterator[tuple[str, Retention]]:
         for kind in flow.retained(context):
             yield flow.name, kind
     yield "", calls.retention(context)
+    yield "", idempotency.expired(context)
     kept = context.settings.retention
     rule = Rule(kept.events_days, kept.events_count)
     yield "", rows("events", rule, EVENTS.c.seq, EVENTS.c.created_at)

@@ -26,6 +26,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from pipeline.settings.api import ApiSettings
 from pipeline.settings.documents import DocumentSettings
 from pipeline.settings.environment import Environment, UnreadableSettingsError
 from pipeline.settings.music import MusicSettings
@@ -35,8 +36,8 @@ from pipeline.settings.retention import RetentionSettings
 from pipeline.settings.screenshots import ScreenshotSettings
 
 __all__ = [
-    "LOCAL", "ConfigFileError", "DocumentSettings", "MusicSettings", "Price", "ProviderProfile", "RetentionSettings",
-    "ScreenshotSettings", "Settings", "UnreadableSettingsError", "config_path", "get_settings",
+    "LOCAL", "ApiSettings", "ConfigFileError", "DocumentSettings", "MusicSettings", "Price", "ProviderProfile",
+    "RetentionSettings", "ScreenshotSettings", "Settings", "UnreadableSettingsError", "config_path", "get_settings",
 ]  # fmt: skip
 
 Section = TypeVar("Section", bound=BaseModel)
@@ -87,6 +88,7 @@ class Settings(_Sources):
     documents: DocumentSettings = Field(default_factory=DocumentSettings)
     music: MusicSettings = Field(default_factory=MusicSettings)
     screenshots: ScreenshotSettings = Field(default_factory=ScreenshotSettings)
+    api: ApiSettings = Field(default_factory=ApiSettings)
     retention: RetentionSettings = Field(default_factory=RetentionSettings)
     sweep_interval_s: float = Field(default=5, gt=0)
     """[healthCheckInterval: 1 min; here 5 s, so that a killed worker's pages move again within 30 s]."""

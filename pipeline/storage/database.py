@@ -32,11 +32,14 @@ RIDE_OVER_S = 60.0
 _PASSING = ("40001", "40P01", "08", "57P", "55P03")
 
 
+_PATIENCE = "patience_s"
+
+
 class _Reading(Session):
     """A session that tries each statement again while the database is unavailable: reading twice does no harm."""
 
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        return _riding_over(lambda: super(_Reading, self).execute(*args, **kwargs), RIDE_OVER_S, self.rollback)
+        return _riding_over(lambda: super(_Reading, self).execute(*args, **kwargs), self.info[_PATIENCE], self.rollback)
 
 
 class Database:
@@ -44,6 +47,8 @@ class Database:
 
     def __init__(self, url: str, pool_size: int = 10) -> None:
         self.url = make_url(url)
+        self.patience_s = RIDE_OVER_S
+        """How long to try again while the database is unavailable, unless told otherwise."""
         if self.url.drivername in {"postgresql", "postgres"}:
             self.url = self.url.set(drivername="postgresql+psycopg")
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
@@ -77,15 +82,16 @@ class Database:
             yield session
 
     @contextmanager
-    def read(self) -> Iterator[Session]:
+    def read(self, *, patience_s: float | None = None) -> Iterator[Session]:
         """A transaction that only reads: on SQLite it neither waits for a writer nor stops one.
 
-        Each statement is tried again for up to `RIDE_OVER_S` while the database is busy or unavailable.
+        Each statement is tried again for up to `patience_s` (default: the database's) while the database is busy or
+        unavailable.
         """
-        with self._reading() as session:
+        with self._reading(info={_PATIENCE: self.patience_s if patience_s is None else patience_s}) as session:
             yield session
 
-    def run(self, work: Callable[[Session], Result], *, patience_s: float = RIDE_OVER_S) -> Result:
+    def run(self, work: Callable[[Session], Result], *, patience_s: float | None = None) -> Result:
         """Run `work` in a transaction, again for up to `patience_s` while the database is busy or unavailable.
 
         `work` must be safe to repeat: every write in it compares with what it read or names its claim. What it claimed
@@ -98,7 +104,7 @@ class Database:
             with self.transaction(info={Tries.KEY: tries}) as session:
                 return work(session)
 
-        return _riding_over(attempt, patience_s)
+        return _riding_over(attempt, self.patience_s if patience_s is None else patience_s)
 
     def now(self) -> datetime:
         """The database's time, which rows are compared by: hosts' clocks may be hours apart.

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, inspect, text
 
 from pipeline.storage.database import Database
 
-HEAD = "0004"
+HEAD = "0005"
 """The newest migration. Named here so that checking a current database imports no Alembic; a test compares the two."""
 _ADVISORY_LOCK = 7_361_001
 _FULL_TEXT = re.compile(r"_fts(_|$)")
@@ -22,9 +22,9 @@ def is_managed(name: str | None, kind: str, parents: object) -> bool:  # noqa: A
     return kind != "table" or not _FULL_TEXT.search(name or "")
 
 
-def current(db: Database) -> str | None:
+def current(db: Database, *, patience_s: float | None = None) -> str | None:
     """The database's migration; None if it has no schema yet."""
-    with db.read() as session:
+    with db.read(patience_s=patience_s) as session:
         connection = session.connection()
         if not inspect(connection).has_table("alembic_version"):
             return None

@@ -9,6 +9,7 @@ Every function returns plain typed objects; a document has `wait()`. All raise `
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.engine.views import view_of
 from pipeline.flows.documents import files, queries, service, submission
-from pipeline.flows.documents.queries import AttemptView, DocumentView, Figures, PageView, UnknownDocument
+from pipeline.flows.documents.queries import AttemptView, DocumentView, Figures, Filter, PageView, UnknownDocument
 from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options
@@ -27,7 +28,7 @@ from tasks import watch as watching
 from tasks.documents.canvas import TASKS
 
 __all__ = [
-    "AttemptView", "Choice", "Document", "DocumentStatus", "Figures", "Options", "PageStatus", "PageView",
+    "AttemptView", "Choice", "Document", "DocumentStatus", "Figures", "Filter", "Options", "PageStatus", "PageView",
     "UnknownDocument", "UserError", "attempts", "cancel", "delete", "figures", "list_documents", "pages", "pause",
     "promote", "remerge", "resume", "retry", "retry_failed", "retry_page", "status", "submit", "watch",
 ]  # fmt: skip
@@ -124,9 +125,13 @@ def status(document_id: str) -> Document:
     return _document(queries.document(get_context(), document_id))
 
 
-def list_documents(*, status: DocumentStatus | None = None, limit: int = 50, offset: int = 0) -> list[Document]:
-    """Documents, newest first."""
-    found = queries.documents(get_context(), status=status, limit=limit, offset=offset)
+def list_documents(
+    *, status: DocumentStatus | None = None, which: Filter | None = None, limit: int = 50, offset: int = 0,
+    after: tuple[datetime, str] | None = None,
+) -> list[Document]:  # fmt: skip
+    """Documents, newest first. `which` instead of `status`; `after`: beyond this moment of creation and id."""
+    which = which or Filter(statuses=frozenset() if status is None else frozenset({status}))
+    found = queries.documents(get_context(), which, limit=limit, offset=offset, after=after)
     return [_document(view) for view in found]
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import in_states
@@ -135,15 +135,47 @@ def resolve(context: Context, prefix: str) -> str:
     return str(ids[0])
 
 
+@dataclass(frozen=True)
+class Filter:
+    """Which documents; what is empty matches all. `name`: in the file's name, in any case."""
+
+    statuses: frozenset[DocumentStatus] = frozenset()
+    name: str = ""
+    created_from: datetime | None = None
+    created_before: datetime | None = None
+
+    def where(self) -> list[ColumnElement[bool]]:
+        """The same in SQL."""
+        found: list[ColumnElement[bool]] = []
+        if self.statuses:
+            found.append(DOCUMENTS.c.status.in_([int(status) for status in self.statuses]))
+        if self.name:
+            found.append(func.lower(DOCUMENTS.c.filename).contains(self.name.lower(), autoescape=True))
+        if self.created_from:
+            found.append(DOCUMENTS.c.created_at >= self.created_from)
+        if self.created_before:
+            found.append(DOCUMENTS.c.created_at < self.created_before)
+        return found
+
+
 def documents(
-    context: Context, *, status: DocumentStatus | None = None, limit: int = 50, offset: int = 0
-) -> list[DocumentView]:
-    """Documents, newest first."""
-    query = select(DOCUMENTS).order_by(DOCUMENTS.c.created_at.desc(), DOCUMENTS.c.id.desc()).limit(limit).offset(offset)
-    if status is not None:
-        query = query.where(DOCUMENTS.c.status == status)
+    context: Context, which: Filter = Filter(), *, limit: int = 50, offset: int = 0,
+    after: tuple[datetime, str] | None = None,
+) -> list[DocumentView]:  # fmt: skip
+    """Documents, newest first. `after`: beyond the document with this moment and id."""
+    created_at, key = DOCUMENTS.c.created_at, DOCUMENTS.c.id
+    query = select(DOCUMENTS).where(*which.where()).order_by(created_at.desc(), key.desc()).limit(limit).offset(offset)
+    if after is not None:
+        query = query.where(or_(created_at < after[0], and_(created_at == after[0], key < after[1])))
     with context.db.read() as session:
         return [view_of(DocumentView, row) for row in session.execute(query)]
+
+
+def count_documents(context: Context, which: Filter) -> int:
+    """How many documents there are of these."""
+    query = select(func.count()).select_from(DOCUMENTS).where(*which.where())
+    with context.db.read() as session:
+        return int(session.execute(query).scalar_one())
 
 
 def documents_by_id(context: Context, ids: Collection[str]) -> list[DocumentView]:

@@ -91,7 +91,7 @@ def _status(context: Context) -> None:
 def _lists(context: Context) -> None:
     queries.documents(context, limit=50)
     for status in DocumentStatus:
-        queries.documents(context, status=status, limit=50, offset=10)
+        queries.documents(context, queries.Filter(frozenset({status})), limit=50, offset=10)
     queries.document(context, WAITING)
     queries.documents_by_id(context, [WAITING, document_id(2)])
     queries.resolve(context, WAITING)

@@ -19,6 +19,8 @@ import pipeline.flows.documents.models
 import pipeline.flows.knowledge.models
 import pipeline.flows.music.models
 import pipeline.flows.screenshots.graph.models
+import pipeline.storage.api_keys
+import pipeline.storage.idempotency
 import pipeline.storage.installation
 import pipeline.storage.vectors  # noqa: F401  # their tables belong to the schema
 from pipeline.engine.tables import Base
@@ -73,6 +75,8 @@ def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None
         "screenshot_threads", "screenshot_nodes", "screenshot_embeddings", "screenshot_links", "screenshot_entities",
         "screenshot_mentions", "ai_call_totals", "ai_call_cursor",
         "screenshot_edges", "screenshot_provenance", "screenshot_calls", "events", "event_counter",
+        "api_keys", "idempotent_requests",
+        "knowledge_bases", "knowledge_items", "knowledge_chunks", "knowledge_batches", "knowledge_turns",
     }  # fmt: skip
 
 

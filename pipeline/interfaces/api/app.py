@@ -1,0 +1,97 @@
+"""The application: routers, and the layers around them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from threading import Event
+from typing import Any
+
+import anyio.to_thread
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pipeline.interfaces.api import compat, health, v1
+from pipeline.interfaces.api.bodies import BodyLimits
+from pipeline.interfaces.api.caller import CallerMiddleware, Quotas
+from pipeline.interfaces.api.guard import Guard, is_loopback
+from pipeline.interfaces.api.problems import Problem, documented, response_for
+from pipeline.storage.context import Context, get_context
+
+PREFIX = "/api/v1"
+PATIENCE_S = 3.0
+"""How long a request waits for a database that is away, before it is answered with 503."""
+_EVERYWHERE = (400, 401, 403, 408, 413, 421, 422, 429, 500, 503)
+_ABOUT = """Documents become Markdown, screenshots and music become searchable, knowledge bases answer.
+
+Errors are problem details (RFC 9457) with a `code`. Lists have cursors. What takes long is answered with 202, and
+`?wait=` waits for it. A POST with an `Idempotency-Key` is done once, however often it is sent."""
+
+
+def create_app(context: Context | None = None, host: str | None = None) -> FastAPI:
+    """The API on this context (default: the process's own), for a server that listens on `host`."""
+    context = context or get_context()
+    settings = context.settings.api
+    quotas = Quotas(context)
+    keys_required = settings.require_key or not is_loopback(host or settings.host)
+    app = FastAPI(
+        title="Penstock", version=version("penstock"), description=_ABOUT, lifespan=_lifespan,
+        docs_url=None, redoc_url=None,  # both load scripts from elsewhere
+        generate_unique_id_function=_operation_id, redirect_slashes=False, telemetry={"logs": False},
+        exception_handlers={HTTPException: _answer, RequestValidationError: _answer},
+        middleware=[  # outermost first
+            Middleware(Guard, settings=settings),
+            Middleware(BodyLimits, settings=settings),
+            Middleware(CallerMiddleware, context=context, quotas=quotas, keys_required=keys_required),
+        ],
+    )  # fmt: skip
+    app.state.context, app.state.quotas = context, quotas
+    app.state.ending = Event()
+    """Set when the server begins to end: whoever waits or streams stops then."""
+    app.include_router(health.router, responses=documented(421, 429, 500))
+    for router in v1.ROUTERS:
+        app.include_router(router, prefix=PREFIX, responses=documented(*_EVERYWHERE))
+    for router in compat.ROUTERS:
+        app.include_router(router)
+    _describe_problems(app)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    context: Context = app.state.context
+    anyio.to_thread.current_default_thread_limiter().total_tokens = context.settings.api.threads
+    before, context.db.patience_s = context.db.patience_s, PATIENCE_S
+    try:
+        yield
+    finally:
+        app.state.ending.set()
+        context.db.patience_s = before
+        app.state.quotas.close()
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    return response_for(error, request)
+
+
+def _operation_id(route: APIRoute) -> str:
+    return f"{route.tags[0]}_{route.name}" if route.tags else route.name
+
+
+def _describe_problems(app: FastAPI) -> None:
+    """Let the OpenAPI document define what its answers refer to."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        if "Problem" not in schemas:
+            problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas |= problem.pop("$defs", {}) | {"Problem": problem}
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]

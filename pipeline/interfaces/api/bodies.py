@@ -1,0 +1,87 @@
+"""Bodies of requests and answers: limited in size, and in the time that the other side may take."""
+
+import asyncio
+import time
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pipeline.interfaces.api.problems import Refused
+from pipeline.settings import ApiSettings
+
+_ENVELOPE_BYTES = 1_000_000
+"""What a multipart upload may have besides its file."""
+_UPLOADS = ("multipart/form-data", "application/octet-stream", "application/pdf", "image/")
+
+
+class BodyLimits:
+    """Raises `Refused`: 413 for bodies too large, at once where the head says so; 408 for those that do not come on.
+
+    Whoever does not read the answer is left alone after the idle time-out.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+        self._app = app
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        limit = self._limit(headers)
+        declared = headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > limit:
+            raise _too_large(limit)
+        incoming = _Incoming(receive, limit, self._settings)
+        idle_s = self._settings.idle_timeout_s
+
+        async def sending(message: Message) -> None:
+            async with asyncio.timeout(idle_s):
+                await send(message)
+
+        await self._app(scope, incoming, sending)
+
+    def _limit(self, headers: Headers) -> int:
+        kind = headers.get("content-type", "").strip().lower()
+        if kind.startswith(_UPLOADS):
+            return self._settings.max_upload_mb * 1_000_000 + _ENVELOPE_BYTES
+        return self._settings.max_json_mb * 1_000_000
+
+
+class _Incoming:
+    """The body of one request, as it comes."""
+
+    def __init__(self, receive: Receive, limit: int, settings: ApiSettings) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._settings = settings
+        self._received = 0
+        self._began = time.monotonic()
+        self._whole = False
+
+    async def __call__(self) -> Message:
+        if self._whole:  # from now on it only says when the client has gone
+            return await self._receive()
+        idle_s = self._settings.idle_timeout_s
+        try:
+            async with asyncio.timeout(idle_s):
+                message = await self._receive()
+        except TimeoutError:
+            raise _slow() from None
+        self._whole = message["type"] != "http.request" or not message.get("more_body", False)
+        self._received += len(message.get("body", b""))
+        if self._received > self._limit:
+            raise _too_large(self._limit)
+        beyond_s = time.monotonic() - self._began - idle_s
+        if not self._whole and self._received < beyond_s * self._settings.least_bytes_per_s:
+            raise _slow()
+        return message
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused(f"the body is larger than {limit / 1e6:g} MB", code="too_large", headers={"Connection": "close"})
+
+
+def _slow() -> Refused:
+    return Refused("the body did not come on", code="slow", headers={"Connection": "close"})

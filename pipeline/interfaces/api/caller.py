@@ -1,0 +1,114 @@
+"""Who calls: found out before anything of the request is read, and how much they may ask for.
+
+With a key: whoever holds it. Without one, where none is needed: whoever is on this machine, who may do everything, as
+on the command line.
+"""
+
+import time
+from dataclasses import dataclass
+
+from anyio.to_thread import run_sync
+from redis import RedisError
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pipeline.engine.connection import connect
+from pipeline.engine.rates import Rate, TooMany, take
+from pipeline.interfaces.api.problems import Refused
+from pipeline.storage import api_keys
+from pipeline.storage.api_keys import Scope as KeyScope
+from pipeline.storage.context import Context
+
+_WRONG_KEYS = Rate(30, 60)
+_AWAY_S = 5.0
+"""How long Redis is not asked again after it was away."""
+_MAX_SECRET = 200
+_CHALLENGE = {"WWW-Authenticate": 'Bearer realm="penstock"'}
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who calls. `id` names the key or the address; `scope` is None without a key where one is needed."""
+
+    id: str
+    name: str
+    scope: KeyScope | None
+
+
+class Quotas:
+    """What each caller may have in a time. While Redis is away, nobody counts: reading goes on without it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        # One that fails at once: who counts must not keep waiting who reads.
+        self._redis = connect(context.settings.effective_redis_url, retries=0, timeout_s=1)
+        self._not_before = 0.0
+
+    def take(self, name: str, rate: Rate, units: int = 1, *, code: str = "too_many_requests", what: str = "") -> None:
+        """Raises `Refused` (429) if the caller has had enough. A rate of 0 is no limit."""
+        if rate.limit <= 0 or not self._context.online or time.monotonic() < self._not_before:
+            return
+        try:
+            take(self._redis, name, rate, units)
+        except TooMany as error:
+            said = what or f"more than {rate.limit} requests in {rate.per_s:g} s"
+            headers = {"Retry-After": str(max(1, round(error.wait_s + 0.5)))} if error.wait_s is not None else {}
+            raise Refused(f"{said}: wait, or ask for a higher limit", code=code, headers=headers) from None
+        except RedisError:
+            self._not_before = time.monotonic() + _AWAY_S
+
+    def close(self) -> None:
+        """Drop the connections."""
+        self._redis.close()
+        self._redis.connection_pool.disconnect()
+
+
+class CallerMiddleware:
+    """Puts the `Caller` into the request's state. Raises `Refused`: 401 for a wrong key, 429 for too many requests."""
+
+    def __init__(self, app: ASGIApp, context: Context, quotas: Quotas, *, keys_required: bool) -> None:
+        self._app = app
+        self._context = context
+        self._quotas = quotas
+        self._keys_required = keys_required
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            address = scope["client"][0] if scope.get("client") else "local"
+            secret = presented(Headers(scope=scope))
+            scope.setdefault("state", {})["caller"] = await run_sync(self._caller, secret, address)
+        await self._app(scope, receive, send)
+
+    def _caller(self, secret: str, address: str) -> Caller:
+        if not secret:
+            caller = Caller(f"address:{address}", address, None if self._keys_required else KeyScope.ADMIN)
+        else:
+            key = api_keys.authenticate(self._context, secret) if len(secret) <= _MAX_SECRET else None
+            if key is None:
+                self._quotas.take(f"wrong:{address}", _WRONG_KEYS, what="too many wrong keys")
+                raise Refused(
+                    "this key is not valid: it is wrong, expired or revoked", code="unauthorized", headers=_CHALLENGE
+                )
+            caller = Caller(key.id, key.name, key.scope)
+        self._quotas.take(f"requests:{caller.id}", Rate(self._context.settings.api.requests_per_min, 60))
+        return caller
+
+
+def presented(headers: Headers) -> str:
+    """The secret that a request carries as a bearer token or as `X-Api-Key`; empty for none."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    return bearer or headers.get("x-api-key", "").strip()
+
+
+def allow(caller: Caller, needed: KeyScope, *, read_only: bool) -> None:
+    """Raise `Refused` unless the caller may do what needs this scope: 401 without a key, 403 with a lesser one."""
+    if caller.scope is None:
+        raise Refused(
+            "this needs a key: send it as `Authorization: Bearer …`; `penstock keys create` makes one",
+            code="unauthorized", headers=_CHALLENGE,
+        )  # fmt: skip
+    if not caller.scope.includes(needed):
+        raise Refused(f"this needs a key with the scope {needed}; yours has {caller.scope}", code="forbidden")
+    if read_only and needed is not KeyScope.READ:
+        raise Refused("this API is read-only (PENSTOCK_API__READ_ONLY)", code="read_only")

@@ -1,0 +1,74 @@
+"""Types of all that requests carry: bounded, and free of what SQL, logs and terminals refuse."""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated
+
+from fastapi import Path, Query
+from pydantic import AfterValidator, GetCoreSchemaHandler, StringConstraints
+from pydantic_core import CoreSchema, core_schema
+
+from pipeline.engine.tables import storable
+
+MAX_LIMIT, MAX_WAIT_S = 200, 60
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_CONTROLS_BUT_LINES = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def _line(text: str) -> str:
+    if _CONTROLS.search(text) or storable(text) != text:
+        raise ValueError("must not have control characters")
+    return text
+
+
+def _prose(text: str) -> str:
+    if _CONTROLS_BUT_LINES.search(text) or storable(text) != text:
+        raise ValueError("must not have control characters other than line breaks and tabs")
+    return text
+
+
+@dataclass(frozen=True)
+class ByName:
+    """`Annotated[State, ByName()]`: a numbered state, by its name."""
+
+    def __get_pydantic_core_schema__(self, source: type[Enum], _: GetCoreSchemaHandler) -> CoreSchema:
+        def read(value: object) -> Enum:
+            if isinstance(value, source):
+                return value
+            try:
+                return source[str(value)]
+            except KeyError:
+                raise ValueError(f"must be one of {', '.join(source.__members__)}") from None
+
+        return core_schema.no_info_plain_validator_function(
+            read,
+            json_schema_input_schema=core_schema.literal_schema(list(source.__members__)),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda state: state.name, return_schema=core_schema.literal_schema(list(source.__members__))
+            ),
+        )
+
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True), AfterValidator(_line)]
+"""A name that people gave something: one line, not empty."""
+Line = Annotated[str, StringConstraints(max_length=500), AfterValidator(_line)]
+"""One line, perhaps empty."""
+Prose = Annotated[str, StringConstraints(max_length=100_000), AfterValidator(_prose)]
+"""A text of many lines."""
+Word = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$")]
+"""A technical name: a provider, a model, a queue, a setting."""
+Id = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+"""An id that Penstock gave."""
+HexId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,32}$")]
+"""An id of hexadecimal digits: of documents, bases, items."""
+RowId = Annotated[int, Path(ge=1, le=2**53 - 1)]
+"""The number of a row, in a path."""
+PageNumber = Annotated[int, Path(ge=1, le=1_000_000, description="A page's position in the result, from 1.")]
+
+Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="At most this many.")]
+Search = Annotated[Line | None, Query(description="Only those with this text in their name.")]
+Wait = Annotated[
+    float,
+    Query(ge=0, le=MAX_WAIT_S, description="Answer when there is nothing to wait for, or after this many seconds."),
+]

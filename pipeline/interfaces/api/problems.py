@@ -1,0 +1,193 @@
+"""Errors as problem details (RFC 9457): `application/problem+json`, `detail` a string, `code` a word for programs.
+
+Endpoints raise what the services raise; one table says which status a code has. What a caller cannot mend, such as
+paths of this machine, is logged and not told.
+"""
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from redis import RedisError
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
+from pipeline.engine.tables import storable
+from pipeline.storage.database import is_passing
+
+log = structlog.get_logger(__name__)
+MEDIA_TYPE = "application/problem+json"
+RETRY_S = 5
+"""What `Retry-After` says where nothing better is known."""
+
+STATUS: dict[str, int] = {
+    **dict.fromkeys(("bad_cursor", "bad_request", "bad_multipart"), 400),
+    "unauthorized": 401,
+    **dict.fromkeys(("forbidden", "read_only", "bad_origin", "not_allowed"), 403),
+    **dict.fromkeys(("not_found", "no_page", "no_picture"), 404),
+    "slow": 408,
+    **dict.fromkeys(
+        (
+            "illegal_state", "nothing_to_do", "incomplete", "ambiguous", "no_result", "still_running",
+            "already_running", "exists", "gate_closed", "idle",
+        ),
+        409,
+    ),
+    "too_large": 413,
+    "unsupported": 415,
+    "wrong_host": 421,
+    **dict.fromkeys(("too_many_requests", "quota"), 429),
+    **dict.fromkeys(("io_error", "io", "permission", "unreadable", "output"), 500),
+    **dict.fromkeys(
+        (
+            "offline", "no_redis", "redis_down", "stack_down", "schema", "installation", "unreachable", "busy",
+            "unavailable", "ending",
+        ),
+        503,
+    ),
+    "disk_full": 507,
+}  # fmt: skip
+"""By an error's code. Codes that begin with `unknown_` are 404, all others 422."""
+
+_UNTOLD = {
+    "io_error": "a file cannot be read or written on the server; its log says which",
+    "io": "a file cannot be read or written on the server; its log says which",
+    "permission": "the server may not read or write a file of its own; its log says which",
+    "unreadable": "the server cannot read a file of its own; its log says which",
+    "output": "the server cannot write a file of its own; its log says which",
+    "disk_full": "the server's disk is full",
+    "installation": "the server's database and data folder do not belong together; its log says more",
+    "schema": "the server's database is not up to date: run `penstock migrate` there",
+}
+"""What is said instead of messages that name paths."""
+
+
+class Refused(UserError):
+    """A request that is refused before it reaches a service; `headers` belong to the answer."""
+
+    def __init__(self, message: str, *, code: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message, code=code)
+        self.headers = dict(headers or {})
+
+
+class Invalid(BaseModel):
+    """One thing that is wrong with a request."""
+
+    where: str = Field(description="Part of the request and name there, such as `query.limit`.")
+    detail: str
+
+
+class Problem(BaseModel):
+    """Problem details, RFC 9457."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "about:blank", "title": "Not Found", "status": 404, "code": "unknown_document",
+                    "detail": "there is no document 0123456789abcdef",
+                }
+            ]
+        }
+    )  # fmt: skip
+    type: str = "about:blank"
+    title: str = Field(description="The status in words.")
+    status: int
+    detail: str = Field(description="What is wrong, and what to do about it, for people.")
+    code: str = Field(description="What is wrong, for programs.")
+    errors: list[Invalid] | None = Field(default=None, description="With 422: each thing that is wrong.")
+
+
+class ProblemResponse(Response):
+    """A problem as an answer."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(
+        self, status: int, detail: str, code: str, headers: Mapping[str, str] | None = None,
+        errors: list[Invalid] | None = None,
+    ) -> None:  # fmt: skip
+        problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, code=code, errors=errors)
+        content = json.dumps(problem.model_dump(exclude_none=True), ensure_ascii=False)
+        super().__init__(storable(content).encode(), status, dict(headers or {}))
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of an endpoint that may answer with these problems."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
+
+
+def status_of(error: PenstockError) -> int:
+    """The status for an error that Penstock raises on purpose."""
+    code = getattr(error, "code", "")
+    if code in STATUS:
+        return STATUS[code]
+    if code.startswith("unknown_"):
+        return 404
+    passing = isinstance(error, UnitError) and error.kind not in {ErrorKind.PERMANENT, ErrorKind.CANCELLED}
+    return 503 if passing else 422
+
+
+def response_for(error: Exception, request: Request) -> ProblemResponse:
+    """The answer to any exception. A defect is logged, and nothing is told of it."""
+    match error:
+        case RequestValidationError():
+            return _invalid(error)
+        case HTTPException():
+            return ProblemResponse(error.status_code, *_http(error, request), headers=error.headers)
+        case PenstockError():
+            return _expected(error)
+    if away := _what_is_away(error):
+        log.warning("api.unavailable", code="unavailable", reason=type(error).__name__)
+        return ProblemResponse(503, f"{away}: try again in a moment", "unavailable", {"Retry-After": str(RETRY_S)})
+    log.error("api.failed", method=request.method, path=request.scope["path"][:200], exc_info=error)
+    return ProblemResponse(500, "an error of the server; its log says more", "internal")
+
+
+def _what_is_away(error: Exception) -> str:
+    if isinstance(error, RedisError):
+        return "Redis cannot be reached"
+    if isinstance(error, PoolTimeoutError):
+        return "the server is busy"
+    return "the database cannot be reached" if isinstance(error, DBAPIError) and is_passing(error) else ""
+
+
+def _expected(error: PenstockError) -> ProblemResponse:
+    status, code = status_of(error), getattr(error, "code", "") or "invalid"
+    if status >= 500:
+        log.warning("api.unavailable", code=code, reason=str(error))
+    headers = dict(getattr(error, "headers", {}))
+    if status in {429, 503}:
+        asked = getattr(error, "retry_after_s", None)
+        headers.setdefault("Retry-After", str(max(1, round(asked or RETRY_S))))
+    return ProblemResponse(status, _UNTOLD.get(code, str(error)), code, headers)
+
+
+def _http(error: HTTPException, request: Request) -> tuple[str, str]:
+    match error.status_code:
+        case 404:
+            return "there is nothing at this address; /openapi.json lists all there is", "not_found"
+        case 405:
+            return f"{request.method} is not possible here", "method_not_allowed"
+        case status:
+            words = str(error.detail or HTTPStatus(status).phrase)
+            return words, HTTPStatus(status).phrase.lower().replace(" ", "_")
+
+
+def _invalid(error: RequestValidationError) -> ProblemResponse:
+    """What is wrong, without what was sent: it may be a secret, or not be text."""
+    found = [
+        Invalid(where=".".join(str(part)[:60] for part in one["loc"]), detail=str(one["msg"])[:300])
+        for one in error.errors()[:20]
+    ]
+    detail = "; ".join(f"{one.where}: {one.detail}" for one in found) or "the request is not valid"
+    return ProblemResponse(422, detail, "invalid", errors=found)

@@ -1,0 +1,5 @@
+"""`/api/v1`: one module a subject. Each has a `router`; `ROUTERS` is the one list of them."""
+
+from pipeline.interfaces.api.v1 import documents
+
+ROUTERS = (documents.router,)

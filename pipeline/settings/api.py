@@ -1,0 +1,55 @@
+"""Limits and address of the REST API."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field, field_validator
+
+HostName = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class ApiSettings(BaseModel):
+    """`penstock api`, and the API that is part of `penstock up`."""
+
+    host: str = Field(default="127.0.0.1", min_length=1, max_length=253)
+    """The address to listen on. Beyond this machine, callers need a key."""
+    port: int = Field(default=8484, ge=1, le=65_535)
+    with_stack: bool = True
+    """Whether `penstock up` runs the API too."""
+    prefix: str = ""
+    """Where a reverse proxy puts it, such as `/penstock`; requests may come with the prefix or without."""
+    require_key: bool = False
+    """Whether callers on this machine need a key as well."""
+    read_only: bool = False
+    """Refuse whatever would change something."""
+    allowed_hosts: list[HostName] = Field(default_factory=list)
+    """Names under which the API may be called, besides this machine's own; `*` for any."""
+    allowed_origins: list[HostName] = Field(default_factory=list)
+    """Web pages of other hosts that may change something, such as `https://desk.example.org`."""
+    max_upload_mb: int = Field(default=500, ge=1)
+    max_json_mb: int = Field(default=4, ge=1, le=64)
+    """The largest body that is not an upload. It is held in memory."""
+    requests_per_min: int = Field(default=1200, ge=0)
+    """What one key, or one address without a key, may ask for; `0`: no limit."""
+    upload_mb_per_hour: int = Field(default=0, ge=0)
+    pages_per_day: int = Field(default=0, ge=0)
+    head_timeout_s: float = Field(default=10, gt=0)
+    """How long the head of a request may take."""
+    idle_timeout_s: float = Field(default=30, gt=0)
+    """How long a sender, or a reader, may be silent in the middle of a body."""
+    least_bytes_per_s: int = Field(default=4096, ge=1)
+    """How fast a body must come on average, once the idle time-out is over."""
+    max_connections: int = Field(default=512, ge=8)
+    threads: int = Field(default=40, ge=4, le=256)
+    """Requests that are worked on at the same time."""
+    idempotency_hours: float = Field(default=24, gt=0, le=24 * 30)
+    """How long the answer to a request with an Idempotency-Key is kept."""
+
+    @field_validator("prefix")
+    @classmethod
+    def _prefix_is_a_path(cls, value: str) -> str:
+        plain = value.strip("/")
+        if any(not part or not all(char.isalnum() or char in "-._~" for char in part) for part in plain.split("/")):
+            if not plain:
+                return ""
+            raise ValueError("write it like /penstock: letters, digits, - . _ ~ and / between them")
+        return f"/{plain}"

@@ -1,0 +1,129 @@
+"""Requests that may be sent twice: the first one's answer is kept by its Idempotency-Key, and given again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import Index, LargeBinary, String, Text, delete, func, or_, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.tables import Base, UtcDateTime, insert_if_absent, table_of
+from pipeline.storage.context import Context
+from pipeline.storage.retention import Retention
+
+RUNNING_S = 180.0
+"""How long a request counts as running. Longer than one takes: after that its process is taken for dead."""
+
+
+class IdempotentRequest(Base):
+    """One request, by who sent it and the key that they gave it."""
+
+    __tablename__ = "idempotent_requests"
+    __table_args__ = (Index("ix_idempotent_requests_expires_at", "expires_at"),)
+
+    owner: Mapped[str] = mapped_column(String(64), primary_key=True)
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(String(64))
+    """Hash of method, path and content: what makes it the same request."""
+    claim_id: Mapped[str | None] = mapped_column(String(32))
+    """Whoever works on it; none once it is answered."""
+    running_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    status: Mapped[int | None]
+    headers: Mapped[str] = mapped_column(Text, default="")
+    """JSON: name and value of each header that belongs to the answer."""
+    body: Mapped[bytes] = mapped_column(LargeBinary, default=b"")
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+REQUESTS = table_of(IdempotentRequest)
+
+
+class AnotherRequest(UserError):
+    """The key was used before, for something else."""
+
+    def __init__(self) -> None:
+        super().__init__("this Idempotency-Key was used for another request: use a new one", code="idempotency_key")
+
+
+class StillRunning(UserError):
+    """The first request with this key has not been answered yet."""
+
+    def __init__(self) -> None:
+        super().__init__("the first request with this Idempotency-Key is still running", code="still_running")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was answered. `headers` as JSON."""
+
+    status: int
+    headers: str
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A request that is to be worked on now: say how it ended."""
+
+    owner: str
+    key: str
+    claim_id: str
+
+
+def begin(context: Context, owner: str, key: str, fingerprint: str, keep: timedelta) -> Begun | Answer:
+    """Claim the request, or return what was answered before. Raises `AnotherRequest` or `StillRunning`."""
+    claim_id, now = uuid4().hex, context.db.now()
+    running = {"claim_id": claim_id, "running_until": now + timedelta(seconds=RUNNING_S)}
+    fresh = {"fingerprint": fingerprint, **running, "created_at": now, "expires_at": now + keep}
+    mine = [REQUESTS.c.owner == owner, REQUESTS.c.key == key]
+
+    def work(session: Session) -> Begun | Answer:
+        session.execute(delete(REQUESTS).where(*mine, REQUESTS.c.expires_at <= now))
+        insert_if_absent(session, REQUESTS, {"owner": owner, "key": key, "headers": "", "body": b"", **fresh})
+        row = session.execute(select(REQUESTS).where(*mine)).one()
+        if row.fingerprint != fingerprint:
+            raise AnotherRequest
+        if row.status is not None:
+            return Answer(row.status, row.headers, row.body)
+        free = or_(REQUESTS.c.claim_id == claim_id, REQUESTS.c.running_until <= now)
+        taken = update(REQUESTS).where(*mine, REQUESTS.c.status.is_(None), free).values(**running)
+        if not session.execute(taken.returning(REQUESTS.c.key)).first():
+            raise StillRunning
+        return Begun(owner, key, claim_id)
+
+    return context.db.run(work)
+
+
+def settle(context: Context, begun: Begun, answer: Answer) -> None:
+    """Keep the answer for those who ask again. Does nothing if the claim was lost."""
+    values = {"status": answer.status, "headers": answer.headers, "body": answer.body, "claim_id": None}
+    context.db.run(lambda session: session.execute(update(REQUESTS).where(*_own(begun)).values(**values)))
+
+
+def release(context: Context, begun: Begun) -> None:
+    """Forget the request: nothing was done, so that the same key may be tried again."""
+    context.db.run(lambda session: session.execute(delete(REQUESTS).where(*_own(begun))))
+
+
+def _own(begun: Begun) -> Sequence[Any]:
+    return REQUESTS.c.owner == begun.owner, REQUESTS.c.key == begun.key, REQUESTS.c.claim_id == begun.claim_id
+
+
+def expired(context: Context) -> Retention:
+    """Answers beyond their time, for clean-up."""
+    over = REQUESTS.c.expires_at <= context.db.now()
+
+    def due(context: Context) -> int:
+        with context.db.read() as session:
+            return int(session.execute(select(func.count()).select_from(REQUESTS).where(over)).scalar_one())
+
+    def remove(context: Context) -> int:
+        gone = delete(REQUESTS).where(over).returning(REQUESTS.c.key)
+        return context.db.run(lambda session: len(session.execute(gone).all()))
+
+    kept = context.settings.api.idempotency_hours
+    return Retention("answers to idempotent requests", f"{kept:g} hours", due, remove)

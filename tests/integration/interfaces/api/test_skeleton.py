@@ -1,0 +1,66 @@
+from typing import Any
+
+import pytest
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from starlette.testclient import TestClient
+
+from pipeline.interfaces.api import dependencies, v1
+from pipeline.interfaces.api.app import PREFIX
+from pipeline.storage import api_keys
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+
+DOCUMENTS = f"{PREFIX}/documents"
+MISSING = f"{DOCUMENTS}/0123456789abcdef"
+
+
+def problem(response: Any, status: int, code: str) -> str:
+    """The detail of an answer that is this problem."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    said = response.json()
+    assert (said["status"], said["code"], said["type"]) == (status, code, "about:blank")
+    assert isinstance(said["detail"], str)
+    return str(said["detail"])
+
+
+def test_errors_are_problem_details(api: TestClient) -> None:
+    assert "0123456789abcdef" in problem(api.get(MISSING), 404, "unknown_document")
+    problem(api.get("/nowhere"), 404, "not_found")
+    refused = api.put(MISSING)
+    problem(refused, 405, "method_not_allowed")
+    assert refused.headers["allow"]
+    assert "limit" in problem(api.get(DOCUMENTS, params={"limit": 0}), 422, "invalid")
+    problem(api.get(DOCUMENTS, params={"cursor": "junk"}), 400, "bad_cursor")
+    problem(api.get(f"{DOCUMENTS}/%00"), 422, "invalid")
+    assert "\x00" not in problem(api.get(DOCUMENTS, params={"q": "a\x00b"}), 422, "invalid")
+
+
+def test_every_endpoint_asks_for_a_right() -> None:
+    rights = {kind[0].dependency for kind in (dependencies.reader, dependencies.writer, dependencies.admin)}
+
+    def asks(dependant: Dependant) -> bool:
+        return dependant.call in rights or any(asks(one) for one in dependant.dependencies)
+
+    routes = [route for router in v1.ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    assert routes
+    assert [route.path for route in routes if not asks(route.dependant)] == []
+
+
+def test_elsewhere_a_key_is_needed_and_a_revoked_one_ends_at_once(context: Context, connect: Connect) -> None:
+    problem(connect(host="0.0.0.0").get(DOCUMENTS), 401, "unauthorized")
+    secret, key = api_keys.create(context, "mine", Scope.READ)
+    client = connect(host="0.0.0.0")
+    for headers in ({"authorization": f"Bearer {secret}"}, {"x-api-key": secret}):
+        assert client.get(DOCUMENTS, headers=headers).status_code == 200
+    api_keys.revoke(context, key.id)
+    problem(client.get(DOCUMENTS, headers={"x-api-key": secret}), 401, "unauthorized")
+    problem(client.get(DOCUMENTS, headers={"x-api-key": "pstk_guess"}), 401, "unauthorized")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_a_healthy_process_says_so_without_a_key(connect: Connect, path: str) -> None:
+    said = connect(host="0.0.0.0").get(path).json()
+    assert said["status"] == "ok", said
