@@ -56,6 +56,7 @@ def configure(level: str, *, as_json: bool) -> None:
         "PIL",
         "alembic",
         "celery.beat",
+        "uvicorn",
     ):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 

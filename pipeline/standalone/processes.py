@@ -88,6 +88,11 @@ def celery_children(settings: Settings, output: IO[bytes] | None) -> list[Child]
     return [Child(name, partial(list, [*child, *command]), output) for name, command in commands.items()]
 
 
+def api_child(output: IO[bytes] | None) -> Child:
+    """The REST API. By the name of its module: it stands above the stack, which only starts it."""
+    return Child("api", partial(list, [sys.executable, "-m", "pipeline.interfaces.api"]), output)
+
+
 def end(children: Sequence[Child], grace_s: float, in_a_hurry: Callable[[], bool] = lambda: False) -> None:
     """End children: SIGTERM (they finish their work), then SIGQUIT (they give it back), then SIGKILL.
 

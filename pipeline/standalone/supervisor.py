@@ -17,7 +17,7 @@ from pipeline.flows import flows
 from pipeline.settings import Settings
 from pipeline.standalone import redis_server
 from pipeline.standalone.locks import FileLock, users_lock
-from pipeline.standalone.processes import Child, celery_children, end, log_file
+from pipeline.standalone.processes import Child, api_child, celery_children, end, log_file
 from pipeline.storage import installation
 from pipeline.storage.context import Context
 from pipeline.storage.schema import migrate
@@ -52,13 +52,13 @@ def read_info(settings: Settings) -> StackInfo | None:
 class Supervisor:
     """Runs the stack of one data folder. The caller holds the folder's supervisor lock."""
 
-    def __init__(self, settings: Settings, mode: str, output: IO[bytes] | None) -> None:
+    def __init__(self, settings: Settings, mode: str, output: IO[bytes] | None, *, api: bool = False) -> None:
         self._settings = settings
         self._mode = mode
         self._redis = (
             Child("redis", lambda: redis_server.command(settings), output) if settings.embedded_redis else None
         )
-        self._children = celery_children(settings, output)
+        self._children = [*celery_children(settings, output), *([api_child(output)] if api else [])]
         self._signals = 0
 
     def run(

@@ -38,8 +38,9 @@ FAST = {
     "PENSTOCK_PRESENCE_TTL_S": "3",
     "PENSTOCK_DOCUMENTS__BACKOFF_S": "[0.2]",
     "PENSTOCK_DOCUMENTS__CONVERTER_COUNT": "2",
+    "PENSTOCK_API__WITH_STACK": "false",
 }
-"""Settings that shorten what tests would wait for."""
+"""Settings that shorten what tests would wait for, and leave out what only some of them need."""
 _TERMINAL_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 

@@ -8,9 +8,11 @@ import typer
 from pipeline.engine.errors import PenstockError
 from pipeline.engine.logs import configure
 from pipeline.interfaces.cli import (
+    api,
     calls,
     convert,
     documents,
+    keys,
     live_settings,
     music,
     queues,
@@ -32,6 +34,7 @@ app = typer.Typer(
 )
 app.command("convert")(convert.convert)
 app.command("up")(stack.up)
+app.command("api")(api.api)
 app.command("status")(stack.status)
 app.command("doctor")(stack.doctor)
 app.command("migrate")(stack.migrate)
@@ -41,6 +44,7 @@ app.add_typer(queues.queues, name="queues")
 app.add_typer(queues.breakers, name="breakers")
 app.add_typer(calls.app, name="calls")
 app.add_typer(live_settings.app, name="settings")
+app.add_typer(keys.app, name="keys")
 app.add_typer(music.app, name="music")
 app.add_typer(screenshots.app, name="screenshots")
 _passed_on = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from pipeline.storage.context import Context
 
 
-def up() -> None:
-    """Run the whole stack in the foreground: Redis (unless PENSTOCK_REDIS_URL names one), workers and beat.
+def up(
+    api: Annotated[
+        bool | None, typer.Option("--api/--no-api", help="Run the REST API too. Default: PENSTOCK_API__WITH_STACK.")
+    ] = None,
+) -> None:
+    """Run the whole stack in the foreground: Redis (unless PENSTOCK_REDIS_URL names one), workers, beat, REST API.
 
     Processes that die are started again. Ctrl-C ends it in order: running work is finished or given back.
     """
@@ -29,6 +33,7 @@ def up() -> None:
 
     settings = get_settings()
     configure(settings.log_level, as_json=settings.log_json)
+    with_api = settings.api.with_stack if api is None else api
     with supervisor_lock(settings) as lock:
         waited = False
         while not lock.acquire():
@@ -42,11 +47,13 @@ def up() -> None:
 
         def ready() -> None:
             err.print(f"Penstock is up. Data: {escape(str(settings.data_dir))}. Ctrl-C ends it.", soft_wrap=True)
+            if with_api:
+                err.print(f"API: http://{settings.api.host}:{settings.api.port}{settings.api.prefix}", soft_wrap=True)
 
         def ending() -> None:
             err.print("Stopping: running work is finished or given back. Ctrl-C again: at once.", soft_wrap=True)
 
-        Supervisor(settings, "up", output=None).run(unused=lambda: False, ready=ready, ending=ending)
+        Supervisor(settings, "up", output=None, api=with_api).run(unused=lambda: False, ready=ready, ending=ending)
     err.print("Penstock has stopped.")
 
 

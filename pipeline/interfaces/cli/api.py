@@ -1,0 +1,32 @@
+"""`penstock api`: the REST API by itself, beside workers that run elsewhere."""
+
+from typing import Annotated
+
+import typer
+
+from pipeline.interfaces.cli.command import ready_context, tell_if_nothing_runs
+
+
+def api(
+    host: Annotated[str, typer.Option(help="The address to listen on. Default: PENSTOCK_API__HOST.")] = "",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Default: PENSTOCK_API__PORT; 0: any.")] = -1,
+) -> None:
+    """Serve the REST API. `penstock up` runs it too; here it is alone, beside your own workers.
+
+    On addresses other than this machine's own, callers need a key (`penstock keys create`), and TLS is up to a proxy.
+    """
+    from pipeline.engine.logs import configure
+    from pipeline.interfaces.api.server import listen, serve, url
+    from pipeline.interfaces.cli.output import err
+
+    context = ready_context()
+    settings = context.settings
+    configure(settings.log_level, as_json=settings.log_json)
+    host, port = host or settings.api.host, settings.api.port if port < 0 else port
+    listening = listen(context, host, port)
+
+    def ready() -> None:
+        err.print(f"API: {url(context, listening)}. Ctrl-C ends it.", soft_wrap=True)
+        tell_if_nothing_runs()
+
+    serve(context, host, listening, ready)
