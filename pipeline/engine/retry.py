@@ -2,7 +2,8 @@
 
 import random
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 
 from pipeline.engine.errors import ErrorKind, UnitError
 
@@ -70,3 +71,20 @@ def decide(error: UnitError, attempt: int, now: datetime, policy: Policy) -> Dec
                 return GiveUp()
             wait = policy.wait_s(attempt) if error.retry_after_s is None else error.retry_after_s
             return RetryAt(now + timedelta(seconds=wait))
+
+
+def seconds_or_date(value: str | None, now: datetime) -> float | None:
+    """The wait in seconds that the value of a Retry-After header names; None for anything else.
+
+    A stranger's number: it may be negative, endless or no number at all."""
+    if not value:
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        pass
+    try:
+        date = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+    return ((date if date.tzinfo else date.replace(tzinfo=UTC)) - now).total_seconds()

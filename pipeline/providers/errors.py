@@ -9,13 +9,13 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 
 import openai
 from pydantic import SecretStr
 
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.retry import seconds_or_date
 from pipeline.engine.tables import storable
 
 MAX_MESSAGE = 500
@@ -207,7 +207,7 @@ def retry_after_s(headers: Mapping[str, str], facts: ErrorFacts, now: datetime, 
     milliseconds = _number(headers.get("retry-after-ms"))
     waits = [
         None if milliseconds is None else milliseconds / 1000,
-        _seconds_or_date(headers.get("retry-after"), now),
+        seconds_or_date(headers.get("retry-after"), now),
     ]
     if not daily:
         # Google names seconds even where the day's allowance is gone.
@@ -237,18 +237,6 @@ def _number(value: str | None) -> float | None:
         return float(value) if value else None
     except ValueError:
         return None
-
-
-def _seconds_or_date(value: str | None, now: datetime) -> float | None:
-    if not value:
-        return None
-    if (number := _number(value)) is not None:
-        return number
-    try:
-        date = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return ((date if date.tzinfo else date.replace(tzinfo=UTC)) - now).total_seconds()
 
 
 def _reset_s(headers: Mapping[str, str], now: datetime) -> float | None:

@@ -49,7 +49,8 @@ class _Path:
 
 def split(reading: Reading, tokens: int, overlap: int, wanted: Wanted = lambda: True) -> list[Chunk]:
     """The reading's chunks in order, none of them blank, of at most `tokens` tokens, of which `overlap` repeat the end
-    of the chunk before. The same text gives the same chunks. No chunk goes over the end of a section.
+    of the chunk before. The same text gives the same chunks. No chunk goes over the end of a section, and none is only
+    a heading that the next one has in its `heading`.
 
     Raises `UnitError` with code `chunk_size` for sizes that make no sense, or `Unwanted`.
     """
@@ -73,9 +74,19 @@ def split(reading: Reading, tokens: int, overlap: int, wanted: Wanted = lambda: 
             path = paths[bisect_right(offsets, _first_body(text[new - start :], new)) - 1]
             known = end
             found.append(Chunk(text, path.names, section.page, at + start, at + end, section.source))
+            if len(found) > 1 and _announces(found[-2], found[-1]):
+                del found[-2]
         above = paths[-1]
         at += len(section.text) + len(SEPARATOR)
     return found
+
+
+def _announces(chunk: Chunk, following: Chunk) -> bool:
+    """Whether the chunk is nothing but headings that `following` stands under."""
+    lines = [line for line in chunk.text.split("\n") if line.strip()]
+    if not all(_HEADING.match(line) or (place and _UNDERLINE.match(line)) for place, line in enumerate(lines)):
+        return len(lines) == 2 and bool(_UNDERLINE.match(lines[1])) and chunk.heading == following.heading
+    return bool(chunk.heading) and chunk.heading == following.heading[: len(chunk.heading)]
 
 
 def _inherited(section: Section, above: _Path) -> _Path:
