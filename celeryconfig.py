@@ -18,7 +18,13 @@ broker_use_ssl = redis_backend_use_ssl = dict(_settings.redis.tls) or None
 redis_socket_timeout = TIMEOUT_S
 redis_socket_connect_timeout = CONNECT_TIMEOUT_S
 worker_consumer = "tasks.consumer:GateConsumer"
-imports = (*(f"tasks.{name}.canvas" for name in FLOWS), "tasks.maintenance", "tasks.presence", "tasks.watchdog")
+imports = (
+    *(f"tasks.{name}.canvas" for name in FLOWS),
+    "tasks.maintenance",
+    "tasks.presence",
+    "tasks.telemetry",
+    "tasks.watchdog",
+)
 
 task_queues = tuple(
     Queue(name, Exchange(name), routing_key=name)

@@ -8,10 +8,7 @@ from kombu.transport.virtual import QoS
 from kombu.utils.json import dumps
 
 from pipeline.engine.leases import script
-
-SENT = "penstock_sent"
-"""The header: when a message was sent, by its sender's clock, in µs. Only messages given back are ordered by it, among
-each other: a clock that is wrong costs their order and nothing else."""
+from pipeline.engine.metrics import SENT
 
 
 @before_task_publish.connect

@@ -8,7 +8,7 @@ import structlog
 
 from pipeline.engine.isolation import isolated
 from pipeline.engine.leases import Leases
-from pipeline.engine.presence import Presence
+from pipeline.engine.presence import Presence, sweep_ended
 from pipeline.flows import flows
 from pipeline.storage import installation
 from pipeline.storage.context import Context, get_context
@@ -33,7 +33,9 @@ def sweep() -> int:
     if not tick.acquire(name, silent_s):
         return 0
     try:
-        return _sweep(context, lambda: tick.acquire(name, silent_s))
+        launched = _sweep(context, lambda: tick.acquire(name, silent_s))
+        sweep_ended(context.redis)
+        return launched
     finally:
         # Nobody else takes one in the first 80 % of the interval.
         left_s = context.settings.sweep_interval_s * 0.8 - (time.monotonic() - begun)

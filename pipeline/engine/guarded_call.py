@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from pipeline.engine.breaker import Breaker, BreakerState
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.gate import Admission, Gate, Made
+from pipeline.engine.telemetry import span
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
@@ -64,6 +65,18 @@ class GuardedCall:
         """Make one call; `usage_of` returns the model, input tokens and output tokens of its result.
 
         Raises `GateClosed` if the gate closed before the request was sent, and whatever `ask` raises."""
+        provider, _, capability = self.breaker.name.partition(":")
+        with span("ai.call", provider=provider, capability=capability, queue=self.gate.queue) as note:
+            try:
+                result = self._call(ask, usage_of)
+            except UnitError as error:
+                note(failed=str(error.kind))  # not its text: that may quote what was asked
+                raise
+            model, input_tokens, output_tokens = usage_of(result)
+            note(model=model, input_tokens=input_tokens, output_tokens=output_tokens)
+            return result
+
+    def _call(self, ask: Callable[[], Result], usage_of: Callable[[Result], tuple[str, int, int]]) -> Result:
         hooks = _StampHooks(self)
         token = request_hooks.set(hooks)
         try:

@@ -1,5 +1,6 @@
 """Figures from the source of truth: rows by state, throughput, failures, queue depths."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -49,6 +50,9 @@ def throughput(session: Session, attempts: Table, since: datetime, now: datetime
     return Throughput(finished, finished - good, round(good / minutes, 1), round(mean, 1))
 
 
+SENT = "penstock_sent"
+"""The header: when a message was sent, by its sender's clock, in µs. Only messages given back are ordered by it, among
+each other: a clock that is wrong costs their order and nothing else."""
 PRIORITY_SUFFIXES = ("", *(f"\x06\x16{step}" for step in (3, 6, 9)))
 """A queue is one list for each of kombu's priority steps."""
 
@@ -63,3 +67,30 @@ def queue_depths(redis: "Redis", queues: Iterable[str]) -> dict[str, int]:
         found = cast("list[int]", pipe.execute())
     steps = len(PRIORITY_SUFFIXES)
     return {name: sum(found[at * steps : (at + 1) * steps]) for at, name in enumerate(names)}
+
+
+def oldest_messages_s(redis: "Redis", queues: Iterable[str]) -> dict[str, float]:
+    """How long ago the message was sent that is next in each queue, by its sender's clock; 0 for an empty queue.
+
+    Of several priorities, the one that waits longest.
+    """
+    names = list(queues)
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.time()
+        for name in names:
+            for suffix in PRIORITY_SUFFIXES:
+                pipe.lindex(f"{name}{suffix}", -1)
+        (seconds, micros), *found = pipe.execute()
+    now_us, steps = seconds * 1_000_000 + micros, len(PRIORITY_SUFFIXES)
+    return {
+        name: max(_age_s(message, now_us) for message in found[at * steps : (at + 1) * steps])
+        for at, name in enumerate(names)
+    }
+
+
+def _age_s(message: str | None, now_us: int) -> float:
+    try:
+        sent_us = int(json.loads(message or "{}")["headers"][SENT])
+    except (ValueError, TypeError, KeyError):
+        return 0.0  # not one of ours
+    return max(0.0, (now_us - sent_us) / 1e6)

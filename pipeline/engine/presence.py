@@ -12,6 +12,8 @@ from pipeline.engine.leases import Leases, lease_key
 PRESENCE_KEYS = (lease_key("presence"), lease_key("presence:pools"))
 """Workers, and the processes of their pools."""
 _MISSED_KEY = "penstock:presence:missed"
+_SWEPT_KEY = "penstock:sweep:ended"
+_REMEMBERED_MS = 7 * 24 * 3600 * 1000
 
 
 class Presence:
@@ -55,3 +57,14 @@ class Presence:
                 pipe.pexpire(_MISSED_KEY, int(within_s * 1000))
             pipe.execute()
         return absent & before
+
+
+def sweep_ended(redis: "Redis") -> None:
+    """Note that a sweep has ended now."""
+    redis.set(_SWEPT_KEY, 1, px=_REMEMBERED_MS)
+
+
+def last_sweep_s(redis: "Redis") -> float | None:
+    """How long ago the last sweep ended, by the server's clock; None if it is not known."""
+    left_ms = redis.pttl(_SWEPT_KEY)
+    return (_REMEMBERED_MS - left_ms) / 1000 if left_ms > 0 else None

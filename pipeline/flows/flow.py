@@ -90,15 +90,15 @@ class Flow:
         with context.db.read() as session:
             return set[str]().union(*(holders(session, work) for work in self.works))
 
-    def figures(self, context: Context) -> dict[str, dict[str, int]]:
-        """How many rows are in which state, for each kind that people follow; states without any are left out."""
+    def figures(self, context: Context, *, also_none: bool = False) -> dict[str, dict[str, int]]:
+        """How many rows are in which state, for each kind that people follow; states without any if `also_none`."""
         with context.db.read() as session:
             counted = {
                 name: self.counted[name](session) if name in self.counted else count_by(session, table.c.status)
                 for name, (table, _) in self.followed.items()
             }
         return {
-            name: {_word(state): counted[name][state] for state in states if state in counted[name]}
+            name: {_word(state): counted[name].get(state, 0) for state in states if also_none or state in counted[name]}
             for name, (_, states) in self.followed.items()
         }
 

@@ -20,7 +20,16 @@ def next_reset(profile: ProviderProfile, now: datetime) -> datetime:
 def spent_today(context: Context, provider: str, profile: ProviderProfile) -> float:
     """The cost of the provider's calls since its day began: the running sum, or that of the traces if it is more."""
     ends = next_reset(profile, context.db.now())
-    return max(_traced(context, provider, ends), float(str(context.redis.get(_key(provider, ends)) or 0)))
+    return max(_traced(context, provider, ends), _sum(context, provider, ends))
+
+
+def running_sum(context: Context, provider: str, profile: ProviderProfile) -> float:
+    """What Redis knows of today's cost: all of it, unless it was emptied since the last call that cost anything."""
+    return _sum(context, provider, next_reset(profile, context.db.now()))
+
+
+def _sum(context: Context, provider: str, ends: datetime) -> float:
+    return float(str(context.redis.get(_key(provider, ends)) or 0))
 
 
 def _traced(context: Context, provider: str, ends: datetime) -> float:

@@ -1,10 +1,18 @@
 """Settings from the environment. A value that should be JSON but is not gets an error of one sentence."""
 
 import json
+import os
 from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource, SettingsError
+
+
+def wants_traces() -> bool:
+    """Whether OpenTelemetry's own variables name a place for traces."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+        return False
+    return any(os.environ.get(f"OTEL_EXPORTER_OTLP_{of}ENDPOINT") for of in ("", "TRACES_"))
 
 
 class UnreadableSettingsError(ValueError):

@@ -33,6 +33,15 @@ class TableSize:
     estimated: bool = False
 
 
+def database_bytes(db: Database) -> int:
+    """The size of the whole database, by one quick question."""
+    with db.read() as session:
+        if db.is_sqlite:
+            pages, each = session.execute(text("SELECT * FROM pragma_page_count(), pragma_page_size()")).one()
+            return int(pages) * int(each)
+        return int(session.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
+
+
 def table_sizes(db: Database) -> list[TableSize]:
     """Every table that has rows, largest first."""
     with db.read() as session:

@@ -1,0 +1,119 @@
+"""Metrics from Redis: queues, gates, breakers, workers, the sweeper."""
+
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import Metric
+from redis import RedisError
+
+from pipeline.engine.metrics import oldest_messages_s, queue_depths
+from pipeline.engine.presence import Presence, last_sweep_s
+from pipeline.interfaces.metrics.family import Gauge
+from pipeline.providers import gates
+from pipeline.providers.gates import GatedQueue
+from pipeline.providers.spend import running_sum
+from pipeline.standalone.roles import ROLES
+from pipeline.storage.context import Context
+
+_MOST_ROLES = 20
+_OTHERS = "other"
+_CLOSED_BY = ("operator", "spend", "breaker")
+_STATES = ("closed", "open", "half-open")
+
+
+def families(context: Context) -> list[Metric]:
+    """All of them. Raises `RedisError`."""
+    if not context.online:
+        raise RedisError("the embedded Redis is down")
+    queues = list(gates.gated_queues(context.settings).values())
+    return [*_queues(context), *_gates(context, queues), *_breakers(context), *_spent(context, queues),
+            *_workers(context, needs_ai=bool(queues)), *_server(context)]  # fmt: skip
+
+
+def _queues(context: Context) -> Iterator[Metric]:
+    from celeryconfig import task_queues  # noqa: PLC0415  # reads the settings as it is imported
+
+    depth = Gauge("penstock_queue_messages", "Messages that wait in a queue.", labels=["queue"])
+    oldest = Gauge(
+        "penstock_queue_oldest_message_age_seconds",
+        "How long ago the message was sent that is next in a queue; 0 if none waits.",
+        labels=["queue"],
+    )
+    names = [queue.name for queue in task_queues]
+    for name, waiting in queue_depths(context.redis, names).items():
+        depth.put((name,), waiting)
+    for name, age_s in oldest_messages_s(context.redis, names).items():
+        oldest.put((name,), age_s)
+    yield from (depth, oldest)
+
+
+def _gates(context: Context, queues: list[GatedQueue]) -> Iterator[Metric]:
+    closed = Gauge(
+        "penstock_gate_closed", "1 if a queue's gate lets nothing through for this reason.", labels=["queue", "reason"]
+    )
+    scope = ["scope", "name"]
+    flight = Gauge("penstock_gate_in_flight", "Messages that were admitted and are not done.", labels=scope)
+    window = [*scope, "unit", "window_seconds"]
+    limit = Gauge("penstock_gate_window_limit", "Requests or tokens allowed in a sliding window.", labels=window)
+    used = Gauge("penstock_gate_window_used", "Requests or tokens used in a sliding window.", labels=window)
+    providers = set()
+    for queue in queues:
+        state = gates.gate(context, queue).look()
+        for reason in _CLOSED_BY:
+            closed.put((queue.name, reason), state.closed_by == reason)
+        found = [("queue", queue.name, state.queue)]
+        if queue.provider not in providers:
+            providers.add(queue.provider)
+            found.append(("provider", queue.provider, state.provider))
+        for kind, name, of in found:
+            flight.put((kind, name), of.in_flight)
+            for each in of.windows:
+                labels = (kind, name, each.window.unit, f"{each.window.window_s:g}")
+                limit.put(labels, each.window.limit)
+                used.put(labels, each.used)
+    yield from (closed, flight, limit, used)
+
+
+def _breakers(context: Context) -> Iterator[Metric]:
+    by = ["provider", "capability"]
+    state = Gauge("penstock_breaker_state", "1 for the state that a breaker is in, else 0.", labels=[*by, "state"])
+    failures = Gauge("penstock_breaker_failures", "Failures in a row that a closed breaker counts.", labels=by)
+    for name in gates.breakers(context.settings):
+        found = gates.breaker(context, name).look()
+        provider, _, capability = name.partition(":")
+        for one in _STATES:
+            state.put((provider, capability, one), found.state == one)
+        failures.put((provider, capability), found.failures)
+    yield from (state, failures)
+
+
+def _spent(context: Context, queues: list[GatedQueue]) -> Iterator[Metric]:
+    spent = Gauge(
+        "penstock_provider_spent_today", "What a provider's calls have cost since its day began.", labels=["provider"]
+    )
+    for provider in sorted({queue.provider for queue in queues}):
+        spent.put((provider,), running_sum(context, provider, context.settings.providers[provider]))
+    yield spent
+
+
+def _workers(context: Context, *, needs_ai: bool) -> Iterator[Metric]:
+    alive = Gauge(
+        "penstock_workers", "Workers that live, by role: what stands before the @ in their names.", labels=["role"]
+    )
+    counted = dict.fromkeys((role for role in ROLES if needs_ai or role != "ai"), 0)
+    for worker in sorted(Presence(context.redis).alive()):
+        role, at, _ = worker.partition("@")
+        role = role if at and (role in counted or len(counted) < _MOST_ROLES) else _OTHERS
+        counted[role] = counted.get(role, 0) + 1
+    for role, count in counted.items():
+        alive.put((role,), count)
+    yield alive
+
+
+def _server(context: Context) -> Iterator[Metric]:
+    swept = Gauge("penstock_sweep_age_seconds", "How long ago the last sweep ended; none if that is not known.")
+    age_s = last_sweep_s(context.redis)
+    if age_s is not None:
+        swept.put((), age_s)
+    memory = Gauge("penstock_redis_memory_bytes", "What Redis holds in memory.")
+    memory.put((), float(context.redis.info("memory")["used_memory"]))
+    yield from (swept, memory)

@@ -1,0 +1,76 @@
+"""Metrics of requests to the API, counted in its process: they begin anew with it."""
+
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+Message = MutableMapping[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+Receive = Callable[[], Awaitable[Message]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+UNKNOWN = "other"
+_EDGES_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_BROKEN_OFF = 499
+"""The status of requests whose client went away before an answer began."""
+
+
+class RequestMetrics:
+    """Counts requests by route template, never by path: nobody but the code makes labels."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        by = ["method", "route"]
+        self._total = Counter(
+            "penstock_api_requests", "Requests to the API, by route and class of status.", [*by, "status"],
+            registry=registry,
+        )  # fmt: skip
+        self._took = Histogram(
+            "penstock_api_request_duration_seconds", "Time until an answer of the API begins.", by, buckets=_EDGES_S,
+            registry=registry,
+        )  # fmt: skip
+        self._open = Gauge(
+            "penstock_api_requests_in_progress", "Requests to the API under way, event streams included.",
+            registry=registry,
+        )  # fmt: skip
+
+    def count(self, method: str, route: str, status: int, took_s: float) -> None:
+        """One request was answered."""
+        method = method if method in _METHODS else UNKNOWN
+        self._total.labels(method, route, f"{status // 100}xx").inc()
+        self._took.labels(method, route).observe(took_s)
+
+    def middleware(self, app: App) -> App:
+        """The application, its requests counted. The outermost: what others refuse counts as well."""
+
+        async def counted(scope: Message, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            begun, status, took_s = time.perf_counter(), 0, 0.0
+
+            async def answer(message: Message) -> None:
+                nonlocal status, took_s
+                if message["type"] == "http.response.start":
+                    status, took_s = int(message["status"]), time.perf_counter() - begun
+                await send(message)
+
+            with self._open.track_inprogress():
+                try:
+                    await app(scope, receive, answer)
+                except Exception:
+                    status = status or 500
+                    raise
+                finally:
+                    self.count(
+                        scope["method"], _route(scope), status or _BROKEN_OFF, took_s or time.perf_counter() - begun
+                    )
+
+        return counted
+
+
+def _route(scope: Message) -> str:
+    """The template of the route that answered: `/api/v1/documents/{id}`."""
+    return str(getattr(scope.get("route"), "path", "") or UNKNOWN)
