@@ -15,11 +15,13 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pipeline.interfaces.api import compat, health, v1
+from pipeline.engine import telemetry
+from pipeline.interfaces.api import compat, health, metrics, v1
 from pipeline.interfaces.api.bodies import BodyLimits
 from pipeline.interfaces.api.caller import CallerMiddleware, Quotas
 from pipeline.interfaces.api.guard import Guard, is_loopback
 from pipeline.interfaces.api.problems import Problem, documented, response_for
+from pipeline.interfaces.metrics.exposition import Exposition
 from pipeline.storage.context import Context, get_context
 
 PREFIX = "/api/v1"
@@ -38,21 +40,25 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
     settings = context.settings.api
     quotas = Quotas(context)
     keys_required = settings.require_key or not is_loopback(host or settings.host)
+    counted, traces = Exposition(context), telemetry.begin("api")
     app = FastAPI(
         title="Penstock", version=version("penstock"), description=_ABOUT, lifespan=_lifespan,
         docs_url=None, redoc_url=None,  # both load scripts from elsewhere
-        generate_unique_id_function=_operation_id, redirect_slashes=False, telemetry={"logs": False},
+        generate_unique_id_function=_operation_id, redirect_slashes=False,
+        telemetry={"logs": False, "metrics": False, "tracing": traces is not None, "tracer_provider": traces},
         exception_handlers={HTTPException: _answer, RequestValidationError: _answer},
         middleware=[  # outermost first
+            Middleware(counted.requests.middleware),
             Middleware(Guard, settings=settings),
             Middleware(BodyLimits, settings=settings),
             Middleware(CallerMiddleware, context=context, quotas=quotas, keys_required=keys_required),
         ],
     )  # fmt: skip
-    app.state.context, app.state.quotas = context, quotas
+    app.state.context, app.state.quotas, app.state.metrics = context, quotas, counted
     app.state.ending = Event()
     """Set when the server begins to end: whoever waits or streams stops then."""
     app.include_router(health.router, responses=documented(421, 429, 500))
+    app.include_router(metrics.router, responses=documented(401, 403, 421, 429, 500))
     for router in v1.ROUTERS:
         app.include_router(router, prefix=PREFIX, responses=documented(*_EVERYWHERE))
     for router in compat.ROUTERS:

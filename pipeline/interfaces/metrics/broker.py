@@ -25,11 +25,11 @@ def families(context: Context) -> list[Metric]:
     if not context.online:
         raise RedisError("the embedded Redis is down")
     queues = list(gates.gated_queues(context.settings).values())
-    return [*_queues(context), *_gates(context, queues), *_breakers(context), *_spent(context, queues),
+    return [*_queues(context, queues), *_gates(context, queues), *_breakers(context), *_spent(context, queues),
             *_workers(context, needs_ai=bool(queues)), *_server(context)]  # fmt: skip
 
 
-def _queues(context: Context) -> Iterator[Metric]:
+def _queues(context: Context, gated: list[GatedQueue]) -> Iterator[Metric]:
     from celeryconfig import task_queues  # noqa: PLC0415  # reads the settings as it is imported
 
     depth = Gauge("penstock_queue_messages", "Messages that wait in a queue.", labels=["queue"])
@@ -38,7 +38,7 @@ def _queues(context: Context) -> Iterator[Metric]:
         "How long ago the message was sent that is next in a queue; 0 if none waits.",
         labels=["queue"],
     )
-    names = [queue.name for queue in task_queues]
+    names = list(dict.fromkeys([*(queue.name for queue in task_queues), *(queue.name for queue in gated)]))
     for name, waiting in queue_depths(context.redis, names).items():
         depth.put((name,), waiting)
     for name, age_s in oldest_messages_s(context.redis, names).items():

@@ -7,7 +7,7 @@ from functools import partial
 from importlib.metadata import version
 from platform import python_version
 
-from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -18,6 +18,7 @@ from pipeline.interfaces.metrics.part import Part
 from pipeline.interfaces.metrics.requests import RequestMetrics
 from pipeline.storage.context import Context
 
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a gauge beside each counter, which nobody asks for
 PATIENCE_S = 4.0
 """How long a scrape waits for database and Redis together: Prometheus gives it ten seconds."""
 

@@ -72,5 +72,7 @@ class RequestMetrics:
 
 
 def _route(scope: Message) -> str:
-    """The template of the route that answered: `/api/v1/documents/{id}`."""
-    return str(getattr(scope.get("route"), "path", "") or UNKNOWN)
+    """The template of the route that answered, with the prefixes of its routers: `/api/v1/documents/{id}`."""
+    # A route knows its own part alone; FastAPI keeps the whole path beside it.
+    found = (scope.get("fastapi") or {}).get("effective_route_context") or scope.get("route")
+    return str(getattr(found, "path", "") or UNKNOWN)

@@ -57,7 +57,7 @@ def _durations(found: list[Total]) -> Metric:
         count, buckets = 0, []
         for edge in (*EDGES_MS, BEYOND):
             count += sum(one.calls for one in same if one.le_ms == edge)
-            buckets.append(("+Inf" if edge == BEYOND else f"{edge / 1000:g}", count))
+            buckets.append(("+Inf" if edge == BEYOND else str(edge / 1000), count))
         took.add_metric([label(name) for name in key], buckets, sum(one.latency_ms for one in same) / 1000)
     return took
 

@@ -1,0 +1,58 @@
+"""`/metrics`: who may read it, in which format, and that requests are counted by route, never by what was asked."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
+
+from pipeline.storage.api_keys import Scope
+from tests.integration.interfaces.api.conftest import Connect
+
+SECRET = "6f6e6c792d796f7521"
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+def requests(api: TestClient) -> dict[tuple[str, str, str], float]:
+    """(method, route, class of status) → how many."""
+    return {
+        (one.labels["method"], one.labels["route"], one.labels["status"]): one.value
+        for of in text_string_to_metric_families(api.get("/metrics").text)
+        for one in of.samples
+        if one.name == "penstock_api_requests_total"
+    }
+
+
+def test_this_machine_needs_no_key_and_others_one_that_may_read(connect: Connect) -> None:
+    answer = connect().get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    assert 'penstock_up{part="database"} 1.0' in answer.text
+    assert connect(host="0.0.0.0").get("/metrics").status_code == 401
+    assert connect(Scope.READ, host="0.0.0.0").get("/metrics").status_code == 200
+
+
+def test_openmetrics_is_given_to_whoever_asks(api: TestClient) -> None:
+    answer = api.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+
+
+def test_requests_are_counted_by_route_and_nothing_that_callers_write_becomes_a_label(api: TestClient) -> None:
+    api.get(f"/api/v1/documents/{SECRET}")
+    api.get(f"/nowhere/{SECRET}?q={SECRET}")
+    api.request(SECRET.upper(), "/healthz")
+    api.get("/healthz")
+    api.get("/healthz", headers={"host": "evil.example"})
+    found = requests(api)
+    assert found["GET", "/healthz", "2xx"] == 1
+    assert found["GET", "/api/v1/documents/{document_id}", "4xx"] == 1
+    # Refused by a layer around the routes, or by the router.
+    assert sum(count for (_, route, _), count in found.items() if route == "other") >= 2
+    assert {method for method, _, _ in found} <= {"GET", "other"}
+    text = api.get("/metrics").text
+    assert SECRET not in text.lower()
+    assert 'penstock_api_request_duration_seconds_count{method="GET",route="/healthz"} 1.0' in text
+    assert "penstock_api_requests_in_progress 1.0" in text, "this one"

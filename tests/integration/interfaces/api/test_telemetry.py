@@ -1,0 +1,54 @@
+"""Requests to the API as traces: their routes, and nothing of what callers wrote."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from pipeline.engine import telemetry
+from tests.integration.interfaces.api.conftest import Connect
+from tests.support.collector import Collector
+
+SECRET = "what-somebody-looked-for"
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    with Collector() as running:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", running.endpoint)
+        yield running
+        telemetry.end()
+
+
+def test_requests_are_traced_by_route_without_their_queries(connect: Connect, collector: Collector) -> None:
+    api = connect()
+    assert api.get(f"/healthz?q={SECRET}").status_code == 200
+    telemetry.end()
+    [found] = collector.named("GET /healthz")
+    assert found["http.route"] == "/healthz"
+    assert SECRET.encode() not in b"".join(collector.bodies)
+
+
+def test_nothing_is_exported_unless_a_collector_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    assert telemetry.begin("test") is None
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    assert telemetry.begin("test") is None
+    with telemetry.span("nothing", provider="p") as note:
+        note(model="m")
+
+
+def test_without_the_extra_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    with capture_logs() as said:
+        assert telemetry.begin("test") is None
+    assert [line["event"] for line in said] == ["telemetry.not_installed"]

@@ -1,0 +1,306 @@
+"""What Prometheus scrapes is true, complete, described, and there though half the system is away."""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import insert, text
+
+from pipeline.engine.presence import Presence
+from pipeline.engine.traces import AiCall
+from pipeline.flows.documents.states import PageStatus
+from pipeline.interfaces.metrics.exposition import Exposition
+from pipeline.interfaces.metrics.family import Gauge, label
+from pipeline.interfaces.metrics.part import Part
+from pipeline.providers import call_totals, calls, gates, queue_control
+from pipeline.storage.context import Context
+from tasks.documents.canvas import TASKS
+from tasks.maintenance import sweep
+from tests.support.calls import call_row
+from tests.support.documents import insert_document
+from tests.support.promql import expressions, metrics
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCUMENTED = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
+PROVIDERS = {
+    "p": {
+        "base_url": "http://127.0.0.1:1/v1", "model": "m", "limits": "3/min", "daily_spend_cap": 5.0,
+        "prices": {"*": {"input": 1e6}},
+    },
+    "q": {"base_url": "http://127.0.0.1:1/v1", "model": "m"},
+}  # fmt: skip
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_PROVIDERS": json.dumps(PROVIDERS)}
+
+
+@pytest.fixture
+def busy(context: Context) -> Context:
+    """Something of everything: work, calls, limits in use, a pause, an open breaker, workers, a sweep."""
+    document = insert_document(context, pages=[PageStatus.PENDING, PageStatus.COMPLETED], provider="p")
+    now = context.db.now()
+    rows = [
+        call_row("p", now, latency_ms=300, input_tokens=10, output_tokens=5, cost=0.25),
+        call_row("p", now, latency_ms=900_000, input_tokens=1, cost=0.5),
+        call_row("p", now, status="transient", latency_ms=50),
+    ]
+    gates.charge(context, "p", 0.75)
+    context.db.run(lambda session: session.execute(insert(AiCall), rows))
+    gates.sync(context)
+    gate = gates.gate(context, gates.gated_queues(context.settings)["vision.p"])
+    assert gate.admit("holder").granted
+    assert gate.stamp("holder").granted
+    queue_control.pause(context, "vision.q", None)
+    queue_control.open_breaker(context, "q:vision", 60, "test")
+    sweep()
+    Presence(context.redis).renew("cpu@host:1:abc", 60)
+    Presence(context.redis).renew("celery:2:abc", 60)
+    TASKS.launch(document)
+    return context
+
+
+def families(context: Context) -> dict[str, Metric]:
+    content, _ = Exposition(context).scrape()
+    return {one.name: one for one in text_string_to_metric_families(content.decode())}
+
+
+def samples(found: dict[str, Metric]) -> Samples:
+    return {(one.name, frozenset(one.labels.items())): one.value for of in found.values() for one in of.samples}
+
+
+def value(found: Samples, name: str, /, **labels: str) -> float:
+    return found[name, frozenset(labels.items())]
+
+
+def test_a_busy_system_says_what_it_does(busy: Context) -> None:
+    found = samples(families(busy))
+    assert value(found, "penstock_up", part="database") == value(found, "penstock_up", part="redis") == 1
+    units = {"flow": "documents", "kind": "pages"}
+    assert value(found, "penstock_units", state="PENDING", **units) == 1
+    assert value(found, "penstock_units", state="COMPLETED", **units) == 1
+    assert value(found, "penstock_units", state="FAILED", **units) == 0, "a state without rows is there"
+    by = {"flow": "documents", "provider": "p", "capability": "vision"}
+    assert value(found, "penstock_ai_calls_total", status="ok", **by) == 2
+    assert value(found, "penstock_ai_calls_total", status="transient", **by) == 1
+    assert value(found, "penstock_ai_tokens_total", direction="input", **by) == 11
+    assert value(found, "penstock_ai_cost_total", **by) == 0.75
+    took = {"provider": "p", "capability": "vision"}
+    name = "penstock_ai_call_duration_seconds"
+    assert value(found, f"{name}_bucket", le="0.25", **took) == 0, "the one that failed was quick, and does not count"
+    assert value(found, f"{name}_bucket", le="0.5", **took) == value(found, f"{name}_bucket", le="320.0", **took) == 1
+    assert value(found, f"{name}_bucket", le="+Inf", **took) == value(found, f"{name}_count", **took) == 2
+    assert value(found, f"{name}_sum", **took) == 900.3
+    window = {"scope": "provider", "name": "p", "unit": "requests", "window_seconds": "60"}
+    assert (
+        value(found, "penstock_gate_window_used", **window),
+        value(found, "penstock_gate_window_limit", **window),
+    ) == (1, 3)
+    assert value(found, "penstock_gate_in_flight", scope="queue", name="vision.p") == 1
+    assert value(found, "penstock_gate_closed", queue="vision.q", reason="operator") == 1
+    assert value(found, "penstock_gate_closed", queue="vision.p", reason="operator") == 0
+    assert value(found, "penstock_breaker_state", provider="q", capability="vision", state="open") == 1
+    assert value(found, "penstock_breaker_state", provider="p", capability="vision", state="closed") == 1
+    assert value(found, "penstock_provider_spent_today", provider="p") == 0.75
+    assert value(found, "penstock_provider_daily_spend_cap", provider="p") == 5
+    assert value(found, "penstock_queue_messages", queue="vision.p") >= 1
+    assert 0 < value(found, "penstock_queue_oldest_message_age_seconds", queue="vision.p") < 60
+    workers = {role: value(found, "penstock_workers", role=role) for role in ("cpu", "ai", "control", "other")}
+    assert workers == {"cpu": 1, "ai": 0, "control": 0, "other": 1}
+    assert 0 <= value(found, "penstock_sweep_age_seconds") < 60
+    for size in ("database_size", "redis_memory", "disk_free", "disk_size"):
+        assert value(found, f"penstock_{size}_bytes") > 0
+    assert value(found, "process_resident_memory_bytes") > 0
+
+
+def test_counters_neither_begin_anew_nor_go_back(busy: Context) -> None:
+    """A new process of the API reads what the last one read, also after retention and after the cursor moved."""
+
+    def counters() -> dict[Any, float]:
+        found = {of.name: of for of in families(busy).values() if of.name.startswith("penstock_ai_")}
+        return samples(found)
+
+    before = counters()
+    call_totals.advance(busy)
+    assert counters() == before
+    later = busy.db.now() - timedelta(days=200)
+    busy.db.run(lambda session: session.execute(text("UPDATE ai_calls SET created_at = :at"), {"at": later}))
+    assert calls.retention(busy).remove(busy) == 3
+    assert counters() == before
+
+
+class TestFiles:
+    """What ships with the metrics names no metric that is not there."""
+
+    @pytest.fixture
+    def database_url(self, sqlite_url: str) -> str:
+        return sqlite_url
+
+    @pytest.fixture
+    def found(self, busy: Context) -> dict[str, Metric]:
+        exposition = Exposition(busy)
+        exposition.requests.count("GET", "/api/v1/documents/{id}", 200, 0.1)
+        content, _ = exposition.scrape()
+        return {one.name: one for one in text_string_to_metric_families(content.decode())}
+
+    def test_every_metric_has_a_help_text_and_a_line_in_the_documentation(self, found: dict[str, Metric]) -> None:
+        own = {name: of for name, of in found.items() if name.startswith("penstock_")}
+        assert not [name for name, of in own.items() if not of.documentation.strip()]
+        assert not [name for name, of in own.items() if of.type == "unknown"]
+        names = {f"{name}_total" if of.type == "counter" else name for name, of in own.items()}
+        assert set(DOCUMENTED.findall((ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"))) == names
+
+    def test_labels_are_never_ids(self, found: dict[str, Metric]) -> None:
+        labels = {key for of in found.values() for one in of.samples for key in one.labels}
+        assert labels <= {
+            "part", "flow", "kind", "state", "provider", "capability", "status", "direction", "queue", "reason",
+            "scope", "name", "unit", "window_seconds", "role", "method", "route", "le", "version", "python",
+            "database", "implementation", "major", "minor", "patchlevel",
+        }  # fmt: skip
+
+    @pytest.fixture
+    def queries(self) -> list[str]:
+        """Every expression of the alert rules and of the dashboard."""
+        rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))
+        dashboard = json.loads((ROOT / "deploy/grafana/penstock.json").read_text(encoding="utf-8"))
+        alerts = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+        return [*alerts, *expressions(dashboard)]
+
+    def test_alerts_and_dashboard_name_metrics_and_labels_that_exist(
+        self, found: dict[str, Metric], queries: list[str]
+    ) -> None:
+        labels: dict[str, set[str]] = {}
+        for of in found.values():
+            for one in of.samples:
+                labels.setdefault(one.name, set()).update(one.labels)
+        named = [each for query in queries for each in metrics(query)]
+        assert len({name for name, _ in named}) > 25
+        assert {name for name, _ in named} <= set(labels)
+        # Prometheus itself adds `job` and `instance`.
+        assert not [(name, chosen) for name, chosen in named if chosen - labels[name] - {"job", "instance"}]
+
+    def test_values_that_queries_choose_by_are_real(self, found: dict[str, Metric], queries: list[str]) -> None:
+        chosen = {
+            (key, one)
+            for query in queries
+            for key, one in re.findall(r'(\w+)!?="([^"]+)"', query)
+            if key not in {"job", "flow"}
+        }
+        known = {(key, one) for of in found.values() for each in of.samples for key, one in each.labels.items()}
+        assert chosen - known <= {("status", "5xx")}
+
+    def test_alerts_are_rules_as_prometheus_reads_them(self) -> None:
+        rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))
+        flat = [rule for group in rules["groups"] for rule in group["rules"]]
+        assert all(rule["annotations"]["summary"] and rule["labels"]["severity"] for rule in flat)
+        assert len({rule["alert"] for rule in flat}) == len(flat)
+        for rule in flat:
+            assert rule["expr"].count("(") == rule["expr"].count(")"), rule["alert"]
+        config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text(encoding="utf-8"))
+        assert all((ROOT / "deploy/prometheus" / name).exists() for name in config["rule_files"])
+        assert {job["metrics_path"] for job in config["scrape_configs"]} == {"/metrics"}
+
+    def test_the_dashboard_is_one_that_grafana_reads(self) -> None:
+        dashboard = json.loads((ROOT / "deploy/grafana/penstock.json").read_text(encoding="utf-8"))
+        panels = dashboard["panels"]
+        assert [one["title"] for one in panels if one["type"] == "row"] == ["Fleet", "Flows", "Providers", "API"]
+        assert len({one["id"] for one in panels}) == len(panels)
+        for one in panels:
+            place = one["gridPos"]
+            assert place["x"] + place["w"] <= 24
+            assert one["type"] == "row" or one["targets"]
+
+
+class TestAway:
+    """What cannot be read is missing, and everything else is served in time."""
+
+    @pytest.fixture
+    def database_url(self, sqlite_url: str) -> str:
+        return sqlite_url
+
+    def test_without_redis_the_database_is_served(self, context: Context, redis_server: RedisServer) -> None:
+        exposition = Exposition(context, patience_s=0.3)
+
+        def scraped() -> Samples:
+            begun = time.monotonic()
+            content, _ = exposition.scrape()
+            assert time.monotonic() - begun < 2
+            return samples({one.name: one for one in text_string_to_metric_families(content.decode())})
+
+        redis_server.kill()
+        found = scraped()
+        assert value(found, "penstock_up", part="redis") == 0
+        assert "penstock_queue_messages" not in {name for name, _ in found}
+        wait_until(lambda: value(scraped(), "penstock_up", part="database"), 30, "the database is read")
+        redis_server.start()
+        wait_until(lambda: value(scraped(), "penstock_up", part="redis"), 60, "Redis is read again")
+
+    def test_without_its_schema_redis_is_served(self, context: Context) -> None:
+        context.db.run(lambda session: session.execute(text("DROP TABLE ai_call_totals")))
+        found = samples(families(context))
+        assert value(found, "penstock_up", part="database") == 0
+        assert value(found, "penstock_up", part="redis") == 1
+        assert value(found, "penstock_queue_messages", queue="cpu") == 0
+        assert "penstock_units" not in {name for name, _ in found}
+
+
+class TestPart:
+    """A source is read once at a time, is not waited for long, and rests after it was slow."""
+
+    @pytest.fixture
+    def gone_on(self) -> Iterator[threading.Event]:
+        event = threading.Event()
+        yield event
+        event.set()
+
+    def test_a_read_that_hangs_is_not_waited_for_and_no_other_begins(self, gone_on: threading.Event) -> None:
+        reads: list[int] = []
+
+        def read() -> list[Metric]:
+            reads.append(1)
+            gone_on.wait(60)
+            return [Gauge("penstock_x", "X.")]
+
+        part = Part("slow", read)
+        for _ in range(3):
+            part.begin()
+            assert part.families(0.01) is None
+        assert len(reads) == 1
+        gone_on.set()
+        assert part.families(10) is not None
+        part.begin()
+        assert part.families(0) is not None
+        assert len(reads) == 1, "what was read is kept for a while"
+
+    def test_one_that_raises_is_away_and_asked_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pipeline.interfaces.metrics.part.KEPT_S", 0)
+        answers: list[list[Metric]] = []
+
+        def read() -> list[Metric]:
+            return answers[0]
+
+        part = Part("broken", read)
+        part.begin()
+        assert part.families(10) is None
+        answers.append([])
+        part.begin()
+        assert part.families(10) == []
+
+
+def test_what_labels_hold_can_be_printed_and_is_not_long() -> None:
+    assert label("a\x00b\nc") == "a\ufffdb\ufffdc"
+    assert len(label("x" * 1000)) == 100
+    assert label(7) == "7"

@@ -1,0 +1,24 @@
+"""What PromQL expressions name: metrics, and the labels that they are chosen by."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+_METRIC = re.compile(r"\b((?:penstock|process|python)_\w+)\s*(?:\{([^}]*)\})?")
+_LABEL = re.compile(r"(\w+)\s*[=!]~?\s*\"")
+
+
+def metrics(expression: str) -> Iterator[tuple[str, set[str]]]:
+    """(metric, labels in its braces) of each selector."""
+    for name, chosen in _METRIC.findall(expression):
+        yield name, set(_LABEL.findall(chosen))
+
+
+def expressions(dashboard: dict[str, Any]) -> Iterator[str]:
+    """Every query of a Grafana dashboard: of its panels, and of its variables."""
+    for panel in dashboard["panels"]:
+        yield from (target["expr"] for target in panel.get("targets", ()))
+        yield from expressions({"panels": panel.get("panels", []), "templating": {"list": []}})
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            yield variable["definition"]
