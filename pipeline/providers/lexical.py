@@ -11,6 +11,8 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.providers.protocols import Vectors
 
 DIMS = 1024
+FLOOR = 0.14
+"""Above the cosine that they have by chance: they are groups of letters, folded into so many numbers."""
 _WORD = re.compile(r"\w+")
 _GRAM = 3
 _GRAM_WEIGHT = 0.4

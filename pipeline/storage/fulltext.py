@@ -13,10 +13,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import bindparam, text
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    String,
+    TextClause,
+    bindparam,
+    column,
+    literal_column,
+    select,
+    table,
+    text,
+)
 from sqlalchemy.orm import Session
 
 from pipeline.storage.database import Database
+from pipeline.storage.lists import one_of
 
 _CJK = (
     "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
@@ -30,6 +43,8 @@ _MOST_WORDS, _LONGEST_WORD = 32, 200
 _MOST_BYTES = 800_000
 """Of the terms of one item: a tsvector holds a million, overhead included."""
 _PORTION = 500
+_MANY_SCOPES = 64
+"""With more, a list of their items is quicker than their terms."""
 _MERGED_PAGES, _FEWEST_CHANGES = 500, 2
 
 
@@ -112,11 +127,13 @@ class FullText:
 
     On SQLite the table is FTS5's, with `head`, `apps` and `body`; on PostgreSQL it has `rowid` and a tsvector `terms`.
     `items` is the table of what is found, by the same id; `time` its column that searches compare with `since`.
+    `scope`: its column of what `apps` holds then, one term an item: no words are looked for there.
     """
 
     table: str
     items: str
     time: str
+    scope: str = ""
 
     def put(self, session: Session, items: Sequence[Text]) -> None:
         """Index items, or index them again, in the caller's transaction."""
@@ -162,28 +179,52 @@ class FullText:
             pages = _MERGED_PAGES
 
     def search(
-        self, session: Session, words: str, limit: int, *,
-        since: datetime | None = None, app: str = "", any_word: bool = False,
+        self, session: Session, words: str, limit: int, *, since: datetime | None = None, app: str = "",
+        scopes: Sequence[str] | None = None, only: Select[tuple[int]] | None = None, any_word: bool = False,
     ) -> list[int]:  # fmt: skip
-        """Items with all the words (or any), best first. `app`: adjacent words of an app's name."""
+        """Items with all the words (or any), best first. `app`: adjacent words of an app's name.
+
+        `scopes`: only items of these, in one ranking. `only`: only items that this selects.
+        """
         sqlite = _is_sqlite(session)
         asked = [word[:_LONGEST_WORD] for word in words.split()[:_MOST_WORDS]]
         if sqlite:
-            query = _fts5(asked, " OR " if any_word else " AND ")
+            query = _fts5(asked, " OR " if any_word else " AND ", "{head body}" if self.scope else "")
         else:
-            query = _tsquery(asked, " | " if any_word else " & ")
+            query = _tsquery(asked, " | " if any_word else " & ", "AD" if self.scope else "")
         of_app = _of_app(app, sqlite=sqlite)
-        if not query or (app and not of_app):
+        if not query or (app and not of_app) or (scopes is not None and not scopes):
             return []
+        values: dict[str, Any] = {}
         if app:
             query = f"({query}) AND {of_app}" if sqlite else f"({query}) & {of_app}"
-        values: dict[str, Any] = {"query": query, "limit": limit}
-        newer = "TRUE"
+        conditions: list[ColumnElement[bool] | TextClause] = []
         if since is not None:
-            newer = self._newer()
+            conditions.append(text(self._newer()))
             values["since"] = _moment(since, sqlite=sqlite)
-        statement = (_SQLITE if sqlite else _POSTGRESQL).format(table=self.table, newer=newer)
-        return list(session.execute(text(statement), values).scalars().all())
+        if scopes is not None and len(scopes) > _MANY_SCOPES:
+            of_items = column(self.scope, String)
+            listed = select(column("id", BigInteger)).select_from(table(self.items))
+            conditions.append(_ROWID.in_(listed.where(one_of(session, of_items, scopes))))
+        elif scopes is not None and sqlite:
+            named = " OR ".join(f'"{scope}"' for scope in terms(" ".join(scopes)))
+            query = f"({query}) AND apps : ({named})"
+        elif scopes is not None:
+            # Not in `query`, by which it is ranked.
+            conditions.append(text("terms @@ CAST(:within AS tsquery)"))
+            values["within"] = " | ".join(f"'{scope}':C" for scope in terms(" ".join(scopes)))
+        if only is not None:
+            conditions.append(_ROWID.in_(only))
+        values["query"] = query
+        matches = f"{self.table} MATCH :query" if sqlite else "terms @@ CAST(:query AS tsquery)"
+        statement = select(column("rowid", BigInteger)).select_from(table(self.table))
+        ranked = statement.where(text(matches), *conditions).order_by(text(self._rank(sqlite=sqlite))).limit(limit)
+        return list(session.execute(ranked, values).scalars())
+
+    def _rank(self, *, sqlite: bool) -> str:
+        if sqlite:
+            return f"bm25({self.table}, 8.0, {0.0 if self.scope else 2.0}, 1.0), rowid DESC"
+        return "ts_rank('{0.1, 0.2, 0.4, 1.0}', terms, CAST(:query AS tsquery), 1) DESC, rowid DESC"
 
     def narrowed(
         self, session: Session, limit: int, *,
@@ -217,10 +258,8 @@ class FullText:
         return f"+rowid IN (SELECT id FROM {self.items} WHERE {self.time} >= :since)"  # noqa: S608  # ours
 
 
-_SQLITE = """SELECT rowid FROM {table} WHERE {table} MATCH :query AND {newer}
-ORDER BY bm25({table}, 8.0, 2.0, 1.0), rowid DESC LIMIT :limit"""
-_POSTGRESQL = """SELECT rowid FROM {table}, CAST(:query AS tsquery) AS query WHERE terms @@ query AND {newer}
-ORDER BY ts_rank('{{0.1, 0.2, 0.4, 1.0}}', terms, query, 1) DESC, rowid DESC LIMIT :limit"""
+# The plus: without it SQLite looks each of the others up in the index, instead of each hit among them.
+_ROWID: ColumnElement[int] = literal_column("+rowid", BigInteger)
 
 
 def _of_app(app: str, *, sqlite: bool) -> str:

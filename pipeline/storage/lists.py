@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, ColumnElement, String, any_, bindparam, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, String, any_, bindparam, cast, func, select
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.selectable import FromClause
 
 
-def one_of(session: Session, column: Column[Any], values: Iterable[Any]) -> ColumnElement[bool]:
+def one_of(session: Session, column: ColumnElement[Any], values: Iterable[Any]) -> ColumnElement[bool]:
     """Whether the column has one of these values, which are texts or whole numbers."""
     if _is_sqlite(session):
         return column.in_(select(func.json_each(json.dumps(list(values))).table_valued("value").c.value))

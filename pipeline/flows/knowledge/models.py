@@ -14,7 +14,7 @@ from pipeline.storage.fulltext import FullText
 
 Id = BigInteger().with_variant(Integer, "sqlite")
 MAX_NAME, MAX_URL = 255, 2000
-FULL_TEXT = FullText("knowledge_fts", "knowledge_chunks", "created_at")
+FULL_TEXT = FullText("knowledge_fts", "knowledge_chunks", "created_at", scope="base_id")
 
 
 def _where(condition: str) -> dict[str, Any]:

@@ -15,13 +15,12 @@ from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.views import Found, Hit, NodeView
 from pipeline.flows.screenshots.work import embedding
 from pipeline.flows.screenshots.work.batch import FLOW
+from pipeline.providers import lexical
 from pipeline.providers.query_vector import query_vector
 from pipeline.storage.context import Context
+from pipeline.storage.fusion import excerpt, sought
 
-LEXICAL_FLOOR = 0.14
-"""Above what lexical vectors have in common by chance: they are groups of letters, folded into 1,024 numbers."""
 EXCERPT_CHARS = 120
-MAX_WORDS = 8
 PATIENCE_S = 5.0
 """How long a search waits for its one call when the gate is full: full text answers at once."""
 
@@ -49,25 +48,20 @@ def find(context: Context, words: str, *, since: datetime | None = None, app: st
 
 def _excerpt(context: Context, node_id: int, words: str) -> tuple[int | None, str]:
     """(a frame on which one of the words was read, what stands around it); (None, "") where none was."""
-    wanted = sorted(set(words.casefold().split()), key=len, reverse=True)[:MAX_WORDS]
-    read = or_(*(SHOTS.c.ocr_text.icontains(word, autoescape=True) for word in wanted))
+    read = or_(*(SHOTS.c.ocr_text.icontains(word, autoescape=True) for word in sought(words)))
     shown = select(SHOTS.c.id, SHOTS.c.ocr_text).join(LINKS, LINKS.c.shot_id == SHOTS.c.id)
     latest = shown.where(LINKS.c.node_id == node_id, read).order_by(SHOTS.c.ts.desc(), SHOTS.c.id.desc()).limit(1)
     with context.db.read() as session:
         row = session.execute(latest).one_or_none()
     if row is None:
         return None, ""
-    text = " ".join(row.ocr_text.split())
-    places = [place for word in wanted if (place := text.casefold().find(word)) >= 0]
-    begin = max(0, (places[0] if places else 0) - EXCERPT_CHARS // 3)
-    cut = text[begin : begin + EXCERPT_CHARS]
-    return row.id, ("…" if begin else "") + cut + ("…" if begin + EXCERPT_CHARS < len(text) else "")
+    return row.id, excerpt(row.ocr_text, words, EXCERPT_CHARS)
 
 
 def _embedded(context: Context, words: str) -> QueryVector:
     maker, space = embedding.embeddings(context.settings), embedding.space_of(context.settings)
     if not context.settings.screenshots.embeddings_provider:
-        return QueryVector(space, maker.embed([words]).vectors[0], LEXICAL_FLOOR)
+        return QueryVector(space, maker.embed([words]).vectors[0], lexical.FLOOR)
     if not context.online:
         raise UserError("nothing is running here that could ask the provider of embeddings", code="offline")
     return QueryVector(space, query_vector(context, FLOW, SCREENSHOT_EMBEDDINGS, maker, words, PATIENCE_S))

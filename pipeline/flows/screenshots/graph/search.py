@@ -1,6 +1,6 @@
 """Searching nodes: full text and vectors, fused by reciprocal rank; and how much is indexed so far."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,10 +15,9 @@ from pipeline.flows.screenshots.models import SHOTS
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
+from pipeline.storage.fusion import fuse, ranks
 from pipeline.storage.vectors import Floats
 
-RRF_K = 60
-"""The usual constant of reciprocal rank fusion: a first place counts 1/61."""
 MAX_LIMIT = 200
 _DEPTH = 100
 """How deep each of the two lists is read, at least."""
@@ -86,7 +85,7 @@ def search(
             more = nodes.FULL_TEXT.search(session, words, depth, since=since, app=app, any_word=True)
             by_text += [node_id for node_id in more if node_id not in set(by_text)]
         by_vector = _by_vector(session, vector, depth, since, app)
-        text_rank, vector_rank = _ranks(by_text), _ranks(by_vector)
+        text_rank, vector_rank = ranks(by_text), ranks(by_vector)
         best = fuse(text_rank, vector_rank)[: limit + _SPARE]
         facts = _facts(session, [node_id for node_id, _ in best])
         hits = [
@@ -95,19 +94,6 @@ def search(
             if node_id in facts
         ][:limit]
         return Found(hits, *_coverage(session))
-
-
-def fuse(*rankings: Mapping[int, int]) -> list[tuple[int, float]]:
-    """Reciprocal rank fusion: (item, score), best first. The rankings' own scores need not be comparable."""
-    scores: dict[int, float] = {}
-    for ranking in rankings:
-        for item, rank in ranking.items():
-            scores[item] = scores.get(item, 0.0) + 1 / (RRF_K + rank)
-    return sorted(scores.items(), key=lambda pair: (-pair[1], -pair[0]))
-
-
-def _ranks(items: Iterable[int]) -> dict[int, int]:
-    return {item: rank for rank, item in enumerate(items, 1)}
 
 
 def _by_vector(session: Session, vector: QueryVector | None, depth: int, since: datetime | None, app: str) -> list[int]:
