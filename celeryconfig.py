@@ -28,7 +28,7 @@ imports = (
 
 task_queues = tuple(
     Queue(name, Exchange(name), routing_key=name)
-    for name in ("maintenance", "control", "cpu", *gated_queues(_settings))
+    for name in ("maintenance", "control", "cpu", "io", *gated_queues(_settings))
 )
 task_default_queue = "control"
 task_create_missing_queues = False
@@ -36,6 +36,7 @@ task_create_missing_queues = False
 task_routes = {
     "documents.split": {"queue": "cpu"},
     "documents.lane": {"queue": "cpu"},
+    "knowledge.read": {"queue": "io"},
     "maintenance.*": {"queue": "maintenance"},
     "*.wake": {"queue": "maintenance"},
 }

@@ -87,6 +87,13 @@ class Places:
         arguments: list[str | int] = [place.queue, place.number, place.priority, holder]
         return bool(self._run("place_wait", [*self._shared, _key(place.scope)], arguments))
 
+    def known(self, scopes: Sequence[str]) -> set[str]:
+        """Those of these scopes that have a place: somebody is at work, or a message is on its way."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for scope in scopes:
+                pipe.exists(_key(scope))
+            return {scope for scope, there in zip(scopes, pipe.execute(), strict=True) if there}
+
     def leave(self, place: Place, holder: str) -> None:
         """Nothing more is to be done in this place."""
         self._redis.register_script(script("place_leave"))(

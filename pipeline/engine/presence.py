@@ -39,6 +39,11 @@ class Presence:
         """The workers. Where a pool is of threads, a worker is its only process."""
         return self._workers.holders()
 
+    def living(self, processes: Iterable[str]) -> set[str]:
+        """Those of these processes that live."""
+        asked = set(processes)
+        return asked & (self.alive() | self._pools.holders()) if asked else set()
+
     def missed_twice(self, processes: Iterable[str], within_s: float = 60) -> set[str]:
         """Those of `processes` that are absent now and were absent at the last call, if it was in the last `within_s`.
 
@@ -48,7 +53,7 @@ class Presence:
         if not asked:
             self._redis.delete(_MISSED_KEY)
             return set()
-        absent = asked - self.alive() - self._pools.holders()
+        absent = asked - self.living(asked)
         before = {str(name) for name in self._redis.smembers(_MISSED_KEY)}
         with self._redis.pipeline() as pipe:
             pipe.delete(_MISSED_KEY)

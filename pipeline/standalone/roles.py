@@ -5,7 +5,10 @@ from pipeline.engine.errors import UserError
 from pipeline.providers.gates import gated_queues
 from pipeline.settings import Settings
 
-ROLES = ("cpu", "ai", "control")
+ROLES = ("cpu", "ai", "control", "io")
+CONTROL_THREADS, IO_THREADS = 4, 4
+"""Reading and fetching is limited to three at once as a rule (`knowledge.io_concurrency`), so that in a worker of both
+queues short work always finds a thread."""
 
 
 class NothingToDo(UserError):
@@ -18,7 +21,9 @@ def arguments(settings: Settings, role: str) -> list[str]:
         case "cpu":
             return _worker(role, "cpu", "prefork", settings.documents.converter_count)
         case "control":
-            return _worker(role, "control", "threads", 4)
+            return _worker(role, "control,io", "threads", CONTROL_THREADS + IO_THREADS)
+        case "io":
+            return _worker(role, "io", "threads", 2 * IO_THREADS)
         case "ai":
             queues = ",".join(gated_queues(settings))
             if not queues:

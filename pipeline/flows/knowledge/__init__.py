@@ -1,1 +1,23 @@
 """Knowledge bases: read → chunk → embed → write. Source 003."""
+
+from pipeline.flows.flow import Flow
+from pipeline.flows.knowledge import live_settings, orphans, plan, unserved
+from pipeline.flows.knowledge.models import ITEMS
+from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.flows.knowledge.work.batch import EMBED
+from pipeline.flows.knowledge.work.content import READ
+from pipeline.flows.knowledge.work.publication import WRITE
+
+FLOW = Flow(
+    name="knowledge",
+    due=plan.due,
+    next_wait_s=plan.next_wait_s,
+    works=(READ, EMBED, WRITE),
+    runnable=plan.runnable,
+    anything=plan.ANYTHING,
+    fail_unserved=unserved.fail_unserved,
+    clean_up=orphans.remove_orphans,
+    gated_queues=live_settings.gated_queues,
+    live_settings=live_settings.live_settings,
+    followed={"items": (ITEMS, ItemStatus)},
+)

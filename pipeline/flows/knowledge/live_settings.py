@@ -1,5 +1,7 @@
 """The queues of the knowledge flow, and what of its settings can be changed while it runs."""
 
+from sqlalchemy.orm import Session
+
 from pipeline.engine import live_settings as live
 from pipeline.engine.live_settings import Live
 from pipeline.flows.knowledge.settings import KnowledgeSettings, own
@@ -45,5 +47,9 @@ def live_settings(settings: Settings) -> dict[str, Live]:
 def in_force(context: Context) -> KnowledgeSettings:
     """The flow's settings with what was changed live. A change holds for what begins after it."""
     with context.db.read() as session:
-        found = live.values(session, live_settings(context.settings))
-    return live.with_changes(own(context.settings), found)
+        return in_force_in(session, context.settings)
+
+
+def in_force_in(session: Session, settings: Settings) -> KnowledgeSettings:
+    """The same, as this transaction sees them."""
+    return live.with_changes(own(settings), live.values(session, live_settings(settings)))

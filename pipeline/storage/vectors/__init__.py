@@ -1,6 +1,6 @@
 """Vectors of anything, as float32 rows, on SQLite and PostgreSQL alike. `nearest` says how they are searched."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 import numpy as np
@@ -13,7 +13,7 @@ from pipeline.storage.vectors.codes import Floats
 from pipeline.storage.vectors.models import CODES, VECTORS
 from pipeline.storage.vectors.nearest import Hit, search, search_many
 
-__all__ = ["Floats", "Hit", "get", "pack", "remove", "search", "search_many", "unpack", "upsert"]
+__all__ = ["Floats", "Hit", "get", "pack", "remove", "search", "search_many", "stored", "unpack", "upsert"]
 _PORTION = 500
 
 
@@ -68,3 +68,12 @@ def get(session: Session, kind: str, item_id: int) -> tuple[str, Floats] | None:
     query = select(VECTORS.c.model, VECTORS.c.data).where(VECTORS.c.kind == kind, VECTORS.c.item_id == item_id)
     row = session.execute(query).one_or_none()
     return (row.model, np.frombuffer(row.data, dtype="<f4")) if row else None
+
+
+def stored(session: Session, kind: str, model: str, item_ids: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    """(item, its vector as little-endian float32) of those of these items that have one of this model."""
+    for portion in tables.portions(item_ids, _PORTION):
+        query = select(VECTORS.c.item_id, VECTORS.c.data).where(
+            VECTORS.c.kind == kind, VECTORS.c.item_id.in_(portion), VECTORS.c.model == model
+        )
+        yield from ((row.item_id, row.data) for row in session.execute(query))

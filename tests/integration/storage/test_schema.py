@@ -70,7 +70,8 @@ def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None
     assert schema.current(db) == schema.HEAD
     assert tables(db) == {
         "alembic_version", "documents", "pages", "page_attempts", "ai_calls", "system_settings", "installation",
-        "music_songs", "music_batches", "music_runs", "vectors", "vector_codes", "vector_versions", "page_layouts",
+        "music_songs", "music_batches", "music_runs", "knowledge_bases", "knowledge_turns", "knowledge_items",
+        "knowledge_chunks", "knowledge_batches", "vectors", "vector_codes", "vector_versions", "page_layouts",
         "screenshot_sources", "screenshots", "screenshot_rejections", "screenshot_batches", "screenshot_shards",
         "screenshot_threads", "screenshot_nodes", "screenshot_embeddings", "screenshot_links", "screenshot_entities",
         "screenshot_mentions", "ai_call_totals", "ai_call_cursor",

@@ -1,7 +1,6 @@
 """What an item will cost, to share the machine by. Source 003, "Workload 估算规则"."""
 
 import math
-from collections.abc import Sequence
 
 
 def workload(size_bytes: int, characters: int) -> int:
@@ -19,7 +18,3 @@ def most_large(concurrency: int) -> int:
     return max(1, concurrency // 2)
 
 
-def batches_of(count: int, size: int) -> Sequence[int]:
-    """The sizes of the batches that `count` chunks make, all but the last of `size`."""
-    full, rest = divmod(count, size)
-    return [size] * full + ([rest] if rest else [])

@@ -1,0 +1,62 @@
+"""Proves that nothing is left behind: no chunk, vector or indexed text without the item that it is of."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import text
+
+from pipeline.storage.context import Context
+
+_OF_CHUNK = "kind = 'kb:' || c.base_id AND item_id = c.id"
+_PUBLISHED = "knowledge_chunks c JOIN knowledge_items i ON i.id = c.item_id AND i.generation = c.generation"
+_QUERIES = {
+    "chunks_without_item": "knowledge_chunks c WHERE NOT EXISTS (SELECT 1 FROM knowledge_items WHERE id = c.item_id)",
+    "vectors_without_chunk": (
+        "vectors v WHERE v.kind LIKE 'kb:%' AND NOT EXISTS "
+        "(SELECT 1 FROM knowledge_chunks c WHERE c.id = v.item_id AND v.kind = 'kb:' || c.base_id)"
+    ),
+    "codes_without_vector": (
+        "vector_codes v WHERE v.kind LIKE 'kb:%' AND NOT EXISTS "
+        "(SELECT 1 FROM vectors w WHERE w.kind = v.kind AND w.item_id = v.item_id)"
+    ),
+    "texts_without_chunk": "knowledge_fts f WHERE NOT EXISTS (SELECT 1 FROM knowledge_chunks WHERE id = f.rowid)",
+    "published_without_vector": f"{_PUBLISHED} WHERE NOT EXISTS (SELECT 1 FROM vectors WHERE {_OF_CHUNK})",
+    "published_without_text": (
+        f"{_PUBLISHED} WHERE NOT EXISTS (SELECT 1 FROM knowledge_fts f WHERE f.rowid = c.id)"
+    ),
+    "drafts_of_completed": (
+        "knowledge_chunks c JOIN knowledge_items i ON i.id = c.item_id "
+        "WHERE i.status = 'completed' AND i.generation <> c.generation"
+    ),
+    "batches_of_completed": (
+        "knowledge_batches b JOIN knowledge_items i ON i.id = b.item_id WHERE i.status = 'completed'"
+    ),
+    "admitted_at_rest": "knowledge_items WHERE admitted_at IS NOT NULL AND status IN ('completed', 'failed')",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """How many of each there are that should not be; all zero: everything is as it should be."""
+
+    chunks_without_item: int
+    vectors_without_chunk: int
+    codes_without_vector: int
+    texts_without_chunk: int
+    published_without_vector: int
+    published_without_text: int
+    drafts_of_completed: int
+    batches_of_completed: int
+    admitted_at_rest: int
+
+    @property
+    def sound(self) -> bool:
+        return not any(vars(self).values())
+
+
+def check(context: Context) -> Report:
+    """Look at all knowledge. It reads whole tables."""
+    with context.db.read() as session:
+        return Report(**{
+            name: int(session.execute(text(f"SELECT COUNT(*) FROM {query}")).scalar_one())  # noqa: S608  # ours
+            for name, query in _QUERIES.items()
+        })  # fmt: skip

@@ -1,0 +1,53 @@
+"""What is marked as deleted is removed: rows, vectors, index and files. It can be begun again at any point."""
+
+import time
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from pipeline.engine import announced, traces
+from pipeline.engine.traces import AiCall
+from pipeline.flows.knowledge import files
+from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS
+from pipeline.flows.knowledge.work.item import FLOW
+from pipeline.flows.knowledge.work.publication import forget
+from pipeline.storage.context import Context
+
+QUANTUM_S = 2.0
+_PORTION = 1000
+
+
+def remove(context: Context, base_id: str) -> bool:
+    """Remove the base's deleted items for a while, and then the base if it is deleted too; whether more is left."""
+    until = time.monotonic() + QUANTUM_S
+    query = select(ITEMS.c.id).where(ITEMS.c.base_id == base_id, ITEMS.c.deleting.is_(True)).limit(100)
+    while True:
+        with context.db.read() as session:
+            found = session.execute(query).scalars().all()
+        for item_id in found:
+            while context.db.run(lambda session, item_id=item_id: _chunks(session, base_id, item_id)):  # type: ignore[misc]
+                pass
+            context.db.run(lambda session, item_id=item_id: _item(session, item_id))  # type: ignore[misc]
+            files.remove(context.settings, item_id)
+            if time.monotonic() > until:
+                return True
+        if not found:
+            gone = delete(BASES).where(BASES.c.id == base_id, BASES.c.deleting.is_(True))
+            context.db.run(lambda session: session.execute(gone))
+            return False
+
+
+def _chunks(session: Session, base_id: str, item_id: str) -> int:
+    """Remove some of the item's chunks; how many there were."""
+    some = select(CHUNKS.c.id).where(CHUNKS.c.item_id == item_id).limit(_PORTION)
+    ids = session.execute(some).scalars().all()
+    if ids:
+        forget(session, base_id, CHUNKS.c.id.in_(ids))
+    return len(ids)
+
+
+def _item(session: Session, item_id: str) -> None:
+    session.execute(delete(BATCHES).where(BATCHES.c.item_id == item_id))
+    session.execute(delete(ITEMS).where(ITEMS.c.id == item_id))
+    announced.note(session, ITEMS, [item_id])
+    traces.unsay(session, AiCall.flow == FLOW, AiCall.scope_id == item_id)

@@ -1,0 +1,95 @@
+"""Where the stored copies of files and notes live. Paths are made of ids and digests; nothing that a user wrote."""
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from pipeline.engine.errors import UserError
+from pipeline.settings import Settings
+
+_PIECE = 1 << 20
+
+
+def root(settings: Settings) -> Path:
+    return settings.data_dir / "knowledge"
+
+
+def folder(settings: Settings, item_id: str) -> Path:
+    return root(settings) / item_id
+
+
+def stored_path(settings: Settings, item_id: str, sha256: str) -> Path:
+    """The stored copy of an item's file: named by its content, so that a new one never replaces one that is read."""
+    return folder(settings, item_id) / sha256
+
+
+@contextmanager
+def incoming(settings: Settings, source: Path, max_bytes: int) -> Iterator[tuple[Path, str, int]]:
+    """A private copy of a file, its SHA-256 and size; removed at the end unless it was moved to its place.
+
+    Raises `UserError` for what cannot be read, what is too large, and what changes while it is copied.
+    """
+    root(settings).mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, name = tempfile.mkstemp(dir=root(settings), prefix="incoming-")
+    copy = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as target:
+            digest, size = _copied(source, target, max_bytes)
+        yield copy, digest, size
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+def _copied(source: Path, target: BinaryIO, max_bytes: int) -> tuple[str, int]:
+    digest, size = hashlib.sha256(), 0
+    try:
+        # Not a link, and nothing that would block, such as a pipe.
+        with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
+            before = os.fstat(file.fileno())
+            if not stat.S_ISREG(before.st_mode):
+                raise UserError(f"{source.name} is not a file", code="not_a_file")
+            while piece := file.read(_PIECE):
+                size += len(piece)
+                if size > max_bytes:
+                    what = f"{source.name} is larger than {max_bytes // 1_000_000} MB (PENSTOCK_KNOWLEDGE__MAX_FILE_MB)"
+                    raise UserError(what, code="too_large")
+                digest.update(piece)
+                target.write(piece)
+            after = os.fstat(file.fileno())
+    except OSError as error:
+        raise UserError(f"{source.name}: {error.strerror or error}", code="io_error") from error
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or size != after.st_size:
+        raise UserError(f"{source.name} changed while it was read: add it again", code="changed")
+    return digest.hexdigest(), size
+
+
+def place(copy: Path, path: Path) -> None:
+    """Move a private copy to where it is kept."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    copy.replace(path)
+
+
+def keep_only(settings: Settings, item_id: str, sha256: str) -> None:
+    """Remove older copies of an item's file."""
+    for entry in folder(settings, item_id).iterdir() if folder(settings, item_id).is_dir() else ():
+        if entry.name != sha256:
+            entry.unlink(missing_ok=True)
+
+
+def remove(settings: Settings, item_id: str) -> None:
+    """Remove what is stored of a deleted item; harmless if there is nothing."""
+    shutil.rmtree(folder(settings, item_id), ignore_errors=True)
+
+
+def discard(entry: Path) -> None:
+    """Remove a file, or a folder with its contents. A link is removed, not followed."""
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry, ignore_errors=True)
+    else:
+        entry.unlink(missing_ok=True)

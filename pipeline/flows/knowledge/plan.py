@@ -1,0 +1,152 @@
+"""What is due, derived from the rows: which items are begun, and the next step of each that is under way.
+
+Few items are under way at once, so all of this is cheap however many wait in line.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import and_, func, select
+
+from pipeline.engine import work
+from pipeline.engine.claims import anything, in_states
+from pipeline.flows.knowledge import live_settings
+from pipeline.flows.knowledge.live_settings import CONTROL, IO, embeddings_queue
+from pipeline.flows.knowledge.models import BASES, BATCHES, ITEMS
+from pipeline.flows.knowledge.settings import own
+from pipeline.flows.knowledge.states import OPEN, ItemStatus
+from pipeline.flows.knowledge.work import admission
+from pipeline.flows.knowledge.work.batch import EMBED
+from pipeline.flows.knowledge.work.content import READ
+from pipeline.flows.knowledge.work.publication import WRITE
+from pipeline.providers import registry
+from pipeline.settings import LOCAL
+from pipeline.storage.context import Context
+
+LINE = "line"
+"""The scope of all that wait in line."""
+_REMOVAL = "removal-"
+_DELETING = ITEMS.c.deleting.is_(True)
+ANYTHING = anything(
+    (ITEMS, BATCHES), (ITEMS, in_states(ITEMS, OPEN)), (ITEMS, _DELETING), (BASES, BASES.c.deleting.is_(True))
+)
+"""Whether an item has not come to rest."""
+
+
+class Step(StrEnum):
+    """What an item, or a base that is being removed, waits for."""
+
+    READ = "read"
+    EMBED = "embed"
+    WRITE = "write"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What rows ask for now. `places`: messages at once, those at work included. `provider`: whose calls to make."""
+
+    id: str
+    step: Step
+    queue: str
+    places: int = 1
+    provider: str = ""
+
+
+def removal_of(base_id: str) -> str:
+    """The scope of what is deleted of a base."""
+    return _REMOVAL + base_id
+
+
+def asked(context: Context, scopes: Sequence[str]) -> list[Asked]:
+    """What these scopes ask for now; for `LINE`, items are begun first."""
+    ids = [scope for scope in scopes if scope != LINE and not scope.startswith(_REMOVAL)]
+    removals = [scope.removeprefix(_REMOVAL) for scope in scopes if scope.startswith(_REMOVAL)]
+    if LINE in scopes:
+        ids += admission.admit(context)
+    found = [Asked(base_id, Step.REMOVE, CONTROL) for base_id in removals]
+    return found + (_of_items(context, list(dict.fromkeys(ids))) if ids else [])
+
+
+def _of_items(context: Context, ids: Sequence[str]) -> list[Asked]:
+    now = context.db.now()
+    mine = (ITEMS.c.id.in_(ids), ITEMS.c.deleting.is_(False))
+    due = select(BATCHES.c.item_id, BATCHES.c.provider, func.count()).where(
+        BATCHES.c.item_id.in_(ids), EMBED.due(now)
+    ).group_by(BATCHES.c.item_id, BATCHES.c.provider)  # fmt: skip
+    held = select(BATCHES.c.item_id, func.count()).where(BATCHES.c.item_id.in_(ids), EMBED.working)
+    with context.db.read() as session:
+        to_read = session.execute(select(ITEMS.c.id).where(*mine, READ.due(now))).scalars().all()
+        writable = set(session.execute(select(ITEMS.c.id).where(*mine, WRITE.due(now))).scalars())
+        embedding = set(session.execute(select(ITEMS.c.id).where(*mine, ITEMS.c.status == ItemStatus.EMBEDDING)).scalars())
+        batches = session.execute(due).all()
+        working: dict[str, int] = dict(session.execute(held.group_by(BATCHES.c.item_id)).all())
+        limits = live_settings.in_force_in(session, context.settings)
+        room = admission.waiting_to_write(session, limits, WRITE.due(now)) if writable else []
+    known = set(registry.names(context.settings))
+    found = [Asked(item_id, Step.READ, IO) for item_id in to_read]
+    found += [Asked(item_id, Step.WRITE, CONTROL) for item_id in room if item_id in writable]
+    for item_id, provider, count in batches:
+        if item_id in embedding and provider in known:
+            lanes = min(count + working.get(item_id, 0), _width(context, provider))
+            found.append(Asked(item_id, Step.EMBED, embeddings_queue(provider), lanes, provider))
+    return found
+
+
+def _width(context: Context, provider: str) -> int:
+    """How many batches of one item are embedded at once: of local ones, as many as there are processes for them."""
+    if provider == LOCAL:
+        return context.settings.documents.converter_count
+    return own(context.settings).embed_concurrency
+
+
+def next_of(context: Context) -> list[str]:
+    """The scopes that may have something to do once an item has ended: those in line, and those that wait to write."""
+    with context.db.read() as session:
+        return [LINE, *session.execute(select(ITEMS.c.id).where(WRITE.due(context.db.now()))).scalars()]
+
+
+def _under_way(context: Context) -> list[str]:
+    query = select(ITEMS.c.id).where(admission.UNDER_WAY).order_by(ITEMS.c.admitted_at, ITEMS.c.id)
+    with context.db.read() as session:
+        return list(session.execute(query).scalars())
+
+
+def _removals(context: Context) -> list[str]:
+    with context.db.read() as session:
+        items = session.execute(select(ITEMS.c.base_id).where(_DELETING).distinct()).scalars().all()
+        bases = session.execute(select(BASES.c.id).where(BASES.c.deleting.is_(True))).scalars().all()
+    return [removal_of(base_id) for base_id in sorted({*items, *bases})]
+
+
+def runnable(context: Context, shut: Collection[str]) -> Iterator[str]:
+    """Everything that has something to do now, but for batches that wait for these closed queues only."""
+    closed = {provider for provider in registry.names(context.settings) if embeddings_queue(provider) in shut}
+    waits: set[Any] = set()
+    if closed:
+        only = select(BATCHES.c.item_id).where(EMBED.due(context.db.now()), BATCHES.c.provider.in_(closed))
+        with context.db.read() as session:
+            waits = set(session.execute(only.distinct()).scalars())
+    yield from _removals(context)
+    yield from (item_id for item_id in _under_way(context) if item_id not in waits)
+    yield LINE
+
+
+def due(context: Context) -> list[str]:
+    """Items whose wait is over: what a wake-up launches."""
+    now = context.db.now()
+    over = [
+        select(ITEMS.c.id).where(kind.waits(and_(ITEMS.c.next_run_at <= now))) for kind in (READ, WRITE)
+    ] + [select(BATCHES.c.item_id).where(EMBED.waits(BATCHES.c.next_run_at <= now))]  # fmt: skip
+    with context.db.read() as session:
+        return list(dict.fromkeys(item_id for query in over for item_id in session.execute(query).scalars()))
+
+
+def next_wait_s(context: Context) -> float | None:
+    """Seconds until the next item or batch is due; None if none waits."""
+    with context.db.read() as session:
+        now = context.db.now()
+        waits = [work.next_due(session, kind, now) for kind in (READ, EMBED, WRITE)]
+    return min((wait for wait in waits if wait is not None), default=None)

@@ -1,0 +1,243 @@
+"""Reads of bases, items, chunks and queues."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from redis import RedisError
+from sqlalchemy import ColumnElement, func, or_, select, tuple_
+from sqlalchemy.orm import Session
+
+from pipeline.engine.claims import in_states
+from pipeline.engine.errors import UserError
+from pipeline.engine.launch import Places
+from pipeline.engine.presence import Presence
+from pipeline.engine.tables import portions
+from pipeline.engine.views import view_of
+from pipeline.flows.knowledge.live_settings import embeddings_queue
+from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS
+from pipeline.flows.knowledge.states import OPEN, ItemStatus, ItemType
+from pipeline.flows.knowledge.views import (
+    Activity,
+    BaseView,
+    ChunkView,
+    FlowStatus,
+    ItemView,
+    QueueStatus,
+    Standing,
+    heading_of,
+)
+from pipeline.providers import gates
+from pipeline.storage.context import Context
+
+FLOW = "knowledge"
+PRESENT = ITEMS.c.deleting.is_(False)
+
+
+class UnknownBase(UserError):
+    """There is no such base."""
+
+    def __init__(self, base_id: str) -> None:
+        super().__init__(f"there is no knowledge base {base_id}; see `penstock kb list`", code="unknown_base")
+
+
+class UnknownItem(UserError):
+    """There is no such item."""
+
+    def __init__(self, item_id: str) -> None:
+        super().__init__(f"there is no knowledge item {item_id}", code="unknown_item")
+
+
+def base_row(session: Session, name_or_id: str, *, lock: bool = False) -> Any:
+    """A base by its id or its name. Raises `UnknownBase`."""
+    query = select(BASES).where(or_(BASES.c.id == name_or_id, BASES.c.name == name_or_id), BASES.c.deleting.is_(False))
+    rows = session.execute(query.with_for_update() if lock else query).all()
+    # An id before a name that looks like one.
+    for row in sorted(rows, key=lambda row: row.id != name_or_id):
+        return row
+    raise UnknownBase(name_or_id)
+
+
+def base(context: Context, name_or_id: str) -> BaseView:
+    with context.db.read() as session:
+        return view_of(BaseView, base_row(session, name_or_id))
+
+
+def bases(context: Context) -> list[BaseView]:
+    """Every base, those that are being deleted included, by name."""
+    with context.db.read() as session:
+        return [view_of(BaseView, row) for row in session.execute(select(BASES).order_by(BASES.c.name))]
+
+
+def item(context: Context, item_id: str) -> ItemView:
+    """Also one that is being deleted, as long as its row is there. Raises `UnknownItem`."""
+    with context.db.read() as session:
+        row = session.execute(select(ITEMS).where(ITEMS.c.id == item_id)).one_or_none()
+    if row is None:
+        raise UnknownItem(item_id)
+    return item_view(row)
+
+
+def item_view(row: Any) -> ItemView:
+    return view_of(ItemView, row, type=ItemType(row.type), status=ItemStatus(row.status))
+
+
+def items(
+    context: Context, base_id: str, *, status: Sequence[str] = (), types: Sequence[str] = (), group_id: str = "",
+    after: tuple[int, str] | None = None, limit: int = 500,
+) -> list[ItemView]:  # fmt: skip
+    """Items of a base in the order of its line, those that are being deleted included. `after`: (position, id)."""
+    conditions: list[ColumnElement[bool]] = [ITEMS.c.base_id == base_id]
+    conditions += [ITEMS.c.status.in_(status)] if status else []
+    conditions += [ITEMS.c.type.in_(types)] if types else []
+    conditions += [ITEMS.c.group_id == group_id] if group_id else []
+    conditions += [tuple_(ITEMS.c.position, ITEMS.c.id) > tuple_(*after)] if after else []
+    query = select(ITEMS).where(*conditions).order_by(ITEMS.c.position, ITEMS.c.id).limit(limit)
+    with context.db.read() as session:
+        return [item_view(row) for row in session.execute(query)]
+
+
+def position(context: Context, item_id: str) -> tuple[int, str]:
+    """What `items` goes on `after`. Raises `UnknownItem`."""
+    with context.db.read() as session:
+        found = session.execute(select(ITEMS.c.position).where(ITEMS.c.id == item_id)).scalar()
+    if found is None:
+        raise UnknownItem(item_id)
+    return found, item_id
+
+
+def counts(context: Context, base_ids: Sequence[str] | None = None) -> dict[str, dict[str, int]]:
+    """How many items of each base are in which state."""
+    query = select(ITEMS.c.base_id, ITEMS.c.status, func.count()).group_by(ITEMS.c.base_id, ITEMS.c.status)
+    if base_ids is not None:
+        query = query.where(ITEMS.c.base_id.in_(base_ids))
+    found: dict[str, dict[str, int]] = {}
+    with context.db.read() as session:
+        for base_id, status, count in session.execute(query):
+            found.setdefault(base_id, {})[status] = count
+    return found
+
+
+def chunks(context: Context, item_id: str, *, first: int = 0, limit: int = 200) -> list[ChunkView]:
+    """The chunks of an item that are searched, in the order of its text."""
+    query = (
+        select(CHUNKS)
+        .join(ITEMS, (ITEMS.c.id == CHUNKS.c.item_id) & (ITEMS.c.generation == CHUNKS.c.generation))
+        .where(CHUNKS.c.item_id == item_id, CHUNKS.c.number >= first)
+        .order_by(CHUNKS.c.number)
+        .limit(limit)
+    )
+    with context.db.read() as session:
+        return [view_of(ChunkView, row, heading=heading_of(row.heading)) for row in session.execute(query)]
+
+
+def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
+    """What these items are doing; those at rest are left out. Rows, leases and messages are asked, not guessed."""
+    columns = (ITEMS.c.id, ITEMS.c.base_id, ITEMS.c.position, ITEMS.c.status, ITEMS.c.admitted_at, ITEMS.c.worker_id,
+               ITEMS.c.next_run_at, ITEMS.c.error)  # fmt: skip
+    rows: list[Any] = []
+    with context.db.read() as session:
+        for some in portions(item_ids):
+            rows += session.execute(select(*columns).where(ITEMS.c.id.in_(some), in_states(ITEMS, OPEN), PRESENT)).all()
+        under_way = [row.id for row in rows if row.admitted_at is not None]
+        workers = _workers(session, rows, under_way)
+        waits = _waits(session, under_way, context.db.now())
+        places = {row.id: _place(session, row) for row in rows if row.admitted_at is None}
+    alive, sent = _fleet(context, {name for names in workers.values() for name in names}, under_way)
+    found = {}
+    for row in rows:
+        if row.admitted_at is None:
+            found[row.id] = Standing(row.id, Activity.IN_LINE if alive else Activity.STALLED, places[row.id])
+        elif any(name in alive for name in workers.get(row.id, ())):
+            found[row.id] = Standing(row.id, Activity.RUNNING)
+        elif row.id in waits or (row.next_run_at is not None and row.next_run_at > context.db.now()):
+            found[row.id] = Standing(row.id, Activity.WAITING, reason=waits.get(row.id) or row.error or "")
+        elif row.id in sent:
+            found[row.id] = Standing(row.id, Activity.QUEUED, reason=_gate(context, row))
+        else:
+            reason = _gate(context, row)
+            found[row.id] = Standing(row.id, Activity.WAITING if reason else Activity.STALLED, reason=reason)
+    return found
+
+
+def _workers(session: Session, rows: Sequence[Any], under_way: Sequence[str]) -> dict[str, list[str]]:
+    """Which processes hold a claim on each item, or on a batch of it."""
+    found = {row.id: [row.worker_id] for row in rows if row.worker_id}
+    held = select(BATCHES.c.item_id, BATCHES.c.worker_id).where(
+        BATCHES.c.claim_id.is_not(None), BATCHES.c.item_id.in_(under_way)
+    )
+    for item_id, worker_id in session.execute(held):
+        found.setdefault(item_id, []).append(worker_id)
+    return found
+
+
+def _waits(session: Session, under_way: Sequence[str], now: datetime) -> dict[str, str]:
+    """Items of which a batch is tried again later, and why."""
+    waits = select(BATCHES.c.item_id, BATCHES.c.error).where(
+        BATCHES.c.next_run_at > now, BATCHES.c.item_id.in_(under_way)
+    )
+    return {item_id: error or "" for item_id, error in session.execute(waits)}
+
+
+def _place(session: Session, row: Any) -> int:
+    before = select(func.count()).select_from(ITEMS).where(
+        ITEMS.c.base_id == row.base_id, ITEMS.c.status == ItemStatus.PENDING, ITEMS.c.admitted_at.is_(None), PRESENT,
+        ITEMS.c.position < row.position,
+    )  # fmt: skip
+    return int(session.execute(before).scalar_one()) + 1
+
+
+def _fleet(context: Context, holders: set[str], under_way: Sequence[str]) -> tuple[set[str], set[str]]:
+    """(processes that live, those of `holders` among them; items for which a message is on its way)."""
+    if not context.online:
+        return set(), set()
+    try:
+        presence = Presence(context.redis)
+        sent = Places(context.redis).known([place_of(item_id) for item_id in under_way])
+        return presence.alive() | presence.living(holders), {scope.rpartition(":")[2] for scope in sent}
+    except RedisError:
+        return set(), set()
+
+
+def place_of(item_id: str) -> str:
+    """What the places of an item's messages are of."""
+    return f"{FLOW}:{item_id}"
+
+
+def _gate(context: Context, row: Any) -> str:
+    """Why the gate holds up what the item needs next; empty: it does not."""
+    if row.status != ItemStatus.EMBEDDING:
+        return ""
+    query = select(BATCHES.c.provider).where(BATCHES.c.item_id == row.id).limit(1)
+    with context.db.read() as session:
+        provider = session.execute(query).scalar()
+    queue = embeddings_queue(provider) if provider else ""
+    return gates.closed_because(context, queue) if context.online else ""
+
+
+def queue(context: Context, base_id: str) -> QueueStatus:
+    """A base's queue: what waits in line, what is under way, and what nobody is at."""
+    open_ = select(ITEMS.c.id, ITEMS.c.admitted_at).where(ITEMS.c.base_id == base_id, in_states(ITEMS, OPEN), PRESENT)
+    with context.db.read() as session:
+        base_row(session, base_id)
+        rows = session.execute(open_.order_by(ITEMS.c.position)).all()
+    active = [row.id for row in rows if row.admitted_at is not None]
+    line = [row.id for row in rows if row.admitted_at is None]
+    standing = standings(context, [*active, *line[:1]])
+    orphans = [item_id for item_id in active if _stalled(standing, item_id)]
+    orphans += line if line and _stalled(standing, line[0]) else []
+    return QueueStatus(base_id, len(line), len(active), [one for one in active if one not in orphans], orphans)
+
+
+def _stalled(standing: Mapping[str, Standing], item_id: str) -> bool:
+    return item_id in standing and standing[item_id].activity is Activity.STALLED
+
+
+def status(context: Context) -> FlowStatus:
+    """The queues of all bases. Source 003, `getStatus`."""
+    line = (ITEMS.c.status == ItemStatus.PENDING, ITEMS.c.admitted_at.is_(None), PRESENT)
+    with context.db.read() as session:
+        of_base = select(ITEMS.c.base_id, func.count()).where(*line).group_by(ITEMS.c.base_id)
+        per_base = {base_id: count for base_id, count in session.execute(of_base)}  # noqa: C416  # rows are not pairs
+        under_way = select(func.count()).select_from(ITEMS).where(ITEMS.c.admitted_at.is_not(None))
+        return FlowStatus(sum(per_base.values()), int(session.execute(under_way).scalar_one()), per_base)

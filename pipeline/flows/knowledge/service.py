@@ -1,0 +1,233 @@
+"""What a user may ask of bases and items. Each is one transaction; the caller launches what follows.
+
+Source 003: "取消与去重", "删除/取消一致性", "reprocess 语义", "孤儿任务恢复".
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from pipeline.engine.claims import FREE, in_states
+from pipeline.engine.errors import UserError
+from pipeline.engine.tables import portions
+from pipeline.engine.views import view_of
+from pipeline.flows.knowledge import queries
+from pipeline.flows.knowledge.models import BASES, BATCHES, ITEMS, MAX_NAME
+from pipeline.flows.knowledge.queries import UnknownItem
+from pipeline.flows.knowledge.settings import own
+from pipeline.flows.knowledge.states import ITEM, OPEN, BatchStatus, ItemEvent, ItemStatus
+from pipeline.flows.knowledge.views import BaseView, ItemView
+from pipeline.flows.knowledge.work import item as items
+from pipeline.providers import registry
+from pipeline.settings import LOCAL
+from pipeline.storage.context import Context
+
+CANCELLED, INTERRUPTED = "Cancelled", "Interrupted"
+
+
+class CancelStatus(StrEnum):
+    """What became of a cancellation."""
+
+    CANCELLED = "cancelled"
+    IGNORED = "ignored"
+    """It had ended already."""
+
+
+def create_base(
+    context: Context, name: str, *, description: str = "", provider: str | None = None, model: str | None = None,
+    chunk_tokens: int | None = None, chunk_overlap: int | None = None,
+) -> BaseView:  # fmt: skip
+    """A new, empty base. What is left out is as the settings say. Raises `UserError`."""
+    found = own(context.settings)
+    now = context.db.now()
+    chosen = (found.embeddings_provider or LOCAL) if provider is None else provider
+    default_model = found.embeddings_model if provider is None else ""
+    row = {
+        "id": uuid4().hex[:16], "name": _name(name), "description": description, "provider": chosen,
+        "model": default_model if model is None else model,
+        "chunk_tokens": found.chunk_tokens if chunk_tokens is None else chunk_tokens,
+        "chunk_overlap": found.chunk_overlap if chunk_overlap is None else chunk_overlap,
+        "next_position": 1, "turn": 0, "deleting": False, "created_at": now, "updated_at": now,
+    }  # fmt: skip
+    _check(context, row)
+    try:
+        context.db.run(lambda session: session.execute(insert(BASES).values(**row)))
+    except IntegrityError:
+        raise UserError(f"there is a knowledge base called {row['name']} already", code="exists") from None
+    return queries.base(context, str(row["id"]))
+
+
+def edit_base(context: Context, base_id: str, **changes: Any) -> BaseView:
+    """Change what a base is called, or how what is read from now on is chunked and embedded: nothing under way is
+    disturbed. Items that another model embedded stay searchable; `stale` finds them. Raises `UserError`."""
+    wanted = {name: value for name, value in changes.items() if value is not None}
+    if "name" in wanted:
+        wanted["name"] = _name(wanted["name"])
+
+    def act(session: Session) -> BaseView:
+        row = queries.base_row(session, base_id, lock=True)
+        if "provider" in wanted and "model" not in wanted and wanted["provider"] != row.provider:
+            wanted["model"] = ""
+        new = {**row._asdict(), **wanted}
+        _check(context, new)
+        session.execute(update(BASES).where(BASES.c.id == row.id).values(**wanted, updated_at=context.db.now()))
+        return view_of(BaseView, session.execute(select(BASES).where(BASES.c.id == row.id)).one())
+
+    try:
+        return context.db.run(act)
+    except IntegrityError:
+        raise UserError(f"there is a knowledge base called {wanted.get('name')} already", code="exists") from None
+
+
+def _name(name: str) -> str:
+    short = " ".join(name.split())
+    if not short or len(short) > MAX_NAME or not short.isprintable():
+        raise UserError(f"a base's name has 1 to {MAX_NAME} printable characters", code="bad_name")
+    return short
+
+
+def _check(context: Context, row: dict[str, Any]) -> None:
+    allowed = [LOCAL, *own(context.settings).providers]
+    if row["provider"] not in allowed:
+        what = (
+            f"{row['provider']} makes no vectors of knowledge: choose from {', '.join(allowed)}, or name it in "
+            "PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER or …__FURTHER_PROVIDERS"
+        )
+        raise UserError(what, code="unknown_provider")
+    registry.check(context.settings, row["provider"], row["model"])
+    if not 32 <= row["chunk_tokens"] <= 8192 or not 0 <= row["chunk_overlap"] < row["chunk_tokens"]:
+        raise UserError("chunks have 32 to 8192 tokens, and overlap by fewer than they have", code="bad_value")
+
+
+def delete_base(context: Context, base_id: str) -> str:
+    """Delete a base and all of its items; its id. Both are shown as being deleted until nothing of them is left."""
+
+    def act(session: Session) -> str:
+        row, now = queries.base_row(session, base_id, lock=True), context.db.now()
+        # The name is free at once.
+        session.execute(update(BASES).where(BASES.c.id == row.id).values(deleting=True, name=row.id, updated_at=now))
+        _mark(session, now, ITEMS.c.base_id == row.id)
+        return str(row.id)
+
+    return context.db.run(act)
+
+
+def delete_items(context: Context, item_ids: Sequence[str]) -> list[str]:
+    """Delete items; the bases that they are of. Those that are gone already are left out."""
+
+    def act(session: Session) -> list[str]:
+        found: set[str] = set()
+        for some in portions(item_ids):
+            found |= set(_mark(session, context.db.now(), ITEMS.c.id.in_(some)))
+        return sorted(found)
+
+    return context.db.run(act)
+
+
+def _mark(session: Session, now: datetime, which: Any) -> list[str]:
+    """Whoever works on these finds its claim gone, and stops before its next call."""
+    marked = update(ITEMS).where(which).values(deleting=True, admitted_at=None, updated_at=now, **FREE)
+    return list(session.execute(marked.returning(ITEMS.c.base_id)).scalars())
+
+
+def cancel(context: Context, item_id: str, reason: str = CANCELLED) -> CancelStatus:
+    """Stop an item that has not ended. What was searchable of it stays so. Raises `UnknownItem`."""
+
+    def act(session: Session) -> CancelStatus:
+        return _cancel(session, _locked(session, item_id), reason, context.db.now())
+
+    return context.db.run(act)
+
+
+def _locked(session: Session, item_id: str) -> Any:
+    row = items.lock(session, item_id)
+    if row is None:
+        raise UnknownItem(item_id)
+    return row
+
+
+def _cancel(session: Session, row: Any, reason: str, now: datetime) -> CancelStatus:
+    if row.status not in OPEN:
+        return CancelStatus.IGNORED
+    values = {"error": reason, "admitted_at": None, "next_run_at": None, "finished_at": now, "updated_at": now}
+    ITEM.move(session, ITEMS, ItemEvent.CANCEL, ITEMS.c.id == row.id, **values, **FREE)
+    return CancelStatus.CANCELLED
+
+
+def reprocess(context: Context, item_id: str, *, progress: int = 0, **changes: Any) -> ItemView:
+    """Read, chunk and embed an item again, at the end of its base's line. Until that is done the old chunks are found,
+    and chunks that did not change keep their vectors. Raises `UnknownItem`.
+
+    `changes`: further columns, such as those of a file's new content.
+    """
+
+    def act(session: Session) -> ItemView:
+        row, now = _locked(session, item_id), context.db.now()
+        _cancel(session, row, CANCELLED, now)
+        base = queries.base_row(session, row.base_id, lock=True)
+        advance(session, base.id, 1)
+        values: dict[str, Any] = {
+            "position": base.next_position, "progress": progress, "error": None, "warning": None, "attempts": 0,
+            "batches_left": 0, "started_at": None, "finished_at": None, "updated_at": now, **changes,
+        }  # fmt: skip
+        ITEM.move(session, ITEMS, ItemEvent.REPROCESS, ITEMS.c.id == item_id, **values)
+        return queries.item_view(session.execute(select(ITEMS).where(ITEMS.c.id == item_id)).one())
+
+    return context.db.run(act)
+
+
+def advance(session: Session, base_id: str, count: int) -> None:
+    """Take so many places at the end of the line of a base that the caller has locked."""
+    mine = update(BASES).where(BASES.c.id == base_id)
+    session.execute(mine.values(next_position=BASES.c.next_position + count))
+
+
+def stale(context: Context, base_id: str) -> list[str]:
+    """Items that are embedded by another model than the base names now, or chunked before it was edited."""
+    with context.db.read() as session:
+        row = queries.base_row(session, base_id)
+        maker = registry.embeddings(context.settings, row.provider, row.model)
+        space = f"{maker.name}:{maker.model}"[:200]
+        query = select(ITEMS.c.id).where(
+            ITEMS.c.base_id == row.id, ITEMS.c.status == ItemStatus.COMPLETED, ITEMS.c.published_space != space
+        )
+        return list(session.execute(query.order_by(ITEMS.c.position)).scalars())
+
+
+def failed(context: Context, base_id: str) -> list[str]:
+    """Items of a base that failed, in the order of its line."""
+    with context.db.read() as session:
+        row = queries.base_row(session, base_id)
+        query = select(ITEMS.c.id).where(ITEMS.c.base_id == row.id, ITEMS.c.status == ItemStatus.FAILED)
+        return list(session.execute(query.order_by(ITEMS.c.position)).scalars())
+
+
+def dismiss(context: Context, base_id: str, item_ids: Sequence[str]) -> list[str]:
+    """Give up the base's orphans among these items, as `failed`; their ids. Source 003, "孤儿任务恢复"."""
+    orphans = set(queries.queue(context, base_id).orphan_item_ids)
+    wanted = [item_id for item_id in item_ids if item_id in orphans]
+
+    def act(session: Session) -> list[str]:
+        rows = [row for item_id in wanted if (row := items.lock(session, item_id)) is not None]
+        return [row.id for row in rows if _cancel(session, row, INTERRUPTED, context.db.now()) is CancelStatus.CANCELLED]
+
+    return context.db.run(act)
+
+
+def held_up(context: Context, base_id: str) -> list[str]:
+    """Processes that hold items or batches of a base: those that are gone are to be given up."""
+    mine = select(ITEMS.c.id).where(ITEMS.c.base_id == base_id, in_states(ITEMS, OPEN))
+    with context.db.read() as session:
+        found = set(session.execute(select(ITEMS.c.worker_id).where(ITEMS.c.id.in_(mine))).scalars())
+        found |= set(
+            session.execute(
+                select(BATCHES.c.worker_id).where(BATCHES.c.item_id.in_(mine), BATCHES.c.status == BatchStatus.RUNNING)
+            ).scalars()
+        )
+    return sorted(name for name in found if name)

@@ -1,0 +1,1 @@
+"""The units of work: an item's content is read and chunked, its batches are embedded, its chunks are published."""

@@ -1,0 +1,101 @@
+"""Which items are begun: round-robin over bases, the oldest of each first, within the limits of base and fleet.
+
+Source 003, "轮询与公平策略". An item is under way from its admission until it ends; the rows say which are.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import structlog
+from sqlalchemy import ColumnElement, and_, func, select, update
+from sqlalchemy.orm import Session
+
+from pipeline.engine.claims import in_states
+from pipeline.flows.knowledge import live_settings
+from pipeline.flows.knowledge.models import BASES, ITEMS
+from pipeline.flows.knowledge.rules import workload
+from pipeline.flows.knowledge.settings import KnowledgeSettings
+from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.flows.knowledge.work import item
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+
+IN_LINE: ColumnElement[bool] = and_(
+    in_states(ITEMS, [ItemStatus.PENDING]), ITEMS.c.admitted_at.is_(None), ITEMS.c.deleting.is_(False)
+)
+"""The item waits for its turn."""
+UNDER_WAY: ColumnElement[bool] = ITEMS.c.admitted_at.is_not(None)
+
+
+def admit(context: Context) -> list[str]:
+    """Begin as many items as there is room for; their ids."""
+    limits = live_settings.in_force(context)
+    with context.db.read() as session:
+        waits = session.execute(select(ITEMS.c.id).where(IN_LINE).limit(1)).first() is not None
+        if not waits or _room(session.execute(_under_way()).all(), limits) <= 0:
+            return []
+    return context.db.run(lambda session: _admit(session, limits, context.db.now()))
+
+
+def _under_way() -> Any:
+    return select(ITEMS.c.base_id, ITEMS.c.status, ITEMS.c.workload, ITEMS.c.error).where(UNDER_WAY)
+
+
+def _room(under_way: Sequence[Any], limits: KnowledgeSettings) -> int:
+    """How many may be begun: of those under way, only some may be read, and the rest wait for vectors."""
+    read = sum(row.status != ItemStatus.EMBEDDING for row in under_way)
+    return min(limits.global_concurrency - len(under_way), limits.io_concurrency - read)
+
+
+def _admit(session: Session, limits: KnowledgeSettings, now: datetime) -> list[str]:
+    turn = item.take_turn(session)
+    rows = session.execute(_under_way()).all()
+    room, of_base = _room(rows, limits), Counter(row.base_id for row in rows)
+    large = sum(workload.is_large(row.workload, limits.large_mb) for row in rows)
+    admitted: list[str] = []
+    while room > 0:
+        first = _next(session, [base for base, n in of_base.items() if n >= limits.per_base_concurrency])
+        found = None
+        for base_id in first:
+            row = _oldest(session, base_id)
+            is_large = row is not None and workload.is_large(row.workload, limits.large_mb)
+            if row is None or (is_large and large >= workload.most_large(limits.global_concurrency)):
+                continue
+            found, large = row, large + is_large
+            break
+        if found is None:
+            break
+        session.execute(update(ITEMS).where(ITEMS.c.id == found.id).values(admitted_at=now, updated_at=now))
+        session.execute(update(BASES).where(BASES.c.id == found.base_id).values(turn=turn * 1000 + len(admitted)))
+        of_base[found.base_id] += 1
+        admitted.append(found.id)
+        room -= 1
+    return admitted
+
+
+def _next(session: Session, full: Sequence[str]) -> list[str]:
+    """The bases that have items in line and room for one, in the order of their turns."""
+    line = select(ITEMS.c.id).where(IN_LINE, ITEMS.c.base_id == BASES.c.id).exists()
+    query = select(BASES.c.id).where(line, BASES.c.deleting.is_(False), BASES.c.id.not_in(full))
+    return list(session.execute(query.order_by(BASES.c.turn, BASES.c.created_at, BASES.c.id)).scalars())
+
+
+def _oldest(session: Session, base_id: str) -> Any | None:
+    query = select(ITEMS.c.id, ITEMS.c.base_id, ITEMS.c.workload).where(IN_LINE, ITEMS.c.base_id == base_id)
+    return session.execute(query.order_by(ITEMS.c.position).limit(1).with_for_update()).first()
+
+
+def waiting_to_write(session: Session, limits: KnowledgeSettings, claimable: ColumnElement[bool]) -> list[str]:
+    """Items whose vectors may be written now: those begun first, as many as there is room for beside those written."""
+    written = select(func.count()).select_from(ITEMS).where(UNDER_WAY, ITEMS.c.claim_id.is_not(None))
+    busy: int = session.execute(
+        written.where(ITEMS.c.status == ItemStatus.EMBEDDING, ITEMS.c.batches_left == 0)
+    ).scalar_one()
+    room = limits.write_concurrency - busy
+    if room <= 0:
+        return []
+    query = select(ITEMS.c.id).where(UNDER_WAY, claimable).order_by(ITEMS.c.admitted_at, ITEMS.c.id).limit(room)
+    return list(session.execute(query).scalars())

@@ -1,0 +1,161 @@
+"""EMBEDDING: vectors for the chunks of one batch, in one call. Paid results stay on the batch until they are written."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import structlog
+from redis import RedisError
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from pipeline.engine import traces, work
+from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.guarded_call import GuardedCall
+from pipeline.engine.retry import Policy
+from pipeline.engine.settled import Settled
+from pipeline.engine.work import Changes, Outcome, Work
+from pipeline.flows.knowledge.models import BATCHES, CHUNKS, ITEMS
+from pipeline.flows.knowledge.rules.passage import embedded_text
+from pipeline.flows.knowledge.rules.progress import embed_progress
+from pipeline.flows.knowledge.settings import own
+from pipeline.flows.knowledge.states import BATCH, ITEM, BatchEvent, BatchStatus, ItemEvent, ItemStatus
+from pipeline.flows.knowledge.views import heading_of
+from pipeline.flows.knowledge.work import item as items
+from pipeline.providers import registry
+from pipeline.providers.traced_call import Tracer
+from pipeline.settings import LOCAL, Settings
+from pipeline.storage import vectors
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+
+
+def _policy(settings: Settings) -> Policy:
+    found = own(settings)
+    return Policy(tuple(min(wait, found.longest_wait_s) for wait in found.backoff_s))
+
+
+def _count(session: Session, row: Any, changes: Changes, now: datetime) -> None:
+    """Count the item's batches down; one that failed for good fails the item. Source 003, "批次失败处理"."""
+    mine = ITEMS.c.id == row.id
+    if changes.failed:
+        ITEM.move(session, ITEMS, ItemEvent.FAIL, mine, error=changes.error, finished_at=now, admitted_at=None, updated_at=now)
+    elif changes.done:
+        left = row.batches_left - len(changes.done)
+        session.execute(update(ITEMS).where(mine).values(batches_left=left, updated_at=now))
+
+
+EMBED = Work(
+    "batch", BATCHES, BATCH, claim=BatchEvent.CLAIM, done=BatchEvent.DONE, fail=BatchEvent.FAIL, wait=BatchEvent.WAIT,
+    give_back=BatchEvent.GIVE_BACK, scope=BATCHES.c.item_id, lock=items.lock, order=(BATCHES.c.number,),
+    policy=_policy, lease_s=items.call_lease_s, lost="the worker was lost while it embedded these chunks", after=_count,
+)  # fmt: skip
+"""Source 003, "重试策略": 2–3 attempts, 500 ms × 2 up to 10 s, Retry-After first."""
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A batch with the texts of its chunks, and the item that it is of."""
+
+    row: Any
+    item: Any
+    claim: Claim
+    texts: Sequence[str]
+
+
+def embed(context: Context, item_id: str, provider: str, owner: Owner, guarded: GuardedCall | None) -> Settled:
+    """Make the vectors of the item's next batch that waits for this provider, if one does."""
+    tracer = Tracer(guarded, context.db.now)
+    try:
+        claimed = context.db.run(lambda session: _claim(session, context, item_id, provider, owner))
+        if claimed is None:
+            return Settled()
+        try:
+            made = _vectors(context, tracer, claimed)
+        except Exception as raised:  # noqa: BLE001  # whatever it is, it must end up on the row
+            if not isinstance(raised, UnitError):
+                log.error("batch.not_embedded", item=item_id, exc_info=raised)
+            error = items.as_unit_error(raised, lambda text: UnitError(text, kind=ErrorKind.PERMANENT))
+            return _settle(context, claimed, Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, error), tracer)
+        done = Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, values={"vectors": made})
+        return _settle(context, claimed, done, tracer)
+    finally:
+        # Even if there was nothing to do: a place that is kept would keep others out.
+        if guarded is not None:
+            with suppress(RedisError):
+                guarded.leave()
+
+
+def _claim(session: Session, context: Context, item_id: str, provider: str, owner: Owner) -> Claimed | None:
+    row, now, settings = items.lock(session, item_id), context.db.now(), context.settings
+    if row is None or row.status != ItemStatus.EMBEDDING:
+        return None
+    work.give_back_earlier(session, EMBED, row, item_id, owner, settings, now)
+    mine = work.new_claim(EMBED, owner, settings, now)
+    rows = work.claim(session, EMBED, item_id, mine, now, BATCHES.c.provider == provider)
+    if not rows:
+        return None
+    chunks = session.execute(
+        select(CHUNKS.c.heading, CHUNKS.c.text)
+        .where(CHUNKS.c.item_id == item_id, CHUNKS.c.generation == rows[0].generation, CHUNKS.c.batch == rows[0].number)
+        .order_by(CHUNKS.c.number)
+    ).all()
+    return Claimed(rows[0], row, mine, [embedded_text(heading_of(chunk.heading), chunk.text) for chunk in chunks])
+
+
+def _vectors(context: Context, tracer: Tracer, claimed: Claimed) -> bytes:
+    """The vectors as they are stored. Raises `UnitError`."""
+    texts, provider = claimed.texts, claimed.row.provider
+    model = claimed.item.space.partition(":")[2]
+    maker = registry.embeddings(context.settings, provider, "" if provider == LOCAL else model)
+    if provider == LOCAL:
+        return vectors.pack(maker.embed(texts).vectors)
+    made = tracer.call("embeddings", "embed_chunks", maker.name, maker.model, lambda: maker.embed(texts)).vectors
+    if len(made) != len(texts):
+        raise UnitError(f"{len(made)} vectors came for {len(texts)} texts", kind=ErrorKind.TRANSIENT, code="bad_reply")
+    try:
+        packed = vectors.pack(made)
+    except ValueError as error:
+        raise UnitError(str(error), kind=ErrorKind.TRANSIENT, code="bad_reply") from error
+    before = _length_of_others(context, claimed)
+    if before and before != len(made[0]):
+        what = f"a vector has {len(made[0])} numbers, others of this item have {before}: was the model changed?"
+        raise UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply")
+    return packed
+
+
+def _length_of_others(context: Context, claimed: Claimed) -> int:
+    """How many numbers the vectors of this item have so far; 0: it has none."""
+    row = claimed.row
+    others = select(func.length(BATCHES.c.vectors), BATCHES.c.size).where(
+        BATCHES.c.item_id == row.item_id, BATCHES.c.generation == row.generation, BATCHES.c.status == BatchStatus.DONE
+    )
+    with context.db.read() as session:
+        found = session.execute(others.limit(1)).one_or_none()
+    return found[0] // (4 * found.size) if found else 0
+
+
+def _settle(context: Context, claimed: Claimed, ended: Outcome, tracer: Tracer) -> Settled:
+    settings, row = context.settings, claimed.row
+
+    def act(session: Session) -> Settled:
+        item, now = items.lock(session, row.item_id), context.db.now()
+        traces.record(session, items.FLOW, row.item_id, row.number, tracer.trace, gone=item is None)
+        changes = work.settle(session, EMBED, item, [ended], settings, now) if item is not None else Changes()
+        if item is None or not changes:
+            return Settled()
+        left = item.batches_left - len(changes.done)
+        percent = embed_progress(own(settings).read_weight, item.batches, left)
+        if changes.done and percent > item.progress:
+            session.execute(update(ITEMS).where(ITEMS.c.id == item.id).values(progress=percent))
+        status = ItemStatus.FAILED if changes.failed else ItemStatus.EMBEDDING
+        return Settled(
+            len(changes.done), again=left > 0 and not changes.failed, retry_in_s=changes.retry_in_s, status=status,
+            changed=bool(changes.failed) or percent > item.progress,
+        )  # fmt: skip
+
+    return context.db.run(act)

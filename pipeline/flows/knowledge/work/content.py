@@ -1,0 +1,219 @@
+"""PENDING → PREPROCESSING → EMBEDDING: an item's content is read, chunked, and its chunks are stored in batches."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from sqlalchemy import delete, insert, select
+from sqlalchemy.orm import Session
+
+from pipeline.engine import work
+from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
+from pipeline.engine.settled import Settled
+from pipeline.engine.tables import portions, storable
+from pipeline.engine.work import Outcome, Work
+from pipeline.flows.knowledge import files, live_settings
+from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS, MAX_NAME
+from pipeline.flows.knowledge.rules.passage import digest_of, embedded_text, grouped
+from pipeline.flows.knowledge.settings import KnowledgeSettings, own
+from pipeline.flows.knowledge.states import ITEM, BatchStatus, ItemEvent, ItemStatus, ItemType
+from pipeline.flows.knowledge.work import item as items
+from pipeline.flows.knowledge.work.known import known_vectors
+from pipeline.flows.knowledge.work.standing import Standing
+from pipeline.providers import registry
+from pipeline.reading import text_files, websites
+from pipeline.reading.chunks import Chunk, split
+from pipeline.reading.content import FetchLimits, Limits, Reading, SitemapLimits, Unwanted, refused
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+PORTION = 1000
+"""Chunks stored in one transaction."""
+MAX_WARNING = 2000
+
+READ = Work(
+    "read", ITEMS, ITEM, claim=ItemEvent.READ, done=ItemEvent.CHUNK, fail=ItemEvent.FAIL, wait=ItemEvent.READ_AGAIN,
+    give_back=ItemEvent.READ_AGAIN, scope=ITEMS.c.id, lock=items.lock, order=(ITEMS.c.position,),
+    policy=items.lost_policy, lease_s=items.read_lease_s, lost="the worker was lost while it read this",
+    after=lambda session, row, changes, now: items.leave(session, row, changes, now) if changes.failed else None,
+    where=(ITEMS.c.admitted_at.is_not(None),),
+)  # fmt: skip
+"""Reading an item. Its own errors are not tried again (source 003, "重试策略"), only lost workers are."""
+
+
+class ClaimLost(PenstockError):
+    """The item was cancelled, deleted or taken over: discard the work."""
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """An item that is read, and the base's wishes at that moment: editing a base disturbs nothing that has begun."""
+
+    row: Any
+    base: Any
+    claim: Claim
+
+
+def read(context: Context, item_id: str, owner: Owner) -> Settled:
+    """Read and chunk the item if that is due. Whatever goes wrong ends up on the row."""
+    claimed = context.db.run(lambda session: _claim(session, context, item_id, owner))
+    if claimed is None:
+        return Settled()
+    try:
+        _store(context, claimed, _content(context, claimed))
+    except (Unwanted, ClaimLost):
+        log.info("item.discarded", item=item_id)
+        return Settled(changed=True)
+    except Exception as error:  # noqa: BLE001  # whatever it is, it must end up on the row
+        return _fail(context, claimed, error)
+    log.info("item.chunked", item=item_id, base=claimed.row.base_id)
+    return Settled(1, changed=True, status=ItemStatus.EMBEDDING)
+
+
+def _claim(session: Session, context: Context, item_id: str, owner: Owner) -> Claimed | None:
+    row, now, settings = items.lock(session, item_id), context.db.now(), context.settings
+    if row is None:
+        return None
+    work.give_back_earlier(session, READ, row, item_id, owner, settings, now)
+    mine = work.new_claim(READ, owner, settings, now)
+    # Each reading builds a generation of its own: what a lost one left is told apart.
+    rows = work.claim(session, READ, item_id, mine, now, building=row.building + 1, started_at=now)
+    base = session.execute(select(BASES).where(BASES.c.id == row.base_id)).one_or_none()
+    return Claimed(rows[0], base, mine) if rows and base is not None else None
+
+
+def _content(context: Context, claimed: Claimed) -> Reading:
+    row, found = claimed.row, own(context.settings)
+    standing = Standing(context, row.id, claimed.claim, found.read_weight)
+    limits = limits_of(found)
+    if row.type == ItemType.URL:
+        return websites.read_url(row.url, limits, standing.wanted, progress=standing.read, allow_private=_networks(found))
+    if row.type == ItemType.SITEMAP:
+        return websites.read_sitemap(
+            row.url, limits, standing.wanted, progress=standing.read, allow_private=_networks(found)
+        )
+    path = files.stored_path(context.settings, row.id, row.content_sha256)
+    if not path.is_file():
+        raise refused("the stored copy of this file is gone: delete the item, and add the file again", "missing_file")
+    return text_files.read_file(path, row.name, limits, standing.wanted, standing.read)
+
+
+def _networks(found: KnowledgeSettings) -> Sequence[str]:
+    return found.allow_private_addresses
+
+
+def limits_of(found: KnowledgeSettings) -> Limits:
+    """How much is read, by the settings."""
+    return Limits(
+        max_bytes=found.max_file_mb * 1_000_000, max_chars=found.max_chars, timeout_s=found.read_timeout_s,
+        memory_mb=found.read_memory_mb,
+        fetch=FetchLimits(max_bytes=found.fetch_mb * 1_000_000, timeout_s=found.fetch_timeout_s),
+        sitemap=SitemapLimits(max_pages=found.sitemap_pages, timeout_s=found.sitemap_timeout_s),
+    )  # fmt: skip
+
+
+def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
+    """Store the chunks, and the batches that are still to be embedded. Raises `ClaimLost`."""
+    row, base = claimed.row, claimed.base
+    chunks = split(reading, base.chunk_tokens, base.chunk_overlap)
+    if not chunks:
+        raise refused("no text was found in it", "empty")
+    maker = registry.embeddings(context.settings, base.provider, base.model)
+    space = f"{maker.name}:{maker.model}"[:200]
+    digests = [digest_of(embedded_text(chunk.heading, chunk.text)) for chunk in chunks]
+    with context.db.read() as session:
+        known = known_vectors(session, row, space, set(digests))
+    groups = grouped(digests, known.keys(), live_settings.in_force(context).batch_size)
+    rows = _chunk_rows(context, row, chunks, digests, groups.batch_of)
+    for portion in portions(rows, PORTION):
+        _under_claim(context, claimed, lambda session, portion=portion: session.execute(insert(CHUNKS), portion))  # type: ignore[misc]
+    batches = _batch_rows(context, row, base.provider, groups.sizes, groups.known)
+    for at in range(groups.known):
+        of_batch = [digest for digest, number in zip(digests, groups.batch_of, strict=True) if number == at]
+        batches[at]["vectors"] = b"".join(known[digest] for digest in of_batch)
+    left = len(groups.sizes) - groups.known
+    values = {
+        "title": storable(reading.title)[:MAX_NAME] or row.name, "space": space, "chunk_count": len(chunks), "batches": len(batches),
+        "batches_left": left, "attempts": 0, "progress": own(context.settings).read_weight,
+        "warning": storable("; ".join(reading.warnings))[:MAX_WARNING] or None,
+    }  # fmt: skip
+
+    def settle(session: Session) -> None:
+        _forget_drafts(session, row)
+        for some in portions(batches, 50):
+            session.execute(insert(BATCHES), some)
+        done = Outcome(row.id, row.attempts, claimed.claim, values=values)
+        if not work.settle(session, READ, row, [done], context.settings, context.db.now()):
+            raise ClaimLost
+
+    _under_claim(context, claimed, settle)
+
+
+def _under_claim(context: Context, claimed: Claimed, act: Callable[[Session], object]) -> None:
+    """Do something to the item in one transaction. Raises `ClaimLost`."""
+
+    def run(session: Session) -> None:
+        row = items.lock(session, claimed.row.id)
+        if row is None or row.claim_id != claimed.claim.id:
+            raise ClaimLost
+        act(session)
+
+    context.db.run(run)
+
+
+def _forget_drafts(session: Session, row: Any) -> None:
+    """Delete what earlier readings left that were never published."""
+    mine = CHUNKS.c.generation.not_in([row.generation, row.building])
+    session.execute(delete(CHUNKS).where(CHUNKS.c.item_id == row.id, mine))
+    session.execute(delete(BATCHES).where(BATCHES.c.item_id == row.id))
+
+
+def _chunk_rows(
+    context: Context, row: Any, chunks: Sequence[Chunk], digests: Sequence[str], batch_of: Sequence[int]
+) -> list[dict[str, Any]]:
+    now = context.db.now()
+    return [
+        {
+            "item_id": row.id, "base_id": row.base_id, "generation": row.building, "number": number, "batch": batch,
+            "text": storable(chunk.text), "heading": storable(json.dumps(list(chunk.heading), ensure_ascii=False)),
+            "page": chunk.page, "start": chunk.start, "end": chunk.end, "digest": digest, "created_at": now,
+        }
+        for number, (chunk, digest, batch) in enumerate(zip(chunks, digests, batch_of, strict=True))
+    ]  # fmt: skip
+
+
+def _batch_rows(
+    context: Context, row: Any, provider: str, sizes: Sequence[int], known: int
+) -> list[dict[str, Any]]:  # fmt: skip
+    now = context.db.now()
+    return [
+        {
+            "item_id": row.id, "generation": row.building, "number": number, "size": size, "provider": provider,
+            "status": BatchStatus.DONE if number < known else BatchStatus.PENDING, "vectors": None, "attempts": 0,
+            "updated_at": now,
+        }
+        for number, size in enumerate(sizes)
+    ]  # fmt: skip
+
+
+def _fail(context: Context, claimed: Claimed, raised: Exception) -> Settled:
+    error = items.as_unit_error(raised, lambda text: UnitError(text, kind=ErrorKind.PERMANENT))
+    if error.kind is not ErrorKind.PERMANENT:
+        error = UnitError(str(error), kind=ErrorKind.PERMANENT, code=error.code)
+    log.warning("item.not_read", item=claimed.row.id, code=error.code, error=str(error), exc_info=_defect(raised))
+
+    def act(session: Session) -> Any:
+        row = items.lock(session, claimed.row.id)
+        failed = Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, error)
+        return work.settle(session, READ, row, [failed], context.settings, context.db.now()) if row else None
+
+    changes = context.db.run(act)
+    return Settled(changed=bool(changes), status=ItemStatus.FAILED if changes else None)
+
+
+def _defect(raised: Exception) -> Exception | None:
+    """What the log should show with its trace: what nobody foresaw."""
+    return None if isinstance(raised, PenstockError) else raised

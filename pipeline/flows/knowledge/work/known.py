@@ -1,0 +1,39 @@
+"""Vectors that an item's chunks have from an earlier reading: what did not change is not embedded, or paid for, again."""
+
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from pipeline.flows.knowledge.models import BATCHES, CHUNKS
+from pipeline.flows.knowledge.states import BatchStatus
+from pipeline.storage import vectors
+
+
+def kind_of(base_id: str) -> str:
+    """What the vectors of a base are stored as."""
+    return f"kb:{base_id}"
+
+
+def known_vectors(session: Session, row: Any, space: str, digests: set[str]) -> dict[str, bytes]:
+    """Vectors (little-endian float32) of the chunks with these digests, all of one length: published ones, and those of
+    a reading that failed or was cancelled later. `row`: the item, as it was before this reading."""
+    found: dict[str, bytes] = {}
+    chunks = select(CHUNKS.c.id, CHUNKS.c.digest).where(CHUNKS.c.item_id == row.id)
+    if row.generation and row.published_space == space:
+        ids = {chunk_id: digest for chunk_id, digest in session.execute(chunks.where(CHUNKS.c.generation == row.generation))}
+        wanted = [chunk_id for chunk_id, digest in ids.items() if digest in digests]
+        for chunk_id, data in vectors.stored(session, kind_of(row.base_id), space, wanted):
+            found[ids[chunk_id]] = data
+    if row.space == space:
+        drafts = select(BATCHES).where(BATCHES.c.item_id == row.id, BATCHES.c.status == BatchStatus.DONE)
+        for batch in session.execute(drafts):
+            of_batch = (CHUNKS.c.generation == batch.generation, CHUNKS.c.batch == batch.number)
+            mine = session.execute(
+                select(CHUNKS.c.digest).where(CHUNKS.c.item_id == row.id, *of_batch).order_by(CHUNKS.c.number)
+            ).scalars().all()  # fmt: skip
+            if batch.vectors and len(mine) == batch.size:
+                each = vectors.unpack(batch.vectors, batch.size)
+                found |= {digest: each[at].tobytes() for at, digest in enumerate(mine) if digest in digests}
+    lengths = {len(data) for data in found.values()}
+    return found if len(lengths) == 1 else {}

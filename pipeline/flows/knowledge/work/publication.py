@@ -1,0 +1,161 @@
+"""EMBEDDING → COMPLETED: an item's vectors are written, and its new chunks take the place of the old ones at once.
+
+Source 003, "批次 embedding 与写入" and "reprocess 语义". Until the last transaction the old ones are searched.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import structlog
+from sqlalchemy import and_, delete, select
+from sqlalchemy.orm import Session
+
+from pipeline.engine import work
+from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.retry import Policy
+from pipeline.engine.settled import Settled
+from pipeline.engine.tables import portions
+from pipeline.engine.work import Outcome, Work
+from pipeline.flows.knowledge import live_settings
+from pipeline.flows.knowledge.models import BATCHES, CHUNKS, FULL_TEXT, ITEMS
+from pipeline.flows.knowledge.settings import own
+from pipeline.flows.knowledge.states import ITEM, ItemEvent, ItemStatus
+from pipeline.flows.knowledge.views import heading_of
+from pipeline.flows.knowledge.work import admission
+from pipeline.flows.knowledge.work import item as items
+from pipeline.flows.knowledge.work.content import ClaimLost
+from pipeline.flows.knowledge.work.known import kind_of
+from pipeline.settings import Settings
+from pipeline.storage import vectors
+from pipeline.storage.context import Context
+from pipeline.storage.fulltext import Text
+
+log = structlog.get_logger(__name__)
+MOST_AT_ONCE = 50_000
+"""Chunks whose vectors are written in one transaction. Source 003, "异常与上限"."""
+_WRITABLE = and_(ITEMS.c.batches_left == 0, ITEMS.c.batches > 0)
+
+
+def _policy(settings: Settings) -> Policy:
+    return Policy(tuple(own(settings).write_backoff_s) or (0.0,))
+
+
+WRITE = Work(
+    "write", ITEMS, ITEM, claim=ItemEvent.WRITE, done=ItemEvent.COMPLETE, fail=ItemEvent.FAIL,
+    wait=ItemEvent.WRITE_AGAIN, give_back=ItemEvent.WRITE_AGAIN, scope=ITEMS.c.id, lock=items.lock,
+    order=(ITEMS.c.position,), policy=_policy, lease_s=items.write_lease_s,
+    lost="the worker was lost while it wrote the vectors of this", after=items.leave, where=(_WRITABLE,),
+)  # fmt: skip
+
+
+def publish(context: Context, item_id: str, owner: Owner) -> Settled:
+    """Write the item's vectors and complete it, if that is due and there is room for one more writer."""
+    claimed = context.db.run(lambda session: _claim(session, context, item_id, owner))
+    if claimed is None:
+        return Settled()
+    row, claim = claimed
+    try:
+        _publish(context, row, claim)
+    except ClaimLost:
+        log.info("item.discarded", item=item_id)
+        return Settled(changed=True)
+    except Exception as raised:  # noqa: BLE001  # whatever it is, it must end up on the row
+        log.warning("item.not_written", item=item_id, exc_info=raised)
+        error = items.as_unit_error(raised, lambda text: UnitError(text, kind=ErrorKind.TRANSIENT))
+        return _fail(context, Outcome(row.id, row.attempts, claim, error))
+    log.info("item.completed", item=item_id, base=row.base_id, chunks=row.chunk_count)
+    return Settled(1, changed=True, status=ItemStatus.COMPLETED)
+
+
+def _claim(session: Session, context: Context, item_id: str, owner: Owner) -> tuple[Any, Claim] | None:
+    items.take_turn(session)
+    row, now, settings = items.lock(session, item_id), context.db.now(), context.settings
+    if row is None:
+        return None
+    work.give_back_earlier(session, WRITE, row, item_id, owner, settings, now)
+    limits = live_settings.in_force_in(session, settings)
+    if item_id not in admission.waiting_to_write(session, limits, WRITE.due(now)):
+        return None
+    mine = work.new_claim(WRITE, owner, settings, now)
+    rows = work.claim(session, WRITE, item_id, mine, now)
+    return (rows[0], mine) if rows else None
+
+
+def _publish(context: Context, row: Any, claim: Claim) -> None:
+    """Raises `ClaimLost`."""
+    with context.db.read() as session:
+        numbers = session.execute(
+            select(BATCHES.c.number, BATCHES.c.size).where(BATCHES.c.item_id == row.id).order_by(BATCHES.c.number)
+        ).all()
+    steps: list[list[int]] = [[]]
+    chunks = 0
+    for batch in numbers:
+        if chunks + batch.size > MOST_AT_ONCE:
+            steps.append([])
+            chunks = 0
+        steps[-1].append(batch.number)
+        chunks += batch.size
+    for at, step in enumerate(steps):
+        context.db.run(lambda session, at=at, step=step: _step(session, context, row, claim, step, at == len(steps) - 1))  # type: ignore[misc]
+
+
+def _step(session: Session, context: Context, row: Any, claim: Claim, batches: Sequence[int], is_last: bool) -> None:  # noqa: FBT001
+    current, now = items.lock(session, row.id), context.db.now()
+    if current is None or current.claim_id != claim.id:
+        raise ClaimLost
+    for some in portions(batches, 10):
+        _write(session, row, some, now)
+    if not is_last:
+        return
+    forget(session, row.base_id, and_(CHUNKS.c.item_id == row.id, CHUNKS.c.generation != row.building))
+    session.execute(delete(BATCHES).where(BATCHES.c.item_id == row.id))
+    values = {
+        "generation": row.building, "published_space": row.space, "progress": 100, "attempts": 0, "finished_at": now,
+        "batches": 0,
+    }  # fmt: skip
+    done = Outcome(row.id, row.attempts, claim, values=values)
+    if not work.settle(session, WRITE, current, [done], context.settings, now):
+        raise ClaimLost
+
+
+def _write(session: Session, row: Any, numbers: Sequence[int], now: datetime) -> None:
+    """Write the vectors and the texts of some batches."""
+    found = session.execute(
+        select(BATCHES.c.number, BATCHES.c.size, BATCHES.c.vectors)
+        .where(BATCHES.c.item_id == row.id, BATCHES.c.number.in_(numbers))
+    )  # fmt: skip
+    made = {batch.number: vectors.unpack(batch.vectors, batch.size) for batch in found}
+    chunks = session.execute(
+        select(CHUNKS)
+        .where(CHUNKS.c.item_id == row.id, CHUNKS.c.generation == row.building, CHUNKS.c.batch.in_(numbers))
+        .order_by(CHUNKS.c.batch, CHUNKS.c.number)
+    ).all()
+    rows, texts, seen = [], [], dict.fromkeys(made, 0)
+    for chunk in chunks:
+        rows.append((chunk.id, made[chunk.batch][seen[chunk.batch]]))
+        seen[chunk.batch] += 1
+        head = " ".join([row.title, *heading_of(chunk.heading)])
+        texts.append(Text(chunk.id, head=head, apps=row.base_id, body=chunk.text))
+    vectors.upsert(session, kind_of(row.base_id), row.space, rows, now)
+    FULL_TEXT.put(session, texts)
+
+
+def forget(session: Session, base_id: str, which: Any) -> None:
+    """Delete chunks with their vectors and what they are found by."""
+    ids = list(session.execute(select(CHUNKS.c.id).where(which)).scalars())
+    vectors.remove(session, kind_of(base_id), ids)
+    FULL_TEXT.remove(session, ids)
+    for some in portions(ids):
+        session.execute(delete(CHUNKS).where(CHUNKS.c.id.in_(some)))
+
+
+def _fail(context: Context, ended: Outcome) -> Settled:
+    def act(session: Session) -> Any:
+        row = items.lock(session, ended.id)
+        return work.settle(session, WRITE, row, [ended], context.settings, context.db.now()) if row else None
+
+    changes = context.db.run(act)
+    status = ItemStatus.FAILED if changes and changes.failed else None
+    return Settled(retry_in_s=changes.retry_in_s if changes else None, changed=bool(changes), status=status)

@@ -1,0 +1,199 @@
+"""The Python API of knowledge bases.
+
+>>> from tasks import knowledge
+>>> base = knowledge.create_base("manuals")
+>>> added = knowledge.add_files(base.id, ["manual.pdf", "faq.docx"])
+>>> knowledge.wait(base.id)
+>>> knowledge.add_urls(base.id, ["https://example.com/help"])
+
+Every function returns plain typed objects. All raise `UserError` with a message for people.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.logs import configure_as_library
+from pipeline.flows.knowledge import check as checking
+from pipeline.flows.knowledge import directory, intake, queries, service
+from pipeline.flows.knowledge.check import Report
+from pipeline.flows.knowledge.directory import Scanned
+from pipeline.flows.knowledge.intake import Added, Refused, Source
+from pipeline.flows.knowledge.plan import LINE, removal_of
+from pipeline.flows.knowledge.queries import UnknownBase, UnknownItem
+from pipeline.flows.knowledge.service import CancelStatus
+from pipeline.flows.knowledge.states import ItemStatus, ItemType
+from pipeline.flows.knowledge.views import Activity, BaseView, FlowStatus, ItemView, QueueStatus, Standing
+from pipeline.storage.context import get_context
+from tasks.knowledge.canvas import TASKS
+
+__all__ = [
+    "Activity", "Added", "BaseView", "CancelStatus", "FlowStatus", "ItemStatus", "ItemType", "ItemView", "QueueStatus",
+    "Refused", "Report", "Scanned", "Source", "Standing", "UnknownBase", "UnknownItem", "UserError", "add",
+    "add_directory", "add_files", "add_notes", "add_sitemaps", "add_urls", "base", "bases", "cancel", "check",
+    "create_base", "delete", "delete_base", "dismiss", "edit_base", "get_status", "item", "items", "queue", "recover",
+    "reprocess", "reprocess_failed", "reprocess_stale", "standings", "wait",
+]  # fmt: skip
+
+configure_as_library()
+POLL_S = 0.5
+
+
+def create_base(name: str, **options: Any) -> BaseView:
+    """A new, empty base. `options`: description, provider, model, chunk_tokens, chunk_overlap."""
+    return service.create_base(get_context(), name, **options)
+
+
+def edit_base(base_id: str, **changes: Any) -> BaseView:
+    """Change name, description, provider, model, chunk_tokens or chunk_overlap. What is under way is not disturbed."""
+    return service.edit_base(get_context(), base_id, **changes)
+
+
+def delete_base(base_id: str) -> None:
+    """Delete a base with all of its items."""
+    TASKS.launch(removal_of(service.delete_base(get_context(), base_id)))
+
+
+def base(name_or_id: str) -> BaseView:
+    """A base by its id or its name. Raises `UnknownBase`."""
+    return queries.base(get_context(), name_or_id)
+
+
+def bases() -> list[BaseView]:
+    """Every base, by name."""
+    return queries.bases(get_context())
+
+
+def add(base_id: str, sources: Sequence[Source]) -> Added:
+    """Add items; those that cannot be added are told, and do not keep the others from it."""
+    added = intake.add(get_context(), base_id, sources)
+    if added.created:
+        TASKS.launch(LINE)
+    return added
+
+
+def add_files(base_id: str, paths: Iterable[str | PathLike[str]]) -> Added:
+    """Add files, of which copies are kept."""
+    return add(base_id, [Source(ItemType.FILE, Path(path)) for path in paths])
+
+
+def add_urls(base_id: str, urls: Iterable[str]) -> Added:
+    """Add web pages."""
+    return add(base_id, [Source(ItemType.URL, url=url) for url in urls])
+
+
+def add_sitemaps(base_id: str, urls: Iterable[str]) -> Added:
+    """Add sitemaps, each with all of its pages as one item."""
+    return add(base_id, [Source(ItemType.SITEMAP, url=url) for url in urls])
+
+
+def add_notes(base_id: str, texts: Iterable[str]) -> Added:
+    """Add notes, in Markdown."""
+    return add(base_id, [Source(ItemType.NOTE, text=text) for text in texts])
+
+
+def add_directory(base_id: str, folder: str | PathLike[str], *, keep_gone: bool = False) -> Scanned:
+    """Add the files of a directory, or see what has changed since it was added."""
+    scanned = directory.scan(get_context(), base_id, Path(folder), keep_gone=keep_gone)
+    TASKS.launch(LINE, *([removal_of(base(base_id).id)] if scanned.gone else []))
+    return scanned
+
+
+def item(item_id: str) -> ItemView:
+    """An item as it is now. Raises `UnknownItem`."""
+    return queries.item(get_context(), item_id)
+
+
+def items(base_id: str, **which: Any) -> list[ItemView]:
+    """Items of a base in the order of its line. `which`: status, types, group_id, after, limit."""
+    return queries.items(get_context(), base(base_id).id, **which)
+
+
+def cancel(item_id: str) -> CancelStatus:
+    """Stop an item; `ignored` if it had ended."""
+    found = service.cancel(get_context(), item_id)
+    _told([item_id])
+    return found
+
+
+def reprocess(item_id: str) -> ItemView:
+    """Read and embed an item again. What was found before is found until the new chunks are there."""
+    view = service.reprocess(get_context(), item_id)
+    _told([item_id])
+    return view
+
+
+def reprocess_failed(base_id: str) -> list[ItemView]:
+    """Read every failed item of a base again."""
+    return [reprocess(item_id) for item_id in service.failed(get_context(), base_id)]
+
+
+def reprocess_stale(base_id: str) -> list[ItemView]:
+    """Embed again what another model embedded than the base names now."""
+    return [reprocess(item_id) for item_id in service.stale(get_context(), base_id)]
+
+
+def delete(*item_ids: str) -> int:
+    """Delete items with all that was made of them; of how many bases. Those that are gone are passed by."""
+    found = service.delete_items(get_context(), item_ids)
+    TASKS.launch(LINE, *map(removal_of, found))
+    return len(found)
+
+
+def _told(item_ids: Iterable[str]) -> None:
+    for item_id in item_ids:
+        TASKS.announce(item_id)
+    TASKS.launch(LINE)
+
+
+def queue(base_id: str) -> QueueStatus:
+    """What waits, what is under way, and what nobody is at."""
+    return queries.queue(get_context(), base(base_id).id)
+
+
+def get_status() -> FlowStatus:
+    """The queues of all bases."""
+    return queries.status(get_context())
+
+
+def standings(item_ids: Sequence[str]) -> dict[str, Standing]:
+    """What open items are doing just now, by id."""
+    return queries.standings(get_context(), item_ids)
+
+
+def recover(base_id: str) -> list[str]:
+    """Send the base's orphans on their way again; their ids. The sweeper does so by itself, seconds later."""
+    orphans = queue(base_id).orphan_item_ids
+    TASKS.launch(LINE, *orphans)
+    return orphans
+
+
+def dismiss(base_id: str, item_ids: Sequence[str]) -> list[str]:
+    """Give up orphans of a base: they fail. The ids of those that did."""
+    given_up = service.dismiss(get_context(), base(base_id).id, item_ids)
+    _told(given_up)
+    return given_up
+
+
+def check() -> Report:
+    """Whether any chunk or vector is left of what is gone."""
+    return checking.check(get_context())
+
+
+def wait(base_id: str, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None) -> dict[str, int]:
+    """Wait until no item of a base is open; how many are in which state. `idle` is called now and then.
+
+    Raises `TimeoutError` after `timeout_s` seconds.
+    """
+    found, begun = base(base_id).id, time.monotonic()
+    while True:
+        counted = queries.counts(get_context(), [found]).get(found, {})
+        if not any(counted.get(state) for state in service.OPEN):
+            return counted
+        if timeout_s is not None and time.monotonic() - begun > timeout_s:
+            raise TimeoutError(f"items of {base_id} are still open after {timeout_s:g} s")
+        idle()
+        time.sleep(POLL_S)

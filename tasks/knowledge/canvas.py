@@ -1,0 +1,128 @@
+"""The knowledge flow as Celery tasks: `chain(read ⇒ chord(embed × batches, write))` for each item.
+
+Messages are nudges and carry only ids: each task looks at the row and does what is due, if anything.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from celery import Signature, chord, group
+
+from pipeline.engine.launch import Place, Wanted
+from pipeline.flows.knowledge import FLOW, deletion, plan, queries
+from pipeline.flows.knowledge.live_settings import CONTROL, CPU, IO, embeddings_queue
+from pipeline.flows.knowledge.plan import LINE, Asked, Step
+from pipeline.flows.knowledge.queries import UnknownItem, place_of
+from pipeline.flows.knowledge.work import batch, content, item, publication
+from pipeline.providers import gates
+from pipeline.settings import Settings
+from pipeline.storage.context import Context, get_context
+from tasks.app import app
+from tasks.flow import Announcement, FlowTasks, Messages, at_work, expect, once, owner
+from tasks.presence import holder_of
+
+
+def _messages(context: Context, scopes: Sequence[str]) -> Iterator[Messages]:
+    """What these scopes' rows ask for; of what waits in line, some is begun first."""
+    for asked in plan.asked(context, scopes):
+        wanted = Wanted(place_of(asked.id), asked.queue, asked.places)
+        yield Messages(wanted, partial(_canvas, context, asked))
+
+
+def _canvas(context: Context, asked: Asked, numbers: Sequence[int]) -> Signature:
+    """What an item is sent, for the places that lack a message."""
+    match asked.step:
+        case Step.READ:
+            return read.si(asked.id)
+        case Step.EMBED:
+            lanes = [_embedding(context.settings, asked.id, asked.provider, number) for number in numbers]
+            return chord(group(lanes), write.si(asked.id))
+        case Step.WRITE:
+            return write.si(asked.id)
+        case Step.REMOVE:
+            return remove.si(asked.id)
+
+
+def _announcement(context: Context, item_id: str) -> Announcement | None:
+    try:
+        view = queries.item(context, item_id)
+    except UnknownItem:
+        return None
+    return "item", {
+        "item": view.id, "base": view.base_id, "status": view.status.value, "progress": view.progress,
+        "deleting": int(view.deleting),
+    }  # fmt: skip
+
+
+TASKS = FlowTasks(FLOW, announcement=_announcement, messages=_messages)
+
+
+@app.task(bind=True, name="knowledge.read", ignore_result=True)
+@once
+def read(self: Any, item_id: str) -> None:
+    """PENDING → PREPROCESSING → EMBEDDING, and the item's batches are launched."""
+    context = get_context()
+    with at_work(self, Place(place_of(item_id), IO), item.read_lease_s(context.settings)) as work:
+        if work is None:
+            return
+        content.read(context, item_id, owner(self))
+    TASKS.announce(item_id)
+    # A place for another read is free, be it of this base or of the next.
+    TASKS.launch(item_id, *plan.next_of(context))
+
+
+@app.task(bind=True, name="knowledge.embed", ignore_result=True)
+@once
+def embed(self: Any, item_id: str, provider: str, number: int) -> None:
+    """Make the vectors of one batch, then queue up again if the item has more."""
+    context, queue = get_context(), embeddings_queue(provider)
+    guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
+    with at_work(self, Place(place_of(item_id), queue, number), guarded=guarded) as work:
+        if work is None:
+            return
+        settled = batch.embed(context, item_id, provider, owner(self), guarded)
+        if settled.again:
+            work.again(_embedding(context.settings, item_id, provider, number))
+        elif settled.done and self.request.chord:
+            expect(Place(place_of(item_id), CONTROL))
+    if settled.changed:
+        TASKS.announce(item_id)
+    TASKS.wake_in(settled.retry_in_s)
+    if not settled.again and not self.request.chord:
+        TASKS.launch(item_id, *plan.next_of(context))
+
+
+def _embedding(settings: Settings, item_id: str, provider: str, number: int) -> Signature:
+    queue = embeddings_queue(provider)
+    signature = embed.si(item_id, provider, number).set(queue=queue)
+    if queue == CPU:
+        # Threads have no such limit: there, calls have.
+        limit_s = item.call_lease_s(settings)
+        signature.set(soft_time_limit=limit_s, time_limit=limit_s + 30)
+    return signature
+
+
+@app.task(bind=True, name="knowledge.write", ignore_result=True)
+@once
+def write(self: Any, item_id: str) -> None:
+    """EMBEDDING → COMPLETED, after all batches; or whatever else the row asks for."""
+    context = get_context()
+    with at_work(self, Place(place_of(item_id), CONTROL), item.write_lease_s(context.settings)) as work:
+        if work is None:
+            return
+        settled = publication.publish(context, item_id, owner(self))
+    TASKS.announce(item_id)
+    TASKS.wake_in(settled.retry_in_s)
+    TASKS.launch(item_id, *plan.next_of(context))
+
+
+@app.task(bind=True, name="knowledge.remove", ignore_result=True)
+@once
+def remove(self: Any, base_id: str) -> None:
+    """Remove what is deleted of a base, and the base itself."""
+    context = get_context()
+    with at_work(self, Place(place_of(base_id), CONTROL)) as work:
+        if work is not None and deletion.remove(context, base_id):
+            work.again(remove.si(base_id))
+    TASKS.launch(LINE)
