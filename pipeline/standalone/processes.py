@@ -81,8 +81,9 @@ class Child:
 def celery_children(settings: Settings, output: IO[bytes] | None) -> list[Child]:
     """Workers by role, and beat."""
     quiet = ["--without-gossip", "--without-mingle", *([] if settings.worker_events else ["--without-heartbeat"])]
-    roles = [role for role in ROLES if role != "ai" or settings.providers]
-    commands = {f"worker-{role}": [*arguments(settings, role), *quiet] for role in roles}
+    # A process less: reading for knowledge bases waits most of the time.
+    roles = [role for role in ROLES if role != "io" and (role != "ai" or settings.providers)]
+    commands = {f"worker-{role}": [*arguments(settings, role, with_io=True), *quiet] for role in roles}
     commands["beat"] = ["beat", "--pidfile="]
     child = [sys.executable, "-m", "pipeline.standalone.child"]
     return [Child(name, partial(list, [*child, *command]), output) for name, command in commands.items()]

@@ -15,13 +15,17 @@ class NothingToDo(UserError):
     """As things are configured, no queue is left for a worker of this role."""
 
 
-def arguments(settings: Settings, role: str) -> list[str]:
-    """Arguments of `celery worker` for a role. Raises `NothingToDo`, or `UserError` for an unknown role."""
+def arguments(settings: Settings, role: str, *, with_io: bool = False) -> list[str]:
+    """Arguments of `celery worker` for a role. `with_io`: one process for `control` and `io`.
+
+    Raises `NothingToDo`, or `UserError` for an unknown role.
+    """
     match role:
         case "cpu":
             return _worker(role, "cpu", "prefork", settings.documents.converter_count)
         case "control":
-            return _worker(role, "control,io", "threads", CONTROL_THREADS + IO_THREADS)
+            queues, more = ("control,io", IO_THREADS) if with_io else ("control", 0)
+            return _worker(role, queues, "threads", CONTROL_THREADS + more)
         case "io":
             return _worker(role, "io", "threads", 2 * IO_THREADS)
         case "ai":

@@ -25,7 +25,7 @@ from pipeline.flows.knowledge.intake import Added, Refused, Source
 from pipeline.flows.knowledge.plan import LINE, removal_of
 from pipeline.flows.knowledge.queries import UnknownBase, UnknownItem
 from pipeline.flows.knowledge.service import CancelStatus
-from pipeline.flows.knowledge.states import ItemStatus, ItemType
+from pipeline.flows.knowledge.states import OPEN, ItemStatus, ItemType
 from pipeline.flows.knowledge.views import Activity, BaseView, FlowStatus, ItemView, QueueStatus, Standing
 from pipeline.storage.context import get_context
 from tasks.knowledge.canvas import TASKS
@@ -191,7 +191,7 @@ def wait(base_id: str, timeout_s: float | None = None, idle: Callable[[], object
     found, begun = base(base_id).id, time.monotonic()
     while True:
         counted = queries.counts(get_context(), [found]).get(found, {})
-        if not any(counted.get(state) for state in service.OPEN):
+        if not any(counted.get(state) for state in OPEN):
             return counted
         if timeout_s is not None and time.monotonic() - begun > timeout_s:
             raise TimeoutError(f"items of {base_id} are still open after {timeout_s:g} s")

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine.work import Work
 from pipeline.flows import flows
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.music.states import PipelineState
 from pipeline.flows.screenshots.graph import embeddings
 from pipeline.flows.screenshots.graph.models import Node, Thread
@@ -17,7 +18,7 @@ from pipeline.flows.screenshots.models import Batch, Shard
 from pipeline.flows.screenshots.states import Step, WorkStatus
 from pipeline.flows.screenshots.work import embedding
 from pipeline.storage.context import Context
-from tests.support import music
+from tests.support import knowledge, music
 from tests.support.documents import insert_document
 
 
@@ -128,3 +129,24 @@ def _merges(context: Context, count: int) -> Made:
 def _vectors(context: Context, count: int) -> Made:
     _screenshots(context, 0, count)
     return Made(embedding.SCOPE, count)
+
+
+@factory("knowledge.read")
+def _unread(context: Context, _: int) -> Made:
+    item_id = knowledge.add_item(context, knowledge.add_base(context), admitted_at=context.db.now())
+    return Made(item_id, 1, {"attempts": 0, "batches": 1, "batches_left": 1})
+
+
+@factory("knowledge.batch")
+def _chunk_batches(context: Context, count: int) -> Made:
+    base_id, now = knowledge.add_base(context), context.db.now()
+    item_id = knowledge.add_item(context, base_id, ItemStatus.EMBEDDING, admitted_at=now)
+    knowledge.add_batches(context, item_id, count)
+    return Made(item_id, count, {"vectors": b"\0\0\0\0"})
+
+
+@factory("knowledge.write")
+def _unwritten(context: Context, _: int) -> Made:
+    base_id, now = knowledge.add_base(context), context.db.now()
+    item_id = knowledge.add_item(context, base_id, ItemStatus.EMBEDDING, admitted_at=now, batches=1)
+    return Made(item_id, 1, {"attempts": 0, "batches": 0})

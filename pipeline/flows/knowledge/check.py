@@ -6,7 +6,6 @@ from sqlalchemy import text
 
 from pipeline.storage.context import Context
 
-_OF_CHUNK = "kind = 'kb:' || c.base_id AND item_id = c.id"
 _PUBLISHED = "knowledge_chunks c JOIN knowledge_items i ON i.id = c.item_id AND i.generation = c.generation"
 _QUERIES = {
     "chunks_without_item": "knowledge_chunks c WHERE NOT EXISTS (SELECT 1 FROM knowledge_items WHERE id = c.item_id)",
@@ -19,9 +18,11 @@ _QUERIES = {
         "(SELECT 1 FROM vectors w WHERE w.kind = v.kind AND w.item_id = v.item_id)"
     ),
     "texts_without_chunk": "knowledge_fts f WHERE NOT EXISTS (SELECT 1 FROM knowledge_chunks WHERE id = f.rowid)",
-    "published_without_vector": f"{_PUBLISHED} WHERE NOT EXISTS (SELECT 1 FROM vectors WHERE {_OF_CHUNK})",
+    "published_without_vector": (
+        f"{_PUBLISHED} WHERE NOT EXISTS (SELECT 1 FROM vectors WHERE kind = 'kb:' || c.base_id AND item_id = c.id)"  # noqa: S608  # ours
+    ),
     "published_without_text": (
-        f"{_PUBLISHED} WHERE NOT EXISTS (SELECT 1 FROM knowledge_fts f WHERE f.rowid = c.id)"
+        f"{_PUBLISHED} WHERE NOT EXISTS (SELECT 1 FROM knowledge_fts f WHERE f.rowid = c.id)"  # noqa: S608  # ours
     ),
     "drafts_of_completed": (
         "knowledge_chunks c JOIN knowledge_items i ON i.id = c.item_id "

@@ -20,6 +20,7 @@ _PORTION = 1000
 def remove(context: Context, base_id: str) -> bool:
     """Remove the base's deleted items for a while, and then the base if it is deleted too; whether more is left."""
     until = time.monotonic() + QUANTUM_S
+    gone = delete(BASES).where(BASES.c.id == base_id, BASES.c.deleting.is_(True))
     query = select(ITEMS.c.id).where(ITEMS.c.base_id == base_id, ITEMS.c.deleting.is_(True)).limit(100)
     while True:
         with context.db.read() as session:
@@ -32,7 +33,6 @@ def remove(context: Context, base_id: str) -> bool:
             if time.monotonic() > until:
                 return True
         if not found:
-            gone = delete(BASES).where(BASES.c.id == base_id, BASES.c.deleting.is_(True))
             context.db.run(lambda session: session.execute(gone))
             return False
 

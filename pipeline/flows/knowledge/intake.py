@@ -187,9 +187,13 @@ def _store(
         base = queries.base_row(session, base_id, lock=True)
         here = select(ITEMS.c.source_key, ITEMS.c.id, ITEMS.c.deleting).where(ITEMS.c.base_id == base_id)
         keys = [row["source_key"] for _, row in rows]
-        there = {row.source_key: row for row in session.execute(here.where(ITEMS.c.source_key.in_(keys)))}
+        there: dict[str, Any] = {
+            row.source_key: row for row in session.execute(here.where(ITEMS.c.source_key.in_(keys)))
+        }
         waiting = int(session.execute(select(func.count()).select_from(ITEMS).where(IN_LINE)).scalar_one())
-        now, new, refused = context.db.now(), [], []
+        now = context.db.now()
+        new: list[dict[str, Any]] = []
+        refused: list[Refused] = []
         for source, row in rows:
             other = there.get(row["source_key"])
             if other is not None and other.id != row["id"]:

@@ -7,7 +7,6 @@ from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, Stri
 from sqlalchemy.orm import Mapped, mapped_column
 
 from pipeline.engine.announced import announced
-from pipeline.engine.announced import announced
 from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
 from pipeline.engine.tables import Base, UtcDateTime, table_of
 from pipeline.flows.knowledge.states import BatchStatus, ItemStatus
@@ -69,7 +68,6 @@ class KnowledgeItem(ClaimColumns, Base):
         ),
         Index("ix_knowledge_items_admitted", "admitted_at", **_where("admitted_at IS NOT NULL")),
         Index("ix_knowledge_items_deleting", "base_id", **_where("deleting")),
-        announced("knowledge", "item", ItemStatus, "base_id", "type", "name", "chunk_count"),
         announced(
             "knowledge", "knowledge_item", ItemStatus, "base_id", "type", "name", "progress", "chunk_count", "error"
         ),
@@ -140,6 +138,8 @@ class KnowledgeChunk(Base):
     heading: Mapped[str] = mapped_column(Text, default="[]")
     """The headings above it, outermost first; JSON."""
     page: Mapped[int | None]
+    source: Mapped[str | None] = mapped_column(String(MAX_URL))
+    """The address that it was fetched from, of a sitemap's page."""
     start: Mapped[int]
     end: Mapped[int]
     """Characters of the item's text, from `start` to before `end`."""

@@ -80,7 +80,9 @@ def _of_items(context: Context, ids: Sequence[str]) -> list[Asked]:
     with context.db.read() as session:
         to_read = session.execute(select(ITEMS.c.id).where(*mine, READ.due(now))).scalars().all()
         writable = set(session.execute(select(ITEMS.c.id).where(*mine, WRITE.due(now))).scalars())
-        embedding = set(session.execute(select(ITEMS.c.id).where(*mine, ITEMS.c.status == ItemStatus.EMBEDDING)).scalars())
+        embedding = set(
+            session.execute(select(ITEMS.c.id).where(*mine, ITEMS.c.status == ItemStatus.EMBEDDING)).scalars()
+        )
         batches = session.execute(due).all()
         working: dict[str, int] = dict(session.execute(held.group_by(BATCHES.c.item_id)).all())
         limits = live_settings.in_force_in(session, context.settings)

@@ -215,7 +215,9 @@ def dismiss(context: Context, base_id: str, item_ids: Sequence[str]) -> list[str
 
     def act(session: Session) -> list[str]:
         rows = [row for item_id in wanted if (row := items.lock(session, item_id)) is not None]
-        return [row.id for row in rows if _cancel(session, row, INTERRUPTED, context.db.now()) is CancelStatus.CANCELLED]
+        return [
+            row.id for row in rows if _cancel(session, row, INTERRUPTED, context.db.now()) is CancelStatus.CANCELLED
+        ]
 
     return context.db.run(act)
 

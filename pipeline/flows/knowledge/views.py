@@ -72,6 +72,7 @@ class ChunkView:
     text: str
     heading: tuple[str, ...]
     page: int | None
+    source: str | None
     start: int
     end: int
 

@@ -45,9 +45,9 @@ def test_roles_consume_every_queue_with_the_pool_that_its_work_needs() -> None:
     settings = Settings(providers={"a": ProviderProfile(), "b": ProviderProfile()})
     commands = {role: arguments(settings, role) for role in ROLES}
     pools = {role: command[command.index("-P") + 1] for role, command in commands.items()}
-    assert pools == {"cpu": "prefork", "ai": "threads", "control": "threads"}
+    assert pools == {"cpu": "prefork", "ai": "threads", "control": "threads", "io": "threads"}
     queues = {queue for command in commands.values() for queue in command[command.index("-Q") + 1].split(",")}
-    assert queues == {"cpu", "control", *gated_queues(settings)}
+    assert queues == {"cpu", "control", "io", *gated_queues(settings)}
 
 
 def test_flower_sees_every_worker_s_tasks() -> None:

@@ -1,7 +1,7 @@
 """What of a chunk is embedded, and how that is recognised again."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 
@@ -25,9 +25,10 @@ class Grouping:
     known: int
 
 
-def grouped(digests: Sequence[str], known: set[str], size: int) -> Grouping:
+def grouped(digests: Sequence[str], known: Container[str], size: int) -> Grouping:
     """Put chunks into batches of `size`, those whose vectors are known into batches of their own, which come first."""
-    batch_of, sizes = [0] * len(digests), []
+    batch_of, first = [0] * len(digests), 0
+    sizes: list[int] = []
     for is_known in (True, False):
         mine = [at for at, digest in enumerate(digests) if (digest in known) is is_known]
         for start in range(0, len(mine), size):

@@ -16,5 +16,3 @@ def is_large(cost: int, large_mb: float) -> bool:
 def most_large(concurrency: int) -> int:
     """How many large items may be under way at once."""
     return max(1, concurrency // 2)
-
-

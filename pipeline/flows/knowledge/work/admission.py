@@ -47,7 +47,7 @@ def _under_way() -> Any:
 def _room(under_way: Sequence[Any], limits: KnowledgeSettings) -> int:
     """How many may be begun: of those under way, only some may be read, and the rest wait for vectors."""
     read = sum(row.status != ItemStatus.EMBEDDING for row in under_way)
-    return min(limits.global_concurrency - len(under_way), limits.io_concurrency - read)
+    return int(min(limits.global_concurrency - len(under_way), limits.io_concurrency - read))
 
 
 def _admit(session: Session, limits: KnowledgeSettings, now: datetime) -> list[str]:

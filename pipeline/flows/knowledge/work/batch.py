@@ -1,4 +1,4 @@
-"""EMBEDDING: vectors for the chunks of one batch, in one call. Paid results stay on the batch until they are written."""
+"""EMBEDDING: vectors for the chunks of one batch, in one call. They stay on the batch until they are written."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -43,7 +43,9 @@ def _count(session: Session, row: Any, changes: Changes, now: datetime) -> None:
     """Count the item's batches down; one that failed for good fails the item. Source 003, "批次失败处理"."""
     mine = ITEMS.c.id == row.id
     if changes.failed:
-        ITEM.move(session, ITEMS, ItemEvent.FAIL, mine, error=changes.error, finished_at=now, admitted_at=None, updated_at=now)
+        ITEM.move(
+            session, ITEMS, ItemEvent.FAIL, mine, error=changes.error, finished_at=now, admitted_at=None, updated_at=now
+        )
     elif changes.done:
         left = row.batches_left - len(changes.done)
         session.execute(update(ITEMS).where(mine).values(batches_left=left, updated_at=now))
@@ -76,11 +78,13 @@ def embed(context: Context, item_id: str, provider: str, owner: Owner, guarded: 
             return Settled()
         try:
             made = _vectors(context, tracer, claimed)
-        except Exception as raised:  # noqa: BLE001  # whatever it is, it must end up on the row
+        except Exception as raised:  # whatever it is, it must end up on the row
             if not isinstance(raised, UnitError):
-                log.error("batch.not_embedded", item=item_id, exc_info=raised)
+                log.exception("batch.not_embedded", item=item_id)
             error = items.as_unit_error(raised, lambda text: UnitError(text, kind=ErrorKind.PERMANENT))
-            return _settle(context, claimed, Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, error), tracer)
+            return _settle(
+                context, claimed, Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, error), tracer
+            )
         done = Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, values={"vectors": made})
         return _settle(context, claimed, done, tracer)
     finally:

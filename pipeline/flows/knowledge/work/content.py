@@ -19,12 +19,12 @@ from pipeline.flows.knowledge import files, live_settings
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS, MAX_NAME
 from pipeline.flows.knowledge.rules.passage import digest_of, embedded_text, grouped
 from pipeline.flows.knowledge.settings import KnowledgeSettings, own
-from pipeline.flows.knowledge.states import ITEM, BatchStatus, ItemEvent, ItemStatus, ItemType
+from pipeline.flows.knowledge.states import ITEM, BatchStatus, ItemEvent, ItemStatus
 from pipeline.flows.knowledge.work import item as items
 from pipeline.flows.knowledge.work.known import known_vectors
 from pipeline.flows.knowledge.work.standing import Standing
 from pipeline.providers import registry
-from pipeline.reading import text_files, websites
+from pipeline.reading import text_files
 from pipeline.reading.chunks import Chunk, split
 from pipeline.reading.content import FetchLimits, Limits, Reading, SitemapLimits, Unwanted, refused
 from pipeline.storage.context import Context
@@ -55,6 +55,7 @@ class Claimed:
     row: Any
     base: Any
     claim: Claim
+    standing: Standing
 
 
 def read(context: Context, item_id: str, owner: Owner) -> Settled:
@@ -82,27 +83,18 @@ def _claim(session: Session, context: Context, item_id: str, owner: Owner) -> Cl
     # Each reading builds a generation of its own: what a lost one left is told apart.
     rows = work.claim(session, READ, item_id, mine, now, building=row.building + 1, started_at=now)
     base = session.execute(select(BASES).where(BASES.c.id == row.base_id)).one_or_none()
-    return Claimed(rows[0], base, mine) if rows and base is not None else None
+    if not rows or base is None:
+        return None
+    return Claimed(rows[0], base, mine, Standing(context, item_id, mine, own(settings).read_weight))
 
 
 def _content(context: Context, claimed: Claimed) -> Reading:
-    row, found = claimed.row, own(context.settings)
-    standing = Standing(context, row.id, claimed.claim, found.read_weight)
+    row, standing, found = claimed.row, claimed.standing, own(context.settings)
     limits = limits_of(found)
-    if row.type == ItemType.URL:
-        return websites.read_url(row.url, limits, standing.wanted, progress=standing.read, allow_private=_networks(found))
-    if row.type == ItemType.SITEMAP:
-        return websites.read_sitemap(
-            row.url, limits, standing.wanted, progress=standing.read, allow_private=_networks(found)
-        )
     path = files.stored_path(context.settings, row.id, row.content_sha256)
     if not path.is_file():
         raise refused("the stored copy of this file is gone: delete the item, and add the file again", "missing_file")
     return text_files.read_file(path, row.name, limits, standing.wanted, standing.read)
-
-
-def _networks(found: KnowledgeSettings) -> Sequence[str]:
-    return found.allow_private_addresses
 
 
 def limits_of(found: KnowledgeSettings) -> Limits:
@@ -118,7 +110,7 @@ def limits_of(found: KnowledgeSettings) -> Limits:
 def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
     """Store the chunks, and the batches that are still to be embedded. Raises `ClaimLost`."""
     row, base = claimed.row, claimed.base
-    chunks = split(reading, base.chunk_tokens, base.chunk_overlap)
+    chunks = split(reading, base.chunk_tokens, base.chunk_overlap, claimed.standing.wanted)
     if not chunks:
         raise refused("no text was found in it", "empty")
     maker = registry.embeddings(context.settings, base.provider, base.model)
@@ -126,7 +118,7 @@ def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
     digests = [digest_of(embedded_text(chunk.heading, chunk.text)) for chunk in chunks]
     with context.db.read() as session:
         known = known_vectors(session, row, space, set(digests))
-    groups = grouped(digests, known.keys(), live_settings.in_force(context).batch_size)
+    groups = grouped(digests, known, live_settings.in_force(context).batch_size)
     rows = _chunk_rows(context, row, chunks, digests, groups.batch_of)
     for portion in portions(rows, PORTION):
         _under_claim(context, claimed, lambda session, portion=portion: session.execute(insert(CHUNKS), portion))  # type: ignore[misc]
@@ -136,7 +128,8 @@ def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
         batches[at]["vectors"] = b"".join(known[digest] for digest in of_batch)
     left = len(groups.sizes) - groups.known
     values = {
-        "title": storable(reading.title)[:MAX_NAME] or row.name, "space": space, "chunk_count": len(chunks), "batches": len(batches),
+        "title": storable(reading.title)[:MAX_NAME] or row.name, "space": space, "chunk_count": len(chunks),
+        "batches": len(batches),
         "batches_left": left, "attempts": 0, "progress": own(context.settings).read_weight,
         "warning": storable("; ".join(reading.warnings))[:MAX_WARNING] or None,
     }  # fmt: skip
@@ -179,7 +172,8 @@ def _chunk_rows(
         {
             "item_id": row.id, "base_id": row.base_id, "generation": row.building, "number": number, "batch": batch,
             "text": storable(chunk.text), "heading": storable(json.dumps(list(chunk.heading), ensure_ascii=False)),
-            "page": chunk.page, "start": chunk.start, "end": chunk.end, "digest": digest, "created_at": now,
+            "page": chunk.page, "source": chunk.source or None, "start": chunk.start,
+            "end": chunk.end, "digest": digest, "created_at": now,
         }
         for number, (chunk, digest, batch) in enumerate(zip(chunks, digests, batch_of, strict=True))
     ]  # fmt: skip

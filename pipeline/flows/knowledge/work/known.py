@@ -1,4 +1,4 @@
-"""Vectors that an item's chunks have from an earlier reading: what did not change is not embedded, or paid for, again."""
+"""Vectors that an item's chunks have from an earlier reading: what did not change is not paid for again."""
 
 from typing import Any
 
@@ -21,7 +21,8 @@ def known_vectors(session: Session, row: Any, space: str, digests: set[str]) -> 
     found: dict[str, bytes] = {}
     chunks = select(CHUNKS.c.id, CHUNKS.c.digest).where(CHUNKS.c.item_id == row.id)
     if row.generation and row.published_space == space:
-        ids = {chunk_id: digest for chunk_id, digest in session.execute(chunks.where(CHUNKS.c.generation == row.generation))}
+        published = chunks.where(CHUNKS.c.generation == row.generation)
+        ids: dict[int, str] = dict(session.execute(published).all())
         wanted = [chunk_id for chunk_id, digest in ids.items() if digest in digests]
         for chunk_id, data in vectors.stored(session, kind_of(row.base_id), space, wanted):
             found[ids[chunk_id]] = data

@@ -5,6 +5,7 @@ Source 003, "批次 embedding 与写入" and "reprocess 语义". Until the last 
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import structlog
@@ -61,7 +62,7 @@ def publish(context: Context, item_id: str, owner: Owner) -> Settled:
     except ClaimLost:
         log.info("item.discarded", item=item_id)
         return Settled(changed=True)
-    except Exception as raised:  # noqa: BLE001  # whatever it is, it must end up on the row
+    except Exception as raised:  # whatever it is, it must end up on the row
         log.warning("item.not_written", item=item_id, exc_info=raised)
         error = items.as_unit_error(raised, lambda text: UnitError(text, kind=ErrorKind.TRANSIENT))
         return _fail(context, Outcome(row.id, row.attempts, claim, error))
@@ -98,10 +99,13 @@ def _publish(context: Context, row: Any, claim: Claim) -> None:
         steps[-1].append(batch.number)
         chunks += batch.size
     for at, step in enumerate(steps):
-        context.db.run(lambda session, at=at, step=step: _step(session, context, row, claim, step, at == len(steps) - 1))  # type: ignore[misc]
+        act = partial(_step, context=context, row=row, claim=claim, batches=step, is_last=at == len(steps) - 1)
+        context.db.run(act)
 
 
-def _step(session: Session, context: Context, row: Any, claim: Claim, batches: Sequence[int], is_last: bool) -> None:  # noqa: FBT001
+def _step(
+    session: Session, *, context: Context, row: Any, claim: Claim, batches: Sequence[int], is_last: bool
+) -> None:  # fmt: skip
     current, now = items.lock(session, row.id), context.db.now()
     if current is None or current.claim_id != claim.id:
         raise ClaimLost

@@ -47,7 +47,8 @@ sa.Table(
 sa.Table(
     "knowledge_chunks", _metadata,
     *c.ident("id", primary_key=True), *c.string(16, "item_id", to="knowledge_items.id"), *c.string(16, "base_id"),
-    *c.integer("generation", "number", "batch"), *c.text("text", "heading"), *c.integer("page?", "start", "end"),
+    *c.integer("generation", "number", "batch"), *c.text("text", "heading"), *c.integer("page?"),
+    *c.integer("start", "end"), *c.string(2000, "source?"),
     *c.string(32, "digest"), *c.moment("created_at"),
     sa.UniqueConstraint("item_id", "generation", "number"),
     sa.Index("ix_knowledge_chunks_base_id", "base_id"),
