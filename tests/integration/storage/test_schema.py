@@ -77,7 +77,6 @@ def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None
         "screenshot_mentions", "ai_call_totals", "ai_call_cursor",
         "screenshot_edges", "screenshot_provenance", "screenshot_calls", "events", "event_counter",
         "api_keys", "idempotent_requests",
-        "knowledge_bases", "knowledge_items", "knowledge_chunks", "knowledge_batches", "knowledge_turns",
     }  # fmt: skip
 
 

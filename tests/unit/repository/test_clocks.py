@@ -11,6 +11,7 @@ OF_THE_HOST = {
     "pipeline/interfaces/cli/calls.py": "the zone of the person who asks",
     "pipeline/interfaces/cli/times.py": "how long ago something was, for people",
     "pipeline/providers/openai_compatible.py": "against a date in a provider's answer",
+    "pipeline/reading/fetch.py": "against a date in a server's answer",
     "pipeline/storage/database.py": "SQLite has no other",
     "pipeline/storage/installation.py": "for people",
     "tasks/calls.py": "in an example",
