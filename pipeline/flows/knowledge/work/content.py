@@ -19,12 +19,12 @@ from pipeline.flows.knowledge import files, live_settings
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS, MAX_NAME
 from pipeline.flows.knowledge.rules.passage import digest_of, embedded_text, grouped
 from pipeline.flows.knowledge.settings import KnowledgeSettings, own
-from pipeline.flows.knowledge.states import ITEM, BatchStatus, ItemEvent, ItemStatus
+from pipeline.flows.knowledge.states import ITEM, BatchStatus, ItemEvent, ItemStatus, ItemType
 from pipeline.flows.knowledge.work import item as items
 from pipeline.flows.knowledge.work.known import known_vectors
 from pipeline.flows.knowledge.work.standing import Standing
 from pipeline.providers import registry
-from pipeline.reading import text_files
+from pipeline.reading import text_files, websites
 from pipeline.reading.chunks import Chunk, split
 from pipeline.reading.content import FetchLimits, Limits, Reading, SitemapLimits, Unwanted, refused
 from pipeline.storage.context import Context
@@ -91,6 +91,10 @@ def _claim(session: Session, context: Context, item_id: str, owner: Owner) -> Cl
 def _content(context: Context, claimed: Claimed) -> Reading:
     row, standing, found = claimed.row, claimed.standing, own(context.settings)
     limits = limits_of(found)
+    if row.type in {ItemType.URL, ItemType.SITEMAP}:
+        fetch = websites.read_url if row.type == ItemType.URL else websites.read_sitemap
+        networks = found.allow_private_addresses or False
+        return fetch(row.url, limits, standing.wanted, standing.read, allow_private=networks)
     path = files.stored_path(context.settings, row.id, row.content_sha256)
     if not path.is_file():
         raise refused("the stored copy of this file is gone: delete the item, and add the file again", "missing_file")
