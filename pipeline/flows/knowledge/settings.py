@@ -1,5 +1,6 @@
 """How knowledge is read, chunked and embedded, and how much of it at once. Source 003 gives the names in brackets."""
 
+from ipaddress import IPv4Network, IPv6Network
 from typing import Self
 
 from pydantic import BaseModel, Field, field_validator, model_validator
@@ -63,7 +64,7 @@ class KnowledgeSettings(BaseModel):
     """Pages of a sitemap that are read."""
     sitemap_timeout_s: float = Field(default=3600, gt=0)
     """How long reading all pages of a sitemap may take."""
-    allow_private_addresses: list[str] = Field(default_factory=list)
+    allow_private_addresses: list[IPv4Network | IPv6Network] = Field(default_factory=list)
     """Networks of private addresses that may be fetched from, such as `10.1.0.0/16`."""
 
     @field_validator("backoff_s", "write_backoff_s")
