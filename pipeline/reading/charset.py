@@ -22,6 +22,12 @@ _WIDE_SHARE = 0.3
 _CHARSETS = re.compile(
     r"utf-(?!7)|ascii|iso8859|iso2022|latin|cp\d|koi8|shift_jis|euc|gb|big5|hz|johab|tis|mac-|ptcp|kz1048"
 )
+_MEANT = {
+    "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "shift_jis": "cp932", "euc_kr": "cp949",
+    "gb2312": "gb18030", "gbk": "gb18030",
+}  # fmt: skip
+"""What browsers take for an encoding that is named: the larger one of the same family."""
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -66,8 +72,9 @@ def _decoded(data: bytes, declared: str) -> str | None:
 
 def _strictly(data: bytes, encoding: str) -> str | None:
     try:
+        name = codecs.lookup(encoding).name
         # Python's own codecs, such as punycode and unicode_escape, are no encodings of files, and some are slow.
-        return data.decode(encoding) if _CHARSETS.match(codecs.lookup(encoding).name) else None
+        return data.decode(_MEANT.get(name, name)) if _CHARSETS.match(name) else None
     except (LookupError, ValueError):
         return None
 

@@ -23,21 +23,24 @@ class OutOfTime(Exception):
     """The request has taken all of its time."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Patience:
-    """Until when a request may go on, whether or not it is waiting for the network."""
+    """Until when (monotonic time) a request may go on, whether or not it is waiting for the network."""
 
     until: float
     wanted: Wanted
+    _ask_at: float = 0.0
 
     def check(self) -> float:
         """Seconds that are left. Raises `OutOfTime` or `Unwanted`."""
-        left = self.until - time.monotonic()
-        if left <= 0:
+        now = time.monotonic()
+        if now >= self.until:
             raise OutOfTime
-        if not self.wanted():
-            raise Unwanted("The request is not wanted any more.")
-        return left
+        if now >= self._ask_at:
+            self._ask_at = now + _SLICE_S
+            if not self.wanted():
+                raise Unwanted("The request is not wanted any more.")
+        return self.until - now
 
 
 class PinnedBackend(httpcore2.NetworkBackend):
