@@ -41,6 +41,8 @@ PORTION = 500
 LONGEST_WORK_S = 600.0
 """Longer than nearly all messages are worked on. After that another one may be sent, which finds nothing to claim; a
 place whose end a lost Redis forgot is free again."""
+HEARS_S, HEARD_S = 5.0, 0.2
+"""How often a flow that follows events is asked whether anybody waits for them, and how soon it is woken."""
 LEAVE_AGAIN_S = 5.0
 """How long to wait before a place is left once more, where that failed."""
 
@@ -64,6 +66,9 @@ class FlowTasks:
     """How a scope stands, for those who follow it; None if there is nothing to say."""
 
     def __post_init__(self) -> None:
+        if self.flow.hears is not None:
+            _LISTENERS[self.flow.name] = self
+
         @app.task(name=self._wake, ignore_result=True)
         def wake() -> None:
             """Launch what has waited long enough, and see to the next wake-up."""
@@ -173,6 +178,22 @@ class FlowTasks:
         if told is not None:
             event, fields = told
             events.publish(context.redis, self.flow.name, event, **fields)
+        _tell_listeners(context)
+
+
+_LISTENERS: dict[str, FlowTasks] = {}
+"""Flows that follow events, as far as this process knows them: of others, the sweeper sees to it."""
+
+
+def _tell_listeners(context: Context) -> None:
+    """Wake the flows that follow events, if anybody waits for them: asked every few seconds, not each time."""
+    for name, tasks in _LISTENERS.items():
+        asked_at, hears = context.made.get(("hears", name), (-HEARS_S, False))
+        if time.monotonic() - asked_at > HEARS_S:
+            hears = tasks.flow.hears is not None and tasks.flow.hears(context)
+            context.made["hears", name] = time.monotonic(), hears
+        if hears:
+            tasks.wake_in(HEARD_S)
 
 
 @cache

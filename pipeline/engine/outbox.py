@@ -107,6 +107,19 @@ def after(session: Session, seq: int, limit: int) -> list[Event]:
     return [view_of(Event, row) for row in session.execute(_AFTER, {"last": seq, "most": limit})]
 
 
+def one(session: Session, seq: int) -> Event | None:
+    """An event by its number; None if it is not kept any more."""
+    row = session.execute(select(EVENTS).where(EVENTS.c.seq == seq)).one_or_none()
+    return view_of(Event, row) if row else None
+
+
+def between(session: Session, since: datetime, until: datetime) -> Iterator[Event]:
+    """Events of this time, in order; the end does not count."""
+    query = select(EVENTS).where(EVENTS.c.created_at >= since, EVENTS.c.created_at < until).order_by(EVENTS.c.seq)
+    for rows in session.execute(query.execution_options(yield_per=500)).partitions():
+        yield from (view_of(Event, row) for row in rows)
+
+
 def unsay(session: Session, table: Table, ids: Sequence[Any]) -> None:
     """Blank what the events of these rows tell: their types and times stay. A deleted row's are blanked anyway."""
     kind = _announced(table).kind

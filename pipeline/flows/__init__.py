@@ -12,7 +12,7 @@ from pipeline.providers import gates
 if TYPE_CHECKING:
     from pipeline.flows.flow import Flow
 
-FLOWS = ("documents", "music", "screenshots", "knowledge")
+FLOWS = ("documents", "music", "screenshots", "knowledge", "webhooks")
 
 
 @lru_cache

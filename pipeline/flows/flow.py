@@ -61,6 +61,9 @@ class Flow:
     counted: Mapping[str, Callable[[Session], Mapping[Any, int]]] = field(default_factory=dict)
     """How some of these are counted by state, where reading all rows would take too long."""
 
+    hears: Callable[[Context], bool] | None = None
+    """Of a flow that follows events: whether anybody waits for them. It is woken soon after something was announced."""
+
     def is_at_rest(self, context: Context) -> bool:
         """No row is held, asks for anything, or will before somebody changes one."""
         if self.anything is None:

@@ -6,9 +6,9 @@ from pipeline.providers.gates import gated_queues
 from pipeline.settings import Settings
 
 ROLES = ("cpu", "ai", "control", "io")
-CONTROL_THREADS, IO_THREADS = 4, 4
-"""Reading and fetching is limited to three at once as a rule (`knowledge.io_concurrency`), so that in a worker of both
-queues short work always finds a thread."""
+CONTROL_THREADS, IO_THREADS = 7, 4
+"""Reading and fetching is limited to three at once as a rule (`knowledge.io_concurrency`), and so are webhooks under way
+(`webhooks.width`), so that in a worker of both queues short work always finds a thread."""
 
 
 class NothingToDo(UserError):

@@ -17,6 +17,7 @@ from pipeline.flows.screenshots.graph.models import Node, Thread
 from pipeline.flows.screenshots.models import Batch, Shard
 from pipeline.flows.screenshots.states import Step, WorkStatus
 from pipeline.flows.screenshots.work import embedding
+from pipeline.flows.webhooks.models import Delivery, Endpoint
 from pipeline.storage.context import Context
 from tests.support import knowledge, music
 from tests.support.documents import insert_document
@@ -123,6 +124,20 @@ def _analysed(context: Context, _: int) -> Made:
 def _merges(context: Context, count: int) -> Made:
     _screenshots(context, 0, count, "thread")
     return Made("thread", count)
+
+
+@factory("webhooks.delivery")
+def _deliveries(context: Context, count: int) -> Made:
+    now = context.db.now()
+    rows = [{"endpoint_id": "ep_1", "type": "document.completed", "created_at": now, "updated_at": now}] * count
+    endpoint = {"id": "ep_1", "url": "http://127.0.0.1:9/", "secret": "whsec_AAAA", "cursor": 0}
+
+    def act(session: Session) -> None:
+        session.execute(insert(Endpoint).values(**endpoint, created_at=now, updated_at=now))
+        session.execute(insert(Delivery), rows)
+
+    context.db.run(act)
+    return Made("ep_1", count, {"response_status": 204})
 
 
 @factory("screenshots.vector")

@@ -19,6 +19,7 @@ import pipeline.flows.documents.models
 import pipeline.flows.knowledge.models
 import pipeline.flows.music.models
 import pipeline.flows.screenshots.graph.models
+import pipeline.flows.webhooks.models
 import pipeline.storage.api_keys
 import pipeline.storage.idempotency
 import pipeline.storage.installation
@@ -76,6 +77,7 @@ def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None
         "screenshot_threads", "screenshot_nodes", "screenshot_embeddings", "screenshot_links", "screenshot_entities",
         "screenshot_mentions", "ai_call_totals", "ai_call_cursor",
         "screenshot_edges", "screenshot_provenance", "screenshot_calls", "events", "event_counter",
+        "webhook_endpoints", "webhook_deliveries", "webhook_attempts",
         "api_keys", "idempotent_requests",
     }  # fmt: skip
 

@@ -1,0 +1,19 @@
+"""Webhooks: events are sent to other people's endpoints, signed by the Standard Webhooks specification."""
+
+from pipeline.flows.flow import Flow
+from pipeline.flows.webhooks import plan, service
+from pipeline.flows.webhooks.models import DELIVERIES
+from pipeline.flows.webhooks.states import DeliveryStatus
+from pipeline.flows.webhooks.work.delivery import WORK
+
+FLOW = Flow(
+    name="webhooks",
+    due=plan.due,
+    next_wait_s=plan.next_wait_s,
+    works=(WORK,),
+    runnable=plan.runnable,
+    anything=plan.ANYTHING,
+    retained=service.retained,
+    followed={"webhook_deliveries": (DELIVERIES, DeliveryStatus)},
+    hears=plan.hears,
+)

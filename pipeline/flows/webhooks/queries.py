@@ -1,0 +1,123 @@
+"""What people see of webhooks. Secrets are in no view."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import select
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.views import view_of
+from pipeline.flows.webhooks.models import ATTEMPTS, DELIVERIES, ENDPOINTS
+from pipeline.flows.webhooks.states import DeliveryStatus
+from pipeline.storage.context import Context
+
+
+class UnknownEndpoint(UserError):
+    """There is no such endpoint."""
+
+    def __init__(self, endpoint_id: str) -> None:
+        super().__init__(f"there is no webhook endpoint {endpoint_id}; see `penstock webhooks list`", code="not_found")
+
+
+class UnknownDelivery(UserError):
+    """There is no such delivery."""
+
+    def __init__(self, delivery_id: int) -> None:
+        super().__init__(
+            f"there is no webhook delivery {delivery_id}; see `penstock webhooks deliveries`", code="not_found"
+        )
+
+
+@dataclass(frozen=True)
+class EndpointView:
+    """An endpoint."""
+
+    id: str
+    url: str
+    active: bool
+    disabled_because: str | None
+    failures: int
+    failing_since: datetime | None
+    paused_until: datetime | None
+    missed: int
+    created_at: datetime
+    types: list[str] = field(default_factory=list)
+    """Patterns of types; empty: every event."""
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class DeliveryView:
+    """An event on its way to an endpoint."""
+
+    id: int
+    endpoint_id: str
+    seq: int | None
+    type: str
+    status: DeliveryStatus
+    attempts: int
+    response_status: int | None
+    error: str | None
+    next_run_at: datetime | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    """One attempt at a delivery."""
+
+    id: int
+    response_status: int | None
+    preview: str
+    error: str | None
+    latency_ms: int
+    created_at: datetime
+
+
+def endpoint(context: Context, endpoint_id: str) -> EndpointView:
+    """An endpoint. Raises `UnknownEndpoint`."""
+    with context.db.read() as session:
+        row = session.execute(select(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id)).one_or_none()
+    if row is None:
+        raise UnknownEndpoint(endpoint_id)
+    return view_of(EndpointView, row)
+
+
+def endpoints(context: Context) -> list[EndpointView]:
+    """All endpoints, in the order in which they were made."""
+    with context.db.read() as session:
+        rows = session.execute(select(ENDPOINTS).order_by(ENDPOINTS.c.created_at, ENDPOINTS.c.id)).all()
+    return [view_of(EndpointView, row) for row in rows]
+
+
+def deliveries(
+    context: Context, endpoint_id: str | None = None, status: DeliveryStatus | None = None, *,
+    before: int | None = None, limit: int = 50,
+) -> list[DeliveryView]:  # fmt: skip
+    """Deliveries, the newest first. `before`: only those with a lower id."""
+    query = select(DELIVERIES).order_by(DELIVERIES.c.id.desc()).limit(limit)
+    if endpoint_id is not None:
+        query = query.where(DELIVERIES.c.endpoint_id == endpoint_id)
+    if status is not None:
+        query = query.where(DELIVERIES.c.status == status)
+    if before is not None:
+        query = query.where(DELIVERIES.c.id < before)
+    with context.db.read() as session:
+        return [view_of(DeliveryView, row) for row in session.execute(query)]
+
+
+def delivery(context: Context, delivery_id: int) -> DeliveryView:
+    """A delivery. Raises `UnknownDelivery`."""
+    with context.db.read() as session:
+        row = session.execute(select(DELIVERIES).where(DELIVERIES.c.id == delivery_id)).one_or_none()
+    if row is None:
+        raise UnknownDelivery(delivery_id)
+    return view_of(DeliveryView, row)
+
+
+def attempts(context: Context, delivery_id: int) -> list[AttemptView]:
+    """All attempts at a delivery, the first one first."""
+    query = select(ATTEMPTS).where(ATTEMPTS.c.delivery_id == delivery_id).order_by(ATTEMPTS.c.id)
+    with context.db.read() as session:
+        return [view_of(AttemptView, row) for row in session.execute(query)]

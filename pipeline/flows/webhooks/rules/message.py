@@ -1,0 +1,48 @@
+"""What is sent, by the Standard Webhooks specification: the body, its signature, and which types an endpoint wants."""
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+PREFIX = "whsec_"
+SECRET_BYTES = 32
+TEST = "webhook.test"
+
+
+def new_secret() -> str:
+    """A secret that nobody can guess."""
+    return PREFIX + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
+
+
+def headers(secret: str, message_id: str, at: datetime, body: bytes) -> dict[str, str]:
+    """Id, time and signature of a message."""
+    timestamp = str(int(at.timestamp()))
+    key = base64.b64decode(secret.removeprefix(PREFIX))
+    signed = hmac.new(key, f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+    return {
+        "content-type": "application/json",
+        "webhook-id": message_id,
+        "webhook-timestamp": timestamp,
+        "webhook-signature": f"v1,{base64.b64encode(signed).decode()}",
+    }
+
+
+def body(kind: str, at: datetime, data: Mapping[str, Any]) -> bytes:
+    """The same bytes for the same event, however often it is sent."""
+    message = {"type": kind, "timestamp": at.isoformat(), "data": dict(data)}
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def wants(patterns: Sequence[str], kind: str) -> bool:
+    """Whether an endpoint wants this type. A pattern is a type, or `document.*`; none at all: every type."""
+    return not patterns or any(kind == one or (one.endswith("*") and kind.startswith(one[:-1])) for one in patterns)
+
+
+def unknown(patterns: Sequence[str], known: Collection[str]) -> list[str]:
+    """Patterns that no type of event can match."""
+    return [one for one in patterns if not any(wants([one], kind) for kind in known)]

@@ -1,0 +1,219 @@
+"""What one may ask of webhooks. The caller launches afterwards what this made due."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy.orm import Session
+
+from pipeline.engine import announced, outbox
+from pipeline.engine.errors import UserError
+from pipeline.engine.tables import insert_if_absent, portions
+from pipeline.engine.views import view_of
+from pipeline.flows.webhooks.models import DELIVERIES, ENDPOINTS, MAX_DESCRIPTION, MAX_URL
+from pipeline.flows.webhooks.queries import DeliveryView, EndpointView, UnknownDelivery, UnknownEndpoint
+from pipeline.flows.webhooks.rules import message
+from pipeline.flows.webhooks.settings import webhooks_of
+from pipeline.flows.webhooks.states import DELIVERY, DeliveryEvent, DeliveryStatus
+from pipeline.flows.webhooks.work.fanout import lock
+from pipeline.storage.context import Context
+from pipeline.storage.retention import Retention, Rule, rows
+
+MAX_TYPES = 50
+
+
+@dataclass(frozen=True)
+class Created:
+    """A new endpoint, and its secret, which is told this once."""
+
+    endpoint: EndpointView
+    secret: str
+
+
+def create(
+    context: Context, url: str, types: Sequence[str] = (), description: str = "", *, known: Sequence[str] = ()
+) -> Created:
+    """Add an endpoint, to which all later events of these types are sent. `known`: every type there is.
+
+    Raises `UserError` for what cannot be an endpoint.
+    """
+    check_url(url)
+    _check_types(types, known)
+    _check_text("description", description, MAX_DESCRIPTION)
+    endpoint_id, secret = f"ep_{uuid4().hex[:16]}", message.new_secret()
+    most = webhooks_of(context.settings).max_endpoints
+
+    def act(session: Session) -> EndpointView:
+        now = context.db.now()
+        if session.execute(select(func.count()).select_from(ENDPOINTS)).scalar_one() >= most:
+            raise UserError(f"there are {most} webhook endpoints already (webhooks.max_endpoints)", code="too_many")
+        row = {
+            "id": endpoint_id, "url": url, "secret": secret, "types": json.dumps(list(types)), "active": True,
+            "description": description, "cursor": outbox.last_seq(session), "missed": 0, "failures": 0,
+            "created_at": now, "updated_at": now,
+        }  # fmt: skip
+        insert_if_absent(session, ENDPOINTS, row)
+        return view_of(EndpointView, lock(session, endpoint_id))
+
+    return Created(context.db.run(act), secret)
+
+
+def change(
+    context: Context, endpoint_id: str, *, url: str | None = None, types: Sequence[str] | None = None,
+    active: bool | None = None, description: str | None = None, known: Sequence[str] = (),
+) -> EndpointView:  # fmt: skip
+    """Change an endpoint. One that is made active again gets events from then on: `replay_range` sends earlier ones."""
+    if url is not None:
+        check_url(url)
+    _check_types(types or (), known)
+    _check_text("description", description or "", MAX_DESCRIPTION)
+
+    def act(session: Session) -> EndpointView:
+        row, now = _lock(session, endpoint_id), context.db.now()
+        told = {"url": url, "types": None if types is None else json.dumps(list(types)), "description": description}
+        values: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
+        if active is not None and active != row.active:
+            well = {"failures": 0, "failing_since": None, "paused_until": None, "cursor": outbox.last_seq(session)}
+            values |= {"active": active, "disabled_because": None if active else "by hand", **(well if active else {})}
+        session.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(**values, updated_at=now))
+        return view_of(EndpointView, _lock(session, endpoint_id))
+
+    return context.db.run(act)
+
+
+def remove(context: Context, endpoint_id: str) -> None:
+    """Delete an endpoint with its deliveries. What is being sent to it finds no row left."""
+
+    def act(session: Session) -> None:
+        _lock(session, endpoint_id)
+        session.execute(delete(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id))
+
+    context.db.run(act)
+
+
+def test(context: Context, endpoint_id: str) -> DeliveryView:
+    """Send the endpoint a test, whatever types it wants."""
+    made: list[int] = []
+
+    def act(session: Session) -> DeliveryView:
+        row, now = _lock(session, endpoint_id), context.db.now()
+        if not row.active:
+            raise UserError(f"endpoint {endpoint_id} is disabled: {row.disabled_because}", code="illegal_state")
+        values = {"endpoint_id": endpoint_id, "type": message.TEST, "created_at": now, "updated_at": now}
+        made[:] = [session.execute(insert(DELIVERIES).values(**values).returning(DELIVERIES.c.id)).scalar_one()]
+        session.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(paused_until=None))
+        return view_of(DeliveryView, session.execute(select(DELIVERIES).where(DELIVERIES.c.id == made[0])).one())
+
+    return context.db.run(act)
+
+
+def replay(context: Context, delivery_id: int) -> DeliveryView:
+    """Send one delivery again, however it ended; one that waits is sent at once."""
+
+    def act(session: Session) -> DeliveryView:
+        mine = select(DELIVERIES).where(DELIVERIES.c.id == delivery_id)
+        row = session.execute(mine).one_or_none()
+        if row is None or lock(session, row.endpoint_id) is None:
+            raise UnknownDelivery(delivery_id)
+        row = session.execute(mine).one()
+        if not _again(session, DELIVERIES.c.id == delivery_id, now=context.db.now()):
+            DELIVERY.target(DeliveryStatus(row.status), DeliveryEvent.REPLAY)
+        return view_of(DeliveryView, session.execute(mine).one())
+
+    return context.db.run(act)
+
+
+def replay_range(context: Context, endpoint_id: str, since: datetime, until: datetime | None = None) -> int:
+    """Send an endpoint all events of a time again that it wants and that are kept; how many.
+
+    Those that wait are sent at once. Events that it never got, as while it was disabled, are sent as well.
+    """
+    with context.db.read() as session:
+        row = session.execute(select(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id)).one_or_none()
+        if row is None:
+            raise UnknownEndpoint(endpoint_id)
+        if not row.active:
+            raise UserError(f"endpoint {endpoint_id} is disabled: enable it first", code="illegal_state")
+        patterns = json.loads(row.types)
+        found = outbox.between(session, since, until or context.db.now())
+        # Beyond the cursor: they come anyway.
+        wanted = [(one.seq, one.type) for one in found if one.seq <= row.cursor and message.wants(patterns, one.type)]
+    return sum(context.db.run(partial(_replay, context, endpoint_id, some)) for some in portions(wanted))
+
+
+def retained(context: Context) -> list[Retention]:
+    """Deliveries that have ended, with their attempts."""
+    rule = Rule(webhooks_of(context.settings).deliveries_days)
+    ended = DELIVERIES.c.status.in_([DeliveryStatus.DELIVERED, DeliveryStatus.FAILED])
+    return [rows("deliveries", rule, DELIVERIES.c.id, DELIVERIES.c.created_at, ended)]
+
+
+def known_types() -> list[str]:
+    """Every type of event. The flows must have been imported."""
+    return sorted(kind for one in announced.KINDS.values() for kind in one.types)
+
+
+def check_url(url: str) -> None:
+    """Raise `UserError` for what cannot be an endpoint's URL. Whether its address is public is seen when it is used."""
+    _check_text("url", url, MAX_URL)
+    try:
+        parts = urlsplit(url)
+        fine = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fine = False
+    if not fine or any(char.isspace() for char in url):
+        raise UserError("a webhook endpoint needs a URL such as https://example.com/hook", code="bad_url")
+    if parts.username is not None or parts.password is not None:
+        raise UserError("a webhook endpoint's URL must not hold a password: its messages are signed", code="bad_url")
+
+
+def _check_types(types: Sequence[str], known: Sequence[str]) -> None:
+    if len(types) > MAX_TYPES:
+        raise UserError(f"an endpoint may name {MAX_TYPES} types of events at most", code="too_many")
+    for one in types:
+        _check_text("type", one, 80)
+    if known and (bad := message.unknown(types, known)):
+        kinds = ", ".join(f"{kind}.*" for kind in sorted(announced.KINDS))
+        raise UserError(
+            f"there are no events of type {', '.join(bad)}; there are {kinds}, see docs/webhooks.md", code="bad_type"
+        )
+
+
+def _check_text(name: str, text: str, most: int) -> None:
+    if len(text) > most or not text.isprintable():
+        raise UserError(f"{name}: at most {most} printable characters", code="bad_value")
+
+
+def _lock(session: Session, endpoint_id: str) -> Any:
+    row = lock(session, endpoint_id)
+    if row is None:
+        raise UnknownEndpoint(endpoint_id)
+    return row
+
+
+def _again(session: Session, *which: Any, now: datetime) -> int:
+    values = {"attempts": 0, "next_run_at": None, "error": None, "finished_at": None, "updated_at": now}
+    return DELIVERY.move(session, DELIVERIES, DeliveryEvent.REPLAY, *which, **values)
+
+
+def _replay(context: Context, endpoint_id: str, wanted: Sequence[tuple[int, str]], session: Session) -> int:
+    if lock(session, endpoint_id) is None:
+        return 0
+    now = context.db.now()
+    mine = (DELIVERIES.c.endpoint_id == endpoint_id, DELIVERIES.c.seq.in_([seq for seq, _ in wanted]))
+    there = set(session.scalars(select(DELIVERIES.c.seq).where(*mine)))
+    new = [
+        {"endpoint_id": endpoint_id, "seq": seq, "type": kind, "created_at": now, "updated_at": now}
+        for seq, kind in wanted
+        if seq not in there
+    ]
+    again = _again(session, *mine, now=now)
+    if new:
+        session.execute(insert(DELIVERIES), new)
+    return again + len(new)

@@ -1,0 +1,39 @@
+"""How webhooks are sent."""
+
+from pydantic import BaseModel, Field
+
+from pipeline.settings import Settings
+
+DAY_S = 86_400.0
+
+
+class WebhookSettings(BaseModel):
+    """`PENSTOCK_WEBHOOKS__…`, and the table `[webhooks]`."""
+
+    allow_private: bool = False
+    """Whether endpoints may have private addresses, such as 127.0.0.1 or 10.0.0.5."""
+    timeout_s: float = Field(default=10, gt=0, le=60)
+    """How long an endpoint may take to answer."""
+    backoff_s: list[float] = Field(
+        default=[5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, DAY_S], min_length=1, max_length=30
+    )
+    """Waits before the second, third … attempt of a delivery: those that Standard Webhooks advises."""
+    width: int = Field(default=3, ge=1, le=64)
+    """Deliveries under way at once. Endpoints that fail have one of them at most."""
+    per_endpoint: int = Field(default=2, ge=1, le=16)
+    """Deliveries under way at once to one endpoint; to one that fails: 1."""
+    longest_pause_s: float = Field(default=300, gt=0, le=DAY_S)
+    """How long an endpoint that fails is left alone at most: 5 s after its first failure, then twice as long each."""
+    disable_after_days: float = Field(default=5, ge=0)
+    """An endpoint that has failed for as long, without one success, is disabled; 0: never."""
+    max_endpoints: int = Field(default=100, ge=1, le=10_000)
+    max_waiting: int = Field(default=10_000, ge=1)
+    """Deliveries that wait for one endpoint. Further events wait in the outbox, which keeps them for
+    `retention.events_days`."""
+    deliveries_days: float = Field(default=30, ge=0, le=36_500)
+    """Ended deliveries with their attempts; 0: for ever."""
+
+
+def webhooks_of(settings: Settings) -> WebhookSettings:
+    """What is set for webhooks."""
+    return settings.section("webhooks", WebhookSettings)

@@ -1,0 +1,1 @@
+"""The unit of work of webhooks: a delivery."""

@@ -1,0 +1,214 @@
+"""One delivery: claimed, sent, and settled with what the endpoint answered.
+
+Whose turn it is: the endpoint to which something was sent longest ago, those that fail after the others. An endpoint
+that fails is left alone for a while and has one delivery under way at most, and none is begun to another that fails: so
+dead endpoints do not hold up living ones.
+"""
+
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from sqlalchemy import and_, func, insert, or_, select, update
+from sqlalchemy.orm import Session
+
+from pipeline.engine import outbox, work
+from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.outbox import Event
+from pipeline.engine.retry import Policy
+from pipeline.engine.settled import Settled
+from pipeline.engine.tables import storable
+from pipeline.engine.traces import message_of
+from pipeline.engine.work import Changes, Outcome, Work
+from pipeline.flows.webhooks.models import ATTEMPTS, DELIVERIES, ENDPOINTS, MAX_ERROR
+from pipeline.flows.webhooks.rules import endurance, message
+from pipeline.flows.webhooks.settings import webhooks_of
+from pipeline.flows.webhooks.states import DELIVERY, DeliveryEvent, DeliveryStatus
+from pipeline.flows.webhooks.work.fanout import lock
+from pipeline.flows.webhooks.work.post import Answer, post
+from pipeline.settings import Settings
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+LEASE_MARGIN_S = 30.0
+
+
+def _policy(settings: Settings) -> Policy:
+    return Policy(tuple(webhooks_of(settings).backoff_s))
+
+
+WORK = Work(
+    "delivery", DELIVERIES, DELIVERY, claim=DeliveryEvent.CLAIM, done=DeliveryEvent.DONE, fail=DeliveryEvent.FAIL,
+    wait=DeliveryEvent.WAIT, give_back=DeliveryEvent.GIVE_BACK, scope=DELIVERIES.c.endpoint_id, lock=lock,
+    order=(DELIVERIES.c.id,), policy=_policy, lease_s=lambda settings: webhooks_of(settings).timeout_s + LEASE_MARGIN_S,
+    lost="the worker was lost while it sent this",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A claimed delivery, and all that is needed to send it."""
+
+    id: int
+    endpoint_id: str
+    attempt: int
+    claim: Claim
+    url: str
+    secret: str
+    type: str
+    seq: int | None
+    created_at: datetime
+    event: Event | None
+
+    @property
+    def message_id(self) -> str:
+        """The same for each attempt, and for whoever sends it again: so that receivers notice what comes twice."""
+        return f"test_{self.id}" if self.seq is None else f"evt_{self.seq}"
+
+    def body(self) -> bytes:
+        """What is sent. Raises `UnitError` if the event is gone."""
+        if self.seq is None:
+            return message.body(message.TEST, self.created_at, {"endpoint": self.endpoint_id})
+        if self.event is None:
+            raise UnitError("the event is not kept any more", kind=ErrorKind.PERMANENT, code="expired")
+        event = self.event
+        told = {"id": event.scope_id, "flow": event.flow, "kind": event.kind, "status": event.status}
+        return message.body(event.type, event.created_at, {**event.data, **told})
+
+
+def ready(session: Session, settings: Settings, now: datetime) -> list[Any]:
+    """The endpoints to which something can be sent now, in the order of their turns: `id`, `failures`."""
+    mine = select(DELIVERIES.c.id).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id)
+    under_way = (
+        select(func.count()).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id, WORK.working).scalar_subquery()
+    )  # fmt: skip
+    rules = webhooks_of(settings)
+    room = or_(under_way == 0, and_(ENDPOINTS.c.failures == 0, under_way < rules.per_endpoint))
+    awake = or_(ENDPOINTS.c.paused_until.is_(None), ENDPOINTS.c.paused_until <= now)
+    query = select(ENDPOINTS.c.id, ENDPOINTS.c.failures).where(
+        ENDPOINTS.c.active, awake, mine.where(WORK.due(now)).exists(), room
+    )
+    rows = session.execute(query.order_by(ENDPOINTS.c.failures > 0, ENDPOINTS.c.tried_at.nulls_first(), ENDPOINTS.c.id))
+    found = rows.all()
+    sick = ENDPOINTS.c.id.in_(select(DELIVERIES.c.endpoint_id).where(WORK.working))
+    if (
+        any(row.failures for row in found)
+        and session.execute(select(ENDPOINTS.c.id).where(ENDPOINTS.c.failures > 0, sick).limit(1)).first()
+    ):
+        return [row for row in found if not row.failures]
+    return list(found)
+
+
+def send(context: Context, owner: Owner) -> Settled:
+    """Send the next delivery whose turn it is."""
+    with context.db.read() as session:
+        turns = [row.id for row in ready(session, context.settings, context.db.now())]
+    for endpoint_id in turns:
+        if unit := claim(context, endpoint_id, owner):
+            return _settle(context, unit, *_try(context, unit))
+    return Settled()
+
+
+def claim(context: Context, endpoint_id: str, owner: Owner) -> Unit | None:
+    """Claim the next delivery to an endpoint; None if it may have none now."""
+    mine = work.new_claim(WORK, owner, context.settings, context.db.now())
+
+    def act(session: Session) -> Unit | None:
+        endpoint, now = lock(session, endpoint_id), context.db.now()
+        # Looked at again under the lock: somebody else may have been quicker.
+        if endpoint is None or endpoint_id not in {row.id for row in ready(session, context.settings, now)}:
+            return None
+        for row in work.claim(session, WORK, endpoint_id, mine, now):
+            session.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id).values(tried_at=now))
+            event = None if row.seq is None else outbox.one(session, row.seq)
+            return Unit(
+                row.id, endpoint_id, row.attempts, mine, endpoint.url, endpoint.secret, row.type, row.seq,
+                row.created_at, event,
+            )  # fmt: skip
+        return None
+
+    return context.db.run(act)
+
+
+def _try(context: Context, unit: Unit) -> tuple[Answer | None, UnitError | None, int]:
+    """(the answer if there was one, what was wrong if anything was, milliseconds)."""
+    began = time.monotonic()
+    answer: Answer | None = None
+    error: UnitError | None = None
+    try:
+        body = unit.body()
+        signed = message.headers(unit.secret, unit.message_id, context.db.now(), body)
+        answer = post(unit.url, body, signed, webhooks_of(context.settings))
+        error = answer.error
+    except UnitError as failure:
+        error = failure
+    return answer, error, int((time.monotonic() - began) * 1000)
+
+
+def _settle(
+    context: Context, unit: Unit, answer: Answer | None, error: UnitError | None, latency_ms: int
+) -> Settled:  # fmt: skip
+    status = answer.status if answer else None
+
+    def act(session: Session) -> Settled:
+        endpoint, now = lock(session, unit.endpoint_id), context.db.now()
+        if endpoint is None:
+            return Settled()  # deleted, and its deliveries with it
+        outcome = Outcome(
+            unit.id, unit.attempt, unit.claim, error,
+            values={"response_status": status, **({} if error else {"finished_at": now})},
+        )  # fmt: skip
+        changes = work.settle(session, WORK, endpoint, [outcome], context.settings, now)
+        if not changes:
+            return Settled()
+        session.execute(insert(ATTEMPTS).values(
+            delivery_id=unit.id, response_status=status, preview=storable(answer.preview) if answer else "",
+            error=storable(message_of(error))[:MAX_ERROR] if error else None, latency_ms=latency_ms, created_at=now,
+        ))  # fmt: skip
+        _note(session, context, endpoint, error, now)
+        return _settled(changes)
+
+    settled = context.db.run(act)
+    log.info(
+        "webhook.sent" if error is None else "webhook.not_taken", endpoint=unit.endpoint_id, delivery=unit.id,
+        type=unit.type, status=status, took_ms=latency_ms,
+    )  # fmt: skip
+    return settled
+
+
+def _settled(changes: Changes) -> Settled:
+    status = DeliveryStatus.DELIVERED if changes.done else DeliveryStatus.PENDING
+    return Settled(1, retry_in_s=changes.retry_in_s, status=DeliveryStatus.FAILED if changes.failed else status)
+
+
+def _note(session: Session, context: Context, endpoint: Any, error: UnitError | None, now: datetime) -> None:
+    """Write down how the endpoint does: that it works again, or that it is left alone, or disabled."""
+    if error is not None and error.code == "expired":
+        return  # not its fault
+    rules = webhooks_of(context.settings)
+    values: dict[str, Any] = {"failures": 0, "failing_since": None, "paused_until": None}
+    if error is not None:
+        failures, since = endpoint.failures + 1, endpoint.failing_since or now
+        pause_s = endurance.pause_s(failures, rules.longest_pause_s, error.retry_after_s)
+        values = {"failures": failures, "failing_since": since, "paused_until": now + timedelta(seconds=pause_s)}
+        why = endurance.GONE if error.code == "http_410" else ""
+        if endurance.has_failed_for_good(since, now, rules.disable_after_days):
+            why = f"it has failed since {since:%Y-%m-%d %H:%M} UTC"
+        if why and endpoint.active:
+            values |= {"active": False, "disabled_because": why}
+            log.warning("webhook.disabled", endpoint=endpoint.id, because=why)
+    session.execute(update(ENDPOINTS).where(ENDPOINTS.c.id == endpoint.id).values(**values, updated_at=now))
+
+
+def next_due_s(session: Session, now: datetime) -> float | None:
+    """Seconds until something that waits for its time, a delivery or an endpoint, is due."""
+    waits = [work.next_due(session, WORK, now)]
+    open_ = select(DELIVERIES.c.id).where(DELIVERIES.c.endpoint_id == ENDPOINTS.c.id, WORK.claimable).exists()
+    first = session.execute(
+        select(func.min(ENDPOINTS.c.paused_until)).where(ENDPOINTS.c.active, ENDPOINTS.c.paused_until > now, open_)
+    ).scalar()
+    waits += [(first - now).total_seconds()] if first else []
+    return min((one for one in waits if one is not None), default=None)

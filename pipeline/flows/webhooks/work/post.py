@@ -1,0 +1,45 @@
+"""Sending one message to an endpoint, and what its answer means."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.flows.webhooks.models import MAX_PREVIEW
+from pipeline.flows.webhooks.settings import WebhookSettings
+from pipeline.reading.content import FetchLimits
+from pipeline.reading.fetch import fetch
+
+MAX_ANSWER_BYTES = 65_536
+_TAKEN = frozenset({"too_large", "unsupported"})
+"""What was wrong with the body of an answer whose status was fine."""
+_HOPELESS = frozenset({"http_410", "bad_url", "address_refused"})
+"""What does not pass. Anything else may: receivers are mended, and so are their certificates."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an endpoint answered. `error`: why that does not count as delivered."""
+
+    status: int
+    preview: str = ""
+    """The beginning of the answer."""
+    error: UnitError | None = None
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], rules: WebhookSettings) -> Answer:
+    """Send a message. Raises `UnitError` if there was no answer, or the address may not be connected to."""
+    limits = FetchLimits(MAX_ANSWER_BYTES, rules.timeout_s, connect_s=rules.timeout_s / 2, max_redirects=0)
+    try:
+        answer = fetch(
+            url, limits, lambda: True, method="POST", body=body, headers=headers, allow_private=rules.allow_private
+        )
+    except UnitError as failure:
+        if failure.code in _TAKEN:
+            return Answer(200)
+        kind = ErrorKind.PERMANENT if failure.code in _HOPELESS else ErrorKind.TRANSIENT
+        error = UnitError(str(failure), kind=kind, retry_after_s=failure.retry_after_s, code=failure.code)
+        word, _, status = failure.code.partition("_")
+        if word == "http" and status.isdecimal():
+            return Answer(int(status), error=error)
+        raise error from None
+    return Answer(answer.status, answer.body[: 4 * MAX_PREVIEW].decode("utf-8", "replace")[:MAX_PREVIEW])

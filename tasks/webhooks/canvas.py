@@ -1,0 +1,40 @@
+"""Webhooks as Celery tasks: lanes that each send one delivery a hop, to the endpoint whose turn it is."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from celery import group
+
+from pipeline.engine.launch import Place, Wanted
+from pipeline.flows.webhooks import FLOW, plan
+from pipeline.flows.webhooks.work import delivery
+from pipeline.storage.context import Context, get_context
+from tasks.app import app
+from tasks.flow import FlowTasks, Messages, at_work, once, owner
+
+QUEUE = "control"
+_PLACES = f"{FLOW.name}:{plan.SEND}"
+
+
+def _messages(context: Context, scopes: Sequence[str]) -> Iterator[Messages]:
+    if plan.SEND in scopes and (places := plan.places(context)):
+        yield Messages(Wanted(_PLACES, QUEUE, places), lambda numbers: group(send.si(number) for number in numbers))
+
+
+TASKS = FlowTasks(FLOW, messages=_messages)
+
+
+@app.task(bind=True, name="webhooks.send", ignore_result=True)
+@once
+def send(self: Any, number: int) -> None:
+    """Send the delivery whose turn it is, and queue up again if more wait."""
+    context = get_context()
+    with at_work(self, Place(_PLACES, QUEUE, number)) as place:
+        if place is None:
+            return
+        settled = delivery.send(context, owner(self))
+        if settled.done and number < plan.places(context):
+            place.again(send.si(number))
+    TASKS.wake_in(settled.retry_in_s)
+    if settled.done:
+        TASKS.wake_in(plan.next_wait_s(context))

@@ -1,0 +1,350 @@
+"""Each event reaches each endpoint that wants it, signed, and again until it is taken; on both databases."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from threading import Barrier
+
+import pytest
+from sqlalchemy import delete, func, select, update
+from standardwebhooks.webhooks import WebhookVerificationError
+from structlog.testing import capture_logs
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.outbox import EVENTS
+from pipeline.engine.views import plain
+from pipeline.flows.documents import service as documents
+from pipeline.flows.documents.states import DocumentEvent
+from pipeline.flows.webhooks import plan, queries, service
+from pipeline.flows.webhooks.models import ATTEMPTS, DELIVERIES, ENDPOINTS
+from pipeline.flows.webhooks.settings import webhooks_of
+from pipeline.flows.webhooks.states import DeliveryStatus
+from pipeline.flows.webhooks.work import delivery, fanout
+from pipeline.storage.context import Context
+from tests.integration.webhooks.conftest import Driver
+from tests.support.waiting import wait_until
+from tests.support.webhook_receiver import Receiver, Reply
+
+
+def test_an_event_arrives_signed_as_the_specification_says(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
+    made = service.create(context, receiver.url())
+    document_id = driver.event(filename="报告 ü.pdf")
+    assert driver.run() == 1
+    (one,) = receiver.received
+    message = one.verified(made.secret)
+    assert message["type"] == "document.paused"
+    assert message["data"] | {"id": document_id, "status": "paused", "filename": "报告 ü.pdf"} == message["data"]
+    assert one.id == "evt_1"
+    with pytest.raises(WebhookVerificationError):
+        one.verified(service.create(context, receiver.url()).secret)
+    assert driver.statuses() == ["delivered"]
+
+
+def test_the_secret_is_told_once_and_is_in_no_view_and_no_log(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
+    receiver.script(Reply(500))
+    with capture_logs() as logs:
+        made = service.create(context, receiver.url())
+        driver.event()
+        driver.run()
+    seen = [queries.endpoints(context), queries.deliveries(context), queries.attempts(context, 1)]
+    assert made.secret not in json.dumps([plain(seen), logs], default=str)
+    assert receiver.url() not in json.dumps(logs, default=str), "addresses may hold tokens"
+
+
+def test_an_endpoint_gets_only_what_it_wants_from_when_it_was_made(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
+    driver.event()
+    types = {"/all": [], "/one": ["document.cancelled"], "/kind": ["document.*"], "/other": ["music_run.*"]}
+    for path, wanted in types.items():
+        service.create(context, receiver.url(path), wanted)
+    driver.event()
+    driver.event(DocumentEvent.CANCEL)
+    driver.run()
+    got = {path: [json.loads(one.body)["type"] for one in receiver.at(path)] for path in types}
+    both = ["document.paused", "document.cancelled"]
+    assert got == {"/all": both, "/one": both[1:], "/kind": both, "/other": []}
+
+
+def test_nothing_is_lost_and_nothing_fanned_out_twice_however_many_do_it_at_once(
+    context: Context, driver: Driver, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fanout, "PORTION", 3)
+    endpoints = [service.create(context, receiver.url(f"/{number}")).endpoint.id for number in range(2)]
+    barrier = Barrier(4)
+
+    def some(_: int) -> None:
+        barrier.wait(30)
+        for _ in range(5):
+            driver.event()
+            fanout.fan_out(context)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(some, range(4)))
+    fanout.fan_out(context)
+    with context.db.read() as session:
+        for endpoint_id in endpoints:
+            mine = select(DELIVERIES.c.seq).where(DELIVERIES.c.endpoint_id == endpoint_id)
+            assert sorted(session.scalars(mine)) == list(range(1, 21))
+        assert not session.execute(plan.ANYTHING.with_only_columns(func.count()).where(fanout.BEHIND)).scalar_one()
+
+
+def test_what_is_not_taken_is_sent_again_with_the_same_id_until_it_is(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
+    made = service.create(context, receiver.url())
+    receiver.script(Reply(500), Reply(404), Reply(302, {"location": "/elsewhere"}), Reply(200, body=b"thanks"))
+    driver.event()
+    assert driver.run() == 1
+    assert driver.run() == 0, "it is not due"
+    for _ in range(3):
+        driver.pass_time(days=1)
+        assert driver.run() == 1
+    assert driver.statuses() == ["delivered"]
+    assert {one.id for one in receiver.received} == {"evt_1"}
+    assert len({one.body for one in receiver.received}) == 1
+    assert len([one.verified(made.secret) for one in receiver.at("/hook")]) == 4
+    assert [(one.response_status, one.preview) for one in queries.attempts(context, 1)] == [
+        (500, ""), (404, ""), (302, ""), (200, "thanks")
+    ]  # fmt: skip
+    assert queries.endpoints(context)[0].failures == 0
+
+
+def test_it_is_given_up_after_the_last_attempt_and_can_be_sent_again(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
+    service.create(context, receiver.url())
+    receiver.usual = Reply(503)
+    driver.event()
+    for _ in range(12):
+        driver.run()
+        driver.pass_time(hours=25)
+        context.db.run(lambda session: session.execute(update(ENDPOINTS).values(failing_since=context.db.now())))
+    assert driver.statuses() == ["failed"]
+    (one,) = queries.deliveries(context)
+    assert len(receiver.received) == 10
+    assert "after 10 attempts" in (one.error or "")
+    receiver.usual = Reply()
+    service.replay(context, one.id)
+    driver.run()
+    assert driver.statuses() == ["delivered"]
+
+
+def test_an_endpoint_s_retry_after_holds_for_all_that_is_sent_to_it(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
+    service.create(context, receiver.url())
+    receiver.script(Reply(429, {"retry-after": "3600"}))
+    for _ in range(3):
+        driver.event()
+    assert driver.run() == 1
+    driver.pass_time(minutes=50)
+    assert driver.run() == 0
+    assert 0 < (plan.next_wait_s(context) or 0) <= 600
+    driver.pass_time(minutes=11)
+    assert driver.run() == 3
+    assert driver.statuses() == ["delivered"] * 3
+
+
+def test_410_disables_an_endpoint_and_no_other(context: Context, driver: Driver, receiver: Receiver) -> None:
+    gone = service.create(context, receiver.url("/gone")).endpoint
+    service.create(context, receiver.url("/there"))
+    receiver.script(Reply(410), path="/gone")
+    driver.event()
+    driver.event()
+    driver.run()
+    driver.pass_time(days=1)
+    driver.run()
+    assert (len(receiver.at("/gone")), len(receiver.at("/there"))) == (1, 2)
+    found = queries.endpoint(context, gone.id)
+    assert (found.active, found.disabled_because) == (False, "it answered 410 Gone")
+    enabled = service.change(context, gone.id, active=True)
+    assert (enabled.active, enabled.disabled_because, enabled.failures) == (True, None, 0)
+    assert driver.run() == 1, "what waited"
+
+
+def test_an_endpoint_that_fails_for_days_is_disabled(context: Context, driver: Driver, receiver: Receiver) -> None:
+    service.create(context, receiver.url())
+    receiver.usual = Reply(500)
+    driver.event()
+    driver.run()
+    (one,) = queries.endpoints(context)
+    assert one.failing_since is not None
+    assert one.active
+    driver.pass_time(days=5)
+    driver.run()
+    (one,) = queries.endpoints(context)
+    assert not one.active
+    assert "it has failed since" in (one.disabled_because or "")
+
+
+def test_a_dead_endpoint_holds_up_nobody_else(context: Context, driver: Driver, receiver: Receiver) -> None:
+    service.create(context, receiver.url("/dead"))
+    for _ in range(2):
+        driver.event()
+    receiver.script(Reply(500), path="/dead")
+    driver.run()
+    service.create(context, receiver.url("/alive"))
+    driver.event()
+    driver.pass_time(days=1)
+    plan.due(context)
+    receiver.script(Reply(hang=True), path="/dead")
+    with ThreadPoolExecutor(1) as pool:
+        driver.event()
+        alive = [delivery.send(context, driver.owner())]
+        hanging = pool.submit(delivery.send, context, driver.owner())
+        wait_until(lambda: len(receiver.at("/dead")) == 2, 20, "one is sent to the dead endpoint")
+        assert plan.places(context) == 0
+        assert not delivery.send(context, driver.owner()).done, "it has one at most"
+        plan.due(context)
+        alive.append(delivery.send(context, driver.owner()))
+        assert [one.status for one in alive] == [DeliveryStatus.DELIVERED] * 2
+        assert hanging.result(30).status is DeliveryStatus.PENDING
+    assert "did not answer" in (queries.attempts(context, 1)[-1].error or queries.attempts(context, 2)[-1].error or "")
+
+
+def test_private_addresses_are_refused_unless_they_are_allowed(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
+    webhooks_of(context.settings).allow_private = False
+    service.create(context, receiver.url())
+    driver.event()
+    driver.run()
+    assert receiver.received == []
+    assert driver.statuses() == ["failed"]
+    assert "not public" in (queries.attempts(context, 1)[0].error or "")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://a.example/", "https://", "https:///x", "javascript:alert(1)", "https://ann:pw@a.example/",
+        "https://a.example/ x", "https://a.example/\x00", "https://a.example:99999/", "https://a.example/" + "x" * 2000,
+    ],
+)  # fmt: skip
+def test_what_cannot_be_an_endpoint_is_refused(context: Context, url: str) -> None:
+    with pytest.raises(UserError):
+        service.create(context, url)
+    assert queries.endpoints(context) == []
+
+
+def test_types_that_nothing_has_and_too_many_endpoints_are_refused(context: Context) -> None:
+    known = service.known_types()
+    with pytest.raises(UserError, match="document\\.\\*"):
+        service.create(context, "https://a.example/", ["document.eaten"], known=known)
+    service.create(context, "https://a.example/", ["document.*", "music_run.stopped"], known=known)
+    webhooks_of(context.settings).max_endpoints = 1
+    with pytest.raises(UserError, match="1 webhook endpoints already"):
+        service.create(context, "https://a.example/")
+
+
+def test_a_test_is_sent_whatever_the_endpoint_wants(context: Context, driver: Driver, receiver: Receiver) -> None:
+    made = service.create(context, receiver.url(), ["music_run.failed"])
+    sent = service.test(context, made.endpoint.id)
+    driver.run()
+    (one,) = receiver.received
+    assert one.verified(made.secret)["type"] == "webhook.test"
+    assert one.id == f"test_{sent.id}"
+
+
+def test_a_time_can_be_sent_again_also_what_came_while_the_endpoint_was_disabled(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
+    began = context.db.now() - timedelta(minutes=1)
+    made = service.create(context, receiver.url(), ["document.paused"]).endpoint
+    driver.event()
+    driver.run()
+    service.change(context, made.id, active=False)
+    for event in (DocumentEvent.PAUSE, DocumentEvent.CANCEL):
+        driver.event(event)
+    driver.run()
+    service.change(context, made.id, active=True)
+    driver.run()
+    assert len(receiver.received) == 1
+    assert service.replay_range(context, made.id, began) == 2
+    driver.run()
+    assert [one.id for one in receiver.received] == ["evt_1", "evt_1", "evt_2"]
+    assert service.replay_range(context, made.id, began, began + timedelta(seconds=1)) == 0
+
+
+def test_what_retention_took_before_it_was_fanned_out_is_counted(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
+    service.create(context, receiver.url())
+    for _ in range(4):
+        driver.event()
+    context.db.run(lambda session: session.execute(delete(EVENTS).where(EVENTS.c.seq <= 2)))
+    driver.run()
+    assert [one.id for one in receiver.received] == ["evt_3", "evt_4"]
+    assert queries.endpoints(context)[0].missed == 2
+
+
+def test_an_event_that_is_gone_before_it_was_sent_fails_its_delivery_and_not_the_endpoint(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
+    service.create(context, receiver.url())
+    driver.event()
+    plan.due(context)
+    context.db.run(lambda session: session.execute(delete(EVENTS)))
+    driver.run()
+    assert driver.statuses() == ["failed"]
+    assert queries.endpoints(context)[0].failures == 0
+
+
+def test_while_very_many_wait_the_cursor_stays(context: Context, driver: Driver, receiver: Receiver) -> None:
+    webhooks_of(context.settings).max_waiting = 2
+    service.create(context, receiver.url())
+    for _ in range(5):
+        driver.event()
+    plan.due(context)
+    assert driver.statuses() == ["pending"] * 2
+    assert [driver.run() for _ in range(3)] == [2, 2, 1]
+
+
+def test_a_deleted_document_s_words_are_not_sent(context: Context, driver: Driver, receiver: Receiver) -> None:
+    service.create(context, receiver.url())
+    documents.remove(context, driver.event(filename="Dear Ann"))
+    driver.run()
+    assert [json.loads(one.body)["type"] for one in receiver.received] == ["document.paused", "document.deleted"]
+    assert b"Ann" not in b"".join(one.body for one in receiver.received)
+
+
+def test_a_deleted_endpoint_leaves_nothing_also_while_something_is_sent_to_it(
+    context: Context, driver: Driver, receiver: Receiver
+) -> None:
+    made = service.create(context, receiver.url()).endpoint
+    driver.event()
+    plan.due(context)
+    unit = delivery.claim(context, made.id, driver.owner())
+    assert unit is not None
+    service.remove(context, made.id)
+    assert not delivery._settle(context, unit, *delivery._try(context, unit)).done
+    with context.db.read() as session:
+        for table in (ENDPOINTS, DELIVERIES, ATTEMPTS):
+            assert session.execute(select(func.count()).select_from(table)).scalar_one() == 0
+
+
+def test_ended_deliveries_go_when_their_time_is_over(context: Context, driver: Driver, receiver: Receiver) -> None:
+    service.create(context, receiver.url())
+    driver.event()
+    driver.run()
+    driver.event()
+    plan.due(context)
+    old = update(DELIVERIES).values(created_at=context.db.now() - timedelta(days=31))
+    context.db.run(lambda session: session.execute(old))
+    (kind,) = service.retained(context)
+    assert (kind.due(context), kind.remove(context)) == (1, 1)
+    assert driver.statuses() == ["pending"]
+
+
+def test_a_flow_without_endpoints_is_at_rest_and_hears_nothing(context: Context, driver: Driver) -> None:
+    from pipeline.flows.webhooks import FLOW
+
+    driver.event()
+    assert FLOW.is_at_rest(context)
+    assert FLOW.hears is not None
+    assert not FLOW.hears(context)
