@@ -7,7 +7,7 @@ from pipeline.settings import Settings
 
 ROLES = ("cpu", "ai", "control", "io")
 CONTROL_THREADS, IO_THREADS = 7, 4
-"""Reading and fetching is limited to three at once as a rule (`knowledge.io_concurrency`), and so are webhooks under way
+"""Reading and fetching is limited to three at once as a rule (`knowledge.io_concurrency`), and so are webhooks
 (`webhooks.width`), so that in a worker of both queues short work always finds a thread."""
 
 

@@ -1,7 +1,6 @@
 """`penstock calls …`: the record of every call to an AI service."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +8,7 @@ import typer
 from pipeline.engine.errors import ErrorKind, UserError
 from pipeline.interfaces.cli.command import Json, Limit, ready_context
 from pipeline.interfaces.cli.output import one_line, out, print_json, print_list, print_pairs
-from pipeline.interfaces.cli.times import Since, Until, local, moment
+from pipeline.interfaces.cli.times import Since, Until, local, moment, zone_of_here
 
 if TYPE_CHECKING:
     from pipeline.providers.calls import CallFilter, CallStats, CallView
@@ -31,11 +30,6 @@ Kind = Annotated[str, typer.Option("--capability", metavar="KIND", help="Only vi
 Status = Annotated[str, typer.Option(help=f"Only those that ended so: {', '.join(STATUSES)}.")]
 
 
-def _zone() -> tzinfo:
-    """This machine's: whoever types `today` means their own."""
-    return datetime.now(UTC).astimezone().tzinfo or UTC
-
-
 def _filter(
     flow: str, scope: str, provider: str, model: str, capability: str, status: str, since: str, until: str
 ) -> "CallFilter":
@@ -45,7 +39,7 @@ def _filter(
     _one_of("--flow", flow, FLOWS)
     _one_of("--capability", capability, Capability)
     _one_of("--status", status, STATUSES)
-    zone = _zone()
+    zone = zone_of_here()
     begin, end = moment(since, zone), moment(until, zone, "--until")
     if begin and end and begin >= end:
         raise UserError("the range ends before it begins", code="usage")
@@ -84,7 +78,7 @@ def list_(
         about = f"{call.scope_id} {call.unit}".strip()
         ended = f"[red]{one_line(call.status)}[/red]" if call.failed else "ok"
         return [
-            str(call.id), local(call.created_at, _zone()), one_line(call.flow), one_line(about),
+            str(call.id), local(call.created_at, zone_of_here()), one_line(call.flow), one_line(about),
             one_line(call.operation), one_line(call.provider), one_line(call.model), ended, f"{call.latency_ms:,}",
             _tokens(call), _cost(call.cost), one_line(call.error, 200),
         ]  # fmt: skip
@@ -110,7 +104,7 @@ def show(
     tokens = f"{call.input_tokens:,} in, {call.output_tokens:,} out"
     pairs = [
         ("call", str(call.id)),
-        ("when", local(call.created_at, _zone())),
+        ("when", local(call.created_at, zone_of_here())),
         ("for", one_line(f"{call.flow}: {call.operation} ({call.capability})")),
         ("about", one_line(f"{call.scope_id} {call.unit}".strip()) or "nothing by itself"),
         ("provider", one_line(f"{call.provider}, model {call.model}")),

@@ -19,6 +19,7 @@ from pipeline.interfaces.cli import (
     retention,
     screenshots,
     stack,
+    webhooks,
 )
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
@@ -47,6 +48,7 @@ app.add_typer(live_settings.app, name="settings")
 app.add_typer(keys.app, name="keys")
 app.add_typer(music.app, name="music")
 app.add_typer(screenshots.app, name="screenshots")
+app.add_typer(webhooks.app, name="webhooks")
 _passed_on = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 app.command("worker", context_settings=_passed_on)(stack.worker)
 app.command("beat", context_settings=_passed_on)(stack.beat)

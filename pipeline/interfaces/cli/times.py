@@ -44,6 +44,11 @@ def moment(words: str, zone: tzinfo, option: str = "--since", now: datetime | No
         raise typer.BadParameter(f"{said!r} is not a time: {HOW}", param_hint=option) from None
 
 
+def zone_of_here() -> tzinfo:
+    """This machine's: whoever types `today` means their own."""
+    return datetime.now(UTC).astimezone().tzinfo or UTC
+
+
 def duration_s(text: str) -> float | None:
     """A duration such as `90s`, `10m`, `2h` in seconds; None for an empty text. Raises `UserError`."""
     if not text:

@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 from pipeline.engine.states import Machine
 from pipeline.flows.documents.states import DOCUMENT, PAGE, DocumentStatus, PageStatus
 from pipeline.flows.screenshots.states import BATCH, NODE, SCREENSHOT, SHARD, WorkEvent, WorkStatus
+from pipeline.flows.webhooks.settings import WebhookSettings
 from pipeline.settings import ProviderProfile, Settings
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,6 +33,12 @@ _INITIAL = re.compile(r"^\s*\[\*\] --> (\w+)$", re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 
 
+class Everything(Settings):
+    """All settings, also those that flows keep in their own packages."""
+
+    webhooks: WebhookSettings = WebhookSettings()
+
+
 def fields(model: type[BaseModel], prefix: str = "PENSTOCK_") -> Iterator[tuple[str, FieldInfo]]:
     """(variable, field) of every setting, `<NAME>` standing for a provider's name."""
     for name, field in model.model_fields.items():
@@ -46,7 +53,7 @@ def fields(model: type[BaseModel], prefix: str = "PENSTOCK_") -> Iterator[tuple[
 
 def unknown_variables(text: str) -> set[str]:
     """The `PENSTOCK_…` names in `text` that are no setting."""
-    known = "|".join(re.escape(name).replace("<NAME>", "(?:[A-Z0-9]+|<NAME>)") for name, _ in fields(Settings))
+    known = "|".join(re.escape(name).replace("<NAME>", "(?:[A-Z0-9]+|<NAME>)") for name, _ in fields(Everything))
     return {
         name
         for name in re.findall(r"PENSTOCK_[A-Z0-9<>_]*[A-Z0-9>]", text)
@@ -68,12 +75,12 @@ def shown(default: Any) -> str:
 
 
 def test_every_setting_is_documented_and_every_documented_one_exists() -> None:
-    assert set(documented()) == {name for name, _ in fields(Settings)} | {CONFIG}
+    assert set(documented()) == {name for name, _ in fields(Everything)} | {CONFIG}
 
 
 def test_documented_defaults_are_the_ones_in_force() -> None:
     page = documented()
-    fixed = {name: field.default for name, field in fields(Settings) if field.default is not PydanticUndefined}
+    fixed = {name: field.default for name, field in fields(Everything) if field.default is not PydanticUndefined}
     assert {name: page[name] for name in fixed} == {name: shown(default) for name, default in fixed.items()}
 
 

@@ -1,0 +1,203 @@
+"""`penstock webhooks …`: have events sent to other people's endpoints."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from pipeline.interfaces.cli.command import Json, Limit, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.output import (
+    count,
+    err,
+    one_line,
+    out,
+    print_json,
+    print_list,
+    print_pairs,
+    printable,
+    state,
+)
+from pipeline.interfaces.cli.times import Since, Until, ago, moment, zone_of_here
+
+if TYPE_CHECKING:
+    from tasks.webhooks import AttemptView, DeliveryView, EndpointView
+
+Endpoint = Annotated[str, typer.Argument(help="The endpoint's id: `penstock webhooks list`.")]
+Types = Annotated[
+    list[str] | None, typer.Option("--type", help="Only such events: document.completed, document.*; may be repeated.")
+]
+app = typer.Typer(
+    help="Have events (a document is completed, a run has stopped) sent to endpoints, signed as the Standard Webhooks "
+    "specification says, and again until they are taken. docs/webhooks.md has the types, and how to verify.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+@app.command()
+def create(
+    url: Annotated[str, typer.Argument(help="Where to send to.")],
+    types: Types = None,
+    description: Annotated[str, typer.Option(help="What it is for.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Add an endpoint, for all events from now on. Its secret is shown once: the receiver verifies with it.
+
+    For example: [bold]penstock webhooks create https://example.com/hook --type 'document.*'[/bold]
+    """
+    from tasks import webhooks
+
+    ready()
+    made = webhooks.create(url, types or [], description)
+    if as_json:
+        print_json(made)
+        return
+    err.print(f"Endpoint {made.endpoint.id} is added. Its secret, which is not shown again:")
+    out.print(made.secret, markup=False, soft_wrap=True)
+    tell_if_nothing_runs()
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """List endpoints, and how they do."""
+    from tasks import webhooks
+
+    def row(view: "EndpointView") -> list[str]:
+        wanted = ", ".join(view.types) or "all"
+        return [view.id, _how(view), one_line(wanted, 40), ago(view.created_at), one_line(view.url)]
+
+    ready()
+    none = "No endpoints. `penstock webhooks create URL` adds one."
+    print_list(webhooks.endpoints(), ("ID", "STATE", "TYPES~", "CREATED?", "URL"), row, as_json=as_json, none=none)
+
+
+def _how(view: "EndpointView") -> str:
+    if not view.active:
+        return f"[red]disabled[/red] ({one_line(view.disabled_because)})"
+    if view.failures:
+        return f"[yellow]failing[/yellow] ({view.failures}×, since {ago(view.failing_since)})"
+    return "[green]active[/green]"
+
+
+@app.command()
+def change(
+    endpoint: Endpoint,
+    url: Annotated[str | None, typer.Option(help="Another address.")] = None,
+    types: Types = None,
+    enable: Annotated[bool | None, typer.Option("--enable/--disable", help="Send to it, or not.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Change an endpoint. One that is enabled gets events from then on; `replay --since` sends earlier ones."""
+    from tasks import webhooks
+
+    ready()
+    changed = webhooks.change(endpoint, url=url, types=types or None, active=enable)
+    if as_json:
+        print_json(changed)
+    else:
+        err.print(f"Endpoint {changed.id} is {'active' if changed.active else 'disabled'}.")
+
+
+@app.command("test")
+def send_test(endpoint: Endpoint, as_json: Json = False) -> None:
+    """Send the event `webhook.test` to an endpoint, whatever types it wants."""
+    from tasks import webhooks
+
+    ready()
+    _tell(webhooks.test(endpoint), as_json=as_json)
+
+
+@app.command()
+def delete(endpoint: Endpoint) -> None:
+    """Delete an endpoint with its deliveries."""
+    from tasks import webhooks
+
+    ready()
+    webhooks.remove(endpoint)
+    err.print(f"Endpoint {endpoint} is deleted.", markup=False)
+
+
+@app.command()
+def deliveries(
+    delivery: Annotated[int | None, typer.Argument(help="Show one with all its attempts. Default: list them.")] = None,
+    endpoint: Annotated[str, typer.Option(help="Only those to this endpoint.")] = "",
+    status: Annotated[str, typer.Option(help="Only those in this state: pending, sending, delivered, failed.")] = "",
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List deliveries, the newest first; or show one with all its attempts."""
+    from tasks import webhooks
+
+    ready()
+    if delivery is not None:
+        _show(webhooks.delivery(delivery), webhooks.attempts(delivery), as_json=as_json)
+        return
+    if status and status not in set(webhooks.DeliveryStatus):
+        raise typer.BadParameter(f"choose from {', '.join(webhooks.DeliveryStatus)}", param_hint="--status")
+    found = webhooks.deliveries(
+        endpoint or None, webhooks.DeliveryStatus(status) if status else None, limit=limit
+    )  # fmt: skip
+
+    def row(view: "DeliveryView") -> list[str]:
+        return [
+            str(view.id), view.endpoint_id, view.type, state(view.status.value), str(view.attempts),
+            str(view.response_status or ""), ago(view.created_at), one_line(view.error, 100),
+        ]  # fmt: skip
+
+    columns = ("ID>", "ENDPOINT", "TYPE", "STATE", "TRIES>", "STATUS>", "CREATED?", "ERROR")
+    print_list(found, columns, row, as_json=as_json, none="No deliveries.")
+
+
+def _show(view: "DeliveryView", attempts: "list[AttemptView]", *, as_json: bool) -> None:
+    if as_json:
+        print_json({"delivery": view, "attempts": attempts})
+        return
+    print_pairs([
+        ("endpoint", view.endpoint_id), ("event", f"{view.seq or 'test'} {view.type}"),
+        ("state", state(view.status.value)), *([("error", escape(printable(view.error)))] if view.error else []),
+        *(
+            (f"attempt {number}", f"{one.response_status or 'no answer'}, {one.latency_ms:,} ms, {ago(one.created_at)}"
+             + (f": {one_line(one.error or one.preview)}" if one.error or one.preview else ""))
+            for number, one in enumerate(attempts, start=1)
+        ),
+    ])  # fmt: skip
+
+
+@app.command()
+def replay(
+    delivery: Annotated[int | None, typer.Argument(help="The delivery to send again.")] = None,
+    endpoint: Annotated[str, typer.Option(help="Send this endpoint all events of a time again.")] = "",
+    since: Since = "",
+    until: Until = "",
+    as_json: Json = False,
+) -> None:
+    """Send a delivery again, or all events of a time, also those that came while the endpoint was disabled.
+
+    For example: [bold]penstock webhooks replay 17[/bold], or
+    [bold]penstock webhooks replay --endpoint ep_… --since 2h[/bold].
+    """
+    from tasks import webhooks
+
+    if (delivery is None) == (not endpoint):
+        raise typer.BadParameter("give either a delivery, or --endpoint with --since", param_hint="DELIVERY")
+    ready()
+    if delivery is not None:
+        _tell(webhooks.replay(delivery), as_json=as_json)
+        return
+    zone = zone_of_here()
+    begin = moment(since, zone)
+    if begin is None:
+        raise typer.BadParameter("say from when on, such as 2h", param_hint="--since")
+    again = webhooks.replay_range(endpoint, begin, moment(until, zone, "--until"))
+    if as_json:
+        print_json({"replayed": again})
+    else:
+        err.print(f"{count(again, 'event')} will be sent again.")
+
+
+def _tell(view: "DeliveryView", *, as_json: bool) -> None:
+    if as_json:
+        print_json(view)
+    else:
+        err.print(f"Delivery {view.id} is {view.status.value}: `penstock webhooks deliveries {view.id}` shows it.")
+    tell_if_nothing_runs()
