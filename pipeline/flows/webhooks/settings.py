@@ -15,7 +15,7 @@ class WebhookSettings(BaseModel):
     timeout_s: float = Field(default=10, gt=0, le=60)
     """How long an endpoint may take to answer."""
     backoff_s: list[float] = Field(
-        default=[5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, DAY_S], min_length=1, max_length=30
+        default=[5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, DAY_S], min_length=1, max_length=30
     )
     """Waits before the second, third … attempt of a delivery: those that Standard Webhooks advises."""
     width: int = Field(default=3, ge=1, le=64)
