@@ -72,6 +72,13 @@ def terms(words: str, most: int = 10_000) -> list[str]:
     return found[:most]
 
 
+def apart(words: str, most: int = 12) -> str:
+    """The terms of a question, each a word of its own, to be searched with `any_word`: the longest, which say most."""
+    found = [term for term in dict.fromkeys(terms(words)) if len(term) > 1]
+    telling = [term for term in found if _IS_CJK.match(term) or len(term) > _SHORTEST_PREFIX]
+    return " ".join(sorted(telling or found, key=len, reverse=True)[:most])
+
+
 def _phrases(words: Sequence[str]) -> list[tuple[list[str], bool]]:
     """(adjacent terms, whether the last one is only a beginning) for each word of a query."""
     found = []
@@ -180,7 +187,7 @@ class FullText:
 
     def search(
         self, session: Session, words: str, limit: int, *, since: datetime | None = None, app: str = "",
-        scopes: Sequence[str] | None = None, only: Select[tuple[int]] | None = None, any_word: bool = False,
+        scopes: Sequence[str] | None = None, only: Select[int] | None = None, any_word: bool = False,
     ) -> list[int]:  # fmt: skip
         """Items with all the words (or any), best first. `app`: adjacent words of an app's name.
 

@@ -19,23 +19,25 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.flows.knowledge import check as checking
 from pipeline.flows.knowledge import directory, intake, queries, service
+from pipeline.flows.knowledge import search as searching
 from pipeline.flows.knowledge.check import Report
 from pipeline.flows.knowledge.directory import Scanned
 from pipeline.flows.knowledge.intake import Added, Refused, Source
 from pipeline.flows.knowledge.plan import LINE, removal_of
 from pipeline.flows.knowledge.queries import UnknownBase, UnknownItem
 from pipeline.flows.knowledge.service import CancelStatus
+from pipeline.flows.knowledge.settings import own
 from pipeline.flows.knowledge.states import OPEN, ItemStatus, ItemType
-from pipeline.flows.knowledge.views import Activity, BaseView, FlowStatus, ItemView, QueueStatus, Standing
+from pipeline.flows.knowledge.views import Activity, BaseView, FlowStatus, Found, Hit, ItemView, QueueStatus, Standing
 from pipeline.storage.context import get_context
 from tasks.knowledge.canvas import TASKS
 
 __all__ = [
-    "Activity", "Added", "BaseView", "CancelStatus", "FlowStatus", "ItemStatus", "ItemType", "ItemView", "QueueStatus",
-    "Refused", "Report", "Scanned", "Source", "Standing", "UnknownBase", "UnknownItem", "UserError", "add",
-    "add_directory", "add_files", "add_notes", "add_sitemaps", "add_urls", "base", "bases", "cancel", "check",
-    "create_base", "delete", "delete_base", "dismiss", "edit_base", "get_status", "item", "items", "queue", "recover",
-    "reprocess", "reprocess_failed", "reprocess_stale", "standings", "wait",
+    "Activity", "Added", "BaseView", "CancelStatus", "FlowStatus", "Found", "Hit", "ItemStatus", "ItemType", "ItemView",
+    "QueueStatus", "Refused", "Report", "Scanned", "Source", "Standing", "UnknownBase", "UnknownItem", "UserError",
+    "add", "add_directory", "add_files", "add_notes", "add_sitemaps", "add_urls", "base", "bases", "cancel", "check",
+    "create_base", "delete", "delete_base", "dismiss", "edit_base", "get_status", "has_providers", "item", "items",
+    "queue", "recover", "reprocess", "reprocess_failed", "reprocess_stale", "search", "standings", "wait",
 ]  # fmt: skip
 
 configure_as_library()
@@ -147,6 +149,20 @@ def _told(item_ids: Iterable[str]) -> None:
     for item_id in item_ids:
         TASKS.announce(item_id)
     TASKS.launch(LINE)
+
+
+def search(bases: str | Sequence[str] | None, words: str, **options: Any) -> Found:
+    """Chunks for these words, best first, of one base or several, by name or id; None: of all bases.
+
+    `options`: limit, types, item_ids, group_ids, since, min_score, around, by_meaning: see
+    `pipeline.flows.knowledge.search`.
+    """
+    return searching.search(get_context(), [bases] if isinstance(bases, str) else bases, words, **options)
+
+
+def has_providers() -> bool:
+    """Whether any provider but the local one makes vectors of knowledge."""
+    return bool(own(get_context().settings).providers)
 
 
 def queue(base_id: str) -> QueueStatus:

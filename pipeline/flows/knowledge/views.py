@@ -121,3 +121,50 @@ class FlowStatus:
     queue_size: int
     processing_count: int
     per_base_queue: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A chunk that was found: characters `start` to before `end` of its item's text.
+
+    `score`: 1 if it is the first by words and by vectors, or by the only one of them that found anything; 0.5 if it is
+    the first of one and not in the other. `similarity` is the cosine, and comparable only within one model. Ranks are
+    from 1; None: it was not found that way.
+    """
+
+    chunk_id: int
+    item_id: str
+    base_id: str
+    base_name: str
+    title: str
+    type: ItemType
+    source: str
+    """Its URL, or the name of its file or note."""
+    group_id: str | None
+    group_name: str | None
+    heading: tuple[str, ...]
+    page: int | None
+    number: int
+    start: int
+    end: int
+    text: str
+    excerpt: str
+    score: float
+    similarity: float | None
+    text_rank: int | None
+    vector_rank: int | None
+    before: tuple[str, ...]
+    """The chunks before it in its item, as many as were asked for; they may repeat some of its text."""
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Hits, best first. `lexical`: some vectors are local ones, which know words but not meaning.
+
+    `note`: why vectors of some model were left out; empty if none were.
+    """
+
+    hits: list[Hit]
+    lexical: bool
+    note: str

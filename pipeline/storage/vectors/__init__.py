@@ -4,16 +4,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 import numpy as np
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine import tables
+from pipeline.storage.lists import pairs
 from pipeline.storage.vectors import changes, codes
 from pipeline.storage.vectors.codes import Floats
 from pipeline.storage.vectors.models import CODES, VECTORS
 from pipeline.storage.vectors.nearest import Hit, search, search_many
 
-__all__ = ["Floats", "Hit", "get", "pack", "remove", "search", "search_many", "stored", "unpack", "upsert"]
+__all__ = ["Floats", "Hit", "get", "models_of", "pack", "remove", "search", "search_many", "stored", "unpack", "upsert"]
 _PORTION = 500
 
 
@@ -77,3 +78,17 @@ def stored(session: Session, kind: str, model: str, item_ids: Sequence[int]) -> 
             VECTORS.c.kind == kind, VECTORS.c.item_id.in_(portion), VECTORS.c.model == model
         )
         yield from ((row.item_id, row.data) for row in session.execute(query))
+
+
+def models_of(session: Session, kinds: Sequence[str]) -> dict[str, list[str]]:
+    """Kinds by the model that their vectors are of; those without any are left out."""
+    asked = pairs(session, [(kind, 0) for kind in kinds])
+    # From one model to the next by the index: a kind has few models and many vectors.
+    least = select(func.min(VECTORS.c.model)).where(VECTORS.c.kind == asked.c.text).scalar_subquery()
+    found = select(asked.c.text.label("kind"), least.label("model")).cte("models", recursive=True)
+    higher = select(func.min(VECTORS.c.model)).where(VECTORS.c.kind == found.c.kind, VECTORS.c.model > found.c.model)
+    found = found.union_all(select(found.c.kind, higher.scalar_subquery()).where(found.c.model.is_not(None)))
+    models: dict[str, list[str]] = {}
+    for kind, model in session.execute(select(found.c.kind, found.c.model).where(found.c.model.is_not(None))):
+        models.setdefault(model, []).append(kind)
+    return models

@@ -59,7 +59,7 @@ def search_many(
     """The same over the items of several kinds together, in as many statements as over one."""
     wanted = np.asarray(vector, dtype=np.float32)
     norm = float(np.linalg.norm(wanted))
-    if limit < 1 or norm == 0 or not kinds:
+    if limit < 1 or not 0 < norm < np.inf or not kinds:
         return []
     kinds = sorted(set(kinds))
     places, ids, scores = _compared(

@@ -1,0 +1,76 @@
+"""`penstock kb search`."""
+
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.interfaces.cli.command import Json, ready
+from pipeline.interfaces.cli.output import err, one_line, print_json, print_list
+from pipeline.interfaces.cli.times import Since, moment
+
+if TYPE_CHECKING:
+    from tasks.knowledge import Found, Hit
+
+
+def search(
+    *,
+    bases: Annotated[list[str] | None, typer.Argument(metavar="[BASE]…", help="Bases by name or id.")] = None,
+    words: Annotated[str, typer.Argument(help='What to look for, such as: "how is a lease renewed?"')],
+    every: Annotated[bool, typer.Option("--all", help="Search all bases.")] = False,
+    types: Annotated[
+        list[str] | None, typer.Option("--type", help="Only file, url, note, sitemap or directory. Repeatable.")
+    ] = None,
+    groups: Annotated[list[str] | None, typer.Option("--group", help="Only this group, by its id. Repeatable.")] = None,
+    since: Since = "",
+    limit: Annotated[int, typer.Option(min=1, max=200, help="At most this many.")] = 10,
+    min_score: Annotated[float, typer.Option(min=0, max=1, help="Only from this score on, 0 to 1.")] = 0,
+    around: Annotated[int, typer.Option(min=0, max=5, help="With --json: so many chunks before and after each.")] = 0,
+    no_vectors: Annotated[bool, typer.Option("--no-vectors", help="By words alone, without meaning.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Find text in knowledge bases, with the item, the headings and the page that it stands under.
+
+    [bold]penstock kb search manuals "how is the filter changed"[/bold]
+
+    With an embeddings provider a search costs one small call for each of its models, which needs a stack; one is
+    started if none is running. If the provider does not answer, the search uses words alone.
+    """
+    if bool(bases) == every:
+        raise typer.BadParameter("name bases, or say --all" if not every else "name bases or say --all, not both")
+    from pipeline.standalone.stack import using_stack
+    from tasks import knowledge
+
+    settings = ready()
+    begin = moment(since, datetime.now().astimezone().tzinfo or UTC)
+    # A call passes the gate, which needs the stack.
+    with using_stack(settings) if not no_vectors and knowledge.has_providers() else nullcontext():
+        found = knowledge.search(
+            bases or None, words, limit=limit, types=types, group_ids=groups, since=begin,
+            min_score=min_score, around=around, by_meaning=not no_vectors,
+        )  # fmt: skip
+    if as_json:
+        print_json(found)
+    else:
+        _show(found, by_meaning=not no_vectors)
+
+
+def _show(found: "Found", *, by_meaning: bool) -> None:
+    def row(hit: "Hit") -> list[str]:
+        place = [*([f"page {hit.page}"] if hit.page else []), *([" > ".join(hit.heading)] if hit.heading else [])]
+        return [
+            f"{hit.score:.2f}", one_line(hit.base_name, 30), one_line(hit.source, 60), one_line(", ".join(place), 80),
+            one_line(hit.excerpt),
+        ]  # fmt: skip
+
+    print_list(
+        found.hits, ("SCORE>", "BASE?~", "SOURCE~", "WHERE?~", "TEXT"), row, as_json=False, none="Nothing found."
+    )
+    if found.note:
+        err.print(f"[yellow]Note:[/yellow] {one_line(found.note)}", soft_wrap=True)
+    elif found.lexical and by_meaning:
+        err.print(
+            "[dim]Some vectors are lexical only: they know words and parts of words but not their meaning "
+            "(PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER).[/dim]", soft_wrap=True,
+        )  # fmt: skip
