@@ -51,10 +51,16 @@ def read(
     Raises `Unwanted`, or `UnitError` with code `too_slow`, `too_large`, `unreadable` (it crashed), or what
     `extraction` raises.
     """
-    asked = {
-        "task": task, "path": str(path.absolute()), "name": name, "charset": charset,
-        "limits": {field: getattr(limits, field) for field in _SCALARS},
-    }  # fmt: skip
+    answer = run({"task": task, "path": str(path.absolute()), "charset": charset}, name, limits, wanted, progress)
+    sections = [Section(text, page, source, plain) for text, page, source, plain in answer["sections"]]
+    return Reading(answer["title"], sections, answer["warnings"])
+
+
+def run(
+    task: dict[str, Any], name: str, limits: Limits, wanted: Wanted = lambda: True, progress: Progress = lambda _: None
+) -> dict[str, Any]:
+    """A child's answer to any task that `child_main` knows. Raises what `read` raises."""
+    asked = {**task, "name": name, "limits": {field: getattr(limits, field) for field in _SCALARS}}
     for _ in range(3):
         child = _take()
         try:
@@ -70,8 +76,7 @@ def read(
         _give_back(child)
         if "error" in answer:
             raise UnitError(str(answer["error"]), kind=ErrorKind(answer["kind"]), code=str(answer["code"]))
-        sections = [Section(text, page, source, plain) for text, page, source, plain in answer["sections"]]
-        return Reading(answer["title"], sections, answer["warnings"])
+        return answer
     raise UnitError("No process to read files can be started; look at this machine's memory.", code="no_reader")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engine.errors import UnitError
-from pipeline.reading import extraction
+from pipeline.reading import extraction, inspection
 from pipeline.reading.content import Limits, Reading, check_characters, refused
 from pipeline.reading.frames import Buffer, pack
 
@@ -81,6 +81,8 @@ def _answer(task: dict[str, Any], replies: int) -> dict[str, Any]:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         _limit(resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory_mb * 10**6 + _SLACK_BYTES)
     try:
+        if task["task"] in inspection.TASKS:
+            return inspection.TASKS[task["task"]](task)
         reading = _read(task, limits, replies)
         check_characters(sum(len(section.text) for section in reading.sections), str(task["name"]), limits)
         return _as_message(reading)

@@ -18,19 +18,22 @@ from pipeline.engine import events
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.engine.views import view_of
-from pipeline.flows.documents import files, queries, service, submission
+from pipeline.flows.documents import files, page_pictures, queries, service, submission
 from pipeline.flows.documents.queries import AttemptView, DocumentView, Figures, Filter, PageView, UnknownDocument
 from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options
+from pipeline.reading import inspection
+from pipeline.reading.source import parse_page_range, safe_filename
 from pipeline.storage.context import get_context
 from tasks import watch as watching
 from tasks.documents.canvas import TASKS
 
 __all__ = [
     "AttemptView", "Choice", "Document", "DocumentStatus", "Figures", "Filter", "Options", "PageStatus", "PageView",
-    "UnknownDocument", "UserError", "attempts", "cancel", "delete", "figures", "list_documents", "pages", "pause",
-    "promote", "remerge", "resume", "retry", "retry_failed", "retry_page", "status", "submit", "watch",
+    "UnknownDocument", "UserError", "attempts", "cancel", "count_documents", "delete", "figures", "list_documents",
+    "page", "page_picture", "pages", "pause", "promote", "remerge", "resume", "retry", "retry_failed", "retry_page",
+    "status", "submit", "submit_upload", "watch",
 ]  # fmt: skip
 
 configure_as_library()
@@ -61,9 +64,9 @@ class Document(DocumentView):
             raise UserError(f"document {self.id} has no result: it is {self.status.name}", code="no_result")
         return Path(self.merged_path).read_text(encoding="utf-8")
 
-    def layout(self) -> dict[str, Any]:
-        """The blocks of each page in reading order, with their boxes, as JSON."""
-        return queries.layout_json(get_context(), self.id)
+    def layout(self, page: int | None = None) -> dict[str, Any]:
+        """The blocks of each page, or of one, in reading order, with their boxes, as JSON."""
+        return queries.layout_json(get_context(), self.id, page)
 
     def docling(self) -> dict[str, Any]:
         """The document in the format of the Docling project (a DoclingDocument), as JSON."""
@@ -120,6 +123,21 @@ def submit(path: str | PathLike[str], options: Options | None = None, **choices:
     return _launched(submission.submit(get_context(), Path(path), chosen))
 
 
+def submit_upload(
+    copy: Path, filename: str, options: Options | None = None, sha256: str = "",
+    admit: Callable[[int], object] = lambda _: None, wanted: Callable[[], bool] = lambda: True,
+) -> Document:  # fmt: skip
+    """Submit what a stranger sent: a private copy in the upload folder, which is looked at in a child process.
+
+    `admit` is told how many pages it would be, and may raise. Raises what `submit` raises.
+    """
+    context, options = get_context(), options or Options()
+    submission.check(context, options)
+    info = inspection.inspect(copy, safe_filename(filename), context.settings.documents, wanted)
+    admit(len(parse_page_range(options.page_range, info.pages)))
+    return _launched(submission.submit_copy(context, copy, filename, options, info, sha256))
+
+
 def status(document_id: str) -> Document:
     """The document as it is now."""
     return _document(queries.document(get_context(), document_id))
@@ -135,14 +153,33 @@ def list_documents(
     return [_document(view) for view in found]
 
 
-def pages(document_id: str, *, status: PageStatus | None = None) -> list[PageView]:
-    """The document's pages in order."""
-    return queries.pages(get_context(), document_id, status=status)
+def count_documents(which: Filter) -> int:
+    """How many documents there are of these."""
+    return queries.count_documents(get_context(), which)
 
 
-def attempts(document_id: str, page: int | None = None) -> list[AttemptView]:
-    """Every attempt of the document's pages, or of one page."""
-    return queries.attempts(get_context(), document_id, page)
+def pages(
+    document_id: str, *, status: PageStatus | None = None, after: int = 0, limit: int | None = None
+) -> list[PageView]:
+    """The document's pages in order, those after page `after`."""
+    return queries.pages(get_context(), document_id, status=status, after=after, limit=limit)
+
+
+def page(document_id: str, number: int) -> PageView:
+    """One page. Raises `UserError` if there is none with this number."""
+    return queries.page(get_context(), document_id, number)
+
+
+def page_picture(document_id: str, number: int, dpi: float = 100, wanted: Callable[[], bool] = lambda: True) -> bytes:
+    """A PNG of the page as it is in the file, rendered in a child process. Raises `UserError`."""
+    return page_pictures.picture(get_context(), document_id, number, dpi, wanted)
+
+
+def attempts(
+    document_id: str, page: int | None = None, *, after: tuple[int, int] | None = None, limit: int | None = None
+) -> list[AttemptView]:
+    """Every attempt of the document's pages, or of one page; `after`: beyond this page's attempt with this id."""
+    return queries.attempts(get_context(), document_id, page, after=after, limit=limit)
 
 
 def figures() -> Figures:

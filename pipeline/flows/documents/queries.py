@@ -188,13 +188,27 @@ def documents_by_id(context: Context, ids: Collection[str]) -> list[DocumentView
         ]
 
 
-def pages(context: Context, document_id: str, *, status: PageStatus | None = None) -> list[PageView]:
-    """The document's pages in order; none before it is split."""
-    query = select(PAGES).where(PAGES.c.document_id == document_id).order_by(PAGES.c.page)
+def pages(
+    context: Context, document_id: str, *, status: PageStatus | None = None, after: int = 0, limit: int | None = None
+) -> list[PageView]:
+    """The document's pages in order, those after page `after`; none before it is split."""
+    query = select(PAGES).where(PAGES.c.document_id == document_id, PAGES.c.page > after).order_by(PAGES.c.page)
+    query = query.limit(limit)
     if status is not None:
         query = query.where(PAGES.c.status == status)
     with context.db.read() as session:
         return [view_of(PageView, row) for row in session.execute(query)]
+
+
+def page(context: Context, document_id: str, number: int) -> PageView:
+    """Raises `UnknownDocument`, or `UserError` if it has no such page."""
+    query = select(PAGES).where(PAGES.c.document_id == document_id, PAGES.c.page == number)
+    with context.db.read() as session:
+        row = session.execute(query).one_or_none()
+    if row is None:
+        document(context, document_id)
+        raise UserError(f"document {document_id} has no page {number}", code="unknown_page")
+    return view_of(PageView, row)
 
 
 def layouts(context: Context, document_id: str, numbers: Collection[int] | None = None) -> dict[int, dict[str, Any]]:
@@ -210,10 +224,11 @@ def layouts(context: Context, document_id: str, numbers: Collection[int] | None 
         return {row.page: row.data for part in parts for row in session.execute(part)}
 
 
-def layout_json(context: Context, document_id: str) -> dict[str, Any]:
-    """The blocks of each page with their boxes, as JSON. Raises `UnknownDocument`."""
-    found = [plain(page) for page in pages(context, document_id)]
-    return result.layout_json(plain(document(context, document_id)), found, layouts(context, document_id))
+def layout_json(context: Context, document_id: str, number: int | None = None) -> dict[str, Any]:
+    """The blocks of each page, or of one, with their boxes, as JSON. Raises `UnknownDocument` or `UserError`."""
+    found = pages(context, document_id) if number is None else [page(context, document_id, number)]
+    known = layouts(context, document_id, None if number is None else [number])
+    return result.layout_json(plain(document(context, document_id)), [plain(one) for one in found], known)
 
 
 def docling_document(
@@ -238,11 +253,20 @@ def page_texts(context: Context, document_id: str) -> list[tuple[int, str]]:
     return [(page["page_source"], text) for page, text in zip(found, texts, strict=True)]
 
 
-def attempts(context: Context, document_id: str, page: int | None = None) -> list[AttemptView]:
-    """The ledger of a document, or of one of its pages, oldest attempt first."""
-    query = select(ATTEMPTS).where(ATTEMPTS.c.document_id == document_id).order_by(ATTEMPTS.c.page, ATTEMPTS.c.id)
+def attempts(
+    context: Context, document_id: str, page: int | None = None, *, after: tuple[int, int] | None = None,
+    limit: int | None = None,
+) -> list[AttemptView]:  # fmt: skip
+    """The ledger of a document, or of one of its pages, oldest attempt of each page first.
+
+    `after`: beyond this page's attempt with this id.
+    """
+    number, key = ATTEMPTS.c.page, ATTEMPTS.c.id
+    query = select(ATTEMPTS).where(ATTEMPTS.c.document_id == document_id).order_by(number, key).limit(limit)
     if page is not None:
-        query = query.where(ATTEMPTS.c.page == page)
+        query = query.where(number == page)
+    if after is not None:
+        query = query.where(or_(number > after[0], and_(number == after[0], key > after[1])))
     with context.db.read() as session:
         return [view_of(AttemptView, row) for row in session.execute(query)]
 

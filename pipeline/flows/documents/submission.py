@@ -21,7 +21,7 @@ from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.states import AT_REST, DocumentStatus
 from pipeline.providers import registry
-from pipeline.reading.source import inspect, parse_page_range, safe_filename
+from pipeline.reading.source import SourceInfo, inspect, parse_page_range, safe_filename
 from pipeline.settings import LOCAL
 from pipeline.storage import installation
 from pipeline.storage.context import Context
@@ -52,6 +52,14 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
 
     Raises `UserError`, and leaves nothing behind, for a file or an option that cannot work.
     """
+    check(context, options)
+    inspect(path, context.settings.documents)  # refuse a folder, a missing or a huge file before copying it
+    with files.incoming(context.settings, path) as copy:
+        return submit_copy(context, copy, path.name, options, inspect(copy, context.settings.documents))
+
+
+def check(context: Context, options: Options) -> None:
+    """Raise `UserError` for what cannot work whatever the file is."""
     settings = context.settings
     try:
         installation.check(context.db, settings)
@@ -61,27 +69,34 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
     registry.check(settings, provider, options.model)
     if options.pictures and provider != LOCAL:
         raise UserError(f"{provider} cannot extract pictures: only the provider {LOCAL} can", code="usage")
-    inspect(path, settings.documents)  # refuse a folder, a missing or a huge file before copying it
-    with files.incoming(settings, path) as copy:
-        info = inspect(copy, settings.documents)
-        pages = _shortest(parse_page_range(options.page_range, info.pages), info.pages)
-        key = _submission_key(copy, info.type, pages, provider, options)
-        existing = _find(context, key)
-        if existing is not None:
-            source = files.source_path(settings, existing.id, info.type)
-            if not source.exists():
-                files.place(copy, source)
-        else:
-            now = context.db.now()
-            row = {
-                "submission_key": key, "filename": safe_filename(path.name), "type": info.type, "page_range": pages,
-                "provider": provider, "model": options.model, "size_bytes": info.size_bytes,
-                "model_name": registry.model_name(settings, provider, options.model),
-                "allow_partial": options.allow_partial, "use_cache": options.use_cache and settings.documents.cache,
-                "pictures": options.pictures, "status": DocumentStatus.PENDING, "created_at": now, "updated_at": now,
-            }  # fmt: skip
-            return _store(context, copy, row)
-    return service.revive(context, existing.id, allow_partial=options.allow_partial)
+
+
+def submit_copy(
+    context: Context, copy: Path, filename: str, options: Options, info: SourceInfo, sha256: str = ""
+) -> DocumentView:
+    """Submit a private copy that was inspected; it is moved, or left if it is not needed. Call `check` before.
+
+    `sha256`: of its content, if that is known.
+    """
+    settings = context.settings
+    provider = options.provider or settings.provider
+    pages = _shortest(parse_page_range(options.page_range, info.pages), info.pages)
+    key = _submission_key(sha256 or _hash(copy), info.type, pages, provider, options)
+    existing = _find(context, key)
+    if existing is not None:
+        source = files.source_path(settings, existing.id, info.type)
+        if not source.exists():
+            files.place(copy, source)
+        return service.revive(context, existing.id, allow_partial=options.allow_partial)
+    now = context.db.now()
+    row = {
+        "submission_key": key, "filename": safe_filename(filename), "type": info.type, "page_range": pages,
+        "provider": provider, "model": options.model, "size_bytes": info.size_bytes,
+        "model_name": registry.model_name(settings, provider, options.model),
+        "allow_partial": options.allow_partial, "use_cache": options.use_cache and settings.documents.cache,
+        "pictures": options.pictures, "status": DocumentStatus.PENDING, "created_at": now, "updated_at": now,
+    }  # fmt: skip
+    return _store(context, copy, row)
 
 
 def _store(context: Context, copy: Path, row: dict[str, Any]) -> DocumentView:
@@ -123,9 +138,12 @@ def _find(context: Context, key: str) -> DocumentView | None:
     return view_of(DocumentView, row) if row else None
 
 
-def _submission_key(copy: Path, file_type: str, pages: str, provider: str, options: Options) -> str:
+def _hash(copy: Path) -> str:
     with copy.open("rb") as file:
-        content = hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _submission_key(content: str, file_type: str, pages: str, provider: str, options: Options) -> str:
     parts = [content, file_type, pages, provider, options.model]
     parts += ["pictures"] if options.pictures else []
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()

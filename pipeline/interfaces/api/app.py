@@ -20,6 +20,7 @@ from pipeline.interfaces.api import compat, health, metrics, v1
 from pipeline.interfaces.api.bodies import BodyLimits
 from pipeline.interfaces.api.caller import CallerMiddleware, Quotas
 from pipeline.interfaces.api.guard import Guard, is_loopback
+from pipeline.interfaces.api.idempotency import Idempotency
 from pipeline.interfaces.api.problems import Problem, documented, response_for
 from pipeline.interfaces.metrics.exposition import Exposition
 from pipeline.storage.context import Context, get_context
@@ -52,6 +53,7 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
             Middleware(Guard, settings=settings),
             Middleware(BodyLimits, settings=settings),
             Middleware(CallerMiddleware, context=context, quotas=quotas, keys_required=keys_required),
+            Middleware(Idempotency, context=context),
         ],
     )  # fmt: skip
     app.state.context, app.state.quotas, app.state.metrics = context, quotas, counted

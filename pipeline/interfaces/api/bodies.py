@@ -14,6 +14,11 @@ _ENVELOPE_BYTES = 1_000_000
 _UPLOADS = ("multipart/form-data", "application/octet-stream", "application/pdf", "image/")
 
 
+def is_upload(headers: Headers) -> bool:
+    """Whether the body is a file, or a form with files: it may be large, and is never held in memory."""
+    return headers.get("content-type", "").strip().lower().startswith(_UPLOADS)
+
+
 class BodyLimits:
     """Raises `Refused`: 413 for bodies too large, at once where the head says so; 408 for those that do not come on.
 
@@ -43,8 +48,7 @@ class BodyLimits:
         await self._app(scope, incoming, sending)
 
     def _limit(self, headers: Headers) -> int:
-        kind = headers.get("content-type", "").strip().lower()
-        if kind.startswith(_UPLOADS):
+        if is_upload(headers):
             return self._settings.max_upload_mb * 1_000_000 + _ENVELOPE_BYTES
         return self._settings.max_json_mb * 1_000_000
 

@@ -1,14 +1,15 @@
 """Documents, pages and attempts as the API shows them: what the views have, without paths and workers of the server."""
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
 
 from pipeline.flows.documents.queries import DocumentView
+from pipeline.interfaces.api.fields import Word
 
 if TYPE_CHECKING:
-    from tasks.documents import Document
+    from tasks.documents import AttemptView, Document, PageView
 
 EXAMPLE: dict[str, JsonValue] = {
     "id": "0123456789abcdef", "filename": "report.pdf", "type": "pdf", "status": "COMPLETED", "progress": 100,
@@ -17,6 +18,8 @@ EXAMPLE: dict[str, JsonValue] = {
     "created_at": "2026-11-22T10:00:00Z", "updated_at": "2026-11-22T10:00:09Z", "started_at": "2026-11-22T10:00:01Z",
     "finished_at": "2026-11-22T10:00:09Z",
 }  # fmt: skip
+Choice = Literal[""] | Word
+PageRange = Annotated[str, StringConstraints(max_length=2000, pattern=r"^[0-9,\- ]*$")]
 
 
 class DocumentShape(BaseModel):
@@ -48,9 +51,104 @@ class DocumentShape(BaseModel):
     finished_at: datetime | None
 
 
+class PageShape(BaseModel):
+    """A page of a document, without its text."""
+
+    page: int = Field(description="Its position in the result, from 1.")
+    page_source: int = Field(description="Its position in the file, from 1.")
+    status: str = Field(description="PENDING, PROCESSING, COMPLETED, FAILED or RETRYING.")
+    provider: str
+    model: str
+    characters: int
+    error: str | None
+    attempts: int
+    retry_count: int
+    next_run_at: datetime | None
+    updated_at: datetime
+
+
+class PageWithText(PageShape):
+    """A page with its Markdown."""
+
+    markdown: str
+
+
+class AttemptShape(BaseModel):
+    """One attempt of a page."""
+
+    id: int
+    page: int
+    page_source: int
+    provider: str
+    model: str
+    cached: bool = Field(description="Copied from an earlier attempt, without a call.")
+    status: str = Field(description="`completed`, or the kind of the error.")
+    effective: bool = Field(description="Its claim still held when it ended.")
+    error: str | None
+    text: str
+    input_tokens: int
+    output_tokens: int
+    latency_ms: int
+    created_at: datetime
+
+
+class SubmitOptions(BaseModel):
+    """How to convert a file."""
+
+    model_config = ConfigDict(extra="forbid")
+    page_range: PageRange = Field(default="", description="Such as `1-5,7`; empty for all.", examples=["1-5,7"])
+    provider: Choice = Field(default="", description="A configured provider; empty for the server's choice.")
+    model: Choice = ""
+    allow_partial: bool = Field(default=False, description="Merge what there is when pages fail for good.")
+    use_cache: bool = True
+    pictures: bool = Field(default=False, description="Keep the pictures on its pages; local conversion only.")
+    fresh: bool = Field(default=False, description="Make a new document even if the same file was submitted before.")
+
+
+class RetryOptions(BaseModel):
+    """Another provider or model for what is converted again; empty: no change."""
+
+    model_config = ConfigDict(extra="forbid")
+    provider: Choice = ""
+    model: Choice = ""
+
+
+class FreshOptions(RetryOptions):
+    """The same for a whole document."""
+
+    fresh: bool = Field(default=False, description="Ask the provider even for pages in the cache.")
+
+
+class MergeOptions(BaseModel):
+    """How to merge again."""
+
+    model_config = ConfigDict(extra="forbid")
+    allow_partial: bool = Field(default=False, description="Mark the gaps where pages failed.")
+
+
 def shape(document: "Document") -> DocumentShape:
     """A document as the API shows it."""
     names = DocumentShape.model_fields.keys() & DocumentView.__dataclass_fields__.keys()
     shown = {name: getattr(document, name) for name in names}
     shown |= {"status": document.status.name, "settled": document.settled, "has_result": bool(document.merged_path)}
     return DocumentShape(**shown)
+
+
+def _page_fields(page: "PageView") -> dict[str, Any]:
+    shown = {name: getattr(page, name) for name in PageShape.model_fields if name not in {"status", "characters"}}
+    return shown | {"status": page.status.name, "characters": len(page.content)}
+
+
+def page_shape(page: "PageView") -> PageShape:
+    """A page without its text."""
+    return PageShape(**_page_fields(page))
+
+
+def page_with_text(page: "PageView") -> PageWithText:
+    """A page with its text."""
+    return PageWithText(**_page_fields(page), markdown=page.content)
+
+
+def attempt_shape(attempt: "AttemptView") -> AttemptShape:
+    """An attempt as the API shows it."""
+    return AttemptShape(**{name: getattr(attempt, name) for name in AttemptShape.model_fields})

@@ -1,38 +1,159 @@
 """`/api/v1/documents`: submit, list, show and delete documents."""
 
 from datetime import datetime
-from typing import Annotated
+from threading import BoundedSemaphore
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 
+from pipeline.engine.rates import Rate
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import reader
-from pipeline.interfaces.api.fields import ByName, HexId, Limit, Search
+from pipeline.interfaces.api.dependencies import here, reader, writer
+from pipeline.interfaces.api.fields import ByName, HexId, Limit, Search, Wait
 from pipeline.interfaces.api.pages import Cursor, Page
-from pipeline.interfaces.api.problems import documented
-from pipeline.interfaces.api.v1.document_shapes import DocumentShape, shape
+from pipeline.interfaces.api.problems import RETRY_S, Refused, documented
+from pipeline.interfaces.api.uploads import File, Form, uploaded
+from pipeline.interfaces.api.v1.document_shapes import EXAMPLE, DocumentShape, SubmitOptions, shape
+from pipeline.interfaces.api.waiting import wait_for
 from tasks import documents as flow
-from tasks.documents import DocumentStatus, Filter
+from tasks.documents import Document, DocumentStatus, Filter, Options
 
-router = APIRouter(prefix="/documents", tags=["documents"], dependencies=reader)
+router = APIRouter(prefix="/documents", tags=["documents"])
+PATH = "/api/v1/documents"
 Status = Annotated[DocumentStatus, ByName()]
+Statuses = Annotated[list[Status] | None, Query(max_length=10, description="Only those in one of these states.")]
 Moment = Annotated[datetime | None, Query(description="With its zone, such as 2026-11-22T10:00:00Z.")]
+CHILDREN = BoundedSemaphore(4)
+"""Child processes that look at files for requests, at the same time."""
+_FOR_A_CHILD_S = 20.0
+_BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+_FORM = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["file"],
+                "properties": {
+                    "file": {"type": "string", "format": "binary", "description": "PDF, PNG, JPEG, WebP or TIFF."},
+                    **SubmitOptions.model_json_schema()["properties"],
+                },
+            }
+        },
+        "application/octet-stream": _BINARY,
+        "application/pdf": _BINARY,
+    },
+}
 
 
-@router.get("")
+def moments(created_from: datetime | None, created_before: datetime | None) -> dict[str, datetime | None]:
+    """Checked moments of a filter. Raises `Refused` without a zone."""
+    for moment in (created_from, created_before):
+        if moment is not None and moment.tzinfo is None:
+            raise Refused("a moment needs its zone, such as 2026-11-22T10:00:00Z", code="invalid")
+    return {"created_from": created_from, "created_before": created_before}
+
+
+@router.get("", dependencies=reader)
 def list_documents(
-    status: Annotated[list[Status] | None, Query(description="Only those in one of these states.")] = None,
+    status: Statuses = None,
     q: Search = None,
+    created_from: Moment = None,
+    created_before: Moment = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[DocumentShape]:
     """List documents, newest first."""
-    which = Filter(statuses=frozenset(status or ()), name=q or "")
+    which = Filter(frozenset(status or ()), q or "", **moments(created_from, created_before))
     found = flow.list_documents(which=which, limit=limit + 1, after=pages.decode(cursor, datetime, str))
     return pages.page(found, limit, shape, lambda document: (document.created_at, document.id))
 
 
-@router.get("/{document_id}", responses=documented(404))
-def show(document_id: HexId) -> DocumentShape:
-    """Show one document."""
-    return shape(flow.status(document_id))
+@router.post(
+    "", status_code=202, dependencies=writer, openapi_extra={"requestBody": _FORM},
+    responses={
+        200: {"model": DocumentShape, "description": "With `wait`: it has settled."},
+        202: {
+            "description": "It is being converted.",
+            "headers": {"Location": {"description": "Where it is.", "schema": {"type": "string"}}},
+            "content": {"application/json": {"example": {**EXAMPLE, "status": "PENDING", "settled": False}}},
+        },
+        **documented(409, 415, 507),
+    },
+)  # fmt: skip
+async def submit(
+    request: Request, response: Response, form: Annotated[Form, Depends(uploaded())], wait: Wait = 0
+) -> DocumentShape:
+    """Submit a file. The same content and options find the same document again, unless `fresh`.
+
+    As `multipart/form-data` with a field `file`, and options as further fields; or the file itself as the body, its
+    name percent-encoded in `X-Filename`, and options in the query.
+    """
+    file, options = _read(form)
+    document = await run_sync(_submit, request, file, options)
+    document = await wait_for(request, lambda: flow.status(document.id), lambda now: now.settled, wait)
+    return accepted(request, response, document, wait)
+
+
+def accepted(request: Request, response: Response, document: Document, wait: float = 0) -> DocumentShape:
+    """202 with the address of the document; 200 if the caller waited for it and it has settled."""
+    response.headers["Location"] = here(request, f"{PATH}/{document.id}")
+    if wait and document.settled:
+        response.status_code = 200
+    else:
+        response.status_code = 202
+        response.headers["Retry-After"] = str(RETRY_S)
+    return shape(document)
+
+
+def _read(form: Form) -> tuple[File, Options]:
+    if len(form.files) != 1:
+        raise Refused("send one file, in the field `file`", code="invalid")
+    given: dict[str, Any] = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
+    try:
+        chosen = SubmitOptions.model_validate(given)
+    except ValidationError as error:
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
+    return form.files[0], Options(**chosen.model_dump())
+
+
+def _submit(request: Request, file: File, options: Options) -> Document:
+    """Look at the file in a child process and submit it: blocks, so it runs in a thread."""
+    state, caller = request.app.state, request.state.caller
+    limit = state.context.settings.api.pages_per_day
+
+    def admit(count: int) -> None:
+        what = f"more than {limit} pages in a day"
+        state.quotas.take(f"pages:{caller.id}", Rate(limit, 86_400), count, code="quota", what=what)
+
+    def wanted() -> bool:
+        return not state.ending.is_set()
+
+    with a_child():
+        return flow.submit_upload(file.path, file.filename or "file", options, file.sha256, admit, wanted)
+
+
+class a_child:  # noqa: N801  # reads as a sentence: with a_child()
+    """One of the few child processes; raises `Refused` (503) if none is free in time."""
+
+    def __enter__(self) -> None:
+        if not CHILDREN.acquire(timeout=_FOR_A_CHILD_S):
+            raise Refused("too many files are being looked at: try again in a moment", code="busy")
+
+    def __exit__(self, *_: object) -> None:
+        CHILDREN.release()
+
+
+@router.get("/{document_id}", dependencies=reader, responses=documented(404))
+async def show(request: Request, document_id: HexId, wait: Wait = 0) -> DocumentShape:
+    """Show one document; with `wait`, once it has settled."""
+    return shape(await wait_for(request, lambda: flow.status(document_id), lambda now: now.settled, wait))
+
+
+@router.delete("/{document_id}", status_code=204, dependencies=writer, responses=documented(404))
+def delete(document_id: HexId) -> None:
+    """Delete a document with its pages, attempts and stored files. Work under way stops."""
+    flow.delete(document_id)

@@ -1,0 +1,173 @@
+"""`/api/v1/documents/…`: pages, their pictures, blocks and attempts, and the results as files."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import FileResponse, JSONResponse
+from pydantic import StringConstraints
+
+from pipeline.flows.documents.page_pictures import MAX_DPI, MIN_DPI
+from pipeline.interfaces.api import pages
+from pipeline.interfaces.api.dependencies import here, reader
+from pipeline.interfaces.api.fields import ByName, HexId, Limit, PageNumber
+from pipeline.interfaces.api.pages import Cursor, Page
+from pipeline.interfaces.api.problems import Refused, documented
+from pipeline.interfaces.api.v1.document_shapes import (
+    AttemptShape,
+    PageShape,
+    PageWithText,
+    attempt_shape,
+    page_shape,
+    page_with_text,
+)
+from pipeline.interfaces.api.v1.documents import PATH, a_child
+from tasks import documents as flow
+from tasks.documents import Document, PageStatus
+
+router = APIRouter(prefix="/documents", tags=["documents"], dependencies=reader, responses=documented(404))
+PictureName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+_PRIVATE_DAY = "private, max-age=86400"
+_TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
+_PNG: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}},
+    304: {"description": "It is the one that the caller has."},
+}
+_MARKDOWN: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/markdown": {"schema": {"type": "string"}}}, "description": "The merged Markdown."}
+}
+
+
+@router.get("/{document_id}/pages")
+def list_pages(
+    document_id: HexId,
+    status: Annotated[Annotated[PageStatus, ByName()] | None, Query(description="Only those in this state.")] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Page[PageShape]:
+    """List a document's pages in order, without their texts."""
+    flow.status(document_id)
+    (after,) = pages.decode(cursor, int) or (0,)
+    found = flow.pages(document_id, status=status, after=after, limit=limit + 1)
+    return pages.page(found, limit, page_shape, lambda page: (page.page,))
+
+
+@router.get("/{document_id}/pages/{page}")
+def show_page(document_id: HexId, page: PageNumber) -> PageWithText:
+    """Show a page with its Markdown."""
+    return page_with_text(flow.page(document_id, page))
+
+
+@router.get("/{document_id}/pages/{page}/blocks", response_model=dict[str, Any])
+def show_blocks(document_id: HexId, page: PageNumber) -> dict[str, Any]:
+    """The blocks on a page in reading order, with their boxes in points from its top left corner."""
+    found: dict[str, Any] = flow.status(document_id).layout(page)["pages"][0]
+    return found
+
+
+@router.get("/{document_id}/pages/{page}/picture", responses=_PNG, response_class=Response)
+def show_picture(
+    request: Request,
+    document_id: HexId,
+    page: PageNumber,
+    dpi: Annotated[int, Query(ge=MIN_DPI, le=MAX_DPI)] = 100,
+    if_none_match: Annotated[str | None, Header(max_length=500)] = None,
+) -> Response:
+    """A page as it is in the file, as PNG."""
+    tag = f'"{document_id}-{flow.page(document_id, page).page_source}-{dpi}"'
+    headers = {"ETag": tag, "Cache-Control": _PRIVATE_DAY}
+    if if_none_match and tag in if_none_match:
+        return Response(status_code=304, headers=headers)
+    ending = request.app.state.ending
+    with a_child():
+        content = flow.page_picture(document_id, page, dpi, lambda: not ending.is_set())
+    return Response(content, media_type="image/png", headers=headers)
+
+
+@router.get("/{document_id}/pages/{page}/attempts")
+def list_page_attempts(
+    document_id: HexId, page: PageNumber, limit: Limit = 50, cursor: Cursor = None
+) -> Page[AttemptShape]:
+    """List every attempt of a page, oldest first, with its text."""
+    flow.page(document_id, page)
+    return _attempts(document_id, page, limit, cursor)
+
+
+@router.get("/{document_id}/attempts")
+def list_attempts(document_id: HexId, limit: Limit = 50, cursor: Cursor = None) -> Page[AttemptShape]:
+    """List every attempt of a document's pages, page by page."""
+    flow.status(document_id)
+    return _attempts(document_id, None, limit, cursor)
+
+
+def _attempts(document_id: str, page: int | None, limit: int, cursor: str | None) -> Page[AttemptShape]:
+    found = flow.attempts(document_id, page, after=pages.decode(cursor, int, int), limit=limit + 1)
+    return pages.page(found, limit, attempt_shape, lambda attempt: (attempt.page, attempt.id))
+
+
+@router.get("/{document_id}/markdown", responses={**_MARKDOWN, **documented(409)}, response_class=FileResponse)
+def download_markdown(document_id: HexId) -> FileResponse:
+    """The result as a file. Links to pictures name them as `GET …/pictures` does."""
+    document = flow.status(document_id)
+    return _attachment(_result(document), "text/markdown; charset=utf-8")
+
+
+@router.get("/{document_id}/json", responses=documented(409), response_model=dict[str, Any])
+def download_json(document_id: HexId) -> Response:
+    """The blocks on all pages in reading order, with their boxes, as a file."""
+    document = flow.status(document_id)
+    name = quote(f"{Path(document.filename).stem}.json")
+    return JSONResponse(document.layout(), headers={"Content-Disposition": f"attachment; filename*=utf-8''{name}"})
+
+
+@router.get("/{document_id}/manifest", responses=documented(409), response_model=dict[str, Any])
+def show_manifest(document_id: HexId) -> dict[str, Any]:
+    """What happened: the document, each page with its attempts, and the totals; without the texts."""
+    document = flow.status(document_id)
+    _result(document)
+    path = document.manifest_path
+    if path is None or not path.is_file():
+        raise Refused(f"document {document_id} has no manifest", code="no_result")
+    found: dict[str, Any] = json.loads(path.read_bytes())
+    for hidden in ("merged_path", "worker_id"):
+        found["document"].pop(hidden, None)
+    for page in found["pages"]:
+        for attempt in page["attempts"]:
+            attempt.pop("worker_id", None)
+    return found
+
+
+@router.get("/{document_id}/pictures")
+def list_pictures(request: Request, document_id: HexId, limit: Limit = 100, cursor: Cursor = None) -> Page[str]:
+    """List the addresses of the pictures that the Markdown links to, if they were asked for."""
+    folder = flow.status(document_id).pictures_folder
+    (after,) = pages.decode(cursor, str) or ("",)
+    names = sorted(path.name for path in folder.iterdir() if path.suffix in _TYPES) if folder else []
+    some = [name for name in names if name > after][: limit + 1]
+    return pages.page(
+        some, limit, lambda name: here(request, f"{PATH}/{document_id}/pictures/{quote(name)}"), lambda name: (name,)
+    )
+
+
+@router.get("/{document_id}/pictures/{name}", responses=_PNG, response_class=FileResponse)
+def show_extracted_picture(document_id: HexId, name: PictureName) -> FileResponse:
+    """A picture that was on a page."""
+    folder = flow.status(document_id).pictures_folder
+    # By the folder's own list: no name from a request becomes a path.
+    found = next((path for path in folder.iterdir() if path.name == name), None) if folder else None
+    if found is None or found.suffix not in _TYPES or not found.is_file():
+        raise Refused(f"document {document_id} has no picture of this name", code="no_picture")
+    return FileResponse(found, media_type=_TYPES[found.suffix], headers={"Cache-Control": _PRIVATE_DAY})
+
+
+def _result(document: Document) -> Path:
+    path = Path(document.merged_path) if document.merged_path else None
+    if path is None or not path.is_file():
+        raise Refused(f"document {document.id} has no result: it is {document.status.name}", code="no_result")
+    return path
+
+
+def _attachment(path: Path, media_type: str) -> FileResponse:
+    return FileResponse(path, media_type=media_type, filename=path.name, content_disposition_type="attachment")

@@ -1,0 +1,87 @@
+"""A stranger's document, looked at in a child process: whether it can be converted, and pictures of its pages.
+
+PDFium and Pillow read what somebody sent; if that crashes them or takes all memory, it is not this process that ends.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from pipeline.engine.errors import UnitError, UserError
+from pipeline.reading import child, images, pdfium, source
+from pipeline.reading.content import Limits, Wanted
+from pipeline.reading.filetype import FileType
+from pipeline.reading.source import SourceInfo
+
+_CAPS = Limits(timeout_s=60, memory_mb=1_500)
+
+
+@dataclass(frozen=True)
+class _Size:
+    """`source.Limits` as a child is told them."""
+
+    max_upload_mb: int
+    max_pages: int
+    max_page_points: float
+
+
+def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambda: True) -> SourceInfo:
+    """What `source.inspect` finds; errors call the file `name`.
+
+    Raises `UserError` as that does, or with code `too_slow`, `too_large` or `unreadable_file` if it was too much for
+    the child; `Unwanted`.
+    """
+    size = _Size(limits.max_upload_mb, limits.max_pages, limits.max_page_points)
+    found = _run({"task": "inspect", "path": str(path.absolute()), "size": asdict(size)}, name, wanted)
+    return SourceInfo(cast("FileType", found["type"]), int(found["pages"]), int(found["size_bytes"]))
+
+
+def render(
+    path: Path, name: str, file_type: FileType, number: int, target: Path, dpi: float, max_pixels: int,
+    wanted: Wanted = lambda: True,
+) -> None:  # fmt: skip
+    """Write page `number` (from 1) of a file as a PNG to `target`, whole or not at all. Raises as `inspect` does."""
+    _run(
+        {
+            "task": "render", "path": str(path.absolute()), "type": file_type, "page": number,
+            "target": str(target.absolute()), "dpi": dpi, "max_pixels": max_pixels,
+        },
+        name, wanted,
+    )  # fmt: skip
+
+
+def _run(task: dict[str, Any], name: str, wanted: Wanted) -> dict[str, Any]:
+    try:
+        return child.run(task, name, _CAPS, wanted)
+    except UnitError as error:
+        # `unreadable` is said of a file of ours that we may not read; this one is somebody else's.
+        code = "unreadable_file" if error.code == "unreadable" else error.code
+        raise UserError(str(error).replace(_own_name(task), name), code=code) from error
+
+
+def _own_name(task: dict[str, Any]) -> str:
+    """What the file is called here, which means nothing to who sent it."""
+    return Path(task["path"]).name
+
+
+def _inspect(task: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return asdict(source.inspect(Path(task["path"]), _Size(**task["size"])))
+    except UserError as error:
+        raise UnitError(str(error), code=error.code) from error
+
+
+def _render(task: dict[str, Any]) -> dict[str, Any]:
+    path, number = Path(task["path"]), int(task["page"])
+    if task["type"] != "pdf":
+        picture = images.load_picture(path, number, task["max_pixels"])
+    else:
+        with pdfium.open_document(path) as document, document.page(number) as page:
+            picture = page.render(task["dpi"], task["max_pixels"])
+    images.save(picture, Path(task["target"]), "PNG", compress_level=6)
+    return {"done": True}
+
+
+TASKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"inspect": _inspect, "render": _render}
+"""What a child does, by the task's name."""

@@ -1,0 +1,235 @@
+import io
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, problem
+from tests.support.documents import insert_document, write_output
+from tests.support.samples import encrypted_pdf, text_pdf
+
+C, F = PageStatus.COMPLETED, PageStatus.FAILED
+
+
+@pytest.fixture
+def pdf(tmp_path: Path) -> Path:
+    return text_pdf(tmp_path / "report.pdf", [["first page"], ["second page"]])
+
+
+def send(api: TestClient, path: Path, name: str = "report.pdf", **fields: Any) -> Any:
+    return api.post(DOCUMENTS, files={"file": (name, path.read_bytes())}, data=fields)
+
+
+def left_behind(context: Context) -> list[Path]:
+    folder = context.settings.upload_dir
+    return [path for path in folder.iterdir() if path.name.startswith("incoming-")] if folder.is_dir() else []
+
+
+def test_an_upload_becomes_a_document_and_the_same_one_again(api: TestClient, context: Context, pdf: Path) -> None:
+    sent = send(api, pdf, page_range="2", allow_partial="true")
+    assert sent.status_code == 202, sent.text
+    document = sent.json()
+    assert (document["filename"], document["type"], document["status"]) == ("report.pdf", "pdf", "PENDING")
+    assert (document["page_range"], document["allow_partial"]) == ("2", True)
+    assert sent.headers["location"] == f"{DOCUMENTS}/{document['id']}"
+    assert int(sent.headers["retry-after"]) > 0
+    assert api.get(sent.headers["location"]).json() == document
+    raw = api.post(
+        DOCUMENTS, params={"page_range": "2"}, content=pdf.read_bytes(),
+        headers={"content-type": "application/pdf", "x-filename": "r%C3%A9port.pdf"},
+    )  # fmt: skip
+    assert raw.json()["id"] == document["id"]
+    stored = context.settings.upload_dir / document["id"] / "source.pdf"
+    assert stored.read_bytes() == pdf.read_bytes()
+    assert not left_behind(context)
+    assert "/" not in send(api, pdf, "../../etc/passwd.pdf", fresh="true").json()["filename"]
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "fields", "status", "code"),
+    [
+        (b"", "a.pdf", {}, 422, "empty"),
+        (b"%PDF-1.7 nothing", "a.pdf", {}, 422, "corrupt"),
+        (b"hello", "a.txt", {}, 415, "unsupported"),
+        (None, "a.pdf", {"page_range": "9"}, 422, "page_range"),
+        (None, "a.pdf", {"page_range": "x"}, 422, "invalid"),
+        (None, "a.pdf", {"colour": "red"}, 422, "invalid"),
+        (None, "a.pdf", {"provider": "nobody"}, 404, "unknown_provider"),
+        (None, "a.pdf", {"provider": "no\x00body"}, 422, "invalid"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_and_leaves_nothing(
+    api: TestClient, context: Context, pdf: Path, content: bytes | None, name: str, fields: Any, status: int, code: str
+) -> None:
+    body = pdf.read_bytes() if content is None else content
+    detail = problem(api.post(DOCUMENTS, files={"file": (name, body)}, data=fields), status, code)
+    assert "incoming-" not in detail
+    assert str(context.settings.data_dir) not in detail
+    assert not left_behind(context)
+    assert api.get(DOCUMENTS).json()["items"] == []
+
+
+def test_broken_forms_are_refused(api: TestClient, context: Context, tmp_path: Path) -> None:
+    kind = {"content-type": "multipart/form-data; boundary=x"}
+    part = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.pdf"\r\n\r\n%PDF'
+    problem(api.post(DOCUMENTS, content=part, headers=kind), 400, "bad_multipart")
+    problem(api.post(DOCUMENTS, content=b"nonsense", headers=kind), 400, "bad_multipart")
+    problem(api.post(DOCUMENTS, content=b"", headers={"content-type": "multipart/form-data"}), 400, "bad_multipart")
+    problem(api.post(DOCUMENTS, json={}), 415, "unsupported")
+    problem(api.post(DOCUMENTS, data={"provider": "local"}, files={"other": b""}), 422, "empty")
+    problem(api.post(DOCUMENTS, files=[("file", b"1"), ("file", b"2")]), 413, "too_large")
+    problem(api.post(DOCUMENTS, files={"file": b"1"}, data={f"f{n}": "1" for n in range(150)}), 413, "too_large")
+    secret = encrypted_pdf(tmp_path / "secret.pdf")
+    assert "secret.pdf" in problem(send(api, secret, "secret.pdf"), 422, "encrypted")
+    assert not left_behind(context)
+
+
+def test_lists_are_filtered_and_go_on_after_the_cursor(api: TestClient, context: Context) -> None:
+    now = context.db.now()
+    ids = [
+        insert_document(
+            context, DocumentStatus.FAILED, filename=f"Report {n}%.pdf", created_at=now - timedelta(hours=n)
+        )
+        for n in range(5)
+    ]
+    done = insert_document(context, DocumentStatus.COMPLETED, [C], created_at=now - timedelta(hours=9))
+
+    def listed(**params: Any) -> list[str]:
+        found, cursor = [], None
+        while True:
+            page = api.get(DOCUMENTS, params={**params, **({"cursor": cursor} if cursor else {})}).json()
+            found += [document["id"] for document in page["items"]]
+            cursor = page["next_cursor"]
+            if not cursor:
+                return found
+
+    assert listed(limit=2) == [*ids, done]
+    assert listed(status="COMPLETED") == [done]
+    assert listed(status=["COMPLETED", "FAILED"], limit=4) == [*ids, done]
+    assert listed(q="report 3%") == [ids[3]]
+    assert listed(q="100%") == []
+    assert listed(created_before=(now - timedelta(hours=3, minutes=30)).isoformat()) == [ids[4], done]
+    problem(api.get(DOCUMENTS, params={"status": "NONSENSE"}), 422, "invalid")
+    problem(api.get(DOCUMENTS, params={"created_from": "2026-01-01T00:00:00"}), 422, "invalid")
+
+
+def test_pages_attempts_blocks_and_results(api: TestClient, context: Context) -> None:
+    mine = f"{DOCUMENTS}/{insert_document(context, DocumentStatus.PARTIAL_FAILED, [C, F, C])}"
+    first = api.get(f"{mine}/pages", params={"limit": 2}).json()
+    assert [page["status"] for page in first["items"]] == ["COMPLETED", "FAILED"]
+    rest = api.get(f"{mine}/pages", params={"cursor": first["next_cursor"]}).json()
+    assert [page["page"] for page in rest["items"]] == [3]
+    assert [page["page"] for page in api.get(f"{mine}/pages", params={"status": "FAILED"}).json()["items"]] == [2]
+    assert api.get(f"{mine}/pages/1").json()["markdown"] == "text of page 1"
+    assert api.get(f"{mine}/pages/1/blocks").json()["blocks"][0]["text"] == "text of page 1"
+    assert [page["page"] for page in api.get(f"{mine}/json").json()["pages"]] == [1, 2, 3]
+    for path in ("attempts", "pages/1/attempts", "pictures"):
+        assert api.get(f"{mine}/{path}").json() == {"items": [], "next_cursor": None}
+    problem(api.get(f"{mine}/pages/4"), 404, "unknown_page")
+    problem(api.get(f"{mine}/pages/4/picture"), 404, "unknown_page")
+    problem(api.get(f"{mine}/markdown"), 409, "no_result")
+    problem(api.get(f"{mine}/manifest"), 409, "no_result")
+    problem(api.get(f"{mine}/pictures/..%2fsource.pdf"), 404, "not_found")
+    problem(api.get(f"{mine}/pictures/none.png"), 404, "no_picture")
+
+
+def test_results_are_attachments(api: TestClient, context: Context) -> None:
+    document_id = insert_document(context, DocumentStatus.COMPLETED, [C], filename="bericht é.pdf")
+    path = write_output(context, document_id, "# Title\n")
+    again = insert_document(context, DocumentStatus.COMPLETED, [C], filename="bericht é.pdf", merged_path=path)
+    answer = api.get(f"{DOCUMENTS}/{again}/markdown")
+    assert answer.text == "# Title\n"
+    assert answer.headers["content-type"] == "text/markdown; charset=utf-8"
+    assert answer.headers["content-disposition"].startswith("attachment;")
+    assert "sandbox" in answer.headers["content-security-policy"]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_picture_of_a_page_is_rendered_once_and_can_be_kept(api: TestClient, context: Context, pdf: Path) -> None:
+    document = send(api, pdf).json()["id"]
+    problem(api.get(f"{DOCUMENTS}/{document}/pages/1/picture"), 404, "unknown_page")
+    shown = insert_document(context, DocumentStatus.COMPLETED, [C, C])
+    stored = context.settings.upload_dir / shown / "source.pdf"
+    stored.parent.mkdir()
+    stored.write_bytes(pdf.read_bytes())
+    url = f"{DOCUMENTS}/{shown}/pages/2/picture"
+    picture = api.get(url, params={"dpi": 36})
+    assert picture.headers["content-type"] == "image/png"
+    assert Image.open(io.BytesIO(picture.content)).size == (306, 396)
+    stored.unlink()
+    assert api.get(url, params={"dpi": 36}).content == picture.content
+    tag = {"if-none-match": picture.headers["etag"]}
+    assert api.get(url, params={"dpi": 36}, headers=tag).status_code == 304
+    problem(api.get(url, params={"dpi": 50}), 404, "no_picture")
+
+
+def test_every_operation_of_the_command_line(api: TestClient, context: Context) -> None:
+    mine = f"{DOCUMENTS}/{insert_document(context, DocumentStatus.PARTIAL_FAILED, [C, F])}"
+    problem(api.post(f"{mine}/remerge"), 409, "incomplete")
+    problem(api.post(f"{mine}/pause"), 409, "illegal_state")
+    again = api.post(f"{mine}/retry-failed")
+    assert (again.status_code, again.json()["status"]) == (202, "PROCESSING")
+    assert again.headers["location"] == mine
+    assert api.post(f"{mine}/pause").json()["status"] == "PAUSED"
+    assert api.post(f"{mine}/resume").json()["status"] == "PROCESSING"
+    assert api.post(f"{mine}/cancel").json()["status"] == "CANCELLED"
+    assert api.post(f"{mine}/pages/1/retry", json={}).json()["status"] == "PROCESSING"
+    problem(api.post(f"{mine}/pages/1/attempts/7/promote"), 409, "illegal_state")
+    api.post(f"{mine}/cancel")
+    problem(api.post(f"{mine}/pages/1/attempts/7/promote"), 404, "unknown_attempt")
+    assert api.post(f"{mine}/remerge", json={"allow_partial": True}).status_code in {202, 409}
+    api.post(f"{mine}/cancel")
+    assert api.post(f"{mine}/retry", json={"fresh": True}).json()["status"] == "PENDING"
+    problem(api.post(f"{mine}/retry", json={"nonsense": True}), 422, "invalid")
+    assert api.delete(mine).status_code == 204
+    problem(api.delete(mine), 404, "unknown_document")
+
+
+def test_one_action_on_all_that_match(api: TestClient, context: Context) -> None:
+    waiting = [insert_document(context, DocumentStatus.PENDING, []) for _ in range(3)]
+    done = insert_document(context, DocumentStatus.COMPLETED, [C])
+    acts = f"{DOCUMENTS}/actions"
+    for body in ({}, {"filter": {}}, {"ids": [done], "all_matching": True}, {"ids": ["../x"]}):
+        problem(api.post(f"{acts}/cancel", json=body), 422, "invalid")
+    problem(api.post(f"{acts}/explode", json={"ids": []}), 422, "invalid")
+    paused = api.post(f"{acts}/pause", json={"filter": {}, "all_matching": True}).json()
+    assert (paused["matched"], paused["done"], paused["next_cursor"]) == (4, 3, None)
+    assert [one["id"] for one in paused["skipped"]] == [done]
+    cancelled = api.post(f"{acts}/cancel", json={"filter": {"status": ["PAUSED"]}, "all_matching": True}).json()
+    assert (cancelled["matched"], cancelled["done"]) == (3, 3)
+    assert api.post(f"{acts}/delete", json={"ids": [*waiting, *waiting]}).json()["done"] == 3
+    assert [document["id"] for document in api.get(DOCUMENTS).json()["items"]] == [done]
+
+
+def test_waiting_ends_with_the_document_or_the_time(api: TestClient, context: Context) -> None:
+    done = insert_document(context, DocumentStatus.COMPLETED, [C])
+    assert api.get(f"{DOCUMENTS}/{done}", params={"wait": 60}).json()["settled"]
+    open_ = insert_document(context, DocumentStatus.PENDING, [])
+    assert not api.get(f"{DOCUMENTS}/{open_}", params={"wait": 0.2}).json()["settled"]
+    problem(api.get(f"{DOCUMENTS}/{open_}", params={"wait": 61}), 422, "invalid")
+
+
+@pytest.mark.parametrize(("scope", "allowed"), [(Scope.READ, False), (Scope.WRITE, True), (Scope.ADMIN, True)])
+def test_who_may_only_read_changes_nothing(
+    connect: Connect, context: Context, pdf: Path, scope: Scope, allowed: bool
+) -> None:
+    client = connect(scope)
+    mine = insert_document(context, DocumentStatus.COMPLETED, [C])
+    assert client.get(DOCUMENTS).status_code == 200
+    for answer in (send(client, pdf), client.post(f"{DOCUMENTS}/{mine}/cancel"), client.delete(f"{DOCUMENTS}/{mine}")):
+        if not allowed:
+            problem(answer, 403, "forbidden")
+        else:
+            assert answer.is_success
+
+
+def test_one_s_own_key_is_needed_for_an_upload_before_it_is_read(connect: Connect, context: Context, pdf: Path) -> None:
+    problem(send(connect(host="0.0.0.0"), pdf), 401, "unauthorized")
+    assert not context.settings.upload_dir.exists()

@@ -1,0 +1,86 @@
+import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+from starlette.testclient import TestClient
+
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.storage import idempotency
+from pipeline.storage.context import Context
+from pipeline.storage.idempotency import REQUESTS, AnotherRequest, Answer, Begun, StillRunning
+from tests.integration.interfaces.api.test_documents import send
+from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, problem
+from tests.support.documents import insert_document
+from tests.support.samples import text_pdf
+
+DAY = timedelta(days=1)
+
+
+def begin(context: Context, fingerprint: str = "f" * 64) -> Begun | Answer:
+    return idempotency.begin(context, "me", "key", fingerprint, DAY)
+
+
+def test_a_request_that_is_sent_twice_is_done_once(api: TestClient, context: Context) -> None:
+    failed = insert_document(context, DocumentStatus.PARTIAL_FAILED, [PageStatus.COMPLETED, PageStatus.FAILED])
+    key = {"idempotency-key": "once"}
+    first = api.post(f"{DOCUMENTS}/{failed}/retry-failed", headers=key)
+    assert first.status_code == 202
+    second = api.post(f"{DOCUMENTS}/{failed}/retry-failed", headers=key)
+    assert (second.status_code, second.json()) == (202, first.json())
+    assert second.headers["location"] == first.headers["location"]
+    assert second.headers["idempotency-replayed"] == "true"
+    problem(api.post(f"{DOCUMENTS}/{failed}/cancel", headers=key), 422, "idempotency_key")
+    problem(api.post(f"{DOCUMENTS}/{failed}/cancel", headers={"idempotency-key": "x" * 300}), 400, "bad_request")
+
+
+def test_an_upload_is_recognised_by_what_it_holds(api: TestClient, tmp_path: Path) -> None:
+    pdf = text_pdf(tmp_path / "report.pdf", [["text"]])
+    api.headers["idempotency-key"] = "upload"
+    first, second = (send(api, pdf, fresh="true") for _ in range(2))  # each draws a boundary of its own
+    assert second.json() == first.json()
+    assert len(api.get(DOCUMENTS).json()["items"]) == 1
+    problem(send(api, pdf, fresh="true", page_range="1"), 422, "idempotency_key")
+
+
+def test_an_error_leaves_the_key_free(api: TestClient, context: Context) -> None:
+    mine = insert_document(context, DocumentStatus.COMPLETED, [PageStatus.COMPLETED])
+    key = {"idempotency-key": "later"}
+    problem(api.post(f"{DOCUMENTS}/{mine}/resume", headers=key), 409, "illegal_state")
+    assert api.post(f"{DOCUMENTS}/{mine}/cancel", headers=key).status_code == 200
+
+
+def test_of_those_that_come_at_once_one_runs_and_the_others_are_told(context: Context) -> None:
+    def attempt(_: int) -> str:
+        try:
+            return type(begin(context)).__name__
+        except StillRunning:
+            return "still running"
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sorted(pool.map(attempt, range(6))) == ["Begun", *["still running"] * 5]
+
+
+def test_a_key_is_free_again_when_its_process_is_gone_and_when_it_expires(context: Context) -> None:
+    lost = begin(context)
+    assert isinstance(lost, Begun)
+    with context.db.transaction() as session:
+        session.execute(update(REQUESTS).values(running_until=context.db.now() - DAY))
+    found = begin(context)
+    assert isinstance(found, Begun)
+    idempotency.settle(context, lost, Answer(200, json.dumps([]), b"late"))  # whoever was taken for dead says nothing
+    with pytest.raises(StillRunning):
+        begin(context)
+    idempotency.settle(context, found, Answer(200, json.dumps([]), b"kept"))
+    kept = begin(context)
+    assert isinstance(kept, Answer)
+    assert kept.body == b"kept"
+    with pytest.raises(AnotherRequest):
+        begin(context, "g" * 64)
+    with context.db.transaction() as session:
+        session.execute(update(REQUESTS).values(expires_at=context.db.now() - DAY))
+    assert idempotency.expired(context).due(context) == 1
+    assert isinstance(begin(context, "g" * 64), Begun)
+    assert idempotency.expired(context).remove(context) == 0
