@@ -1,14 +1,13 @@
 """`penstock kb search`."""
 
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.interfaces.cli.command import Json, ready
 from pipeline.interfaces.cli.output import err, one_line, print_json, print_list
-from pipeline.interfaces.cli.times import Since, moment
+from pipeline.interfaces.cli.times import Since, moment, zone_of_here
 
 if TYPE_CHECKING:
     from tasks.knowledge import Found, Hit
@@ -43,7 +42,7 @@ def search(
     from tasks import knowledge
 
     settings = ready()
-    begin = moment(since, datetime.now().astimezone().tzinfo or UTC)
+    begin = moment(since, zone_of_here())
     # A call passes the gate, which needs the stack.
     with using_stack(settings) if not no_vectors and knowledge.has_providers() else nullcontext():
         found = knowledge.search(
