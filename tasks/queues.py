@@ -7,15 +7,54 @@
 
 from typing import Any
 
+from pipeline.engine.breaker import BreakerState
 from pipeline.engine.errors import UserError
+from pipeline.engine.live_settings import Value
 from pipeline.engine.logs import configure_as_library
-from pipeline.providers import queue_control
+from pipeline.providers import gates, queue_control, queue_views
+from pipeline.providers.queue_views import LimitView, QueueView
 from pipeline.storage.context import get_context
 from tasks import watchdog  # noqa: F401  # tells the workers
 
-__all__ = ["UserError", "change_setting", "close_breaker", "open_breaker", "pause", "reset_setting", "resume"]
+__all__ = [
+    "BreakerState", "LimitView", "QueueView", "UserError", "Value", "breaker", "change_setting", "close_breaker",
+    "list_breakers", "list_queues", "list_settings", "open_breaker", "pause", "queue", "reset_setting", "resume",
+    "setting",
+]  # fmt: skip
 
 configure_as_library()
+
+
+def list_queues() -> list[QueueView]:
+    """All queues: what waits, limits and their use, why a gate is closed. Raises `UserError` where Redis is down."""
+    from celeryconfig import task_queues  # noqa: PLC0415  # reads the settings as it is imported
+
+    return queue_views.queues(get_context(), [one.name for one in task_queues])
+
+
+def queue(name: str) -> QueueView:
+    """A queue with a gate. Raises `UserError` for an unknown one."""
+    return queue_views.queue(get_context(), name)
+
+
+def list_breakers() -> list[BreakerState]:
+    """All breakers. Raises `UserError` where Redis is down."""
+    return queue_views.breakers(get_context())
+
+
+def breaker(name: str) -> BreakerState:
+    """The breaker `provider:capability`. Raises `UserError` for an unknown one."""
+    return queue_views.breaker(get_context(), name)
+
+
+def list_settings() -> list[Value]:
+    """Every live setting as it stands."""
+    return gates.live_settings(get_context())
+
+
+def setting(key: str) -> Value:
+    """One live setting. Raises `UserError` for an unknown key."""
+    return gates.live_setting(get_context(), key)
 
 
 def pause(queue: str, seconds: float | None = None, reason: str = "") -> None:

@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, literal, select, true
+from sqlalchemy import ColumnElement, and_, func, literal, or_, select, true
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import table_of
@@ -122,9 +122,14 @@ class CallStats:
     last_at: datetime | None
 
 
-def calls(context: Context, which: CallFilter = CallFilter(), *, limit: int = 50) -> list[CallView]:
-    """Calls, newest first."""
-    query = select(CALLS).where(which.condition()).order_by(CALLS.c.created_at.desc(), CALLS.c.id.desc()).limit(limit)
+def calls(
+    context: Context, which: CallFilter = CallFilter(), *, limit: int = 50, after: tuple[datetime, int] | None = None
+) -> list[CallView]:
+    """Calls, newest first. `after`: beyond the call with this moment and id."""
+    created_at, key = CALLS.c.created_at, CALLS.c.id
+    query = select(CALLS).where(which.condition()).order_by(created_at.desc(), key.desc()).limit(limit)
+    if after is not None:
+        query = query.where(or_(created_at < after[0], and_(created_at == after[0], key < after[1])))
     with context.db.read() as session:
         return [view_of(CallView, row) for row in session.execute(query)]
 

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.views import plain
 from pipeline.interfaces.cli.command import Json, ready_context
 from pipeline.interfaces.cli.output import err, print_list
 from pipeline.interfaces.cli.times import duration_s, span
 
 if TYPE_CHECKING:
     from pipeline.engine.breaker import BreakerState
+    from pipeline.providers.queue_views import QueueView
     from pipeline.storage.context import Context
 
 queues = typer.Typer(
@@ -26,9 +28,10 @@ For = Annotated[str, typer.Option("--for", help="How long: 90s, 10m, 2h. Default
 
 
 def _online() -> "Context":
+    from pipeline.providers.queue_views import require_online
+
     context = ready_context()
-    if not context.online:
-        raise UserError("Redis is down, so no gate can be read: `penstock up` starts it", code="offline")
+    require_online(context)
     return context
 
 
@@ -37,15 +40,10 @@ def list_queues(command: typer.Context, as_json: Json = False) -> None:
     """List the queues: messages waiting and in flight, limits and their use, why a gate is closed and until when."""
     if command.invoked_subcommand:
         return
-    from celeryconfig import task_queues
-    from pipeline.engine.metrics import queue_depths
-    from pipeline.providers import gates
+    from tasks import queues as control
 
-    context = _online()
-    gates.sync(context)
-    depths = queue_depths(context.redis, [queue.name for queue in task_queues])
-    gated = gates.gated_queues(context.settings)
-    rows = [_queue_row(context, gated.get(name), name, depth) for name, depth in depths.items()]
+    ready_context()
+    found = [_row(queue) for queue in control.list_queues()]
 
     def cells(row: dict[str, Any]) -> list[str]:
         limits = ", ".join(f"{limit['limit']} ({limit['used']})" for limit in row["limits"])
@@ -53,29 +51,16 @@ def list_queues(command: typer.Context, as_json: Json = False) -> None:
         return [row["queue"], str(row["waiting"]), flight, limits, row["gate"], row["reason"], row["resumes"]]
 
     columns = ("QUEUE", "WAITING>", "IN FLIGHT>", "LIMITS (USED)", "GATE", "REASON?", "RESUMES?")
-    print_list(rows, columns, cells, as_json=as_json, none="No queues.")
+    print_list(found, columns, cells, as_json=as_json, none="No queues.")
 
 
-def _queue_row(context: "Context", queue: Any, name: str, depth: int) -> dict[str, Any]:
-    from pipeline.engine.limits import format_windows
-    from pipeline.providers import gates
-
-    row: dict[str, Any] = {"queue": name, "waiting": depth, "in_flight": None, "limits": [], "gate": "none"}
-    row |= {"reason": "", "resumes": ""}
-    if queue is None:
-        return row
-    state = gates.gate(context, queue).look()
-    row["in_flight"] = state.in_flight
-    row["limits"] = [
-        {"limit": format_windows([used.window]), "used": used.used, "of": of}
-        for of, windows in (("queue", state.queue.windows), (queue.provider, state.provider.windows))
-        for used in windows
-    ]
-    row["gate"] = f"closed ({state.closed_by})" if state.closed else "open"
-    if state.closed:
-        _, left_s, row["reason"] = state.closed
-        row["resumes"] = _in(left_s)
-    return row
+def _row(queue: "QueueView") -> dict[str, Any]:
+    closed = queue.gate == "closed"
+    return {
+        "queue": queue.name, "waiting": queue.waiting, "in_flight": queue.in_flight, "limits": plain(queue.limits),
+        "gate": f"closed ({queue.closed_by})" if closed else queue.gate, "reason": queue.reason,
+        "resumes": _in(queue.resumes_in_s) if closed else "",
+    }  # fmt: skip
 
 
 def _in(left_s: float | None) -> str:
@@ -154,15 +139,15 @@ def list_breakers(command: typer.Context, as_json: Json = False) -> None:
     """List the breakers: state, reason, and when they let a probe through."""
     if command.invoked_subcommand:
         return
-    from pipeline.providers import gates
+    from tasks import queues as control
 
     def row(state: "BreakerState") -> list[str]:
         probe = _in(state.left_s) if state.state == "open" else "now" if state.state == "half-open" else ""
         return [state.name, state.state, state.reason, probe, str(state.failures)]
 
-    context = _online()
+    ready_context()
     print_list(
-        [gates.breaker(context, name).look() for name in gates.breakers(context.settings)],
+        control.list_breakers(),
         ("BREAKER", "STATE", "REASON?", "PROBE", "FAILURES IN A ROW>?"), row, as_json=as_json,
         none="No breakers: no provider is configured.",
     )  # fmt: skip

@@ -61,15 +61,13 @@ def status(as_json: Json = False) -> None:
     """Show every flow's work by state, pages a minute, failures, queues and workers."""
     from dataclasses import asdict
 
-    from pipeline.flows import flows
-    from tasks.documents import figures
+    from pipeline.interfaces.overview import overview
 
     context = ready_context()
-    kinds: dict[str, dict[str, int]] = {}
-    for flow in flows():
-        kinds |= flow.figures(context)
-    hour = figures().last_hour
-    queues, workers = _queues_and_workers(context)
+    found = overview(context)
+    kinds = {kind: by_state for counted in found.counted.values() for kind, by_state in counted.items()}
+    hour, queues = found.last_hour, found.fleet.queues if found.fleet else None
+    workers = found.fleet.workers if found.fleet else []
     if as_json:
         print_json(
             {
@@ -82,25 +80,6 @@ def status(as_json: Json = False) -> None:
         )
     else:
         _show_status(kinds, hour, queues, workers, context)
-
-
-def _queues_and_workers(context: "Context") -> tuple[dict[str, int] | None, list[str]]:
-    """(Messages that wait in each queue, the living workers); the queues are None if Redis cannot be asked."""
-    from redis import RedisError
-
-    from celeryconfig import task_queues
-    from pipeline.engine.metrics import queue_depths
-    from pipeline.engine.presence import Presence
-    from pipeline.standalone.stack import reach_redis
-
-    if not context.online:
-        return None, []
-    try:
-        reach_redis(context.settings)
-        depths = queue_depths(context.redis, [queue.name for queue in task_queues])
-        return depths, sorted(Presence(context.redis).alive())
-    except RedisError:
-        return None, []
 
 
 def _show_status(

@@ -1,5 +1,16 @@
-"""`/api/v1`: one module a subject. Each has a `router`; `ROUTERS` is the one list of them."""
+"""`/api/v1`: one module a subject. `ROUTERS` is the one list of their routers."""
 
-from pipeline.interfaces.api.v1 import document_actions, document_results, documents
+from pipeline.interfaces.api.v1 import (
+    calls,
+    document_actions,
+    document_results,
+    documents,
+    live_settings,
+    queues,
+    status,
+)
 
-ROUTERS = (documents.router, document_actions.router, document_results.router)
+ROUTERS = (
+    documents.router, document_actions.router, document_results.router,
+    queues.queues, queues.breakers, live_settings.router, calls.router, status.router,
+)  # fmt: skip

@@ -1,0 +1,30 @@
+"""Moments in requests: with their zone, and within what every database can hold."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import Query
+from pydantic import AfterValidator, AwareDatetime
+
+from pipeline.interfaces.api.problems import Refused
+
+_EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
+
+
+def _in_utc(moment: datetime) -> datetime:
+    # Compared first: near the calendar's ends there is no such moment in UTC.
+    if not _EARLIEST <= moment < _LATEST:
+        raise ValueError("must be from 1970 to 2999")
+    return moment.astimezone(UTC)
+
+
+At = Annotated[AwareDatetime, AfterValidator(_in_utc)]
+"""A moment, with its zone."""
+Since = Annotated[At | None, Query(description="From this moment on, such as 2026-11-22T10:00:00Z.")]
+Until = Annotated[At | None, Query(description="Before this moment.")]
+
+
+def check_range(since: datetime | None, until: datetime | None) -> None:
+    """Raise `Refused` for a range that ends before it begins."""
+    if since and until and since >= until:
+        raise Refused("the range ends before it begins", code="bad_range")

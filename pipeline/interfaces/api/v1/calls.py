@@ -1,0 +1,144 @@
+"""`/api/v1/calls`: the record of every call to an AI service, one by one and in figures."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import AfterValidator, Field, JsonValue
+
+from pipeline.flows import FLOWS
+from pipeline.interfaces.api import pages
+from pipeline.interfaces.api.dependencies import ByCaller, InContext, reader
+from pipeline.interfaces.api.fields import Id, Limit, RowId, Word
+from pipeline.interfaces.api.moments import At, Since, Until, check_range
+from pipeline.interfaces.api.pages import Cursor, Page
+from pipeline.interfaces.api.problems import documented
+from pipeline.interfaces.api.shapes import Shape, example, is_admin
+from pipeline.providers import calls as record
+from pipeline.providers.calls import By, CallFilter, CallView, Capability
+
+router = APIRouter(prefix="/calls", tags=["calls"], dependencies=reader)
+
+
+def _known(name: str) -> str:
+    if name not in FLOWS:
+        raise ValueError(f"must be one of {', '.join(FLOWS)}")
+    return name
+
+
+Flow = Annotated[Annotated[Word, AfterValidator(_known)] | None, Query(description=f"One of {', '.join(FLOWS)}.")]
+About = Annotated[Id | None, Query(description="Only those about this document, run or batch.")]
+Status = Annotated[
+    Literal["ok", "failed", "permanent", "transient", "rate_limited", "quota", "cancelled"] | None,
+    Query(description="How they ended; `failed`: anything but ok."),
+]
+
+
+class CallShape(Shape):
+    """A call to an AI service."""
+
+    model_config = example(
+        id=4711, created_at="2026-11-22T10:00:00Z", flow="documents", scope_id="0123456789abcdef", unit="3",
+        capability="vision", operation="page", provider="openai", model="gpt-5-mini", status="ok", error=None,
+        latency_ms=2210, input_tokens=1514, output_tokens=702, cost=0.0018, preview=None,
+    )  # fmt: skip
+    id: int
+    created_at: datetime
+    flow: str
+    scope_id: str = Field(description="A document, a run of the music pipeline, a batch of screenshots, an item.")
+    unit: str = Field(description="What of it, such as a page.")
+    capability: str
+    operation: str
+    provider: str
+    model: str
+    status: str = Field(description="`ok`, or the kind of its error.")
+    error: str | None
+    latency_ms: int
+    input_tokens: int
+    output_tokens: int
+    cost: float = Field(description="By the provider's price list.")
+    preview: str | None = Field(description="The beginning of the answer; null unless the caller is an administrator.")
+
+
+class FiguresShape(Shape):
+    """Figures of a group of calls. Latencies are those of calls that succeeded."""
+
+    group: str
+    calls: int
+    failed: int
+    failure_rate: float
+    mean_ms: float | None
+    p50_ms: int | None
+    p95_ms: int | None
+    input_tokens: int
+    output_tokens: int
+    cost: float
+    first_at: datetime | None
+    last_at: datetime | None
+
+
+_FIGURES: dict[str, JsonValue] = {
+    "group": "openai", "calls": 900, "failed": 9, "failure_rate": 0.01, "mean_ms": 2100.5, "p50_ms": 1900,
+    "p95_ms": 4400, "input_tokens": 1200000, "output_tokens": 600000, "cost": 1.51,
+    "first_at": "2026-11-22T08:00:00Z", "last_at": "2026-11-22T10:00:00Z",
+}  # fmt: skip
+
+
+class Stats(Shape):
+    """What calls sum up to."""
+
+    model_config = example(by="provider", total={**_FIGURES, "group": ""}, groups=[_FIGURES])
+    by: By
+    total: FiguresShape | None = Field(description="All of them together; null if there are none.")
+    groups: list[FiguresShape]
+
+
+def _which(
+    flow: Flow = None,
+    scope_id: About = None,
+    provider: Word | None = None,
+    model: Word | None = None,
+    capability: Capability | None = None,
+    status: Status = None,
+    since: Since = None,
+    until: Until = None,
+) -> CallFilter:
+    check_range(since, until)
+    return CallFilter(
+        flow or "", scope_id or "", provider or "", model or "", capability or "", status or "", since, until
+    )
+
+
+Which = Annotated[CallFilter, Depends(_which)]
+
+
+@router.get("")
+def list_calls(
+    which: Which, context: InContext, caller: ByCaller, limit: Limit = 50, cursor: Cursor = None
+) -> Page[CallShape]:
+    """List calls, newest first."""
+    found = record.calls(context, which, limit=limit + 1, after=pages.decode(cursor, At, int))
+    told = is_admin(caller)
+    return pages.page(found, limit, lambda call: _shape(call, told), lambda call: (call.created_at, call.id))
+
+
+@router.get("/stats")
+def stats(which: Which, context: InContext, by: By = By.PROVIDER) -> Stats:
+    """Sum calls up: how many, how many failed, how long they took, their tokens and cost."""
+    total, groups = record.stats(context, which), record.stats(context, which, by)
+    return Stats(
+        by=by,
+        total=FiguresShape.model_validate(total[0]) if total else None,
+        groups=[FiguresShape.model_validate(found) for found in groups],
+    )
+
+
+@router.get("/{call_id}", responses=documented(404))
+def show(call_id: RowId, context: InContext, caller: ByCaller) -> CallShape:
+    """Show a call."""
+    return _shape(record.call(context, call_id), is_admin(caller))
+
+
+def _shape(call: CallView, told: bool) -> CallShape:
+    shape = CallShape.model_validate(call)
+    return shape if told else shape.model_copy(update={"preview": None})

@@ -1,0 +1,71 @@
+"""`/api/v1/settings`: settings that can be changed while everything runs. Only administrators see and change them."""
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from pipeline.interfaces.api.caller import allow
+from pipeline.interfaces.api.dependencies import ByCaller, admin, reader
+from pipeline.interfaces.api.fields import Line, Word
+from pipeline.interfaces.api.pages import Page
+from pipeline.interfaces.api.problems import documented
+from pipeline.interfaces.api.shapes import Shape, example
+from pipeline.storage.api_keys import Scope
+from tasks import queues as control
+
+
+def _administrators(caller: ByCaller) -> None:
+    """Also in read-only mode, in which nobody may do what needs the right `admin`."""
+    allow(caller, Scope.ADMIN, read_only=False)
+
+
+router = APIRouter(prefix="/settings", tags=["settings"])
+seeing = [*reader, Depends(_administrators)]
+
+
+class SettingShape(Shape):
+    """A live setting."""
+
+    model_config = example(
+        key="queue.vision.openai.limits", value="10/s, 500/min", is_default=False, error="",
+        help="calls or tokens in a window, this queue alone: 10/s, 100000 tokens/min",
+    )  # fmt: skip
+    key: str
+    value: JsonValue
+    help: str
+    is_default: bool
+    error: str = Field(description="Its row holds nonsense, so what was in force still is; else empty.")
+
+
+class NewValue(BaseModel):
+    """A setting's new value."""
+
+    model_config = ConfigDict(
+        extra="forbid", coerce_numbers_to_str=True, json_schema_extra={"examples": [{"value": "10/s, 500/min"}]}
+    )
+    value: Line = Field(description="As text: `10/s`, `4`, `true`.")
+
+
+@router.get("", dependencies=seeing)
+def list_settings() -> Page[SettingShape]:
+    """List every live setting with its value and what it means."""
+    return Page(items=[SettingShape.model_validate(found) for found in control.list_settings()])
+
+
+@router.get("/{key}", dependencies=seeing, responses=documented(404))
+def show(key: Word) -> SettingShape:
+    """Show a live setting."""
+    return SettingShape.model_validate(control.setting(key))
+
+
+@router.put("/{key}", dependencies=admin, responses=documented(404))
+def change(key: Word, new: NewValue) -> SettingShape:
+    """Change a live setting. It takes effect on every worker within two seconds."""
+    control.change_setting(key, new.value)
+    return SettingShape.model_validate(control.setting(key))
+
+
+@router.delete("/{key}", dependencies=admin, responses=documented(404))
+def reset(key: Word) -> SettingShape:
+    """Return a live setting to its default."""
+    control.reset_setting(key)
+    return SettingShape.model_validate(control.setting(key))

@@ -1,0 +1,133 @@
+"""`/api/v1/queues` and `/api/v1/breakers`: show gates, and close and open them by hand."""
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline.interfaces.api.dependencies import admin, reader
+from pipeline.interfaces.api.fields import Line, Word
+from pipeline.interfaces.api.pages import Page
+from pipeline.interfaces.api.problems import documented
+from pipeline.interfaces.api.shapes import Shape, example
+from tasks import queues as control
+
+queues = APIRouter(prefix="/queues", tags=["queues"])
+breakers = APIRouter(prefix="/breakers", tags=["breakers"])
+MAX_SECONDS = 366 * 86_400
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
+
+
+class LimitShape(Shape):
+    """A limit, and how much of it is used now."""
+
+    limit: str
+    used: int
+    of: str = Field(description="`queue`, or the provider all of whose queues share it.")
+
+
+class QueueShape(Shape):
+    """A queue."""
+
+    model_config = example(
+        name="vision.openai", waiting=12, provider="openai", in_flight=4,
+        limits=[{"limit": "500/min", "used": 131, "of": "openai"}], gate="closed", closed_by="operator",
+        reason="maintenance", resumes_in_s=540.0,
+    )  # fmt: skip
+    name: str
+    waiting: int = Field(description="Messages; those under way are not counted.")
+    provider: str = Field(description="Whom its messages call; empty for a queue without a gate.")
+    in_flight: int | None = Field(description="Messages under way; null without a gate.")
+    limits: list[LimitShape]
+    gate: str = Field(description="`none`, `open` or `closed`.")
+    closed_by: str = Field(description="`operator`, `spend` or `breaker`; empty unless it is closed.")
+    reason: str
+    resumes_in_s: float | None = Field(description="null while it is open, or closed until further notice.")
+
+
+class BreakerShape(Shape):
+    """A breaker: one for each capability of a provider."""
+
+    model_config = example(name="openai:vision", state="open", reason="5 failures in a row", left_s=12.5, failures=5)
+    name: str
+    state: str = Field(description="`closed`, `open` or `half-open`.")
+    reason: str
+    left_s: float = Field(description="Seconds until an open one lets a probe through.")
+    failures: int = Field(description="In a row.")
+
+
+class Pause(BaseModel):
+    """A pause."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"seconds": 600, "reason": "maintenance"}]}
+    )
+    seconds: Seconds | None = Field(default=None, description="None: until it is resumed.")
+    reason: Line = Field(default="", description="Shown beside the pause.")
+
+
+class Opening(BaseModel):
+    """How a breaker is opened."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"seconds": 600, "reason": "invoice unpaid"}]}
+    )
+    seconds: Seconds | None = Field(default=None, description="None: for one cool-down.")
+    reason: Line = "by hand"
+
+
+@queues.get("", dependencies=reader)
+def list_queues() -> Page[QueueShape]:
+    """List all queues: what waits, limits and their use, why a gate is closed and until when."""
+    return Page(items=[QueueShape.model_validate(found) for found in control.list_queues()])
+
+
+@queues.get("/{queue}", dependencies=reader, responses=documented(404))
+def show_queue(queue: Word) -> QueueShape:
+    """Show a queue with a gate."""
+    return QueueShape.model_validate(control.queue(queue))
+
+
+@queues.post("/{queue}/pause", dependencies=admin, responses=documented(404))
+def pause(queue: Word, how: Pause | None = None) -> QueueShape:
+    """Let nothing more through; calls in flight finish. Holds at once for every worker, and for those started later.
+
+    Nothing is lost. The queue is drained when `in_flight` is 0.
+    """
+    how = how or Pause()
+    control.pause(queue, how.seconds, how.reason)
+    return QueueShape.model_validate(control.queue(queue))
+
+
+@queues.post("/{queue}/resume", dependencies=admin, responses=documented(404))
+def resume(queue: Word) -> QueueShape:
+    """End an operator's pause. A breaker's remains: see `/breakers`."""
+    control.resume(queue)
+    return QueueShape.model_validate(control.queue(queue))
+
+
+@breakers.get("", dependencies=reader)
+def list_breakers() -> Page[BreakerShape]:
+    """List all breakers: their state, why, and when they let a probe through."""
+    return Page(items=[BreakerShape.model_validate(found) for found in control.list_breakers()])
+
+
+@breakers.get("/{breaker}", dependencies=reader, responses=documented(404))
+def show_breaker(breaker: Word) -> BreakerShape:
+    """Show a breaker, by its name: `provider:capability`."""
+    return BreakerShape.model_validate(control.breaker(breaker))
+
+
+@breakers.post("/{breaker}/open", dependencies=admin, responses=documented(404))
+def open_breaker(breaker: Word, how: Opening | None = None) -> BreakerShape:
+    """Open a breaker by hand: its provider's queues stop."""
+    how = how or Opening()
+    control.open_breaker(breaker, how.seconds or 0.0, how.reason)
+    return BreakerShape.model_validate(control.breaker(breaker))
+
+
+@breakers.post("/{breaker}/close", dependencies=admin, responses=documented(404))
+def close_breaker(breaker: Word) -> BreakerShape:
+    """Close a breaker now, and end its timer."""
+    control.close_breaker(breaker)
+    return BreakerShape.model_validate(control.breaker(breaker))

@@ -1,0 +1,105 @@
+"""`/api/v1/queues`, `/breakers` and `/settings`: what an operator does from afar, on one fleet's gates."""
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from pipeline.interfaces.api.app import PREFIX
+from pipeline.storage.api_keys import Scope
+from tests.integration.interfaces.api.conftest import Connect
+from tests.integration.interfaces.api.test_skeleton import problem
+
+QUEUE, BREAKER, LIMITS = f"{PREFIX}/queues/vision.fake", f"{PREFIX}/breakers/fake:vision", "queue.vision.fake.limits"
+SETTING = f"{PREFIX}/settings/{LIMITS}"
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {
+        "PENSTOCK_PROVIDERS__FAKE__BASE_URL": "http://127.0.0.1:9",
+        "PENSTOCK_PROVIDERS__FAKE__MODEL": "m",
+        "PENSTOCK_PROVIDERS__FAKE__LIMITS": "100/min",
+    }
+
+
+def test_a_queue_is_paused_and_resumed_and_the_list_says_so(api: TestClient) -> None:
+    listed = {queue["name"]: queue for queue in api.get(f"{PREFIX}/queues").json()["items"]}
+    assert (listed["cpu"]["gate"], listed["cpu"]["in_flight"]) == ("none", None)
+    gated = listed["vision.fake"]
+    assert (gated["gate"], gated["provider"], gated["in_flight"]) == ("open", "fake", 0)
+    assert gated["limits"] == [{"limit": "100/min", "used": 0, "of": "fake"}]
+    paused = api.post(f"{QUEUE}/pause", json={"seconds": 600, "reason": "maintenance"}).json()
+    assert (paused["gate"], paused["closed_by"], paused["reason"]) == ("closed", "operator", "maintenance")
+    assert 590 < paused["resumes_in_s"] <= 600
+    assert api.get(QUEUE).json()["closed_by"] == "operator"
+    assert api.post(f"{QUEUE}/resume").json()["gate"] == "open"
+    for_ever = api.post(f"{QUEUE}/pause").json()
+    assert (for_ever["gate"], for_ever["resumes_in_s"]) == ("closed", None)
+
+
+def test_a_breaker_is_opened_for_a_time_and_closed(api: TestClient) -> None:
+    assert [found["state"] for found in api.get(f"{PREFIX}/breakers").json()["items"]] == ["closed"]
+    opened = api.post(f"{BREAKER}/open", json={"seconds": 300, "reason": "invoice unpaid"}).json()
+    assert (opened["name"], opened["state"], opened["reason"]) == ("fake:vision", "open", "invoice unpaid")
+    assert 290 < opened["left_s"] <= 300
+    assert api.get(QUEUE).json()["closed_by"] == "breaker"
+    assert api.post(f"{BREAKER}/close").json()["state"] == "closed"
+    assert api.get(QUEUE).json()["gate"] == "open"
+    assert api.post(f"{BREAKER}/open").json()["left_s"] > 0, "for its own cool-down"
+
+
+def test_a_live_setting_is_changed_and_returned_to_its_default(api: TestClient) -> None:
+    keys = [found["key"] for found in api.get(f"{PREFIX}/settings").json()["items"]]
+    assert LIMITS in keys
+    assert api.put(SETTING, json={"value": "10/s"}).json()["value"] == "10/s"
+    assert [limit["limit"] for limit in api.get(QUEUE).json()["limits"]] == ["10/s", "100/min"]
+    assert api.put(f"{PREFIX}/settings/queue.vision.fake.concurrency", json={"value": 4}).json()["value"] == 4
+    found = api.delete(SETTING).json()
+    assert (found["value"], found["is_default"]) == ("", True)
+    assert api.get(SETTING).json() == found
+
+
+def test_what_does_not_exist_is_404_and_names_what_does(api: TestClient) -> None:
+    for queue in ("nobody", "cpu"):
+        assert "vision.fake" in problem(api.post(f"{PREFIX}/queues/{queue}/pause"), 404, "unknown_queue")
+        problem(api.get(f"{PREFIX}/queues/{queue}"), 404, "unknown_queue")
+    for action in ("open", "close"):
+        assert "fake:vision" in problem(api.post(f"{PREFIX}/breakers/x:y/{action}"), 404, "unknown_breaker")
+    problem(api.get(f"{PREFIX}/breakers/fake"), 404, "unknown_breaker")
+    problem(api.get(f"{PREFIX}/settings/colour"), 404, "unknown_setting")
+    problem(api.put(f"{PREFIX}/settings/colour", json={"value": "red"}), 404, "unknown_setting")
+    problem(api.delete(f"{PREFIX}/settings/colour"), 404, "unknown_setting")
+
+
+@pytest.mark.parametrize(
+    "body", [{"seconds": 0}, {"seconds": -1}, {"seconds": 1e18}, {"reason": "a\x00b"}, {"reason": "x" * 501}, {"s": 1}]
+)
+def test_a_pause_that_makes_no_sense_is_refused_and_changes_nothing(api: TestClient, body: dict[str, Any]) -> None:
+    problem(api.post(f"{QUEUE}/pause", json=body), 422, "invalid")
+    assert api.get(QUEUE).json()["gate"] == "open"
+
+
+def test_a_value_that_a_setting_cannot_have_is_refused(api: TestClient) -> None:
+    assert "many" in problem(api.put(SETTING, json={"value": "many"}), 422, "bad_value")
+    problem(api.put(SETTING, json={"value": ["10/s"]}), 422, "invalid")
+    problem(api.put(f"{PREFIX}/settings/queue.vision.fake.concurrency", json={"value": "-1"}), 422, "bad_value")
+    assert api.get(SETTING).json()["is_default"]
+
+
+def test_only_administrators_change_how_things_run_and_see_settings(connect: Connect) -> None:
+    writes, administers = connect(Scope.WRITE), connect(Scope.ADMIN)
+    for path in ("queues", "breakers"):
+        assert connect(Scope.READ).get(f"{PREFIX}/{path}").status_code == 200
+    for path in (f"{QUEUE}/pause", f"{QUEUE}/resume", f"{BREAKER}/open", f"{BREAKER}/close"):
+        assert "admin" in problem(writes.post(path), 403, "forbidden")
+    problem(writes.put(SETTING, json={"value": "1/s"}), 403, "forbidden")
+    problem(writes.delete(SETTING), 403, "forbidden")
+    problem(writes.get(f"{PREFIX}/settings"), 403, "forbidden")
+    problem(writes.get(SETTING), 403, "forbidden")
+    assert administers.get(SETTING).json()["is_default"]

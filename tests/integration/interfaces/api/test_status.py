@@ -1,0 +1,52 @@
+"""`/api/v1/status` and `/workers`."""
+
+import pytest
+from starlette.testclient import TestClient
+
+from pipeline.engine.presence import Presence, sweep_ended
+from pipeline.flows import FLOWS
+from pipeline.interfaces.api.app import PREFIX
+from pipeline.providers import queue_control
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+from tests.integration.interfaces.api.test_skeleton import problem
+from tests.support.redis_server import RedisServer
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_PROVIDERS__FAKE__BASE_URL": "http://127.0.0.1:9", "PENSTOCK_PROVIDERS__FAKE__MODEL": "m"}
+
+
+def test_status_tells_of_every_flow_and_of_the_fleet(api: TestClient, context: Context) -> None:
+    Presence(context.redis).renew("cpu@desk:4242:1f09ab", 60)
+    sweep_ended(context.redis)
+    queue_control.pause(context, "vision.fake", None, "maintenance")
+    found = api.get(f"{PREFIX}/status").json()
+    assert tuple(found["counted"]) == FLOWS
+    assert found["last_hour"]["finished"] == 0
+    fleet = found["fleet"]
+    assert (fleet["workers"], fleet["queues"]["vision.fake"], fleet["queues"]["cpu"]) == (1, 0, 0)
+    assert fleet["closed"] == ["vision.fake is paused by an operator (maintenance)"]
+    assert 0 <= fleet["last_sweep_s"] < 30
+    [worker] = api.get(f"{PREFIX}/workers").json()["items"]
+    assert worker == {"id": "cpu@desk:4242:1f09ab", "name": "cpu@desk", "process": 4242}
+
+
+def test_while_redis_is_down_the_rows_are_told_and_workers_are_not_guessed(
+    api: TestClient, redis_server: RedisServer
+) -> None:
+    redis_server.kill()
+    found = api.get(f"{PREFIX}/status").json()
+    assert (tuple(found["counted"]), found["fleet"]) == (FLOWS, None)
+    problem(api.get(f"{PREFIX}/workers"), 503, "offline")
+
+
+def test_who_has_no_key_is_told_nothing(connect: Connect) -> None:
+    for path in ("status", "workers"):
+        problem(connect(host="0.0.0.0").get(f"{PREFIX}/{path}"), 401, "unauthorized")
