@@ -5,7 +5,7 @@ A model says it once, in its `__table_args__`. Whatever then writes a status (`e
 tables cost one look into a dictionary.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any
@@ -60,6 +60,16 @@ def announced(
 def word(state: IntEnum | StrEnum) -> str:
     """A state's name in events."""
     return state.value if isinstance(state, StrEnum) else state.name.lower()
+
+
+def wants(patterns: Sequence[str], kind: str) -> bool:
+    """Whether events of this type match. A pattern is a type, or `document.*`; none at all: every type."""
+    return not patterns or any(kind == one or (one.endswith("*") and kind.startswith(one[:-1])) for one in patterns)
+
+
+def unknown(patterns: Sequence[str], known: Collection[str]) -> list[str]:
+    """Patterns that no type of event can match."""
+    return [one for one in patterns if not any(wants([one], kind) for kind in known)]
 
 
 def of(table: Table) -> Announced | None:

@@ -39,6 +39,10 @@ class ApiSettings(BaseModel):
     least_bytes_per_s: int = Field(default=4096, ge=1)
     """How fast a body must come on average, once the idle time-out is over."""
     max_connections: int = Field(default=512, ge=8)
+    streams: int = Field(default=100, ge=0)
+    """Streams of events that are open at the same time."""
+    streams_per_key: int = Field(default=10, ge=0)
+    """Of one key, or of one address without a key."""
     threads: int = Field(default=40, ge=4, le=256)
     """Requests that are worked on at the same time."""
     idempotency_hours: float = Field(default=24, gt=0, le=24 * 30)

@@ -143,7 +143,7 @@ def replay_range(context: Context, endpoint_id: str, since: datetime, until: dat
         patterns = json.loads(row.types)
         found = outbox.between(session, since, until or context.db.now())
         # Beyond the cursor: they come anyway.
-        wanted = [(one.seq, one.type) for one in found if one.seq <= row.cursor and message.wants(patterns, one.type)]
+        wanted = [(one.seq, one.type) for one in found if one.seq <= row.cursor and announced.wants(patterns, one.type)]
     return sum(context.db.run(partial(_replay, context, endpoint_id, some)) for some in portions(wanted))
 
 
@@ -178,7 +178,7 @@ def _check_types(types: Sequence[str], known: Sequence[str]) -> None:
         raise UserError(f"an endpoint may name {MAX_TYPES} types of events at most", code="too_many")
     for one in types:
         _check_text("type", one, 80)
-    if known and (bad := message.unknown(types, known)):
+    if known and (bad := announced.unknown(types, known)):
         kinds = ", ".join(f"{kind}.*" for kind in sorted(announced.KINDS))
         raise UserError(
             f"there are no events of type {', '.join(bad)}; there are {kinds}, see docs/webhooks.md", code="bad_type"

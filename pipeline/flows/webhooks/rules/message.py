@@ -1,11 +1,11 @@
-"""What is sent, by the Standard Webhooks specification: the body, its signature, and which types an endpoint wants."""
+"""What is sent, by the Standard Webhooks specification: the body and its signature."""
 
 import base64
 import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -36,13 +36,3 @@ def body(kind: str, at: datetime, data: Mapping[str, Any]) -> bytes:
     """The same bytes for the same event, however often it is sent."""
     message = {"type": kind, "timestamp": at.isoformat(), "data": dict(data)}
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def wants(patterns: Sequence[str], kind: str) -> bool:
-    """Whether an endpoint wants this type. A pattern is a type, or `document.*`; none at all: every type."""
-    return not patterns or any(kind == one or (one.endswith("*") and kind.startswith(one[:-1])) for one in patterns)
-
-
-def unknown(patterns: Sequence[str], known: Collection[str]) -> list[str]:
-    """Patterns that no type of event can match."""
-    return [one for one in patterns if not any(wants([one], kind) for kind in known)]

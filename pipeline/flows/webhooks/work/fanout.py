@@ -13,9 +13,9 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine import outbox
+from pipeline.engine.announced import wants
 from pipeline.engine.claims import in_states
 from pipeline.flows.webhooks.models import DELIVERIES, ENDPOINTS
-from pipeline.flows.webhooks.rules.message import wants
 from pipeline.flows.webhooks.settings import webhooks_of
 from pipeline.flows.webhooks.states import DELIVERY, DeliveryEvent
 from pipeline.storage.context import Context

@@ -5,6 +5,7 @@ from pipeline.interfaces.api.v1 import (
     document_actions,
     document_results,
     documents,
+    events,
     live_settings,
     queues,
     status,
@@ -12,5 +13,5 @@ from pipeline.interfaces.api.v1 import (
 
 ROUTERS = (
     documents.router, document_actions.router, document_results.router,
-    queues.queues, queues.breakers, live_settings.router, calls.router, status.router,
+    queues.queues, queues.breakers, live_settings.router, calls.router, status.router, events.router,
 )  # fmt: skip

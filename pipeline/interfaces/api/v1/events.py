@@ -1,0 +1,100 @@
+"""`/api/v1/events`: what changes, as server-sent events, replayed from any number."""
+
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from pipeline.interfaces.api.dependencies import ByCaller, reader
+from pipeline.interfaces.api.feed import Feed
+from pipeline.interfaces.api.fields import Id, Word
+from pipeline.interfaces.api.problems import documented
+from tasks import events
+from tasks.events import Event, Filter
+
+router = APIRouter(prefix="/events", tags=["events"], dependencies=reader)
+HEARTBEAT_S = 10.0
+LONGEST_S = 1800.0
+"""Then the client comes again, and its key is looked at anew."""
+RETRY_MS = 3000
+MAX_NUMBER = 2**53 - 1
+Number = Annotated[int | None, Query(ge=0, le=MAX_NUMBER, description="Only events after this number, also old ones.")]
+Pattern = Annotated[str, Query(max_length=80, pattern=r"^[a-z_]+(\.([a-z_]+|\*))?$")]
+
+
+async def _feed(request: Request, caller: ByCaller) -> AsyncIterator[Feed]:
+    """The application's feed, for one more stream of this caller."""
+    state = request.app.state
+    if not hasattr(state, "feed"):
+        state.feed = Feed(state.context, state.ending)
+    with state.feed.stream(caller.id):
+        yield state.feed
+
+
+def _filter(
+    flow: Annotated[Word | None, Query(description="Only this flow's.")] = None,
+    type: Annotated[  # noqa: A002  # what it is called in requests
+        list[Pattern], Query(max_length=50, description="Types such as `document.completed`, `document.*`, `progress`.")
+    ] = [],  # noqa: B006  # FastAPI copies it
+    scope: Annotated[Id | None, Query(description="Only those about this document, run, batch or item.")] = None,
+) -> Filter:
+    return Filter(flow or "", tuple(type), scope or "")
+
+
+@router.get("", response_class=EventSourceResponse, responses=documented(429))
+async def follow(
+    feed: Annotated[Feed, Depends(_feed)],
+    wanted: Annotated[Filter, Depends(_filter)],
+    after: Number = None,
+    last_event_id: Annotated[str | None, Header(max_length=20, description="What a client saw last; wins.")] = None,
+) -> AsyncIterator[ServerSentEvent]:
+    """Follow what changes: each event's `id` is its number, from which a client that comes again goes on.
+
+    Without a number, the stream begins now. `reset` says that some events after the client's number are not kept any
+    more: look at how things stand. `progress` has no id, and is not replayed.
+    """
+    known = _number(last_event_id, after)
+    found = await feed.asked(events.kept)
+    feed.start(found.last)
+    last = found.last if known is None else known
+    moved, ends_at = feed.moved, time.monotonic() + LONGEST_S
+    yield ServerSentEvent(comment="events", retry=RETRY_MS)
+    if last < found.first - 1 or last > found.last:
+        last = found.first - 1 if last < found.first - 1 else found.last
+        data = {"reason": "some events are not kept any more", "first": found.first, "last": found.last}
+        yield ServerSentEvent(event="reset", id=str(last), data=data)
+    said_at = time.monotonic()
+    while not feed.ending.is_set() and time.monotonic() < ends_at:
+        some = feed.since(last)
+        if some is None:
+            some = await feed.asked(events.after_if_possible, last)
+        for one in some:
+            last = one.seq
+            if wanted.matches(one):
+                yield _told(one)
+                said_at = time.monotonic()
+        for number, fields in feed.progress_since(moved):
+            moved = number
+            if wanted.matches_progress(fields):
+                yield ServerSentEvent(event="progress", data=fields)
+                said_at = time.monotonic()
+        if time.monotonic() - said_at > HEARTBEAT_S:
+            yield ServerSentEvent(comment="still here")
+            said_at = time.monotonic()
+        if not some:
+            await feed.wait(1.0)
+
+
+def _number(last_event_id: str | None, after: int | None) -> int | None:
+    said = last_event_id if last_event_id and last_event_id.isascii() and last_event_id.isdigit() else None
+    return min(int(said), MAX_NUMBER) if said else after
+
+
+def _told(event: Event) -> ServerSentEvent:
+    data: dict[str, Any] = {
+        "seq": event.seq, "type": event.type, "flow": event.flow, "kind": event.kind, "id": event.scope_id,
+        "status": event.status, "created_at": event.created_at.isoformat(), "data": event.data,
+    }  # fmt: skip
+    return ServerSentEvent(event=event.type, id=str(event.seq), data=data)

@@ -1,0 +1,188 @@
+"""`GET /api/v1/events`: replayed from the database, then live, over a real server."""
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+from sqlalchemy import delete
+
+from pipeline.engine import events as progress
+from pipeline.engine.outbox import EVENTS
+from pipeline.flows.documents.models import DOCUMENTS
+from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus
+from pipeline.interfaces.api import feed
+from pipeline.interfaces.api.app import create_app
+from pipeline.interfaces.api.v1 import events
+from pipeline.storage.context import Context
+from tests.support.documents import insert_document
+from tests.support.waiting import wait_until
+
+Message = dict[str, Any]
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_API__STREAMS_PER_KEY": "2"}
+
+
+class Server:
+    """The API on a port of its own, in a thread."""
+
+    def __init__(self, context: Context) -> None:
+        self.app = create_app(context)
+        config = uvicorn.Config(self.app, port=0, log_config=None, lifespan="on", timeout_graceful_shutdown=10)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run)
+
+    def __enter__(self) -> "Server":
+        self._thread.start()
+        wait_until(lambda: self._server.started, 60, "the API listens")
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}/api/v1/events"
+        return self
+
+    def end(self) -> None:
+        self.app.state.ending.set()
+        self._server.should_exit = True
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "a stream keeps the server"
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    @contextmanager
+    def stream(self, headers: dict[str, str] | None = None, **query: Any) -> Iterator[Iterator[Message]]:
+        """What a stream says."""
+        with httpx2.Client(timeout=30) as client, client.stream("GET", self.url, params=query, headers=headers) as got:
+            assert got.status_code == 200, got.read()
+            assert got.headers["content-type"].startswith("text/event-stream")
+            yield _messages(got.iter_lines())
+
+
+def _messages(lines: Iterator[str]) -> Iterator[Message]:
+    found: Message = {}
+    for line in lines:
+        if not line:
+            yield {**found, "data": json.loads(found["data"]) if "data" in found else None}
+            found = {}
+            continue
+        name, _, value = line.partition(":")
+        found[name or "comment"] = value.removeprefix(" ")
+
+
+@pytest.fixture
+def server(context: Context) -> Iterator[Server]:
+    with Server(context) as server:
+        yield server
+
+
+def change(context: Context, event: DocumentEvent = DocumentEvent.PAUSE) -> str:
+    document_id = insert_document(context, DocumentStatus.PENDING)
+    context.db.run(lambda session: DOCUMENT.move(session, DOCUMENTS, event, DOCUMENTS.c.id == document_id))
+    return document_id
+
+
+def take(messages: Iterator[Message], count: int) -> list[Message]:
+    """So many that have data."""
+    found: list[Message] = []
+    while len(found) < count:
+        message = next(messages)
+        found += [message] if message["data"] is not None else []
+    return found
+
+
+def test_a_stream_replays_from_a_number_and_goes_on_live_without_a_gap(
+    context: Context, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.events.PORTION", 3)
+    for _ in range(10):
+        change(context)
+    with server.stream(after=2) as messages, ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(lambda: [change(context) for _ in range(20)])
+        found = take(messages, 28)
+        writing.result()
+    assert [int(one["id"]) for one in found] == list(range(3, 31))
+    assert {one["event"] for one in found} == {"document.paused"}
+    assert found[0]["data"]["status"] == "paused"
+    with server.stream(headers={"last-event-id": "29"}, after=1) as messages:
+        assert take(messages, 1)[0]["id"] == "30"
+
+
+def test_without_a_number_a_stream_begins_now_and_only_what_is_wanted_comes(context: Context, server: Server) -> None:
+    change(context)
+    with server.stream(type=["document.cancelled", "progress"], flow="documents") as messages:
+        next(messages)
+        change(context)
+        cancelled = change(context, DocumentEvent.CANCEL)
+        (one,) = take(messages, 1)
+        assert (one["event"], one["data"]["id"], one["id"]) == ("document.cancelled", cancelled, "3")
+        progress.publish(context.redis, "music", "run", run="r")
+        progress.publish(context.redis, "documents", "document", document=cancelled, progress=40)
+        (moved,) = take(messages, 1)
+    assert (moved["event"], moved["data"]["progress"], "id" in moved) == ("progress", "40", False)
+
+
+def test_only_events_about_one_row_if_it_is_named(context: Context, server: Server) -> None:
+    first, second = change(context), change(context)
+    with server.stream(scope=second, after=0) as messages:
+        assert take(messages, 1)[0]["data"]["id"] == second
+    with server.stream(scope=first, after=0) as messages:
+        assert take(messages, 1)[0]["data"]["id"] == first
+
+
+def test_a_client_is_told_that_what_it_missed_is_not_kept(context: Context, server: Server) -> None:
+    for _ in range(4):
+        change(context)
+    context.db.run(lambda session: session.execute(delete(EVENTS).where(EVENTS.c.seq <= 2)))
+    with server.stream(after=1) as messages:
+        reset, following = take(messages, 2)
+    assert (reset["event"], reset["id"], reset["data"]["first"]) == ("reset", "2", 3)
+    assert following["id"] == "3"
+    with server.stream(after=1000) as messages:
+        reset = take(messages, 1)[0]
+        assert (reset["event"], reset["id"]) == ("reset", "4")
+
+
+def test_what_a_stream_is_behind_is_read_from_the_database(
+    context: Context, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "KEPT", 3)
+    with server.stream(after=0) as messages:
+        for _ in range(30):
+            change(context)
+        assert [int(one["id"]) for one in take(messages, 30)] == list(range(1, 31))
+
+
+def test_streams_are_few_for_each_caller_and_closed_ones_do_not_count(context: Context, server: Server) -> None:
+    def refused() -> bool:
+        with httpx2.Client(timeout=30) as client, client.stream("GET", server.url) as got:
+            return got.status_code == 429
+
+    with server.stream() as one, server.stream() as two:
+        next(one), next(two)
+        assert refused()
+    wait_until(lambda: not refused(), 30, "closed streams do not count")
+
+
+def test_a_silent_stream_shows_that_it_lives_and_ends_with_the_server(
+    context: Context, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "HEARTBEAT_S", 0.1)
+    with server.stream() as messages:
+        assert [next(messages)["comment"] for _ in range(3)] == ["events", "still here", "still here"]
+        server.end()
+        rest = list(messages)
+    assert all(one["data"] is None for one in rest)
+
+
+@pytest.mark.parametrize(
+    "query", [{"after": -1}, {"after": 2**60}, {"type": "a b"}, {"scope": "x" * 100}, {"flow": "\x00"}]
+)
+def test_nonsense_is_refused(context: Context, server: Server, query: dict[str, Any]) -> None:
+    assert httpx2.get(server.url, params=query).status_code == 422
