@@ -230,7 +230,8 @@ def promote(document_id: str, page: int, attempt_id: int) -> Document:
 def delete(document_id: str) -> None:
     """Delete the document with its pages, attempts and files."""
     service.remove(get_context(), document_id)
-    events.publish(get_context().redis, "documents", "deleted", document=document_id)
+    if get_context().online:
+        events.publish(get_context().redis, "documents", "deleted", document=document_id)
 
 
 def _launched(view: DocumentView) -> Document:

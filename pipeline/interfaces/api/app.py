@@ -14,8 +14,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from pipeline.engine import telemetry
+from pipeline.engine.errors import PenstockError
 from pipeline.interfaces.api import compat, health, metrics, v1
 from pipeline.interfaces.api.bodies import BodyLimits
 from pipeline.interfaces.api.caller import CallerMiddleware, Quotas
@@ -83,7 +85,21 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
+    if isinstance(error.__cause__, PenstockError):
+        error = error.__cause__  # FastAPI takes whatever ends a body for a body that cannot be parsed
+    elif isinstance(error, HTTPException) and error.status_code == 405:
+        error.headers = {"Allow": ", ".join(_methods(request))}
     return response_for(error, request)
+
+
+def _methods(request: Request) -> list[str]:
+    """What is possible at this address: starlette names the methods of the first of its routes only."""
+
+    def possible(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+
+    return [method for method in ("GET", "POST", "PUT", "PATCH", "DELETE") if possible(method)]
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -153,7 +153,7 @@ class _Receiver:
         async for data in self._request.stream():
             file.add(data)
             await self._flush(file, _BLOCK_BYTES)
-        await self._flush(file, 0)
+        await self._flush(file)
 
     async def multipart(self, boundary: bytes) -> None:
         """Files and fields between boundaries."""
@@ -181,14 +181,16 @@ class _Receiver:
         if not self._ended:
             raise Refused("the form ends in the middle", code="bad_multipart")
         for file in self._form.files:
-            await self._flush(file, 0)
+            await self._flush(file)
 
-    async def _flush(self, file: File, beyond: int) -> None:
-        if not file.pending or file.pending < beyond:
+    async def _flush(self, file: File, beyond: int = 0) -> None:
+        """Write what was gathered if it is this much; without a number, whatever is left."""
+        if file.pending < beyond:
             return
         self._uncounted += file.pending
-        count = self._uncounted >= _COUNTED_BYTES or not beyond
-        megabytes, self._uncounted = (math.ceil(self._uncounted / 1e6), 0) if count else (0, self._uncounted)
+        megabytes = 0
+        if self._uncounted >= _COUNTED_BYTES or not beyond:
+            megabytes, self._uncounted = math.ceil(self._uncounted / 1e6), 0
         await run_sync(self._write, file, megabytes)
 
     def _write(self, file: File, megabytes: int) -> None:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from pipeline.engine.errors import PenstockError
 from pipeline.interfaces.api import pages
@@ -62,11 +62,20 @@ class Selection(BaseModel):
 
     model_config = ConfigDict(
         extra="forbid",
-        json_schema_extra={"examples": [{"filter": {"status": ["PARTIAL_FAILED"]}, "all_matching": True}]},
+        json_schema_extra={
+            "examples": [{"filter": {"status": ["PARTIAL_FAILED"]}, "all_matching": True}],
+            "oneOf": [
+                {"required": ["ids"], "properties": {"ids": {"type": "array"}, "all_matching": {"const": False}}},
+                {
+                    "required": ["all_matching"],
+                    "properties": {"ids": {"type": "null"}, "all_matching": {"const": True}},
+                },
+            ],
+        },
     )
     ids: Annotated[list[HexId], Field(max_length=MOST_AT_ONCE)] | None = None
     filter: DocumentFilter = Field(default_factory=DocumentFilter)
-    all_matching: bool = Field(default=False, description="Must be true to act on all that match.")
+    all_matching: StrictBool = Field(default=False, description="Must be true to act on all that match.")
     cursor: Annotated[str, Field(max_length=500)] | None = Field(
         default=None, description="`next_cursor` of the answer before, to go on with the others."
     )

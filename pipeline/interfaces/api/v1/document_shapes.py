@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StringConstraints
 
 from pipeline.flows.documents.queries import DocumentView
 from pipeline.interfaces.api.fields import Word
@@ -116,14 +116,14 @@ class RetryOptions(BaseModel):
 class FreshOptions(RetryOptions):
     """The same for a whole document."""
 
-    fresh: bool = Field(default=False, description="Ask the provider even for pages in the cache.")
+    fresh: StrictBool = Field(default=False, description="Ask the provider even for pages in the cache.")
 
 
 class MergeOptions(BaseModel):
     """How to merge again."""
 
     model_config = ConfigDict(extra="forbid")
-    allow_partial: bool = Field(default=False, description="Mark the gaps where pages failed.")
+    allow_partial: StrictBool = Field(default=False, description="Mark the gaps where pages failed.")
 
 
 def shape(document: "Document") -> DocumentShape:

@@ -1,0 +1,211 @@
+"""What a stranger may send, how fast, how much, and under which name."""
+
+from collections.abc import Iterator
+
+import pytest
+from starlette.testclient import TestClient
+
+from pipeline.engine.rates import Rate, TooMany, take
+from pipeline.interfaces.api.problems import Refused
+from pipeline.settings import ApiSettings
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, problem
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """Nothing here depends on which database it is."""
+    return sqlite_url
+
+
+class TestNames:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {
+            "PENSTOCK_API__ALLOWED_HOSTS": '["desk.example.org"]',
+            "PENSTOCK_API__ALLOWED_ORIGINS": '["https://other.example.org"]',
+        }
+
+    @pytest.mark.parametrize("host", ["evil.example.org", "127.0.0.1.evil.org", "", "a@127.0.0.1", "[::1", "10.0.0.1"])
+    def test_other_host_names_are_refused(self, api: TestClient, host: str) -> None:
+        problem(api.get(DOCUMENTS, headers={"host": host}), 421, "wrong_host")
+
+    @pytest.mark.parametrize(
+        "host", ["localhost:8484", "127.0.0.1", "[::1]:8484", "desk.example.org", "DESK.example.org."]
+    )
+    def test_our_own_are_not(self, api: TestClient, host: str) -> None:
+        assert api.get(DOCUMENTS, headers={"host": host}).status_code == 200
+
+    @pytest.mark.parametrize(
+        "headers", [{"origin": "https://evil.example.org"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}]
+    )
+    def test_pages_of_other_sites_may_not_change_anything(self, api: TestClient, headers: dict[str, str]) -> None:
+        act = f"{DOCUMENTS}/0123456789abcdef/cancel"
+        problem(api.post(act, headers=headers), 403, "bad_origin")
+        problem(api.post(act, headers={"origin": "http://127.0.0.1"}), 404, "unknown_document")
+        problem(api.post(act, headers={"origin": "https://other.example.org"}), 404, "unknown_document")
+        # Nor does a form of theirs, which needs no origin of ours, pass for JSON.
+        plain = {"content-type": "text/plain"}
+        problem(
+            api.post(f"{DOCUMENTS}/actions/delete", content=b'{"all_matching": true}', headers=plain), 422, "invalid"
+        )
+
+
+class TestReadOnly:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_API__READ_ONLY": "true"}
+
+    def test_nothing_can_be_changed(self, connect: Connect) -> None:
+        client = connect(Scope.ADMIN)
+        assert client.get(DOCUMENTS).status_code == 200
+        problem(client.post(DOCUMENTS, files={"file": b"1"}), 403, "read_only")
+        problem(client.delete(f"{DOCUMENTS}/0123456789abcdef"), 403, "read_only")
+
+
+class TestPrefix:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_API__PREFIX": "penstock/"}
+
+    def test_it_may_be_in_the_path_or_not(self, api: TestClient) -> None:
+        for path in (f"/penstock{DOCUMENTS}", DOCUMENTS):
+            assert api.get(path).status_code == 200
+        assert api.get("/penstock/openapi.json").json()["servers"] == [{"url": "/penstock"}]
+        problem(api.get("/penstocks/healthz"), 404, "not_found")
+
+
+@pytest.mark.parametrize("prefix", ["a b", "/a//b", "/a?b", "/../x y", "/<a>"])
+def test_a_prefix_that_is_no_path_is_refused(prefix: str) -> None:
+    with pytest.raises(ValueError, match="prefix"):
+        ApiSettings(prefix=prefix)
+
+
+class TestQuotas:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_API__REQUESTS_PER_MIN": "5", "PENSTOCK_API__UPLOAD_MB_PER_HOUR": "3"}
+
+    def test_each_key_has_its_own(self, connect: Connect) -> None:
+        one, other = connect(Scope.READ), connect(Scope.READ)
+        assert [one.get(DOCUMENTS).status_code for _ in range(5)] == [200] * 5
+        refused = one.get(DOCUMENTS)
+        problem(refused, 429, "too_many_requests")
+        assert 1 <= int(refused.headers["retry-after"]) <= 13
+        assert other.get(DOCUMENTS).status_code == 200
+
+    def test_uploads_are_counted_while_they_come(self, connect: Connect, context: Context) -> None:
+        client = connect(Scope.WRITE)
+        problem(client.post(DOCUMENTS, files={"file": ("a.pdf", bytes(2_000_000))}), 415, "unsupported")
+        problem(client.post(DOCUMENTS, files={"file": ("a.pdf", bytes(2_000_000))}), 429, "quota")
+        assert not list(context.settings.upload_dir.iterdir())
+
+    def test_without_redis_nobody_counts_and_reading_goes_on(self, connect: Connect, redis_server: RedisServer) -> None:
+        client = connect(Scope.READ)
+        redis_server.kill()
+        assert [client.get(DOCUMENTS).status_code for _ in range(8)] == [200] * 8
+        refused = client.get("/readyz")
+        assert (refused.status_code, refused.json()["checks"]["redis"]) == (503, "unavailable")
+        assert refused.headers["retry-after"]
+        assert client.get("/healthz").status_code == 200
+
+
+def test_a_bucket_refills_evenly(context: Context) -> None:
+    rate = Rate(10, 1)
+    take(context.redis, "me", rate, 10)
+    with pytest.raises(TooMany) as refused:
+        take(context.redis, "me", rate, 2)
+    assert refused.value.wait_s is not None
+    assert 0.05 < refused.value.wait_s <= 0.2
+    with pytest.raises(TooMany) as never:
+        take(context.redis, "me", rate, 11)
+    assert never.value.wait_s is None
+
+    def again() -> bool:
+        try:
+            take(context.redis, "me", rate, 2)
+        except TooMany:
+            return False
+        return True
+
+    wait_until(again, 10, "two units are refilled")
+
+
+class TestSizes:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_API__MAX_UPLOAD_MB": "1", "PENSTOCK_API__MAX_JSON_MB": "1"}
+
+    def test_too_much_is_refused_by_its_head_and_while_it_comes(self, api: TestClient, context: Context) -> None:
+        problem(api.post(DOCUMENTS, files={"file": bytes(3_000_000)}), 413, "too_large")
+
+        def endless() -> Iterator[bytes]:
+            for _ in range(100):
+                yield bytes(100_000)
+
+        raw = {"content-type": "application/octet-stream"}
+        problem(api.post(DOCUMENTS, content=endless(), headers=raw), 413, "too_large")
+        text = {"content-type": "application/json"}
+        problem(api.post(f"{DOCUMENTS}/actions/cancel", content=endless(), headers=text), 413, "too_large")
+        assert not list(context.settings.upload_dir.iterdir())
+
+
+def test_deep_and_odd_json_is_refused(api: TestClient) -> None:
+    act, kind = f"{DOCUMENTS}/actions/cancel", {"content-type": "application/json"}
+    for body in (b"[" * 200_000, b'{"ids": NaN}', b"\xff\xfe", b'{"filter": {"q": "\\ud800"}, "all_matching": true}'):
+        answer = api.post(act, content=body, headers=kind)
+        assert answer.status_code in {400, 422}, body[:20]
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_what_only_the_log_may_know_is_not_told(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tasks import documents
+
+    def breaks(*_: object, **__: object) -> None:
+        raise RuntimeError("secret of the server")
+
+    client = connect()
+    monkeypatch.setattr(documents, "status", breaks)
+    assert "secret" not in problem(client.get(f"{DOCUMENTS}/0123456789abcdef"), 500, "internal")
+
+    def full(*_: object, **__: object) -> None:
+        raise Refused("no space left on /secret/path", code="disk_full")
+
+    monkeypatch.setattr(documents, "status", full)
+    assert "secret" not in problem(client.get(f"{DOCUMENTS}/0123456789abcdef"), 507, "disk_full")
+
+
+def test_while_the_database_is_away_callers_are_told_to_come_again(
+    api: TestClient, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context.db.patience_s = 0.1
+    database = context.settings.data_dir / "penstock.db"
+    context.db.dispose()
+    database.rename(database.with_suffix(".away"))
+    database.mkdir()
+    answer = api.get(DOCUMENTS)
+    assert answer.status_code in {500, 503}
+    assert api.get("/readyz").json()["checks"]["database"] == "unavailable"
+    database.rmdir()
+    database.with_suffix(".away").rename(database)
+    assert api.get(DOCUMENTS).status_code == 200
+
+
+def test_the_openapi_document_describes_every_answer(api: TestClient) -> None:
+    document = api.get("/openapi.json").json()
+    assert "Problem" in document["components"]["schemas"]
+    operations = [(path, one) for path, methods in document["paths"].items() for one in methods.values()]
+    assert len({one["operationId"] for _, one in operations}) == len(operations)
+    for path, one in operations:
+        assert one["tags"], path
+        assert one.get("summary") or one.get("description"), path
+        if path.startswith(DOCUMENTS):
+            assert {"401", "403", "422", "429", "503"} <= set(one["responses"]), path
+            assert one["security"], path
+    refused = api.patch(f"{DOCUMENTS}/0123456789abcdef")
+    problem(refused, 405, "method_not_allowed")
+    assert refused.headers["allow"] == "GET, DELETE"
