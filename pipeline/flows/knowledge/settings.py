@@ -52,7 +52,7 @@ class KnowledgeSettings(BaseModel):
     """Waits before writing is tried again [2 attempts]."""
     read_timeout_s: float = Field(default=300, gt=0, le=7200)
     """How long reading one file may take."""
-    read_memory_mb: int = Field(default=1024, ge=128)
+    read_memory_mb: int = Field(default=1500, ge=128)
     """Memory of the process that reads a file."""
     max_chars: int = Field(default=20_000_000, ge=1000)
     """Characters of an item's text."""

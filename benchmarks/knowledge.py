@@ -1,0 +1,31 @@
+"""Knowledge bases and the REST API, measured: `python -m benchmarks.knowledge [--quick] [--only NAME …]`.
+
+Prints a table as it goes (what it is doing goes to standard error), and as its last line one JSON object with the keys
+of `AIMS`. Each part runs in a process and a data folder of its own, which end with it.
+"""
+
+import sys
+
+from benchmarks.report import Aim
+from benchmarks.suite import Part, Suite
+
+AIMS = {
+    "items_ratio": Aim("items a second, of a bare loop over the same parts", 0.8, at_least=True),
+    "jain": Aim("Jain index of service over ten equal bases, the lowest", 0.95, at_least=True),
+    "small_base_ratio": Aim("5 items beside 500 of another base, of alone", 2, at_least=False),
+    "search_p95_ms": Aim("search over 100,000 chunks of a base, p95", 100, at_least=False, unit="ms"),
+    "search_200_bases_p95_ms": Aim("search over 200 bases at once, p95", 100, at_least=False, unit="ms"),
+    "api_rps": Aim("reads of an item's status, one API process", 300, at_least=True, unit="/s"),
+    "api_p99_ms": Aim("the same while workers are busy, p99", 100, at_least=False, unit="ms"),
+    "upload_peak_mb": Aim("the API's memory for an upload of 500 MB", 50, at_least=False, unit="MB"),
+}
+"""The keys of the last line, in its order."""
+
+PARTS = {
+    "items": Part("knowledge_flow.measure_items", ("items_ratio",), 120, {"count": 40}),
+    "fairness": Part("knowledge_flow.measure_fairness", ("jain", "small_base_ratio"), 90, {"each": 6, "large": 100}),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(Suite("benchmarks.knowledge", "Knowledge bases and the REST API, measured.", AIMS, PARTS).main())

@@ -1,0 +1,256 @@
+"""Knowledge bases on a running stack (SQLite, the embedded Redis), with a provider that takes 0.3 s a call.
+
+`measure_items`: items/s and chunks/s beside a bare loop of the same parts. `measure_fairness`: ten equal bases, and a
+small base that comes after a large one.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from benchmarks.support import BenchmarkError, progress, provider_server, stack, wait_until
+from pipeline.settings import get_settings
+from pipeline.storage.context import Context, forget_context, get_context
+
+LATENCY_S = 0.3
+AT_ONCE = 4
+PROVIDER = "sample"
+PARAGRAPH = (
+    "The sluice of basin {number} was inspected in section {section}. Its gate closes within {section} seconds, and "
+    "the level upstream stayed {number} millimetres below the mark while the turbines were at rest. "
+)
+Figures = dict[str, Any]
+
+
+def html(number: int, sections: int) -> str:
+    """A page whose text nobody else's is like."""
+    parts = [
+        f"<h2>Section {section}</h2>" + f"<p>{PARAGRAPH.format(number=number, section=section) * 6}</p>" * 2
+        for section in range(sections)
+    ]
+    return (
+        f"<html><head><title>Basin {number}</title></head><body><h1>Basin {number}</h1>{''.join(parts)}</body></html>"
+    )
+
+
+@contextmanager
+def running(**settings: str) -> Iterator[str]:
+    """A stack, and the provider; its address."""
+    name = f"PENSTOCK_PROVIDERS__{PROVIDER.upper()}__"
+    with provider_server("--latency", str(LATENCY_S)) as url:
+        os.environ |= {
+            f"{name}BASE_URL": f"{url}/v1", f"{name}API_KEY": "none", f"{name}MODEL": "embeds",
+            f"{name}CONCURRENCY": "64", "PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER": PROVIDER, **settings,
+        }  # fmt: skip
+        get_settings.cache_clear()
+        forget_context()
+        with stack():
+            yield url
+
+
+def measure_items(count: int = 200) -> Figures:
+    """items_ratio: items a second from adding them to the last one's completion, of a bare loop over the same parts."""
+    from tasks import knowledge
+
+    with running(), TemporaryDirectory() as name:
+        files = _files(Path(name), count + AT_ONCE, sections=8)
+        bases = [knowledge.create_base(f"base {number}") for number in range(AT_ONCE)]
+        progress("warming up: the processes that read, and connections")
+        for base, path in zip(bases, files, strict=False):
+            knowledge.add_files(base.id, [path])
+        _wait(bases, 60)
+        bare_s = _bare_loop(Path(name), files[AT_ONCE:])
+        progress(f"{count} items of {files[-1].stat().st_size // 1000} kB, {bare_s:.0f} s in a bare loop")
+        begun = time.monotonic()
+        for number, base in enumerate(bases):
+            added = knowledge.add_files(base.id, files[AT_ONCE + number :: AT_ONCE])
+            if added.failed:
+                raise BenchmarkError(f"not added: {added.failed[:3]}")
+        _wait(bases, 200)
+        took_s = time.monotonic() - begun
+        chunks = sum(item.chunk_count for base in bases for item in knowledge.items(base.id, limit=5000))
+    return {
+        "items_ratio": round(bare_s / took_s, 2),
+        "items/s, Penstock": round(count / took_s, 1),
+        "items/s, bare loop of four threads": round(count / bare_s, 1),
+        "chunks/s, Penstock": round(chunks / took_s),
+    }
+
+
+def measure_fairness(bases: int = 10, each: int = 12, large: int = 500) -> Figures:
+    """jain and small_base_ratio: who is served when, by the order in which items were begun."""
+    from pipeline.flows.knowledge import queries
+    from tasks import knowledge
+
+    with running():
+        progress("warming up")
+        first = knowledge.create_base("first")
+        knowledge.add_notes(first.id, ["one", "two", "three", "four"])
+        _wait([first], 60)
+        progress(f"{bases} bases of {each} notes each")
+        equal = [knowledge.create_base(f"equal {number}") for number in range(bases)]
+        for base in equal:
+            knowledge.add_notes(base.id, [f"Note {number} of {base.name}." for number in range(each)])
+        _wait(equal, 120)
+        ids = [base.id for base in equal]
+        begun, completed = _lowest_jain(ids, "started_at"), _lowest_jain(ids, "finished_at")
+        alone_s = _small_base("alone")
+        progress(f"5 notes beside {large}")
+        huge = knowledge.create_base("huge")
+        knowledge.add_notes(huge.id, [f"Note {number} of many." for number in range(large)])
+        time.sleep(2)
+        beside_s = _small_base("beside")
+        left = large - queries.counts(get_context(), [huge.id])[huge.id].get("completed", 0)
+    if not left:
+        raise BenchmarkError("the large base was done before the small one: nothing was in its way")
+    return {
+        "jain": round(begun, 3),
+        "small_base_ratio": round(beside_s / alone_s, 2),
+        "Jain index of items completed": round(completed, 3),
+        "5 notes alone, s": round(alone_s, 2),
+        "the same beside the large base, s": round(beside_s, 2),
+        "items that the large base still had": left,
+    }
+
+
+def _small_base(name: str) -> float:
+    """Seconds from the items' addition to the last one's completion."""
+    from tasks import knowledge
+
+    base = knowledge.create_base(name)
+    begun = time.monotonic()
+    knowledge.add_notes(base.id, [f"Small note {number} of {name}." for number in range(5)])
+    _wait([base], 120)
+    return time.monotonic() - begun
+
+
+def _lowest_jain(base_ids: Sequence[str], moment: str) -> float:
+    """Of the items begun (`started_at`) or completed (`finished_at`) for each base at any moment, from when each has had
+    three until the first has had all.
+
+    Before, whole items are too coarse a measure: with one served twice and nine once, the index is 0.93.
+    """
+    from sqlalchemy import select
+
+    from pipeline.flows.knowledge.models import ITEMS
+
+    query = select(ITEMS.c.base_id).where(ITEMS.c.base_id.in_(base_ids)).order_by(ITEMS.c[moment], ITEMS.c.id)
+    with get_context().db.read() as session:
+        order = list(session.execute(query).scalars())
+    all_of_one = len(order) // len(base_ids)
+    served = dict.fromkeys(base_ids, 0)
+    lowest = 1.0
+    for base_id in order:
+        served[base_id] += 1
+        counts = list(served.values())
+        if min(counts) >= 3 and max(counts) < all_of_one:
+            lowest = min(lowest, sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts)))
+    return lowest
+
+
+def _files(folder: Path, count: int, sections: int) -> list[Path]:
+    paths = []
+    for number in range(count):
+        path = folder / f"page-{number}.html"
+        path.write_text(html(number, sections))
+        paths.append(path)
+    return paths
+
+
+def _wait(bases: Sequence[Any], timeout_s: float) -> None:
+    from pipeline.flows.knowledge import queries
+
+    ids = [base.id for base in bases]
+
+    def done() -> bool:
+        counted = queries.counts(get_context(), ids)
+        failed = sum(states.get("failed", 0) for states in counted.values())
+        if failed:
+            raise BenchmarkError(f"{failed} items failed")
+        return all(set(states) == {"completed"} for states in counted.values())
+
+    wait_until("all items", done, timeout_s, every_s=0.1)
+
+
+def _bare_loop(folder: Path, files: Sequence[Path]) -> float:
+    """Seconds that the same parts take without anything that keeps, shares or recovers work: four threads."""
+    from pipeline.flows.knowledge.settings import own
+    from pipeline.flows.knowledge.work.content import limits_of
+    from pipeline.providers import registry
+    from pipeline.reading.chunks import split
+    from pipeline.reading.text_files import read_file
+    from pipeline.storage.schema import migrate
+
+    settings = get_settings().model_copy(update={"data_dir": folder, "database_url": ""})
+    context, found = Context(settings), own(settings)
+    migrate(context.db)
+    maker = registry.embeddings(settings, PROVIDER)
+    base_id = _base_row(context)
+
+    def one(path: Path) -> None:
+        reading = read_file(path, path.name, limits_of(found), lambda: True)
+        chunks = split(reading, found.chunk_tokens, found.chunk_overlap)
+        texts = [chunk.text for chunk in chunks]
+        made = [
+            vector
+            for start in range(0, len(texts), found.batch_size)
+            for vector in maker.embed(texts[start : start + found.batch_size]).vectors
+        ]
+        _write(context, base_id, path.name, chunks, made)
+
+    one(files[0])
+    begun = time.monotonic()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(one, files))
+    took_s = time.monotonic() - begun
+    context.db.dispose()
+    return took_s
+
+
+def _base_row(context: Context) -> str:
+    from tests.support.knowledge import add_base
+
+    return add_base(context)
+
+
+def _write(context: Context, base_id: str, name: str, chunks: Sequence[Any], made: Sequence[Any]) -> None:
+    """An item, its chunks, their texts and vectors in one transaction."""
+    from sqlalchemy import insert, select
+    from sqlalchemy.orm import Session
+
+    from pipeline.flows.knowledge.models import CHUNKS, FULL_TEXT
+    from pipeline.flows.knowledge.states import ItemStatus
+    from pipeline.flows.knowledge.work.known import kind_of
+    from pipeline.storage import vectors
+    from pipeline.storage.fulltext import Text
+    from tests.support.knowledge import add_item
+
+    item_id, now = add_item(context, base_id, ItemStatus.COMPLETED, name=name), context.db.now()
+
+    def act(session: Session) -> None:
+        rows = [
+            {
+                "item_id": item_id, "base_id": base_id, "generation": 1, "number": number, "batch": 0,
+                "text": chunk.text, "heading": "[]", "start": chunk.start, "end": chunk.end, "digest": "",
+                "created_at": now,
+            }
+            for number, chunk in enumerate(chunks)
+        ]  # fmt: skip
+        session.execute(insert(CHUNKS), rows)
+        ids = session.execute(
+            select(CHUNKS.c.id).where(CHUNKS.c.item_id == item_id).order_by(CHUNKS.c.number)
+        ).scalars()
+        stored = list(zip(ids, made, strict=True))
+        vectors.upsert(session, kind_of(base_id), "bare", stored, now)
+        texts = [
+            Text(chunk_id, head=name, apps=base_id, body=chunk.text)
+            for (chunk_id, _), chunk in zip(stored, chunks, strict=True)
+        ]
+        FULL_TEXT.put(session, texts)
+
+    context.db.run(act)
