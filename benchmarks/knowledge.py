@@ -23,6 +23,7 @@ AIMS = {
 
 PARTS = {
     "items": Part("knowledge_flow.measure_items", ("items_ratio",), 120, {"count": 40}),
+    "memory": Part("knowledge_flow.measure_memory", (), 120, {"count": 200}),
     "fairness": Part("knowledge_flow.measure_fairness", ("jain", "small_base_ratio"), 90, {"each": 6, "large": 100}),
 }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.support import BenchmarkError, progress, provider_server, stack, wait_until
+from benchmarks.support import BenchmarkError, progress, provider_server, stack, users_of, wait_until
 from pipeline.settings import get_settings
 from pipeline.storage.context import Context, forget_context, get_context
 
@@ -84,7 +84,8 @@ def measure_items(count: int = 200) -> Figures:
 
 def measure_fairness(bases: int = 10, each: int = 12, large: int = 500) -> Figures:
     """jain and small_base_ratio: who is served when, by the order in which items were begun."""
-    from pipeline.flows.knowledge import queries
+    from pipeline.flows.knowledge import intake, queries
+    from pipeline.flows.knowledge.states import ItemType
     from tasks import knowledge
 
     with running():
@@ -94,8 +95,10 @@ def measure_fairness(bases: int = 10, each: int = 12, large: int = 500) -> Figur
         _wait([first], 60)
         progress(f"{bases} bases of {each} notes each")
         equal = [knowledge.create_base(f"equal {number}") for number in range(bases)]
+        sources = [knowledge.Source(ItemType.NOTE, text=f"Note {number}.") for number in range(each)]
         for base in equal:
-            knowledge.add_notes(base.id, [f"Note {number} of {base.name}." for number in range(each)])
+            intake.add(get_context(), base.id, sources)  # in line, and nobody is told: all of them begin together
+        knowledge.add_notes(first.id, ["five"])
         _wait(equal, 120)
         ids = [base.id for base in equal]
         begun, completed = _lowest_jain(ids, "started_at"), _lowest_jain(ids, "finished_at")
@@ -118,6 +121,33 @@ def measure_fairness(bases: int = 10, each: int = 12, large: int = 500) -> Figur
     }
 
 
+def measure_memory(count: int = 1000) -> Figures:
+    """How much the workers' memory grows while notes are read and embedded here; and what an item costs by itself."""
+    from tasks import knowledge
+
+    with running(PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER=""):
+        bases = [knowledge.create_base(f"base {number}") for number in range(AT_ONCE)]
+        for number, base in enumerate(bases):
+            knowledge.add_notes(base.id, [f"Warm note {number} {each}." for each in range(25)])
+        _wait(bases, 120)
+        before_mb = _workers_mb()
+        begun = time.monotonic()
+        for number, base in enumerate(bases):
+            knowledge.add_notes(base.id, [f"Note {number} {each}." for each in range(count // AT_ONCE)])
+        _wait(bases, 250)
+        took_s, after_mb = time.monotonic() - begun, _workers_mb()
+    return {
+        "workers' memory after 100 notes, MB": round(before_mb),
+        f"the same after {count} more, MB": round(after_mb),
+        "notes/s, with lexical vectors": round(count / took_s, 1),
+    }
+
+
+def _workers_mb() -> float:
+    found = [one for one in users_of(get_settings().data_dir) if "redis" not in one.name()]
+    return sum(one.memory_full_info().uss for one in found) / 1e6
+
+
 def _small_base(name: str) -> float:
     """Seconds from the items' addition to the last one's completion."""
     from tasks import knowledge
@@ -130,8 +160,8 @@ def _small_base(name: str) -> float:
 
 
 def _lowest_jain(base_ids: Sequence[str], moment: str) -> float:
-    """Of the items begun (`started_at`) or completed (`finished_at`) for each base at any moment, from when each has had
-    three until the first has had all.
+    """Of the items begun (`started_at`) or completed (`finished_at`) for each base, at any moment from when each
+    has had three until the first has had all.
 
     Before, whole items are too coarse a measure: with one served twice and nine once, the index is 0.93.
     """
