@@ -9,9 +9,10 @@ from pipeline.interfaces.api.v1 import (
     live_settings,
     queues,
     status,
+    webhooks,
 )
 
 ROUTERS = (
     documents.router, document_actions.router, document_results.router,
-    queues.queues, queues.breakers, live_settings.router, calls.router, status.router, events.router,
+    queues.queues, queues.breakers, live_settings.router, calls.router, status.router, events.router, webhooks.router,
 )  # fmt: skip

@@ -1,0 +1,79 @@
+"""`/api/v1/webhooks` as other programs use it."""
+
+from datetime import timedelta
+
+import pytest
+from starlette.testclient import TestClient
+
+from pipeline.flows.documents.models import DOCUMENTS
+from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus
+from pipeline.flows.webhooks import plan
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+from tests.support.documents import insert_document
+
+ENDPOINTS, DELIVERIES = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/deliveries"
+NEW = {"url": "https://example.com/hook", "types": ["document.*"]}
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+def changes(context: Context, count: int) -> None:
+    for _ in range(count):
+        document_id = insert_document(context, DocumentStatus.PENDING)
+        mine = DOCUMENTS.c.id == document_id
+        context.db.run(lambda session, mine=mine: DOCUMENT.move(session, DOCUMENTS, DocumentEvent.PAUSE, mine))
+
+
+def test_an_endpoint_lives_and_its_secret_is_told_once(context: Context, api: TestClient) -> None:
+    made = api.post(ENDPOINTS, json=NEW)
+    assert made.status_code == 201
+    endpoint, secret = made.json()["endpoint"], made.json()["secret"]
+    assert secret.startswith("whsec_")
+    mine = f"{ENDPOINTS}/{endpoint['id']}"
+    assert api.get(ENDPOINTS).json()["items"] == [api.get(mine).json()] == [endpoint]
+    assert api.patch(mine, json={"active": False}).json()["disabled_because"] == "by hand"
+    assert api.post(f"{mine}/test").status_code == 409
+    assert api.patch(mine, json={"active": True, "types": []}).json()["types"] == []
+    assert api.post(f"{mine}/test").json()["type"] == "webhook.test"
+    assert secret not in api.get(ENDPOINTS).text + api.get(DELIVERIES).text
+    assert "document.completed" in api.get("/api/v1/webhooks/types").json()
+    assert api.delete(mine).status_code == 204
+    assert api.get(mine).status_code == api.delete(mine).status_code == api.get(f"{DELIVERIES}/1").status_code == 404
+
+
+def test_deliveries_are_listed_by_pages_and_replayed(context: Context, api: TestClient) -> None:
+    endpoint_id = api.post(ENDPOINTS, json=NEW).json()["endpoint"]["id"]
+    changes(context, 5)
+    plan.due(context)
+    first = api.get(DELIVERIES, params={"limit": 3, "endpoint": endpoint_id, "status": "pending"}).json()
+    second = api.get(DELIVERIES, params={"limit": 3, "cursor": first["next_cursor"]}).json()
+    assert [one["seq"] for one in first["items"] + second["items"]] == [5, 4, 3, 2, 1]
+    assert second["next_cursor"] is None
+    one = f"{DELIVERIES}/{first['items'][0]['id']}"
+    assert api.post(f"{one}/replay").status_code == 202
+    assert api.get(one).json()["status"] == "pending"
+    assert api.get(f"{one}/attempts").json()["items"] == []
+    since = (context.db.now() - timedelta(hours=1)).isoformat()
+    assert api.post(f"{ENDPOINTS}/{endpoint_id}/replay", json={"since": since}).json() == {"replayed": 5}
+
+
+@pytest.mark.parametrize(
+    "new", [{"url": "ftp://x"}, {"url": "https://a:b@x/"}, {**NEW, "types": ["eaten"]}, {**NEW, "secret": "x"}, {}]
+)
+def test_what_cannot_be_an_endpoint_is_refused(context: Context, api: TestClient, new: dict[str, object]) -> None:
+    assert api.post(ENDPOINTS, json=new).status_code == 422
+    assert api.get(ENDPOINTS).json()["items"] == []
+
+
+def test_only_an_admin_says_where_events_go(context: Context, connect: Connect) -> None:
+    writer, reader = connect(Scope.WRITE, "0.0.0.0"), connect(Scope.READ, "0.0.0.0")
+    assert writer.post(ENDPOINTS, json=NEW).status_code == 403
+    assert connect(Scope.ADMIN, "0.0.0.0").post(ENDPOINTS, json=NEW).status_code == 201
+    (endpoint,) = reader.get(ENDPOINTS).json()["items"]
+    assert reader.post(f"{ENDPOINTS}/{endpoint['id']}/test").status_code == 403
+    assert writer.post(f"{ENDPOINTS}/{endpoint['id']}/test").status_code == 202
