@@ -1,5 +1,6 @@
 """Limits and address of the REST API."""
 
+from ipaddress import IPv4Network, IPv6Network
 from typing import Annotated
 
 from pydantic import BaseModel, Field, field_validator
@@ -38,6 +39,12 @@ class ApiSettings(BaseModel):
     """How long a sender, or a reader, may be silent in the middle of a body."""
     least_bytes_per_s: int = Field(default=4096, ge=1)
     """How fast a body must come on average, once the idle time-out is over."""
+    fetch: bool = False
+    """Whether requests may name files elsewhere, which are then fetched; from public addresses only."""
+    fetch_private: list[IPv4Network | IPv6Network] = Field(default_factory=list)
+    """Networks of private addresses that files may be fetched from as well."""
+    max_sync_wait_s: float = Field(default=120, gt=0, le=3600)
+    """How long a synchronous conversion by the API of docling-serve or MinerU waits before it is answered with 504."""
     max_connections: int = Field(default=512, ge=8)
     streams: int = Field(default=100, ge=0)
     """Streams of events that are open at the same time."""

@@ -246,10 +246,14 @@ def docling_document(
     )  # fmt: skip
 
 
-def page_texts(context: Context, document_id: str) -> list[tuple[int, str]]:
-    """(page number in the file, Markdown) of each page, as in the merged result."""
+def page_texts(context: Context, document_id: str, *, joined: bool = True) -> list[tuple[int, str]]:
+    """(page number in the file, Markdown) of each page. `joined`: a table over several pages is with the first."""
     found = [plain(page) for page in pages(context, document_id)]
-    texts = result.page_texts(found, layouts(context, document_id, result.joinable(found)))
+    texts = (
+        result.page_texts(found, layouts(context, document_id, result.joinable(found)))
+        if joined
+        else [result.page_text(page) for page in found]
+    )
     return [(page["page_source"], text) for page, text in zip(found, texts, strict=True)]
 
 

@@ -53,6 +53,7 @@ STATUS: dict[str, int] = {
         ),
         503,
     ),
+    "too_long": 504,
     "disk_full": 507,
 }  # fmt: skip
 """By an error's code. Codes that begin with `unknown_` are 404, all others 422."""

@@ -55,7 +55,10 @@ def document(
 
 
 def page_blocks(page: Mapping[str, Any]) -> list[Json]:
-    """The page's blocks; of a page that has only Markdown, those that it consists of."""
+    """The page's blocks; of a page that has only Markdown, those that it consists of; of one that failed, why."""
+    if "error" in page:
+        reason = " ".join((page["error"] or "not converted").split())
+        return [{"type": "paragraph", "text": f"[Page {page['page']} is missing: {reason}]", "bbox": None}]
     found: list[Json] = []
     for block in page["blocks"]:
         found += markdown.blocks(block["text"]) if block["type"] == "markdown" else [block]

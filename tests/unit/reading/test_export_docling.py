@@ -123,3 +123,10 @@ def test_plain_text_has_lists_and_rows_on_lines_of_their_own() -> None:
 def test_document_without_text_is_empty_in_every_format() -> None:
     made = document(page(1))
     assert (made["texts"], rendering.doctags(made), rendering.text(made)) == ([], "<doctag>\n</doctag>", "\n")
+
+
+def test_page_that_failed_says_so_where_its_text_would_be() -> None:
+    failed = {"page": 2, "page_source": 5, "width": None, "height": None, "blocks": [], "error": "the model\nis down"}
+    made = document(page(4, block("paragraph", "p")), failed)
+    assert [text["text"] for text in made["texts"]] == ["p", "[Page 2 is missing: the model is down]"]
+    assert list(made["pages"]) == ["4", "5"]

@@ -28,12 +28,15 @@ def merge_markdown(pages: Sequence[Json], layouts: Mapping[int, Layout] = Mappin
 
 def page_texts(ordered: Sequence[Json], layouts: Mapping[int, Layout]) -> list[str]:
     """The Markdown of each page as it is in the merged result."""
-    texts = []
-    for page in ordered:
-        reason = " ".join((page["error"] or "not converted").split())
-        missing = f"> **[Page {page['page']} is missing: {reason}]**"
-        texts.append(page["content"].strip("\n") if _is_completed(page) else missing)
-    return join_tables(texts, [layouts.get(page["page"]) for page in ordered])
+    return join_tables([page_text(page) for page in ordered], [layouts.get(page["page"]) for page in ordered])
+
+
+def page_text(page: Json) -> str:
+    """The page's Markdown, or why it is missing."""
+    if _is_completed(page):
+        return str(page["content"]).strip("\n")
+    reason = " ".join((page["error"] or "not converted").split())
+    return f"> **[Page {page['page']} is missing: {reason}]**"
 
 
 def joinable(pages: Sequence[Json]) -> list[int]:

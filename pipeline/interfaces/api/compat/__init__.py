@@ -2,5 +2,8 @@
 
 from fastapi import APIRouter
 
-ROUTERS: tuple[APIRouter, ...] = ()
+from pipeline.interfaces.api.compat import dify, open_webui
+from pipeline.interfaces.api.compat.docling import router as docling
+
+ROUTERS: tuple[APIRouter, ...] = (docling.router, open_webui.router, dify.router)
 """Included as they are, without a prefix: each names its own paths."""

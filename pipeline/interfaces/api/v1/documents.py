@@ -93,7 +93,7 @@ async def submit(
     name percent-encoded in `X-Filename`, and options in the query.
     """
     file, options = _read(form)
-    document = await run_sync(_submit, request, file, options)
+    document = await run_sync(submit_file, request, file, options)
     document = await wait_for(request, lambda: flow.status(document.id), lambda now: now.settled, wait)
     return accepted(request, response, document, wait)
 
@@ -120,7 +120,7 @@ def _read(form: Form) -> tuple[File, Options]:
     return form.files[0], Options(**chosen.model_dump())
 
 
-def _submit(request: Request, file: File, options: Options) -> Document:
+def submit_file(request: Request, file: File, options: Options) -> Document:
     """Look at the file in a child process and submit it: blocks, so it runs in a thread."""
     state, caller = request.app.state, request.state.caller
     limit = state.context.settings.api.pages_per_day

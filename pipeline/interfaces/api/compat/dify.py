@@ -1,0 +1,72 @@
+"""Dify's external knowledge: its endpoint is this API's address, and its knowledge id a base, by id or by name."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+
+from pipeline.flows.knowledge import search as searching
+from pipeline.flows.knowledge.queries import UnknownBase
+from pipeline.flows.knowledge.views import Hit
+from pipeline.interfaces.api.dependencies import InContext, reader
+from pipeline.interfaces.api.fields import Name, Prose
+from pipeline.interfaces.api.problems import Refused
+
+router = APIRouter(tags=["dify"], dependencies=reader)
+_UNKNOWN_BASE = 2001
+
+
+class RetrievalSetting(BaseModel):
+    """How much to find. A score of 1 is the best that there can be."""
+
+    top_k: int = Field(default=5, ge=1, le=searching.MAX_LIMIT)
+    score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class Retrieval(BaseModel):
+    """What Dify asks."""
+
+    knowledge_id: Name = Field(description="A base, by its id or its name.")
+    query: Prose
+    retrieval_setting: RetrievalSetting = RetrievalSetting()
+    metadata_condition: dict[str, Any] | None = Field(default=None, description="Not possible here.")
+
+
+class Record(BaseModel):
+    """A chunk that was found."""
+
+    content: str
+    score: float
+    title: str
+    metadata: dict[str, Any]
+
+
+class Records(BaseModel):
+    """What was found, best first."""
+
+    records: list[Record]
+
+
+@router.post("/retrieval", response_model=Records)
+def retrieve(context: InContext, asked: Retrieval) -> Records | JSONResponse:
+    """Search a knowledge base as Dify does."""
+    if asked.metadata_condition and asked.metadata_condition.get("conditions"):
+        raise Refused("metadata_condition is not possible here: leave it out", code="unsupported_condition")
+    setting = asked.retrieval_setting
+    try:
+        found = searching.search(
+            context, [asked.knowledge_id], asked.query, limit=setting.top_k, min_score=setting.score_threshold
+        )
+    except UnknownBase as error:
+        return JSONResponse({"error_code": _UNKNOWN_BASE, "error_msg": str(error), "detail": str(error)}, 404)
+    return Records(records=[_record(hit) for hit in found.hits])
+
+
+def _record(hit: Hit) -> Record:
+    where = {
+        "source": hit.source, "type": hit.type, "heading": " > ".join(hit.heading), "page": hit.page,
+        "start": hit.start, "end": hit.end, "item_id": hit.item_id, "base_id": hit.base_id, "group": hit.group_name,
+    }  # fmt: skip
+    known = {name: value for name, value in where.items() if value not in {None, ""}}
+    return Record(content=hit.text, score=hit.score, title=hit.title, metadata=known)

@@ -1,0 +1,262 @@
+"""docling-serve's API in every state of a document. That its clients work with it is shown by `make clients`."""
+
+import base64
+import io
+import json
+import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select, update
+from starlette.testclient import TestClient
+
+from pipeline.flows.documents.files import output_folder
+from pipeline.flows.documents.models import DOCUMENTS, LAYOUTS, PAGES
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+from tests.support.cli import new_pdf
+from tests.support.documents import insert_document, write_output
+
+DONE, FAILED = PageStatus.COMPLETED, PageStatus.FAILED
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_API__MAX_SYNC_WAIT_S": "0.2"}
+
+
+@pytest.fixture
+def pdf(tmp_path: Path) -> Path:
+    return new_pdf(tmp_path / "report.pdf", 2)
+
+
+def upload(api: TestClient, path: str, *files: Path, **fields: Any) -> Any:
+    return api.post(
+        path, files=[("files", (file.name, file.read_bytes(), "application/pdf")) for file in files], data=fields
+    )
+
+
+def merged(context: Context, *pages: PageStatus, status: DocumentStatus = DocumentStatus.COMPLETED) -> str:
+    document_id = insert_document(context, status, pages)
+    path = write_output(context, document_id)
+    with context.db.transaction() as session:
+        session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(merged_path=path))
+    return document_id
+
+
+def test_task_is_the_document_and_its_id_says_which_formats_are_wanted(
+    api: TestClient, context: Context, pdf: Path
+) -> None:
+    task = upload(api, "/v1/convert/file/async", pdf, to_formats=["md", "html"], md_page_break_placeholder="\f").json()
+    assert (task["task_type"], task["task_status"], task["failure"]) == ("convert", "pending", None)
+    document_id, _, wanted = task["task_id"].partition("-")
+    assert wanted == "mh-0c"
+    with context.db.read() as session:
+        row = session.execute(select(DOCUMENTS)).one()
+    assert (row.id, row.filename, row.allow_partial) == (document_id, "report.pdf", True)
+    assert api.get(f"/v1/status/poll/{task['task_id']}").json() == task
+    waiting = api.get(f"/v1/result/{task['task_id']}")
+    assert (waiting.status_code, waiting.json()["detail"][:21]) == (404, "Task result not found")
+
+
+def test_options_that_mean_something_here_are_kept_and_others_ignored(
+    api: TestClient, context: Context, pdf: Path
+) -> None:
+    answer = upload(
+        api, "/v1/convert/file/async", pdf, page_range=["2", "9"], image_export_mode="embedded", abort_on_error="true",
+        do_ocr="true", ocr_engine="tesseract", ocr_lang=["de", "en"], pipeline="vlm",
+    )  # fmt: skip
+    assert answer.status_code == 200, answer.text
+    with context.db.read() as session:
+        row = session.execute(select(DOCUMENTS)).one()
+    assert (row.page_range, row.pictures, row.allow_partial) == ("2", True, False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"target_type": "presigned_url"}, "artifact storage to be configured"),
+        ({"to_formats": "yaml"}, "to_formats"),
+        ({"page_range": "0-2"}, "page"),
+        ({"page_range": ["3", "4"]}, "page"),
+        ({"page_range": "7"}, "page_range"),
+        ({"provider": "no-such"}, "no-such"),
+        ({"md_page_break_placeholder": "x" * 61}, "md_page_break_placeholder"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_before_anything_is_kept(
+    api: TestClient, context: Context, pdf: Path, fields: dict[str, Any], said: str
+) -> None:
+    refused = upload(api, "/v1/convert/file/async", pdf, **fields)
+    assert refused.status_code in {404, 422}, refused.text
+    assert said in refused.json()["detail"]
+    with context.db.read() as session:
+        assert session.execute(select(DOCUMENTS)).all() == []
+
+
+def test_sources_in_the_request_are_files_like_any_other(api: TestClient, pdf: Path) -> None:
+    source = {"kind": "file", "base64_string": base64.b64encode(pdf.read_bytes()).decode(), "filename": "../a/b.pdf"}
+    body = {"options": {"to_formats": ["json"], "do_ocr": True}, "sources": [source], "target": {"kind": "inbody"}}
+    task = api.post("/v1/convert/source/async", json=body).json()
+    assert task["task_id"].endswith("-j")
+    again = upload(api, "/v1/convert/file/async", pdf, to_formats="json").json()
+    assert again["task_id"] == task["task_id"]
+    body["sources"] = [{**source, "base64_string": "?"}]
+    assert "Base64" in api.post("/v1/convert/source", json=body).json()["detail"]
+    body["sources"] = [{"kind": "s3", "bucket": "b"}]
+    assert api.post("/v1/convert/source", json=body).status_code == 422
+
+
+class TestFetching:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_API__FETCH": "true", "PENSTOCK_API__FETCH_PRIVATE": '["127.0.0.2/32"]'}
+
+    def test_file_elsewhere_is_fetched_from_where_that_is_allowed(
+        self, api: TestClient, context: Context, pdf: Path
+    ) -> None:
+        handler = partial(SimpleHTTPRequestHandler, directory=str(pdf.parent))
+        with ThreadingHTTPServer(("127.0.0.2", 0), handler) as server:
+            Thread(target=server.serve_forever, daemon=True).start()
+            url = f"http://127.0.0.2:{server.server_port}/report.pdf"
+            task = api.post("/v1/convert/source/async", json={"sources": [{"kind": "http", "url": url}]}).json()
+            missing = api.post("/v1/convert/source", json={"sources": [{"kind": "http", "url": f"{url}x"}]})
+            server.shutdown()
+        assert missing.status_code == 422
+        with context.db.read() as session:
+            row = session.execute(select(DOCUMENTS)).one()
+        assert (task["task_id"], row.filename) == (f"{row.id}-m", "report.pdf")
+        assert upload(api, "/v1/convert/file/async", pdf).json()["task_id"] == task["task_id"]
+
+    @pytest.mark.parametrize("url", ["http://127.0.0.1:1/a.pdf", "http://[::1]/a.pdf", "file:///etc/passwd"])
+    def test_no_other_private_address_is_asked(self, api: TestClient, url: str) -> None:
+        refused = api.post("/v1/convert/source/async", json={"sources": [{"kind": "http", "url": url}]})
+        assert (refused.status_code, refused.json()["code"] in {"address_refused", "bad_url"}) == (422, True)
+
+
+def test_nothing_is_fetched_unless_that_is_allowed(api: TestClient) -> None:
+    body = {"sources": [{"kind": "http", "url": "https://example.org/a.pdf"}]}
+    refused = api.post("/v1/convert/source/async", json=body)
+    assert (refused.status_code, "PENSTOCK_API__FETCH" in refused.json()["detail"]) == (403, True)
+
+
+def test_synchronous_call_that_takes_too_long_says_which_task_goes_on(api: TestClient, pdf: Path) -> None:
+    late = upload(api, "/v1/convert/file", pdf)
+    task = upload(api, "/v1/convert/file/async", pdf).json()["task_id"]
+    assert (late.status_code, late.headers["location"]) == (504, f"/v1/status/poll/{task}")
+    assert task in late.json()["detail"]
+
+
+def test_result_has_what_was_asked_for_and_nothing_else(api: TestClient, context: Context) -> None:
+    document_id = merged(context, DONE, DONE)
+    found = api.get(f"/v1/result/{document_id}-mtd-2d2d").json()
+    assert (found["status"], found["errors"], found["timings"]) == ("success", [], {})
+    made = found["document"]
+    assert made["md_content"] == "text of page 1\n\n--\n\ntext of page 2"
+    assert made["text_content"] == "text of page 1\n\ntext of page 2\n"
+    assert made["doctags_content"].count("<page_break>") == 1
+    assert (made["json_content"], made["html_content"]) == (None, None)
+    # The id of a document alone is a task as well.
+    plain = api.get(f"/v1/result/{document_id}").json()["document"]
+    assert plain["md_content"] == "text of page 1\n\ntext of page 2"
+    assert [text["text"] for text in plain["json_content"]["texts"]] == ["text of page 1", "text of page 2"]
+
+
+def test_partial_result_ends_the_task_with_success_and_names_the_pages(api: TestClient, context: Context) -> None:
+    document_id = merged(context, DONE, FAILED, status=DocumentStatus.PARTIAL_FAILED)
+    status = api.get(f"/v1/status/poll/{document_id}", params={"wait": 5}).json()
+    assert (status["task_status"], status["task_meta"]["num_partially_succeeded"]) == ("success", 1)
+    found = api.get(f"/v1/result/{document_id}").json()
+    assert found["status"] == "partial_success"
+    assert [(one["error_message"], one["page_no"]) for one in found["errors"]] == [("page 2: it failed", 2)]
+    assert "Page 2 is missing: it failed" in found["document"]["md_content"]
+    assert "Page 2 is missing: it failed" in json.dumps(found["document"]["json_content"])
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(DocumentStatus.FAILED, "it broke"), (DocumentStatus.CANCELLED, "cancelled"),
+     (DocumentStatus.PARTIAL_FAILED, "1 of 1 pages failed")],
+)  # fmt: skip
+def test_document_without_a_result_is_a_failure_with_its_reason(
+    api: TestClient, context: Context, status: DocumentStatus, said: str
+) -> None:
+    document_id = insert_document(context, status, [FAILED], error="it broke")
+    found = api.get(f"/v1/status/poll/{document_id}").json()
+    assert found["task_status"] == "failure"
+    assert said in found["error_message"]
+    assert said in found["failure"]["message"]
+    result = api.get(f"/v1/result/{document_id}").json()
+    assert (result["status"], result["document"]["md_content"]) == ("failure", None)
+    assert said in result["errors"][0]["error_message"]
+
+
+def test_several_files_are_one_task_with_a_zip_file(api: TestClient, context: Context) -> None:
+    first, second = merged(context, DONE), merged(context, DONE)
+    running = insert_document(context, DocumentStatus.PROCESSING)
+    assert api.get(f"/v1/status/poll/{first}.{running}-m").json()["task_status"] == "started"
+    failed = insert_document(context, DocumentStatus.FAILED, [FAILED])
+    task = f"{first}.{second}.{failed}-mj"
+    meta = api.get(f"/v1/status/poll/{task}").json()["task_meta"]
+    assert (meta["num_docs"], meta["num_succeeded"], meta["num_failed"]) == (3, 2, 1)
+    answer = api.get(f"/v1/result/{task}")
+    assert answer.headers["content-type"] == "application/zip"
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert archive.namelist() == ["report.md", "report.json", "report-2.md", "report-2.json"]
+        assert archive.read("report.md") == b"text of page 1"
+
+
+def test_pictures_are_embedded_or_left_out_and_no_other_file_is_read(api: TestClient, context: Context) -> None:
+    document_id = merged(context, DONE)
+    folder = output_folder(context.settings, document_id) / "pictures"
+    folder.mkdir(parents=True)
+    (folder / "page-0001-1.png").write_bytes(b"png")
+    (folder.parent / "secret.png").write_bytes(b"secret")
+    links = ["pictures/page-0001-1.png", "pictures/../secret.png", "pictures/page-0001-2.png"]
+    blocks = [{"type": "picture", "text": "", "bbox": [0, 0, 72, 72], "link": link} for link in links]
+    layout = {"width": 100.0, "height": 100.0, "unit": "pt", "blocks": blocks}
+    with context.db.transaction() as session:
+        page = session.execute(select(PAGES.c.id).where(PAGES.c.document_id == document_id)).scalar_one()
+        text = "\n\n".join(f"![]({link})" for link in links)
+        session.execute(update(PAGES).where(PAGES.c.id == page).values(content=text))
+        session.execute(insert(LAYOUTS).values(page_id=page, data=layout))
+    embedded = api.get(f"/v1/result/{document_id}-mje").json()["document"]
+    uri = "data:image/png;base64,cG5n"
+    assert embedded["md_content"].split("\n\n")[::2] == [f"![Image]({uri})", "<!-- image -->"]
+    assert [one.get("image", {}).get("uri") for one in embedded["json_content"]["pictures"]] == [uri, None, None]
+    without = api.get(f"/v1/result/{document_id}-mj").json()["document"]
+    assert "base64" not in json.dumps(without)
+
+
+@pytest.mark.parametrize(
+    "task", ["0123456789abcdef", "x", "0123456789abcdef-q", "0123456789abcdef-m-0", "0" * 16 + "." * 9]
+)
+def test_unknown_task_is_told_in_the_words_that_clients_know(api: TestClient, task: str) -> None:
+    for path in ("status/poll", "result"):
+        answer = api.get(f"/v1/{path}/{task}")
+        assert (answer.status_code, answer.json()["detail"]) == (404, "Task not found.")
+
+
+def test_keys_are_asked_for_as_everywhere(connect: Connect, context: Context, pdf: Path) -> None:
+    document_id = merged(context, DONE)
+    stranger = connect(host="0.0.0.0")
+    assert stranger.get("/health").json() == {"status": "ok"}
+    assert stranger.get(f"/v1/result/{document_id}").status_code == 401
+    reader = connect(Scope.READ, host="0.0.0.0")
+    assert reader.get(f"/v1/result/{document_id}").status_code == 200
+    assert upload(reader, "/v1/convert/file/async", pdf).status_code == 403
+
+
+def test_nothing_is_left_behind_by_requests(api: TestClient, context: Context, pdf: Path) -> None:
+    upload(api, "/v1/convert/file/async", pdf)
+    upload(api, "/v1/convert/file/async", pdf, to_formats="yaml")
+    assert upload(api, "/v1/convert/file", *[pdf] * 21).status_code in {400, 413, 422}
+    assert api.post("/v1/convert/file", data={"to_formats": "md"}).status_code in {415, 422}
+    left = [path for folder in (context.settings.temp_dir, context.settings.upload_dir) for path in folder.glob("*")]
+    assert [path.name for path in left if len(path.name) != 16] == []

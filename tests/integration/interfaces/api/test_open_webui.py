@@ -1,0 +1,85 @@
+"""What Open WebUI's loaders ask for. That they work with it is shown by `make clients`."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, update
+from starlette.testclient import TestClient
+
+from pipeline.flows.documents.models import DOCUMENTS, PAGES
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.storage.context import Context
+from tests.support.cli import new_pdf
+from tests.support.documents import page_row, write_output
+
+HEADERS = {"Content-Type": "application/pdf", "X-Filename": "%C3%9Cber%20uns.pdf"}
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_API__MAX_SYNC_WAIT_S": "0.2"}
+
+
+@pytest.fixture
+def pdf(tmp_path: Path) -> bytes:
+    return new_pdf(tmp_path / "report.pdf", 2).read_bytes()
+
+
+def finish(context: Context, text: str | None = None) -> None:
+    """Do what the workers would have done with the one document."""
+    with context.db.transaction() as session:
+        row = session.execute(select(DOCUMENTS)).one()
+        for number in (1, 2):
+            values = page_row(row.id, number, PageStatus.COMPLETED, "local")
+            session.execute(PAGES.insert().values(**values | ({} if text is None else {"content": text})))
+        values = {"status": DocumentStatus.COMPLETED, "pages": 2, "completed_count": 2}
+        session.execute(update(DOCUMENTS).values(**values, merged_path=write_output(context, row.id)))
+
+
+def test_external_loader_gets_a_text_for_each_page_once_the_document_is_ready(
+    api: TestClient, context: Context, pdf: bytes
+) -> None:
+    late = api.put("/process", content=pdf, headers=HEADERS)
+    assert late.status_code == 504
+    finish(context)
+    found = api.put("/process", content=pdf, headers=HEADERS).json()
+    assert [one["page_content"] for one in found] == ["text of page 1", "text of page 2"]
+    assert [(one["metadata"]["source"], one["metadata"]["page"]) for one in found] == [
+        ("Über uns.pdf", 0),
+        ("Über uns.pdf", 1),
+    ]
+
+
+def test_document_without_text_is_told_so_that_another_loader_can_try(
+    api: TestClient, context: Context, pdf: bytes
+) -> None:
+    api.put("/process", content=pdf, headers=HEADERS)
+    finish(context, text="")
+    answer = api.put("/process", content=pdf, headers=HEADERS)
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == "No extractable text in Über uns.pdf"
+
+
+def test_file_that_cannot_be_converted_is_refused_with_the_reason(api: TestClient, pdf: bytes) -> None:
+    assert "empty" in api.put("/process", content=b"", headers=HEADERS).json()["detail"]
+    refused = api.post("/file_parse", files={"files": ("a.pdf", b"not a pdf")})
+    assert (refused.status_code, "not of a supported type" in refused.json()["detail"]) == (415, True)
+
+
+def test_mineru_answers_with_the_markdown_of_each_file(api: TestClient, context: Context, pdf: bytes) -> None:
+    files = {"files": ("a b.pdf", pdf, "application/octet-stream")}
+    form = {"return_md": "true", "backend": "pipeline", "lang_list": "ch"}
+    assert api.post("/file_parse", files=files, data=form).status_code == 504
+    finish(context)
+    found = api.post("/file_parse", files=files, data=form).json()
+    assert (found["backend"], list(found["results"])) == ("penstock", ["a b"])
+    assert found["results"]["a b"]["md_content"] == "text of page 1\n\ntext of page 2"
+
+
+def test_mineru_counts_pages_from_zero(api: TestClient, context: Context, pdf: bytes) -> None:
+    files = {"files": ("a.pdf", pdf)}
+    api.post("/file_parse", files=files, data={"start_page_id": "1", "end_page_id": "99999"})
+    with context.db.read() as session:
+        assert session.execute(select(DOCUMENTS.c.page_range)).scalar_one() == "2"
+    for wrong in ({"start_page_id": "x"}, {"start_page_id": "-5"}, {"start_page_id": "3", "end_page_id": "1"}):
+        assert api.post("/file_parse", files=files, data=wrong).status_code == 422
