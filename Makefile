@@ -11,7 +11,7 @@ DEMO := .demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast simulate mutations lint bench quality clean
+.PHONY: help setup demo test test-fast clients simulate mutations lint bench quality clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,22 @@ FAST := tests/unit $(addprefix tests/integration/,engine storage documents provi
 
 test-fast: setup ## Run what takes a minute: unit tests and some integration tests on SQLite, without the slow ones
 	$(BIN)/python -m pytest $(PARALLEL) $(FAST) -m 'not slow' -k 'not postgresql' $(ARGS)
+
+# Other projects' clients, in an environment of their own: they bring 700 MB, and must not be able to import Penstock.
+CLIENTS := .venv-clients
+CLIENTS_INSTALLED := $(CLIENTS)/.installed
+CLIENTS_BIN := $(CLIENTS)/bin
+
+$(CLIENTS_INSTALLED): tests/clients/constraints.txt tests/clients/open_webui_loaders.py
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS_BIN)/python -m pip install --quiet --disable-pip-version-check -c tests/clients/constraints.txt \
+		docling-client docling-serve-haystack langchain-docling fastapi pytest pytest-timeout
+	$(CLIENTS_BIN)/python tests/clients/open_webui_loaders.py $(CLIENTS)/open-webui
+	@touch $@
+
+clients: setup $(CLIENTS_INSTALLED) ## Run the clients of docling-serve, Haystack, LangChain and Open WebUI against a stack
+	@cd tests/clients && PENSTOCK=$(CURDIR)/$(BIN)/penstock $(CURDIR)/$(CLIENTS_BIN)/python -m pytest -c pytest.ini \
+		--rootdir . --confcutdir . -p no:cacheprovider $(ARGS)
 
 SEEDS ?= 10000
 DATABASE ?= sqlite

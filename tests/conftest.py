@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tests.support.postgres import Postgres
 
 pytest_plugins = ["tests.support.session"]
+collect_ignore = ["clients"]
+"""They run in an environment of their own: `make clients`."""
 
 
 @pytest.fixture
