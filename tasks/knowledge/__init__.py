@@ -22,22 +22,34 @@ from pipeline.flows.knowledge import directory, intake, queries, service
 from pipeline.flows.knowledge import search as searching
 from pipeline.flows.knowledge.check import Report
 from pipeline.flows.knowledge.directory import Scanned
-from pipeline.flows.knowledge.intake import Added, Refused, Source
+from pipeline.flows.knowledge.intake import Added, Progress, Refused, Source
 from pipeline.flows.knowledge.plan import LINE, removal_of
 from pipeline.flows.knowledge.queries import UnknownBase, UnknownItem
 from pipeline.flows.knowledge.service import CancelStatus
 from pipeline.flows.knowledge.settings import own
 from pipeline.flows.knowledge.states import OPEN, ItemStatus, ItemType
-from pipeline.flows.knowledge.views import Activity, BaseView, FlowStatus, Found, Hit, ItemView, QueueStatus, Standing
+from pipeline.flows.knowledge.views import (
+    Activity,
+    BaseView,
+    ChunkView,
+    FlowStatus,
+    Found,
+    Hit,
+    ItemView,
+    QueueStatus,
+    Standing,
+    Tally,
+)
 from pipeline.storage.context import get_context
 from tasks.knowledge.canvas import TASKS
 
 __all__ = [
-    "Activity", "Added", "BaseView", "CancelStatus", "FlowStatus", "Found", "Hit", "ItemStatus", "ItemType", "ItemView",
-    "QueueStatus", "Refused", "Report", "Scanned", "Source", "Standing", "UnknownBase", "UnknownItem", "UserError",
-    "add", "add_directory", "add_files", "add_notes", "add_sitemaps", "add_urls", "base", "bases", "cancel", "check",
-    "create_base", "delete", "delete_base", "dismiss", "edit_base", "get_status", "has_providers", "item", "items",
-    "queue", "recover", "reprocess", "reprocess_failed", "reprocess_stale", "search", "standings", "wait",
+    "Activity", "Added", "BaseView", "CancelStatus", "ChunkView", "FlowStatus", "Found", "Hit", "ItemStatus",
+    "ItemType", "ItemView", "QueueStatus", "Refused", "Report", "Scanned", "Source", "Standing", "Tally", "UnknownBase",
+    "UnknownItem", "UserError", "add", "add_directory", "add_files", "add_notes", "add_sitemaps", "add_urls", "base",
+    "bases", "cancel", "check", "chunks", "counts", "create_base", "delete", "delete_base", "dismiss", "edit_base",
+    "get_status", "has_providers", "item", "items", "queue", "recover", "reprocess", "reprocess_failed",
+    "reprocess_stale", "search", "standings", "tally", "wait",
 ]  # fmt: skip
 
 configure_as_library()
@@ -69,9 +81,9 @@ def bases() -> list[BaseView]:
     return queries.bases(get_context())
 
 
-def add(base_id: str, sources: Sequence[Source]) -> Added:
+def add(base_id: str, sources: Sequence[Source], progress: Progress = lambda *_: None) -> Added:
     """Add items; those that cannot be added are told, and do not keep the others from it."""
-    added = intake.add(get_context(), base_id, sources)
+    added = intake.add(get_context(), base_id, sources, progress)
     if added.created:
         TASKS.launch(LINE)
     return added
@@ -97,9 +109,12 @@ def add_notes(base_id: str, texts: Iterable[str]) -> Added:
     return add(base_id, [Source(ItemType.NOTE, text=text) for text in texts])
 
 
-def add_directory(base_id: str, folder: str | PathLike[str], *, keep_gone: bool = False) -> Scanned:
+def add_directory(
+    base_id: str, folder: str | PathLike[str], *, keep_gone: bool = False,
+    progress: Progress = lambda *_: None,
+) -> Scanned:  # fmt: skip
     """Add the files of a directory, or see what has changed since it was added."""
-    scanned = directory.scan(get_context(), base_id, Path(folder), keep_gone=keep_gone)
+    scanned = directory.scan(get_context(), base_id, Path(folder), keep_gone=keep_gone, progress=progress)
     TASKS.launch(LINE, *([removal_of(base(base_id).id)] if scanned.gone else []))
     return scanned
 
@@ -112,6 +127,21 @@ def item(item_id: str) -> ItemView:
 def items(base_id: str, **which: Any) -> list[ItemView]:
     """Items of a base in the order of its line. `which`: status, types, group_id, after, limit."""
     return queries.items(get_context(), base(base_id).id, **which)
+
+
+def chunks(item_id: str, *, first: int = 0, limit: int = 200) -> list[ChunkView]:
+    """The chunks of an item that are searched, in the order of its text, from number `first` on."""
+    return queries.chunks(get_context(), item_id, first=first, limit=limit)
+
+
+def counts() -> dict[str, dict[str, int]]:
+    """How many items of each base, by its id, are in which state."""
+    return queries.counts(get_context())
+
+
+def tally(base_id: str, item_ids: Sequence[str] | None = None) -> Tally:
+    """How far the items of a base are, or these of them."""
+    return queries.tally(get_context(), base(base_id).id, item_ids)
 
 
 def cancel(item_id: str) -> CancelStatus:

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.knowledge import files, intake, live_settings, queries, service
-from pipeline.flows.knowledge.intake import Added, Refused, Source
+from pipeline.flows.knowledge.intake import Added, Progress, Refused, Source
 from pipeline.flows.knowledge.models import ITEMS
 from pipeline.flows.knowledge.rules.workload import workload
 from pipeline.flows.knowledge.states import ItemType
@@ -32,7 +32,10 @@ class Scanned(Added):
     """Folders and hidden files."""
 
 
-def scan(context: Context, base_id: str, folder: Path, *, keep_gone: bool = False) -> Scanned:
+def scan(
+    context: Context, base_id: str, folder: Path, *, keep_gone: bool = False,
+    progress: Progress = lambda *_: None,
+) -> Scanned:  # fmt: skip
     """Add the files of a directory, and see to those of an earlier scan that have changed or gone. Raises `UserError`.
 
     Source 003, "读取约束": folders in it are passed by. Links are not followed.
@@ -48,7 +51,7 @@ def scan(context: Context, base_id: str, folder: Path, *, keep_gone: bool = Fals
             _look(context, known[str(path)], path, scanned)
         else:
             new.append(Source(ItemType.DIRECTORY, path, group_id=group_id, group_name=str(root), origin=str(path)))
-    added = intake.add(context, base.id, new)
+    added = intake.add(context, base.id, new, progress)
     scanned.created += added.created
     scanned.failed += added.failed
     scanned.warnings += added.warnings

@@ -4,7 +4,7 @@ Source 003, "批量创建与部分失败" and "目录处理策略".
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ from pipeline.storage.context import Context
 log = structlog.get_logger(__name__)
 PORTION = 100
 """Items of one transaction."""
+Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,12 @@ class Added:
     warnings: list[str] = field(default_factory=list)
 
 
-def add(context: Context, base_id: str, sources: Sequence[Source]) -> Added:
-    """Add items at the end of the base's line, those that can be. Raises `UserError` only if none can."""
+def add(context: Context, base_id: str, sources: Sequence[Source], progress: Progress = lambda *_: None) -> Added:
+    """Add items at the end of the base's line, those that can be. `progress` is told now and then how many of how many
+    sources are seen to. Raises `UserError` only if nothing can be added, whatever it is."""
     base, limits = queries.base(context, base_id), live_settings.in_force(context)
     installation.check(context.db, context.settings)
-    added = Added()
+    added, seen = Added(), 0
     for some in portions(sources, PORTION):
         with ExitStack() as copies:
             rows = []
@@ -89,6 +91,8 @@ def add(context: Context, base_id: str, sources: Sequence[Source]) -> Added:
                     rows.append((source, _row(context, copies, source, limits, added)))
                 except UserError as error:
                     added.failed.append(Refused(source.label, str(error), error.code))
+                seen += 1
+                progress(seen, len(sources))
             _store(context, base.id, rows, limits, added)
     log.info("items.added", base=base.id, created=len(added.created), failed=len(added.failed))
     return added

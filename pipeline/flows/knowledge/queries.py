@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from redis import RedisError
-from sqlalchemy import ColumnElement, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import in_states
@@ -25,6 +25,7 @@ from pipeline.flows.knowledge.views import (
     ItemView,
     QueueStatus,
     Standing,
+    Tally,
     heading_of,
 )
 from pipeline.providers import gates
@@ -116,6 +117,22 @@ def counts(context: Context, base_ids: Sequence[str] | None = None) -> dict[str,
         for base_id, status, count in session.execute(query):
             found.setdefault(base_id, {})[status] = count
     return found
+
+
+def tally(context: Context, base_id: str, item_ids: Sequence[str] | None = None) -> Tally:
+    """How far the items of a base are, or these of them. Those that are being deleted are left out."""
+    states: dict[str, int] = {}
+    progress = 0
+    with context.db.read() as session:
+        for some in [None] if item_ids is None else portions(item_ids):
+            query = select(ITEMS.c.status, func.count(), func.sum(ITEMS.c.progress)).where(
+                ITEMS.c.base_id == base_id, PRESENT, ITEMS.c.id.in_(some) if some is not None else true()
+            )
+            for state, count, percent in session.execute(query.group_by(ITEMS.c.status)):
+                states[state] = states.get(state, 0) + count
+                # What failed has come to its end too.
+                progress += 100 * count if state == ItemStatus.FAILED else int(percent)
+    return Tally(states, progress // (sum(states.values()) or 1))
 
 
 def chunks(context: Context, item_id: str, *, first: int = 0, limit: int = 200) -> list[ChunkView]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from pipeline.flows.knowledge.states import ItemStatus, ItemType
+from pipeline.flows.knowledge.states import OPEN, ItemStatus, ItemType
 
 
 def heading_of(stored: str) -> tuple[str, ...]:
@@ -75,6 +75,22 @@ class ChunkView:
     source: str | None
     start: int
     end: int
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How far some items of a base are: how many are in which state, and their `progress` together, 0 to 100."""
+
+    states: dict[str, int]
+    progress: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.states.values())
+
+    @property
+    def open(self) -> int:
+        return sum(self.states.get(state, 0) for state in OPEN)
 
 
 class Activity(StrEnum):

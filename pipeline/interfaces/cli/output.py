@@ -27,6 +27,7 @@ STYLES = {
     "PARTIAL_FAILED": "yellow",
     "CANCELLED": "dim",
     "PAUSED": "magenta",
+    "completed": "green",
     "succeeded": "green",
     "failed": "yellow",
     "failed_permanent": "red",

@@ -1,8 +1,49 @@
-"""`penstock kb …`: knowledge bases and what is found in them."""
+"""`penstock kb …`: knowledge bases, of files, web pages and notes that can be searched."""
+
+import inspect
+from collections.abc import Callable
 
 import typer
 
-from pipeline.interfaces.cli.knowledge import search
+from pipeline.interfaces.cli.knowledge import bases, intake, items, queue, search
 
-app = typer.Typer(help="Search knowledge bases by words and by meaning.", no_args_is_help=True, rich_markup_mode="rich")
-app.command("search")(search.search)
+app = typer.Typer(
+    help="Fill knowledge bases with files, web pages and notes, which are read, chunked and embedded.\n\n"
+    "Start with: [bold]penstock kb create manuals[/bold], then "
+    "[bold]penstock kb add manuals manual.pdf https://example.com/help --wait[/bold] "
+    'and [bold]penstock kb search manuals "how do I …"[/bold].\n\n'
+    "Without any provider, vectors are made here and match words, not meaning. "
+    "PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER names a provider for more; see docs/knowledge.md.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+def _help(command: Callable[..., None]) -> str:
+    """A command's docstring with each paragraph on one line, for the terminal to wrap; examples keep their lines."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(part if part.startswith("[bold]") else part.replace("\n", " ") for part in paragraphs)
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "create": bases.create,
+    "list": bases.list_,
+    "show": bases.show,
+    "edit": bases.edit,
+    "delete": bases.delete,
+    "add": intake.add,
+    "wait": intake.wait,
+    "search": search.search,
+    "items": items.items,
+    "item": items.item,
+    "cancel": items.cancel,
+    "reprocess": items.reprocess,
+    "remove": items.remove,
+    "status": queue.status,
+    "queue": queue.queue,
+    "recover": queue.recover,
+    "dismiss": queue.dismiss,
+    "check": queue.check,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name, help=_help(_command))(_command)

@@ -1,0 +1,153 @@
+"""`penstock kb create`, `list`, `show`, `edit` and `delete`: bases."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list, print_pairs, state
+from pipeline.interfaces.cli.times import ago
+
+if TYPE_CHECKING:
+    from tasks.knowledge import BaseView
+
+Base = Annotated[str, typer.Argument(metavar="BASE", help="A base's name or id; `penstock kb list` lists them.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+_Provider = Annotated[
+    str | None, typer.Option(help="Who makes the vectors: a configured provider, or 'local' for lexical ones.")
+]
+_Model = Annotated[str | None, typer.Option(help="The provider's embedding model. Default: its own.")]
+_Tokens = Annotated[int | None, typer.Option(help="Tokens of a chunk at most, 32 to 8192.")]
+_Overlap = Annotated[int | None, typer.Option(help="Tokens that a chunk repeats of the one before.")]
+
+
+def create(
+    name: Annotated[str, typer.Argument(help="What it is called.")],
+    description: Annotated[str, typer.Option(help="What it is about.")] = "",
+    provider: _Provider = None,
+    model: _Model = None,
+    chunk_tokens: _Tokens = None,
+    chunk_overlap: _Overlap = None,
+    as_json: Json = False,
+) -> None:
+    """Create an empty base. What is left out is as the settings say.
+
+    [bold]penstock kb create manuals --description "Everything about the machines"[/bold]
+    """
+    from tasks import knowledge
+
+    ready()
+    made = knowledge.create_base(
+        name, description=description, provider=provider, model=model, chunk_tokens=chunk_tokens,
+        chunk_overlap=chunk_overlap,
+    )  # fmt: skip
+    if as_json:
+        print_json(made)
+    else:
+        err.print(f"{made.id} {one_line(made.name)}: created. `penstock kb add` fills it.", soft_wrap=True)
+
+
+def list_(as_json: Json = False) -> None:
+    """List bases, with their items by state."""
+    from tasks import knowledge
+
+    ready()
+    counts, found = knowledge.counts(), knowledge.bases()
+    if as_json:
+        print_json([{**vars(base), "items": counts.get(base.id, {})} for base in found])
+        return
+
+    def row(base: "BaseView") -> list[str]:
+        name = "[dim]being deleted[/dim]" if base.deleting else one_line(base.name)
+        return [base.id, name, by_state(counts.get(base.id, {})), vectors(base), ago(base.updated_at)]
+
+    print_list(
+        found, ("ID", "NAME~", "ITEMS", "VECTORS?", "CHANGED"), row, as_json=False,
+        none="No knowledge bases. `penstock kb create NAME` makes one.",
+    )  # fmt: skip
+
+
+def by_state(counts: dict[str, int]) -> str:
+    """How many items are in which state, as markup."""
+    return "  ".join(f"{state(name)} {number:,}" for name, number in sorted(counts.items())) or "none"
+
+
+def vectors(base: "BaseView") -> str:
+    """Who makes a base's vectors."""
+    if base.provider == "local":
+        return "local (words, not meaning)"
+    return one_line(f"{base.provider} {base.model}")
+
+
+def show(base: Base, as_json: Json = False) -> None:
+    """Show a base: its settings, its items by state, and its queue."""
+    from tasks import knowledge
+
+    ready()
+    found = knowledge.base(base)
+    counts, queue = knowledge.counts().get(found.id, {}), knowledge.queue(found.id)
+    if as_json:
+        print_json({**vars(found), "items": counts, "queue": vars(queue)})
+        return
+    orphans = f", {count(len(queue.orphan_item_ids), 'orphan')}" if queue.orphan_item_ids else ""
+    rows = [
+        ("id", found.id),
+        ("name", one_line(found.name)),
+        ("about", one_line(found.description)),
+        ("vectors", vectors(found)),
+        ("chunks", f"{found.chunk_tokens:,} tokens at most, {found.chunk_overlap:,} of them repeated"),
+        ("items", by_state(counts)),
+        ("queue", f"{queue.queue_size:,} in line, {queue.processing_count:,} under way{orphans}"),
+        ("created", ago(found.created_at)),
+        ("changed", ago(found.updated_at)),
+    ]
+    print_pairs([(name, value) for name, value in rows if value])
+
+
+def edit(
+    base: Base,
+    name: Annotated[str | None, typer.Option(help="Call it this.")] = None,
+    description: Annotated[str | None, typer.Option(help="What it is about.")] = None,
+    provider: _Provider = None,
+    model: _Model = None,
+    chunk_tokens: _Tokens = None,
+    chunk_overlap: _Overlap = None,
+    as_json: Json = False,
+) -> None:
+    """Change a base. Nothing that is under way is disturbed.
+
+    A new model or size of chunks holds for what is read from now on; `penstock kb reprocess --stale BASE` embeds again
+    what another model embedded.
+
+    [bold]penstock kb edit manuals --provider openai --model text-embedding-3-small[/bold]
+    """
+    from tasks import knowledge
+
+    changes = {
+        "name": name, "description": description, "provider": provider, "model": model, "chunk_tokens": chunk_tokens,
+        "chunk_overlap": chunk_overlap,
+    }  # fmt: skip
+    if all(value is None for value in changes.values()):
+        raise typer.BadParameter("say what to change, such as --name NEW", param_hint="--name …")
+    ready()
+    edited = knowledge.edit_base(base, **changes)
+    if as_json:
+        print_json(edited)
+        return
+    err.print(f"{edited.id} {one_line(edited.name)}: changed", soft_wrap=True)
+    if provider is not None or model is not None:
+        err.print("`penstock kb reprocess --stale BASE` embeds again what another model embedded.", soft_wrap=True)
+
+
+def delete(base: Base, yes: Yes = False) -> None:
+    """Delete a base with all of its items. Your own files stay where they are."""
+    from tasks import knowledge
+
+    ready()
+    found = knowledge.base(base)
+    items = sum(knowledge.counts().get(found.id, {}).values())
+    if not yes:
+        typer.confirm(f"Delete {found.name} with {count(items, 'item')}?", abort=True, err=True)
+    knowledge.delete_base(found.id)
+    err.print(f"{found.id} {one_line(found.name)}: is being deleted", soft_wrap=True)
+    tell_if_nothing_runs()

@@ -1,0 +1,275 @@
+"""`penstock kb add` and `wait`: items go into a base, and are waited for."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipeline.engine.errors import UserError
+from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.knowledge.bases import Base
+from pipeline.interfaces.cli.output import count, err, one_line, print_json
+from pipeline.interfaces.cli.progress import Bar, Progress
+
+if TYPE_CHECKING:
+    from pipeline.standalone.stack import Stack
+    from tasks.knowledge import Added, ItemView, Refused, Source, Tally
+
+DONE, FAILED, PARTIAL = 0, 1, 3
+_LOOK_S = 0.5
+_STDIN = "-"
+_THERE = "duplicate"
+
+
+@dataclass
+class _Outcome:
+    """What became of all that was named."""
+
+    created: "list[ItemView]" = field(default_factory=list)
+    changed: "list[ItemView]" = field(default_factory=list)
+    unchanged: int = 0
+    ignored: int = 0
+    gone: list[str] = field(default_factory=list)
+    there: "list[Refused]" = field(default_factory=list)
+    """What was in the base already."""
+    failed: "list[Refused]" = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def take(self, added: "Added") -> None:
+        self.created += added.created
+        self.there += [one for one in added.failed if one.code == _THERE]
+        self.failed += [one for one in added.failed if one.code != _THERE]
+        self.warnings += added.warnings
+        for name in ("changed", "gone", "unchanged", "ignored"):
+            setattr(self, name, getattr(self, name) + getattr(added, name, type(getattr(self, name))()))
+
+    @property
+    def ids(self) -> list[str]:
+        """Items to wait for."""
+        there = [one.item_id for one in self.there if one.item_id]
+        return list(dict.fromkeys([*(item.id for item in [*self.created, *self.changed]), *there]))
+
+
+def add(
+    base: Base,
+    sources: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATH|URL]…", help="Files, folders, or addresses of web pages.")
+    ] = None,
+    note: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="A note, in Markdown; - reads it from standard input.")
+    ] = None,
+    sitemap: Annotated[
+        bool, typer.Option("--sitemap", help="The addresses are sitemaps: each with all of its pages is one item.")
+    ] = False,
+    name: Annotated[str, typer.Option(help="What to call it, if it is one file, address or note.")] = "",
+    keep_gone: Annotated[
+        bool, typer.Option("--keep-gone", help="Keep items whose files are no longer in a folder added again.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end; starts a stack if none runs.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Add files, folders, web pages or notes to a base.
+
+    [bold]penstock kb add manuals manual.pdf faq.docx --wait[/bold]
+    [bold]penstock kb add manuals docs/[/bold]                     the files in docs/, not those in its folders
+    [bold]penstock kb add manuals https://example.com/help[/bold]
+    [bold]penstock kb add manuals https://example.com/sitemap.xml --sitemap[/bold]
+    [bold]penstock kb add manuals --note "The key is under the mat."[/bold]
+
+    Files are copied; yours stay where they are. What is in the base already is left alone. A folder that was added
+    before is looked through again: new files are added, changed ones read again, and items of files that are gone are
+    deleted.
+
+    Exit codes: 0 done, 1 nothing could be added or read, 2 wrong usage, 3 something could not, 130 interrupted.
+    """
+    from pipeline.standalone.stack import using_stack
+    from tasks import knowledge
+
+    settings = ready()
+    found = knowledge.base(base)
+    single, folders = _sources(sources or [], note or [], sitemap=sitemap, name=name)
+    outcome, tally = _Outcome(), None
+    if wait:
+        with using_stack(settings) as stack:
+            _add(found.id, single, folders, outcome, keep_gone=keep_gone, quiet=as_json)
+            if outcome.ids:
+                tally = _follow(stack, found.id, outcome.ids, quiet=as_json)
+    else:
+        _add(found.id, single, folders, outcome, keep_gone=keep_gone, quiet=as_json)
+    if as_json:
+        print_json({**vars(outcome), "items": tally.states if tally else None})
+    else:
+        _tell(outcome)
+        if tally is not None:
+            _tell_end(found.id, tally)
+        elif outcome.ids or outcome.gone:
+            tell_if_nothing_runs()
+    raise typer.Exit(_code(outcome, tally))
+
+
+def _sources(
+    named: Sequence[str], notes: Sequence[str], *, sitemap: bool, name: str
+) -> "tuple[list[Source], list[Path]]":
+    """What was named: files, addresses and notes; and folders. Raises `UserError`, `typer.BadParameter`."""
+    from tasks.knowledge import ItemType, Source
+
+    single: list[Source] = []
+    folders: list[Path] = []
+    for text in named:
+        if "://" in text:
+            single.append(Source(ItemType.SITEMAP if sitemap else ItemType.URL, url=text, name=name))
+        elif sitemap:
+            raise typer.BadParameter(f"{text} is not an address that begins with https://", param_hint="--sitemap")
+        elif not text:
+            raise typer.BadParameter("a file name is empty", param_hint="PATH")  # an unset "$FILE" in a script
+        elif Path(text).is_dir():
+            folders.append(Path(text))
+        else:
+            # A link that somebody names is meant; links in folders are not followed.
+            path = Path(text)
+            single.append(
+                Source(ItemType.FILE, path.resolve(), name=name or text)
+            )  # named as it was typed where it fails
+    single += [Source(ItemType.NOTE, text=sys.stdin.read() if text == _STDIN else text, name=name) for text in notes]
+    if not single and not folders:
+        raise UserError("name files, folders or addresses, or write a note with --note", code="usage")
+    if name and (len(single) != 1 or folders):
+        raise UserError("--name is for one file, address or note", code="usage")
+    return single, folders
+
+
+def _add(
+    base_id: str, single: "Sequence[Source]", folders: Sequence[Path], outcome: _Outcome, *, keep_gone: bool,
+    quiet: bool,
+) -> None:  # fmt: skip
+    from rich import progress as bars
+
+    from tasks import knowledge
+
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn())
+    with bars.Progress(*columns, console=err, disable=quiet or not err.is_terminal) as shown:
+
+        def told(what: str) -> Callable[[int, int], object]:
+            task = shown.add_task(what, total=None)
+            return lambda seen, total: shown.update(task, completed=seen, total=total)
+
+        if single:
+            outcome.take(knowledge.add(base_id, single, told("adding")))
+        for folder in folders:
+            try:
+                outcome.take(
+                    knowledge.add_directory(
+                        base_id, folder, keep_gone=keep_gone, progress=told(one_line(folder.name, 40))
+                    )
+                )
+            except UserError as error:
+                outcome.failed.append(knowledge.Refused(str(folder), str(error), error.code))
+
+
+def _tell(outcome: _Outcome) -> None:
+    for sentence in outcome.warnings:
+        err.print(f"[yellow]Note:[/yellow] {one_line(sentence)}", soft_wrap=True)
+    for refused in outcome.failed:
+        why = refused.error.removeprefix(refused.path).removeprefix(": ")
+        err.print(f"{one_line(refused.path)}: [red]not added[/red]: {one_line(why)}", soft_wrap=True)
+    parts = [f"{count(len(outcome.created), 'item')} added"]
+    figures = {
+        "changed and read again": len(outcome.changed), "unchanged": outcome.unchanged,
+        "gone and being deleted": len(outcome.gone), "there already": len(outcome.there),
+        "passed by (folders, hidden files)": outcome.ignored,
+    }  # fmt: skip
+    parts += [f"{number:,} {what}" for what, number in figures.items() if number]
+    parts += [f"[red]{len(outcome.failed):,} not added[/red]"] if outcome.failed else []
+    err.print(", ".join(parts) + ".", soft_wrap=True)
+
+
+def _code(outcome: _Outcome, tally: "Tally | None") -> int:
+    """0 done, 1 nothing, 3 partial; of what was waited for, what failed counts."""
+    failed_later = tally.states.get("failed", 0) if tally else 0
+    problems = len(outcome.failed) + failed_later
+    done = len(outcome.ids) + outcome.unchanged + len(outcome.gone) - failed_later
+    return DONE if not problems else PARTIAL if done else FAILED
+
+
+def wait(
+    base: Base,
+    timeout: Annotated[str, typer.Option(help="Give up after this time: 90s, 10m, 2h.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Wait until every item of a base is completed or failed; starts a stack if none runs.
+
+    Exit codes: 0 all are completed, 1 all failed, or it took too long, 3 some failed, 130 interrupted.
+    """
+    from pipeline.interfaces.cli.times import duration_s
+    from pipeline.standalone.stack import using_stack
+    from tasks import knowledge
+
+    patience_s, settings = duration_s(timeout), ready()
+    found = knowledge.base(base)
+    tally = knowledge.tally(found.id)
+    if tally.open:
+        with using_stack(settings) as stack:
+            tally = _follow(stack, found.id, None, quiet=as_json, timeout_s=patience_s)
+    if as_json:
+        print_json(tally)
+    else:
+        _tell_end(found.id, tally)
+    if tally.open:
+        raise UserError(f"{count(tally.open, 'item')} are still open after {timeout}", code="timeout")
+    failed = tally.states.get("failed", 0)
+    raise typer.Exit(DONE if not failed else PARTIAL if tally.total > failed else FAILED)
+
+
+def _follow(
+    stack: "Stack", base_id: str, item_ids: Sequence[str] | None, *, quiet: bool, timeout_s: float | None = None
+) -> "Tally":
+    """Show how items go until none is open; how they ended. Keeps the stack up meanwhile."""
+    from tasks import knowledge
+
+    interrupted = (
+        "Interrupted. Nothing is lost: `penstock kb wait` or `penstock up` continues. "
+        "`penstock kb status` says what waits."
+    )
+    until = time.monotonic() + timeout_s if timeout_s is not None else None
+
+    def looks(keep: Callable[[], None]) -> "Iterator[Tally]":
+        while True:
+            tally = knowledge.tally(base_id, item_ids)
+            yield tally
+            if not tally.open or (until is not None and time.monotonic() > until):
+                return
+            keep()
+            time.sleep(_LOOK_S)
+
+    with Progress(stack, interrupted=interrupted, quiet=quiet) as progress:
+        return progress.follow(looks(lambda: progress.keep(lambda: _reasons(base_id))), _bar)
+
+
+def _reasons(base_id: str) -> list[str]:
+    """Why items of a base wait."""
+    from tasks import knowledge
+
+    active = knowledge.queue(base_id).active_item_ids
+    reasons = {standing.reason: None for standing in knowledge.standings(active).values() if standing.reason}
+    return [f"items wait: {reason}" for reason in reasons]
+
+
+def _bar(tally: "Tally") -> Bar:
+    figures = f"{tally.total - tally.open:,}/{count(tally.total, 'item')}"
+    failed = tally.states.get("failed", 0)
+    figures += f", {failed:,} failed" if failed else ""
+    return Bar("knowledge", tally.progress, 100, figures)
+
+
+def _tell_end(base_id: str, tally: "Tally") -> None:
+    states: dict[str, Any] = tally.states
+    err.print(f"{count(states.get('completed', 0), 'item')} of {tally.total:,} can be searched.")
+    if states.get("failed"):
+        err.print(
+            f"[red]{count(states['failed'], 'item')} failed[/red]: `penstock kb items {base_id} --status failed` says "
+            f"why, `penstock kb reprocess --failed {base_id}` tries again.", soft_wrap=True,
+        )  # fmt: skip

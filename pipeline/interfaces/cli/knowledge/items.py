@@ -1,0 +1,212 @@
+"""`penstock kb items`, `item`, `cancel`, `reprocess` and `remove`: items of bases."""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from pipeline.engine.errors import UserError
+from pipeline.interfaces.cli.command import Json, Limit, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.knowledge.bases import Base, Yes
+from pipeline.interfaces.cli.output import (
+    count,
+    err,
+    one_line,
+    out,
+    print_json,
+    print_list,
+    print_pairs,
+    printable,
+    state,
+)
+from pipeline.interfaces.cli.times import ago
+
+if TYPE_CHECKING:
+    from tasks.knowledge import ItemView, Standing
+
+FAILED, PARTIAL = 1, 3
+Items = Annotated[list[str], typer.Argument(metavar="ITEM…", help="Ids of items, as `penstock kb items` lists them.")]
+_WORDS = {
+    "in_line": "waits in line",
+    "queued": "waits for a worker",
+    "running": "running",
+    "waiting": "waiting to be tried again",
+    "stalled": "stalled: nobody is at it. `penstock up` or `penstock kb recover` continues it",
+}
+
+
+def items(
+    base: Base,
+    status: Annotated[
+        list[str] | None, typer.Option(help="Only those in this state, such as failed; may be repeated.")
+    ] = None,
+    type_: Annotated[list[str] | None, typer.Option("--type", help="Only those of this type, such as url.")] = None,
+    group: Annotated[str, typer.Option(metavar="ID", help="Only those of this folder, by its groupId.")] = "",
+    limit: Limit = 200,
+    as_json: Json = False,
+) -> None:
+    """List the items of a base in the order of its line, the oldest first.
+
+    [bold]penstock kb items manuals --status failed[/bold]
+    """
+    from tasks import knowledge
+
+    states = _one_of(knowledge.ItemStatus, status, "--status")
+    types = _one_of(knowledge.ItemType, type_, "--type")
+    ready()
+    found = knowledge.items(base, status=states, types=types, group_id=group, limit=limit)
+    folders = any(view.group_name for view in found)
+
+    def row(view: "ItemView") -> list[str]:
+        cells = [
+            view.id, shown_state(view), progress(view), view.type.value, one_line(view.name), f"{view.chunk_count:,}",
+            one_line(view.error or view.warning),
+        ]  # fmt: skip
+        return [*cells[:5], one_line(view.group_name), *cells[5:]] if folders else cells
+
+    columns = ["ID", "STATE", "PROGRESS>?", "TYPE?", "NAME~", *(["FOLDER~?"] if folders else []), "CHUNKS>?", "ERROR"]
+    filtered = states or types or group
+    none = "No item is like that." if filtered else "No items. `penstock kb add` adds some."
+    print_list(found, columns, row, as_json=as_json, none=none)
+
+
+def _one_of(kind: type[StrEnum], said: Sequence[str] | None, option: str) -> list[str]:
+    found = [one.lower() for one in said or ()]
+    if any(one not in set(kind) for one in found):
+        raise typer.BadParameter(f"choose from {', '.join(kind)}", param_hint=option)
+    return found
+
+
+def shown_state(view: "ItemView") -> str:
+    """An item's state as markup; that it is being deleted comes first."""
+    if view.deleting:
+        return "[dim]deleting[/dim]"
+    return "[red]failed[/red]" if view.status.value == "failed" else state(view.status.value)
+
+
+def progress(view: "ItemView") -> str:
+    """How far an item is; nothing once it is being deleted."""
+    return "" if view.deleting else f"{view.progress} %"
+
+
+def item(
+    item_id: Annotated[str, typer.Argument(metavar="ITEM", help="An item's id.")],
+    chunks: Annotated[bool, typer.Option("--chunks", help="Show its chunks, with headings, pages and places.")] = False,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """Show everything about an item, and what it is doing now."""
+    from tasks import knowledge
+
+    ready()
+    view = knowledge.item(item_id)
+    standing = knowledge.standings([item_id]).get(item_id)
+    pieces = knowledge.chunks(item_id, limit=limit) if chunks else []
+    if as_json:
+        print_json({**vars(view), "standing": standing, **({"chunks": pieces} if chunks else {})})
+        return
+    folder = f"{one_line(view.group_name)} ({one_line(view.group_id)})" if view.group_id else ""
+    searchable = f"{view.chunk_count:,} chunks, vectors by {one_line(view.published_space)}" if view.generation else ""
+    rows = [
+        ("item", view.id),
+        ("base", view.base_id),
+        ("type", view.type.value),
+        ("name", one_line(view.name)),
+        ("title", one_line(view.title)),
+        ("address", one_line(view.url)),
+        ("folder", folder),
+        ("size", f"{view.size_bytes:,} bytes" if view.size_bytes else ""),
+        ("state", shown_state(view)),
+        ("progress", progress(view)),
+        ("now", activity(standing) if standing else ""),
+        ("error", one_line(view.error)),
+        ("warning", one_line(view.warning)),
+        ("searchable", searchable or "not yet"),
+        ("added", ago(view.created_at)),
+        ("changed", ago(view.updated_at)),
+    ]
+    print_pairs([(name, value) for name, value in rows if value])
+    for piece in pieces:
+        where = [f"page {piece.page}"] if piece.page else []
+        where += [f"characters {piece.start:,} to {piece.end:,}", *([piece.source] if piece.source else [])]
+        out.print(
+            f"\n[bold]{piece.number}[/bold]  {one_line(' > '.join(piece.heading))}  [dim]{one_line(', '.join(where))}"
+            "[/dim]", soft_wrap=True,
+        )  # fmt: skip
+        out.print(escape(printable(piece.text)), soft_wrap=True)
+
+
+def activity(standing: "Standing") -> str:
+    """What an item is doing just now, in words."""
+    what = _WORDS[standing.activity.value]
+    place = f", number {standing.place:,} of its base" if standing.place else ""
+    return what + place + (f": {one_line(standing.reason)}" if standing.reason else "")
+
+
+def cancel(item_ids: Items) -> None:
+    """Stop items that have not ended; they are failed, with the error `Cancelled`. What is searchable of them stays."""
+    from tasks import knowledge
+
+    ready()
+
+    def act(item_id: str) -> str:
+        ignored = knowledge.cancel(item_id) is knowledge.CancelStatus.IGNORED
+        return "had ended already: ignored" if ignored else "cancelled"
+
+    _each(item_ids, act)
+
+
+def reprocess(
+    item_ids: Annotated[list[str] | None, typer.Argument(metavar="[ITEM]…", help="Ids of items.")] = None,
+    failed: Annotated[str, typer.Option(metavar="BASE", help="Every failed item of this base.")] = "",
+    stale: Annotated[
+        str, typer.Option(metavar="BASE", help="What another model embedded than this base names now.")
+    ] = "",
+) -> None:
+    """Read and embed items again. Until that is done, what was found before is still found.
+
+    [bold]penstock kb reprocess --failed manuals[/bold]
+    """
+    from tasks import knowledge
+
+    if bool(item_ids) + bool(failed) + bool(stale) != 1:
+        raise typer.BadParameter("name items, or one base with --failed or --stale", param_hint="ITEM")
+    ready()
+    if item_ids:
+        _each(item_ids, lambda item_id: f"{one_line(knowledge.reprocess(item_id).name)}: will be read again")
+    else:
+        done = knowledge.reprocess_failed(failed) if failed else knowledge.reprocess_stale(stale)
+        err.print(f"{count(len(done), 'item')} will be read again." if done else "There is nothing to do.")
+        if not done:
+            return
+    tell_if_nothing_runs()
+
+
+def remove(item_ids: Items, yes: Yes = False) -> None:
+    """Remove items from their base, with all that was made of them. Your own files stay where they are."""
+    from tasks import knowledge
+
+    ready()
+    views = [knowledge.item(item_id) for item_id in dict.fromkeys(item_ids)]
+    if not yes:
+        names = ", ".join(view.name for view in views[:5]) + (" …" if len(views) > 5 else "")
+        typer.confirm(f"Remove {printable(names)}?", abort=True, err=True)
+    knowledge.delete(*(view.id for view in views))
+    for view in views:
+        err.print(f"{view.id} {one_line(view.name)}: is being deleted", soft_wrap=True)
+    tell_if_nothing_runs()
+
+
+def _each(item_ids: Sequence[str], act: Callable[[str], Any]) -> None:
+    """Do it to each item; those that it cannot be done to are told, and make the exit code 3, or 1 if all are."""
+    refused, wanted = 0, list(dict.fromkeys(item_ids))
+    for item_id in wanted:
+        try:
+            err.print(f"{one_line(item_id)}: {act(item_id)}", soft_wrap=True)
+        except UserError as error:
+            err.print(f"[red]{one_line(str(error))}[/red]", soft_wrap=True)
+            refused += 1
+    if refused:
+        raise typer.Exit(PARTIAL if refused < len(wanted) else FAILED)

@@ -1,0 +1,115 @@
+"""`penstock kb status`, `queue`, `recover`, `dismiss` and `check`: what waits, what nobody is at, what is left over."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.engine.views import plain
+from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.knowledge.bases import Base
+from pipeline.interfaces.cli.knowledge.items import activity
+from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list, print_pairs
+
+if TYPE_CHECKING:
+    from tasks.knowledge import BaseView
+
+_UNSOUND = 1
+
+
+def status(as_json: Json = False) -> None:
+    """Show the queues of all bases: how many items wait in line, and how many are under way."""
+    from tasks import knowledge
+
+    ready()
+    found = knowledge.get_status()
+    if as_json:
+        print_json(found)
+        return
+    print_pairs([("in line", f"{found.queue_size:,}"), ("under way", f"{found.processing_count:,}")])
+    waiting = [base for base in knowledge.bases() if found.per_base_queue.get(base.id)]
+
+    def row(base: "BaseView") -> list[str]:
+        return [base.id, one_line(base.name), f"{found.per_base_queue[base.id]:,}"]
+
+    if waiting:
+        print_list(waiting, ("BASE", "NAME~", "IN LINE>"), row, as_json=False, none="")
+    if found.queue_size or found.processing_count:
+        tell_if_nothing_runs()
+
+
+def queue(base: Base, as_json: Json = False) -> None:
+    """Show a base's queue: what is under way and what it is doing, what waits in line, and orphans.
+
+    Orphans are items that nobody is at although they are begun, or that wait where nothing runs. `penstock up` sees to
+    them by itself.
+    """
+    from tasks import knowledge
+
+    ready()
+    found = knowledge.queue(base)
+    busy = knowledge.standings([*found.active_item_ids, *found.orphan_item_ids])
+    if as_json:
+        print_json({**vars(found), "standings": plain(busy)})
+        return
+    print_pairs([
+        ("in line", f"{found.queue_size:,}"),
+        ("under way", f"{found.processing_count:,}"),
+        ("orphans", f"{len(found.orphan_item_ids):,}"),
+    ])  # fmt: skip
+    if busy:
+        rows = list(busy.values())
+        print_list(rows, ("ITEM", "NOW"), lambda one: [one.item_id, activity(one)], as_json=False, none="")
+    if found.orphan_item_ids:
+        err.print(
+            "`penstock kb recover BASE` sends orphans on their way again, `penstock kb dismiss BASE` gives them up.",
+            soft_wrap=True,
+        )
+        tell_if_nothing_runs()
+
+
+def recover(base: Base, as_json: Json = False) -> None:
+    """Send a base's orphans on their way again. `penstock up` does so by itself, seconds later."""
+    from tasks import knowledge
+
+    ready()
+    found = knowledge.recover(base)
+    if as_json:
+        print_json(found)
+    else:
+        err.print(f"{count(len(found), 'item')} recovered." if found else "No orphans.")
+    if found:
+        tell_if_nothing_runs()
+
+
+def dismiss(
+    base: Base,
+    item_ids: Annotated[list[str] | None, typer.Argument(metavar="[ITEM]…", help="Default: all orphans.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Give up a base's orphans: they are failed, with the error `Interrupted`, and can be reprocessed later."""
+    from tasks import knowledge
+
+    ready()
+    done = knowledge.dismiss(base, item_ids or knowledge.queue(base).orphan_item_ids)
+    if as_json:
+        print_json(done)
+    else:
+        err.print(f"{count(len(done), 'orphan')} given up." if done else "No orphans.")
+
+
+def check(as_json: Json = False) -> None:
+    """Look whether any chunk, vector or text is left of what is gone, or is missing of what is searchable.
+
+    Exit code 1 if so. It reads whole tables, and what is being deleted just now counts as left over until it is gone.
+    """
+    from tasks import knowledge
+
+    ready()
+    found = knowledge.check()
+    if as_json:
+        print_json(found)
+    else:
+        print_pairs([(name.replace("_", " "), f"{number:,}") for name, number in vars(found).items()])
+        err.print("Everything is as it should be." if found.sound else "[red]Something is left over or missing.[/red]")
+    if not found.sound:
+        raise typer.Exit(_UNSOUND)
