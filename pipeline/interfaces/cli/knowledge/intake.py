@@ -175,7 +175,7 @@ def _tell(outcome: _Outcome) -> None:
         err.print(f"[yellow]Note:[/yellow] {one_line(sentence)}", soft_wrap=True)
     for refused in outcome.failed:
         why = refused.error.removeprefix(refused.path).removeprefix(": ")
-        err.print(f"{one_line(refused.path)}: [red]not added[/red]: {one_line(why)}", soft_wrap=True)
+        err.print(f"{one_line(refused.path) or 'a note'}: [red]not added[/red]: {one_line(why)}", soft_wrap=True)
     parts = [f"{count(len(outcome.created), 'item')} added"]
     figures = {
         "changed and read again": len(outcome.changed), "unchanged": outcome.unchanged,

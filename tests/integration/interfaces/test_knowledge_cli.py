@@ -1,0 +1,164 @@
+"""`penstock kb …` as people use it, where nothing runs: what is shown and refused, and with which exit codes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from typer.testing import CliRunner, Result
+
+from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.interfaces.cli.main import app
+from pipeline.storage.context import Context
+from tasks import knowledge
+from tests.support.knowledge import add_base, add_item
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+def penstock(*arguments: str | Path, code: int = 0, stdin: str = "") -> Result:
+    with capture_logs():
+        result = CliRunner().invoke(app, ["kb", *map(str, arguments)], input=stdin)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def shown(*arguments: str | Path, code: int = 0) -> Any:
+    return json.loads(penstock(*arguments, "--json", code=code).stdout)
+
+
+@pytest.fixture
+def base(context: Context) -> str:
+    return add_base(context, "manuals")
+
+
+def test_base_is_created_listed_edited_and_deleted_by_its_name(context: Context) -> None:
+    made = shown("create", "manuals", "--description", "pumps", "--chunk-tokens", "256")
+    assert shown("list") == [{**made, "items": {}}]
+    edited = shown("edit", "manuals", "--name", "handbooks", "--chunk-overlap", "0")
+    assert (edited["name"], edited["chunk_tokens"], edited["chunk_overlap"]) == ("handbooks", 256, 0)
+    assert "256 tokens at most" in penstock("show", "handbooks").output
+    assert shown("show", made["id"])["queue"]["queue_size"] == 0
+    penstock("delete", "handbooks", stdin="n\n", code=1)
+    penstock("delete", "handbooks", "--yes")
+    assert "being deleted" in penstock("list").output
+    assert isinstance(CliRunner().invoke(app, ["kb", "show", "handbooks"]).exception, knowledge.UnknownBase)
+
+
+def test_what_is_wrong_with_the_usage_says_so(base: str, tmp_path: Path) -> None:
+    for arguments in (
+        ("edit", base),
+        ("add", base, ""),
+        ("add", base, str(tmp_path), "--sitemap"),
+        ("reprocess",),
+        ("reprocess", "1", "--failed", base),
+        ("items", base, "--status", "done"),
+        ("items", base, "--type", "pdf"),
+    ):
+        assert "Error" in penstock(*arguments, code=2).output
+    for arguments in (("add", base), ("add", base, "--note", "a", "--note", "b", "--name", "c")):
+        assert CliRunner().invoke(app, ["kb", *arguments]).exception.code == "usage"  # type: ignore[union-attr]
+
+
+def test_add_takes_files_addresses_and_notes_and_tells_what_it_could_not_and_why(base: str, tmp_path: Path) -> None:
+    (tmp_path / "one.md").write_text("# One")
+    (tmp_path / "link.md").symlink_to(tmp_path / "one.md")
+    done = penstock(
+        "add", "manuals", tmp_path / "one.md", tmp_path / "no.md", "https://example.com/a#b", "ftp://example.com",
+        "--note", "-", "--note", " ", stdin="Out of the pipe", code=3,
+    )  # fmt: skip
+    assert f"{tmp_path}/no.md: not added: no.md: No such file" in done.output
+    assert "not an address that begins with http" in done.output
+    assert "the note is empty" in done.output
+    assert "3 items added, 3 not added." in done.output
+    listed = shown("items", base)
+    assert [(one["type"], one["name"]) for one in listed] == [
+        ("file", "one.md"), ("url", "https://example.com/a"), ("note", "Out of the pipe.md"),
+    ]  # fmt: skip
+    again = shown("add", base, tmp_path / "one.md")
+    assert [one["item_id"] for one in again["there"]] == [listed[0]["id"]]
+    assert not again["failed"]
+    penstock("add", base, tmp_path / "no.md", code=1)
+    assert shown("add", base, tmp_path / "link.md", "--name", "other.md")["created"][0]["name"] == "other.md"
+    sitemap = shown("add", base, "https://example.com/sitemap.xml", "--sitemap")["created"][0]
+    assert (sitemap["type"], sitemap["url"]) == ("sitemap", "https://example.com/sitemap.xml")
+    assert [one["name"] for one in shown("items", base, "--type", "note", "--type", "url", "--limit", "1")] == [
+        "https://example.com/a"
+    ]
+
+
+def test_folder_added_again_tells_what_is_new_changed_and_gone(base: str, tmp_path: Path) -> None:
+    folder = tmp_path / "docs"
+    (folder / "deeper").mkdir(parents=True)
+    for name in ("a.md", "b.md", "c.md"):
+        (folder / name).write_text(name)
+    assert "3 items added, 1 passed by (folders, hidden files)." in penstock("add", base, folder).output
+    group = shown("items", base)[0]["group_id"]
+    (folder / "a.md").write_text("changed")
+    (folder / "b.md").unlink()
+    (folder / "d.md").write_text("new")
+    found = shown("add", base, folder)
+    assert [one["name"] for one in found["created"]] == ["d.md"]
+    assert [one["name"] for one in found["changed"]] == ["a.md"]
+    assert (len(found["gone"]), found["unchanged"]) == (1, 1)
+    assert len(shown("items", base, "--group", group)) == 4
+    text = penstock("items", base).output
+    assert "deleting" in text
+    assert str(folder) in text
+    (folder / "deeper").rmdir()
+    assert "3 unchanged." in penstock("add", base, folder, "--keep-gone").output
+
+
+def test_item_says_what_it_is_doing_and_is_cancelled_reprocessed_and_removed(context: Context, base: str) -> None:
+    first, second = (add_item(context, base, position=number) for number in (1, 2))
+    failed = add_item(context, base, ItemStatus.FAILED, position=3, error="It is [bold]broken[/bold].\x1b[31m")
+    now = penstock("item", second).output
+    assert "stalled" in now
+    assert "number 2 of its base" in now
+    assert shown("item", first, "--chunks")["standing"]["place"] == 1
+    assert "It is [bold]broken[/bold].\N{REPLACEMENT CHARACTER}[31m" in penstock("item", failed).output
+    done = penstock("cancel", first, failed, "nothing", code=3).output
+    assert (f"{first}: cancelled" in done, f"{failed}: had ended already" in done) == (True, True)
+    assert "there is no knowledge item nothing" in done
+    penstock("cancel", "nothing", code=1)
+    assert "2 items will be read again" in penstock("reprocess", "--failed", "manuals").output
+    assert "nothing to do" in penstock("reprocess", "--stale", base).output
+    penstock("reprocess", second)
+    penstock("remove", first, second, "--yes")
+    assert {one["id"]: one["deleting"] for one in shown("items", base)} == {first: True, second: True, failed: False}
+    wanted = [one["id"] for one in shown("items", base, "--status", "PENDING") if not one["deleting"]]
+    assert wanted == [failed]
+
+
+def test_queue_shows_orphans_which_can_be_recovered_or_given_up(context: Context, base: str) -> None:
+    stuck = add_item(context, base, ItemStatus.PREPROCESSING, admitted_at=context.db.now())
+    add_item(context, base, position=2)
+    assert shown("status")["per_base_queue"] == {base: 1}
+    assert "manuals" in penstock("status").output
+    queue = shown("queue", base)
+    assert (queue["queue_size"], queue["processing_count"], len(queue["orphan_item_ids"])) == (1, 1, 2)
+    assert queue["standings"][stuck]["activity"] == "stalled"
+    assert "kb recover" in penstock("queue", base).output
+    assert len(shown("recover", base)) == 2
+    assert "1 orphan given up" in penstock("dismiss", base, stuck).output
+    assert shown("item", stuck)["error"] == "Interrupted"
+    # The other one was begun, and a message is on its way.
+    assert "No orphans" in penstock("dismiss", base).output
+
+
+def test_wait_with_nothing_to_wait_for_says_how_it_ended(context: Context, base: str) -> None:
+    assert "0 items of 0 can be searched" in penstock("wait", base).output
+    add_item(context, base, ItemStatus.FAILED, progress=30)
+    assert "1 item failed" in penstock("wait", base, code=1).output
+    add_item(context, base, ItemStatus.COMPLETED, progress=100)
+    assert shown("wait", base, code=3) == {"states": {"completed": 1, "failed": 1}, "progress": 100}
+
+
+def test_check_finds_what_is_left_over(context: Context, base: str) -> None:
+    assert "Everything is as it should be" in penstock("check").output
+    add_item(context, base, ItemStatus.COMPLETED, admitted_at=context.db.now())
+    assert shown("check", code=1)["admitted_at_rest"] == 1
