@@ -39,6 +39,7 @@ _IS_CJK = re.compile(f"[{_CJK}]")
 _LONGEST_TERM = 64
 _MOST = {"head": 1000, "apps": 200, "body": 8000}
 _SHORTEST_PREFIX = 3
+_MOST_LOOSE = 8
 _MOST_WORDS, _LONGEST_WORD = 32, 200
 _MOST_BYTES = 800_000
 """Of the terms of one item: a tsvector holds a million, overhead included."""
@@ -72,11 +73,17 @@ def terms(words: str, most: int = 10_000) -> list[str]:
     return found[:most]
 
 
-def apart(words: str, most: int = 12) -> str:
-    """The terms of a question, each a word of its own, to be searched with `any_word`: the longest, which say most."""
-    found = [term for term in dict.fromkeys(terms(words)) if len(term) > 1]
-    telling = [term for term in found if _IS_CJK.match(term) or len(term) > _SHORTEST_PREFIX]
-    return " ".join(sorted(telling or found, key=len, reverse=True)[:most])
+def looser(words: str) -> list[str]:
+    """What to look for with `any_word`, one after the other, as long as a question's words find too little.
+
+    First its longest words, which say most; then pairs of CJK characters, for what was written without blanks.
+    """
+    asked = words.split()
+    telling = [word for word in asked if len(word) > _SHORTEST_PREFIX or _IS_CJK.search(word)]
+    first = sorted(dict.fromkeys(telling or asked), key=len, reverse=True)[:_MOST_LOOSE]
+    pairs = [term for term in dict.fromkeys(terms(words)) if len(term) > 1 and _IS_CJK.match(term)][:_MOST_LOOSE]
+    found = [" ".join(first)] if len(asked) > 1 else []
+    return found + ([" ".join(pairs)] if len(pairs) > len(asked) else [])
 
 
 def _phrases(words: Sequence[str]) -> list[tuple[list[str], bool]]:

@@ -23,7 +23,7 @@ from pipeline.providers.query_vector import query_vector
 from pipeline.settings import LOCAL
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
-from pipeline.storage.fulltext import apart
+from pipeline.storage.fulltext import looser
 from pipeline.storage.fusion import RRF_K, excerpt, fuse, ranks
 from pipeline.storage.lists import one_of, pairs
 from pipeline.storage.vectors import Floats
@@ -175,9 +175,11 @@ def _by_text(session: Session, query: _Query, limit: int, depth: int) -> list[in
     only = query.passing if query.conditions else None
     found = FULL_TEXT.search(session, query.words, depth, scopes=query.scopes, only=only)
     # A question has words that its answer has not.
-    if len(found) < limit and (loose := apart(query.words)) != query.words.casefold():
-        more = FULL_TEXT.search(session, loose, depth, scopes=query.scopes, only=only, any_word=True)
-        found += [chunk_id for chunk_id in more if chunk_id not in set(found)]
+    for loose in looser(query.words):
+        if len(found) < limit:
+            more = FULL_TEXT.search(session, loose, depth, scopes=query.scopes, only=only, any_word=True)
+            known = set(found)
+            found += [chunk_id for chunk_id in more if chunk_id not in known]
     return found
 
 

@@ -1,0 +1,199 @@
+"""How long a search over knowledge bases takes: words and vectors fused, in one large base and over 200 small ones.
+
+`python -m benchmarks.knowledge_search [CHUNKS]` fills a database for each and asks it a hundred different things:
+common and rare words, questions, English and Chinese, with and without filters, between changes, and first in a new
+process. Prints a table; the last line is one JSON object.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import insert
+
+from benchmarks import screenshot_texts
+from benchmarks.screenshot_search import HashedWords, context_for
+from benchmarks.screenshot_texts import MadeUp
+from benchmarks.speed import ROOT, peak_mb
+from pipeline.flows.knowledge.models import BASES, CHUNKS, FULL_TEXT, ITEMS
+from pipeline.flows.knowledge.search import search
+from pipeline.flows.knowledge.work.known import kind_of
+from pipeline.providers.lexical import LexicalEmbeddings
+from pipeline.storage import vectors
+from pipeline.storage.context import Context
+from pipeline.storage.fulltext import Text
+from pipeline.storage.schema import migrate
+
+CHUNKS_COUNT, BASES_COUNT = 100_000, 200
+SPACE = f"{LexicalEmbeddings.name}:{LexicalEmbeddings.model}"
+CHUNKS_AN_ITEM = 25
+_PORTION = 2000
+_QUERIES, _CHANGES = 100, 20
+_COLD_LIMIT_S = 60
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+_QUESTIONS = ("how is the {} changed", "what does the report say about {} and {}", "who is responsible for the {}")
+Figures = dict[str, float]
+
+
+def measure_one_base(chunks: int = CHUNKS_COUNT, database_url: str = "") -> Figures:
+    """`search_p95_ms` and others: one base with so many chunks, alone in its database."""
+    found = _measured([chunks], 1, database_url)
+    return {f"search_{name}": value for name, value in found.items()}
+
+
+def measure_many_bases(bases: int = BASES_COUNT, chunks: int = CHUNKS_COUNT, database_url: str = "") -> Figures:
+    """`search_200_bases_p95_ms` and others: so many bases with so many chunks together; then three in four of them."""
+    found = _measured([chunks // bases] * bases, bases, database_url)
+    return {f"search_{bases}_bases_{name}": value for name, value in found.items()}
+
+
+def _measured(sizes: Sequence[int], asked: int, database_url: str) -> Figures:
+    with tempfile.TemporaryDirectory(prefix="penstock-kb-search-") as folder, _context(folder, database_url) as context:
+        begun = time.perf_counter()
+        fill(context, sizes)
+        built_s = round(time.perf_counter() - begun, 1)
+        ids = [base_id(number) for number in range(asked)]
+        return {**_warm(context, ids), **_cold(folder, database_url, asked), "build_s": built_s}
+
+
+@contextmanager
+def _context(folder: str, database_url: str) -> Iterator[Context]:
+    context = context_for(Path(folder), database_url)
+    try:
+        yield context
+    finally:
+        context.db.dispose()
+
+
+def base_id(number: int) -> str:
+    return f"{number:016x}"
+
+
+def fill(context: Context, sizes: Sequence[int]) -> None:
+    """A database with a base for each of these numbers of chunks, published with full text and lexical vectors."""
+    migrate(context.db)
+    hashed, made, first = HashedWords(), screenshot_texts.nodes(sum(sizes)), 1
+    for number, size in enumerate(sizes):
+        base = {"id": base_id(number), "name": f"base {number}", "provider": "local", "chunk_tokens": 512}
+        row = {**base, "chunk_overlap": 64, "created_at": NOW, "updated_at": NOW}
+        context.db.run(lambda session, row=row: session.execute(insert(BASES).values(**row)))  # type: ignore[misc]
+        left = size
+        while left and (portion := list(islice(made, min(left, _PORTION)))):
+            _publish(context, base_id(number), range(first, first + len(portion)), portion, hashed)
+            first += len(portion)
+            left -= len(portion)
+
+
+def _publish(context: Context, base: str, ids: range, portion: Sequence[MadeUp], hashed: HashedWords) -> None:
+    """Items of `CHUNKS_AN_ITEM` chunks each; every fifth is a web page."""
+    items, chunks, texts = [], [], []
+    for at, (chunk_id, node) in enumerate(zip(ids, portion, strict=True)):
+        number = at % CHUNKS_AN_ITEM
+        item_id = f"{chunk_id - number:016x}"
+        if number == 0:
+            kind = "url" if at // CHUNKS_AN_ITEM % 5 == 0 else "file"
+            items.append({
+                "id": item_id, "base_id": base, "position": chunk_id, "type": kind, "status": "completed",
+                "name": node.title[:200], "title": node.title[:200], "source_key": item_id, "generation": 1,
+                "space": SPACE, "published_space": SPACE, "created_at": NOW, "updated_at": NOW, "attempts": 0,
+            })  # fmt: skip
+        body = f"{node.title}. {node.summary} {node.screen}"
+        chunks.append({
+            "id": chunk_id, "item_id": item_id, "base_id": base, "generation": 1, "number": number, "batch": 0,
+            "text": body, "heading": json.dumps([node.title]), "page": number, "start": number * 2000,
+            "end": number * 2000 + len(body), "digest": item_id, "created_at": NOW,
+        })  # fmt: skip
+        texts.append(Text(chunk_id, head=node.title, apps=base, body=body))
+    with context.db.transaction() as session:
+        session.execute(insert(ITEMS), items)
+        session.execute(insert(CHUNKS), chunks)
+        FULL_TEXT.put(session, texts)
+        vectors.upsert(session, kind_of(base), SPACE, list(zip(ids, map(hashed.vector, portion), strict=True)), NOW)
+
+
+def asked_for(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(words, filters): a third are questions; of five, one has a filter."""
+    filters: Sequence[dict[str, Any]] = ({}, {}, {"types": ["url"]}, {}, {})
+    for number, words in enumerate(screenshot_texts.queries(count)):
+        asked = words
+        if number % 3 == 0:
+            first, second = (words.split() * 2)[:2]
+            asked = _QUESTIONS[number // 3 % len(_QUESTIONS)].format(first, second)
+        yield asked, filters[number % len(filters)]
+
+
+def _warm(context: Context, bases: Sequence[str]) -> Figures:
+    took, cpu, hits = _asked(context, bases)
+    some = _asked(context, bases[: len(bases) * 3 // 4])[0] if len(bases) > 1 else []
+    after_change = []
+    for number, words in enumerate(screenshot_texts.queries(_CHANGES, seed=9)):
+        # An item is read again: its vectors take the place of others.
+        node = next(screenshot_texts.nodes(1, seed=number))
+        with context.db.transaction() as session:
+            kind = kind_of(bases[number % len(bases)])
+            vectors.remove(session, kind, [10**9 + number - 1])
+            vectors.upsert(session, kind, SPACE, [(10**9 + number, HashedWords().vector(node))], NOW)
+        begun = time.perf_counter()
+        search(context, bases, words)
+        after_change.append((time.perf_counter() - begun) * 1000)
+    return {
+        "p95_ms": _percentile(took, 95), "median_ms": _percentile(took, 50), "worst_ms": _percentile(took, 100),
+        # What it takes of the processors: on a machine that others use as well, this says more.
+        "p95_cpu_ms": _percentile(cpu, 95), "after_change_p95_ms": _percentile(after_change, 95),
+        "mean_hits": round(hits / _QUERIES, 1), **({"of_some_p95_ms": _percentile(some, 95)} if some else {}),
+    }  # fmt: skip
+
+
+def _asked(context: Context, bases: Sequence[str]) -> tuple[list[float], list[float], int]:
+    """What each of the queries takes, in ms, by the clock and of the processors; and how many hits there were."""
+    search(context, bases, "warm up")
+    took, cpu, hits = [], [], 0
+    for words, filters in asked_for(_QUERIES):
+        begun, cpu_begun = time.perf_counter(), time.process_time()
+        hits += len(search(context, bases, words, **filters).hits)
+        cpu.append((time.process_time() - cpu_begun) * 1000)
+        took.append((time.perf_counter() - begun) * 1000)
+    return took, cpu, hits
+
+
+def _cold(folder: str, database_url: str, bases: int) -> Figures:
+    """The first search of a new process, without its imports; and the most memory that it took."""
+    command = [sys.executable, "-m", "benchmarks.knowledge_search", "--once", folder, database_url, str(bases)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=_COLD_LIMIT_S, check=True)
+    found: Figures = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _once(folder: str, database_url: str, bases: int) -> Figures:
+    with _context(folder, database_url) as context:
+        before, begun = peak_mb(), time.perf_counter()
+        search(context, [base_id(number) for number in range(bases)], "数据库 review")
+        return {"cold_ms": round((time.perf_counter() - begun) * 1000, 1), "memory_mb": round(peak_mb() - before, 1)}
+
+
+def _percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return round(ordered[min(len(ordered) - 1, int(len(ordered) * share / 100))], 1)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--once"]:
+        print(json.dumps(_once(sys.argv[2], sys.argv[3], int(sys.argv[4]))))
+        return
+    chunks = int(sys.argv[1]) if len(sys.argv) > 1 else CHUNKS_COUNT
+    figures = measure_one_base(chunks) | measure_many_bases(chunks=chunks)
+    for name, value in figures.items():
+        print(f"{name:40}{value:>12g}")
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
