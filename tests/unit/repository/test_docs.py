@@ -14,6 +14,7 @@ from pydantic_core import PydanticUndefined
 
 from pipeline.engine.states import Machine
 from pipeline.flows.documents.states import DOCUMENT, PAGE, DocumentStatus, PageStatus
+from pipeline.flows.knowledge.settings import KnowledgeSettings
 from pipeline.flows.screenshots.states import BATCH, NODE, SCREENSHOT, SHARD, WorkEvent, WorkStatus
 from pipeline.flows.webhooks.settings import WebhookSettings
 from pipeline.settings import ProviderProfile, Settings
@@ -36,6 +37,7 @@ _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 class Everything(Settings):
     """All settings, also those that flows keep in their own packages."""
 
+    knowledge: KnowledgeSettings = KnowledgeSettings()
     webhooks: WebhookSettings = WebhookSettings()
 
 
