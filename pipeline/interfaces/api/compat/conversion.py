@@ -28,9 +28,9 @@ FETCH_S = 60.0
 
 
 @asynccontextmanager
-async def form_of(request: Request) -> AsyncIterator[Form]:
-    """The form that the request carries. Raises `Refused` if there is no file in it."""
-    async with receive(request, MAX_FILES) as form:
+async def form_of(request: Request, max_files: int = MAX_FILES) -> AsyncIterator[Form]:
+    """The form that the request carries. Raises `Refused` if there is no file in it, or too many."""
+    async with receive(request, max_files) as form:
         if not form.files:
             raise Refused("there is no file: send it as `files` in multipart/form-data", code="invalid")
         yield form

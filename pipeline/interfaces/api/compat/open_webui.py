@@ -50,8 +50,8 @@ _LAST_PAGE = 99_999
 @router.put("/process", openapi_extra=_BODY)
 async def process(request: Request, context: InContext, _filename: Filename = "") -> list[dict[str, Any]]:
     """Convert the body, a file, and answer with the Markdown of each page that has any."""
-    async with conversion.form_of(request) as form:
-        (file,) = form.files
+    async with conversion.form_of(request, 1) as form:
+        file = form.files[0]
         document_id = await run_sync(conversion.submit, request, file, Options(allow_partial=True))
     document = (await _converted(request, context, [document_id]))[0]
     return await run_sync(_pages, context, document, safe_filename(file.filename))

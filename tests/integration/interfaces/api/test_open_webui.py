@@ -62,6 +62,9 @@ def test_document_without_text_is_told_so_that_another_loader_can_try(
 
 def test_file_that_cannot_be_converted_is_refused_with_the_reason(api: TestClient, pdf: bytes) -> None:
     assert "empty" in api.put("/process", content=b"", headers=HEADERS).json()["detail"]
+    several = [("files", ("a.pdf", pdf)), ("files", ("b.pdf", pdf))]
+    assert api.put("/process", files=several).status_code == 413
+    assert api.put("/process", content=pdf, headers={"Content-Type": "text/plain"}).status_code == 415
     refused = api.post("/file_parse", files={"files": ("a.pdf", b"not a pdf")})
     assert (refused.status_code, "not of a supported type" in refused.json()["detail"]) == (415, True)
 
