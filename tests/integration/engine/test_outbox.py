@@ -3,6 +3,7 @@
 import json
 import random
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import event, func, insert, select, update
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
@@ -45,12 +46,13 @@ def types(context: Context, after: int = 0) -> list[str]:
 
 
 def move(context: Context, *events: DocumentEvent, which: str) -> None:
-    for event in events:
-        context.db.run(lambda session, event=event: DOCUMENT.move(session, DOCUMENTS, event, DOCUMENTS.c.id == which))
+    for one in events:
+        context.db.run(lambda session, one=one: DOCUMENT.move(session, DOCUMENTS, one, DOCUMENTS.c.id == which))
 
 
 def test_every_flow_has_rows_that_people_follow() -> None:
-    assert {one.flow for one in announced.KINDS.values()} >= {flow.name for flow in flows()}
+    # But for the one that sends them: events of deliveries would make deliveries.
+    assert {one.flow for one in announced.KINDS.values()} == {flow.name for flow in flows()} - {"webhooks"}
     for kind, one in announced.KINDS.items():
         assert len(kind) <= 40
         assert all(len(name) <= 80 for name in one.types)
@@ -187,15 +189,17 @@ def test_a_reader_by_number_misses_none_of_many_writers(context: Context) -> Non
     """They change several rows each, in any order, and vectors as well: none waits for another for ever."""
     own = [[insert_document(context, DocumentStatus.PENDING) for _ in range(2)] for _ in range(WRITERS)]
     done = threading.Event()
+    # Between number and commit: else another order than that of the numbers is rarely seen.
+    event.listen(context.db.engine, "commit", lambda _: time.sleep(random.random() / 100))
 
     def write(number: int) -> None:
         rng = random.Random(number)
         for step in range(EACH):
-            event = DocumentEvent.PAUSE if step % 2 == 0 else DocumentEvent.RESUME_SPLIT
+            change = DocumentEvent.PAUSE if step % 2 == 0 else DocumentEvent.RESUME_SPLIT
 
-            def act(session: Session, event: DocumentEvent = event) -> None:
+            def act(session: Session, change: DocumentEvent = change) -> None:
                 acts: list[Callable[[], Any]] = [
-                    lambda: DOCUMENT.move(session, DOCUMENTS, event, DOCUMENTS.c.id.in_(own[number])),
+                    lambda: DOCUMENT.move(session, DOCUMENTS, change, DOCUMENTS.c.id.in_(own[number])),
                     lambda: vectors.upsert(
                         session, rng.choice("ab"), "m", [(number, [1.0, 0.5])], context.db.now()
                     ),
@@ -238,8 +242,6 @@ def test_times_never_go_back_though_the_clock_does(context: Context) -> None:
 
 
 def test_the_stamp_of_vectors_comes_before_that_of_events_whoever_is_imported_first(context: Context) -> None:
-    from sqlalchemy import event
-
     insert_document(context, DocumentStatus.PENDING)
     order: list[str] = []
 
