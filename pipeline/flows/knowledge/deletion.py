@@ -10,7 +10,7 @@ from pipeline.engine.traces import AiCall
 from pipeline.flows.knowledge import files
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS
 from pipeline.flows.knowledge.work.item import FLOW
-from pipeline.flows.knowledge.work.publication import forget
+from pipeline.flows.knowledge.work.known import forget
 from pipeline.storage.context import Context
 
 QUANTUM_S = 2.0

@@ -111,7 +111,7 @@ def next_of(context: Context) -> list[str]:
 
 
 def _under_way(context: Context) -> list[str]:
-    query = select(ITEMS.c.id).where(admission.UNDER_WAY).order_by(ITEMS.c.admitted_at, ITEMS.c.id)
+    query = select(ITEMS.c.id).where(admission.UNDER_WAY).order_by(*admission.BEGUN)
     with context.db.read() as session:
         return list(session.execute(query).scalars())
 
@@ -141,7 +141,10 @@ def due(context: Context) -> list[str]:
     now = context.db.now()
     over = [
         select(ITEMS.c.id).where(kind.waits(and_(ITEMS.c.next_run_at <= now))) for kind in (READ, WRITE)
-    ] + [select(BATCHES.c.item_id).where(EMBED.waits(BATCHES.c.next_run_at <= now))]  # fmt: skip
+    ]  # fmt: skip
+    # A batch of an item that was cancelled waits for ever.
+    batches = select(BATCHES.c.item_id).where(EMBED.waits(BATCHES.c.next_run_at <= now))
+    over.append(batches.join(ITEMS, ITEMS.c.id == BATCHES.c.item_id).where(ITEMS.c.status == ItemStatus.EMBEDDING))
     with context.db.read() as session:
         return list(dict.fromkeys(item_id for query in over for item_id in session.execute(query).scalars()))
 

@@ -110,8 +110,9 @@ def delete_base(context: Context, base_id: str) -> str:
 
     def act(session: Session) -> str:
         row, now = queries.base_row(session, base_id, lock=True), context.db.now()
-        # The name is free at once.
-        session.execute(update(BASES).where(BASES.c.id == row.id).values(deleting=True, name=row.id, updated_at=now))
+        # The name is free at once: no base that people name begins with a space.
+        mine = update(BASES).where(BASES.c.id == row.id)
+        session.execute(mine.values(deleting=True, name=f" {row.id}", updated_at=now))
         _mark(session, now, ITEMS.c.base_id == row.id)
         return str(row.id)
 
@@ -152,6 +153,14 @@ def _locked(session: Session, item_id: str) -> Any:
     return row
 
 
+def _base_of(session: Session, item_id: str) -> str:
+    mine = select(ITEMS.c.base_id).where(ITEMS.c.id == item_id, queries.PRESENT)
+    found: str | None = session.execute(mine).scalar()
+    if found is None:
+        raise UnknownItem(item_id)
+    return found
+
+
 def _cancel(session: Session, row: Any, reason: str, now: datetime) -> CancelStatus:
     if row.status not in OPEN:
         return CancelStatus.IGNORED
@@ -168,13 +177,15 @@ def reprocess(context: Context, item_id: str, *, progress: int = 0, **changes: A
     """
 
     def act(session: Session) -> ItemView:
+        # The base before its items: so does everybody who locks both.
+        base = queries.base_row(session, _base_of(session, item_id), lock=True)
         row, now = _locked(session, item_id), context.db.now()
         _cancel(session, row, CANCELLED, now)
-        base = queries.base_row(session, row.base_id, lock=True)
         advance(session, base.id, 1)
         values: dict[str, Any] = {
             "position": base.next_position, "progress": progress, "error": None, "warning": None, "attempts": 0,
-            "batches_left": 0, "started_at": None, "finished_at": None, "updated_at": now, **changes,
+            "batches_left": 0, "next_run_at": None, "started_at": None, "finished_at": None, "updated_at": now,
+            **changes,
         }  # fmt: skip
         ITEM.move(session, ITEMS, ItemEvent.REPROCESS, ITEMS.c.id == item_id, **values)
         return queries.item_view(session.execute(select(ITEMS).where(ITEMS.c.id == item_id)).one())
@@ -189,7 +200,7 @@ def advance(session: Session, base_id: str, count: int) -> None:
 
 
 def stale(context: Context, base_id: str) -> list[str]:
-    """Items that are embedded by another model than the base names now, or chunked before it was edited."""
+    """Items that are embedded by another model than the base names now."""
     with context.db.read() as session:
         row = queries.base_row(session, base_id)
         maker = registry.embeddings(context.settings, row.provider, row.model)

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine import work
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.flows.knowledge.models import BATCHES
+from pipeline.flows.knowledge.models import BATCHES, ITEMS
 from pipeline.flows.knowledge.settings import own
 from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.knowledge.work import item as items
@@ -25,8 +25,10 @@ PORTION = 500
 def fail_unserved(context: Context) -> list[str]:
     """Fail the items that wait for a provider that nobody asks any more; their ids."""
     served = [LOCAL, *own(context.settings).providers]
+    # Batches of items that have ended stay as they are: they must not keep the others from being found.
+    open_ = select(ITEMS.c.id).where(ITEMS.c.status == ItemStatus.EMBEDDING, ITEMS.c.deleting.is_(False))
     query = select(BATCHES.c.item_id, BATCHES.c.provider).where(
-        EMBED.due(context.db.now()), BATCHES.c.provider.not_in(served)
+        BATCHES.c.item_id.in_(open_), EMBED.due(context.db.now()), BATCHES.c.provider.not_in(served)
     )
     with context.db.read() as session:
         found = session.execute(query.distinct().limit(PORTION)).all()

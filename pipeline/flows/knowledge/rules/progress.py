@@ -6,7 +6,7 @@ WRITING_SHARE = 0.1
 
 def read_progress(weight: int, fraction: float) -> int:
     """Percent while an item is read: `fraction` of it, 0 to 1, is done."""
-    return int(weight * min(1.0, max(0.0, fraction)))
+    return min(99, int(weight * min(1.0, max(0.0, fraction))))
 
 
 def embed_progress(weight: int, batches: int, left: int) -> int:

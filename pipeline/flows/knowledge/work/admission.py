@@ -28,6 +28,8 @@ IN_LINE: ColumnElement[bool] = and_(
 )
 """The item waits for its turn."""
 UNDER_WAY: ColumnElement[bool] = ITEMS.c.admitted_at.is_not(None)
+BEGUN = (ITEMS.c.admitted_at, ITEMS.c.position, ITEMS.c.id)
+"""The order in which items were begun."""
 
 
 def admit(context: Context) -> list[str]:
@@ -60,6 +62,8 @@ def _admit(session: Session, limits: KnowledgeSettings, now: datetime) -> list[s
         first = _next(session, [base for base, n in of_base.items() if n >= limits.per_base_concurrency])
         found = None
         for base_id in first:
+            # The base before its items: so does everybody who locks both.
+            session.execute(select(BASES.c.id).where(BASES.c.id == base_id).with_for_update())
             row = _oldest(session, base_id)
             is_large = row is not None and workload.is_large(row.workload, limits.large_mb)
             if row is None or (is_large and large >= workload.most_large(limits.global_concurrency)):
@@ -97,5 +101,5 @@ def waiting_to_write(session: Session, limits: KnowledgeSettings, claimable: Col
     room = limits.write_concurrency - busy
     if room <= 0:
         return []
-    query = select(ITEMS.c.id).where(UNDER_WAY, claimable).order_by(ITEMS.c.admitted_at, ITEMS.c.id).limit(room)
+    query = select(ITEMS.c.id).where(UNDER_WAY, claimable).order_by(*BEGUN).limit(room)
     return list(session.execute(query).scalars())

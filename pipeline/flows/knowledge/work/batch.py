@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -40,7 +40,12 @@ def _policy(settings: Settings) -> Policy:
 
 
 def _count(session: Session, row: Any, changes: Changes, now: datetime) -> None:
-    """Count the item's batches down; one that failed for good fails the item. Source 003, "批次失败处理"."""
+    """Count the item's batches down; one that failed for good fails the item. Source 003, "批次失败处理".
+
+    Only while it is EMBEDDING. Else the batch is of a run that was cancelled: its vectors are kept for the next one.
+    """
+    if row.status != ItemStatus.EMBEDDING:
+        return
     mine = ITEMS.c.id == row.id
     if changes.failed:
         ITEM.move(
@@ -125,22 +130,23 @@ def _vectors(context: Context, tracer: Tracer, claimed: Claimed) -> bytes:
         packed = vectors.pack(made)
     except ValueError as error:
         raise UnitError(str(error), kind=ErrorKind.TRANSIENT, code="bad_reply") from error
-    before = _length_of_others(context, claimed)
-    if before and before != len(made[0]):
-        what = f"a vector has {len(made[0])} numbers, others of this item have {before}: was the model changed?"
-        raise UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply")
     return packed
 
 
-def _length_of_others(context: Context, claimed: Claimed) -> int:
-    """How many numbers the vectors of this item have so far; 0: it has none."""
-    row = claimed.row
+def _checked(session: Session, row: Any, ended: Outcome) -> Outcome:
+    """The outcome, or a failure if its vectors have another length than those that the locked item has so far."""
+    made: bytes | None = ended.values.get("vectors")
     others = select(func.length(BATCHES.c.vectors), BATCHES.c.size).where(
         BATCHES.c.item_id == row.item_id, BATCHES.c.generation == row.generation, BATCHES.c.status == BatchStatus.DONE
     )
-    with context.db.read() as session:
-        found = session.execute(others.limit(1)).one_or_none()
-    return found[0] // (4 * found.size) if found else 0
+    found = session.execute(others.limit(1)).one_or_none() if made else None
+    if made is None or found is None or len(made) * found.size == found[0] * row.size:
+        return ended
+    what = (
+        f"a vector has {len(made) // (4 * row.size)} numbers, others of this item have {found[0] // (4 * found.size)}: "
+        "was the model changed? Delete the item, and add it again"
+    )
+    return replace(ended, error=UnitError(what, kind=ErrorKind.PERMANENT, code="bad_reply"), values={})
 
 
 def _settle(context: Context, claimed: Claimed, ended: Outcome, tracer: Tracer) -> Settled:
@@ -149,8 +155,10 @@ def _settle(context: Context, claimed: Claimed, ended: Outcome, tracer: Tracer) 
     def act(session: Session) -> Settled:
         item, now = items.lock(session, row.item_id), context.db.now()
         traces.record(session, items.FLOW, row.item_id, row.number, tracer.trace, gone=item is None)
-        changes = work.settle(session, EMBED, item, [ended], settings, now) if item is not None else Changes()
-        if item is None or not changes:
+        if item is None:
+            return Settled()
+        changes = work.settle(session, EMBED, item, [_checked(session, row, ended)], settings, now)
+        if not changes or item.status != ItemStatus.EMBEDDING:
             return Settled()
         left = item.batches_left - len(changes.done)
         percent = embed_progress(own(settings).read_weight, item.batches, left)

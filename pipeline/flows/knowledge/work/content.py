@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from sqlalchemy import delete, insert, select
+from sqlalchemy import and_, delete, insert, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine import work
@@ -18,10 +18,11 @@ from pipeline.engine.work import Outcome, Work
 from pipeline.flows.knowledge import files, live_settings
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS, MAX_NAME
 from pipeline.flows.knowledge.rules.passage import digest_of, embedded_text, grouped
+from pipeline.flows.knowledge.rules.progress import read_progress
 from pipeline.flows.knowledge.settings import KnowledgeSettings, own
 from pipeline.flows.knowledge.states import ITEM, BatchStatus, ItemEvent, ItemStatus, ItemType
 from pipeline.flows.knowledge.work import item as items
-from pipeline.flows.knowledge.work.known import known_vectors
+from pipeline.flows.knowledge.work.known import forget, known_vectors
 from pipeline.flows.knowledge.work.standing import Standing
 from pipeline.providers import registry
 from pipeline.reading import text_files, websites
@@ -134,7 +135,7 @@ def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
     values = {
         "title": storable(reading.title)[:MAX_NAME] or row.name, "space": space, "chunk_count": len(chunks),
         "batches": len(batches),
-        "batches_left": left, "attempts": 0, "progress": own(context.settings).read_weight,
+        "batches_left": left, "attempts": 0, "progress": read_progress(own(context.settings).read_weight, 1.0),
         "warning": storable("; ".join(reading.warnings))[:MAX_WARNING] or None,
     }  # fmt: skip
 
@@ -163,8 +164,9 @@ def _under_claim(context: Context, claimed: Claimed, act: Callable[[Session], ob
 
 def _forget_drafts(session: Session, row: Any) -> None:
     """Delete what earlier readings left that were never published."""
-    mine = CHUNKS.c.generation.not_in([row.generation, row.building])
-    session.execute(delete(CHUNKS).where(CHUNKS.c.item_id == row.id, mine))
+    others = CHUNKS.c.generation.not_in([row.generation, row.building])
+    # With their vectors: those of a large item may have been written in part.
+    forget(session, row.base_id, and_(CHUNKS.c.item_id == row.id, others))
     session.execute(delete(BATCHES).where(BATCHES.c.item_id == row.id))
 
 

@@ -1,11 +1,12 @@
-"""Vectors that an item's chunks have from an earlier reading: what did not change is not paid for again."""
+"""Chunks of earlier readings: vectors of what did not change are not paid for again, and the others are forgotten."""
 
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from pipeline.flows.knowledge.models import BATCHES, CHUNKS
+from pipeline.engine.tables import portions
+from pipeline.flows.knowledge.models import BATCHES, CHUNKS, FULL_TEXT
 from pipeline.flows.knowledge.states import BatchStatus
 from pipeline.storage import vectors
 
@@ -38,3 +39,12 @@ def known_vectors(session: Session, row: Any, space: str, digests: set[str]) -> 
                 found |= {digest: each[at].tobytes() for at, digest in enumerate(mine) if digest in digests}
     lengths = {len(data) for data in found.values()}
     return found if len(lengths) == 1 else {}
+
+
+def forget(session: Session, base_id: str, which: Any) -> None:
+    """Delete chunks with their vectors and what they are found by."""
+    ids = list(session.execute(select(CHUNKS.c.id).where(which)).scalars())
+    vectors.remove(session, kind_of(base_id), ids)
+    FULL_TEXT.remove(session, ids)
+    for some in portions(ids):
+        session.execute(delete(CHUNKS).where(CHUNKS.c.id.in_(some)))

@@ -27,7 +27,7 @@ from pipeline.flows.knowledge.views import heading_of
 from pipeline.flows.knowledge.work import admission
 from pipeline.flows.knowledge.work import item as items
 from pipeline.flows.knowledge.work.content import ClaimLost
-from pipeline.flows.knowledge.work.known import kind_of
+from pipeline.flows.knowledge.work.known import forget, kind_of
 from pipeline.settings import Settings
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
@@ -144,15 +144,6 @@ def _write(session: Session, row: Any, numbers: Sequence[int], now: datetime) ->
         texts.append(Text(chunk.id, head=head, apps=row.base_id, body=chunk.text))
     vectors.upsert(session, kind_of(row.base_id), row.space, rows, now)
     FULL_TEXT.put(session, texts)
-
-
-def forget(session: Session, base_id: str, which: Any) -> None:
-    """Delete chunks with their vectors and what they are found by."""
-    ids = list(session.execute(select(CHUNKS.c.id).where(which)).scalars())
-    vectors.remove(session, kind_of(base_id), ids)
-    FULL_TEXT.remove(session, ids)
-    for some in portions(ids):
-        session.execute(delete(CHUNKS).where(CHUNKS.c.id.in_(some)))
 
 
 def _fail(context: Context, ended: Outcome) -> Settled:

@@ -1,0 +1,232 @@
+"""An item that is read again: what was found stays found, what did not change is not paid for, and no message of the
+old run disturbs the new one."""
+
+import pytest
+from sqlalchemy import select
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.work import Outcome
+from pipeline.flows.knowledge import FLOW, files, plan, service
+from pipeline.flows.knowledge import check as checking
+from pipeline.flows.knowledge.models import BATCHES, CHUNKS
+from pipeline.flows.knowledge.service import CancelStatus
+from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.flows.knowledge.work import batch, content, publication
+from pipeline.storage.context import Context
+from tests.support.knowledge_driver import WORKER, Driver, long_text, published
+from tests.support.provider_server import ProviderServer
+
+
+def rewrite(context: Context, driver: Driver, item_id: str, text: str) -> None:
+    """The item's stored copy has another text from now on."""
+    row = driver.row(item_id)
+    files.stored_path(context.settings, item_id, row.content_sha256).write_text(text)
+
+
+def embedded(provider: ProviderServer) -> list[str]:
+    """Every text that was paid for."""
+    return [text for record in provider.records if record.status == 200 for text in record.body["input"]]
+
+
+def test_old_chunks_are_found_until_the_new_ones_take_their_place_at_once(
+    context: Context, driver: Driver, base: str
+) -> None:
+    item_id = driver.completed(base, long_text("old", 5))
+    before = driver.texts(item_id)
+    rewrite(context, driver, item_id, long_text("new", 5))
+    service.reprocess(context, item_id)
+    while driver.status(item_id) is not ItemStatus.COMPLETED:
+        assert driver.texts(item_id) == before
+        assert checking.check(context).sound
+        assert driver.round()
+    after = driver.texts(item_id)
+    assert len(after) == 5
+    assert all(text.startswith("new") for text in after)
+    assert checking.check(context).sound
+    assert len(published(context)) == len(driver.rows(CHUNKS)) == 5
+
+
+def test_chunks_that_did_not_change_are_not_embedded_again(
+    context: Context, driver: Driver, base: str, provider: ProviderServer
+) -> None:
+    item_id = driver.completed(base, long_text("same", 6))
+    first = published(context)
+    assert len(embedded(provider)) == 6
+    rewrite(context, driver, item_id, long_text("same", 6) + "\n\n" + "added " * 20)
+    service.reprocess(context, item_id)
+    driver.work_off()
+    assert len(embedded(provider)) == 7
+    assert [row[-1] for row in published(context)][:6] == [row[-1] for row in first]
+    service.reprocess(context, item_id)
+    driver.work_off()
+    assert len(embedded(provider)) == 7, "nothing changed, nothing was paid"
+    assert checking.check(context).sound
+
+
+def test_what_was_paid_before_a_cancellation_is_not_paid_again(
+    context: Context, driver: Driver, base: str, provider: ProviderServer
+) -> None:
+    (item_id,) = driver.note(base, long_text("kept", 6))
+    plan.asked(context, [plan.LINE])
+    driver.read(item_id)
+    driver.embed(item_id)
+    assert len(embedded(provider)) == 2
+    service.cancel(context, item_id)
+    service.reprocess(context, item_id)
+    driver.work_off()
+    assert driver.status(item_id) is ItemStatus.COMPLETED
+    assert sorted(set(embedded(provider))) == sorted(embedded(provider))
+
+
+def test_reprocess_begins_at_0_and_ends_at_100(context: Context, driver: Driver, base: str) -> None:
+    item_id = driver.completed(base, long_text("again", 6))
+    assert driver.progress(item_id) == 100
+    seen = [service.reprocess(context, item_id).progress]
+    while driver.round():
+        seen.append(driver.progress(item_id))
+    assert seen[0] == 0
+    assert seen == sorted(seen)
+    assert (seen[-1], driver.status(item_id)) == (100, ItemStatus.COMPLETED)
+
+
+def test_reprocess_takes_a_place_at_the_end_of_the_line(context: Context, driver: Driver, base: str) -> None:
+    first = driver.completed(base, "first")
+    second, third = driver.note(base, "second", "third")
+    service.reprocess(context, first)
+    driver.done.clear()
+    driver.work_off()
+    assert driver.done == [second, third, first]
+
+
+class TestMessagesOfAnOldRun:
+    """A batch is in its call while its item is cancelled and read again."""
+
+    @pytest.fixture
+    def item_id(self, driver: Driver, base: str, context: Context) -> str:
+        (item_id,) = driver.note(base, long_text("run", 6))
+        plan.asked(context, [plan.LINE])
+        driver.read(item_id)
+        return item_id
+
+    @pytest.fixture
+    def claimed(self, context: Context, driver: Driver, item_id: str) -> batch.Claimed:
+        return self._claim(context, driver, item_id)
+
+    @staticmethod
+    def _claim(context: Context, driver: Driver, item_id: str) -> batch.Claimed:
+        owner = driver.owner()
+        claimed = context.db.run(lambda session: batch._claim(session, context, item_id, "emb", owner))
+        assert claimed is not None
+        return claimed
+
+    @staticmethod
+    def _end(context: Context, claimed: batch.Claimed, error: UnitError | None = None) -> None:
+        """The call ends, well or badly."""
+        made = {} if error else {"vectors": b"\0" * 4 * 8 * len(claimed.texts)}
+        outcome = Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, error, values=made)
+        batch._settle(context, claimed, outcome, batch.Tracer(None, context.db.now))
+
+    def test_answer_is_kept_and_leaves_the_new_runs_progress_alone(
+        self, context: Context, driver: Driver, item_id: str, claimed: batch.Claimed, provider: ProviderServer
+    ) -> None:
+        service.reprocess(context, item_id)
+        self._end(context, claimed)
+        row = driver.row(item_id)
+        assert (row.status, row.progress, row.batches_left) == (ItemStatus.PENDING, 0, 0)
+        driver.work_off()
+        assert driver.status(item_id) is ItemStatus.COMPLETED
+        assert not set(claimed.texts) & set(embedded(provider)), "what was answered is not asked again"
+        assert checking.check(context).sound
+
+    def test_error_does_not_fail_the_new_run(
+        self, context: Context, driver: Driver, item_id: str, claimed: batch.Claimed
+    ) -> None:
+        service.reprocess(context, item_id)
+        plan.asked(context, [plan.LINE])
+        reading = context.db.run(lambda session: content._claim(session, context, item_id, driver.owner()))
+        assert reading is not None
+        self._end(context, claimed, UnitError("refused", kind=ErrorKind.PERMANENT))
+        assert driver.status(item_id) is ItemStatus.PREPROCESSING
+        FLOW.free_lost(context, {WORKER})
+        driver.work_off()
+        assert driver.status(item_id) is ItemStatus.COMPLETED
+
+    def test_lost_worker_of_the_old_run_does_not_fail_the_new_one(
+        self, context: Context, driver: Driver, item_id: str
+    ) -> None:
+        for _ in range(2):
+            self._claim(context, driver, item_id)
+            FLOW.free_lost(context, {WORKER})
+        self._claim(context, Driver(context, "old:1:a"), item_id)
+        service.reprocess(context, item_id)
+        plan.asked(context, [plan.LINE])
+        reading = context.db.run(lambda session: content._claim(session, context, item_id, driver.owner()))
+        FLOW.free_lost(context, {"old:1:a"})
+        assert driver.row(item_id).status == ItemStatus.PREPROCESSING
+        assert reading is not None
+        content._store(context, reading, content._content(context, reading))
+        driver.work_off()
+        assert driver.status(item_id) is ItemStatus.COMPLETED
+
+    def test_answer_after_the_new_run_was_chunked_changes_nothing(
+        self, context: Context, driver: Driver, item_id: str, claimed: batch.Claimed
+    ) -> None:
+        service.reprocess(context, item_id)
+        plan.asked(context, [plan.LINE])
+        driver.read(item_id)
+        before = driver.row(item_id), driver.rows(BATCHES)
+        self._end(context, claimed)
+        assert (driver.row(item_id), driver.rows(BATCHES)) == before
+        driver.work_off()
+        assert driver.status(item_id) is ItemStatus.COMPLETED
+
+    def test_answer_after_a_cancellation_leaves_the_item_as_it_was(
+        self, context: Context, driver: Driver, item_id: str, claimed: batch.Claimed
+    ) -> None:
+        assert service.cancel(context, item_id) is CancelStatus.CANCELLED
+        before = driver.row(item_id)
+        self._end(context, claimed)
+        assert driver.row(item_id) == before
+
+    def test_read_of_the_old_run_stores_nothing(self, context: Context, driver: Driver, base: str) -> None:
+        (item_id,) = driver.note(base, long_text("slow", 4))
+        plan.asked(context, [plan.LINE])
+        old = context.db.run(lambda session: content._claim(session, context, item_id, driver.owner()))
+        assert old is not None
+        service.reprocess(context, item_id)
+        plan.asked(context, [plan.LINE])
+        with pytest.raises(content.ClaimLost):
+            content._store(context, old, content._content(context, old))
+        assert driver.rows(CHUNKS, item_id) == []
+        content._fail(context, old, UnitError("late", kind=ErrorKind.PERMANENT))
+        assert driver.row(item_id).error is None
+        driver.work_off()
+        assert driver.status(item_id) is ItemStatus.COMPLETED
+
+
+def test_vectors_of_a_write_that_was_cancelled_halfway_go_when_it_is_read_again(
+    context: Context, driver: Driver, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publication, "MOST_AT_ONCE", 2)
+    (item_id,) = driver.note(base, long_text("half", 6))
+    plan.asked(context, [plan.LINE])
+    driver.read(item_id)
+    for _ in range(3):
+        driver.embed(item_id)
+    found = context.db.run(lambda session: publication._claim(session, context, item_id, driver.owner()))
+    assert found is not None
+    row, claim = found
+    context.db.run(lambda session: publication._step(
+        session, context=context, row=row, claim=claim, batches=[0], is_last=False
+    ))  # fmt: skip
+    service.cancel(context, item_id)
+    with pytest.raises(content.ClaimLost):
+        publication._publish(context, row, claim)
+    assert driver.texts(item_id) == []
+    rewrite(context, driver, item_id, "quite another text")
+    service.reprocess(context, item_id)
+    driver.work_off()
+    assert driver.texts(item_id) == ["quite another text"]
+    assert checking.check(context).sound
+    with context.db.read() as session:
+        assert len(session.execute(select(CHUNKS.c.id)).all()) == 1

@@ -1,0 +1,157 @@
+"""Does what workers would do for knowledge, one message at a time, and tells what came of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import Table, select, update
+
+from pipeline.engine.claims import Owner
+from pipeline.engine.settled import Settled
+from pipeline.flows.knowledge import deletion, intake, plan, queries
+from pipeline.flows.knowledge.intake import Source
+from pipeline.flows.knowledge.live_settings import embeddings_queue
+from pipeline.flows.knowledge.models import BATCHES, CHUNKS, ITEMS
+from pipeline.flows.knowledge.plan import Asked, Step
+from pipeline.flows.knowledge.states import ItemStatus, ItemType
+from pipeline.flows.knowledge.work import batch, content, publication
+from pipeline.providers import gates
+from pipeline.storage.context import Context
+from pipeline.storage.vectors.models import VECTORS
+
+WORKER = "w:1:a"
+MAX_ROUNDS = 2000
+
+
+@dataclass
+class Driver:
+    """Workers of one process. `done`: the items that it completed, in their order."""
+
+    context: Context
+    worker: str = WORKER
+    done: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        gates.sync(self.context)
+
+    def owner(self) -> Owner:
+        return Owner(self.worker, uuid4().hex)
+
+    def read(self, item_id: str) -> Settled:
+        return content.read(self.context, item_id, self.owner())
+
+    def embed(self, item_id: str, provider: str = "emb") -> Settled:
+        """A message for a batch of the item."""
+        guarded = gates.guarded_call(self.context, embeddings_queue(provider), uuid4().hex)
+        return batch.embed(self.context, item_id, provider, self.owner(), guarded)
+
+    def write(self, item_id: str) -> Settled:
+        settled = publication.publish(self.context, item_id, self.owner())
+        if settled.status is ItemStatus.COMPLETED:
+            self.done.append(item_id)
+        return settled
+
+    def step(self, asked: Asked) -> Settled:
+        """One message."""
+        match asked.step:
+            case Step.READ:
+                return self.read(asked.id)
+            case Step.EMBED:
+                return self.embed(asked.id, asked.provider)
+            case Step.WRITE:
+                return self.write(asked.id)
+            case Step.REMOVE:
+                deletion.remove(self.context, asked.id)
+                return Settled()
+
+    def asked(self) -> list[Asked]:
+        """What is to be done now, of all there is."""
+        return plan.asked(self.context, list(plan.runnable(self.context, ())))
+
+    def round(self) -> int:
+        """One message for each thing that is to be done; how many there were."""
+        asked = self.asked()
+        for one in asked:
+            self.step(one)
+        return len(asked)
+
+    def work_off(self) -> None:
+        """Do all that is to be done and is not waiting for a time of its own."""
+        for _ in range(MAX_ROUNDS):
+            if not self.round():
+                return
+        raise AssertionError("there is always more to do")
+
+    def finish(self) -> None:
+        """Do all that is to be done, and let every wait be over."""
+        for _ in range(MAX_ROUNDS):
+            self.work_off()
+            if not self.skip_waits():
+                return
+        raise AssertionError("something waits again and again")
+
+    def skip_waits(self) -> int:
+        """Let every wait be over; how many there were."""
+        found = 0
+        with self.context.db.transaction() as session:
+            for table in (ITEMS, BATCHES):
+                waits = update(table).where(table.c.next_run_at.is_not(None)).values(next_run_at=None)
+                found += len(session.execute(waits.returning(table.c.id)).all())
+        return found
+
+    def note(self, base_id: str, *texts: str) -> list[str]:
+        """Notes in line; their ids."""
+        added = intake.add(self.context, base_id, [Source(ItemType.NOTE, text=text) for text in texts])
+        assert not added.failed, added.failed
+        return [item.id for item in added.created]
+
+    def completed(self, base_id: str, text: str) -> str:
+        """A note that is searchable."""
+        (item_id,) = self.note(base_id, text)
+        self.work_off()
+        assert self.status(item_id) is ItemStatus.COMPLETED, self.row(item_id)
+        return item_id
+
+    def status(self, item_id: str) -> ItemStatus:
+        return queries.item(self.context, item_id).status
+
+    def progress(self, item_id: str) -> int:
+        return queries.item(self.context, item_id).progress
+
+    def row(self, item_id: str) -> Any:
+        with self.context.db.read() as session:
+            return session.execute(select(ITEMS).where(ITEMS.c.id == item_id)).one_or_none()
+
+    def change(self, item_id: str, **columns: Any) -> None:
+        self.context.db.run(lambda session: session.execute(update(ITEMS).where(ITEMS.c.id == item_id).values(columns)))
+
+    def rows(self, table: Table, item_id: str = "") -> list[Any]:
+        query = select(table).order_by(*table.primary_key.columns)
+        with self.context.db.read() as session:
+            return list(session.execute(query.where(table.c.item_id == item_id) if item_id else query))
+
+    def texts(self, item_id: str) -> list[str]:
+        """What is found of an item."""
+        return [chunk.text for chunk in queries.chunks(self.context, item_id, limit=100_000)]
+
+
+def long_text(name: str, paragraphs: int) -> str:
+    """A note of so many chunks, where chunks have 32 tokens."""
+    return "\n\n".join(f"{name} {number} " + f"word{number} " * 12 for number in range(paragraphs))
+
+
+def published(context: Context, names: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+    """All that is searchable, row by row, but for ids and times: chunks with their vectors, by the items' names."""
+    query = (
+        select(
+            ITEMS.c.name, ITEMS.c.status, ITEMS.c.progress, ITEMS.c.chunk_count, CHUNKS.c.number, CHUNKS.c.text,
+            CHUNKS.c.heading, CHUNKS.c.page, CHUNKS.c.start, CHUNKS.c.end, CHUNKS.c.digest, VECTORS.c.model,
+            VECTORS.c.dims, VECTORS.c.data,
+        )
+        .join(CHUNKS, (CHUNKS.c.item_id == ITEMS.c.id) & (CHUNKS.c.generation == ITEMS.c.generation))
+        .join(VECTORS, (VECTORS.c.item_id == CHUNKS.c.id) & (VECTORS.c.kind == "kb:" + CHUNKS.c.base_id))
+        .order_by(ITEMS.c.name, ITEMS.c.id, CHUNKS.c.number)
+    )  # fmt: skip
+    with context.db.read() as session:
+        return [tuple(row) for row in session.execute(query.where(ITEMS.c.name.in_(names)) if names else query)]
