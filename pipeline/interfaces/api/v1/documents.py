@@ -26,8 +26,9 @@ PATH = "/api/v1/documents"
 Status = Annotated[DocumentStatus, ByName()]
 Statuses = Annotated[list[Status] | None, Query(max_length=10, description="Only those in one of these states.")]
 Moment = Annotated[datetime | None, Query(description="With its zone, such as 2026-11-22T10:00:00Z.")]
-CHILDREN = BoundedSemaphore(4)
-"""Child processes that look at files for requests, at the same time."""
+_CHILDREN, _AND_WAITING = BoundedSemaphore(4), BoundedSemaphore(12)
+"""Child processes that look at files at the same time, and requests that have one or wait for one: each takes a thread,
+and others need threads as well."""
 _FOR_A_CHILD_S = 20.0
 _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 _FORM = {
@@ -140,11 +141,15 @@ class a_child:  # noqa: N801  # reads as a sentence: with a_child()
     """One of the few child processes; raises `Refused` (503) if none is free in time."""
 
     def __enter__(self) -> None:
-        if not CHILDREN.acquire(timeout=_FOR_A_CHILD_S):
-            raise Refused("too many files are being looked at: try again in a moment", code="busy")
+        if _AND_WAITING.acquire(blocking=False):
+            if _CHILDREN.acquire(timeout=_FOR_A_CHILD_S):
+                return
+            _AND_WAITING.release()
+        raise Refused("too many files are being looked at: try again in a moment", code="busy")
 
     def __exit__(self, *_: object) -> None:
-        CHILDREN.release()
+        _CHILDREN.release()
+        _AND_WAITING.release()
 
 
 @router.get("/{document_id}", dependencies=reader, responses=documented(404))

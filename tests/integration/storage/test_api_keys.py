@@ -1,0 +1,63 @@
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select, update
+
+from pipeline.engine.errors import UserError
+from pipeline.storage import api_keys
+from pipeline.storage.api_keys import API_KEYS, PREFIX, KeyView, Scope
+from pipeline.storage.context import Context
+
+
+def test_only_the_secret_s_hash_is_stored(context: Context) -> None:
+    secret, key = api_keys.create(context, "mine", Scope.WRITE)
+    assert secret.startswith(PREFIX)
+    with context.db.read() as session:
+        assert secret not in str(session.execute(select(API_KEYS)).one())
+    found = api_keys.authenticate(context, secret)
+    assert found is not None
+    assert (found.id, found.scope) == (key.id, Scope.WRITE)
+    for wrong in ("", secret[:-1], f"{secret} ", secret.upper(), "\x00", "\ud800"):
+        assert api_keys.authenticate(context, wrong) is None
+
+
+def test_a_key_ends_when_it_expires_and_when_it_is_revoked(context: Context) -> None:
+    short, key = api_keys.create(context, "short", Scope.READ, timedelta(days=1))
+    assert api_keys.any_usable(context)
+    with context.db.transaction() as session:
+        session.execute(update(API_KEYS).values(expires_at=context.db.now()))
+    assert api_keys.authenticate(context, short) is None
+    assert not api_keys.any_usable(context)
+    secret, other = api_keys.create(context, "short", Scope.READ)
+    assert [found.id for found in api_keys.list_keys(context)] == [key.id, other.id]
+    with pytest.raises(UserError, match="several"):
+        api_keys.revoke(context, "short")
+    ended = api_keys.revoke(context, other.id)
+    assert ended.revoked_at is not None
+    assert api_keys.authenticate(context, secret) is None
+    assert api_keys.revoke(context, other.id) == ended, "the first moment stays"
+    with pytest.raises(UserError, match="no key"):
+        api_keys.revoke(context, "nobody")
+
+
+def test_keys_that_are_made_at_once_are_all_there(context: Context) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda number: api_keys.create(context, f"key {number}", Scope.READ), range(8)))
+    assert len({secret for secret, _ in made}) == 8
+    assert all(api_keys.authenticate(context, secret) for secret, _ in made)
+
+
+def test_not_every_use_is_written_down(context: Context) -> None:
+    secret, _ = api_keys.create(context, "busy", Scope.READ)
+
+    def last_use() -> KeyView:
+        api_keys.authenticate(context, secret)
+        return api_keys.list_keys(context)[0]
+
+    first = last_use()
+    assert first.last_used_at is not None
+    assert last_use() == first
+    with context.db.transaction() as session:
+        session.execute(update(API_KEYS).values(last_used_at=first.last_used_at - timedelta(minutes=2)))
+    assert last_use() != first
