@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +23,7 @@ from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
 from tests.support.cli import new_pdf
 from tests.support.documents import insert_document, write_output
+from tests.support.waiting import wait_until
 
 DONE, FAILED = PageStatus.COMPLETED, PageStatus.FAILED
 
@@ -151,6 +153,26 @@ def test_synchronous_call_that_takes_too_long_says_which_task_goes_on(api: TestC
     task = upload(api, "/v1/convert/file/async", pdf).json()["task_id"]
     assert (late.status_code, late.headers["location"]) == (504, f"/v1/status/poll/{task}")
     assert task in late.json()["detail"]
+
+
+class TestWaiting:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_API__MAX_SYNC_WAIT_S": "60", "PENSTOCK_API__THREADS": "4"}
+
+    def test_calls_that_wait_keep_nobody_else_waiting(self, api: TestClient, context: Context, pdf: Path) -> None:
+        upload(api, "/v1/convert/file/async", pdf)
+        app: Any = api.app
+        with ThreadPoolExecutor(8) as pool:
+            waiting = [pool.submit(upload, api, "/v1/convert/file", pdf) for _ in range(8)]
+            wait_until(
+                lambda: getattr(app.state, "waiting", 0) == 8, 30, "all wait, twice as many as there are threads"
+            )
+            assert api.get("/v1/status/poll/0123456789abcdef").status_code == 404
+            assert app.state.waiting == 8
+            with context.db.transaction() as session:
+                session.execute(update(DOCUMENTS).values(status=DocumentStatus.CANCELLED))
+            assert {call.result(30).json()["status"] for call in waiting} == {"failure"}
 
 
 def test_result_has_what_was_asked_for_and_nothing_else(api: TestClient, context: Context) -> None:
