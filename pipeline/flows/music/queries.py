@@ -1,7 +1,9 @@
 """Reads: songs, batches, runs, and the status of the pipeline. Source 002, section 6."""
 
+from datetime import datetime
+
 from redis import RedisError
-from sqlalchemy import func, or_, select
+from sqlalchemy import and_, func, or_, select
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.metrics import count_by
@@ -34,11 +36,28 @@ def song(context: Context, reference: str) -> SongView:
     raise UserError(f"there is no song {key}: see `penstock music show`", code="unknown_song")
 
 
-def songs(context: Context, *, status: SongStatus | None = None, limit: int = 50, offset: int = 0) -> list[SongView]:
-    """Songs, in the order in which they were added."""
-    query = select(SONGS).order_by(SONGS.c.id).limit(limit).offset(offset)
+def song_by_id(context: Context, song_id: int) -> SongView:
+    """A song by our id. Raises `UserError` if there is none."""
+    found = songs_by_id(context, [song_id])
+    if song_id not in found:
+        raise UserError(f"there is no song {song_id}", code="unknown_song")
+    return found[song_id]
+
+
+def songs(
+    context: Context, *, status: SongStatus | None = None, words: str = "", after: int = 0, limit: int = 50,
+    offset: int = 0,
+) -> list[SongView]:  # fmt: skip
+    """Songs, in the order in which they were added. `words`: in title, artist or album, in any case.
+
+    `after`: beyond the song with this id.
+    """
+    query = select(SONGS).where(SONGS.c.id > after).order_by(SONGS.c.id).limit(limit).offset(offset)
     if status is not None:
         query = query.where(SONGS.c.status == status)
+    if words:
+        named = (SONGS.c.title, SONGS.c.artist, SONGS.c.album)
+        query = query.where(or_(*(column.icontains(words, autoescape=True) for column in named)))
     with context.db.read() as session:
         return [song_view(row) for row in session.execute(query)]
 
@@ -50,9 +69,16 @@ def songs_by_id(context: Context, ids: list[int]) -> dict[int, SongView]:
         return {row.id: song_view(row) for row in rows}
 
 
-def batches(context: Context, *, status: BatchStatus | None = None, limit: int = 50) -> list[BatchView]:
-    """Batches, the newest first."""
+def batches(
+    context: Context, *, status: BatchStatus | None = None, run_id: str = "", before: int | None = None,
+    limit: int = 50,
+) -> list[BatchView]:  # fmt: skip
+    """Batches, the newest first. `before`: older than the batch with this id."""
     query = select(BATCHES).order_by(BATCHES.c.id.desc()).limit(limit)
+    if run_id:
+        query = query.where(BATCHES.c.run_id == run_id)
+    if before is not None:
+        query = query.where(BATCHES.c.id < before)
     if status is not None:
         query = query.where(BATCHES.c.status == status)
     with context.db.read() as session:
@@ -66,6 +92,16 @@ def run(context: Context, run_id: str) -> RunView:
     if row is None:
         raise UserError(f"there is no run {run_id}", code="unknown_run")
     return view_of(RunView, row)
+
+
+def runs(context: Context, *, limit: int = 50, after: tuple[datetime, str] | None = None) -> list[RunView]:
+    """Runs, the newest first. `after`: beyond the run with this moment and id."""
+    created_at, key = RUNS.c.created_at, RUNS.c.id
+    query = select(RUNS).order_by(created_at.desc(), key.desc()).limit(limit)
+    if after is not None:
+        query = query.where(or_(created_at < after[0], and_(created_at == after[0], key < after[1])))
+    with context.db.read() as session:
+        return [view_of(RunView, row) for row in session.execute(query)]
 
 
 def last_run(context: Context) -> RunView | None:

@@ -23,3 +23,9 @@ def example(**values: JsonValue) -> ConfigDict:
 def is_admin(caller: Caller) -> bool:
     """Whether the caller may also read what models said: previews and replies hold what was asked about."""
     return caller.scope is not None and caller.scope.includes(Scope.ADMIN)
+
+
+def started(what: str) -> dict[str, Any]:
+    """The OpenAPI description of a 202: `what` was started, and where it is."""
+    location = {"description": "Where it is.", "schema": {"type": "string"}}
+    return {"description": what, "headers": {"Location": location}}

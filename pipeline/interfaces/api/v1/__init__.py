@@ -7,12 +7,22 @@ from pipeline.interfaces.api.v1 import (
     documents,
     events,
     live_settings,
+    music,
     queues,
     status,
     webhooks,
 )
 
 ROUTERS = (
-    documents.router, document_actions.router, document_results.router,
-    queues.queues, queues.breakers, live_settings.router, calls.router, status.router, events.router, webhooks.router,
-)  # fmt: skip
+    documents.router,
+    document_actions.router,
+    document_results.router,
+    music.router,
+    queues.queues,
+    queues.breakers,
+    live_settings.router,
+    calls.router,
+    status.router,
+    events.router,
+    webhooks.router,
+)

@@ -1,0 +1,163 @@
+"""`/api/v1/music`: runs begin, pause and end; songs are listed and found; a broken reply is for administrators."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+from starlette.testclient import TestClient
+
+from pipeline.flows.music.models import BATCHES
+from pipeline.flows.music.states import PipelineState
+from pipeline.interfaces.api.app import PREFIX
+from pipeline.interfaces.api.pages import encode
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+from tests.integration.interfaces.api.test_skeleton import problem
+from tests.support import songs
+from tests.support.music import Driver, add_run, add_songs
+from tests.support.provider_server import ProviderServer
+from tests.support.subsonic_server import SubsonicServer
+
+MUSIC = f"{PREFIX}/music"
+
+
+@pytest.fixture
+def provider() -> Iterator[ProviderServer]:
+    with ProviderServer(answer=songs.answer) as server:
+        yield server
+
+
+@pytest.fixture
+def server() -> Iterator[SubsonicServer]:
+    with SubsonicServer(3) as server:
+        yield server
+
+
+@pytest.fixture
+def settings_env(provider: ProviderServer, server: SubsonicServer) -> dict[str, str]:
+    return {
+        "PENSTOCK_PROVIDERS__AI__BASE_URL": provider.base_url,
+        "PENSTOCK_PROVIDERS__AI__MODEL": "writer",
+        "PENSTOCK_MUSIC__PROVIDER": "ai",
+        "PENSTOCK_MUSIC__SERVER_URL": server.url,
+        "PENSTOCK_MUSIC__USER": "ann",
+        "PENSTOCK_MUSIC__PASSWORD": "sesame",
+    }
+
+
+def titles(found: Any) -> list[str]:
+    return [song["title"] for song in found.json()["items"]]
+
+
+def paged(api: TestClient, path: str, key: str, limit: int) -> list[Any]:
+    """The values of `key` over all pages of a list."""
+    seen, cursor = [], ""
+    while cursor is not None:
+        page = api.get(f"{MUSIC}/{path}", params={"limit": limit} | ({"cursor": cursor} if cursor else {})).json()
+        assert len(page["items"]) <= limit
+        seen += [item[key] for item in page["items"]]
+        cursor = page["next_cursor"]
+    return seen
+
+
+def test_lists_are_paged_without_gaps_and_filtered(api: TestClient, context: Context) -> None:
+    run_id = add_run(context, PipelineState.RUNNING, songs=5)
+    assert paged(api, "songs", "title", 2) == [f"Song {n}" for n in range(1, 6)]
+    assert titles(api.get(f"{MUSIC}/songs", params={"q": "G 3"})) == ["Song 3"]
+    assert titles(api.get(f"{MUSIC}/songs", params={"q": "%"})) == []
+    assert titles(api.get(f"{MUSIC}/songs", params={"status": "FAILED"})) == []
+    ids = paged(api, "batches", "id", 2)
+    assert (len(ids), ids) == (5, sorted(ids, reverse=True))
+    assert api.get(f"{MUSIC}/batches", params={"run_id": "ab"}).json()["items"] == []
+    context.db.run(lambda session: session.execute(update(BATCHES).values(run_id=run_id)))
+    assert api.post(f"{MUSIC}/stop").status_code == 200
+    second = add_run(context, PipelineState.RUNNING)
+    assert paged(api, "runs", "id", 1) == [second, run_id]
+
+
+class TestOnOneDatabase:
+    @pytest.fixture
+    def database_url(self, sqlite_url: str) -> str:
+        return sqlite_url
+
+    def test_a_run_is_started_once_paused_resumed_and_stopped(self, api: TestClient, context: Context) -> None:
+        add_songs(context, 3)
+        begun = api.post(f"{MUSIC}/runs", json={"mode": "metadata", "skip_sync": True, "limit": 2})
+        assert begun.status_code == 202
+        run = begun.json()
+        assert begun.headers["location"] == f"{MUSIC}/runs/{run['id']}"
+        assert begun.headers["retry-after"]
+        assert (run["mode"], run["song_limit"], run["outcome"]) == ("metadata", 2, None)
+        assert run["id"] in problem(api.post(f"{MUSIC}/runs"), 409, "already_running")
+        problem(api.post(f"{MUSIC}/resume"), 409, "illegal_state")
+        assert api.post(f"{MUSIC}/pause").json()["status"] == "paused"
+        waited = api.get(f"{MUSIC}/runs/{run['id']}", params={"wait": 30})
+        assert waited.json()["status"] == "paused", "a paused run is not waited for"
+        resumed = api.post(f"{MUSIC}/resume")
+        assert (resumed.status_code, resumed.headers["location"]) == (202, begun.headers["location"])
+        assert api.post(f"{MUSIC}/stop").json()["outcome"] == "stopped"
+        problem(api.post(f"{MUSIC}/stop"), 409, "idle")
+        assert api.get(begun.headers["location"]).json()["outcome"] == "stopped"
+
+    def test_status_sync_and_estimate_say_what_is_there(self, api: TestClient, provider: ProviderServer) -> None:
+        estimate = api.post(f"{MUSIC}/estimate").json()
+        assert (estimate["songs"], estimate["new_songs"], estimate["cost"]) == (3, 3, None)
+        assert api.get(f"{MUSIC}/status").json()["totalSongs"] == 0
+        synced = api.post(f"{MUSIC}/sync").json()
+        assert (synced["seen"], synced["added"], synced["complete"]) == (3, 3, True)
+        found = api.get(f"{MUSIC}/status").json()
+        assert (found["pendingSongs"], found["pipelineState"], found["run"]) == (3, "idle", None)
+        assert not provider.records, "nothing was paid for"
+
+    def test_songs_are_found_by_mood_and_by_likeness(self, api: TestClient, context: Context) -> None:
+        add_songs(context, 4)
+        assert api.get(f"{MUSIC}/search", params={"q": "night"}).json() == {
+            "matches": [], "lexical": True, "searched": 0,
+        }  # fmt: skip
+        [first] = api.get(f"{MUSIC}/songs", params={"limit": 1}).json()["items"]
+        problem(api.get(f"{MUSIC}/songs/{first['id']}/similar"), 422, "no_vector")
+        driver = Driver(context)
+        driver.run(driver.start())
+        found = api.get(f"{MUSIC}/search", params={"q": "sound of song 2", "limit": 2}).json()
+        assert (len(found["matches"]), found["searched"], found["lexical"]) == (2, 4, True)
+        assert found["matches"][0]["song"]["title"] == "Song 2"
+        like = api.get(f"{MUSIC}/songs/{first['id']}/similar", params={"limit": 3}).json()["matches"]
+        assert first["id"] not in {match["song"]["id"] for match in like}
+        song = api.get(f"{MUSIC}/songs/{first['id']}").json()
+        assert (song["status"], song["analysis"]["id"]) == ("COMPLETED", song["server_id"])
+        assert "path" not in song
+
+    def test_what_a_model_said_is_for_administrators(self, connect: Connect, context: Context) -> None:
+        add_run(context, PipelineState.RUNNING, songs=1)
+        context.db.run(lambda session: session.execute(update(BATCHES).values(reply="{broken", error="not JSON")))
+        for scope, reply in ((Scope.WRITE, None), (Scope.ADMIN, "{broken")):
+            [batch] = connect(scope).get(f"{MUSIC}/batches").json()["items"]
+            assert (batch["reply"], batch["error"]) == (reply, "not JSON")
+
+    def test_unknown_ids_are_404_also_where_another_song_is_called_like_the_number(
+        self, api: TestClient, context: Context
+    ) -> None:
+        add_songs(context, 1)
+        for path in ("songs/999", "songs/999/similar"):
+            assert "999" in problem(api.get(f"{MUSIC}/{path}"), 404, "unknown_song")
+        problem(api.get(f"{MUSIC}/songs/s1"), 422, "invalid")
+        problem(api.get(f"{MUSIC}/runs/abc"), 404, "unknown_run")
+        problem(api.get(f"{MUSIC}/runs/nonsense"), 422, "invalid")
+
+    def test_what_makes_no_sense_is_refused(self, api: TestClient) -> None:
+        for body in ({"mode": "fast"}, {"limit": 0}, {"limits": 3}, {"limit": 10**30}):
+            problem(api.post(f"{MUSIC}/runs", json=body), 422, "invalid")
+        for query in ({"q": ""}, {"q": "a\x00"}, {"q": "x" * 501}, {"q": "a", "limit": 201}, {}):
+            problem(api.get(f"{MUSIC}/search", params=query), 422, "invalid")
+        problem(api.get(f"{MUSIC}/search", params={"q": "  "}), 422, "empty_query")
+        problem(api.get(f"{MUSIC}/songs", params={"cursor": encode("x")}), 400, "bad_cursor")
+        assert api.get(f"{MUSIC}/status").json()["run"] is None
+
+    def test_who_may_only_read_starts_nothing(self, connect: Connect) -> None:
+        reads = connect(Scope.READ)
+        for path in ("runs", "pause", "resume", "stop", "sync"):
+            problem(reads.post(f"{MUSIC}/{path}"), 403, "forbidden")
+        assert reads.get(f"{MUSIC}/status").status_code == 200
+        assert reads.post(f"{MUSIC}/estimate", json={"skip_sync": True}).status_code == 200
