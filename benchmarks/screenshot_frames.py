@@ -24,9 +24,9 @@ from structlog.testing import capture_logs
 
 from benchmarks.support import CORPUS, BenchmarkError, progress
 from pipeline.flows.screenshots.frames.capture import PNG_LEVEL
-from pipeline.flows.screenshots.frames.fingerprint import Fingerprint, read_frame
 from pipeline.flows.screenshots.frames.intake import Frame, ingest
 from pipeline.flows.screenshots.rules.duplicates import Seen, differs, judge
+from pipeline.reading.fingerprint import Fingerprint, read_frame
 from pipeline.settings import ScreenshotSettings, Settings
 from pipeline.storage.context import Context
 from pipeline.storage.schema import migrate

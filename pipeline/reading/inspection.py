@@ -3,16 +3,22 @@
 PDFium and Pillow read what somebody sent; if that crashes them or takes all memory, it is not this process that ends.
 """
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+from PIL import Image
 
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading import child, images, pdfium, source
 from pipeline.reading.content import Limits, Wanted
 from pipeline.reading.filetype import FileType
 from pipeline.reading.source import SourceInfo
+
+if TYPE_CHECKING:
+    from pipeline.reading.fingerprint import Fingerprint
 
 _CAPS = Limits(timeout_s=60, memory_mb=1_500)
 
@@ -51,13 +57,32 @@ def render(
     )  # fmt: skip
 
 
+def read_frame(path: Path, wanted: Wanted = lambda: True) -> "Fingerprint":
+    """What `fingerprint.read_frame` finds in this file.
+
+    Raises `UnitError` as that does, or what `inspect` says of a child for which it was too much; `Unwanted`.
+    """
+    from pipeline.reading.fingerprint import Fingerprint  # noqa: PLC0415  # its libraries take long to load
+
+    found = _ask({"task": "frame", "path": str(path.absolute())}, "the picture", wanted)
+    sketch = Image.frombytes("L", (found["width"], found["height"]), b64decode(found["sketch"]))
+    return Fingerprint(found["phash"], found["format"], sketch)
+
+
 def _run(task: dict[str, Any], name: str, wanted: Wanted) -> dict[str, Any]:
+    try:
+        return _ask(task, name, wanted)
+    except UnitError as error:
+        raise UserError(str(error), code=error.code) from error
+
+
+def _ask(task: dict[str, Any], name: str, wanted: Wanted) -> dict[str, Any]:
     try:
         return child.run(task, name, _CAPS, wanted)
     except UnitError as error:
         # `unreadable` is said of a file of ours that we may not read; this one is somebody else's.
         code = "unreadable_file" if error.code == "unreadable" else error.code
-        raise UserError(str(error).replace(_own_name(task), name), code=code) from error
+        raise UnitError(str(error).replace(_own_name(task), name), kind=error.kind, code=code) from error
 
 
 def _own_name(task: dict[str, Any]) -> str:
@@ -83,5 +108,16 @@ def _render(task: dict[str, Any]) -> dict[str, Any]:
     return {"done": True}
 
 
-TASKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"inspect": _inspect, "render": _render}
+def _frame(task: dict[str, Any]) -> dict[str, Any]:
+    from pipeline.reading.fingerprint import read_frame as read  # noqa: PLC0415  # only who looks at frames needs it
+
+    found = read(Path(task["path"]).read_bytes())
+    sketch = b64encode(found.sketch.tobytes()).decode()
+    width, height = found.sketch.size
+    return {"phash": found.phash, "format": found.format, "sketch": sketch, "width": width, "height": height}
+
+
+TASKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "frame": _frame, "inspect": _inspect, "render": _render,
+}  # fmt: skip
 """What a child does, by the task's name."""

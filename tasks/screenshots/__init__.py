@@ -37,6 +37,7 @@ from pipeline.flows.screenshots.views import (
     SourceView,
     Status,
 )
+from pipeline.reading import inspection
 from pipeline.storage.context import Context, get_context
 from tasks import watch as watching
 from tasks.screenshots.canvas import TASKS
@@ -44,8 +45,8 @@ from tasks.screenshots.canvas import TASKS
 __all__ = [
     "BatchView", "DeadLetter", "Extent", "Forgotten", "Found", "Frame", "Hour", "NodeDetail", "NodeView",
     "RejectionView", "ScreenshotView", "SourceView", "Status", "Taken", "UserError", "WorkStatus", "batch_now",
-    "batches", "dead_letters", "extent", "follow", "forget", "ingest", "leave_out", "rejections", "replay",
-    "screenshot", "search", "set_active", "show", "sources", "status", "time_zone", "timeline",
+    "batches", "dead_letters", "extent", "follow", "forget", "ingest", "ingest_upload", "leave_out", "rejections",
+    "replay", "screenshot", "search", "set_active", "show", "sources", "status", "time_zone", "timeline",
 ]  # fmt: skip
 
 configure_as_library()
@@ -78,9 +79,22 @@ def ingest(
 
     Without `at` it is the file's time, or now for bytes; so a file that is added twice is known the second time.
     """
-    context = get_context()
     frame = picture if isinstance(picture, bytes) else Path(picture)
-    taken = service.ingest(context, frame, Frame(source, at or _captured_at(frame), app, window_title))
+    return _taken(service.ingest(get_context(), frame, Frame(source, at or _captured_at(frame), app, window_title)))
+
+
+def ingest_upload(copy: Path, name: str, frame: Frame, *, wanted: Callable[[], bool] = lambda: True) -> Taken:
+    """Take in what a stranger sent: a private copy, at which only a child process looks. `name`: what errors call it.
+
+    Raises what `ingest` raises, or `Unwanted`.
+    """
+    return _taken(
+        service.ingest(get_context(), copy, frame, look=lambda path: inspection.read_frame(path, wanted), name=name)
+    )
+
+
+def _taken(taken: intake.Taken) -> Taken:
+    context = get_context()
     if taken.batches or taken.reason == "known":
         TASKS.launch(plan.Scope.BATCHES)
     if taken.accepted:
@@ -128,12 +142,22 @@ def search(words: str, since: datetime | None = None, app: str = "", limit: int 
 
 def timeline(
     *, since: datetime | None = None, until: datetime | None = None, thread: str = "", derived: bool = False,
-    limit: int = 500,
+    limit: int = 500, before: tuple[datetime, int] | None = None,
 ) -> list[Hour]:  # fmt: skip
-    """What happened, by hour and thread; the latest `limit`. `derived`: knowledge, state, procedure and plan, too."""
+    """What happened, by hour and thread; the latest `limit`. `derived`: knowledge, state, procedure and plan, too.
+
+    `before`: only what was earlier than the node with this moment and id.
+    """
     kinds = (NodeKind.EVENT, *DERIVED) if derived else (NodeKind.EVENT,)
     return queries.timeline(
-        get_context(), since=since, until=until, thread=thread, kinds=kinds, zone=time_zone(), limit=limit
+        get_context(),
+        since=since,
+        until=until,
+        thread=thread,
+        kinds=kinds,
+        zone=time_zone(),
+        limit=limit,
+        before=before,
     )
 
 
@@ -177,10 +201,13 @@ def dead_letters(limit: int = 100) -> list[DeadLetter]:
     return queries.dead_letters(get_context(), limit)
 
 
-def replay(kind: str, ids: Sequence[int] | None = None) -> list[int]:
-    """Try dead letters again, these or all of the kind (`batch`, `merge`, `vector`); the ids of those that were."""
+def replay(kind: str, ids: Sequence[int] | None = None, *, strict: bool = True) -> list[int]:
+    """Try dead letters again, these or all of the kind (`batch`, `merge`, `vector`); the ids of those that were.
+
+    Unless `strict`, ids that are none are left out.
+    """
     context = get_context()
-    done = service.replay(context, kind, ids)
+    done = service.replay(context, kind, ids, strict=strict)
     _freed(context, done if kind == "batch" else ())
     return done
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, or_, select
+from sqlalchemy import ColumnElement, and_, case, false, func, or_, select, true
 from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
@@ -40,8 +40,12 @@ PORTION = 500
 def timeline(
     context: Context, *, since: datetime | None = None, until: datetime | None = None, thread: str = "",
     kinds: tuple[str, ...] = ("event",), zone: tzinfo = UTC, limit: int = 500,
+    before: tuple[datetime, int] | None = None,
 ) -> list[Hour]:  # fmt: skip
-    """Nodes that stand for themselves by hour (of `zone`) and thread, in the order of time; the latest `limit`."""
+    """Nodes that stand for themselves by hour (of `zone`) and thread, in the order of time; the latest `limit`.
+
+    `before`: only those earlier than the node with this moment and id.
+    """
     where: list[ColumnElement[bool]] = [NODES.c.merged_into_id.is_(None)]
     if kinds:
         where.append(NODES.c.kind.in_(kinds))
@@ -51,6 +55,10 @@ def timeline(
         where.append(NODES.c.event_time < until)
     if thread:
         where.append(NODES.c.thread_id == thread)
+    if before is not None:
+        at, node_id = before
+        earlier = and_(NODES.c.event_time == at, NODES.c.id < node_id)
+        where.append(or_(NODES.c.event_time < at, earlier))
     latest = select(NODES).where(*where).order_by(NODES.c.event_time.desc(), NODES.c.id.desc()).limit(limit)
     with context.db.read() as session:
         rows = session.execute(latest).all()[::-1]
@@ -135,18 +143,26 @@ def _screenshot(context: Context, row: Any) -> ScreenshotView:
     return view_of(ScreenshotView, row, path=path)
 
 
-def batches(context: Context, *, status: WorkStatus | None = None, limit: int = 50) -> list[BatchView]:
-    """Batches, the newest first."""
+def batches(
+    context: Context, *, status: WorkStatus | None = None, limit: int = 50, before: int | None = None
+) -> list[BatchView]:
+    """Batches, the newest first. `before`: older than the batch with this id."""
     query = select(BATCHES).order_by(BATCHES.c.id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(BATCHES.c.id < before)
     if status is not None:
         query = query.where(BATCHES.c.status == status)
     with context.db.read() as session:
         return [view_of(BatchView, row) for row in session.execute(query)]
 
 
-def rejections(context: Context, *, source: str = "", limit: int = 50) -> list[RejectionView]:
-    """The ledger of frames that were not accepted, the newest first."""
+def rejections(
+    context: Context, *, source: str = "", limit: int = 50, before: int | None = None
+) -> list[RejectionView]:
+    """The ledger of frames that were not accepted, the newest first. `before`: older than the one with this id."""
     query = select(REJECTIONS).order_by(REJECTIONS.c.id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(REJECTIONS.c.id < before)
     if source:
         query = query.where(REJECTIONS.c.source_key == source)
     with context.db.read() as session:
@@ -161,14 +177,26 @@ def sources(context: Context) -> list[SourceView]:
     return [view_of(SourceView, row, frames=frames.get(row.key, 0), rejected=rejected.get(row.key, 0)) for row in rows]
 
 
-def dead_letters(context: Context, limit: int = 100) -> list[DeadLetter]:
-    """What was given up, the latest first. A shard's reason is in its batch's."""
+def dead_letters(
+    context: Context, limit: int = 100, *, kind: str = "", after: tuple[datetime, str, int] | None = None
+) -> list[DeadLetter]:
+    """What was given up, the latest first; of one moment, by kind. A shard's reason is in its batch's.
+
+    `after`: beyond the one with this moment, kind and id.
+    """
     found: list[DeadLetter] = []
     with context.db.read() as session:
-        for kind, table in (("batch", BATCHES), ("merge", NODES), ("vector", EMBEDDINGS)):
+        for one, table in (("batch", BATCHES), ("merge", NODES), ("vector", EMBEDDINGS)):
+            if kind not in ("", one):
+                continue
             query = select(table).where(table.c.status == WorkStatus.FAILED_PERMANENT)
-            rows = session.execute(query.order_by(table.c.updated_at.desc()).limit(limit))
-            found += [DeadLetter(kind, row.id, row.error or "", row.attempts, row.updated_at) for row in rows]
+            if after is not None:
+                at, of_kind, key = after
+                later = true() if one > of_kind else false() if one < of_kind else table.c.id < key
+                query = query.where(or_(table.c.updated_at < at, and_(table.c.updated_at == at, later)))
+            rows = session.execute(query.order_by(table.c.updated_at.desc(), table.c.id.desc()).limit(limit))
+            found += [DeadLetter(one, row.id, row.error or "", row.attempts, row.updated_at) for row in rows]
+    # Sorted stably: those of one moment stay by kind, then the newest first.
     return sorted(found, key=lambda letter: letter.at, reverse=True)[:limit]
 
 

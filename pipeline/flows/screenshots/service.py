@@ -27,10 +27,10 @@ def leave_out(context: Context, frame: Frame) -> None:
     context.db.run(lambda session: rejections.note(session, frame.source, frame.ts, "excluded", now))
 
 
-def replay(context: Context, kind: str, ids: Sequence[int] | None = None) -> list[int]:
+def replay(context: Context, kind: str, ids: Sequence[int] | None = None, *, strict: bool = True) -> list[int]:
     """Try dead letters again: these, or all of the kind; the ids of those that were. What was paid for stays.
 
-    Raises `UserError`, with nothing changed, if one of `ids` is not a dead letter.
+    Raises `UserError`, with nothing changed, if one of `ids` is not a dead letter; unless `strict`, it is left out.
     """
     if kind not in DEAD_LETTERS:
         raise UserError(f"{kind} is not a kind of dead letter: {', '.join(DEAD_LETTERS)}", code="usage")
@@ -42,7 +42,7 @@ def replay(context: Context, kind: str, ids: Sequence[int] | None = None) -> lis
         which = [table.c.id.in_(ids)] if ids is not None else []
         done = sorted(row.id for row in machine.move_returning(session, table, WorkEvent.RETRY, *which, **again))
         missing = sorted(set(ids or ()) - set(done))
-        if missing:
+        if missing and strict:
             raise UserError(f"not dead letters: {', '.join(map(str, missing))}", code="unknown_dead_letter")
         if kind == "batch":
             # Frames whose files are gone stay as they are: there is nothing to analyse.

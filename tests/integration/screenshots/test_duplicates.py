@@ -14,11 +14,12 @@ from sqlalchemy import select, update
 from pipeline.engine import live_settings as live
 from pipeline.engine.errors import UserError
 from pipeline.flows.screenshots import queries, service
-from pipeline.flows.screenshots.frames import files, fingerprint, intake, rejections
+from pipeline.flows.screenshots.frames import files, intake, rejections
 from pipeline.flows.screenshots.frames.intake import Frame, Taken
 from pipeline.flows.screenshots.live_settings import live_settings
 from pipeline.flows.screenshots.models import REJECTIONS, SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.duplicates import distance
+from pipeline.reading import fingerprint
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import BEGIN, Hand, row_of, rows_of
 from tests.integration.screenshots.test_intake import age, behind, stored_files

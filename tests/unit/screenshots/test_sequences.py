@@ -6,9 +6,9 @@ from io import BytesIO
 import pytest
 from PIL import Image, ImageDraw
 
-from pipeline.flows.screenshots.frames.fingerprint import Fingerprint, Sketches, read_frame
 from pipeline.flows.screenshots.rules.duplicates import Seen, differs, distance, judge
 from pipeline.flows.screenshots.states import Verdict
+from pipeline.reading.fingerprint import Fingerprint, Sketches, read_frame
 from pipeline.settings import ScreenshotSettings
 from tests.support.corpus import corpus_file
 from tests.support.frames import TYPED, Desktop, draw, encoded, font

@@ -1,6 +1,7 @@
 """Taking a frame in: it is judged, its file is written, then its row and its batch in one transaction."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -11,16 +12,17 @@ import structlog
 from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
-from pipeline.engine.errors import UnitError, UserError
+from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.tables import insert_if_absent
-from pipeline.flows.screenshots.frames import buffer, files, fingerprint, rejections
+from pipeline.flows.screenshots.frames import buffer, files, rejections
 from pipeline.flows.screenshots.frames.buffer import Pressure
-from pipeline.flows.screenshots.frames.fingerprint import Fingerprint, Sketches
 from pipeline.flows.screenshots.live_settings import screenshots_in_force
 from pipeline.flows.screenshots.models import SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.batches import is_source_key
 from pipeline.flows.screenshots.rules.duplicates import Judgement, Seen, differs, judge, recent
 from pipeline.flows.screenshots.states import Verdict
+from pipeline.reading import fingerprint
+from pipeline.reading.fingerprint import Fingerprint, Sketches
 from pipeline.settings import ScreenshotSettings
 from pipeline.storage import installation
 from pipeline.storage.context import Context
@@ -29,6 +31,8 @@ log = structlog.get_logger(__name__)
 MAX_APP, MAX_TITLE = 200, 500
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
 _sketches = Sketches()
+Look = Callable[[Path], Fingerprint]
+"""Looks at a picture in a file. Raises `UnitError` as `fingerprint.read_frame`, or that it cannot look now."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,10 @@ def excluded_by(app: str, window_title: str, rules: ScreenshotSettings) -> str:
     return ""
 
 
-def ingest(context: Context, picture: Path | bytes, frame: Frame) -> Taken:
+def ingest(context: Context, picture: Path | bytes, frame: Frame, *, look: Look | None = None, name: str = "") -> Taken:
     """Take a frame if its source is active and it is neither excluded, known, nor a duplicate; we keep a copy.
+
+    `look`: who looks at pictures in files, if not this process. `name`: what errors call it, if not by its path.
 
     Raises `UserError`: `bad_source`, `bad_time`, `not_found`, `not_a_file`, `io_error`; and, with a row in the ledger,
     `not_an_image`, `corrupt`, `too_many_pixels`, `too_large`.
@@ -90,18 +96,24 @@ def ingest(context: Context, picture: Path | bytes, frame: Frame) -> Taken:
         context.db.run(lambda session: rejections.note(session, frame.source, frame.ts, "excluded", now, detail=rule))
         taken = Taken(False, reason="excluded")
     else:
-        taken = _read(context, picture, frame).take()
+        taken = _read(context, picture, frame, look, name).take()
     log.info("screenshot.taken", source=frame.source, shot=taken.shot_id, reason=taken.reason, batches=taken.batches)
     return taken
 
 
-def _read(context: Context, picture: Path | bytes, frame: Frame) -> "Candidate":
+def _look(path: Path) -> Fingerprint:
+    return fingerprint.read_frame(path.read_bytes())
+
+
+def _read(context: Context, picture: Path | bytes, frame: Frame, look: Look | None, name: str) -> "Candidate":
     data, sha256 = b"", ""
     try:
         data = files.read(picture, context.settings.screenshots.max_image_mb)
         sha256 = hashlib.sha256(data).hexdigest()
-        seen = fingerprint.read_frame(data)
+        seen = look(picture) if look and isinstance(picture, Path) else fingerprint.read_frame(data)
     except UnitError as error:
+        if error.kind is not ErrorKind.PERMANENT:
+            raise
         now, why = context.db.now(), str(error)
         context.db.run(
             lambda session: rejections.note(
@@ -109,10 +121,10 @@ def _read(context: Context, picture: Path | bytes, frame: Frame) -> "Candidate":
             )
         )
         log.info("screenshot.refused", source=frame.source, code=error.code)
-        name = str(picture) if isinstance(picture, Path) else f"the frame of {frame.source}"
+        name = name or (str(picture) if isinstance(picture, Path) else f"the frame of {frame.source}")
         raise UserError(f"{name}: {error}", code=error.code) from error
     named = replace(frame, app=_plain(frame.app)[:MAX_APP], window_title=_plain(frame.window_title)[:MAX_TITLE])
-    return Candidate(context, screenshots_in_force(context), named, data, sha256, seen)
+    return Candidate(context, screenshots_in_force(context), named, data, sha256, seen, look or _look)
 
 
 def _plain(text: str) -> str:
@@ -130,6 +142,7 @@ class Candidate:
     data: bytes = field(repr=False)
     sha256: str
     seen: Fingerprint
+    look: Look
 
     def take(self) -> Taken:
         settings, db = self.context.settings, self.context.db
@@ -220,7 +233,7 @@ class Candidate:
             return True
         path = files.path_of(self.context.settings, row.file)
         try:
-            sketch = _sketches.get(row.file, lambda: fingerprint.read_frame(path.read_bytes()).sketch)
+            sketch = _sketches.get(row.file, lambda: self.look(path).sketch)
         except (OSError, UnitError):
             return True
         return not differs(self.seen.sketch, sketch)

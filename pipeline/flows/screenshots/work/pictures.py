@@ -14,10 +14,11 @@ from sqlalchemy import select
 
 from pipeline.engine.claims import in_states, is_due
 from pipeline.engine.errors import UnitError
-from pipeline.flows.screenshots.frames import files, fingerprint
+from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.models import BATCHES, SHARDS
 from pipeline.flows.screenshots.states import CLAIMABLE, Step, WorkStatus
 from pipeline.flows.screenshots.work import batch
+from pipeline.reading import fingerprint
 from pipeline.storage.context import Context
 
 SHARDS_AHEAD = 4

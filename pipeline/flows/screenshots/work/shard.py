@@ -19,7 +19,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.settled import Settled
 from pipeline.engine.work import Changes, Outcome
-from pipeline.flows.screenshots.frames import fingerprint, retention
+from pipeline.flows.screenshots.frames import retention
 from pipeline.flows.screenshots.live_settings import CPU
 from pipeline.flows.screenshots.models import SHARDS
 from pipeline.flows.screenshots.rules import heuristics, prompts, vision_reply
@@ -34,6 +34,7 @@ from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
 from pipeline.providers.replies import BadReply, Read, clean
 from pipeline.providers.traced_call import NO_GATE
+from pipeline.reading import fingerprint
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)

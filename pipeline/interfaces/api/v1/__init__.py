@@ -9,6 +9,8 @@ from pipeline.interfaces.api.v1 import (
     live_settings,
     music,
     queues,
+    screenshot_work,
+    screenshots,
     status,
     webhooks,
 )
@@ -17,6 +19,8 @@ ROUTERS = (
     documents.router,
     document_actions.router,
     document_results.router,
+    screenshot_work.router,
+    screenshots.router,
     music.router,
     queues.queues,
     queues.breakers,

@@ -60,7 +60,7 @@ class CallShape(Shape):
     preview: str | None = Field(description="The beginning of the answer; null unless the caller is an administrator.")
 
 
-class FiguresShape(Shape):
+class CallFiguresShape(Shape):
     """Figures of a group of calls. Latencies are those of calls that succeeded."""
 
     group: str
@@ -84,13 +84,13 @@ _FIGURES: dict[str, JsonValue] = {
 }  # fmt: skip
 
 
-class Stats(Shape):
+class CallStatsShape(Shape):
     """What calls sum up to."""
 
     model_config = example(by="provider", total={**_FIGURES, "group": ""}, groups=[_FIGURES])
     by: By
-    total: FiguresShape | None = Field(description="All of them together; null if there are none.")
-    groups: list[FiguresShape]
+    total: CallFiguresShape | None = Field(description="All of them together; null if there are none.")
+    groups: list[CallFiguresShape]
 
 
 def _which(
@@ -123,13 +123,13 @@ def list_calls(
 
 
 @router.get("/stats")
-def stats(which: Which, context: InContext, by: By = By.PROVIDER) -> Stats:
+def stats(which: Which, context: InContext, by: By = By.PROVIDER) -> CallStatsShape:
     """Sum calls up: how many, how many failed, how long they took, their tokens and cost."""
     total, groups = record.stats(context, which), record.stats(context, which, by)
-    return Stats(
+    return CallStatsShape(
         by=by,
-        total=FiguresShape.model_validate(total[0]) if total else None,
-        groups=[FiguresShape.model_validate(found) for found in groups],
+        total=CallFiguresShape.model_validate(total[0]) if total else None,
+        groups=[CallFiguresShape.model_validate(found) for found in groups],
     )
 
 

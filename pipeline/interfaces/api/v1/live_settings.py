@@ -36,7 +36,7 @@ class SettingShape(Shape):
     error: str = Field(description="Its row holds nonsense, so what was in force still is; else empty.")
 
 
-class NewValue(BaseModel):
+class SettingValue(BaseModel):
     """A setting's new value."""
 
     model_config = ConfigDict(
@@ -58,7 +58,7 @@ def show(key: Word) -> SettingShape:
 
 
 @router.put("/{key}", dependencies=admin, responses=documented(404))
-def change(key: Word, new: NewValue) -> SettingShape:
+def change(key: Word, new: SettingValue) -> SettingShape:
     """Change a live setting. It takes effect on every worker within two seconds."""
     control.change_setting(key, new.value)
     return SettingShape.model_validate(control.setting(key))

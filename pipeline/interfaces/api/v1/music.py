@@ -18,14 +18,14 @@ from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import RETRY_S, Refused, documented
 from pipeline.interfaces.api.shapes import is_admin, started
 from pipeline.interfaces.api.v1.music_shapes import (
-    BatchShape,
-    EstimateShape,
-    FoundShape,
-    RunShape,
+    FoundSongsShape,
+    MusicBatchShape,
+    MusicEstimateShape,
+    MusicRunShape,
+    MusicStart,
+    MusicStatusShape,
+    MusicSyncShape,
     SongShape,
-    StartBody,
-    StatusShape,
-    SyncShape,
     batch_shape,
 )
 from pipeline.interfaces.api.waiting import wait_for
@@ -41,13 +41,13 @@ _sync = Lock()
 
 
 @router.get("/status", dependencies=reader)
-def status() -> StatusShape:
+def status() -> MusicStatusShape:
     """Show the state of the pipeline, its songs and its batches."""
-    return StatusShape.model_validate(flow.status().contract())
+    return MusicStatusShape.model_validate(flow.status().contract())
 
 
 @router.post("/sync", dependencies=writer, responses=documented(409))
-def sync() -> SyncShape:
+def sync() -> MusicSyncShape:
     """Read all songs from the configured library, and answer when that is done. Nothing is paid for.
 
     Missing songs are flagged, never deleted. A run does this by itself, unless it is told to skip it.
@@ -55,62 +55,64 @@ def sync() -> SyncShape:
     if not _sync.acquire(blocking=False):
         raise Refused("the library is being read already", code="already_running")
     try:
-        return SyncShape.model_validate(flow.sync())
+        return MusicSyncShape.model_validate(flow.sync())
     finally:
         _sync.release()
 
 
 @router.post("/estimate", dependencies=reader)
-def estimate(options: StartBody | None = None) -> EstimateShape:
+def estimate(options: MusicStart | None = None) -> MusicEstimateShape:
     """Estimate calls, cost and time of a run with these options. Changes nothing, and asks no provider."""
-    return EstimateShape.model_validate(flow.estimate(_options(options)))
+    return MusicEstimateShape.model_validate(flow.estimate(_options(options)))
 
 
 @router.post(
     "/runs", status_code=202, dependencies=writer,
     responses={
-        200: {"model": RunShape, "description": "With `wait`: it has ended, or is paused."},
+        200: {"model": MusicRunShape, "description": "With `wait`: it has ended, or is paused."},
         202: started("The run goes on."),
         **documented(409),
     },
 )  # fmt: skip
-async def start(request: Request, response: Response, options: StartBody | None = None, wait: Wait = 0) -> RunShape:
+async def start(
+    request: Request, response: Response, options: MusicStart | None = None, wait: Wait = 0
+) -> MusicRunShape:
     """Sync, then have the provider describe all pending songs, batch by batch, within its limits. One run at a time."""
     run = await run_sync(lambda: flow.start(_options(options)))
     return _told(request, response, await _waited(request, run.id, wait))
 
 
 @router.get("/runs", dependencies=reader)
-def list_runs(context: InContext, limit: Limit = 50, cursor: Cursor = None) -> Page[RunShape]:
+def list_runs(context: InContext, limit: Limit = 50, cursor: Cursor = None) -> Page[MusicRunShape]:
     """List runs, newest first."""
     found = queries.runs(context, limit=limit + 1, after=pages.decode(cursor, At, str))
-    return pages.page(found, limit, RunShape.model_validate, lambda run: (run.created_at, run.id))
+    return pages.page(found, limit, MusicRunShape.model_validate, lambda run: (run.created_at, run.id))
 
 
 @router.get("/runs/{run_id}", dependencies=reader, responses=documented(404))
-async def show_run(request: Request, run_id: HexId, wait: Wait = 0) -> RunShape:
+async def show_run(request: Request, run_id: HexId, wait: Wait = 0) -> MusicRunShape:
     """Show a run; with `wait`, once it has ended or is paused."""
-    return RunShape.model_validate(await _waited(request, run_id, wait))
+    return MusicRunShape.model_validate(await _waited(request, run_id, wait))
 
 
 @router.post("/pause", dependencies=writer, responses=documented(409))
-def pause() -> RunShape:
+def pause() -> MusicRunShape:
     """Let calls in progress of the active run finish, and start no others."""
-    return RunShape.model_validate(flow.pause())
+    return MusicRunShape.model_validate(flow.pause())
 
 
 @router.post(
     "/resume", status_code=202, dependencies=writer, responses={202: started("The run goes on."), **documented(409)}
 )
-def resume(request: Request, response: Response) -> RunShape:
+def resume(request: Request, response: Response) -> MusicRunShape:
     """Continue the paused run."""
     return _told(request, response, flow.resume())
 
 
 @router.post("/stop", dependencies=writer, responses=documented(409))
-def stop() -> RunShape:
+def stop() -> MusicRunShape:
     """End the active run. Results already paid for are kept; the other songs become pending again."""
-    return RunShape.model_validate(flow.stop())
+    return MusicRunShape.model_validate(flow.stop())
 
 
 @router.get("/songs", dependencies=reader)
@@ -130,17 +132,17 @@ def show_song(context: InContext, song_id: RowId) -> SongShape:
 
 
 @router.get("/songs/{song_id}/similar", dependencies=reader, responses=documented(404))
-def similar(context: InContext, song_id: RowId, limit: Limit = 10) -> FoundShape:
+def similar(context: InContext, song_id: RowId, limit: Limit = 10) -> FoundSongsShape:
     """Find songs like this one, best first."""
     song: SongView = queries.song_by_id(context, song_id)
-    return FoundShape.model_validate(flow.similar(str(song.id), limit))
+    return FoundSongsShape.model_validate(flow.similar(str(song.id), limit))
 
 
 @router.get("/search", dependencies=reader, responses=documented(409))
-def search(q: Mood, limit: Limit = 10) -> FoundShape:
+def search(q: Mood, limit: Limit = 10) -> FoundSongsShape:
     """Find songs for a mood, best first. With a provider of embeddings, that costs one small call."""
     try:
-        return FoundShape.model_validate(flow.search(q, limit))
+        return FoundSongsShape.model_validate(flow.search(q, limit))
     except UserError as error:
         if isinstance(error.__cause__, UnitError):  # of the provider: whether it passes is known of the cause alone
             raise error.__cause__ from error
@@ -151,7 +153,7 @@ def search(q: Mood, limit: Limit = 10) -> FoundShape:
 def list_batches(
     context: InContext, caller: ByCaller, status: BatchStatus | None = None, run_id: HexId | None = None,
     limit: Limit = 50, cursor: Cursor = None,
-) -> Page[BatchShape]:  # fmt: skip
+) -> Page[MusicBatchShape]:  # fmt: skip
     """List batches, newest first. Those that are FAILED were given up; `error` says why."""
     (before,) = pages.decode(cursor, int) or (None,)
     found = queries.batches(context, status=status, run_id=run_id or "", before=before, limit=limit + 1)
@@ -159,8 +161,8 @@ def list_batches(
     return pages.page(found, limit, lambda batch: batch_shape(batch, told), lambda batch: (batch.id,))
 
 
-def _options(body: StartBody | None) -> StartOptions:
-    return StartOptions(**(body or StartBody()).model_dump())
+def _options(body: MusicStart | None) -> StartOptions:
+    return StartOptions(**(body or MusicStart()).model_dump())
 
 
 async def _waited(request: Request, run_id: str, wait: float) -> RunView:
@@ -172,7 +174,7 @@ def _at_rest(run: RunView) -> bool:
     return run.outcome is not None or run.status is PipelineState.PAUSED
 
 
-def _told(request: Request, response: Response, run: RunView) -> RunShape:
+def _told(request: Request, response: Response, run: RunView) -> MusicRunShape:
     """202 with the address of the run; 200 if it has ended or is paused."""
     response.headers["Location"] = here(request, f"{PATH}/runs/{run.id}")
     if _at_rest(run):
@@ -180,4 +182,4 @@ def _told(request: Request, response: Response, run: RunView) -> RunShape:
     else:
         response.status_code = 202
         response.headers["Retry-After"] = str(RETRY_S)
-    return RunShape.model_validate(run)
+    return MusicRunShape.model_validate(run)

@@ -25,7 +25,7 @@ SONG: dict[str, JsonValue] = {
 }  # fmt: skip
 
 
-class StartBody(BaseModel):
+class MusicStart(BaseModel):
     """What a run does."""
 
     model_config = ConfigDict(
@@ -37,7 +37,7 @@ class StartBody(BaseModel):
     failed: bool = Field(default=False, description="Also retry all songs that failed.")
 
 
-class RunShape(Shape):
+class MusicRunShape(Shape):
     """A run of the pipeline."""
 
     model_config = example(**RUN)
@@ -82,23 +82,23 @@ class SongShape(Shape):
     updated_at: datetime
 
 
-class MatchShape(Shape):
+class SongMatchShape(Shape):
     """A song that a search found."""
 
     song: SongShape
     score: float = Field(description="The cosine, -1 to 1.")
 
 
-class FoundShape(Shape):
+class FoundSongsShape(Shape):
     """What a search found."""
 
     model_config = example(matches=[{"song": SONG, "score": 0.71}], lexical=False, searched=1200)
-    matches: list[MatchShape]
+    matches: list[SongMatchShape]
     lexical: bool = Field(description="By words alone: no provider of embeddings is configured.")
     searched: int = Field(description="Songs that could be found: those with a vector.")
 
 
-class BatchShape(Shape):
+class MusicBatchShape(Shape):
     """A batch of songs. FAILED: it was given up; start a run with `failed` to try its songs again."""
 
     model_config = example(
@@ -125,7 +125,7 @@ class BatchShape(Shape):
     finished_at: datetime | None
 
 
-class StatusShape(BaseModel):
+class MusicStatusShape(BaseModel):
     """Figures of the active run, or of the last one, by the names that the command line gives them."""
 
     model_config = ConfigDict(
@@ -156,10 +156,10 @@ class StatusShape(BaseModel):
     reason: str = Field(description="Why it is paused, or which breaker is open.")
     stand_in: str = Field(description="Who writes metadata while the provider's breaker is open.")
     failed_songs: int
-    run: RunShape | None
+    run: MusicRunShape | None
 
 
-class EstimateShape(Shape):
+class MusicEstimateShape(Shape):
     """What a run would do."""
 
     model_config = example(
@@ -180,7 +180,7 @@ class EstimateShape(Shape):
     unpriced: list[str]
 
 
-class SyncShape(Shape):
+class MusicSyncShape(Shape):
     """What a sync found."""
 
     model_config = example(seen=1200, added=40, changed=3, relinked=0, returned=1, missing=2, complete=True, note="")
@@ -194,7 +194,7 @@ class SyncShape(Shape):
     note: str
 
 
-def batch_shape(batch: BatchView, told: bool) -> BatchShape:
+def batch_shape(batch: BatchView, told: bool) -> MusicBatchShape:
     """A batch as the API shows it; `told`: with what the model said."""
-    shape = BatchShape.model_validate(batch)
+    shape = MusicBatchShape.model_validate(batch)
     return shape if told else shape.model_copy(update={"reply": None})

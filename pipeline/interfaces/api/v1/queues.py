@@ -56,7 +56,7 @@ class BreakerShape(Shape):
     failures: int = Field(description="In a row.")
 
 
-class Pause(BaseModel):
+class QueuePause(BaseModel):
     """A pause."""
 
     model_config = ConfigDict(
@@ -66,7 +66,7 @@ class Pause(BaseModel):
     reason: Line = Field(default="", description="Shown beside the pause.")
 
 
-class Opening(BaseModel):
+class BreakerOpening(BaseModel):
     """How a breaker is opened."""
 
     model_config = ConfigDict(
@@ -89,12 +89,12 @@ def show_queue(queue: Word) -> QueueShape:
 
 
 @queues.post("/{queue}/pause", dependencies=admin, responses=documented(404))
-def pause(queue: Word, how: Pause | None = None) -> QueueShape:
+def pause(queue: Word, how: QueuePause | None = None) -> QueueShape:
     """Let nothing more through; calls in flight finish. Holds at once for every worker, and for those started later.
 
     Nothing is lost. The queue is drained when `in_flight` is 0.
     """
-    how = how or Pause()
+    how = how or QueuePause()
     control.pause(queue, how.seconds, how.reason)
     return QueueShape.model_validate(control.queue(queue))
 
@@ -119,9 +119,9 @@ def show_breaker(breaker: Word) -> BreakerShape:
 
 
 @breakers.post("/{breaker}/open", dependencies=admin, responses=documented(404))
-def open_breaker(breaker: Word, how: Opening | None = None) -> BreakerShape:
+def open_breaker(breaker: Word, how: BreakerOpening | None = None) -> BreakerShape:
     """Open a breaker by hand: its provider's queues stop."""
-    how = how or Opening()
+    how = how or BreakerOpening()
     control.open_breaker(breaker, how.seconds or 0.0, how.reason)
     return BreakerShape.model_validate(control.breaker(breaker))
 

@@ -12,7 +12,7 @@ from pipeline.interfaces.api.shapes import Shape, example
 router = APIRouter(tags=["status"], dependencies=reader)
 
 
-class HourShape(Shape):
+class LastHourShape(Shape):
     """Attempts of the documents flow in the last hour."""
 
     finished: int
@@ -47,7 +47,7 @@ class StatusShape(Shape):
     counted: dict[str, dict[str, dict[str, int]]] = Field(
         description="Flow → what people follow of it → how many are in which state."
     )
-    last_hour: HourShape
+    last_hour: LastHourShape
     fleet: FleetShape | None = Field(description="null: Redis is down, so nothing runs or nobody can tell.")
 
 
@@ -67,7 +67,7 @@ def show(context: InContext) -> StatusShape:
     hour, fleet = found.last_hour, found.fleet
     return StatusShape(
         counted=found.counted,
-        last_hour=HourShape(
+        last_hour=LastHourShape(
             finished=hour.finished, failed=hour.failed, failure_rate=round(hour.failure_rate, 4),
             per_minute=hour.per_minute, mean_ms=hour.mean_ms,
         ),

@@ -17,12 +17,11 @@ import imagehash
 from PIL import Image, ImageOps
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.flows.screenshots.rules.duplicates import HASH_CHARS
 from pipeline.reading.images import DAMAGE, MAX_DECODED_PIXELS, normalise
 
 HASH_SIZE = 16
 HASH_BITS = HASH_SIZE * HASH_SIZE
-BLANK = "0" * HASH_CHARS
+BLANK = "0" * (HASH_BITS // 4)
 CELL = 8
 """Pixels of a side of a sketch's cell. A JPEG is decoded at this scale in a tenth of the time."""
 MAX_FRAME_PIXELS = 16_000_000

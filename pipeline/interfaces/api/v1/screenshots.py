@@ -1,0 +1,207 @@
+"""`/api/v1/screenshots`: take frames in, search what happened, show frames and nodes, delete a range of time."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse
+from pydantic import StringConstraints, ValidationError
+
+from pipeline.flows.screenshots import queries
+from pipeline.flows.screenshots.views import Hour
+from pipeline.interfaces.api import pages
+from pipeline.interfaces.api.dependencies import InContext, here, reader, writer
+from pipeline.interfaces.api.fields import Limit, Line, RowId, Wait
+from pipeline.interfaces.api.moments import At, Since, Until, check_range
+from pipeline.interfaces.api.pages import Cursor, Page
+from pipeline.interfaces.api.problems import RETRY_S, Refused, documented
+from pipeline.interfaces.api.shapes import started
+from pipeline.interfaces.api.uploads import File, Form, uploaded
+from pipeline.interfaces.api.v1.documents import a_child
+from pipeline.interfaces.api.v1.node_shapes import FoundNodesShape, NodeDetailShape, TimelineHourShape
+from pipeline.interfaces.api.v1.screenshot_shapes import (
+    ExtentShape,
+    ForgottenShape,
+    FrameFields,
+    ScreenshotShape,
+    ScreenshotStatusShape,
+    TakenShape,
+)
+from pipeline.interfaces.api.waiting import wait_for
+from tasks import screenshots as flow
+from tasks.screenshots import Frame, Taken, WorkStatus
+
+router = APIRouter(prefix="/screenshots", tags=["screenshots"])
+PATH = "/api/v1/screenshots"
+Words = Annotated[
+    Annotated[Line, StringConstraints(min_length=1)], Query(description="Words in any script, such as: invoice march.")
+]
+App = Annotated[Line, Query(description="Only where this program is in the picture.")]
+Begin = Annotated[At, Query(description="From this moment on, such as 2026-11-22T10:00:00Z.")]
+End = Annotated[At, Query(description="Before this moment.")]
+_AT_REST = {None, WorkStatus.SUCCEEDED, WorkStatus.FAILED_PERMANENT}
+_TYPES = {
+    ".png": "image/png", ".jpg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif", ".bmp": "image/bmp",
+    ".tif": "image/tiff",
+}  # fmt: skip
+_BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+_FORM = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["file"],
+                "properties": {
+                    "file": {**_BINARY["schema"], "description": "PNG, JPEG, WebP, GIF, BMP or TIFF."},
+                    **FrameFields.model_json_schema()["properties"],
+                },
+            }
+        },
+        **dict.fromkeys(("application/octet-stream", "image/png", "image/jpeg"), _BINARY),
+    },
+}
+
+
+@router.post(
+    "", status_code=202, dependencies=writer, openapi_extra={"requestBody": _FORM},
+    responses={
+        200: {"model": TakenShape, "description": "It is not taken in, was known and analysed, or was waited for."},
+        202: started("It waits for its analysis."),
+        **documented(409, 415, 507),
+    },
+)  # fmt: skip
+async def add(
+    request: Request, response: Response, form: Annotated[Form, Depends(uploaded())], wait: Wait = 0
+) -> TakenShape:
+    """Take a frame in. One that looks like a recent frame of its source is a `duplicate`, and left out.
+
+    As `multipart/form-data` with a field `file`, and what is known of it as further fields; or the picture itself as
+    the body, and the rest in the query.
+    """
+    file, fields = _read(form)
+    taken = await run_sync(_take, request, file, fields)
+    state: WorkStatus | None = None
+    if taken.shot_id is not None:
+        context, shot_id = request.app.state.context, taken.shot_id
+        state = await wait_for(
+            request, lambda: queries.states_of(context, [shot_id]).get(shot_id), lambda now: now in _AT_REST, wait
+        )
+        response.headers["Location"] = here(request, f"{PATH}/{shot_id}")
+    if state in _AT_REST:
+        response.status_code = 200
+    else:
+        response.headers["Retry-After"] = str(RETRY_S)
+    return TakenShape(
+        outcome=taken.reason or "accepted", id=taken.shot_id, status=state, distance=taken.distance,
+        nearest_id=taken.nearest_id, threshold=taken.threshold,
+    )  # fmt: skip
+
+
+def _read(form: Form) -> tuple[File, FrameFields]:
+    if len(form.files) != 1:
+        raise Refused("send one picture, in the field `file`", code="invalid")
+    given = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
+    try:
+        return form.files[0], FrameFields.model_validate(given)
+    except ValidationError as error:
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
+
+
+def _take(request: Request, file: File, fields: FrameFields) -> Taken:
+    """Have a child process look at the picture, and take it in: blocks, so it runs in a thread."""
+    ending = request.app.state.ending
+    frame = Frame(fields.source, fields.ts or datetime.now(UTC), fields.app, fields.title)
+    with a_child():
+        return flow.ingest_upload(file.path, "the picture", frame, wanted=lambda: not ending.is_set())
+
+
+@router.get("/search", dependencies=reader)
+def search(q: Words, since: Since = None, app: App = "", limit: Limit = 10) -> FoundNodesShape:
+    """Find what happened, best first, by words and, with an embeddings provider, by meaning.
+
+    That costs one small call; where the provider does not answer, `note` says so, and words alone are matched.
+    """
+    return FoundNodesShape.model_validate(flow.search(q, since, app, limit))
+
+
+@router.get("/timeline", dependencies=reader)
+def timeline(
+    since: Since = None,
+    until: Until = None,
+    thread: Annotated[Line, Query(description="Only this thread, by its id.")] = "",
+    derived: Annotated[bool, Query(description="Knowledge, state, procedures and plans, too.")] = False,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Page[TimelineHourShape]:
+    """Show what happened, hour by hour and thread by thread, in the order of time: the latest `limit` nodes.
+
+    `next_cursor` leads to what was before them.
+    """
+    check_range(since, until)
+    hours = flow.timeline(
+        since=since, until=until, thread=thread, derived=derived, limit=limit + 1,
+        before=pages.decode(cursor, At, int),
+    )  # fmt: skip
+    following = None
+    if sum(len(hour.nodes) for hour in hours) > limit:
+        hours = _without_first(hours)
+        oldest = min((node for hour in hours for node in hour.nodes), key=lambda node: (node.event_time, node.id))
+        following = pages.encode(oldest.event_time, oldest.id)
+    return Page(items=[TimelineHourShape.model_validate(hour) for hour in hours], next_cursor=following)
+
+
+def _without_first(hours: list[Hour]) -> list[Hour]:
+    """Without the earliest node, the one too many."""
+    first = hours[0]
+    rest = [Hour(first.begins_at, first.thread_id, first.thread_title, first.nodes[1:])] if first.nodes[1:] else []
+    return [*rest, *hours[1:]]
+
+
+@router.get("/status", dependencies=reader)
+def status() -> ScreenshotStatusShape:
+    """Show what is done, waiting and failed, what holds work up, and what was done without a model."""
+    return ScreenshotStatusShape.model_validate(flow.status())
+
+
+@router.get("/extent", dependencies=reader)
+def extent(since: Begin, until: End) -> ExtentShape:
+    """Say what deleting this range of time would delete."""
+    check_range(since, until)
+    return ExtentShape.model_validate(flow.extent(since, until))
+
+
+@router.delete("", dependencies=writer)
+def delete(since: Begin, until: End) -> ForgottenShape:
+    """Delete what was captured in a range of time, with everything derived from it: files, texts, nodes, vectors.
+
+    A node that had absorbed a deleted one returns to what it said before, and is merged again.
+    """
+    check_range(since, until)
+    return ForgottenShape.model_validate(flow.forget(since, until))
+
+
+@router.get("/nodes/{node_id}", dependencies=reader, responses=documented(404))
+def show_node(node_id: RowId) -> NodeDetailShape:
+    """Show a node: what it says, who made it, and the calls and frames it is based on."""
+    return NodeDetailShape.model_validate(flow.show(node_id))
+
+
+@router.get("/{shot_id}", dependencies=reader, responses=documented(404))
+def show(shot_id: RowId) -> ScreenshotShape:
+    """Show a frame with its text."""
+    return ScreenshotShape.model_validate(flow.screenshot(shot_id))
+
+
+@router.get(
+    "/{shot_id}/picture", dependencies=reader, response_class=FileResponse,
+    responses={200: {"content": {"image/*": _BINARY}, "description": "The picture."}, **documented(404)},
+)  # fmt: skip
+def show_picture(context: InContext, shot_id: RowId) -> FileResponse:
+    """A frame as it was taken in, while it is kept."""
+    path = queries.screenshot(context, shot_id).path
+    if path is None or path.suffix not in _TYPES or not path.is_file():
+        raise Refused(f"the picture of screenshot {shot_id} is not kept any more", code="no_picture")
+    return FileResponse(path, media_type=_TYPES[path.suffix])

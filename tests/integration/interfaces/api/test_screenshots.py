@@ -1,0 +1,215 @@
+"""`/api/v1/screenshots`: frames are taken in, nodes found and shown, dead letters replayed, a range of time deleted."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+from starlette.testclient import TestClient
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
+from pipeline.flows.screenshots.models import BATCHES
+from pipeline.flows.screenshots.states import WorkStatus
+from pipeline.flows.screenshots.work import analysis, shard
+from pipeline.interfaces.api.app import PREFIX
+from pipeline.interfaces.api.pages import encode
+from pipeline.reading import fingerprint
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+from tests.integration.interfaces.api.test_skeleton import problem
+from tests.integration.screenshots.conftest import BEGIN, ME, Evidence, Hand, draft
+from tests.support.frames import encoded, noise
+
+SHOTS = f"{PREFIX}/screenshots"
+RANGE = {"since": "2026-03-01T00:00:00Z", "until": "2026-03-02T00:00:00+01:00"}
+
+
+@pytest.fixture
+def hand(context: Context, tmp_path: Path) -> Hand:
+    return Hand(context, tmp_path)
+
+
+def send(api: TestClient, name: str, **fields: Any) -> Any:
+    return api.post(SHOTS, files={"file": ("desk.png", encoded(noise(name)), "image/png")}, data=fields)
+
+
+def paged(api: TestClient, path: str, limit: int, **params: Any) -> list[Any]:
+    """The items of all pages of a list, page by page."""
+    found, cursor = [], ""
+    while cursor is not None:
+        asked = params | {"limit": limit} | ({"cursor": cursor} if cursor else {})
+        answer = api.get(f"{SHOTS}/{path}", params=asked).json()
+        found.append(answer["items"])
+        cursor = answer["next_cursor"]
+    return found
+
+
+def give_up(context: Context, batch_id: int) -> None:
+    analysis.claim(context, batch_id)
+    part = shard.claim(context, batch_id, ME)
+    assert part is not None
+    shard.fail(context, part, UnitError("no key", kind=ErrorKind.PERMANENT))
+    analysis.settle(context, batch_id)
+
+
+def test_pages_of_every_list_follow_one_another_without_gaps(api: TestClient, context: Context, hand: Hand) -> None:
+    batches = [hand.batch()[0] for _ in range(3)]
+    for title, batch in zip("ab", batches, strict=False):
+        at = BEGIN + timedelta(hours=1)  # all at one moment
+        hand.analyse(batch, [draft(f"{title}{n}", thread="t", at=at) for n in range(2)])
+    pages = paged(api, "timeline", 3)
+    titles = [[node["title"] for hour in page for node in hour["nodes"]] for page in pages]
+    assert titles == [["a1", "b0", "b1"], ["a0"]], "the latest first, each page in the order of time"
+    assert {hour["thread_id"] for page in pages for hour in page} == {"t"}
+    assert [len(page) for page in paged(api, "batches", 2)] == [2, 1]
+    assert [batch["id"] for page in paged(api, "batches", 2) for batch in page] == batches[::-1]
+    now = context.db.now()
+    given_up = {"status": WorkStatus.FAILED_PERMANENT, "error": "no key", "updated_at": now}
+    with context.db.transaction() as session:
+        for table in (BATCHES, NODES, EMBEDDINGS):
+            session.execute(update(table).values(**given_up))
+    letters = [letter["id"] for page in paged(api, "dead-letters", 2) for letter in page]
+    kinds = [letter.partition(":")[0] for letter in letters]
+    assert (len(set(letters)), kinds) == (11, ["batch"] * 3 + ["merge"] * 4 + ["vector"] * 4)
+    assert [len(page) for page in paged(api, "dead-letters", 3, kind="merge")] == [3, 1]
+
+
+class TestOnOneDatabase:
+    @pytest.fixture
+    def database_url(self, sqlite_url: str) -> str:
+        return sqlite_url
+
+    def test_a_frame_is_taken_in_once_and_its_picture_given_back(self, api: TestClient, context: Context) -> None:
+        fields = {"source": "screen:2", "app": "Firefox", "title": "Invoices", "ts": "2026-03-01T10:00:00+01:00"}
+        sent = send(api, "desk", **fields)
+        assert (sent.status_code, sent.json()["outcome"], sent.json()["status"]) == (202, "accepted", "pending")
+        assert sent.headers["location"] == f"{SHOTS}/{sent.json()['id']}"
+        shot = api.get(sent.headers["location"]).json()
+        assert (shot["source_key"], shot["app"], shot["window_title"]) == ("screen:2", "Firefox", "Invoices")
+        assert (shot["ts"], "path" in shot) == ("2026-03-01T09:00:00Z", False)
+        picture = api.get(f"{sent.headers['location']}/picture")
+        assert (picture.headers["content-type"], picture.content) == ("image/png", encoded(noise("desk")))
+        assert picture.headers["x-content-type-options"] == "nosniff"
+        again = send(api, "desk", **fields)
+        assert (again.json()["outcome"], again.json()["id"]) == ("known", shot["id"])
+        raw = {"content-type": "image/png"}
+        twin = api.post(SHOTS, content=encoded(noise("desk")), params={"source": "screen:2"}, headers=raw)
+        assert (twin.status_code, twin.json()["outcome"], twin.json()["nearest_id"]) == (200, "duplicate", shot["id"])
+        folder = context.settings.upload_dir
+        assert not [path for path in folder.iterdir() if path.name.startswith("incoming-")]
+        (context.settings.screenshot_dir / next(context.settings.screenshot_dir.iterdir()).name).unlink()
+        problem(api.get(f"{sent.headers['location']}/picture"), 404, "no_picture")
+
+    def test_only_a_child_process_looks_at_pictures(self, api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(_: bytes) -> None:
+            raise AssertionError("in the process of the API")
+
+        monkeypatch.setattr(fingerprint, "read_frame", refuse)
+        first = send(api, "desk").json()
+        again = send(api, "desk").json()
+        assert (again["outcome"], again["nearest_id"]) == ("duplicate", first["id"])
+
+    def test_frames_of_a_source_that_is_off_are_refused_and_listed(self, api: TestClient) -> None:
+        assert api.put(f"{SHOTS}/sources/window:7", json={"active": False}).json()["active"] is False
+        refused = send(api, "desk", source="window:7")
+        assert (refused.status_code, refused.json()["outcome"], refused.json()["id"]) == (200, "inactive", None)
+        [listed] = api.get(f"{SHOTS}/rejected", params={"source": "window:7"}).json()["items"]
+        assert listed["reason"] == "inactive"
+        assert api.get(f"{SHOTS}/rejected", params={"source": "screen:0"}).json()["items"] == []
+        assert api.put(f"{SHOTS}/sources/window:7", json={"active": True}).json()["active"] is True
+        assert send(api, "desk", source="window:7").json()["outcome"] == "accepted"
+        [source] = api.get(f"{SHOTS}/sources").json()["items"]
+        assert (source["frames"], source["rejected"]) == (1, 1)
+        problem(api.put(f"{SHOTS}/sources/kitchen", json={"active": True}), 422, "bad_source")
+
+    @pytest.mark.parametrize(
+        ("content", "fields", "code"),
+        [
+            (b"hello", {}, "not_an_image"),
+            (encoded(noise("x"))[:900], {}, "corrupt"),
+            (None, {"source": "kitchen"}, "bad_source"),
+            (None, {"ts": "2026-03-01T10:00:00"}, "invalid"),
+            (None, {"ts": "0001-01-01T00:00:00+14:00"}, "invalid"),
+            (None, {"app": "a\x1bb"}, "invalid"),
+            (None, {"colour": "red"}, "invalid"),
+        ],
+    )
+    def test_what_is_no_frame_is_refused_without_a_word_of_the_server(
+        self, api: TestClient, context: Context, content: bytes | None, fields: dict[str, str], code: str
+    ) -> None:
+        body = encoded(noise("desk")) if content is None else content
+        detail = problem(api.post(SHOTS, files={"file": ("desk.png", body)}, data=fields), 422, code)
+        assert str(context.settings.data_dir) not in detail
+        assert "incoming-" not in detail
+        listed = api.get(f"{SHOTS}/rejected").json()["items"]
+        assert [one["reason"] for one in listed] == (["refused"] if content else [])
+
+    def test_what_was_understood_is_found_and_shown_with_what_it_rests_on(self, api: TestClient, hand: Hand) -> None:
+        batch, shots = hand.batch(app="Firefox")
+        evidence = {shots[0]: Evidence("Invoice 17 of March")}
+        [node_id] = hand.analyse(batch, [draft("Paying bills", [shots[0]], summary="three of March")], evidence)
+        found = api.get(f"{SHOTS}/search", params={"q": "invoice", "app": "Firefox"}).json()
+        [hit] = found["hits"]
+        assert (hit["node"]["id"], hit["shot_id"], found["lexical"]) == (node_id, shots[0], True)
+        assert "Invoice 17" in hit["excerpt"]
+        assert api.get(f"{SHOTS}/search", params={"q": "invoice", "app": "Code"}).json()["hits"] == []
+        shown = api.get(f"{SHOTS}/nodes/{node_id}").json()
+        assert (shown["node"]["title"], [shot["id"] for shot in shown["screenshots"]]) == ("Paying bills", [shots[0]])
+        assert (shown["calls"][0]["model"], "path" in shown["screenshots"][0]) == ("m", False)
+        later = api.get(f"{SHOTS}/timeline", params={"since": RANGE["until"]}).json()
+        assert later == {"items": [], "next_cursor": None}
+        status = api.get(f"{SHOTS}/status").json()
+        assert (status["made_by"], status["screenshots"]) == ({"model": 1}, {"succeeded": 5})
+
+    def test_dead_letters_are_replayed_by_id_or_all_that_match(
+        self, api: TestClient, context: Context, hand: Hand
+    ) -> None:
+        act = f"{SHOTS}/dead-letters/actions/replay"
+        batch = hand.batch()[0]
+        give_up(context, batch)
+        [letter] = api.get(f"{SHOTS}/dead-letters").json()["items"]
+        assert (letter["id"], letter["reason"]) == (f"batch:{batch}", "shard 1: no key")
+        done = api.post(act, json={"ids": [letter["id"], "batch:99", "merge:1"]}).json()
+        assert (done["matched"], done["done"]) == (3, 1)
+        assert [one["id"] for one in done["skipped"]] == ["batch:99", "merge:1"]
+        assert api.get(f"{SHOTS}/batches", params={"status": "pending"}).json()["items"][0]["id"] == batch
+        give_up(context, batch)
+        assert api.post(act, json={"filter": {"kind": "vector"}, "all_matching": True}).json()["done"] == 0
+        assert api.post(act, json={"all_matching": True}).json() == {"matched": 1, "done": 1, "skipped": []}
+        for wrong in ({}, {"ids": ["4"]}, {"ids": ["batch:0"]}, {"ids": [], "all_matching": True}, {"ids": ["x:1"]}):
+            problem(api.post(act, json=wrong), 422, "invalid")
+
+    def test_a_range_of_time_is_measured_then_deleted(self, api: TestClient, hand: Hand) -> None:
+        batch, shots = hand.batch()
+        [node_id] = hand.analyse(batch, [draft("Paying bills")])
+        extent = api.get(f"{SHOTS}/extent", params=RANGE).json()
+        assert (extent["screenshots"], extent["nodes"]) == (5, 1)
+        problem(api.delete(SHOTS), 422, "invalid")
+        problem(api.delete(SHOTS, params={"since": RANGE["until"], "until": RANGE["since"]}), 422, "bad_range")
+        gone = api.delete(SHOTS, params=RANGE).json()
+        assert gone == {"screenshots": 5, "nodes": 1, "restored": 0}
+        problem(api.get(f"{SHOTS}/nodes/{node_id}"), 404, "unknown_node")
+        problem(api.get(f"{SHOTS}/{shots[0]}"), 404, "unknown_screenshot")
+        problem(api.get(f"{SHOTS}/{shots[0]}/picture"), 404, "unknown_screenshot")
+
+    def test_questions_that_make_no_sense_are_refused(self, api: TestClient) -> None:
+        for query in ({}, {"q": ""}, {"q": "a\x00"}, {"q": "a", "limit": 201}, {"q": "a", "since": "monday"}):
+            problem(api.get(f"{SHOTS}/search", params=query), 422, "invalid")
+        problem(api.get(f"{SHOTS}/search", params={"q": " "}), 422, "empty_query")
+        for path in ("batches", "rejected", "dead-letters", "timeline"):
+            problem(api.get(f"{SHOTS}/{path}", params={"cursor": encode("x")}), 400, "bad_cursor")
+        for path in ("desk", "nodes/x", "0", f"nodes/{2**60}"):
+            problem(api.get(f"{SHOTS}/{path}"), 422, "invalid")
+
+    def test_who_may_only_read_changes_nothing(self, connect: Connect) -> None:
+        reads = connect(Scope.READ)
+        problem(send(reads, "desk"), 403, "forbidden")
+        problem(reads.delete(SHOTS, params=RANGE), 403, "forbidden")
+        problem(reads.put(f"{SHOTS}/sources/screen:0", json={"active": False}), 403, "forbidden")
+        replay = f"{SHOTS}/dead-letters/actions/replay"
+        problem(reads.post(replay, json={"all_matching": True}), 403, "forbidden")
+        assert reads.get(f"{SHOTS}/status").status_code == 200
+        assert connect(Scope.WRITE).post(replay, json={"all_matching": True}).json()["done"] == 0
