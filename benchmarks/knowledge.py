@@ -25,6 +25,10 @@ PARTS = {
     "items": Part("knowledge_flow.measure_items", ("items_ratio",), 120, {"count": 40}),
     "memory": Part("knowledge_flow.measure_memory", (), 120, {"count": 200}),
     "fairness": Part("knowledge_flow.measure_fairness", ("jain", "small_base_ratio"), 90, {"each": 6, "large": 100}),
+    "search": Part("knowledge_search.measure_one_base", ("search_p95_ms",), 90, {"chunks": 5000}),
+    "bases": Part("knowledge_search.measure_many_bases", ("search_200_bases_p95_ms",), 90, {"chunks": 5000}),
+    "reads": Part("knowledge_api.measure_reads", ("api_rps", "api_p99_ms"), 60, {"seconds": 2.0, "files": 40}),
+    "upload": Part("knowledge_api.measure_upload", ("upload_peak_mb",), 60, {"megabytes": 50}),
 }
 
 

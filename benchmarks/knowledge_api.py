@@ -1,0 +1,161 @@
+"""The REST API of a running stack: reads of an item's status, alone and while workers are busy; a large upload.
+
+Readers are processes of their own with connections that stay open, so that they take as little of the two cores as they
+can.
+"""
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.knowledge_flow import AT_ONCE, html, running
+from benchmarks.support import BenchmarkError, progress, users_of, wait_until
+from pipeline.settings import get_settings
+
+READERS = 4
+BUSY_RATE = 50
+"""Reads a second while workers are busy."""
+Figures = dict[str, Any]
+
+
+def measure_reads(seconds: float = 8.0, files: int = 150) -> Figures:
+    """api_rps: reads of one item's status that one API process answers; api_p99_ms: while items are read and embedded."""
+    from tempfile import TemporaryDirectory
+
+    from tasks import knowledge
+
+    with _api() as port, TemporaryDirectory() as name:
+        base = knowledge.create_base("read")
+        item = knowledge.add_notes(base.id, ["A note."]).created[0]
+        path = f"/api/v1/knowledge-items/{item.id}"
+        _read(port, path, 1.0, 0)
+        progress("reads, as many as there can be")
+        alone = _readers(port, path, seconds, rate=0)
+        progress("reads while workers are busy")
+        for number in range(AT_ONCE):
+            paths = []
+            for each in range(files // AT_ONCE):
+                paths.append(Path(name) / f"{number}-{each}.html")
+                paths[-1].write_text(html(number * 1000 + each, sections=8))
+            knowledge.add_files(knowledge.create_base(f"busy {number}").id, paths)
+        busy = _readers(port, path, seconds, rate=BUSY_RATE)
+        if not any(knowledge.get_status().per_base_queue.values()):
+            raise BenchmarkError("the workers were done before the readers")
+    return {
+        "api_rps": round(len(alone) / seconds),
+        "api_p99_ms": round(_percentile(busy, 0.99) * 1000, 1),
+        "p50 alone, p50 while busy, ms": f"{_percentile(alone, 0.5) * 1000:.1f}, {_percentile(busy, 0.5) * 1000:.1f}",
+    }
+
+
+def measure_upload(megabytes: int = 500) -> Figures:
+    """upload_peak_mb: how much the API's memory grows while one file of this size is uploaded to a base."""
+    from tasks import knowledge
+
+    size = megabytes * 1_000_000
+    limit = str(megabytes + 50)
+    with _api(PENSTOCK_API__MAX_UPLOAD_MB=limit, PENSTOCK_KNOWLEDGE__MAX_FILE_MB=limit) as port:
+        base = knowledge.create_base("large")
+        process = _api_process()
+        before, peak = process.memory_info().rss, 0
+        progress(f"an upload of {megabytes} MB")
+        head, tail = _multipart("large.bin")
+        sender = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        sender.putrequest("POST", f"/api/v1/knowledge-bases/{base.id}/items/files")
+        sender.putheader("Content-Type", "multipart/form-data; boundary=penstock")
+        sender.putheader("Content-Length", str(len(head) + size + len(tail)))
+        sender.endheaders(head)
+        piece = os.urandom(1 << 20)
+        sent = 0
+        begun = time.monotonic()
+        while sent < size:
+            some = piece[: min(len(piece), size - sent)]
+            sender.send(some)
+            sent += len(some)
+            peak = max(peak, process.memory_info().rss)
+        sender.send(tail)
+        answer = sender.getresponse()
+        said = json.loads(answer.read())
+        peak = max(peak, process.memory_info().rss)
+        if answer.status >= 400:
+            raise BenchmarkError(f"the upload was refused: {answer.status} {said}")
+    return {
+        "upload_peak_mb": round((peak - before) / 1e6, 1),
+        "seconds for the upload": round(time.monotonic() - begun, 1),
+    }
+
+
+def _multipart(name: str) -> tuple[bytes, bytes]:
+    head = f'--penstock\r\nContent-Disposition: form-data; name="files"; filename="{name}"\r\n'
+    return f"{head}Content-Type: application/octet-stream\r\n\r\n".encode(), b"\r\n--penstock--\r\n"
+
+
+@contextmanager
+def _api(**settings: str) -> Iterator[int]:
+    """A stack with the API; its port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    own = {"PENSTOCK_API__WITH_STACK": "true", "PENSTOCK_API__PORT": str(port), "PENSTOCK_API__REQUESTS_PER_MIN": "0"}
+    with running(**own, **settings):
+        wait_until("the API", lambda: _answers(port), 60)
+        yield port
+
+
+def _answers(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def _api_process() -> psutil.Process:
+    found = [one for one in users_of(get_settings().data_dir) if "pipeline.interfaces.api" in one.cmdline()]
+    if len(found) != 1:
+        raise BenchmarkError(f"{len(found)} processes look like the API")
+    return found[0]
+
+
+def _readers(port: int, path: str, seconds: float, rate: float) -> list[float]:
+    """How long each read took, in seconds. `rate`: reads a second of all readers together; 0: as many as there can be."""
+    command = [sys.executable, "-m", "benchmarks.knowledge_api", str(port), path, str(seconds), str(rate / READERS)]
+    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(READERS)]
+    return [took for reader in readers for took in json.loads(reader.communicate()[0])]
+
+
+def _read(port: int, path: str, seconds: float, rate: float) -> list[float]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    took: list[float] = []
+    begun = time.monotonic()
+    while (now := time.monotonic()) < begun + seconds:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status != 200:
+            raise BenchmarkError(f"a read was answered with {answer.status}")
+        took.append(time.monotonic() - now)
+        if rate:
+            time.sleep(max(0.0, begun + len(took) / rate - time.monotonic()))
+    return took
+
+
+def _percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+if __name__ == "__main__":
+    print(json.dumps(_read(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), float(sys.argv[4]))))
