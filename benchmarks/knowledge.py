@@ -22,8 +22,8 @@ AIMS = {
 """The keys of the last line, in its order."""
 
 PARTS = {
-    "items": Part("knowledge_flow.measure_items", ("items_ratio",), 120, {"count": 40}),
-    "memory": Part("knowledge_flow.measure_memory", (), 120, {"count": 200}),
+    "items": Part("knowledge_flow.measure_items", ("items_ratio",), 100, {"count": 40}),
+    "memory": Part("knowledge_flow.measure_memory", (), 250, {"count": 200}, by_default=False),
     "fairness": Part("knowledge_flow.measure_fairness", ("jain", "small_base_ratio"), 90, {"each": 6, "large": 100}),
     "search": Part("knowledge_search.measure_one_base", ("search_p95_ms",), 90, {"chunks": 5000}),
     "bases": Part("knowledge_search.measure_many_bases", ("search_200_bases_p95_ms",), 90, {"chunks": 5000}),

@@ -29,7 +29,7 @@ Figures = dict[str, Any]
 
 
 def measure_reads(seconds: float = 8.0, files: int = 150) -> Figures:
-    """api_rps: reads of one item's status that one API process answers; api_p99_ms: while items are read and embedded."""
+    """api_rps: reads of an item's status that one API process answers; api_p99_ms: beside busy workers."""
     from tempfile import TemporaryDirectory
 
     from tasks import knowledge
@@ -131,7 +131,7 @@ def _api_process() -> psutil.Process:
 
 
 def _readers(port: int, path: str, seconds: float, rate: float) -> list[float]:
-    """How long each read took, in seconds. `rate`: reads a second of all readers together; 0: as many as there can be."""
+    """How long each read took, in seconds. `rate`: reads a second of all readers; 0: as many as there can be."""
     command = [sys.executable, "-m", "benchmarks.knowledge_api", str(port), path, str(seconds), str(rate / READERS)]
     readers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(READERS)]
     return [took for reader in readers for took in json.loads(reader.communicate()[0])]

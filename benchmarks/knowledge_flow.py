@@ -53,7 +53,7 @@ def running(**settings: str) -> Iterator[str]:
             yield url
 
 
-def measure_items(count: int = 200) -> Figures:
+def measure_items(count: int = 120) -> Figures:
     """items_ratio: items a second from adding them to the last one's completion, of a bare loop over the same parts."""
     from tasks import knowledge
 
@@ -121,7 +121,7 @@ def measure_fairness(bases: int = 10, each: int = 12, large: int = 500) -> Figur
     }
 
 
-def measure_memory(count: int = 1000) -> Figures:
+def measure_memory(count: int = 2000) -> Figures:
     """How much the workers' memory grows while notes are read and embedded here; and what an item costs by itself."""
     from tasks import knowledge
 

@@ -31,6 +31,8 @@ class Part(NamedTuple):
     keys: tuple[str, ...]
     deadline_s: float
     quick: dict[str, Any]
+    by_default: bool = True
+    """False: it is measured only when it is named, since it would take too long beside the others."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Suite:
     def _all(self, arguments: argparse.Namespace) -> int:
         begun = time.monotonic()
         only = set(arguments.only)
-        wanted = [name for name, part in self.parts.items() if not only or {name, *part.keys} & only]
+        wanted = [name for name, part in self.parts.items() if ({name, *part.keys} & only if only else part.by_default)]
         figures: Figures = {}
         complete = True
         print(f"{'':52}{'FOUND':>18}  AIM\n{'-' * 88}", flush=True)
