@@ -1,7 +1,8 @@
 """`Idempotency-Key` for every POST and PATCH: done once, however often it is sent; the first answer is given again.
 
 Uploads are recognised by what they hold, once it has come: a client that sends a form again draws another boundary. An
-error leaves the key free: nothing was done, or doing it again does no harm.
+error leaves the key free: nothing was done, or doing it again does no harm. So does an answer whose endpoint says
+`Cache-Control: no-store`, since it holds a secret.
 """
 
 import hashlib
@@ -139,6 +140,8 @@ class _Kept:
     def _answer(self, held: list[MutableMapping[str, Any]]) -> Answer | None:
         if self._bytes > MAX_KEPT_BYTES or not 200 <= held[0]["status"] < 400:
             return None
+        if Headers(scope=held[0]).get("cache-control") == "no-store":
+            return None  # it holds a secret, which is stored nowhere
         headers = [(name, value) for name, value in Headers(scope=held[0]).items() if name in _KEPT_HEADERS]
         return Answer(held[0]["status"], json.dumps(headers), b"".join(one.get("body", b"") for one in held))
 

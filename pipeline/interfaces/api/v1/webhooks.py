@@ -124,8 +124,12 @@ def list_endpoints() -> Page[EndpointShape]:
 
 
 @router.post("/endpoints", dependencies=admin, status_code=201)
-def create_endpoint(new: NewEndpoint) -> CreatedShape:
-    """Add an endpoint for all events from now on. The answer is the only one with its secret."""
+def create_endpoint(new: NewEndpoint, response: Response) -> CreatedShape:
+    """Add an endpoint for all events from now on. The answer is the only one with its secret.
+
+    That answer is not kept, so an Idempotency-Key does not help here: sent again, the request adds another endpoint.
+    """
+    response.headers["Cache-Control"] = "no-store"
     return CreatedShape.model_validate(flow.create(new.url, new.types, new.description))
 
 

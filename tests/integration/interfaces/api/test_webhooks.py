@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import select
 from starlette.testclient import TestClient
 
 from pipeline.flows.documents.models import DOCUMENTS
@@ -10,6 +11,7 @@ from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentSta
 from pipeline.flows.webhooks import plan
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
+from pipeline.storage.idempotency import REQUESTS
 from tests.integration.interfaces.api.conftest import Connect
 from tests.support.documents import insert_document
 
@@ -44,6 +46,13 @@ def test_an_endpoint_lives_and_its_secret_is_told_once(context: Context, api: Te
     assert "document.completed" in api.get("/api/v1/webhooks/types").json()
     assert api.delete(mine).status_code == 204
     assert api.get(mine).status_code == api.delete(mine).status_code == api.get(f"{DELIVERIES}/1").status_code == 404
+
+
+def test_a_secret_is_not_kept_with_the_answer_to_an_idempotent_request(context: Context, api: TestClient) -> None:
+    made = api.post(ENDPOINTS, json=NEW, headers={"Idempotency-Key": "once"})
+    assert made.json()["secret"].startswith("whsec_")
+    with context.db.read() as session:
+        assert session.execute(select(REQUESTS)).all() == []
 
 
 def test_deliveries_are_listed_by_pages_and_replayed(context: Context, api: TestClient) -> None:
