@@ -3,6 +3,7 @@
 from pipeline.interfaces.api.v1 import (
     calls,
     document_actions,
+    document_addresses,
     document_results,
     documents,
     events,
@@ -17,6 +18,7 @@ from pipeline.interfaces.api.v1 import (
 
 ROUTERS = (
     documents.router,
+    document_addresses.router,
     document_actions.router,
     document_results.router,
     screenshot_work.router,

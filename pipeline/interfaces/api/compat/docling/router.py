@@ -16,6 +16,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from pipeline.flows.documents.queries import DocumentView
+from pipeline.interfaces.api import remote
 from pipeline.interfaces.api.compat import conversion
 from pipeline.interfaces.api.compat.docling import result
 from pipeline.interfaces.api.compat.docling.options import (
@@ -127,10 +128,10 @@ async def _of_sources(request: Request, context: Context, body: ConvertRequest) 
         files = []
         for number, source in enumerate(body.sources):
             if isinstance(source, HttpSource):
-                files.append(await held.enter_async_context(conversion.fetched(request, context, source.url)))
+                files.append(await held.enter_async_context(remote.fetched(request, context, source.url)))
             else:
                 content = await run_sync(_decoded, source, number)
-                files.append(await held.enter_async_context(conversion.stored(context, source.filename, content)))
+                files.append(await held.enter_async_context(remote.stored(context, source.filename, content)))
         return await run_sync(_submitted, request, context, files, body.options, zipped)
 
 

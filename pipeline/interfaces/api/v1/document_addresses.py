@@ -1,0 +1,40 @@
+"""`POST /api/v1/documents/url`: submit a file that the server fetches, if `PENSTOCK_API__FETCH` allows that."""
+
+from typing import Annotated
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+
+from pipeline.interfaces.api.dependencies import InContext, writer
+from pipeline.interfaces.api.fields import Line, Wait
+from pipeline.interfaces.api.problems import documented
+from pipeline.interfaces.api.remote import fetched
+from pipeline.interfaces.api.v1.document_shapes import DocumentShape, SubmitOptions
+from pipeline.interfaces.api.v1.documents import accepted, submit_file
+from pipeline.interfaces.api.waiting import wait_for
+from tasks import documents as flow
+from tasks.documents import Options
+
+router = APIRouter(prefix="/documents", tags=["documents"], dependencies=writer)
+
+
+class Address(SubmitOptions):
+    """Where the file is, and how to convert it."""
+
+    url: Annotated[Line, Field(min_length=1, description="http or https, at a public address.")]
+
+
+@router.post(
+    "/url", status_code=202,
+    responses={200: {"model": DocumentShape, "description": "It has settled."}, **documented(404, 409, 415, 507)},
+)  # fmt: skip
+async def submit_url(
+    request: Request, response: Response, context: InContext, address: Address, wait: Wait = 0
+) -> DocumentShape:
+    """Fetch a file and submit it. Refused (403) unless the server's settings allow it."""
+    options = Options(**address.model_dump(exclude={"url"}))
+    async with fetched(request, context, address.url) as file:
+        document = await run_sync(submit_file, request, file, options)
+    document = await wait_for(request, lambda: flow.status(document.id), lambda now: now.settled, wait)
+    return accepted(request, response, document, wait)
