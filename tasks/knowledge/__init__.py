@@ -17,8 +17,9 @@ from typing import Any
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
+from pipeline.engine.presence import Presence
+from pipeline.flows.knowledge import FLOW, directory, intake, queries, service
 from pipeline.flows.knowledge import check as checking
-from pipeline.flows.knowledge import directory, intake, queries, service
 from pipeline.flows.knowledge import search as searching
 from pipeline.flows.knowledge.check import Report
 from pipeline.flows.knowledge.directory import Scanned
@@ -211,10 +212,28 @@ def standings(item_ids: Sequence[str]) -> dict[str, Standing]:
 
 
 def recover(base_id: str) -> list[str]:
-    """Send the base's orphans on their way again; their ids. The sweeper does so by itself, seconds later."""
-    orphans = queue(base_id).orphan_item_ids
+    """Send the base's orphans on their way again; their ids. The sweeper does so by itself, seconds later.
+
+    What processes hold that are gone is given back. They are looked for twice, as by the sweeper: that takes a moment.
+    """
+    context, orphans = get_context(), queue(base_id).orphan_item_ids
+    if gone := _gone(service.held_up(context, base(base_id).id)):
+        FLOW.free_lost(context, gone)
     TASKS.launch(LINE, *orphans)
     return orphans
+
+
+def _gone(processes: Iterable[str]) -> set[str]:
+    """Those of these processes that are absent twice in a row: Redis may just have been emptied."""
+    context, absent = get_context(), set(processes)
+    if not context.online:
+        return set()
+    presence = Presence(context.redis)
+    for wait_s in (0.0, 1.5 * context.settings.presence_interval_s):
+        if absent:
+            time.sleep(wait_s)
+            absent -= presence.living(absent)
+    return absent
 
 
 def dismiss(base_id: str, item_ids: Sequence[str]) -> list[str]:

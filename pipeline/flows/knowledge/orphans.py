@@ -24,7 +24,7 @@ def remove_orphans(context: Context) -> int:
             known = set(session.execute(query).scalars())
         for entry in some:
             with suppress(FileNotFoundError):
-                if entry.name not in known and entry.stat().st_mtime < before:
+                if entry.name not in known and entry.lstat().st_mtime < before:
                     files.discard(entry)
                     removed += 1
     return removed

@@ -78,7 +78,8 @@ def _of_items(context: Context, ids: Sequence[str]) -> list[Asked]:
     ).group_by(BATCHES.c.item_id, BATCHES.c.provider)  # fmt: skip
     held = select(BATCHES.c.item_id, func.count()).where(BATCHES.c.item_id.in_(ids), EMBED.working)
     with context.db.read() as session:
-        to_read = session.execute(select(ITEMS.c.id).where(*mine, READ.due(now))).scalars().all()
+        waiting = select(ITEMS.c.id).where(*mine, READ.due(now)).order_by(*admission.BEGUN)
+        to_read = session.execute(waiting).scalars().all()
         writable = set(session.execute(select(ITEMS.c.id).where(*mine, WRITE.due(now))).scalars())
         embedding = set(
             session.execute(select(ITEMS.c.id).where(*mine, ITEMS.c.status == ItemStatus.EMBEDDING)).scalars()

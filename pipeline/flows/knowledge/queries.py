@@ -14,6 +14,7 @@ from pipeline.engine.launch import Places
 from pipeline.engine.presence import Presence
 from pipeline.engine.tables import portions
 from pipeline.engine.views import view_of
+from pipeline.flows.knowledge import live_settings
 from pipeline.flows.knowledge.live_settings import embeddings_queue
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS
 from pipeline.flows.knowledge.states import OPEN, ItemStatus, ItemType
@@ -151,7 +152,7 @@ def chunks(context: Context, item_id: str, *, first: int = 0, limit: int = 200) 
 def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
     """What these items are doing; those at rest are left out. Rows, leases and messages are asked, not guessed."""
     columns = (ITEMS.c.id, ITEMS.c.base_id, ITEMS.c.position, ITEMS.c.status, ITEMS.c.admitted_at, ITEMS.c.worker_id,
-               ITEMS.c.next_run_at, ITEMS.c.error)  # fmt: skip
+               ITEMS.c.next_run_at, ITEMS.c.error, ITEMS.c.batches_left)  # fmt: skip
     rows: list[Any] = []
     with context.db.read() as session:
         for some in portions(item_ids):
@@ -160,6 +161,7 @@ def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
         workers = _workers(session, rows, under_way)
         waits = _waits(session, under_way, context.db.now())
         places = {row.id: _place(session, row) for row in rows if row.admitted_at is None}
+        crowded = _crowded_out(context, session, rows)
     alive, sent = _fleet(context, {name for names in workers.values() for name in names}, under_way)
     found = {}
     for row in rows:
@@ -169,6 +171,8 @@ def standings(context: Context, item_ids: Sequence[str]) -> dict[str, Standing]:
             found[row.id] = Standing(row.id, Activity.RUNNING)
         elif row.id in waits or (row.next_run_at is not None and row.next_run_at > context.db.now()):
             found[row.id] = Standing(row.id, Activity.WAITING, reason=waits.get(row.id) or row.error or "")
+        elif row.id in crowded:
+            found[row.id] = Standing(row.id, Activity.WAITING, reason="as many as may be written at once are written")
         elif row.id in sent:
             found[row.id] = Standing(row.id, Activity.QUEUED, reason=_gate(context, row))
         else:
@@ -194,6 +198,20 @@ def _waits(session: Session, under_way: Sequence[str], now: datetime) -> dict[st
         BATCHES.c.next_run_at > now, BATCHES.c.item_id.in_(under_way)
     )
     return {item_id: error or "" for item_id, error in session.execute(waits)}
+
+
+def _crowded_out(context: Context, session: Session, rows: Sequence[Any]) -> set[str]:
+    """Items that wait until others are written. See `knowledge.write_concurrency`."""
+    ready = {row.id for row in rows if row.status == ItemStatus.EMBEDDING and row.batches_left == 0}
+    if not ready:
+        return ready
+    writable = (ITEMS.c.admitted_at.is_not(None), ITEMS.c.status == ItemStatus.EMBEDDING, ITEMS.c.batches_left == 0)
+    busy = select(func.count()).select_from(ITEMS).where(*writable, ITEMS.c.claim_id.is_not(None))
+    most = live_settings.in_force_in(session, context.settings).write_concurrency
+    room = max(0, most - int(session.execute(busy).scalar_one()))
+    first = select(ITEMS.c.id).where(*writable, ITEMS.c.claim_id.is_(None))
+    order = (ITEMS.c.admitted_at, ITEMS.c.position, ITEMS.c.id)
+    return ready - set(session.execute(first.order_by(*order).limit(room)).scalars())
 
 
 def _place(session: Session, row: Any) -> int:

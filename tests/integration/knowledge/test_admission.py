@@ -1,0 +1,223 @@
+"""Which items are begun: in turn over bases, the oldest first, within every limit, however many admit at once."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+from sqlalchemy import func, select, update
+
+from pipeline.engine import live_settings as live
+from pipeline.flows.knowledge import FLOW, plan, service
+from pipeline.flows.knowledge.live_settings import live_settings
+from pipeline.flows.knowledge.models import BASES, ITEMS
+from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.flows.knowledge.work import admission, content
+from pipeline.storage.context import Context
+from tests.support.knowledge import add_base, add_item
+from tests.support.knowledge_driver import WORKER, Driver
+
+MB = 1_000_000
+
+
+def limit(context: Context, **values: int) -> None:
+    """Set live settings of the flow."""
+    known = live_settings(context.settings)
+    for name, value in values.items():
+        now = context.db.now()
+        context.db.run(
+            lambda session, n=name, v=value, t=now: live.change(session, known, f"knowledge.{n}", str(v), t)  # type: ignore[misc]
+        )
+
+
+def fill(context: Context, *counts: int, **columns: object) -> dict[str, list[str]]:
+    """Bases with so many items in line; the items of each, the oldest first."""
+    found = {}
+    for number, count in enumerate(counts):
+        base = add_base(context, f"base {number} {columns}")
+        found[base] = [add_item(context, base, position=at, **columns) for at in range(1, count + 1)]
+    return found
+
+
+def base_of(bases: dict[str, list[str]], item_id: str) -> str:
+    return next(base for base, ids in bases.items() if item_id in ids)
+
+
+def end(context: Context, *item_ids: str, status: ItemStatus = ItemStatus.COMPLETED) -> None:
+    mine = update(ITEMS).where(ITEMS.c.id.in_(item_ids))
+    context.db.run(lambda session: session.execute(mine.values(status=status, admitted_at=None)))
+
+
+def under_way(context: Context) -> int:
+    with context.db.read() as session:
+        return int(session.execute(select(func.count()).select_from(ITEMS).where(admission.UNDER_WAY)).scalar_one())
+
+
+def test_turns_go_round_the_bases_and_the_oldest_of_each_is_first(context: Context) -> None:
+    bases = fill(context, 50, 2, 5)
+    order: list[str] = []
+    while admitted := admission.admit(context):
+        assert len(admitted) <= 3, "no more are read at once"
+        order += admitted
+        end(context, *admitted)
+    assert len(order) == 57
+    for ids in bases.values():
+        assert [one for one in order if one in ids] == ids
+    large, small, middle = bases
+    turns = [base_of(bases, one) for one in order]
+    assert turns[:6] == [large, small, middle] * 2
+    assert Counter(turns[:12]) == {large: 5, small: 2, middle: 5}
+
+
+def test_base_that_comes_later_is_not_held_up_by_a_full_line(context: Context) -> None:
+    fill(context, 100)
+    for _ in range(5):
+        end(context, *admission.admit(context))
+    late = {one for ids in fill(context, 5, workload=2).values() for one in ids}
+    turns = 0
+    while late:
+        admitted = admission.admit(context)
+        end(context, *admitted)
+        late -= set(admitted)
+        turns += len(admitted)
+    assert turns <= 2 * 5 + 1, "every second turn is the small base's"
+
+
+LIMITS = [("global_concurrency", 3), ("io_concurrency", 2), ("per_base_concurrency", 1)]
+
+
+@pytest.mark.parametrize(("name", "most"), LIMITS)
+def test_limit_holds_and_can_be_changed_live(context: Context, name: str, most: int) -> None:
+    fill(context, 4, 4)
+    limit(context, global_concurrency=8, io_concurrency=8, per_base_concurrency=8)
+    limit(context, **{name: most})
+    expected = 2 if name == "per_base_concurrency" else most
+    assert len(admission.admit(context)) == expected
+    assert admission.admit(context) == []
+    limit(context, global_concurrency=8, io_concurrency=8, per_base_concurrency=8)
+    assert len(admission.admit(context)) == 8 - expected
+
+
+def test_items_that_are_embedded_make_room_for_reading_but_not_in_all(context: Context) -> None:
+    fill(context, 9, 9)
+    for expected in (3, 1, 0):
+        admitted = admission.admit(context)
+        assert len(admitted) == expected
+        done = update(ITEMS).where(ITEMS.c.id.in_(admitted)).values(status=ItemStatus.EMBEDDING)
+        context.db.run(lambda session, done=done: session.execute(done))  # type: ignore[misc]
+    assert under_way(context) == 4
+
+
+def test_large_items_take_at_most_half_and_keep_no_small_one_of_another_base_waiting(context: Context) -> None:
+    large = fill(context, 4, 4, workload=30 * MB)
+    small = fill(context, 4, workload=1)
+    limit(context, io_concurrency=4)
+    admitted = admission.admit(context)
+    assert Counter(one in next(iter(small.values())) for one in admitted) == {False: 2, True: 2}
+    large_ids = {one for ids in large.values() for one in ids}
+    end(context, next(one for one in admitted if one in large_ids))
+    (again,) = admission.admit(context)
+    assert again in large_ids, "the large ones have not lost their turn"
+
+
+def test_a_single_place_is_enough_for_a_large_item(context: Context) -> None:
+    fill(context, 1, workload=30 * MB)
+    limit(context, global_concurrency=1)
+    assert len(admission.admit(context)) == 1
+
+
+def test_many_who_admit_at_once_never_exceed_a_limit(context: Context) -> None:
+    bases = fill(context, 20, 20, 20)
+    barrier = Barrier(6)
+
+    def some(_: int) -> list[str]:
+        barrier.wait(30)
+        return admission.admit(context)
+
+    limit(context, io_concurrency=4)
+    with ThreadPoolExecutor(6) as pool:
+        admitted = [one for found in pool.map(some, range(6)) for one in found]
+    assert len(admitted) == len(set(admitted)) == under_way(context) == 4
+    assert max(Counter(base_of(bases, one) for one in admitted).values()) <= 2
+
+
+def test_admission_deletion_and_reprocessing_at_once_end_in_good_order(context: Context, driver: Driver) -> None:
+    """Whoever locks a base and its items does so in one order: nobody waits for ever, and no item is lost."""
+    bases = fill(context, 12, 12, 12)
+    doomed, *others = bases
+    barrier = Barrier(4)
+
+    def admit() -> None:
+        for _ in range(10):
+            end(context, *admission.admit(context))
+
+    def reprocess() -> None:
+        for base in others:
+            for one in bases[base]:
+                service.reprocess(context, one)
+
+    def delete() -> None:
+        service.delete_base(context, doomed)
+
+    def edit() -> None:
+        for number in range(10):
+            service.edit_base(context, others[0], description=str(number))
+
+    def go(act: object) -> None:
+        barrier.wait(30)
+        act()  # type: ignore[operator]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(go, (admit, reprocess, delete, edit)))
+    with context.db.read() as session:
+        rows = session.execute(select(ITEMS).where(ITEMS.c.base_id.in_(others))).all()
+        gone = session.execute(select(ITEMS.c.deleting).where(ITEMS.c.base_id == doomed)).scalars().all()
+    assert all(row.status in {ItemStatus.PENDING, ItemStatus.COMPLETED} for row in rows)
+    assert gone == [True] * 12
+
+
+def test_item_of_a_lost_worker_stays_among_those_under_way(context: Context, driver: Driver, base: str) -> None:
+    first, second, third = driver.note(base, "one", "two", "three")
+    assert admission.admit(context) == [first, second]
+    assert context.db.run(lambda session: content._claim(session, context, first, driver.owner()))
+    assert FLOW.free_lost(context, {WORKER}) == 1
+    assert driver.row(first).status == ItemStatus.PENDING
+    assert driver.row(first).admitted_at is not None
+    assert admission.admit(context) == []
+    assert first in [one.id for one in driver.asked()]
+    driver.work_off()
+    assert driver.done == [first, second, third]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "deleted", "failed", "lost for good"])
+def test_item_that_ends_gives_its_place_to_the_next(context: Context, driver: Driver, base: str, how: str) -> None:
+    limit(context, per_base_concurrency=1)
+    first, second = driver.note(base, "one", "two")
+    assert admission.admit(context) == [first]
+    if how == "cancelled":
+        service.cancel(context, first)
+    elif how == "deleted":
+        service.delete_items(context, [first])
+    elif how == "failed":
+        driver.change(first, content_sha256="gone")
+        driver.read(first)
+    else:
+        for _ in range(3):
+            assert context.db.run(lambda session: content._claim(session, context, first, driver.owner()))
+            FLOW.free_lost(context, {WORKER})
+    assert driver.row(first).admitted_at is None
+    assert admission.admit(context) == [second]
+
+
+def test_base_that_is_being_deleted_has_no_turn(context: Context) -> None:
+    bases = fill(context, 3, 1)
+    doomed, other = bases
+    context.db.run(lambda session: session.execute(update(BASES).where(BASES.c.id == doomed).values(deleting=True)))
+    assert admission.admit(context) == bases[other]
+
+
+def test_place_in_line_is_not_lost_while_nobody_sends_messages(context: Context, driver: Driver, base: str) -> None:
+    """Admission is committed before messages are sent: if Redis is away then, the sweeper finds what was begun."""
+    ids = driver.note(base, "one", "two")
+    assert admission.admit(context) == ids
+    assert [one.id for one in plan.asked(context, list(plan.runnable(context, ())))] == ids

@@ -1,0 +1,153 @@
+"""What is said of queues is true: standings, orphans, recovery and dismissal."""
+
+from datetime import timedelta
+
+import pytest
+
+from pipeline.engine.launch import Places, Wanted
+from pipeline.engine.presence import Presence
+from pipeline.flows.knowledge import plan, queries, service
+from pipeline.flows.knowledge.live_settings import IO
+from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.flows.knowledge.views import Activity
+from pipeline.flows.knowledge.work import batch, content, publication
+from pipeline.providers import queue_control
+from pipeline.storage.context import Context
+from tasks import knowledge
+from tests.support.knowledge import add_base, add_batches, add_item
+from tests.support.knowledge_driver import WORKER, Driver, long_text
+
+
+@pytest.fixture
+def extra_env() -> dict[str, str]:
+    return {"PENSTOCK_PRESENCE_INTERVAL_S": "0.1"}
+
+
+@pytest.fixture
+def alive(context: Context) -> None:
+    """The worker lives, as far as the others know."""
+    Presence(context.redis).renew(WORKER, 60)
+
+
+def standing(context: Context, item_id: str) -> Activity:
+    return queries.standings(context, [item_id])[item_id].activity
+
+
+@pytest.mark.usefixtures("alive")
+def test_items_in_line_know_their_place(context: Context, driver: Driver, base: str) -> None:
+    ids = driver.note(base, *(f"note {number}" for number in range(5)))
+    plan.asked(context, [plan.LINE])
+    found = queries.standings(context, ids)
+    assert [found[item_id].place for item_id in ids] == [None, None, 1, 2, 3]
+    assert {found[item_id].activity for item_id in ids[2:]} == {Activity.IN_LINE}
+    status = queries.queue(context, base)
+    assert (status.queue_size, status.processing_count) == (3, 2)
+    assert queries.status(context).per_base_queue == {base: 3}
+
+
+@pytest.mark.usefixtures("alive")
+def test_item_that_is_read_or_embedded_by_a_living_process_is_running(
+    context: Context, driver: Driver, base: str
+) -> None:
+    read, embedded = driver.note(base, "to read", "to embed")
+    plan.asked(context, [plan.LINE])
+    driver.read(embedded)
+    context.db.run(lambda session: content._claim(session, context, read, driver.owner()))
+    context.db.run(lambda session: batch._claim(session, context, embedded, "emb", driver.owner()))
+    assert {standing(context, read), standing(context, embedded)} == {Activity.RUNNING}
+    assert queries.queue(context, base).orphan_item_ids == []
+    Presence(context.redis).leave(WORKER)
+    assert sorted(queries.queue(context, base).orphan_item_ids) == sorted([read, embedded])
+
+
+@pytest.mark.usefixtures("alive")
+def test_item_whose_message_is_on_its_way_is_queued(context: Context, driver: Driver, base: str) -> None:
+    (item_id,) = driver.note(base, "note")
+    plan.asked(context, [plan.LINE])
+    assert standing(context, item_id) is Activity.STALLED
+    Places(context.redis).reserve([Wanted(queries.place_of(item_id), IO)])
+    assert standing(context, item_id) is Activity.QUEUED
+    context.redis.flushdb()
+    Presence(context.redis).renew(WORKER, 60)
+    assert standing(context, item_id) is Activity.STALLED
+
+
+@pytest.mark.usefixtures("alive")
+def test_item_that_waits_for_a_writer_is_no_orphan(context: Context, driver: Driver) -> None:
+    now = context.db.now()
+    bases = [add_base(context, f"base {number}") for number in range(3)]
+    ids = [
+        add_item(context, base_id, ItemStatus.EMBEDDING, batches=1, admitted_at=now + timedelta(seconds=at))
+        for at, base_id in enumerate(bases)
+    ]
+    for item_id in ids[:2]:
+        assert context.db.run(lambda session, one=item_id: publication._claim(session, context, one, driver.owner()))
+    found = queries.standings(context, ids)
+    assert [found[item_id].activity for item_id in ids] == [Activity.RUNNING, Activity.RUNNING, Activity.WAITING]
+    assert found[ids[2]].reason
+    assert queries.queue(context, bases[2]).orphan_item_ids == []
+    assert service.dismiss(context, bases[2], [ids[2]]) == []
+
+
+@pytest.mark.usefixtures("alive")
+def test_item_whose_queue_is_paused_waits_and_is_no_orphan(context: Context, driver: Driver, base: str) -> None:
+    (item_id,) = driver.note(base, "note")
+    plan.asked(context, [plan.LINE])
+    driver.read(item_id)
+    queue_control.pause(context, "knowledge.emb", None)
+    found = queries.standings(context, [item_id])[item_id]
+    assert found.activity is Activity.WAITING
+    assert "paused" in found.reason
+    assert queries.queue(context, base).orphan_item_ids == []
+
+
+def test_orphans_are_dismissed_as_failed_and_others_are_left_alone(context: Context, driver: Driver, base: str) -> None:
+    orphan, other = driver.note(base, "orphan", "other")
+    plan.asked(context, [plan.LINE])
+    Presence(context.redis).renew(WORKER, 60)
+    context.db.run(lambda session: content._claim(session, context, other, driver.owner()))
+    assert queries.queue(context, base).orphan_item_ids == [orphan]
+    assert knowledge.dismiss(base, [orphan, other, "unknown"]) == [orphan]
+    assert (driver.row(orphan).status, driver.row(orphan).error) == (ItemStatus.FAILED, "Interrupted")
+    assert driver.status(other) is ItemStatus.PREPROCESSING
+    assert driver.row(orphan).admitted_at is None
+
+
+def test_recovery_takes_from_processes_that_are_gone_what_they_held(
+    context: Context, driver: Driver, base: str
+) -> None:
+    read, embedded = driver.note(base, "to read", long_text("to embed", 2))
+    plan.asked(context, [plan.LINE])
+    driver.read(embedded)
+    context.db.run(lambda session: content._claim(session, context, read, driver.owner()))
+    context.db.run(lambda session: batch._claim(session, context, embedded, "emb", driver.owner()))
+    assert sorted(knowledge.recover(base)) == sorted([read, embedded])
+    assert (driver.row(read).status, driver.row(read).claim_id) == (ItemStatus.PENDING, None)
+    assert Places(context.redis).known([queries.place_of(read), queries.place_of(embedded)]) == {
+        queries.place_of(read), queries.place_of(embedded)
+    }  # fmt: skip
+    driver.work_off()
+    assert {driver.status(read), driver.status(embedded)} == {ItemStatus.COMPLETED}
+
+
+@pytest.mark.usefixtures("alive")
+def test_recovery_takes_nothing_from_processes_that_live(context: Context, driver: Driver, base: str) -> None:
+    (item_id,) = driver.note(base, "note")
+    plan.asked(context, [plan.LINE])
+    context.db.run(lambda session: content._claim(session, context, item_id, driver.owner()))
+    claim = driver.row(item_id).claim_id
+    assert knowledge.recover(base) == []
+    assert driver.row(item_id).claim_id == claim
+
+
+def test_batches_of_an_item_that_has_ended_are_not_asked_for_again_and_again(
+    context: Context, driver: Driver, base: str
+) -> None:
+    item_id = add_item(context, base, ItemStatus.FAILED)
+    add_batches(context, item_id, 3, "emb")
+    past = context.db.now() - timedelta(minutes=1)
+    with context.db.transaction() as session:
+        session.execute(batch.BATCHES.update().values(next_run_at=past))
+    assert plan.due(context) == []
+    assert driver.asked() == []
+    assert plan.next_wait_s(context) is None
