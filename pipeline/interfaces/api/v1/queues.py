@@ -2,14 +2,16 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.interfaces.api.dependencies import admin, reader
-from pipeline.interfaces.api.fields import Line, Word
+from pipeline.interfaces.api.fields import Line, Wait, Word
 from pipeline.interfaces.api.pages import Page
 from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.shapes import Shape, example
+from pipeline.interfaces.api.waiting import wait_for
 from tasks import queues as control
 
 queues = APIRouter(prefix="/queues", tags=["queues"])
@@ -89,14 +91,16 @@ def show_queue(queue: Word) -> QueueShape:
 
 
 @queues.post("/{queue}/pause", dependencies=admin, responses=documented(404))
-def pause(queue: Word, how: QueuePause | None = None) -> QueueShape:
+async def pause(request: Request, queue: Word, how: QueuePause | None = None, wait: Wait = 0) -> QueueShape:
     """Let nothing more through; calls in flight finish. Holds at once for every worker, and for those started later.
 
-    Nothing is lost. The queue is drained when `in_flight` is 0.
+    Nothing is lost. With `wait`, the answer comes when the queue is drained: `in_flight` is 0.
     """
     how = how or QueuePause()
-    control.pause(queue, how.seconds, how.reason)
-    return QueueShape.model_validate(control.queue(queue))
+    await run_sync(control.pause, queue, how.seconds, how.reason)
+    return QueueShape.model_validate(
+        await wait_for(request, lambda: control.queue(queue), lambda now: not now.in_flight, wait)
+    )
 
 
 @queues.post("/{queue}/resume", dependencies=admin, responses=documented(404))

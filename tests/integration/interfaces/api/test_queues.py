@@ -39,7 +39,7 @@ def test_a_queue_is_paused_and_resumed_and_the_list_says_so(api: TestClient) -> 
     assert 590 < paused["resumes_in_s"] <= 600
     assert api.get(QUEUE).json()["closed_by"] == "operator"
     assert api.post(f"{QUEUE}/resume").json()["gate"] == "open"
-    for_ever = api.post(f"{QUEUE}/pause").json()
+    for_ever = api.post(f"{QUEUE}/pause", params={"wait": 60}).json()  # nothing is in flight: not waited for
     assert (for_ever["gate"], for_ever["resumes_in_s"]) == ("closed", None)
 
 

@@ -103,6 +103,20 @@ class TestOnOneDatabase:
         (context.settings.screenshot_dir / next(context.settings.screenshot_dir.iterdir()).name).unlink()
         problem(api.get(f"{sent.headers['location']}/picture"), 404, "no_picture")
 
+    def test_waiting_ends_with_the_analysis_or_with_the_time(self, api: TestClient, hand: Hand) -> None:
+        at = [f"2026-03-01T09:00:0{number}Z" for number in range(5)]
+        sent = [send(api, f"desk {number}", ts=ts).json() for number, ts in enumerate(at)]
+        [batch] = api.get(f"{SHOTS}/batches").json()["items"]
+        waited = api.post(
+            SHOTS, params={"wait": 0.1}, files={"file": encoded(noise("desk 0"))}, data={"ts": at[0]}
+        )  # fmt: skip
+        assert (waited.status_code, waited.json()["status"]) == (202, "pending")
+        assert waited.headers["retry-after"]
+        hand.analyse(batch["id"], [draft("Paying bills")])
+        known = send(api, "desk 0", ts=at[0])
+        assert (known.status_code, known.json()["outcome"], known.json()["status"]) == (200, "known", "succeeded")
+        assert known.json()["id"] == sent[0]["id"]
+
     def test_only_a_child_process_looks_at_pictures(self, api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(_: bytes) -> None:
             raise AssertionError("in the process of the API")
