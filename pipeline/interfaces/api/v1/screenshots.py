@@ -1,6 +1,5 @@
 """`/api/v1/screenshots`: take frames in, search what happened, show frames and nodes, delete a range of time."""
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
@@ -112,8 +111,8 @@ def _read(form: Form) -> tuple[File, FrameFields]:
 
 def _take(request: Request, file: File, fields: FrameFields) -> Taken:
     """Have a child process look at the picture, and take it in: blocks, so it runs in a thread."""
-    ending = request.app.state.ending
-    frame = Frame(fields.source, fields.ts or datetime.now(UTC), fields.app, fields.title)
+    context, ending = request.app.state.context, request.app.state.ending
+    frame = Frame(fields.source, fields.ts or context.db.now(), fields.app, fields.title)
     with a_child():
         return flow.ingest_upload(file.path, "the picture", frame, wanted=lambda: not ending.is_set())
 
