@@ -49,8 +49,8 @@ __all__ = [
     "ItemType", "ItemView", "QueueStatus", "Refused", "Report", "Scanned", "Source", "Standing", "Tally", "UnknownBase",
     "UnknownItem", "UserError", "add", "add_directory", "add_files", "add_notes", "add_sitemaps", "add_urls", "base",
     "bases", "cancel", "check", "chunks", "counts", "create_base", "delete", "delete_base", "dismiss", "edit_base",
-    "get_status", "has_providers", "item", "items", "queue", "recover", "reprocess", "reprocess_failed",
-    "reprocess_stale", "search", "standings", "tally", "wait",
+    "get_status", "group_id", "has_providers", "item", "items", "matching", "queue", "recover", "reprocess",
+    "reprocess_failed", "reprocess_stale", "search", "standings", "tally", "wait",
 ]  # fmt: skip
 
 configure_as_library()
@@ -138,6 +138,16 @@ def chunks(item_id: str, *, first: int = 0, limit: int = 200) -> list[ChunkView]
 def counts() -> dict[str, dict[str, int]]:
     """How many items of each base, by its id, are in which state."""
     return queries.counts(get_context())
+
+
+def matching(base_id: str, **which: Any) -> tuple[list[str], int]:
+    """(ids of items that can be acted on; how many match in all). `which`: status, types, group_id, after, limit."""
+    return queries.matching(get_context(), base(base_id).id, **which)
+
+
+def group_id(base_id: str, name: str) -> str:
+    """The id of the base's folder of this name; empty if there is none."""
+    return queries.group_id(get_context(), base_id, name)
 
 
 def tally(base_id: str, item_ids: Sequence[str] | None = None) -> Tally:

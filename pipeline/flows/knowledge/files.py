@@ -30,8 +30,11 @@ def stored_path(settings: Settings, item_id: str, sha256: str) -> Path:
 
 
 @contextmanager
-def incoming(settings: Settings, source: Path, max_bytes: int) -> Iterator[tuple[Path, str, int]]:
-    """A private copy of a file, its SHA-256 and size; removed at the end unless it was moved to its place.
+def incoming(
+    settings: Settings, source: Path, max_bytes: int, called: str = ""
+) -> Iterator[tuple[Path, str, int]]:  # fmt: skip
+    """A private copy of a file, its SHA-256 and size; removed at the end unless it was moved to its place. `called`:
+    its name in errors.
 
     Raises `UserError` for what cannot be read, what is too large, and what changes while it is copied.
     """
@@ -40,32 +43,32 @@ def incoming(settings: Settings, source: Path, max_bytes: int) -> Iterator[tuple
     copy = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as target:
-            digest, size = _copied(source, target, max_bytes)
+            digest, size = _copied(source, target, max_bytes, called or source.name)
         yield copy, digest, size
     finally:
         copy.unlink(missing_ok=True)
 
 
-def _copied(source: Path, target: BinaryIO, max_bytes: int) -> tuple[str, int]:
+def _copied(source: Path, target: BinaryIO, max_bytes: int, called: str) -> tuple[str, int]:
     digest, size = hashlib.sha256(), 0
     try:
         # Not a link, and nothing that would block, such as a pipe.
         with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
             before = os.fstat(file.fileno())
             if not stat.S_ISREG(before.st_mode):
-                raise UserError(f"{source.name} is not a file", code="not_a_file")
+                raise UserError(f"{called} is not a file", code="not_a_file")
             while piece := file.read(_PIECE):
                 size += len(piece)
                 if size > max_bytes:
-                    what = f"{source.name} is larger than {max_bytes // 1_000_000} MB (PENSTOCK_KNOWLEDGE__MAX_FILE_MB)"
+                    what = f"{called} is larger than {max_bytes // 1_000_000} MB (PENSTOCK_KNOWLEDGE__MAX_FILE_MB)"
                     raise UserError(what, code="too_large")
                 digest.update(piece)
                 target.write(piece)
             after = os.fstat(file.fileno())
     except OSError as error:
-        raise UserError(f"{source.name}: {error.strerror or error}", code="io_error") from error
+        raise UserError(f"{called}: {error.strerror or error}", code="io_error") from error
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or size != after.st_size:
-        raise UserError(f"{source.name} changed while it was read: add it again", code="changed")
+        raise UserError(f"{called} changed while it was read: add it again", code="changed")
     return digest.hexdigest(), size
 
 

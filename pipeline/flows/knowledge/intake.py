@@ -116,7 +116,7 @@ def _row(
     if source.path is None:
         raise UserError("name a file", code="usage")
     copy, digest, size = copies.enter_context(
-        files.incoming(context.settings, source.path, limits.max_file_mb * 1_000_000)
+        files.incoming(context.settings, source.path, limits.max_file_mb * 1_000_000, source.label)
     )
     if not size:
         raise UserError(f"{source.label} is empty", code="empty")

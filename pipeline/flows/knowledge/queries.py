@@ -89,14 +89,41 @@ def items(
     after: tuple[int, str] | None = None, limit: int = 500,
 ) -> list[ItemView]:  # fmt: skip
     """Items of a base in the order of its line, those that are being deleted included. `after`: (position, id)."""
-    conditions: list[ColumnElement[bool]] = [ITEMS.c.base_id == base_id]
-    conditions += [ITEMS.c.status.in_(status)] if status else []
-    conditions += [ITEMS.c.type.in_(types)] if types else []
-    conditions += [ITEMS.c.group_id == group_id] if group_id else []
+    conditions = _like(base_id, status, types, group_id)
     conditions += [tuple_(ITEMS.c.position, ITEMS.c.id) > tuple_(*after)] if after else []
     query = select(ITEMS).where(*conditions).order_by(ITEMS.c.position, ITEMS.c.id).limit(limit)
     with context.db.read() as session:
         return [item_view(row) for row in session.execute(query)]
+
+
+def _like(
+    base_id: str, status: Sequence[str], types: Sequence[str], group_id: str
+) -> list[ColumnElement[bool]]:  # fmt: skip
+    conditions: list[ColumnElement[bool]] = [ITEMS.c.base_id == base_id]
+    conditions += [ITEMS.c.status.in_(status)] if status else []
+    conditions += [ITEMS.c.type.in_(types)] if types else []
+    conditions += [ITEMS.c.group_id == group_id] if group_id else []
+    return conditions
+
+
+def matching(
+    context: Context, base_id: str, *, status: Sequence[str] = (), types: Sequence[str] = (), group_id: str = "",
+    after: str = "", limit: int = 500,
+) -> tuple[list[str], int]:  # fmt: skip
+    """(ids of items that can be acted on, from after this one on; how many there are in all). By id: reprocessing
+    changes places in line, so that whoever walks along it would come by the same items again."""
+    conditions = [*_like(base_id, status, types, group_id), PRESENT]
+    query = select(ITEMS.c.id).where(*conditions, ITEMS.c.id > after).order_by(ITEMS.c.id).limit(limit)
+    with context.db.read() as session:
+        count = session.execute(select(func.count()).select_from(ITEMS).where(*conditions)).scalar_one()
+        return list(session.execute(query).scalars()), int(count)
+
+
+def group_id(context: Context, base_id: str, name: str) -> str:
+    """The id of the base's folder of this name; empty if there is none."""
+    query = select(ITEMS.c.group_id).where(ITEMS.c.base_id == base_id, ITEMS.c.group_name == name, PRESENT).limit(1)
+    with context.db.read() as session:
+        return session.execute(query).scalar() or ""
 
 
 def position(context: Context, item_id: str) -> tuple[int, str]:

@@ -31,10 +31,12 @@ class BaseView:
 
 @dataclass(frozen=True)
 class ItemView:
-    """An item. `progress`: 0 to 100. `generation` is 0 until it can be searched for the first time."""
+    """An item. `position`: in the base's line. `progress`: 0 to 100. `generation` is 0 until it can be searched for the
+    first time."""
 
     id: str
     base_id: str
+    position: int
     type: ItemType
     status: ItemStatus
     name: str

@@ -65,6 +65,8 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
     app.include_router(metrics.router, responses=documented(401, 403, 421, 429, 500))
     for router in v1.ROUTERS:
         app.include_router(router, prefix=PREFIX, responses=documented(*_EVERYWHERE))
+    for router in v1.AT_ROOT:
+        app.include_router(router, include_in_schema=False)
     for router in compat.ROUTERS:
         app.include_router(router)
     _describe_problems(app)

@@ -56,6 +56,8 @@ Line = Annotated[str, StringConstraints(max_length=500), AfterValidator(_line)]
 """One line, perhaps empty."""
 Prose = Annotated[str, StringConstraints(max_length=100_000), AfterValidator(_prose)]
 """A text of many lines."""
+LongProse = Annotated[str, StringConstraints(max_length=5_000_000), AfterValidator(_prose)]
+"""A text as long as a book."""
 Word = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$")]
 """A technical name: a provider, a model, a queue, a setting."""
 Id = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]

@@ -37,7 +37,7 @@ STATUS: dict[str, int] = {
     **dict.fromkeys(
         (
             "illegal_state", "nothing_to_do", "incomplete", "ambiguous", "no_result", "still_running",
-            "already_running", "exists", "gate_closed", "idle",
+            "already_running", "exists", "duplicate", "deleting", "gate_closed", "idle",
         ),
         409,
     ),
@@ -49,7 +49,7 @@ STATUS: dict[str, int] = {
     **dict.fromkeys(
         (
             "offline", "no_redis", "redis_down", "stack_down", "schema", "installation", "unreachable", "busy",
-            "unavailable", "ending",
+            "unavailable", "ending", "queue_full",
         ),
         503,
     ),

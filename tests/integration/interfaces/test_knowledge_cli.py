@@ -71,7 +71,7 @@ def test_add_takes_files_addresses_and_notes_and_tells_what_it_could_not_and_why
         "add", "manuals", tmp_path / "one.md", tmp_path / "no.md", "https://example.com/a#b", "ftp://example.com",
         "--note", "-", "--note", " ", stdin="Out of the pipe", code=3,
     )  # fmt: skip
-    assert f"{tmp_path}/no.md: not added: no.md: No such file" in done.output
+    assert f"{tmp_path}/no.md: not added: No such file" in done.output
     assert "not an address that begins with http" in done.output
     assert "the note is empty" in done.output
     assert "3 items added, 3 not added." in done.output

@@ -7,6 +7,9 @@ from pipeline.interfaces.api.v1 import (
     document_results,
     documents,
     events,
+    knowledge_bases,
+    knowledge_intake,
+    knowledge_items,
     live_settings,
     music,
     queues,
@@ -16,6 +19,8 @@ from pipeline.interfaces.api.v1 import (
     webhooks,
 )
 
+AT_ROOT = (knowledge_bases.router, knowledge_items.router, knowledge_intake.router)
+"""Also without the prefix, at the addresses that source 003 gives them."""
 ROUTERS = (
     documents.router,
     document_addresses.router,
@@ -31,4 +36,5 @@ ROUTERS = (
     status.router,
     events.router,
     webhooks.router,
+    *AT_ROOT,
 )

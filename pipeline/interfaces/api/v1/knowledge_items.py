@@ -1,0 +1,202 @@
+"""`/knowledge-items`, and the items of a base: show, list, reprocess, cancel, delete; one, or all that match."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+
+from pipeline.engine.errors import UserError
+from pipeline.interfaces.api import pages
+from pipeline.interfaces.api.dependencies import here, reader, writer
+from pipeline.interfaces.api.fields import HexId, Limit, Wait, Word
+from pipeline.interfaces.api.pages import Cursor, Page
+from pipeline.interfaces.api.problems import RETRY_S, documented
+from pipeline.interfaces.api.v1.document_actions import Acted, Skipped
+from pipeline.interfaces.api.v1.knowledge_shapes import (
+    NAMES,
+    CancelShape,
+    ChunkShape,
+    ItemShape,
+    chunk_shape,
+    item_shape,
+)
+from pipeline.interfaces.api.waiting import wait_for
+from tasks import knowledge as flow
+from tasks.knowledge import ItemStatus, ItemType, ItemView, UnknownItem
+
+router = APIRouter(tags=["knowledge"], responses=documented(404))
+PATH = "/api/v1/knowledge-items"
+MOST_AT_ONCE = 500
+"""Items that one request acts on; `next_cursor` leads to the others."""
+Progress = Annotated[bool, Query(alias="includeProgress", description="False: `progress` is null.")]
+Standing = Annotated[
+    bool, Query(alias="includeStanding", description="Also what it is doing just now, which costs more to find out.")
+]
+Statuses = Annotated[list[ItemStatus] | None, Query(max_length=10, description="Only those in one of these states.")]
+Types = Annotated[list[ItemType] | None, Query(alias="type", max_length=10, description="Only those of these types.")]
+Group = Annotated[Word | None, Query(alias="groupId", description="Only those of this folder.")]
+
+
+@router.get("/knowledge-bases/{base_id}/items", dependencies=reader)
+def list_items(
+    base_id: HexId,
+    status: Statuses = None,
+    types: Types = None,
+    group_id: Group = None,
+    *,
+    include_progress: Progress = True,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[ItemShape]:
+    """List the items of a base in the order of its line, those that are being deleted included."""
+    found = flow.items(
+        base_id, status=status or (), types=types or (), group_id=group_id or "", limit=limit + 1,
+        after=pages.decode(cursor, int, str),
+    )  # fmt: skip
+    return pages.page(
+        found, limit, lambda view: item_shape(view, progress=include_progress), lambda view: (view.position, view.id)
+    )
+
+
+@router.get("/knowledge-items/{item_id}", dependencies=reader)
+async def show_item(
+    request: Request, item_id: HexId, *, include_progress: Progress = True, include_standing: Standing = False,
+    wait: Wait = 0,
+) -> ItemShape:  # fmt: skip
+    """Show an item with its progress; with `wait`, once it is completed or failed."""
+
+    def look() -> tuple[ItemView, ItemShape]:
+        view = flow.item(item_id)
+        standing = flow.standings([item_id]).get(item_id) if include_standing else None
+        return view, item_shape(view, progress=include_progress, standing=standing)
+
+    _, shown = await wait_for(request, look, lambda found: found[0].at_rest and not found[0].deleting, wait)
+    return shown
+
+
+@router.get("/knowledge-items/{item_id}/chunks", dependencies=reader)
+def list_chunks(item_id: HexId, limit: Limit = 50, cursor: Cursor = None) -> Page[ChunkShape]:
+    """List the chunks of an item that are searched, in the order of its text."""
+    flow.item(item_id)
+    after = pages.decode(cursor, int)
+    first = min(after[0] + 1, 2**31 - 1) if after else 0
+    return pages.page(
+        flow.chunks(item_id, first=first, limit=limit + 1), limit, chunk_shape, lambda chunk: (chunk.number,)
+    )
+
+
+@router.post("/knowledge-items/{item_id}/reprocess", status_code=202, dependencies=writer)
+async def reprocess(request: Request, response: Response, item_id: HexId, wait: Wait = 0) -> ItemShape:
+    """Read and embed an item again, from 0 percent, at the end of its base's line. Until that is done, what was found
+    before is found."""
+    first = [flow.reprocess]
+
+    def look() -> ItemView:
+        return first.pop()(item_id) if first else flow.item(item_id)
+
+    view = await wait_for(request, look, lambda now: now.at_rest, wait)
+    response.headers["Location"] = here(request, f"{PATH}/{item_id}")
+    response.status_code = 200 if wait and view.at_rest else 202
+    if response.status_code == 202:
+        response.headers["Retry-After"] = str(RETRY_S)
+    return item_shape(view)
+
+
+@router.post("/knowledge-items/{item_id}/cancel", dependencies=writer)
+def cancel(item_id: HexId) -> CancelShape:
+    """Stop an item: it fails with the error `Cancelled`. One that had ended is left alone: `ignored`."""
+    return CancelShape(status=flow.cancel(item_id))
+
+
+@router.delete("/knowledge-items/{item_id}", status_code=202, dependencies=writer)
+def delete_item(item_id: HexId) -> ItemShape:
+    """Delete an item with all that was made of it. Work under way stops; until nothing is left, it is `deleting`."""
+    view = flow.item(item_id)
+    flow.delete(item_id)
+    return item_shape(view).model_copy(update={"deleting": True, "progress": None})
+
+
+class Verb(StrEnum):
+    """What can be done with many items at once."""
+
+    REPROCESS = "reprocess"
+    CANCEL = "cancel"
+    DELETE = "delete"
+
+
+class ItemFilter(BaseModel):
+    """The same as the list's."""
+
+    model_config = ConfigDict(**NAMES, extra="forbid")
+    status: list[ItemStatus] = Field(default_factory=list, max_length=10)
+    type: list[ItemType] = Field(default_factory=list, max_length=10)
+    group_id: Word | None = None
+
+
+class ItemSelection(BaseModel):
+    """Which items: either `ids`, or a `filter` (none: all) with `all_matching`."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"filter": {"status": ["failed"]}, "all_matching": True}],
+            "oneOf": [
+                {"required": ["ids"], "properties": {"ids": {"type": "array"}, "all_matching": {"const": False}}},
+                {
+                    "required": ["all_matching"],
+                    "properties": {"ids": {"type": "null"}, "all_matching": {"const": True}},
+                },
+            ],
+        },
+    )
+    ids: Annotated[list[HexId], Field(max_length=MOST_AT_ONCE)] | None = None
+    filter: ItemFilter = Field(default_factory=ItemFilter)
+    all_matching: StrictBool = Field(default=False, description="Must be true to act on all that match.")
+    cursor: Annotated[str, Field(max_length=500)] | None = Field(
+        default=None, description="`next_cursor` of the answer before, to go on with the others."
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "ItemSelection":
+        if (self.ids is None) is not self.all_matching:
+            raise ValueError("give ids, or a filter with all_matching: true")
+        return self
+
+
+@router.post("/knowledge-bases/{base_id}/items/actions/{verb}", dependencies=writer)
+def act_on_items(base_id: HexId, verb: Verb, selection: ItemSelection) -> Acted:
+    """Do the same with many items of a base, each in a transaction of its own. At most 500 a request."""
+    base, following = flow.base(base_id), None
+    if selection.ids is not None:
+        ids = list(dict.fromkeys(selection.ids))
+        matched = len(ids)
+    else:
+        chosen = selection.filter
+        after = pages.decode(selection.cursor, str)
+        ids, matched = flow.matching(
+            base.id, status=chosen.status, types=chosen.type, group_id=chosen.group_id or "",
+            after=after[0] if after else "", limit=MOST_AT_ONCE + 1,
+        )  # fmt: skip
+        some = pages.page(ids, MOST_AT_ONCE, str, lambda item_id: (item_id,))
+        ids, following = some.items, some.next_cursor
+    done, skipped = [], []
+    for item_id in ids:
+        try:
+            _act(base.id, item_id, verb)
+            done.append(item_id)
+        except UserError as error:
+            skipped.append(Skipped(id=item_id, reason=str(error)))
+    if verb is Verb.DELETE and done:
+        flow.delete(*done)
+    return Acted(matched=matched, done=len(done), skipped=skipped, next_cursor=following)
+
+
+def _act(base_id: str, item_id: str, verb: Verb) -> None:
+    view = flow.item(item_id)
+    if view.base_id != base_id:
+        raise UnknownItem(item_id)
+    acts: dict[Verb, Callable[[str], Any]] = {Verb.REPROCESS: flow.reprocess, Verb.CANCEL: flow.cancel}
+    if verb in acts and acts[verb](item_id) is flow.CancelStatus.IGNORED:
+        raise UserError("it had ended already", code="idle")

@@ -1,0 +1,243 @@
+"""`/knowledge-bases` and `/knowledge-items`: the source's addresses and shapes, and what it leaves open."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+from starlette.testclient import TestClient
+
+from pipeline.flows.knowledge.models import ITEMS
+from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+from tests.integration.interfaces.api.test_skeleton import problem
+from tests.support.knowledge import add_base, add_item
+
+BASES, ITEM = "/knowledge-bases", "/knowledge-items"
+
+
+@pytest.fixture
+def base(context: Context) -> str:
+    return add_base(context, "manuals")
+
+
+def change(context: Context, item_id: str, **columns: Any) -> None:
+    context.db.run(lambda session: session.execute(update(ITEMS).where(ITEMS.c.id == item_id).values(**columns)))
+
+
+def upload(api: TestClient, base: str, *names: str, **fields: str) -> Any:
+    files = [("files", (name, f"text of {name}".encode())) for name in names]
+    return api.post(f"{BASES}/{base}/items", files=files, data=fields)
+
+
+def test_bases_are_made_listed_edited_and_deleted(api: TestClient) -> None:
+    made = api.post(f"/api/v1{BASES}", json={"name": "manuals", "chunkTokens": 256})
+    assert made.status_code == 201, made.text
+    assert made.headers["location"] == f"/api/v1{BASES}/{made.json()['id']}"
+    assert (made.json()["chunkTokens"], made.json()["provider"], made.json()["items"]) == (256, "local", {})
+    problem(api.post(BASES, json={"name": "manuals"}), 409, "exists")
+    problem(api.post(BASES, json={"name": "x", "path": "/etc"}), 422, "invalid")
+    problem(api.post(BASES, json={"name": "x", "provider": "nobody"}), 404, "unknown_provider")
+    second = api.post(BASES, json={"name": "zebras"}).json()
+    page = api.get(BASES, params={"limit": 1}).json()
+    rest = api.get(BASES, params={"cursor": page["next_cursor"]}).json()
+    assert [one["name"] for one in [*page["items"], *rest["items"]]] == ["manuals", "zebras"]
+    assert [one["id"] for one in api.get(BASES, params={"q": "ZEB"}).json()["items"]] == [second["id"]]
+    at = f"{BASES}/{second['id']}"
+    assert api.patch(at, json={"name": "horses", "description": "with stripes"}).json()["name"] == "horses"
+    assert api.get(at).json()["description"] == "with stripes"
+    gone = api.delete(at)
+    assert (gone.status_code, gone.json()["deleting"]) == (202, True)
+    problem(api.get(at), 404, "unknown_base")
+    assert sorted(one["deleting"] for one in api.get(BASES).json()["items"]) == [False, True]
+
+
+def test_an_item_has_the_shape_of_the_source(api: TestClient, base: str) -> None:
+    added = api.post(f"{BASES}/{base}/items", json={"type": "url", "data": {"url": "https://example.com/a"}})
+    assert added.status_code == 202, added.text
+    assert added.json()["failed"] == []
+    created = added.json()["created"][0]
+    assert added.headers["location"] == f"/api/v1{ITEM}/{created['id']}"
+    shown = api.get(added.headers["location"]).json()
+    assert shown == created | {"updatedAt": shown["updatedAt"]}
+    assert api.get(f"{ITEM}/{created['id']}").json() == shown
+    source = ("id", "baseId", "type", "status", "error", "createdAt", "updatedAt", "progress", "deleting")
+    assert set(source) <= shown.keys()
+    assert (shown["baseId"], shown["type"], shown["status"], shown["progress"]) == (base, "url", "pending", 0)
+    assert shown["data"] == {"url": "https://example.com/a", "name": "https://example.com/a"}
+    problem(api.get(f"{ITEM}/0123"), 404, "unknown_item")
+    problem(api.get(f"{ITEM}/..%2f"), 404, "not_found")
+
+
+def test_a_hundred_files_of_a_folder_are_added_at_once_and_the_same_ones_recognised(
+    api: TestClient, base: str, context: Context
+) -> None:
+    names = [f"page{number}.md" for number in range(100)]
+    added = upload(api, base, *names, groupName="docs")
+    assert added.status_code == 202, added.text
+    created = added.json()["created"]
+    assert [one["name"] for one in created] == names
+    groups = {(one["type"], one["groupName"], one["groupId"]) for one in created}
+    assert len(groups) == 1
+    group = created[0]["groupId"]
+    file = {"name": "page0.md", "size": len("text of page0.md")}
+    assert created[0]["data"] == {"groupId": group, "groupName": "docs", "file": file}
+    again = upload(api, base, "page0.md", "../../new.md", groupName="docs").json()
+    assert [(one["name"], one["groupId"]) for one in again["created"]] == [("new.md", group)]
+    assert [(one["path"], one["code"], one["itemId"]) for one in again["failed"]] == [
+        ("page0.md", "duplicate", created[0]["id"])
+    ]
+    walked, cursor = [], None
+    while True:
+        page = api.get(f"{BASES}/{base}/items", params={"limit": 60, "groupId": group, "cursor": cursor or ""}).json()
+        walked += [one["id"] for one in page["items"]]
+        if not (cursor := page["next_cursor"]):
+            break
+    assert walked == [one["id"] for one in created + again["created"]]
+    uploads = context.settings.upload_dir
+    assert not [path for path in uploads.iterdir() if path.name.startswith("incoming-")]
+
+
+def test_a_batch_succeeds_in_part_and_paths_are_never_read(api: TestClient, base: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret")
+    at = f"{BASES}/{base}/items"
+    mixed = api.post(at, json={"items": [
+        {"type": "note", "content": "# Keys\nunder the mat"},
+        {"type": "file", "data": {"path": str(secret)}},
+        {"type": "directory", "path": str(tmp_path)},
+        {"type": "url", "url": "file:///etc/passwd"},
+        {"type": "url", "url": "http://user:secret@example.com/"},
+        {"type": "sitemap", "url": "https://example.com/sitemap.xml", "name": "site"},
+    ]})  # fmt: skip
+    assert mixed.status_code == 202, mixed.text
+    assert [(one["type"], one["name"]) for one in mixed.json()["created"]] == [("note", "Keys.md"), ("sitemap", "site")]
+    assert sorted(one["code"] for one in mixed.json()["failed"]) == ["bad_url", "bad_url", "upload", "upload"]
+    assert "multipart/form-data" in next(one["error"] for one in mixed.json()["failed"] if one["code"] == "upload")
+    refused = api.post(at, json=[{"type": "file", "path": str(secret)}])
+    problem(refused, 422, "upload")
+    assert (refused.json()["created"], len(refused.json()["failed"])) == ([], 1)
+    problem(api.post(at, json={"type": "note", "content": "# Keys\nunder the mat"}), 409, "duplicate")
+    for wrong in ("[]", "{", "[[[", '{"type": "pdf"}', '{"type": "url", "url": 1}', '"\\ud800"', "null"):
+        problem(api.post(at, content=wrong, headers={"content-type": "application/json"}), 422, "invalid")
+    problem(api.post(at, data={"groupName": "x"}, files={"a": ("a.md", b"")}), 422, "empty")
+    problem(upload(api, base, "a.md", path="/etc"), 422, "invalid")
+    problem(upload(api, base, "a.md", groupName="\x00"), 422, "invalid")
+    problem(upload(api, "0123", "a.md"), 404, "unknown_base")
+
+
+class TestFullQueue:
+    """No more waits than `knowledge.max_queue_size`."""
+
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_KNOWLEDGE__MAX_QUEUE_SIZE": "2", "PENSTOCK_KNOWLEDGE__GLOBAL_CONCURRENCY": "1"}
+
+    def test_what_has_no_room_is_told_and_nothing_at_all_is_503(self, api: TestClient, base: str) -> None:
+        notes = [{"type": "note", "content": f"note {number}"} for number in range(4)]
+        added = api.post(f"{BASES}/{base}/items", json=notes).json()
+        assert [one["code"] for one in added["failed"]] == ["queue_full", "queue_full"]
+        api.post(f"{BASES}/{base}/items", json=notes)  # as many as were begun meanwhile
+        full = api.post(f"{BASES}/{base}/items", json={"items": [{"type": "note", "content": "one more"}]})
+        problem(full, 503, "queue_full")
+        assert int(full.headers["retry-after"]) > 0
+
+
+def test_progress_and_deletion_are_merged_as_the_source_says(api: TestClient, context: Context, base: str) -> None:
+    done = add_item(context, base, ItemStatus.COMPLETED, progress=100, generation=1, position=1)
+    failed = add_item(context, base, ItemStatus.FAILED, progress=72, error="no", position=2)
+
+    def progress(item_id: str, **params: Any) -> Any:
+        return api.get(f"{ITEM}/{item_id}", params=params).json()["progress"]
+
+    assert (progress(done), progress(failed), progress(failed, includeProgress="false")) == (100, 72, None)
+    listed = api.get(f"{BASES}/{base}/items", params={"includeProgress": "false"}).json()["items"]
+    assert [one["progress"] for one in listed] == [None, None]
+    again = api.post(f"{ITEM}/{failed}/reprocess")
+    assert (again.status_code, again.json()["progress"], again.json()["status"]) == (202, 0, "pending")
+    assert again.json()["error"] is None
+    gone = api.delete(f"{ITEM}/{done}")
+    assert (gone.status_code, gone.json()["deleting"], gone.json()["progress"]) == (202, True, None)
+    assert api.get(f"{ITEM}/{done}").json()["deleting"] is True
+    assert api.delete(f"{ITEM}/{done}").status_code == 202
+    problem(api.post(f"{ITEM}/{done}/reprocess"), 404, "unknown_item")
+    assert api.post(f"{ITEM}/{failed}/cancel").json() == {"status": "cancelled"}
+    assert api.post(f"{ITEM}/{failed}/cancel").json() == {"status": "ignored"}
+    assert api.get(f"{ITEM}/{failed}").json()["error"] == "Cancelled"
+
+
+def test_waiting_ends_with_the_item(api: TestClient, context: Context, base: str) -> None:
+    failed = add_item(context, base, ItemStatus.FAILED, progress=10)
+    assert api.get(f"{ITEM}/{failed}", params={"wait": 30}).json()["status"] == "failed"
+    waited = api.post(f"{BASES}/{base}/items", params={"wait": 0.2}, json={"type": "note", "content": "hello"})
+    assert (waited.status_code, waited.json()["created"][0]["status"]) == (202, "pending")
+    waited = api.post(f"{ITEM}/{failed}/reprocess", params={"wait": 0.2})
+    assert (waited.status_code, waited.json()["status"]) == (202, "pending")
+
+
+def test_queue_tells_orphans_which_are_recovered_or_given_up(api: TestClient, context: Context, base: str) -> None:
+    stuck = add_item(context, base, ItemStatus.PREPROCESSING, admitted_at=context.db.now())
+    line = add_item(context, base, position=2)
+    standing = api.get(f"{ITEM}/{line}", params={"includeStanding": "true"}).json()["standing"]
+    assert (standing["activity"], standing["place"]) == ("stalled", 1)
+    assert api.get(f"{BASES}/{base}/queue").json() == {
+        "baseId": base, "queueSize": 1, "processingCount": 1, "activeItemIds": [], "orphanItemIds": [stuck, line],
+    }  # fmt: skip
+    assert api.get("/knowledge-queue").json() == {
+        "queueSize": 1, "processingCount": 1, "perBaseQueue": {base: 1}
+    }  # fmt: skip
+    assert api.post(f"{BASES}/{base}/queue/dismiss", json={"itemIds": [stuck]}).json() == {"dismissed": [stuck]}
+    assert api.get(f"{ITEM}/{stuck}").json()["error"] == "Interrupted"
+    assert api.get(f"{BASES}/{base}/queue").json()["activeItemIds"] == [line], "its turn has come"
+    stuck = add_item(context, base, admitted_at=context.db.now())
+    assert api.post("/knowledge-queue/recover").json() == {"recovered": [stuck]}
+    assert api.post(f"{BASES}/{base}/queue/recover").json() == {"recovered": []}
+    assert api.post(f"{BASES}/{base}/queue/dismiss").json() == {"dismissed": []}
+    problem(api.post(f"{BASES}/0123/queue/recover"), 404, "unknown_base")
+
+
+def test_recovering_takes_items_from_workers_that_are_gone(api: TestClient, context: Context, base: str) -> None:
+    held = {"worker_id": "gone:1:a", "claim_id": "c", "lease_until": context.db.now() + timedelta(hours=1)}
+    stuck = add_item(context, base, ItemStatus.PREPROCESSING, admitted_at=context.db.now(), **held)
+    assert api.post(f"{BASES}/{base}/queue/recover").json() == {"recovered": [stuck]}
+    assert api.get(f"{ITEM}/{stuck}").json()["status"] == "pending"
+    assert api.get(f"{BASES}/{base}/queue").json()["activeItemIds"] == [stuck], "its message is on its way"
+
+
+def test_many_items_are_acted_on_at_once(api: TestClient, context: Context, base: str) -> None:
+    failed = [add_item(context, base, ItemStatus.FAILED, position=number) for number in range(3)]
+    other = add_item(context, add_base(context, "other"), ItemStatus.FAILED)
+    at = f"{BASES}/{base}/items/actions"
+    everything = {"filter": {"status": ["failed"]}, "all_matching": True}
+    done = api.post(f"{at}/reprocess", json=everything).json()
+    assert (done["matched"], done["done"], done["skipped"]) == (3, 3, [])
+    assert api.post(f"{at}/reprocess", json=everything).json()["matched"] == 0
+    change(context, failed[0], status=ItemStatus.COMPLETED, progress=100)
+    named = api.post(f"{at}/cancel", json={"ids": [failed[0], failed[1], other]}).json()
+    assert (named["matched"], named["done"]) == (3, 1)
+    assert [one["id"] for one in named["skipped"]] == [failed[0], other]
+    assert api.post(f"{at}/delete", json={"all_matching": True}).json()["done"] == 3
+    assert {one["deleting"] for one in api.get(f"{BASES}/{base}/items").json()["items"]} == {True}
+    assert api.get(f"{ITEM}/{other}").json()["deleting"] is False
+    problem(api.post(f"{at}/delete", json={}), 422, "invalid")
+
+
+def test_search_and_chunks_of_bases_without_text_are_empty(api: TestClient, context: Context, base: str) -> None:
+    item = add_item(context, base, ItemStatus.COMPLETED, progress=100)
+    assert api.get(f"{ITEM}/{item}/chunks").json() == {"items": [], "next_cursor": None}
+    asked = {"query": "filter", "types": ["note"], "since": "2026-01-01T00:00:00Z"}
+    assert api.post(f"{BASES}/{base}/search", json=asked).json()["hits"] == []
+    for where in ({}, {"baseIds": [base]}):
+        assert api.post("/knowledge-search", json={**asked, **where}).json()["hits"] == []
+    problem(api.post(f"{BASES}/0123/search", json=asked), 404, "unknown_base")
+    problem(api.post(f"{BASES}/{base}/search", json={"query": "x", "baseIds": []}), 422, "invalid")
+    problem(api.post(f"{BASES}/{base}/search", json={"query": " "}), 422, "empty_query")
+
+
+def test_without_the_prefix_keys_are_asked_for_too(connect: Connect, base: str) -> None:
+    assert connect(Scope.READ, host="0.0.0.0").get(f"{BASES}/{base}/items").status_code == 200
+    problem(connect(Scope.READ, host="0.0.0.0").post(f"{BASES}/{base}/items", json={}), 403, "forbidden")
+    problem(connect(host="0.0.0.0").get(f"{BASES}/{base}/items"), 401, "unauthorized")
