@@ -9,6 +9,7 @@ from uuid import uuid4
 from sqlalchemy import select
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.tables import storable
 from pipeline.flows.knowledge import files, intake, live_settings, queries, service
 from pipeline.flows.knowledge.intake import Added, Progress, Refused, Source
 from pipeline.flows.knowledge.models import ITEMS
@@ -47,7 +48,9 @@ def scan(
     here: set[str] = set()
     for path in _files(root, scanned):
         here.add(str(path))
-        if str(path) in known:
+        if str(path) != storable(str(path)):
+            scanned.failed.append(Refused(storable(str(path)), "its name is not valid text: rename it", "bad_name"))
+        elif str(path) in known:
             _look(context, known[str(path)], path, scanned)
         else:
             new.append(Source(ItemType.DIRECTORY, path, group_id=group_id, group_name=str(root), origin=str(path)))

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import FREE, in_states
 from pipeline.engine.errors import UserError
-from pipeline.engine.tables import portions
+from pipeline.engine.tables import portions, storable
 from pipeline.engine.views import view_of
 from pipeline.flows.knowledge import queries
 from pipeline.flows.knowledge.models import BASES, BATCHES, ITEMS, MAX_NAME
@@ -28,6 +28,7 @@ from pipeline.providers import registry
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 
+_EDITABLE = {"name", "description", "provider", "model", "chunk_tokens", "chunk_overlap"}
 CANCELLED, INTERRUPTED = "Cancelled", "Interrupted"
 
 
@@ -49,7 +50,7 @@ def create_base(
     chosen = (found.embeddings_provider or LOCAL) if provider is None else provider
     default_model = found.embeddings_model if provider is None else ""
     row = {
-        "id": uuid4().hex[:16], "name": _name(name), "description": description, "provider": chosen,
+        "id": uuid4().hex[:16], "name": _name(name), "description": storable(description), "provider": chosen,
         "model": default_model if model is None else model,
         "chunk_tokens": found.chunk_tokens if chunk_tokens is None else chunk_tokens,
         "chunk_overlap": found.chunk_overlap if chunk_overlap is None else chunk_overlap,
@@ -67,8 +68,12 @@ def edit_base(context: Context, base_id: str, **changes: Any) -> BaseView:
     """Change what a base is called, or how what is read from now on is chunked and embedded: nothing under way is
     disturbed. Items that another model embedded stay searchable; `stale` finds them. Raises `UserError`."""
     wanted = {name: value for name, value in changes.items() if value is not None}
+    if strange := wanted.keys() - _EDITABLE:
+        raise UserError(f"a base has no {', '.join(sorted(strange))} that can be changed", code="bad_value")
     if "name" in wanted:
         wanted["name"] = _name(wanted["name"])
+    if "description" in wanted:
+        wanted["description"] = storable(wanted["description"])
 
     def act(session: Session) -> BaseView:
         row = queries.base_row(session, base_id, lock=True)

@@ -20,7 +20,8 @@ _PORTION = 500
 
 def pack(vectors: Sequence[Sequence[float]]) -> bytes:
     """Vectors of one length as bytes. Raises `ValueError` if lengths differ or a number is not finite."""
-    matrix = np.asarray(vectors, dtype="<f4")
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+        matrix = np.asarray(vectors, dtype="<f4")
     if matrix.ndim != 2 or not matrix.shape[1] or not bool(np.isfinite(matrix).all()):
         raise ValueError("vectors must be finite, not empty, and of one length")
     return matrix.tobytes()

@@ -1,0 +1,241 @@
+"""What is added: what cannot work is refused one by one, with the reason, and the rest goes in line."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.engine.errors import UserError
+from pipeline.flows.knowledge import check as checking
+from pipeline.flows.knowledge import directory, files, intake, queries, service
+from pipeline.flows.knowledge.intake import Source
+from pipeline.flows.knowledge.models import ITEMS
+from pipeline.flows.knowledge.states import ItemStatus, ItemType
+from pipeline.storage.context import Context
+from tests.support.knowledge import add_base
+from tests.support.knowledge_driver import Driver
+
+
+def codes(added: intake.Added) -> list[str]:
+    return [one.code for one in added.failed]
+
+
+def urls(*addresses: str) -> list[Source]:
+    return [Source(ItemType.URL, url=one) for one in addresses]
+
+
+def as_files(*paths: Path) -> list[Source]:
+    return [Source(ItemType.FILE, one) for one in paths]
+
+
+def test_batch_of_a_hundred_and_twenty_files_is_added_in_order_and_the_bad_ones_are_told(
+    context: Context, base: str, tmp_path: Path
+) -> None:
+    paths = []
+    for number in range(120):
+        path = tmp_path / f"file {number:03}.md"
+        path.write_text("" if number % 20 == 7 else f"text {number}")
+        paths.append(path)
+    paths[33].unlink()
+    paths[34].chmod(0)
+    paths[35].unlink()
+    paths[35].symlink_to(paths[36])
+    paths[37].unlink()
+    paths[37].mkdir()
+    added = intake.add(context, base, as_files(*paths))
+    refused = {one.path: one.code for one in added.failed}
+    expected = {f"file {number:03}.md": "empty" for number in range(7, 120, 20)}
+    unreadable = {} if os.geteuid() == 0 else {paths[34].name: "io_error"}
+    expected |= {paths[33].name: "io_error", **unreadable, paths[35].name: "io_error"}
+    assert {name: code for name, code in refused.items() if name != paths[37].name} == expected
+    assert paths[37].name in refused
+    names = [item.name for item in added.created]
+    assert names == sorted(names)
+    assert len(names) == 120 - len(refused)
+    assert [item.id for item in queries.items(context, base)] == [item.id for item in added.created]
+    assert len(list(files.root(context.settings).iterdir())) == len(names), "nothing is kept of what was refused"
+
+
+def test_same_source_is_recognised_in_one_batch_and_in_a_later_one(context: Context, base: str) -> None:
+    first = intake.add(context, base, urls("https://a.example/x#one", "https://a.example/x#two", "https://a.example/y"))
+    assert len(first.created) == 2
+    assert codes(first) == ["duplicate"]
+    assert first.failed[0].item_id == first.created[0].id
+    again = intake.add(context, base, urls("https://a.example/y"))
+    assert (codes(again), again.failed[0].item_id) == (["duplicate"], first.created[1].id)
+    assert len(intake.add(context, add_base(context, "other"), urls("https://a.example/y")).created) == 1
+    assert not service.delete_items(context, ["unknown"])
+    service.delete_items(context, [first.created[1].id])
+    assert codes(intake.add(context, base, urls("https://a.example/y"))) == ["deleting"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "", "ftp://a.example", "file:///etc/passwd", "https://", "https://user:secret@a.example", "https://a.example:99999",
+        "https://a.example/\x00", "https://a.example/ b", "javascript:alert(1)", "https://" + "a" * 2000, "https://[::1",
+        "https://a.example/\ud800",
+    ],
+)  # fmt: skip
+def test_address_that_cannot_be_fetched_is_refused_without_its_password(
+    context: Context, base: str, address: str
+) -> None:
+    added = intake.add(context, base, urls(address))
+    assert codes(added) == ["bad_url"]
+    assert "secret" not in added.failed[0].error
+
+
+@pytest.mark.parametrize("text", ["", "  \n\t "])
+def test_empty_note_is_refused(context: Context, base: str, text: str) -> None:
+    assert codes(intake.add(context, base, [Source(ItemType.NOTE, text=text)])) == ["empty"]
+
+
+def test_hostile_text_is_stored_as_databases_and_files_take_it(context: Context, driver: Driver, base: str) -> None:
+    (item_id,) = driver.note(base, "# NUL \x00 and \ud800 surrogate\n\nbody \x00 \udfff end")
+    service.edit_base(context, base, description="NUL \x00 \ud800")
+    driver.work_off()
+    assert driver.status(item_id) is ItemStatus.COMPLETED, driver.row(item_id).error
+    assert "\x00" not in "".join(driver.texts(item_id))
+    assert add_base(context, "with description", description="\x00\udfff")
+
+
+def test_base_is_changed_by_the_names_of_its_fields_only(context: Context, base: str) -> None:
+    for hostile in ({"id": "other"}, {"deleting": True}, {"turn": 5}, {"next_position": 1}):
+        with pytest.raises(UserError):
+            service.edit_base(context, base, **hostile)
+    for name in ("", " ", "x" * 256, "a\nb\x00"):
+        with pytest.raises(UserError):
+            service.edit_base(context, base, name=name)
+
+
+class TestLimits:
+    @pytest.fixture
+    def extra_env(self) -> dict[str, str]:
+        return {
+            "PENSTOCK_KNOWLEDGE__MAX_QUEUE_SIZE": "3",
+            "PENSTOCK_KNOWLEDGE__MAX_CHARS": "1000",
+            "PENSTOCK_KNOWLEDGE__MAX_FILE_MB": "1",
+            "PENSTOCK_KNOWLEDGE__WARN_FILE_MB": "0.5",
+        }
+
+    def test_full_queue_refuses_with_the_reason_and_takes_more_when_there_is_room(
+        self, context: Context, driver: Driver, base: str
+    ) -> None:
+        added = intake.add(context, base, urls(*(f"https://a.example/{number}" for number in range(5))))
+        assert (len(added.created), codes(added)) == (3, ["queue_full"] * 2)
+        assert "max_queue_size" in added.failed[0].error
+        service.delete_items(context, [added.created[0].id])
+        assert len(intake.add(context, base, urls("https://a.example/4")).created) == 1
+        driver.work_off()
+
+    def test_large_file_is_warned_of_and_a_larger_one_refused(
+        self, context: Context, base: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "large.txt").write_bytes(b"word " * 150_000)
+        (tmp_path / "larger.txt").write_bytes(b"word " * 250_000)
+        added = intake.add(context, base, as_files(tmp_path / "large.txt", tmp_path / "larger.txt"))
+        assert [item.name for item in added.created] == ["large.txt"]
+        assert len(added.warnings) == 1
+        assert codes(added) == ["too_large"]
+        assert codes(intake.add(context, base, [Source(ItemType.NOTE, text="x" * 1001)])) == ["too_large"]
+
+    def test_workload_is_the_size_of_a_file_and_half_the_length_of_anything_else(
+        self, context: Context, base: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "a.txt").write_bytes(b"x" * 37)
+        sources = [*as_files(tmp_path / "a.txt"), *urls("https://a.example/"), Source(ItemType.NOTE, text="12345")]
+        found = intake.add(context, base, sources).created
+        assert [item.workload for item in found] == [37, len("https://a.example/") // 2, 3]
+
+
+class TestDirectory:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "docs"
+        (folder / "inner").mkdir(parents=True)
+        for name in ("a.md", "b.md", "c.md", "inner/d.md", ".hidden"):
+            (folder / name).write_text(f"text of {name}")
+        (folder / "link.md").symlink_to(folder / "a.md")
+        os.mkfifo(folder / "pipe")
+        return folder
+
+    def test_files_become_items_of_one_group_and_folders_links_and_hidden_files_do_not(
+        self, context: Context, driver: Driver, base: str, folder: Path
+    ) -> None:
+        scanned = directory.scan(context, base, folder)
+        assert [item.name for item in scanned.created] == ["a.md", "b.md", "c.md"]
+        assert {item.type for item in scanned.created} == {ItemType.DIRECTORY}
+        assert {item.group_id for item in scanned.created} == {scanned.group_id}
+        assert {item.group_name for item in scanned.created} == {str(folder.resolve())}
+        assert scanned.ignored == 2
+        assert {one.code for one in scanned.failed} == {"link", "not_a_file"}
+        driver.work_off()
+        assert {item.status for item in queries.items(context, base)} == {ItemStatus.COMPLETED}
+
+    def test_scanned_again_it_reads_what_changed_and_forgets_what_is_gone(
+        self, context: Context, driver: Driver, base: str, folder: Path
+    ) -> None:
+        first = directory.scan(context, base, folder)
+        a, b, c = (item.id for item in first.created)
+        driver.work_off()
+        driver.done.clear()
+        (folder / "b.md").write_text("new text")
+        (folder / "c.md").unlink()
+        (folder / "e.md").write_text("a new file")
+        again = directory.scan(context, base, folder)
+        assert again.group_id == first.group_id
+        assert [item.name for item in again.created] == ["e.md"]
+        assert [item.id for item in again.changed] == [b]
+        assert (again.unchanged, again.gone) == (1, [c])
+        driver.work_off()
+        assert driver.done == [b, again.created[0].id]
+        assert driver.texts(b) == ["new text"]
+        assert driver.texts(a) == ["text of a.md"]
+        assert driver.row(c) is None
+        assert checking.check(context).sound
+        assert len(list(files.folder(context.settings, b).iterdir())) == 1, "the old copy is gone"
+
+    def test_gone_files_can_be_kept(self, context: Context, base: str, folder: Path) -> None:
+        directory.scan(context, base, folder)
+        (folder / "c.md").unlink()
+        assert directory.scan(context, base, folder, keep_gone=True).gone == []
+
+    def test_file_with_a_name_that_is_no_text_is_refused_and_others_are_added(
+        self, context: Context, base: str, folder: Path
+    ) -> None:
+        Path(os.fsdecode(os.fsencode(folder) + b"/bad-\xff.md")).write_text("x")
+        (folder / "two\nlines.md").write_text("y")
+        scanned = directory.scan(context, base, folder)
+        assert len(scanned.created) == 4
+        (bad,) = [one for one in scanned.failed if one.code == "bad_name"]
+        assert bad.path.encode(), "it can be shown"
+        again = directory.scan(context, base, folder)
+        assert (again.created, again.unchanged, again.gone) == ([], 4, [])
+
+    def test_what_is_no_directory_is_refused(self, context: Context, base: str, folder: Path) -> None:
+        for path in (folder / "a.md", folder / "nowhere"):
+            with pytest.raises(UserError):
+                directory.scan(context, base, path)
+
+
+def test_file_that_changes_while_it_is_copied_is_refused(
+    context: Context, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "growing.txt"
+    path.write_bytes(b"x" * 100)
+    monkeypatch.setattr(files, "_PIECE", 10)
+    fstat = os.fstat
+    seen: list[int] = []
+
+    def growing(descriptor: int) -> os.stat_result:
+        seen.append(descriptor)
+        if len(seen) == 2:
+            with path.open("ab") as file:
+                file.write(b"y")
+        return fstat(descriptor)
+
+    monkeypatch.setattr(files.os, "fstat", growing)
+    added = intake.add(context, base, as_files(path))
+    assert codes(added) == ["changed"]
+    with context.db.read() as session:
+        assert session.execute(ITEMS.select()).first() is None
