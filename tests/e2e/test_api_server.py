@@ -43,9 +43,9 @@ class Api:
 def api() -> Iterator[Api]:
     """One that has no patience, on a data folder without a stack."""
     folder = short_folder()
-    cli = Cli(folder, folder, environment(folder, **IMPATIENT))
     port = free_port()
-    running = cli.start("api", "--port", str(port))
+    cli = Cli(folder, folder, environment(folder, **IMPATIENT, PENSTOCK_API__PORT=str(port)))
+    running = cli.start("api")
     try:
         running.wait_for(f"API: http://127.0.0.1:{port}")
         yield Api(cli, running, port)

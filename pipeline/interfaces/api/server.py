@@ -55,7 +55,10 @@ def listen(context: Context, host: str, port: int) -> socket.socket:
         raise NoKey(host)
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address, family=family, backlog=_BACKLOG)
+        listening = socket.create_server(address, family=family, backlog=_BACKLOG)
+        # Connections inherit it. Else a body that follows its head waits 40 ms for the client's acknowledgement.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
     except OSError as error:
         if "in use" in str(error).lower():
             raise PortInUse(host, port) from error

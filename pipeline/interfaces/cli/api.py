@@ -9,7 +9,7 @@ from pipeline.interfaces.cli.command import ready_context, tell_if_nothing_runs
 
 def api(
     host: Annotated[str, typer.Option(help="The address to listen on. Default: PENSTOCK_API__HOST.")] = "",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Default: PENSTOCK_API__PORT; 0: any.")] = -1,
+    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Default: PENSTOCK_API__PORT; 0: any.")] = None,
 ) -> None:
     """Serve the REST API. `penstock up` runs it too; here it is alone, beside your own workers.
 
@@ -22,7 +22,7 @@ def api(
     context = ready_context()
     settings = context.settings
     configure(settings.log_level, as_json=settings.log_json)
-    host, port = host or settings.api.host, settings.api.port if port < 0 else port
+    host, port = host or settings.api.host, settings.api.port if port is None else port
     listening = listen(context, host, port)
 
     def ready() -> None:

@@ -1,3 +1,4 @@
+import socket
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from starlette.testclient import TestClient
 
 from pipeline.interfaces.api import dependencies, v1
 from pipeline.interfaces.api.app import PREFIX
+from pipeline.interfaces.api.server import listen
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
@@ -64,3 +66,12 @@ def test_elsewhere_a_key_is_needed_and_a_revoked_one_ends_at_once(context: Conte
 def test_a_healthy_process_says_so_without_a_key(connect: Connect, path: str) -> None:
     said = connect(host="0.0.0.0").get(path).json()
     assert said["status"] == "ok", said
+
+
+def test_answers_do_not_wait_for_acknowledgements(context: Context) -> None:
+    with (
+        listen(context, "127.0.0.1", 0) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
