@@ -133,7 +133,12 @@ class Driver:
 
     def texts(self, item_id: str) -> list[str]:
         """What is found of an item."""
-        return [chunk.text for chunk in queries.chunks(self.context, item_id, limit=100_000)]
+        return self.texts_of(self.context, item_id)
+
+    @staticmethod
+    def texts_of(context: Context, item_id: str) -> list[str]:
+        """The same, by whoever drives."""
+        return [chunk.text for chunk in queries.chunks(context, item_id, limit=100_000)]
 
 
 def long_text(name: str, paragraphs: int) -> str:

@@ -28,6 +28,7 @@ ROLES = {
     "forked": ["worker", "-Q", "vision.test", "-P", "prefork", "-c", "4"],
     "pair": ["worker", "-Q", "vision.test", "-P", "prefork", "-c", "2"],
     "both": ["worker", "-Q", "vision.test,vision.other", "-P", "threads", "-c", "2"],
+    "knowledge": ["worker", "-Q", "io,control,cpu,knowledge.test", "-P", "threads", "-c", "8"],
     "beat": ["beat", "--pidfile="],
 }
 """Arguments of `celery -A tasks`. `single`: a `cpu` worker with one pool process, so that a claim names the process."""
