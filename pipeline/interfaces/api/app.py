@@ -62,13 +62,13 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
     app.state.ending = Event()
     """Set when the server begins to end: whoever waits or streams stops then."""
     app.include_router(health.router, responses=documented(421, 429, 500))
-    app.include_router(metrics.router, responses=documented(401, 403, 421, 429, 500))
+    app.include_router(metrics.router, responses=documented(401, 403, 421, 422, 429, 500))
     for router in v1.ROUTERS:
         app.include_router(router, prefix=PREFIX, responses=documented(*_EVERYWHERE))
     for router in v1.AT_ROOT:
         app.include_router(router, include_in_schema=False)
     for router in compat.ROUTERS:
-        app.include_router(router)
+        app.include_router(router, responses=documented(*_EVERYWHERE, 404, 409, 415, 504, 507))
     _describe_problems(app)
     return app
 

@@ -95,7 +95,7 @@ class Guard:
         if scope["method"] in SAFE:
             return
         origin = headers.get("origin", "").lower().rstrip("/")
-        own = not origin or urlsplit(origin).netloc == given.lower()
+        own = not origin or _netloc_of(origin) == given.lower()
         foreign = headers.get("sec-fetch-site", "") == "cross-site" and not origin
         if foreign or not (own or origin in self._origins):
             raise Refused(
@@ -123,6 +123,14 @@ def _host_of(given: str) -> str:
     """The name in a Host header, without its port; empty for nonsense."""
     try:
         return (urlsplit(f"//{given}").hostname or "").rstrip(".") if given.isascii() and "@" not in given else ""
+    except ValueError:
+        return ""
+
+
+def _netloc_of(origin: str) -> str:
+    """Host and port of an origin; empty for nonsense."""
+    try:
+        return urlsplit(origin).netloc
     except ValueError:
         return ""
 

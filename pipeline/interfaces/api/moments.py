@@ -11,9 +11,13 @@ from pipeline.interfaces.api.problems import Refused
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
 
 
+def is_fit(moment: datetime) -> bool:
+    """Whether every database can be asked about it: near the calendar's ends there is no such moment in UTC."""
+    return moment.tzinfo is not None and _EARLIEST <= moment < _LATEST
+
+
 def _in_utc(moment: datetime) -> datetime:
-    # Compared first: near the calendar's ends there is no such moment in UTC.
-    if not _EARLIEST <= moment < _LATEST:
+    if not is_fit(moment):
         raise ValueError("must be from 1970 to 2999")
     return moment.astimezone(UTC)
 

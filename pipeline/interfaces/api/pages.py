@@ -4,6 +4,7 @@ twice while items come and go."""
 import base64
 import binascii
 import json
+import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
@@ -12,6 +13,7 @@ from fastapi import Query
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from pipeline.engine.tables import storable
+from pipeline.interfaces.api.moments import is_fit
 from pipeline.interfaces.api.problems import Refused
 
 Item = TypeVar("Item")
@@ -59,9 +61,11 @@ def _unfit(part: Any) -> bool:
         case str():
             return storable(part) != part
         case datetime():
-            return part.tzinfo is None
+            return not is_fit(part)
         case int():
             return abs(part) >= 2**63
+        case float():
+            return not math.isfinite(part)
         case _:
             return False
 

@@ -54,6 +54,7 @@ STATUS: dict[str, int] = {
         503,
     ),
     "too_long": 504,
+    **dict.fromkeys(("unknown_provider", "unknown_model"), 422),  # of what was sent, not of the address
     "disk_full": 507,
 }  # fmt: skip
 """By an error's code. Codes that begin with `unknown_` are 404, all others 422."""

@@ -17,6 +17,14 @@ router = APIRouter(tags=["dify"], dependencies=reader)
 _UNKNOWN_BASE = 2001
 
 
+class Unknown(BaseModel):
+    """Dify's own way to say that there is no such base."""
+
+    error_code: int
+    error_msg: str
+    detail: str
+
+
 class RetrievalSetting(BaseModel):
     """How much to find. A score of 1 is the best that there can be."""
 
@@ -48,7 +56,9 @@ class Records(BaseModel):
     records: list[Record]
 
 
-@router.post("/retrieval", response_model=Records)
+@router.post(
+    "/retrieval", response_model=Records, responses={404: {"model": Unknown, "description": "There is no such base."}}
+)
 def retrieve(context: InContext, asked: Retrieval) -> Records | JSONResponse:
     """Search a knowledge base as Dify does."""
     if asked.metadata_condition and asked.metadata_condition.get("conditions"):

@@ -6,12 +6,13 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from pipeline.engine.errors import PenstockError
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import writer
 from pipeline.interfaces.api.fields import HexId, Line, PageNumber, RowId
+from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.v1.document_shapes import (
     DocumentShape,
@@ -53,8 +54,8 @@ class DocumentFilter(BaseModel):
     model_config = ConfigDict(extra="forbid")
     status: list[Status] = Field(default_factory=list, max_length=10)
     q: Line = ""
-    created_from: AwareDatetime | None = None
-    created_before: AwareDatetime | None = None
+    created_from: At | None = None
+    created_before: At | None = None
 
 
 class Selection(BaseModel):

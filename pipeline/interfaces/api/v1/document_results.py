@@ -49,7 +49,7 @@ def list_pages(
 ) -> Page[PageShape]:
     """List a document's pages in order, without their texts."""
     flow.status(document_id)
-    (after,) = pages.decode(cursor, int) or (0,)
+    (after,) = pages.decode(cursor, PageNumber) or (0,)
     found = flow.pages(document_id, status=status, after=after, limit=limit + 1)
     return pages.page(found, limit, page_shape, lambda page: (page.page,))
 
@@ -103,7 +103,7 @@ def list_attempts(document_id: HexId, limit: Limit = 50, cursor: Cursor = None) 
 
 
 def _attempts(document_id: str, page: int | None, limit: int, cursor: str | None) -> Page[AttemptShape]:
-    found = flow.attempts(document_id, page, after=pages.decode(cursor, int, int), limit=limit + 1)
+    found = flow.attempts(document_id, page, after=pages.decode(cursor, PageNumber, int), limit=limit + 1)
     return pages.page(found, limit, attempt_shape, lambda attempt: (attempt.page, attempt.id))
 
 

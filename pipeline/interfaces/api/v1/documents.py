@@ -13,6 +13,7 @@ from pipeline.engine.rates import Rate
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import here, reader, writer
 from pipeline.interfaces.api.fields import ByName, HexId, Limit, Search, Wait
+from pipeline.interfaces.api.moments import Since, Until
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import RETRY_S, Refused, documented
 from pipeline.interfaces.api.uploads import File, Form, uploaded
@@ -25,7 +26,6 @@ router = APIRouter(prefix="/documents", tags=["documents"])
 PATH = "/api/v1/documents"
 Status = Annotated[DocumentStatus, ByName()]
 Statuses = Annotated[list[Status] | None, Query(max_length=10, description="Only those in one of these states.")]
-Moment = Annotated[datetime | None, Query(description="With its zone, such as 2026-11-22T10:00:00Z.")]
 _CHILDREN, _AND_WAITING = BoundedSemaphore(4), BoundedSemaphore(12)
 """Child processes that look at files at the same time, and requests that have one or wait for one: each takes a thread,
 and others need threads as well."""
@@ -50,25 +50,17 @@ _FORM = {
 }
 
 
-def moments(created_from: datetime | None, created_before: datetime | None) -> dict[str, datetime | None]:
-    """Checked moments of a filter. Raises `Refused` without a zone."""
-    for moment in (created_from, created_before):
-        if moment is not None and moment.tzinfo is None:
-            raise Refused("a moment needs its zone, such as 2026-11-22T10:00:00Z", code="invalid")
-    return {"created_from": created_from, "created_before": created_before}
-
-
 @router.get("", dependencies=reader)
 def list_documents(
     status: Statuses = None,
     q: Search = None,
-    created_from: Moment = None,
-    created_before: Moment = None,
+    created_from: Since = None,
+    created_before: Until = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Page[DocumentShape]:
     """List documents, newest first."""
-    which = Filter(frozenset(status or ()), q or "", **moments(created_from, created_before))
+    which = Filter(frozenset(status or ()), q or "", created_from, created_before)
     found = flow.list_documents(which=which, limit=limit + 1, after=pages.decode(cursor, datetime, str))
     return pages.page(found, limit, shape, lambda document: (document.created_at, document.id))
 

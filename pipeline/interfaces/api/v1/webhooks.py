@@ -4,11 +4,12 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import admin, reader, writer
 from pipeline.interfaces.api.fields import Id, Limit, Line, RowId
+from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.shapes import Shape, example
@@ -101,8 +102,8 @@ class Range(BaseModel):
     """A time whose events are sent again."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"since": "2026-11-22T10:00:00Z"}]})
-    since: AwareDatetime
-    until: AwareDatetime | None = Field(default=None, description="None: until now.")
+    since: At
+    until: At | None = Field(default=None, description="None: until now.")
 
 
 class Replayed(BaseModel):

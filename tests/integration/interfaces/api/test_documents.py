@@ -61,7 +61,7 @@ def test_an_upload_becomes_a_document_and_the_same_one_again(api: TestClient, co
         (None, "a.pdf", {"page_range": "9"}, 422, "page_range"),
         (None, "a.pdf", {"page_range": "x"}, 422, "invalid"),
         (None, "a.pdf", {"colour": "red"}, 422, "invalid"),
-        (None, "a.pdf", {"provider": "nobody"}, 404, "unknown_provider"),
+        (None, "a.pdf", {"provider": "nobody"}, 422, "unknown_provider"),
         (None, "a.pdf", {"provider": "no\x00body"}, 422, "invalid"),
     ],
 )
