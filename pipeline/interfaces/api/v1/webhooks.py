@@ -66,7 +66,7 @@ class DeliveryShape(Shape):
     finished_at: datetime | None
 
 
-class AttemptShape(Shape):
+class DeliveryAttemptShape(Shape):
     """One attempt at a delivery."""
 
     id: int
@@ -188,10 +188,10 @@ def show_delivery(delivery_id: RowId) -> DeliveryShape:
 
 
 @router.get("/deliveries/{delivery_id}/attempts", dependencies=reader, responses=documented(404))
-def list_attempts(delivery_id: RowId) -> Page[AttemptShape]:
+def list_attempts(delivery_id: RowId) -> Page[DeliveryAttemptShape]:
     """List all attempts at a delivery, the first one first."""
     flow.delivery(delivery_id)
-    return Page(items=[AttemptShape.model_validate(found) for found in flow.attempts(delivery_id)])
+    return Page(items=[DeliveryAttemptShape.model_validate(found) for found in flow.attempts(delivery_id)])
 
 
 @router.post("/deliveries/{delivery_id}/replay", dependencies=writer, status_code=202, responses=documented(404, 409))
