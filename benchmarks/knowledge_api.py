@@ -71,7 +71,7 @@ def measure_upload(megabytes: int = 500) -> Figures:
         progress(f"an upload of {megabytes} MB")
         head, tail = _multipart("large.bin")
         sender = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        sender.putrequest("POST", f"/api/v1/knowledge-bases/{base.id}/items/files")
+        sender.putrequest("POST", f"/api/v1/knowledge-bases/{base.id}/items")
         sender.putheader("Content-Type", "multipart/form-data; boundary=penstock")
         sender.putheader("Content-Length", str(len(head) + size + len(tail)))
         sender.endheaders(head)
