@@ -13,6 +13,7 @@ from enum import StrEnum
 from uuid import uuid4
 
 from sqlalchemy import String, insert, or_, select, update
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from pipeline.engine.errors import UserError
@@ -105,6 +106,16 @@ def authenticate(context: Context, secret: str) -> KeyView | None:
     if key.last_used_at is None or (now - key.last_used_at).total_seconds() > _NOTED_S:
         _note_use(context, key.id, now)
     return key
+
+
+def is_still_usable(context: Context, key_id: str) -> bool:
+    """Whether a key that was good is still so; while the database is away, nobody says otherwise."""
+    try:
+        with context.db.read() as session:
+            row = session.execute(select(API_KEYS).where(API_KEYS.c.id == key_id)).one_or_none()
+    except SQLAlchemyError:
+        return True
+    return row is not None and view_of(KeyView, row).usable(context.db.now())
 
 
 def _note_use(context: Context, key_id: str, now: datetime) -> None:

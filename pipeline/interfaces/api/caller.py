@@ -33,6 +33,7 @@ class Caller:
     id: str
     name: str
     scope: KeyScope | None
+    has_key: bool = False
 
 
 class Quotas:
@@ -89,7 +90,7 @@ class CallerMiddleware:
                 raise Refused(
                     "this key is not valid: it is wrong, expired or revoked", code="unauthorized", headers=_CHALLENGE
                 )
-            caller = Caller(key.id, key.name, key.scope)
+            caller = Caller(key.id, key.name, key.scope, has_key=True)
         self._quotas.take(f"requests:{caller.id}", Rate(self._context.settings.api.requests_per_min, 60))
         return caller
 

@@ -5,6 +5,7 @@ than what is kept reads the database itself: a slow client costs others nothing,
 """
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,9 @@ from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from redis import RedisError
 
+from pipeline.interfaces.api.caller import Caller
 from pipeline.interfaces.api.problems import Refused
+from pipeline.storage import api_keys
 from pipeline.storage.context import Context
 from tasks import events
 from tasks.events import Event
@@ -25,6 +28,8 @@ Result = TypeVar("Result")
 LOOK_S = 0.5
 """How often the database is asked for what is new; Redis says at once what moves."""
 KEPT = 2000
+KEY_S = 10.0
+"""How often a stream looks whether its key is still good."""
 Progress = tuple[int, dict[str, str]]
 
 
@@ -58,6 +63,10 @@ class Feed:
     async def asked(self, what: Callable[..., Result], *arguments: object, **named: object) -> Result:
         """The answer of a function of `tasks.events`, in a thread."""
         return await run_sync(partial(what, *arguments, context=self._context, **named), limiter=self._threads)
+
+    def has_usable_key(self, caller: Caller) -> bool:
+        """Whether the caller's key is still good. Blocks."""
+        return api_keys.is_still_usable(self._context, caller.id)
 
     def start(self, last: int) -> None:
         """See to it that somebody reads, for as long as streams are open. `last`: the newest event just now."""
@@ -122,3 +131,21 @@ class Feed:
             self._moved += 1
             self._progress.append((self._moved, fields))
         return (found[-1][0] if found else position), bool(found)
+
+
+class Stay:
+    """How long one stream may go on: so many seconds, while its key is good, until the server ends."""
+
+    def __init__(self, feed: Feed, caller: Caller, longest_s: float) -> None:
+        self._feed, self._caller = feed, caller
+        self._looked_at = time.monotonic()
+        self._ends_at = self._looked_at + longest_s
+
+    async def lasts(self) -> bool:
+        """Whether it goes on."""
+        now = time.monotonic()
+        if self._caller.has_key and now - self._looked_at > KEY_S:
+            self._looked_at = now
+            if not await run_sync(self._feed.has_usable_key, self._caller):
+                return False
+        return now < self._ends_at and not self._feed.ending.is_set()

@@ -1,13 +1,15 @@
 """Moments in requests: with their zone, and within what every database can hold."""
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import AfterValidator, AwareDatetime
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator
 
 from pipeline.interfaces.api.problems import Refused
 
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
 
 
@@ -22,7 +24,14 @@ def _in_utc(moment: datetime) -> datetime:
     return moment.astimezone(UTC)
 
 
-At = Annotated[AwareDatetime, AfterValidator(_in_utc)]
+def _written(moment: object) -> object:
+    # Else `since=2026` would mean a second of 1970.
+    if (isinstance(moment, str) and not _DATE.match(moment)) or isinstance(moment, int | float):
+        raise ValueError("must be written like 2026-11-22T10:00:00Z")
+    return moment
+
+
+At = Annotated[AwareDatetime, BeforeValidator(_written), AfterValidator(_in_utc)]
 """A moment, with its zone."""
 Since = Annotated[At | None, Query(description="From this moment on, such as 2026-11-22T10:00:00Z.")]
 Until = Annotated[At | None, Query(description="Before this moment.")]

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from pipeline.interfaces.api.dependencies import ByCaller, reader
-from pipeline.interfaces.api.feed import Feed
+from pipeline.interfaces.api.feed import Feed, Stay
 from pipeline.interfaces.api.fields import Id, Word
 from pipeline.interfaces.api.problems import documented
 from tasks import events
@@ -17,7 +17,7 @@ from tasks.events import Event, Filter
 router = APIRouter(prefix="/events", tags=["events"], dependencies=reader)
 HEARTBEAT_S = 10.0
 LONGEST_S = 1800.0
-"""Then the client comes again, and its key is looked at anew."""
+"""Then the client comes again."""
 RETRY_MS = 3000
 MAX_NUMBER = 2**53 - 1
 Number = Annotated[int | None, Query(ge=0, le=MAX_NUMBER, description="Only events after this number, also old ones.")]
@@ -46,6 +46,7 @@ def _filter(
 @router.get("", response_class=EventSourceResponse, responses=documented(429))
 async def follow(
     feed: Annotated[Feed, Depends(_feed)],
+    caller: ByCaller,
     wanted: Annotated[Filter, Depends(_filter)],
     after: Number = None,
     last_event_id: Annotated[str | None, Header(max_length=20, description="What a client saw last; wins.")] = None,
@@ -59,14 +60,14 @@ async def follow(
     found = await feed.asked(events.kept)
     feed.start(found.last)
     last = found.last if known is None else known
-    moved, ends_at = feed.moved, time.monotonic() + LONGEST_S
+    moved, stay = feed.moved, Stay(feed, caller, LONGEST_S)
     yield ServerSentEvent(comment="events", retry=RETRY_MS)
     if last < found.first - 1 or last > found.last:
         last = found.first - 1 if last < found.first - 1 else found.last
         data = {"reason": "some events are not kept any more", "first": found.first, "last": found.last}
         yield ServerSentEvent(event="reset", id=str(last), data=data)
     said_at = time.monotonic()
-    while not feed.ending.is_set() and time.monotonic() < ends_at:
+    while await stay.lasts():
         some = feed.since(last)
         if some is None:
             some = await feed.asked(events.after_if_possible, last)

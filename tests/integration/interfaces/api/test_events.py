@@ -19,6 +19,8 @@ from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentSta
 from pipeline.interfaces.api import feed
 from pipeline.interfaces.api.app import create_app
 from pipeline.interfaces.api.v1 import events
+from pipeline.storage import api_keys
+from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.support.documents import insert_document
 from tests.support.waiting import wait_until
@@ -186,3 +188,17 @@ def test_a_silent_stream_shows_that_it_lives_and_ends_with_the_server(
 )
 def test_nonsense_is_refused(context: Context, server: Server, query: dict[str, Any]) -> None:
     assert httpx2.get(server.url, params=query).status_code == 422
+
+
+def test_a_stream_ends_when_its_key_is_revoked(
+    context: Context, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "KEY_S", 0.1)
+    secret, key = api_keys.create(context, "follower", Scope.READ)
+    with server.stream(headers={"x-api-key": secret}) as messages:
+        next(messages)
+        change(context)
+        assert take(messages, 1)
+        api_keys.revoke(context, key.id)
+        for message in messages:
+            assert message["data"] is None

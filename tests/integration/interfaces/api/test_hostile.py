@@ -3,15 +3,22 @@
 import base64
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
 
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.storage import api_keys
+from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, MISSING, problem
 from tests.support.documents import insert_document
+from tests.support.samples import text_pdf
 
 JUNK = [
     '["0001-01-01T00:00:00+23:59","a"]', '["9999-12-31T23:59:59-23:59","a"]', '["2026-01-01T00:00:00Z","\\u0000"]',
@@ -21,7 +28,7 @@ JUNK = [
     "[" * 100, '["\\u202e"]', "[[1]]",
 ]  # fmt: skip
 """What a list must not have given as a cursor; some of it could be one."""
-EXTREMES = ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "2026-01-01T00:00:00", "1e400", "NaN"]
+EXTREMES = ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "2026-01-01T00:00:00", "1e400", "NaN", "2026"]
 
 
 @pytest.fixture
@@ -76,3 +83,43 @@ def test_moments_that_no_database_knows_are_refused(api: TestClient, moment: str
 def test_an_origin_that_is_none_is_foreign(api: TestClient, origin: str) -> None:
     sent = [(b"origin", origin.encode("latin-1"))]
     problem(api.post(f"{MISSING}/cancel", headers=sent), 403, "bad_origin")
+
+
+def test_nobody_gets_the_answer_to_a_request_of_another_key(connect: Connect, context: Context) -> None:
+    mine = insert_document(context, DocumentStatus.PARTIAL_FAILED, [PageStatus.COMPLETED, PageStatus.FAILED])
+    once, path = {"idempotency-key": "guessed"}, f"{DOCUMENTS}/{mine}/retry-failed"
+    owner, other, reader = connect(Scope.WRITE), connect(Scope.WRITE), connect(Scope.READ)
+    assert owner.post(path, headers=once).status_code == 202
+    assert owner.post(path, headers=once).headers["idempotency-replayed"] == "true"
+    problem(other.post(path, headers=once), 409, "nothing_to_do")
+    problem(reader.post(path, headers=once), 403, "forbidden")
+    problem(connect(host="0.0.0.0").post(path, headers=once), 401, "unauthorized")
+
+
+def test_a_key_that_is_revoked_while_requests_run_ends_between_two_of_them(context: Context, connect: Connect) -> None:
+    secret, key = api_keys.create(context, "short-lived", Scope.READ)
+    client = connect(host="0.0.0.0")
+
+    def ask(_: int) -> int:
+        return int(client.get(DOCUMENTS, headers={"x-api-key": secret}).status_code)
+
+    with ThreadPoolExecutor(3) as pool:
+        before = [pool.submit(ask, number) for number in range(6)]
+        api_keys.revoke(context, key.id)
+        after = [pool.submit(ask, number) for number in range(6)]
+    assert {one.result() for one in before} <= {200, 401}
+    assert {one.result() for one in after} == {401}
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("../../etc/passwd", "passwd"), ("C:\\windows\\x.pdf", "x.pdf"), ("a\0b.pdf", "ab.pdf"), ("..", "file"),
+        ("\u202egnp.pdf", "gnp.pdf"), ("a\r\nSet-Cookie: x=1.pdf", "a  Set-Cookie_ x=1.pdf"), ("x" * 5000, "x" * 200),
+    ],
+)  # fmt: skip
+def test_a_name_is_no_path_and_no_header(api: TestClient, tmp_path: Path, sent: str, kept: str) -> None:
+    content = text_pdf(tmp_path / "report.pdf", [["text"]]).read_bytes()
+    headers = {"content-type": "application/pdf", "x-filename": quote(sent)}
+    answer = api.post(DOCUMENTS, params={"fresh": "true"}, content=content, headers=headers)
+    assert (answer.status_code, answer.json()["filename"]) == (202, kept)

@@ -1,0 +1,115 @@
+"""The API keeps what its OpenAPI document promises, whatever is sent to it: Schemathesis, over all operations."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from starlette.testclient import TestClient
+
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+from tests.support.documents import insert_document
+from tests.support.knowledge import add_base, add_item
+
+EXAMPLES = 2
+"""Of each operation. Thousands found nothing more when this was written: raise it after larger changes."""
+CHECKS = [
+    status_code_conformance, content_type_conformance, response_headers_conformance,
+    response_schema_conformance,
+]  # fmt: skip
+ENDLESS = {"/api/v1/events"}
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_API__REQUESTS_PER_MIN": "0", "PENSTOCK_API__MAX_SYNC_WAIT_S": "0.01"}
+
+
+@pytest.fixture
+def known(context: Context) -> dict[str, Callable[[], Any]]:
+    """By the name of a path's parameter: something that is there."""
+    base = add_base(context)
+    return {
+        "document_id": lambda: insert_document(
+            context, DocumentStatus.PARTIAL_FAILED, [PageStatus.COMPLETED, PageStatus.FAILED]
+        ),
+        "page": lambda: 1,
+        "base_id": lambda: base,
+        "item_id": lambda: add_item(context, base),
+    }
+
+
+def send(client: TestClient, case: Any) -> Any:
+    for name, value in (case.query or {}).items():
+        if name == "wait" and isinstance(value, int | float) and 0 < value <= 60:
+            case.query["wait"] = 0
+    prepared = requests.Request(**case.as_transport_kwargs(base_url="http://127.0.0.1")).prepare()
+    ours = {"content-length", "authorization", "x-api-key", "host"}
+    headers = {name: value for name, value in prepared.headers.items() if name.lower() not in ours}
+    answer = client.request(prepared.method or "", prepared.url or "", content=prepared.body, headers=headers)
+    assert answer.status_code != 500, answer.text
+    return answer
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_every_operation_keeps_its_promises(
+    connect: Connect, known: dict[str, Callable[[], Any]], mode: GenerationMode
+) -> None:
+    client = connect(Scope.ADMIN, host="0.0.0.0")
+    schema = schemathesis.openapi.from_dict(client.get("/openapi.json").json())
+    failures: dict[str, str] = {}
+    count = 0
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        if operation.path in ENDLESS:
+            continue
+        try:
+            strategy = operation.as_strategy(generation_mode=mode)
+
+            @hypothesis.seed(1)
+            @hypothesis.settings(
+                max_examples=EXAMPLES, deadline=None, database=None, derandomize=False,
+                phases=[Phase.generate], suppress_health_check=list(HealthCheck), print_blob=False,
+            )  # fmt: skip
+            @given(case=strategy)
+            def run(case: Any) -> None:
+                nonlocal count
+                count += 1
+                for name in list(case.path_parameters or {}):
+                    if count % 2 and name in known and mode is GenerationMode.POSITIVE:
+                        case.path_parameters[name] = known[name]()
+                case.validate_response(send(client, case), checks=CHECKS)
+
+            run()
+        except Unsatisfiable:  # there is nothing to get wrong
+            pass
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001  # all are told of, in the end
+            failures[f"{operation.method} {operation.path}"] = f"{type(error).__name__}: {error}"[:1100]
+    assert not failures, "\n\n".join(f"{name}: {said}" for name, said in failures.items())
+
+
+def test_without_a_key_nothing_is_told_but_that_it_lives(connect: Connect) -> None:
+    client = connect(host="0.0.0.0")
+    document = connect(Scope.READ, host="0.0.0.0").get("/openapi.json").json()
+    told = set()
+    for path, methods in document["paths"].items():
+        for method in methods:
+            answer = client.request(method, re.sub(r"\{[^}]*\}", "1", path))
+            if answer.status_code != 401:
+                told.add((path, answer.status_code))
+    assert told == {("/healthz", 200), ("/readyz", 200), ("/health", 200), ("/version", 200)}
