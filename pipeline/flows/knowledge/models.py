@@ -18,7 +18,9 @@ FULL_TEXT = FullText("knowledge_fts", "knowledge_chunks", "created_at", scope="b
 
 
 def _where(condition: str) -> dict[str, Any]:
-    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+    # SQLite uses a partial index only for a condition that is spelt as in the statement: SQLAlchemy says IS 0 there.
+    spelt = condition.replace("IS FALSE", "IS 0").replace("IS TRUE", "IS 1")
+    return {"sqlite_where": text(spelt), "postgresql_where": text(condition)}
 
 
 class KnowledgeBase(Base):
@@ -64,10 +66,10 @@ class KnowledgeItem(ClaimColumns, Base):
         Index("ix_knowledge_items_status", "status"),
         Index(
             "ix_knowledge_items_line", "base_id", "position",
-            **_where("status = 'pending' AND admitted_at IS NULL AND NOT deleting"),
+            **_where("status IN ('pending') AND admitted_at IS NULL AND deleting IS FALSE"),
         ),
         Index("ix_knowledge_items_admitted", "admitted_at", **_where("admitted_at IS NOT NULL")),
-        Index("ix_knowledge_items_deleting", "base_id", **_where("deleting")),
+        Index("ix_knowledge_items_deleting", "base_id", **_where("deleting IS TRUE")),
         announced(
             "knowledge", "knowledge_item", ItemStatus, "base_id", "type", "name", "progress", "chunk_count", "error"
         ),

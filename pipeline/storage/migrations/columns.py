@@ -47,4 +47,6 @@ def claim() -> list[sa.Column[Any]]:
 
 def index_where(condition: str, name: str, *columns: str) -> sa.Index:
     """An index of only the rows that meet the condition."""
-    return sa.Index(name, *columns, sqlite_where=sa.text(condition), postgresql_where=sa.text(condition))
+    # SQLite uses a partial index only for a condition that is spelt as in the statement: SQLAlchemy says IS 0 there.
+    spelt = condition.replace("IS FALSE", "IS 0").replace("IS TRUE", "IS 1")
+    return sa.Index(name, *columns, sqlite_where=sa.text(spelt), postgresql_where=sa.text(condition))

@@ -26,6 +26,7 @@ def settings_env(provider: ProviderServer, extra_env: dict[str, str]) -> dict[st
         "PENSTOCK_PROVIDERS__TEST__MODEL": "embedder",
         "PENSTOCK_PROVIDERS__TEST__TIMEOUT_S": "20",
         "PENSTOCK_PROVIDERS__TEST__BREAKER_FAIL_MAX": "1000",
+        "PENSTOCK_PROVIDERS__TEST__BREAKER_COOL_DOWN_S": "1",
         "PENSTOCK_KNOWLEDGE__EMBEDDINGS_PROVIDER": "test",
         "PENSTOCK_KNOWLEDGE__CHUNK_TOKENS": "32",
         "PENSTOCK_KNOWLEDGE__CHUNK_OVERLAP": "0",

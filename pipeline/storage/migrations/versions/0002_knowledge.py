@@ -39,10 +39,11 @@ sa.Table(
     sa.Index("ix_knowledge_items_group_id", "group_id"),
     sa.Index("ix_knowledge_items_status", "status"),
     c.index_where(
-        "status = 'pending' AND admitted_at IS NULL AND NOT deleting", "ix_knowledge_items_line", "base_id", "position"
+        "status IN ('pending') AND admitted_at IS NULL AND deleting IS FALSE",
+        "ix_knowledge_items_line", "base_id", "position",
     ),
     c.index_where("admitted_at IS NOT NULL", "ix_knowledge_items_admitted", "admitted_at"),
-    c.index_where("deleting", "ix_knowledge_items_deleting", "base_id"),
+    c.index_where("deleting IS TRUE", "ix_knowledge_items_deleting", "base_id"),
 )  # fmt: skip
 sa.Table(
     "knowledge_chunks", _metadata,
