@@ -10,7 +10,7 @@ from pipeline.flows.knowledge import plan, queries, service
 from pipeline.flows.knowledge.live_settings import IO
 from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.knowledge.views import Activity
-from pipeline.flows.knowledge.work import batch, content, publication
+from pipeline.flows.knowledge.work import admission, batch, content, publication
 from pipeline.providers import queue_control
 from pipeline.storage.context import Context
 from tasks import knowledge
@@ -90,6 +90,19 @@ def test_item_that_waits_for_a_writer_is_no_orphan(context: Context, driver: Dri
 
 
 @pytest.mark.usefixtures("alive")
+def test_items_before_a_closed_gate_hold_up_their_own_base_alone(context: Context, base: str) -> None:
+    now = context.db.now()
+    stuck = {"space": "emb:m", "batches": 1, "batches_left": 1, "admitted_at": now}
+    for other in (base, add_base(context, "other")):
+        for _ in range(2):
+            add_item(context, other, ItemStatus.EMBEDDING, **stuck)
+        add_item(context, other)
+    third = add_item(context, add_base(context, "third"))
+    assert admission.admit(context) == []
+    queue_control.pause(context, "knowledge.emb", None)
+    assert admission.admit(context) == [third]
+
+
 def test_item_whose_queue_is_paused_waits_and_is_no_orphan(context: Context, driver: Driver, base: str) -> None:
     (item_id,) = driver.note(base, "note")
     plan.asked(context, [plan.LINE])

@@ -4,7 +4,7 @@ Source 003, "轮询与公平策略". An item is under way from its admission unt
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,9 +16,10 @@ from pipeline.engine.claims import in_states
 from pipeline.flows.knowledge import live_settings
 from pipeline.flows.knowledge.models import BASES, ITEMS
 from pipeline.flows.knowledge.rules import workload
-from pipeline.flows.knowledge.settings import KnowledgeSettings
+from pipeline.flows.knowledge.settings import KnowledgeSettings, own
 from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.knowledge.work import item
+from pipeline.providers import gates
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -34,28 +35,42 @@ BEGUN = (ITEMS.c.admitted_at, ITEMS.c.position, ITEMS.c.id)
 
 def admit(context: Context) -> list[str]:
     """Begin as many items as there is room for; their ids."""
-    limits = live_settings.in_force(context)
+    limits, shut = live_settings.in_force(context), _shut(context)
     with context.db.read() as session:
         waits = session.execute(select(ITEMS.c.id).where(IN_LINE).limit(1)).first() is not None
-        if not waits or _room(session.execute(_under_way()).all(), limits) <= 0:
+        if not waits or _room(session.execute(_under_way()).all(), limits, shut) <= 0:
             return []
-    return context.db.run(lambda session: _admit(session, limits, context.db.now()))
+    return context.db.run(lambda session: _admit(session, limits, shut, context.db.now()))
+
+
+def _shut(context: Context) -> set[str]:
+    """The providers that nothing is sent to now. Items that wait for one take no place of the fleet: only of their
+    base, so that a provider that is down stops nobody who asks another."""
+    if not context.online:
+        return set()
+    named = own(context.settings).providers
+    return {name for name in named if gates.closed_because(context, live_settings.embeddings_queue(name))}
 
 
 def _under_way() -> Any:
-    return select(ITEMS.c.base_id, ITEMS.c.status, ITEMS.c.workload, ITEMS.c.error).where(UNDER_WAY)
+    columns = (ITEMS.c.base_id, ITEMS.c.status, ITEMS.c.workload, ITEMS.c.space, ITEMS.c.batches_left)
+    return select(*columns).where(UNDER_WAY)
 
 
-def _room(under_way: Sequence[Any], limits: KnowledgeSettings) -> int:
+def _room(under_way: Sequence[Any], limits: KnowledgeSettings, shut: Container[str]) -> int:
     """How many may be begun: of those under way, only some may be read, and the rest wait for vectors."""
     read = sum(row.status != ItemStatus.EMBEDDING for row in under_way)
-    return int(min(limits.global_concurrency - len(under_way), limits.io_concurrency - read))
+    stuck = sum(
+        row.status == ItemStatus.EMBEDDING and row.batches_left > 0 and row.space.partition(":")[0] in shut
+        for row in under_way
+    )
+    return int(min(limits.global_concurrency - len(under_way) + stuck, limits.io_concurrency - read))
 
 
-def _admit(session: Session, limits: KnowledgeSettings, now: datetime) -> list[str]:
+def _admit(session: Session, limits: KnowledgeSettings, shut: Container[str], now: datetime) -> list[str]:
     turn = item.take_turn(session)
     rows = session.execute(_under_way()).all()
-    room, of_base = _room(rows, limits), Counter(row.base_id for row in rows)
+    room, of_base = _room(rows, limits, shut), Counter(row.base_id for row in rows)
     large = sum(workload.is_large(row.workload, limits.large_mb) for row in rows)
     admitted: list[str] = []
     while room > 0:
