@@ -51,6 +51,7 @@ def api() -> Iterator[Api]:
         yield Api(cli, running, port)
     finally:
         cli.kill_everything()
+        running.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -46,9 +46,9 @@ show(ids)
 
 
 def test_watch_shows_every_document_until_all_have_settled(cli: Cli, provider: ProviderServer) -> None:
-    provider.configure({"latency_s": 0.2})
+    provider.configure({"latency_s": 0.5})
     for name in ("one.pdf", "two.pdf"):
-        new_pdf(cli.cwd / name, pages=10)
+        new_pdf(cli.cwd / name, pages=20)
     seen = program(
         cli,
         """

@@ -8,6 +8,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -181,7 +182,11 @@ def test_what_is_not_wanted_any_more_is_killed(slow_file: Path):
 
 
 def running_children() -> list[psutil.Process]:
-    return [process for process in psutil.Process().children() if "pipeline.reading.child_main" in process.cmdline()]
+    found = []
+    for process in psutil.Process().children():
+        with suppress(psutil.Error):  # others' may have ended
+            found += [process] if "pipeline.reading.child_main" in process.cmdline() else []
+    return found
 
 
 def test_a_crash_is_the_files_fault_and_the_next_file_is_read(slow_file: Path):

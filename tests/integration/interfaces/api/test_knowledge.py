@@ -40,7 +40,7 @@ def test_bases_are_made_listed_edited_and_deleted(api: TestClient) -> None:
     assert (made.json()["chunkTokens"], made.json()["provider"], made.json()["items"]) == (256, "local", {})
     problem(api.post(BASES, json={"name": "manuals"}), 409, "exists")
     problem(api.post(BASES, json={"name": "x", "path": "/etc"}), 422, "invalid")
-    problem(api.post(BASES, json={"name": "x", "provider": "nobody"}), 404, "unknown_provider")
+    problem(api.post(BASES, json={"name": "x", "provider": "nobody"}), 422, "unknown_provider")
     second = api.post(BASES, json={"name": "zebras"}).json()
     page = api.get(BASES, params={"limit": 1}).json()
     rest = api.get(BASES, params={"cursor": page["next_cursor"]}).json()

@@ -36,6 +36,12 @@ ENDLESS = {"/api/v1/events"}
 
 
 @pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """What a database alone does is tested by its own tests: this takes half a minute of a processor."""
+    return sqlite_url
+
+
+@pytest.fixture
 def settings_env() -> dict[str, str]:
     return {"PENSTOCK_API__REQUESTS_PER_MIN": "0", "PENSTOCK_API__MAX_SYNC_WAIT_S": "0.01"}
 
