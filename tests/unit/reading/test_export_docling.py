@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.reading.export import docling, rendering
+from pipeline.reading.export import docling, markup
 
 BOX = [51.0, 62.2, 365.1, 82.2]
 
@@ -36,7 +36,7 @@ def test_every_reference_leads_to_an_item_whose_parent_refers_back() -> None:
 
     def visit(node: dict[str, Any]) -> None:
         for ref in node["children"]:
-            child = rendering.resolve(made, ref)
+            child = markup.resolve(made, ref)
             assert child["self_ref"] == ref["$ref"]
             assert child["parent"] == {"$ref": node["self_ref"]}
             seen.add(ref["$ref"])
@@ -96,7 +96,7 @@ def test_picture_is_embedded_if_it_is_wanted() -> None:
 def test_html_escapes_texts_and_keeps_structure() -> None:
     made = document(page(1, block("heading", "A & B", level=2), item("one <x>"), item("two", depth=1), TABLE,
                          block("code", "</code>"), block("picture", link="")))  # fmt: skip
-    html = rendering.html(made)
+    html = markup.html(made)
     assert "<h2>A &amp; B</h2>" in html
     assert "<ul>\n<li>one &lt;x&gt;\n<ul>\n<li>two\n</ul>\n</ul>" in html
     assert '<tr><th colspan="2">Name</th></tr>\n<tr><td>a</td><td>b</td></tr>' in html
@@ -106,7 +106,7 @@ def test_html_escapes_texts_and_keeps_structure() -> None:
 def test_doctags_say_places_pages_and_tables() -> None:
     made = document(page(1, block("heading", "A", level=2), TABLE), page(2, item("one", "1."), block("code", "x")))
     where = "<loc_43><loc_37><loc_307><loc_49>"
-    assert rendering.doctags(made).split("\n") == [
+    assert markup.doctags(made).split("\n") == [
         f"<doctag><section_header_level_1>{where}A</section_header_level_1>",
         f"<otsl>{where}<ched>Name<lcel><nl><fcel>a<fcel>b<nl></otsl>",
         "<page_break>",
@@ -117,12 +117,12 @@ def test_doctags_say_places_pages_and_tables() -> None:
 
 def test_plain_text_has_lists_and_rows_on_lines_of_their_own() -> None:
     made = document(page(1, block("paragraph", "p"), item("one"), item("two", depth=1), TABLE))
-    assert rendering.text(made) == "p\n\n- one\n- two\n\nName\t\na\tb\n"
+    assert markup.text(made) == "p\n\n- one\n- two\n\nName\t\na\tb\n"
 
 
 def test_document_without_text_is_empty_in_every_format() -> None:
     made = document(page(1))
-    assert (made["texts"], rendering.doctags(made), rendering.text(made)) == ([], "<doctag>\n</doctag>", "\n")
+    assert (made["texts"], markup.doctags(made), markup.text(made)) == ([], "<doctag>\n</doctag>", "\n")
 
 
 def test_page_that_failed_says_so_where_its_text_would_be() -> None:

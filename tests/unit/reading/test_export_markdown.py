@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.reading.export import docling, rendering
+from pipeline.reading.export import docling, markup
 from pipeline.reading.export.grid import MAX_PLACES, grid
 from pipeline.reading.export.markdown import blocks
 
@@ -96,6 +96,6 @@ def test_any_text_becomes_a_document_in_every_format(markdown: str) -> None:
     page = {"page": 1, "page_source": 1, "width": None, "height": None,
             "blocks": [{"type": "markdown", "text": markdown, "bbox": None}]}  # fmt: skip
     made = docling.document([page], filename="a.pdf", mimetype="application/pdf", digest=1)
-    assert rendering.html(made).endswith("</html>\n")
-    assert rendering.doctags(made).endswith("</doctag>")
-    assert rendering.text(made).endswith("\n")
+    assert markup.html(made).endswith("</html>\n")
+    assert markup.doctags(made).endswith("</doctag>")
+    assert markup.text(made).endswith("\n")

@@ -22,8 +22,8 @@ from pipeline.flows.knowledge.rules.progress import read_progress
 from pipeline.flows.knowledge.settings import KnowledgeSettings, own
 from pipeline.flows.knowledge.states import ITEM, BatchStatus, ItemEvent, ItemStatus, ItemType
 from pipeline.flows.knowledge.work import item as items
+from pipeline.flows.knowledge.work.checkpoint import Checkpoint
 from pipeline.flows.knowledge.work.known import forget, known_vectors
-from pipeline.flows.knowledge.work.standing import Standing
 from pipeline.providers import registry
 from pipeline.reading import text_files, websites
 from pipeline.reading.chunks import Chunk, split
@@ -56,7 +56,7 @@ class Claimed:
     row: Any
     base: Any
     claim: Claim
-    standing: Standing
+    checkpoint: Checkpoint
 
 
 def read(context: Context, item_id: str, owner: Owner) -> Settled:
@@ -86,20 +86,20 @@ def _claim(session: Session, context: Context, item_id: str, owner: Owner) -> Cl
     base = session.execute(select(BASES).where(BASES.c.id == row.base_id)).one_or_none()
     if not rows or base is None:
         return None
-    return Claimed(rows[0], base, mine, Standing(context, item_id, mine, own(settings).read_weight))
+    return Claimed(rows[0], base, mine, Checkpoint(context, item_id, mine, own(settings).read_weight))
 
 
 def _content(context: Context, claimed: Claimed) -> Reading:
-    row, standing, found = claimed.row, claimed.standing, own(context.settings)
+    row, checkpoint, found = claimed.row, claimed.checkpoint, own(context.settings)
     limits = limits_of(found)
     if row.type in {ItemType.URL, ItemType.SITEMAP}:
         fetch = websites.read_url if row.type == ItemType.URL else websites.read_sitemap
         networks = found.allow_private_addresses or False
-        return fetch(row.url, limits, standing.wanted, standing.read, allow_private=networks)
+        return fetch(row.url, limits, checkpoint.wanted, checkpoint.read, allow_private=networks)
     path = files.stored_path(context.settings, row.id, row.content_sha256)
     if not path.is_file():
         raise refused("the stored copy of this file is gone: delete the item, and add the file again", "missing_file")
-    return text_files.read_file(path, row.name, limits, standing.wanted, standing.read)
+    return text_files.read_file(path, row.name, limits, checkpoint.wanted, checkpoint.read)
 
 
 def limits_of(found: KnowledgeSettings) -> Limits:
@@ -115,7 +115,7 @@ def limits_of(found: KnowledgeSettings) -> Limits:
 def _store(context: Context, claimed: Claimed, reading: Reading) -> None:
     """Store the chunks, and the batches that are still to be embedded. Raises `ClaimLost`."""
     row, base = claimed.row, claimed.base
-    chunks = split(reading, base.chunk_tokens, base.chunk_overlap, claimed.standing.wanted)
+    chunks = split(reading, base.chunk_tokens, base.chunk_overlap, claimed.checkpoint.wanted)
     if not chunks:
         raise refused("no text was found in it", "empty")
     maker = registry.embeddings(context.settings, base.provider, base.model)

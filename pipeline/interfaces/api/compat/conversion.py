@@ -9,10 +9,10 @@ from fastapi import Request
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import queries
 from pipeline.flows.documents.queries import DocumentView
+from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.api.uploads import File, Form, receive
 from pipeline.interfaces.api.v1.documents import submit_file
-from pipeline.interfaces.api.waiting import wait_for
 from pipeline.storage.context import Context
 from tasks.documents import Options
 

@@ -8,11 +8,11 @@ from pydantic import Field
 
 from pipeline.interfaces.api.dependencies import InContext, writer
 from pipeline.interfaces.api.fields import Line, Wait
+from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.remote import fetched
 from pipeline.interfaces.api.v1.document_shapes import DocumentShape, SubmitOptions
 from pipeline.interfaces.api.v1.documents import accepted, submit_file
-from pipeline.interfaces.api.waiting import wait_for
 from tasks import documents as flow
 from tasks.documents import Options
 

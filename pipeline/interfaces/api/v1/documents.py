@@ -13,12 +13,12 @@ from pipeline.engine.rates import Rate
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import here, reader, writer
 from pipeline.interfaces.api.fields import ByName, HexId, Limit, Search, Wait
+from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.moments import Since, Until
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import RETRY_S, Refused, documented
 from pipeline.interfaces.api.uploads import File, Form, uploaded
 from pipeline.interfaces.api.v1.document_shapes import EXAMPLE, DocumentShape, SubmitOptions, shape
-from pipeline.interfaces.api.waiting import wait_for
 from tasks import documents as flow
 from tasks.documents import Document, DocumentStatus, Filter, Options
 

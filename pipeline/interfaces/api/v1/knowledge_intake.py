@@ -18,12 +18,12 @@ from pipeline.interfaces.api import uploads
 from pipeline.interfaces.api.bodies import is_upload
 from pipeline.interfaces.api.dependencies import here, writer
 from pipeline.interfaces.api.fields import HexId, LongProse, Name, Wait
+from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.problems import MEDIA_TYPE, RETRY_S, STATUS, Problem, Refused, documented
 from pipeline.interfaces.api.uploads import Form
 from pipeline.interfaces.api.v1.knowledge_bases import PATH as BASES
 from pipeline.interfaces.api.v1.knowledge_items import PATH as ITEMS
 from pipeline.interfaces.api.v1.knowledge_shapes import NAMES, AddedShape, added_shape, item_shape
-from pipeline.interfaces.api.waiting import wait_for
 from tasks import knowledge as flow
 from tasks.knowledge import Added, ItemType, Source
 from tasks.knowledge import Refused as NotAdded

@@ -11,6 +11,7 @@ from pipeline.engine.errors import UserError
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import here, reader, writer
 from pipeline.interfaces.api.fields import HexId, Limit, Wait, Word
+from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import RETRY_S, documented
 from pipeline.interfaces.api.v1.document_actions import Acted, Skipped
@@ -22,7 +23,6 @@ from pipeline.interfaces.api.v1.knowledge_shapes import (
     chunk_shape,
     item_shape,
 )
-from pipeline.interfaces.api.waiting import wait_for
 from tasks import knowledge as flow
 from tasks.knowledge import ItemStatus, ItemType, ItemView, UnknownItem
 

@@ -13,6 +13,7 @@ from pipeline.flows.music.views import RunView, SongView
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import ByCaller, InContext, here, reader, writer
 from pipeline.interfaces.api.fields import HexId, Limit, Line, RowId, Search, Wait
+from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import RETRY_S, Refused, documented
@@ -28,7 +29,6 @@ from pipeline.interfaces.api.v1.music_shapes import (
     SongShape,
     batch_shape,
 )
-from pipeline.interfaces.api.waiting import wait_for
 from tasks import music as flow
 from tasks.music import BatchStatus, PipelineState, SongStatus, StartOptions
 

@@ -8,10 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.interfaces.api.dependencies import admin, reader
 from pipeline.interfaces.api.fields import Line, Wait, Word
+from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.pages import Page
 from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.shapes import Shape, example
-from pipeline.interfaces.api.waiting import wait_for
 from tasks import queues as control
 
 queues = APIRouter(prefix="/queues", tags=["queues"])

@@ -13,6 +13,7 @@ from pipeline.flows.screenshots.views import Hour
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import InContext, here, reader, writer
 from pipeline.interfaces.api.fields import Limit, Line, RowId, Wait
+from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.moments import At, Since, Until, check_range
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import RETRY_S, Refused, documented
@@ -28,7 +29,6 @@ from pipeline.interfaces.api.v1.screenshot_shapes import (
     ScreenshotStatusShape,
     TakenShape,
 )
-from pipeline.interfaces.api.waiting import wait_for
 from tasks import screenshots as flow
 from tasks.screenshots import Frame, Taken, WorkStatus
 

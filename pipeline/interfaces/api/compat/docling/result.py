@@ -14,7 +14,7 @@ from pipeline.flows.documents.files import pictures_folder, stem
 from pipeline.flows.documents.queries import DocumentView
 from pipeline.flows.documents.states import PageStatus
 from pipeline.interfaces.api.compat.docling.task import Task, conversion_status, has_result, message
-from pipeline.reading.export import rendering
+from pipeline.reading.export import markup
 from pipeline.storage.context import Context
 
 Picture = Callable[[str], str | None]
@@ -52,7 +52,7 @@ def contents(context: Context, task: Task, document: DocumentView) -> dict[str, 
     if task.formats - {"md"}:
         made = queries.docling_document(context, document.id, picture)
         formats: dict[str, Callable[[Any], Any]] = {
-            "json": dict, "html": rendering.html, "text": rendering.text, "doctags": rendering.doctags,
+            "json": dict, "html": markup.html, "text": markup.text, "doctags": markup.doctags,
         }  # fmt: skip
         found |= {name: make(made) for name, make in formats.items() if name in task.formats}
     return found

@@ -15,7 +15,7 @@ TELL_S = 0.3
 """Source 003, "进度与状态更新链路": 300 ms."""
 
 
-class Standing:
+class Checkpoint:
     """One item under one claim."""
 
     def __init__(self, context: Context, item_id: str, claim: Claim, weight: int) -> None:
