@@ -262,7 +262,7 @@ def _leave_later(places: Places, place: Place, holder: str) -> None:
             time.sleep(LEAVE_AGAIN_S)
             if deliveries.under_way(message):
                 return  # it was delivered again
-            with suppress(RedisError):
+            with suppress(RedisError, OSError, ValueError):  # the last two: its connection was closed in the middle
                 places.leave(place, holder)
                 left = True
 

@@ -118,6 +118,9 @@ def check(db: Database, settings: Settings) -> None:
         _write(mark(settings), pair.database or "")
         pair = look(db, settings)
     if not pair.fits:
+        # Somebody who checks at the same time may have written the mark, and then a file, between our two looks.
+        pair = look(db, settings)
+    if not pair.fits:
         raise ForeignFolder(pair.problem)
     db.run(lambda session: session.execute(update(INSTALLATION).values(bound=True)))
 
