@@ -42,10 +42,10 @@ def reading(context: Context, driver: Driver, item_id: str) -> Finish:
     assert claimed is not None
 
     def finish() -> None:
-        standing = claimed.standing
-        standing._looked_at = time.monotonic() - 1
-        assert not standing.wanted()
-        standing._wanted, standing._looked_at = True, time.monotonic() + 60  # as if it had just looked
+        checkpoint = claimed.checkpoint
+        checkpoint._looked_at = time.monotonic() - 1
+        assert not checkpoint.wanted()
+        checkpoint._wanted, checkpoint._looked_at = True, time.monotonic() + 60  # as if it had just looked
         with pytest.raises(content.ClaimLost):
             content._store(context, claimed, content._content(context, claimed))
 
