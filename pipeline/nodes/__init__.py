@@ -1,0 +1,1 @@
+"""Inference nodes: machines that offer what they can do to a gateway, which shares it out. Source 004."""
