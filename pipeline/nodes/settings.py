@@ -1,6 +1,6 @@
 """The settings of the gateway, by the source's names: `PENSTOCK_GATEWAY__…` and the table `[gateway]`.
 
-Source 004, "配置（config.toml）". It gives names, and defaults for `enabled` and `instance_id` alone. The others are ours.
+Source 004, "config.toml". It gives names, and defaults for `enabled` and `instance_id` alone; the others are ours.
 """
 
 from typing import Literal, Self
