@@ -20,6 +20,7 @@ import pipeline.flows.knowledge.models
 import pipeline.flows.music.models
 import pipeline.flows.screenshots.graph.models
 import pipeline.flows.webhooks.models
+import pipeline.nodes.tokens
 import pipeline.storage.api_keys
 import pipeline.storage.idempotency
 import pipeline.storage.installation
@@ -78,7 +79,7 @@ def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None
         "screenshot_mentions", "ai_call_totals", "ai_call_cursor",
         "screenshot_edges", "screenshot_provenance", "screenshot_calls", "events", "event_counter",
         "webhook_endpoints", "webhook_deliveries", "webhook_attempts",
-        "api_keys", "idempotent_requests",
+        "api_keys", "idempotent_requests", "node_tokens",
     }  # fmt: skip
 
 
