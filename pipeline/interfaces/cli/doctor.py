@@ -18,6 +18,7 @@ from pipeline.engine.connection import ask_sentinels
 from pipeline.engine.errors import PenstockError
 from pipeline.engine.presence import Presence
 from pipeline.flows import FLOWS, flows
+from pipeline.nodes.settings import SECTION as GATEWAY
 from pipeline.providers import gates, registry
 from pipeline.settings import Settings, config_path
 from pipeline.standalone import redis_server
@@ -83,7 +84,7 @@ def _versions(_: Settings) -> Iterator[Check]:
 def _settings(settings: Settings) -> Iterator[Check]:
     config = config_path()
     yield Check("settings", OK, f"{config} {'read' if config.is_file() else '(none)'}")
-    known = {*Settings.model_fields, *FLOWS, "config"}
+    known = {*Settings.model_fields, *FLOWS, GATEWAY, "config"}
     in_file = tomllib.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
     in_environment = [name for name in os.environ if name.startswith("PENSTOCK_")]
     unknown = [f"{name} in {config.name}" for name in in_file if name not in known]

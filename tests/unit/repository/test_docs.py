@@ -17,6 +17,7 @@ from pipeline.flows.documents.states import DOCUMENT, PAGE, DocumentStatus, Page
 from pipeline.flows.knowledge.settings import KnowledgeSettings
 from pipeline.flows.screenshots.states import BATCH, NODE, SCREENSHOT, SHARD, WorkEvent, WorkStatus
 from pipeline.flows.webhooks.settings import WebhookSettings
+from pipeline.nodes.settings import GatewaySettings
 from pipeline.settings import ProviderProfile, Settings
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,6 +40,7 @@ class Everything(Settings):
 
     knowledge: KnowledgeSettings = KnowledgeSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    gateway: GatewaySettings = GatewaySettings()
 
 
 def fields(model: type[BaseModel], prefix: str = "PENSTOCK_") -> Iterator[tuple[str, FieldInfo]]:
