@@ -1,0 +1,38 @@
+// What this node can do: `(body, files, context) => result`, by capability. No model, only echoes.
+
+import { existsSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
+
+const MODEL = "echo";
+
+export const offers = [
+  { capability: "text", models: [MODEL, "wait"] },
+  { capability: "vision", models: [MODEL] },
+  { capability: "page", models: [MODEL] },
+];
+
+export const MODELS = { text, vision, page };
+
+// The prompt, backwards, word by word.
+async function text(body, files, { model, partial, signal, waitFor }) {
+  const answer = [...body.prompt].reverse().join("");
+  for (const piece of answer.match(/\S+\s*|\s+/g) ?? []) partial(piece);
+  while (model === "wait" && !existsSync(waitFor)) await sleep(10, undefined, { signal });
+  return { text: answer, model: model || MODEL, truncated: false, usage: usage(body.prompt, answer) };
+}
+
+// How large each picture is.
+async function vision(body, files) {
+  const answer = files.map(({ media_type, data }) => `${media_type} ${data.length}`).join("\n");
+  return { text: answer, model: MODEL, truncated: false, usage: usage(body.prompt, answer) };
+}
+
+// A page of which all is one picture.
+async function page(body, [{ media_type, data }]) {
+  const name = `page-${body.number}`;
+  const answer = `![](${name})`;
+  const files = body.pictures ? [{ name, media_type, data }] : [];
+  return { text: answer, model: MODEL, truncated: false, usage: usage("", answer), files };
+}
+
+const usage = (prompt, answer) => ({ input_tokens: prompt.length, output_tokens: answer.length });
