@@ -19,7 +19,7 @@ MAX_ATTACHMENTS = 64
 
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 RequestId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
-ModelName = Annotated[str, StringConstraints(max_length=120, pattern=r"^[^\x00-\x1f\x7f\ud800-\udfff]*$")]
+ModelName = Annotated[str, StringConstraints(max_length=120, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Line = Annotated[str, StringConstraints(max_length=2000)]
 Attempt = Annotated[int, Field(ge=1, le=1_000_000)]
 Milliseconds = Annotated[int, Field(ge=1, le=24 * 3600 * 1000)]
