@@ -16,6 +16,7 @@ from pipeline.interfaces.cli import (
     knowledge,
     live_settings,
     music,
+    nodes,
     queues,
     retention,
     screenshots,
@@ -51,6 +52,7 @@ app.add_typer(music.app, name="music")
 app.add_typer(screenshots.app, name="screenshots")
 app.add_typer(webhooks.app, name="webhooks")
 app.add_typer(knowledge.app, name="kb")
+app.add_typer(nodes.app, name="nodes")
 _passed_on = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 app.command("worker", context_settings=_passed_on)(stack.worker)
 app.command("beat", context_settings=_passed_on)(stack.beat)

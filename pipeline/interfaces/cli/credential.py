@@ -1,0 +1,58 @@
+"""What commands for keys and tokens share: names, life times, and a secret that is shown once."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.interfaces.cli.output import err, one_line, print_json
+from pipeline.interfaces.cli.times import ago, duration_s
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pipeline.storage.credentials import CredentialView
+
+Expires = Annotated[str, typer.Option(help="After this time, such as 90d. Default: never.")]
+STATE_COLUMNS = ("STATE", "LAST USED?", "EXPIRES?")
+_LONGEST_S = 100 * 366 * 86_400
+
+
+def checked_name(name: str, noun: str) -> str:
+    """The name as it is stored. Raises `UserError` for one that no list could show."""
+    from pipeline.engine.errors import UserError
+    from pipeline.interfaces.cli.output import printable
+
+    if not name.strip() or len(name) > 100 or printable(name) != name or "\n" in name:
+        raise UserError(f"a {noun}'s name has 1 to 100 characters, all printable", code="usage")
+    return name.strip()
+
+
+def life_time(expires: str, noun: str) -> timedelta | None:
+    """How long it is good; None: until it is revoked. Raises `UserError`."""
+    from pipeline.engine.errors import UserError
+
+    seconds = duration_s(expires) or 0
+    if seconds > _LONGEST_S:
+        raise UserError(f"a {noun} lasts 100 years at most", code="usage")
+    return timedelta(seconds=seconds) if seconds else None
+
+
+def show_once(secret: str, made: "CredentialView", noun: str, good_for: str, *, as_json: bool) -> None:
+    """Print what was made: the secret alone goes to standard output."""
+    if as_json:
+        from pipeline.engine.views import plain
+
+        print_json({**plain(made), "secret": secret})
+        return
+    until = f", until {made.expires_at:%Y-%m-%d %H:%M} UTC" if made.expires_at else ""
+    said = f"{noun.capitalize()} {made.id} ({one_line(made.name)}, {good_for}{until}). It is not shown again:"
+    err.print(said, soft_wrap=True)
+    typer.echo(secret)
+
+
+def state_cells(one: "CredentialView", now: "datetime") -> list[str]:
+    """Cells for `STATE_COLUMNS`."""
+    state = "revoked" if one.revoked_at else "[green]usable[/green]" if one.usable(now) else "expired"
+    used = ago(one.last_used_at) if one.last_used_at else "never"
+    return [state, used, f"{one.expires_at:%Y-%m-%d}" if one.expires_at else ""]

@@ -1,0 +1,14 @@
+"""`penstock nodes …`: machines that do AI work for this installation, and who may connect to it."""
+
+import typer
+
+from pipeline.interfaces.cli.nodes import tokens
+
+app = typer.Typer(
+    help="Inference nodes: machines that connect to a gateway and offer what they can do.\n\n"
+    "Start with: [bold]penstock nodes tokens create desk[/bold], then [bold]penstock gateway[/bold] here and "
+    "[bold]penstock node --gateway URL --token …[/bold] on the machine with the model. See docs/nodes.md.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+app.add_typer(tokens.app, name="tokens")

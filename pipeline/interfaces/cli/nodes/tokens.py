@@ -1,0 +1,68 @@
+"""`penstock nodes tokens …`: who may connect to the gateway."""
+
+import re
+from typing import Annotated
+
+import typer
+
+from pipeline.interfaces.cli.command import Json, ready_context
+from pipeline.interfaces.cli.credential import STATE_COLUMNS, Expires, checked_name, life_time, show_once, state_cells
+from pipeline.interfaces.cli.output import err, one_line, print_list
+
+app = typer.Typer(
+    help="Tokens of nodes and sessions: create, list, revoke. A node's token offers work, a session's asks for it.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Whose token it is; you see it in lists and logs.")],
+    kind: Annotated[str, typer.Option(help="node: offers what it can do; session: asks for jobs.")] = "node",
+    node: Annotated[str, typer.Option(metavar="ID", help="The only node that may register with it.")] = "",
+    expires: Expires = "",
+    as_json: Json = False,
+) -> None:
+    """Create a token and print it. It is shown this once: only its hash is kept.
+
+    A node connects with it: [bold]penstock node --gateway wss://gateway.example.org --token …[/bold]
+
+    The pipeline connects with one of the kind session, as the API key of its provider.
+    """
+    from pipeline.engine.errors import UserError
+    from pipeline.nodes import tokens
+
+    name = checked_name(name, "token")
+    if kind not in set(tokens.TokenKind):
+        raise UserError(f"there is no kind '{kind}': choose from {', '.join(tokens.TokenKind)}", code="usage")
+    if node and (kind != tokens.TokenKind.NODE or not re.fullmatch("[A-Za-z0-9_.-]{1,64}", node)):
+        raise UserError("--node is the id of a node, for a token of the kind node", code="usage")
+    made = tokens.create(ready_context(), name, tokens.TokenKind(kind), life_time(expires, "token"), node)
+    secret, token = made
+    show_once(secret, token, "token", f"{kind} {node}".strip(), as_json=as_json)
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """List the tokens, without their secrets."""
+    from pipeline.nodes import tokens
+
+    context = ready_context()
+    now = context.db.now()
+    print_list(
+        tokens.list_tokens(context),
+        ("ID", "NAME~", "KIND", "ONLY NODE?", *STATE_COLUMNS),
+        lambda token: [token.id, one_line(token.name), str(token.kind), token.node_id, *state_cells(token, now)],
+        as_json=as_json,
+        none="No tokens: `penstock nodes tokens create NAME` makes one.",
+    )
+
+
+@app.command()
+def revoke(token: Annotated[str, typer.Argument(metavar="ID|NAME", help="See `penstock nodes tokens list`.")]) -> None:
+    """End a token. Every gateway closes its connections, and lets nobody in with it again."""
+    from pipeline.nodes import tokens
+
+    ended = tokens.revoke(ready_context(), token)
+    err.print(f"{ended.id} {one_line(ended.name)}: revoked", soft_wrap=True)
