@@ -49,6 +49,7 @@ def start_convert(cli: Cli, provider: ProviderServer, *arguments: str, pages: in
 
 def supervisor_of(cli: Cli) -> psutil.Process:
     found = wait_until(lambda: cli.supervisor, 90, "the stack is up")
+    assert found is not None
     return psutil.Process(found["pid"])
 
 

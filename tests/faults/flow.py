@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import Counter
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,7 +130,7 @@ class Flow:
         messages = redis.llen("vision.test") + redis.llen(CPU) + redis.llen("control") + redis.hlen("unacked")
         return not messages and not self.provider.stats(records=False)["under_way"]
 
-    def assert_paid_once(self, images: dict[str, int], again: set[int] = frozenset()) -> None:
+    def assert_paid_once(self, images: dict[str, int], again: AbstractSet[int] = frozenset()) -> None:
         """The provider was called once for each page, but for those `again` that were under way at the fault."""
         calls = self.calls(images)
         assert set(calls) == set(images.values())

@@ -22,7 +22,7 @@ def record(redis: "Redis", key: str, value: str) -> None:
 
 
 def recorded(redis: "Redis", key: str) -> list[str]:
-    return list(redis.lrange(key, 0, -1))
+    return [str(value) for value in redis.lrange(key, 0, -1)]
 
 
 @pytest.fixture

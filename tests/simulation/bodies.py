@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine import work as kernel
 from pipeline.engine.breaker import BreakerState
-from pipeline.engine.claims import Owner
+from pipeline.engine.claims import Claim, Owner
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.lanes import Batch, run_lane
@@ -119,7 +119,7 @@ class _Hop:
         back = [Outcome(row.id, row.attempts, claim, UnitError("not tried", kind=ErrorKind.CANCELLED))
                 for row, claim in untried]  # fmt: skip
 
-        def act(session: Session) -> tuple[list[Any], kernel.Claim, Changes, str, bool]:
+        def act(session: Session) -> tuple[list[Any], Claim, Changes, str, bool]:
             scope = work.lock(session, self._scope_id)
             now = db.now()
             held = kernel.new_claim(work, self._owner, None, now)
@@ -141,7 +141,7 @@ class _Hop:
         due = select(self.work.table.c.id).where(self.work.in_scope(self._scope_id), self.work.due(now)).limit(1)
         return session.execute(due).first() is not None
 
-    def perform(self, unit: tuple[Any, kernel.Claim]) -> Outcome:
+    def perform(self, unit: tuple[Any, Claim]) -> Outcome:
         """Do one unit."""
         row, claim = unit
         world = self.world

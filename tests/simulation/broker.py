@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.arrival import SENT
+from pipeline.engine.metrics import SENT
 from tests.simulation.redis_client import SimulatedRedis
 from tests.simulation.world import World
 

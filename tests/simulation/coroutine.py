@@ -41,6 +41,8 @@ class Coroutine:
         self._carrier.body = self._run
         self._body = body
         self.ended = False
+        self.spoke: tuple[int, int] | None = None
+        """When it last spoke to Redis, and how often that had been emptied by then."""
 
     def _run(self) -> None:
         self._body()

@@ -33,9 +33,9 @@ class SimulatedDatabase(Database):
         return self.world.now()
 
     @contextmanager
-    def read(self) -> Iterator[Session]:
+    def read(self, *, patience_s: float | None = None) -> Iterator[Session]:
         self.world.point("before reading")
-        with super().read() as session:
+        with super().read(patience_s=patience_s) as session:
             yield session
 
     @contextmanager

@@ -103,7 +103,9 @@ class Fleet:
         self.observer = Observer(self)
         db.after_commit = self.observer.committed
         self.bodies = Bodies(self)
-        self.context = SimpleNamespace(db=db, redis=redis, online=True, made={}, settings=Settings.model_construct())
+        self.context: Any = SimpleNamespace(
+            db=db, redis=redis, online=True, made={}, settings=Settings.model_construct()
+        )
         self.launching: dict[Any, int] = {}
         self.queue_of: dict[str, str] = {}
         self.expected = shape.scopes
@@ -111,7 +113,7 @@ class Fleet:
         self.gate = Gate(redis, provider.QUEUE, f"{provider.NAME}:vision", 40)
         self.breaker = Breaker(redis, f"{provider.NAME}:vision", BreakerPolicy(5, 5, 20))
         # Processes have a breaker each; here they share it, and may be held up while they tell it something.
-        self.breaker._breaker._lock = nullcontext()
+        self.breaker._breaker._lock = nullcontext()  # type: ignore[assignment]
         self.tasks = Tasks(flow.FLOW, messages=self._messages)
         object.__setattr__(self.tasks, "fleet", self)
         self.clocks: dict[str, float] = {}
@@ -186,9 +188,8 @@ class Fleet:
 
     def held_up(self) -> bool:
         """Whether whoever acts was held up since it last spoke to Redis, or Redis was emptied since."""
-        return (self.world.now_us, self._flushes) != getattr(
-            self.world.running, "spoke", (self.world.now_us, self._flushes)
-        )
+        spoke = self.world.running and self.world.running.spoke
+        return spoke is not None and spoke != (self.world.now_us, self._flushes)
 
     def spoke(self) -> None:
         """Whoever acts has spoken to Redis."""

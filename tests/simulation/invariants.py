@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 UNIT_COLUMNS = "id, scope_id, status, claim_id, attempts, lease_until"
 SCOPE_COLUMNS = "id, total, status, claim_id, attempts, lease_until, done, failed, merged, places"
+NOBODY: tuple[Any, Any] = (None, None)
 ENDED = {State.DONE, State.FAILED}
 MOST_REFUSED = 15
 """How often a worker may ask a gate in vain in a second: waits are computed, and tokens tell of room."""
@@ -64,7 +65,7 @@ class Observer:
         me = world.running
         old, new = before[3], after[3]
         if old and old != new:
-            holder, process = self.holders.get(old, (None, None))
+            holder, process = self.holders.get(old, NOBODY)
             lives = holder is not None and not holder.ended and process.alive
             if lives and holder is not me and str(before[5]) >= self.fleet.as_stored(world.now()):
                 raise Violation(f"{name} was taken from {process.id}, which lives and works on it: {before} {after}")

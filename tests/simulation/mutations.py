@@ -195,8 +195,8 @@ def mutated(mutation: Mutation, *, soon: bool) -> Iterator[Session]:
     """A session without what the mutation takes away."""
     with Session() as made, ExitStack() as stack:
         made.scripts.changed.update(mutation.scripts)
-        if soon and mutation.faults:
-            made.faults = lambda _: mutation.faults
+        if soon and (faults := mutation.faults):
+            made.faults = lambda _: faults
         for name, instead in mutation.names.items():
             if name == "flow.runnable":
                 stack.callback(object.__setattr__, flow.FLOW, "runnable", flow.FLOW.runnable)

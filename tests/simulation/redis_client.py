@@ -46,7 +46,7 @@ class Scripts:
         return self.sha[text]
 
 
-class SimulatedRedis(Redis):  # type: ignore[type-arg]
+class SimulatedRedis(Redis):
     """What processes of the simulated fleet use. Each command may fail, or be sent twice, and its sender may die."""
 
     world: World

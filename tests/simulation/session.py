@@ -43,7 +43,7 @@ class Session:
         self._stack = ExitStack()
         self._url = database_url
         self._carriers = Carriers()
-        self.fleet: Fleet | None = None
+        self.fleet: Any = None
         self.scripts = Scripts()
         self.shape: Callable[[World], Shape] = shape_of
         self.faults: Callable[[random.Random], Faults] = faults_of
@@ -73,7 +73,7 @@ class Session:
     def _scanner(self) -> Callable[[str], Iterable[Any]]:
         if self.db.is_sqlite:
             connection = self.db.engine.raw_connection()
-            return lambda query: connection.driver_connection.execute(query).fetchall()
+            return lambda query: connection.driver_connection.execute(query).fetchall()  # type: ignore[union-attr]
         options = {"options": "-c timezone=UTC"}
         engine = create_engine(self.db.url, isolation_level="AUTOCOMMIT", connect_args=options)
         self._stack.callback(engine.dispose)
@@ -118,7 +118,6 @@ class Session:
             yield
 
     def _now(self) -> Fleet:
-        assert self.fleet is not None
         return self.fleet
 
     def _world(self) -> World:

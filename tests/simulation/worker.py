@@ -285,7 +285,7 @@ class _TaskConsumer:
         self._owner = owner
         self._from = set(QUEUES)
         broker = owner.worker.fleet.broker
-        self.channel = SimpleNamespace(
+        self.channel: Any = SimpleNamespace(
             qos=broker, active_queues=set(), brpop_timeout=1.0, unacked_key=UNACKED, unacked_index_key=UNACKED_INDEX,
             connection=SimpleNamespace(brpop_timeout=1.0, _callbacks=dict.fromkeys(QUEUES)),
             basic_consume=lambda name, **_: self.channel.active_queues.add(name),

@@ -80,7 +80,7 @@ class World:
         self.trace: deque[tuple[int, str, str, dict[str, Any]]] = deque(maxlen=TRACED)
         self.steps = 0
         self.failure: BaseException | None = None
-        self.acting: Process | None = None
+        self.acting: Any = None
         self._carriers = carriers
         self._heap: list[tuple[int, int, Callable[[], object]]] = []
         self._numbers = 0

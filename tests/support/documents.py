@@ -97,6 +97,12 @@ def write_output(context: Context, document_id: str, text: str = "merged before\
     return str(path)
 
 
+def only(units: Sequence[PageUnit]) -> PageUnit:
+    """The one there is."""
+    (unit,) = units
+    return unit
+
+
 def good(unit: PageUnit, text: str = "", **values: Any) -> Attempt:
     """The page was converted."""
     answer = Answer(text or f"new text of page {unit.page}", "m-1", Usage(10, 5))
@@ -131,7 +137,7 @@ class Worker:
             )
         )  # fmt: skip
 
-    def claim(self, want: int = 1, later_s: float = 0) -> list[PageUnit]:
+    def claim(self, want: int = 1, later_s: float = 0) -> Sequence[PageUnit]:
         done = self.settle_and_claim(want=want, later_s=later_s)
         return done.units if done else []
 

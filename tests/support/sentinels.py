@@ -109,8 +109,9 @@ class Sentinels:
 
     def start(self) -> None:
         """Returns when the sentinels know one another and the replica follows its master."""
-        for process in (self.master, self.replica, *self.sentinels):
-            process.start()
+        servers: list[RedisServer | Sentinel] = [self.master, self.replica, *self.sentinels]
+        for server in servers:
+            server.start()
         wait_until(self._are_ready, READY_S, "the sentinels know one another and the replica", last=self._states)
 
     def _are_ready(self) -> bool:
@@ -141,5 +142,6 @@ class Sentinels:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in (*self.sentinels, self.master, self.replica):
-            process.kill()
+        servers: list[RedisServer | Sentinel] = [*self.sentinels, self.master, self.replica]
+        for server in servers:
+            server.kill()

@@ -188,7 +188,8 @@ def python(
     assert own.database_url
     assert own.redis_url
     log = folder / f"{module}.log"
-    running = Running(_module([module], _environment(folder, own.database_url, own.redis_url) | settings, log), log)
+    env = {**_environment(folder, own.database_url, own.redis_url), **settings}
+    running = Running(_module([module], env, log), log)
     try:
         yield running.process
     finally:

@@ -1,10 +1,12 @@
 """Redis and PostgreSQL that go away in the middle of a document."""
 
+from collections.abc import Set as AbstractSet
+
 import pytest
 
 from tasks.documents.canvas import TASKS
 from tests.faults.flow import POSTGRESQL, SQLITE, Flow, settings
-from tests.support.postgres import Postgres
+from tests.support.postgres import Postgres, ShutdownMode
 from tests.support.redis_server import RedisServer
 from tests.support.stack import FLEET, Stack
 from tests.support.waiting import wait_until
@@ -22,7 +24,7 @@ def midway(stack: Stack, flow: Flow) -> str:
     return document_id
 
 
-def _finish(flow: Flow, document_id: str, images: dict[str, int], under_way: set[int] = frozenset()) -> None:
+def _finish(flow: Flow, document_id: str, images: dict[str, int], under_way: AbstractSet[int] = frozenset()) -> None:
     flow.wait_for_status(document_id)
     flow.assert_exactly_once(document_id)
     flow.assert_paid_once(images, again=under_way)
@@ -83,7 +85,8 @@ def test_postgresql_restarted_again_and_again_while_pages_come_fast(
     flow.provider.script.latency_s = 0
     stack.start(*FLEET, "ai-2")
     document_id = flow.submit(240)
-    for calls, mode in ((20, "fast"), (80, "immediate"), (140, "fast")):
+    restarts: tuple[tuple[int, ShutdownMode], ...] = ((20, "fast"), (80, "immediate"), (140, "fast"))
+    for calls, mode in restarts:
         flow.wait_for_calls(calls)
         images = flow.images(document_id)
         postgres.restart(mode)

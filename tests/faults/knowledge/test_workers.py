@@ -1,6 +1,7 @@
 """Workers that are killed at any step, providers that fail in storms, Redis emptied: the same rows as undisturbed."""
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_killed_workers_emptied_redis_and_a_storm_of_errors_leave_no_trace(
         assert session.execute(FLOW.anything).scalar_one() == 0  # type: ignore[arg-type]
 
 
-def _storm() -> object:
+def _storm() -> Callable[[Record], Fault | None]:
     """Every third call fails, in turn with 429 and 503, until thirty have been made."""
     seen: list[Record] = []
 

@@ -11,6 +11,7 @@ import pytest
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents.states import DocumentStatus
 from pipeline.providers import gates, queue_control
+from pipeline.providers.spend import next_reset
 from tests.faults.flow import POSTGRESQL, SQLITE, Flow, settings
 from tests.support.provider_server import Fault
 from tests.support.stack import FLEET, Stack
@@ -185,7 +186,7 @@ def test_after_a_daily_quota_nothing_is_called_but_what_was_in_flight(stack: Sta
     refused_at = next(n for n, record in enumerate(flow.provider.records) if record.status == 429)
     assert _calls(flow) <= refused_at + 4, "no call beyond those in flight"
     profile = flow.context.settings.providers["test"]
-    left = gates.next_reset(profile, datetime.now(UTC)) - datetime.now(UTC)
+    left = next_reset(profile, datetime.now(UTC)) - datetime.now(UTC)
     assert abs(timedelta(seconds=breaker.look().left_s) - left) < timedelta(minutes=1)
     stack.kill_all()
     flow.context.redis.flushall()

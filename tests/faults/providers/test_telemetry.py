@@ -42,7 +42,7 @@ def test_tasks_and_calls_are_traced_without_what_was_asked_or_answered(
     assert calls[2].items() >= (about | {"error.type": "permanent", "told": "", "events": 0}).items()
     # The pool of `cpu` forks, that of `ai` has threads.
     for task in ("run/documents.split", "run/documents.lane"):
-        wait_until(lambda task=task: collector.named(task), 30, f"{task} is in the collector")  # type: ignore[misc]
+        wait_until(lambda task=task: collector.named(task), 30, f"{task} is in the collector")
     assert collector.paths == {"/v1/traces"}
     said = b"".join(collector.bodies).decode(errors="replace")
     assert SECRET not in said

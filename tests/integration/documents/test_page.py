@@ -20,6 +20,7 @@ from tests.support.documents import (
     document,
     good,
     insert_document,
+    only,
     page_states,
     pages,
 )
@@ -42,8 +43,8 @@ def test_pages_are_claimed_in_order_and_only_once(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 5)
     first = Worker(context, document_id).claim(2)
     second = Worker(context, document_id, "w2").claim(5)
-    assert [unit.page for unit in first + second] == [1, 2, 3, 4, 5]
-    assert {unit.attempt for unit in first + second} == {1}
+    assert [unit.page for unit in (*first, *second)] == [1, 2, 3, 4, 5]
+    assert {unit.attempt for unit in (*first, *second)} == {1}
     assert Worker(context, document_id, "w3").claim() == []
 
 
@@ -57,7 +58,7 @@ def test_a_result_is_counted_and_moves_the_progress(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 4)
     worker = Worker(context, document_id)
     for done, percent in ((1, 27), (2, 50), (3, 72)):
-        worker.settle(good(*worker.claim()))
+        worker.settle(good(only(worker.claim())))
         assert counters(context, document_id) == (D.PROCESSING, done, 0, percent)
     row = pages(context, document_id)[0]
     assert (row.status, row.content, row.error, row.claim_id) == (P.COMPLETED, "new text of page 1", None, None)
@@ -66,7 +67,7 @@ def test_a_result_is_counted_and_moves_the_progress(context: Context) -> None:
 def test_the_last_page_s_own_transaction_completes_the_document(context: Context) -> None:
     document_id = insert_document(context, pages=[P.COMPLETED, P.PENDING])
     worker = Worker(context, document_id)
-    done = worker.settle_and_claim([good(*worker.claim())], want=1)
+    done = worker.settle_and_claim([good(only(worker.claim()))], want=1)
     assert done is not None
     assert (done.units, done.more, done.document.status) == ([], False, D.READY_TO_MERGE)
     assert counters(context, document_id) == (D.READY_TO_MERGE, 2, 0, 95)
@@ -75,7 +76,7 @@ def test_the_last_page_s_own_transaction_completes_the_document(context: Context
 def test_finishing_and_claiming_are_one_transaction(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 3)
     worker = Worker(context, document_id)
-    done = worker.settle_and_claim([good(*worker.claim())], want=1)
+    done = worker.settle_and_claim([good(only(worker.claim()))], want=1)
     assert done is not None
     assert [unit.page for unit in done.units] == [2]
     assert page_states(context, document_id) == [P.COMPLETED, P.PROCESSING, P.PENDING]
@@ -147,7 +148,7 @@ def test_a_transient_error_waits_in_its_row_and_counts(context: Context) -> None
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
     before = datetime.now(UTC)
-    done = worker.settle(bad(*worker.claim(), ErrorKind.TRANSIENT))
+    done = worker.settle(bad(only(worker.claim()), ErrorKind.TRANSIENT))
     assert done is not None
     assert done.settled.retry_in_s is not None
     assert 5 <= done.settled.retry_in_s <= 6
@@ -176,7 +177,7 @@ def test_a_page_fails_for_good_when_its_attempts_are_used_up(context: Context) -
 def test_a_permanent_error_fails_at_once(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING, P.PENDING])
     worker = Worker(context, document_id)
-    worker.settle(bad(*worker.claim()))
+    worker.settle(bad(only(worker.claim())))
     row = pages(context, document_id)[0]
     assert (row.status, row.error, row.attempts, row.claim_id) == (P.FAILED, "a permanent error", 1, None)
     assert counters(context, document_id)[:3] == (D.PROCESSING, 0, 1)
@@ -207,7 +208,7 @@ def test_the_exchange_names_the_nearest_wait(context: Context) -> None:
 def test_a_dropped_page_is_free_again_and_no_attempt_counts(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
-    worker.settle(bad(*worker.claim(), ErrorKind.CANCELLED))
+    worker.settle(bad(only(worker.claim()), ErrorKind.CANCELLED))
     (unit,) = worker.claim()
     assert unit.attempt == 1
 

@@ -12,7 +12,7 @@ from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.plan import CPU, Stage
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.storage.context import Context
-from tests.support.documents import Worker, bad, good, insert_document
+from tests.support.documents import Worker, bad, good, insert_document, only
 
 D, P = DocumentStatus, PageStatus
 VISION = "vision.openai"
@@ -55,7 +55,7 @@ def test_lanes_at_work_stay_beside_those_for_pages_that_are_due(context: Context
 def test_a_page_that_waits_for_its_next_attempt_needs_no_lane_yet(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING])
     worker = Worker(context, document_id)
-    worker.settle(bad(*worker.claim(), ErrorKind.TRANSIENT))
+    worker.settle(bad(only(worker.claim()), ErrorKind.TRANSIENT))
     assert plan.asked(context, [document_id]) == []
     assert list(plan.runnable(context, ())) == plan.due(context) == []
     assert (wait_s := plan.next_wait_s(context)) is not None
@@ -140,9 +140,9 @@ def test_what_is_asked_for_costs_the_same_however_long_a_document_is(context: Co
 def test_a_hop_is_two_transactions_of_eight_statements(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 4)
     worker = Worker(context, document_id)
-    worker.settle(good(*worker.claim()))
+    worker.settle(good(only(worker.claim())))
     statements: list[str] = []
     event.listen(context.db.engine, "before_cursor_execute", lambda _c, _u, sql, *_: statements.append(sql))
-    worker.settle(good(*worker.claim()))
+    worker.settle(good(only(worker.claim())))
     did = [sql for sql in statements if not sql.startswith("BEGIN")]
     assert len(did) == 7, "a lane also asks once for what an earlier delivery left behind"

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ STATES = {
 NEITHER_SPLIT = {D.PENDING: "unknown_page", D.SPLITTING: "unknown_page"}
 NOTHING = {D.PENDING: "nothing_to_do", D.SPLITTING: "nothing_to_do"}
 ILLEGAL = "illegal_state"
-Expected = dict[DocumentStatus, DocumentStatus | str]
+Expected = Mapping[DocumentStatus, DocumentStatus | str]
 
 
 @pytest.fixture
@@ -259,7 +259,8 @@ def test_a_page_s_old_text_stays_until_there_is_a_new_one(context: Context) -> N
     assert D(document(context, document_id).status) is D.PARTIAL_FAILED
     assert merged.read_text() == "merged before\n"
     service.retry_page(context, document_id, 1)
-    worker.settle(good(*worker.claim(), "better"))
+    (unit,) = worker.claim()
+    worker.settle(good(unit, "better"))
     assert text() == "better"
 
 

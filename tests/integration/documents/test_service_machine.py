@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ TRIGGERS = {
         "CREATE TRIGGER audit_{table} AFTER UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION audit_{table}()",
     ],
 }
-LEGAL_CHANGES = {
+LEGAL_CHANGES: dict[str, set[tuple[int, int]]] = {
     "documents": {(before, after) for (before, _), after in DOCUMENT.legal.items()},
     "pages": {(before, after) for (before, _), after in PAGE.legal.items()},
 }
@@ -184,7 +185,7 @@ class DocumentMachine(RuleBasedStateMachine):
         elif row.status == D.MERGING:
             merge.write_result(self.context, row, claim)
         else:
-            images = [(number, None) for number in range(1, page_count + 1)]
+            images: list[tuple[int, Path | None]] = [(number, None) for number in range(1, page_count + 1)]
             self.context.db.run(lambda session: split.insert_pages(session, self.context, row, claim, images))
 
     @precondition(lambda self: self.seen in {D.PROCESSING, D.PAUSED})
@@ -315,7 +316,7 @@ class DocumentMachine(RuleBasedStateMachine):
             "SELECT page, count(*) FROM audit"
             " WHERE kind = 'pages' AND document = :id AND before = 1 AND after = 2 GROUP BY page"
         )
-        return Counter(dict(self.audit(query)))  # type: ignore[arg-type]
+        return Counter(dict(self.audit(query)))
 
     def teardown(self) -> None:
         """Whatever happened: from here on, with workers that live and waits that end, it comes to its end."""
@@ -380,4 +381,5 @@ def test_a_document_keeps_its_promises_whatever_happens_in_whatever_order(audite
         phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
     )
-    run_state_machine_as_test(lambda: DocumentMachine(audited), settings=bounds)
+    machine: Any = lambda: DocumentMachine(audited)  # noqa: E731
+    run_state_machine_as_test(machine, settings=bounds)

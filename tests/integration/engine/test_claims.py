@@ -275,7 +275,7 @@ def claim_in_a_run(db: Database, limit: int = 1) -> tuple[list[Any], Claim]:
     def work(session: Session) -> tuple[list[Any], Claim]:
         claim = new_claim(Owner("w", "r"), NOW, LEASE_S)
         assert claims.left_behind(session, JOBS, claim.owner) == [], "its own claim is no earlier delivery's"
-        order = {"order_by": JOBS.c.place, "limit": limit, "now": NOW}
+        order: dict[str, Any] = {"order_by": JOBS.c.place, "limit": limit, "now": NOW}
         untried = claims.take(session, JOBS, MACHINE, E.CLAIM, JOBS.c.attempts == 0, claim=claim, **order)
         return untried or claims.take(session, JOBS, MACHINE, E.CLAIM, claim=claim, **order), claim
 

@@ -26,6 +26,7 @@ from pipeline.flows.documents import service, submission
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DOCUMENT, PAGE, DocumentEvent, DocumentStatus, PageEvent, PageStatus
 from pipeline.flows.music import service as music
+from pipeline.flows.music.states import Mode
 from pipeline.flows.screenshots import deletion
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
@@ -83,7 +84,7 @@ def test_a_new_document_and_its_end_are_told(context: Context, tmp_path: Path) -
 
 
 def test_a_run_is_told_by_its_outcome(context: Context) -> None:
-    music.start(context, music.StartOptions(skip_sync=True, mode=music.Mode.EMBEDDING))
+    music.start(context, music.StartOptions(skip_sync=True, mode=Mode.EMBEDDING))
     music.pause(context)
     music.stop(context)
     assert types(context) == ["music_run.enqueuing", "music_run.paused", "music_run.stopped"]

@@ -60,8 +60,8 @@ def test_what_is_wrong_with_the_usage_says_so(base: str, tmp_path: Path) -> None
         ("items", base, "--type", "pdf"),
     ):
         assert "Error" in penstock(*arguments, code=2).output
-    for arguments in (("add", base), ("add", base, "--note", "a", "--note", "b", "--name", "c")):
-        assert CliRunner().invoke(app, ["kb", *arguments]).exception.code == "usage"  # type: ignore[union-attr]
+    for wrong in (["add", base], ["add", base, "--note", "a", "--note", "b", "--name", "c"]):
+        assert CliRunner().invoke(app, ["kb", *wrong]).exception.code == "usage"  # type: ignore[union-attr]
 
 
 def test_add_takes_files_addresses_and_notes_and_tells_what_it_could_not_and_why(base: str, tmp_path: Path) -> None:

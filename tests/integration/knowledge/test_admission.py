@@ -3,6 +3,7 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select, update
@@ -25,12 +26,10 @@ def limit(context: Context, **values: int) -> None:
     known = live_settings(context.settings)
     for name, value in values.items():
         now = context.db.now()
-        context.db.run(
-            lambda session, n=name, v=value, t=now: live.change(session, known, f"knowledge.{n}", str(v), t)  # type: ignore[misc]
-        )
+        context.db.run(lambda session, n=name, v=value, t=now: live.change(session, known, f"knowledge.{n}", str(v), t))
 
 
-def fill(context: Context, *counts: int, **columns: object) -> dict[str, list[str]]:
+def fill(context: Context, *counts: int, **columns: Any) -> dict[str, list[str]]:
     """Bases with so many items in line; the items of each, the oldest first."""
     found = {}
     for number, count in enumerate(counts):
@@ -104,7 +103,7 @@ def test_items_that_are_embedded_make_room_for_reading_but_not_in_all(context: C
         admitted = admission.admit(context)
         assert len(admitted) == expected
         done = update(ITEMS).where(ITEMS.c.id.in_(admitted)).values(status=ItemStatus.EMBEDDING)
-        context.db.run(lambda session, done=done: session.execute(done))  # type: ignore[misc]
+        context.db.run(lambda session, done=done: session.execute(done))
     assert under_way(context) == 4
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
+from pipeline.engine.work import Outcome
 from pipeline.flows.knowledge import check as checking
 from pipeline.flows.knowledge import deletion, files, orphans, plan, queries, service
 from pipeline.flows.knowledge.models import BASES, BATCHES, CHUNKS, ITEMS
@@ -17,6 +18,7 @@ from pipeline.flows.knowledge.service import CancelStatus
 from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.knowledge.work import batch, content, publication
 from pipeline.providers import gates
+from pipeline.providers.traced_call import Tracer
 from pipeline.storage.context import Context
 from pipeline.storage.vectors.models import VECTORS
 from tests.support.knowledge import add_base
@@ -69,11 +71,11 @@ def embedding(context: Context, driver: Driver, item_id: str) -> Finish:
     driver.embed(item_id)
     claimed = context.db.run(lambda session: batch._claim(session, context, item_id, "emb", driver.owner()))
     assert claimed is not None
-    tracer = batch.Tracer(gates.guarded_call(context, "knowledge.emb", "message"), context.db.now)
+    tracer = Tracer(gates.guarded_call(context, "knowledge.emb", "message"), context.db.now)
 
     def finish() -> None:
         made = batch._vectors(context, tracer, claimed)
-        outcome = batch.Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, values={"vectors": made})
+        outcome = Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, values={"vectors": made})
         settled = batch._settle(context, claimed, outcome, tracer)
         assert (settled.done, settled.again) == (0, False)
 

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from pipeline.engine.work import Outcome
 from pipeline.flows.knowledge import check as checking
 from pipeline.flows.knowledge import plan, service
 from pipeline.flows.knowledge.models import BATCHES, CHUNKS
 from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.knowledge.unserved import fail_unserved
 from pipeline.flows.knowledge.work import batch, publication
+from pipeline.providers.traced_call import Tracer
 from pipeline.storage.context import Context
 from pipeline.storage.vectors.models import VECTORS
 from tests.support.knowledge import add_batches, add_item
@@ -122,10 +124,10 @@ def test_vectors_of_another_length_than_the_items_others_fail_it(
     claims = [context.db.run(lambda s: batch._claim(s, context, item_id, "emb", driver.owner())) for _ in range(2)]
     for claimed, length in zip(claims, (8, 9), strict=True):
         assert claimed is not None
-        outcome = batch.Outcome(
+        outcome = Outcome(
             claimed.row.id, 1, claimed.claim, values={"vectors": b"\0" * (4 * length * len(claimed.texts))}
         )
-        batch._settle(context, claimed, outcome, batch.Tracer(None, context.db.now))
+        batch._settle(context, claimed, outcome, Tracer(None, context.db.now))
     assert driver.status(item_id) is ItemStatus.FAILED
     assert "others of this item have 8" in driver.row(item_id).error
     assert published(context) == []

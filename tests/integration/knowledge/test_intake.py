@@ -234,7 +234,7 @@ def test_file_that_changes_while_it_is_copied_is_refused(
                 file.write(b"y")
         return fstat(descriptor)
 
-    monkeypatch.setattr(files.os, "fstat", growing)
+    monkeypatch.setattr(os, "fstat", growing)
     added = intake.add(context, base, as_files(path))
     assert codes(added) == ["changed"]
     with context.db.read() as session:

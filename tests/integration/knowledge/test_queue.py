@@ -8,6 +8,7 @@ from pipeline.engine.launch import Places, Wanted
 from pipeline.engine.presence import Presence
 from pipeline.flows.knowledge import plan, queries, service
 from pipeline.flows.knowledge.live_settings import IO
+from pipeline.flows.knowledge.models import BATCHES
 from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.knowledge.views import Activity
 from pipeline.flows.knowledge.work import admission, batch, content, publication
@@ -160,7 +161,7 @@ def test_batches_of_an_item_that_has_ended_are_not_asked_for_again_and_again(
     add_batches(context, item_id, 3, "emb")
     past = context.db.now() - timedelta(minutes=1)
     with context.db.transaction() as session:
-        session.execute(batch.BATCHES.update().values(next_run_at=past))
+        session.execute(BATCHES.update().values(next_run_at=past))
     assert plan.due(context) == []
     assert driver.asked() == []
     assert plan.next_wait_s(context) is None

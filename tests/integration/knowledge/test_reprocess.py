@@ -12,6 +12,7 @@ from pipeline.flows.knowledge.models import BATCHES, CHUNKS
 from pipeline.flows.knowledge.service import CancelStatus
 from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.knowledge.work import batch, content, publication
+from pipeline.providers.traced_call import Tracer
 from pipeline.storage.context import Context
 from tests.support.knowledge_driver import WORKER, Driver, long_text, published
 from tests.support.provider_server import ProviderServer
@@ -124,7 +125,7 @@ class TestMessagesOfAnOldRun:
         """The call ends, well or badly."""
         made = {} if error else {"vectors": b"\0" * 4 * 8 * len(claimed.texts)}
         outcome = Outcome(claimed.row.id, claimed.row.attempts, claimed.claim, error, values=made)
-        batch._settle(context, claimed, outcome, batch.Tracer(None, context.db.now))
+        batch._settle(context, claimed, outcome, Tracer(None, context.db.now))
 
     def test_answer_is_kept_and_leaves_the_new_runs_progress_alone(
         self, context: Context, driver: Driver, item_id: str, claimed: batch.Claimed, provider: ProviderServer

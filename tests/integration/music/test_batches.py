@@ -214,7 +214,7 @@ def test_message_delivered_again_while_its_call_is_under_way_pays_nothing(
             if not is_first:
                 return False
             with StepWork(driver.context, batch.id, owner, guarded) as work:
-                return work.metadata().done
+                return bool(work.metadata().done)
 
     def delivered_again(record: Record) -> str:
         assert not perform(delivery), "the same process is at it"

@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from pipeline.engine import live_settings
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
+from pipeline.engine.gate import Gate
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.traces import AiCall
 from pipeline.providers import gates, queue_control, watchdog
@@ -27,7 +28,7 @@ def settings_env() -> dict[str, str]:
     return {"PENSTOCK_PROVIDERS": json.dumps(PROVIDERS)}
 
 
-def _gate(context: Context, queue: str = "vision.p") -> gates.Gate:
+def _gate(context: Context, queue: str = "vision.p") -> Gate:
     return gates.gate(context, gates.gated_queues(context.settings)[queue])
 
 
@@ -72,7 +73,7 @@ def test_a_row_edited_to_nonsense_leaves_the_old_value_in_force_and_shows_an_err
     queue_control.change_setting(context, "provider.p.limits", "7/min")
     for nonsense in ('"many"', "not json", "[1]"):
         context.db.run(
-            lambda session, row=nonsense: session.merge(  # type: ignore[misc]
+            lambda session, row=nonsense: session.merge(
                 live_settings.SystemSetting(key="provider.p.limits", value=row, updated_at=datetime.now(UTC))
             )
         )

@@ -1,5 +1,7 @@
 """Uses the flow of docs/adding-a-flow.md, in a copy of the tree that has it: `use_checksums.py FILE MISSING`."""
 
+# mypy: disable-error-code="import-untyped,import-not-found"
+
 import json
 import sys
 from datetime import UTC, datetime

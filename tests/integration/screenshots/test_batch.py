@@ -271,7 +271,7 @@ def test_a_file_deleted_between_add_and_analyse_gives_up_its_frame_only(context:
     drawn = as_expansion(batch, shots, [draft("a", shots[1:])])
     assert expansion.settle(context, unit, drawn, Origin.MODEL) is not None
     assert statuses(context) == ["failed_permanent", *["succeeded"] * 4]
-    assert "gone" in queries.screenshot(context, shots[0]).error
+    assert "gone" in (queries.screenshot(context, shots[0]).error or "")
 
 
 def test_originals_go_when_their_time_is_over_and_what_was_read_stays(context: Context, hand: Hand) -> None:

@@ -250,7 +250,7 @@ def test_a_full_disk_is_said_in_words_and_leaves_no_row(context: Context, monkey
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match="No space left"):
         take(context, noise("one"))
     with context.db.read() as session:

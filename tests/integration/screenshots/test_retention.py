@@ -234,7 +234,7 @@ def test_no_word_of_it_is_left_in_the_database_file(context: Context, hand: Hand
         hand.analyse(batch, [draft(word, summary=f"zebra{word}", at=BEGIN + timedelta(days=day))], evidence)
     deletion.forget(context, BEGIN - timedelta(hours=1), BEGIN + timedelta(hours=1))
     left = b"".join(file.read_bytes() for file in data_dir.glob("penstock.db*"))
-    for word in (b"xylophonequux", b"kangarooxylo", b"zebraxylo"):
-        assert word not in left
+    for stored in (b"xylophonequux", b"kangarooxylo", b"zebraxylo"):
+        assert stored not in left
     assert b"elsewhere" in left
     assert len(search.search(context, "elsewhere").hits) == 1

@@ -67,7 +67,7 @@ def test_what_was_found_says_on_which_frame_it_stands_and_what_around_it(context
     assert hit.node.title == "Debugging"
     assert hit.excerpt == "Traceback: KeyError 'invoice_total' in billing.py"
     assert hit.shot_id is not None
-    assert "KeyError" in queries.screenshot(context, hit.shot_id).ocr_text
+    assert "KeyError" in (queries.screenshot(context, hit.shot_id).ocr_text or "")
     assert (find(context, "weekly").hits, titles("weekly")) == ([], [])
     written = find(context, "周报").hits[0]
     assert (written.excerpt, written.shot_id) == ("", None)

@@ -149,7 +149,7 @@ def test_run_outlasts_a_writer_who_holds_the_lock_beyond_the_busy_timeout(
 def end_connection(db: Database, session: Session) -> None:
     """The server ends the session's connection."""
     own = session.execute(text("SELECT pg_backend_pid()")).scalar()
-    with closing(psycopg.connect(host=db.url.query["host"], dbname=db.url.database, user="postgres")) as other:
+    with closing(psycopg.connect(host=str(db.url.query["host"]), dbname=db.url.database, user="postgres")) as other:
         other.execute("SELECT pg_terminate_backend(%s)", [own])
 
 

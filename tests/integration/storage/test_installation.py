@@ -19,7 +19,7 @@ from pipeline.settings import Settings
 from pipeline.storage import installation
 from pipeline.storage.context import Context
 from pipeline.storage.installation import ForeignFolder
-from tasks import maintenance, presence
+from tasks import maintenance, presence, retention
 from tests.support.samples import text_pdf
 
 Another = Callable[[], Context]
@@ -115,7 +115,7 @@ def test_clean_up_does_nothing_at_all_where_they_differ(used: Context, monkeypat
     def must_not_run(*_: object) -> int:
         raise AssertionError("it cleaned up")
 
-    monkeypatch.setattr(maintenance.retention, "prune", must_not_run)
+    monkeypatch.setattr(retention, "prune", must_not_run)
     monkeypatch.setattr(maintenance, "flows", must_not_run)
     installation.mark(used.settings).write_text("another\n")
     with capture_logs():

@@ -68,7 +68,7 @@ def went(context: Context, *, dry_run: bool = False) -> dict[str, int]:
 
 def keeping(context: Context, **days_and_counts: float) -> Context:
     """The same database under other settings."""
-    kept = RetentionSettings(**days_and_counts)  # type: ignore[arg-type]
+    kept = RetentionSettings(**days_and_counts)
     return Context(context.settings.model_copy(update={"retention": kept}))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from kombu import Connection
+from kombu.connection import Connection
 
 from tasks.arrival import give_back
 

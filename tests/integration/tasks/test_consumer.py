@@ -132,7 +132,7 @@ def test_a_worker_at_a_full_gate_hardly_asks_and_is_woken_when_a_slot_is_free(
     for number in range(4):
         gate.finish("elsewhere")
         begun = time.monotonic()
-        wait_until(lambda sent=number: len(_worked(context.redis)) >= sent + 3, WITHIN_S, "woken")  # type: ignore[misc]
+        wait_until(lambda sent=number: len(_worked(context.redis)) >= sent + 3, WITHIN_S, "woken")
         took_s.append(time.monotonic() - begun)
         wait_until(lambda: gate.admit("elsewhere").granted, WITHIN_S, "the slot is taken again")
         _send(app, range(number + 3, number + 4))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
+from typing import Any
 
 import pytest
 from sqlalchemy import update
@@ -39,7 +40,7 @@ class Driver:
     def __post_init__(self) -> None:
         self._numbers = count()
 
-    def event(self, event: DocumentEvent = DocumentEvent.PAUSE, **columns: object) -> str:
+    def event(self, event: DocumentEvent = DocumentEvent.PAUSE, **columns: Any) -> str:
         """A document that changes; its id."""
         document_id = insert_document(self.context, DocumentStatus.PENDING, **columns)
         self.context.db.run(lambda session: DOCUMENT.move(session, DOCUMENTS, event, DOCUMENTS.c.id == document_id))

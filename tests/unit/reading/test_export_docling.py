@@ -1,5 +1,6 @@
 """Blocks as a DoclingDocument. That Docling's own models accept it is shown by `make clients`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pipeline.reading.export import docling, markup
@@ -34,7 +35,7 @@ def test_every_reference_leads_to_an_item_whose_parent_refers_back() -> None:
     made = document(page(1, block("heading", "T", level=1), item("a"), item("b", depth=1), TABLE), page(2, item("c")))
     seen = set()
 
-    def visit(node: dict[str, Any]) -> None:
+    def visit(node: Mapping[str, Any]) -> None:
         for ref in node["children"]:
             child = markup.resolve(made, ref)
             assert child["self_ref"] == ref["$ref"]

@@ -157,6 +157,7 @@ def test_words_in_several_pieces_are_hyphenated_as_one():
         "state-of-the-", 50, 100, 115, 110, 10, (Span("state-", 50, 80), Span("of-the-", 80, 115, ITALIC, spaced=False))
     )
     blocks = convert(page(first, line("art", 50, 112)))
+    assert isinstance(blocks[0], Paragraph)
     assert plain(blocks[0].runs) == "state-of-the-art"
 
 

@@ -67,6 +67,7 @@ def test_the_engine_is_made_once_and_is_quiet():
     first = ocr._SHARED.engine
     ocr.recognise(picture_of(["two"]), threads=2)
     assert ocr._SHARED.engine is first
+    assert first is not None
     assert not first._engine.use_cls
     assert not logging.getLogger("RapidOCR").isEnabledFor(logging.WARNING)
 

@@ -7,7 +7,7 @@ from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
 from pipeline.reading import ocr, orientation, pdfium
 from pipeline.reading.direction import Found, read_all, turned
-from pipeline.reading.layout import Line, PageContent
+from pipeline.reading.layout import Line, PageContent, rotation
 from pipeline.reading.layout.model import Rule
 from pipeline.reading.ocr_engine import Text
 from pipeline.settings import Settings
@@ -33,7 +33,8 @@ def clockwise(corners, degrees, side=1000.0):
     """Places on a page with this side after it was turned, each from the top left corner as it is then."""
     moves = {0: lambda x, y: (x, y), 90: lambda x, y: (side - y, x), 180: lambda x, y: (side - x, side - y)}
     moves[270] = lambda x, y: (y, side - x)
-    return turned(tuple(moves[degrees](x, y) for x, y in corners), (360 - degrees) % 360)
+    top_left, top_right, bottom_right, bottom_left = (moves[degrees](x, y) for x, y in corners)
+    return turned((top_left, top_right, bottom_right, bottom_left), (360 - degrees) % 360)
 
 
 class Reader:
@@ -105,7 +106,7 @@ def test_text_up_the_margin_is_read_on_turned_pages_too(turn, own):
 def test_the_page_is_turned_with_all_that_is_on_it(turn):
     content = PageContent(600, 800, (Line("a title", 100, 50, 300, 70, 15), Line("x", 10, 700, 20, 710, 8)))
     ruled = PageContent(600, 800, content.lines, (Rule(0, 10, 600, 10),), ((0, 0, 50, 60),), ((5, 6, 70, 80),))
-    wrong = orientation.rotation.upright(ruled, (360 - turn) % 360)
+    wrong = rotation.upright(ruled, (360 - turn) % 360)
     lines = tuple(line._replace(angle=turn) for line in wrong.lines)
     level, angle = orientation.upright(
         PageContent(wrong.width, wrong.height, lines, wrong.rules, wrong.fills, wrong.pictures)
@@ -158,8 +159,10 @@ def test_blocks_are_where_they_are_on_the_page_as_it_was_put_in(tmp_path, turn):
     for name, degrees in (("upright.png", 0), ("turned.png", turn)):
         picture_of(LETTER[:4]).rotate(-degrees, expand=True).save(tmp_path / name)
         with LocalConverter(Settings()).open(tmp_path / name) as reader:
-            boxes.append(reader.convert(PageRef(tmp_path / name, 1)).layout["blocks"][0]["bbox"])
-    assert boxes[1] == pytest.approx(orientation.rotation.turn_box(boxes[0], 360 - turn, 900, 500), abs=8)
+            layout = reader.convert(PageRef(tmp_path / name, 1)).layout
+            assert layout is not None
+            boxes.append(layout["blocks"][0]["bbox"])
+    assert boxes[1] == pytest.approx(rotation.turn_box(boxes[0], 360 - turn, 900, 500), abs=8)
 
 
 @pytest.mark.slow

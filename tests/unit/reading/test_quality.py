@@ -1,6 +1,7 @@
 """Text layers that say nothing, or stand on nothing, give way to recognition; odd ones that are right do not."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -189,5 +190,5 @@ def test_cache_key_changes_with_how_text_is_recognised(tmp_path):
     path = tmp_path / "a.pdf"
     path.write_bytes(pdf_bytes([Sheet(b"")]))
     page = PageRef(path, 1)
-    chosen = [{}, {"ocr_dpi": 150}, {"ocr_pictures": False}, {"max_pixels": 20_000}]
+    chosen: list[dict[str, Any]] = [{}, {"ocr_dpi": 150}, {"ocr_pictures": False}, {"max_pixels": 20_000}]
     assert len({with_settings(**values).cache_key(page)[0] for values in chosen}) == len(chosen)

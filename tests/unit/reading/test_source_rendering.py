@@ -22,7 +22,7 @@ def test_pages_are_rendered_one_at_a_time_as_complete_files(tmp_path):
     assert (number, first.parent, list(folder.iterdir())) == (1, folder, [first])
     with Image.open(first) as image:
         assert (image.mode, image.size) == ("RGB", (612, 792))
-        assert image.convert("L").getextrema()[0] < 100
+        assert min(image.convert("L").tobytes()) < 100
     assert [number for number, _ in pictures] == [3]
     assert sorted(item.stem for item in folder.iterdir()) == ["page-0001", "page-0003"]
 

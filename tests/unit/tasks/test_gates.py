@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.providers import gates as provider_gates
 from tasks import gates
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,8 +44,8 @@ def test_who_meets_a_gate_without_limits_has_them_brought_back_at_once(monkeypat
     stopped = threading.Event()
     monkeypatch.setattr(gates, "SYNC_INTERVAL_S", 3600)
     monkeypatch.setattr(gates, "get_context", lambda: None)
-    monkeypatch.setattr(gates.gates, "publish_defaults", lambda _context: None)
-    monkeypatch.setattr(gates.gates, "sync", lambda _context: looked.put(None))
+    monkeypatch.setattr(provider_gates, "publish_defaults", lambda _context: None)
+    monkeypatch.setattr(provider_gates, "sync", lambda _context: looked.put(None))
     thread = threading.Thread(target=gates.keep_in_step, args=(stopped,))
     thread.start()
     looked.get(timeout=60)
@@ -67,8 +68,8 @@ def test_whatever_is_wrong_with_the_rows_gates_are_looked_at_again(monkeypatch: 
 
     monkeypatch.setattr(gates, "SYNC_INTERVAL_S", 0)
     monkeypatch.setattr(gates, "get_context", lambda: None)
-    monkeypatch.setattr(gates.gates, "publish_defaults", lambda _context: None)
-    monkeypatch.setattr(gates.gates, "sync", sync)
+    monkeypatch.setattr(provider_gates, "publish_defaults", lambda _context: None)
+    monkeypatch.setattr(provider_gates, "sync", sync)
     thread = threading.Thread(target=gates.keep_in_step, args=(stopped,), daemon=True)
     thread.start()
     for _ in range(2):

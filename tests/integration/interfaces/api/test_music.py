@@ -149,7 +149,9 @@ class TestOnOneDatabase:
     def test_what_makes_no_sense_is_refused(self, api: TestClient) -> None:
         for body in ({"mode": "fast"}, {"limit": 0}, {"limits": 3}, {"limit": 10**30}):
             problem(api.post(f"{MUSIC}/runs", json=body), 422, "invalid")
-        for query in ({"q": ""}, {"q": "a\x00"}, {"q": "x" * 501}, {"q": "a", "limit": 201}, {}):
+        queries: tuple[dict[str, Any], ...]
+        queries = ({"q": ""}, {"q": "a\x00"}, {"q": "x" * 501}, {"q": "a", "limit": 201}, {})
+        for query in queries:
             problem(api.get(f"{MUSIC}/search", params=query), 422, "invalid")
         problem(api.get(f"{MUSIC}/search", params={"q": "  "}), 422, "empty_query")
         problem(api.get(f"{MUSIC}/songs", params={"cursor": encode("x")}), 400, "bad_cursor")

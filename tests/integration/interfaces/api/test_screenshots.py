@@ -210,7 +210,9 @@ class TestOnOneDatabase:
         problem(api.get(f"{SHOTS}/{shots[0]}/picture"), 404, "unknown_screenshot")
 
     def test_questions_that_make_no_sense_are_refused(self, api: TestClient) -> None:
-        for query in ({}, {"q": ""}, {"q": "a\x00"}, {"q": "a", "limit": 201}, {"q": "a", "since": "monday"}):
+        queries: tuple[dict[str, Any], ...]
+        queries = ({}, {"q": ""}, {"q": "a\x00"}, {"q": "a", "limit": 201}, {"q": "a", "since": "monday"})
+        for query in queries:
             problem(api.get(f"{SHOTS}/search", params=query), 422, "invalid")
         problem(api.get(f"{SHOTS}/search", params={"q": " "}), 422, "empty_query")
         for path in ("batches", "rejected", "dead-letters", "timeline"):

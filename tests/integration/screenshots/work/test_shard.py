@@ -250,7 +250,7 @@ def test_without_a_provider_text_is_recognised_here_and_the_batch_says_so(
     batch, shots = new_batch()
     assert driver.look_at(batch, CPU).status is WorkStatus.PENDING
     assert provider.records == []
-    assert f"Screen {shots[0]}" in queries.screenshot(context, shots[0]).ocr_text
+    assert f"Screen {shots[0]}" in (queries.screenshot(context, shots[0]).ocr_text or "")
     assert "No vision model looked at these screenshots" in batch_row(context).notes
     assert {(call.operation, call.provider, call.model) for call in used_calls(context)} == {
         ("rules", "local", "rules")
