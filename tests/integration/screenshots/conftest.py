@@ -88,7 +88,7 @@ class Hand:
 
     context: Context
     folder: Path
-    numbers: itertools.count[int] = field(default_factory=itertools.count)
+    numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def file(self, text: str = "") -> Path:
         """A picture of its own for each text, far from every other text's."""
