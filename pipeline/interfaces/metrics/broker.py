@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import Metric
 from redis import RedisError
 
+from pipeline.engine.metric_family import Gauge
 from pipeline.engine.metrics import oldest_messages_s, queue_depths
 from pipeline.engine.presence import Presence, last_sweep_s
-from pipeline.interfaces.metrics.family import Gauge
 from pipeline.providers import gates
 from pipeline.providers.gates import GatedQueue
 from pipeline.providers.spend import running_sum

@@ -12,8 +12,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from pipeline.engine.metric_family import Gauge
 from pipeline.interfaces.metrics import broker, rows
-from pipeline.interfaces.metrics.family import Gauge
 from pipeline.interfaces.metrics.part import Part
 from pipeline.interfaces.metrics.requests import RequestMetrics
 from pipeline.storage.context import Context

@@ -6,8 +6,8 @@ from itertools import groupby
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from pipeline.engine.metric_family import Counter, Gauge, label
 from pipeline.flows import flows
-from pipeline.interfaces.metrics.family import Counter, Gauge, label
 from pipeline.providers import gates
 from pipeline.providers.call_totals import BEYOND, EDGES_MS, Total, totals
 from pipeline.providers.calls import OK

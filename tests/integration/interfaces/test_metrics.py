@@ -15,12 +15,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import insert, text
 
+from pipeline.engine.metric_family import Gauge, label
 from pipeline.engine.presence import Presence
 from pipeline.engine.traces import AiCall
 from pipeline.flows.documents.states import PageStatus
 from pipeline.interfaces.metrics.exposition import Exposition
-from pipeline.interfaces.metrics.family import Gauge, label
 from pipeline.interfaces.metrics.part import Part
+from pipeline.nodes.gateway.metrics import Facts, dispatch_histogram
+from pipeline.nodes.gateway.metrics import exposition as gateway_exposition
 from pipeline.providers import call_totals, calls, gates, queue_control
 from pipeline.storage.context import Context
 from tasks.documents.canvas import TASKS
@@ -154,7 +156,9 @@ class TestFiles:
         exposition = Exposition(busy)
         exposition.requests.count("GET", "/api/v1/documents/{id}", 200, 0.1)
         content, _ = exposition.scrape()
-        return {one.name: one for one in text_string_to_metric_families(content.decode())}
+        facts = Facts({("xadd", "ok"): 1}, nodes=1, sessions=1, inbox_pending=0, dispatch=dispatch_histogram())
+        text = content.decode() + gateway_exposition(facts).decode()
+        return {one.name: one for one in text_string_to_metric_families(text)}
 
     def test_every_metric_has_a_help_text_and_a_line_in_the_documentation(self, found: dict[str, Metric]) -> None:
         own = {name: of for name, of in found.items() if name.startswith("penstock_")}
@@ -168,7 +172,7 @@ class TestFiles:
         assert labels <= {
             "part", "flow", "kind", "state", "provider", "capability", "status", "direction", "queue", "reason",
             "scope", "name", "unit", "window_seconds", "role", "method", "route", "le", "version", "python",
-            "database", "implementation", "major", "minor", "patchlevel",
+            "database", "op", "result", "implementation", "major", "minor", "patchlevel",
         }  # fmt: skip
 
     @pytest.fixture
