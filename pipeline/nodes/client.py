@@ -43,7 +43,7 @@ __all__ = ["Attachment", "Session", "SessionLimits", "SessionReply", "ask"]
 Reply = TypeVar("Reply")
 log = structlog.get_logger(__name__)
 _POISON = {CloseCode.BAD_MESSAGE, CloseCode.TOO_LARGE}
-_ADVICE = "make one with `penstock nodes tokens`, of the kind `session`"
+_ADVICE = "make one with `penstock nodes tokens create NAME --kind session`"
 
 
 @dataclass(frozen=True)

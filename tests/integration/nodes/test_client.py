@@ -1,0 +1,460 @@
+"""A session against a gateway that does as scripted."""
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import ServerConnection
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.nodes.client import Attachment, Session, SessionLimits, SessionReply, ask
+from pipeline.nodes.protocol import CloseCode
+from tests.support.scripted_sessions import (
+    TOKEN,
+    Asked,
+    ScriptedGateway,
+    close,
+    cut,
+    echo,
+    junk,
+    refuse,
+    reply,
+    silence,
+)
+
+FAST = SessionLimits(back_off_s=(0.01, 0.05))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def run(urls: str, talk: Callable[[Session], Awaitable[Any]], limits: SessionLimits = FAST, token: str = TOKEN) -> Any:
+    async def main() -> Any:
+        async with Session(urls, token, limits=limits) as session:
+            return await talk(session)
+
+    return asyncio.run(main())
+
+
+async def error_of(reply: Awaitable[SessionReply]) -> UnitError:
+    with pytest.raises(UnitError) as caught:
+        await reply
+    return caught.value
+
+
+async def seen(gateway: ScriptedGateway, condition: Callable[[], object], what: str) -> None:
+    await asyncio.to_thread(gateway.wait_for, condition, what)
+
+
+def test_a_request_with_attachments_goes_out_and_the_answer_with_its_own_comes_back() -> None:
+    sent: list[str] = []
+    with ScriptedGateway(reply({"text": "hi"}, ("a.png", "image/png", b"png"), ("b", "x/y", b""))) as gateway:
+        pictures = [(Attachment(name="p", media_type="image/png", size=0), b"12345"), (Attachment(size=0), b"")]
+
+        async def talk(session: Session) -> SessionReply:
+            return await session.request(
+                "vision", "m-1", {"prompt": "What?"}, pictures, timeout_s=20, request_id="r-1", if_no_node="error",
+                on_sent=lambda: sent.append("sent"),
+            )  # fmt: skip
+
+        answer = run(gateway.url, talk)
+    [asked] = gateway.seen.asked
+    assert (asked.request.capability, asked.request.model, asked.request.body) == ("vision", "m-1", {"prompt": "What?"})
+    assert (asked.request.request_id, asked.request.if_no_node, asked.request.timeout_ms) == ("r-1", "error", 20_000)
+    assert (asked.parts, asked.request.attachments[0].size) == ([b"12345", b""], 5)
+    assert (answer.result, answer.attempt, answer.node_id, sent) == ({"text": "hi"}, 1, "n", ["sent"])
+    assert [(about.name, part) for about, part in answer.attachments] == [("a.png", b"png"), ("b", b"")]
+
+
+def test_many_requests_share_one_connection_and_each_gets_its_own_answer() -> None:
+    held: list[Asked] = []
+
+    async def hold(asked: Asked) -> None:
+        held.append(asked)
+        if len(held) == 50:
+            for one in reversed(held):
+                await echo(one)
+
+    async def talk(session: Session) -> list[SessionReply]:
+        return await asyncio.gather(*(session.request("text", body={"n": n}) for n in range(50)))
+
+    with ScriptedGateway(step=hold) as gateway:
+        answers = run(gateway.url, talk)
+    assert [answer.result["echo"]["n"] for answer in answers] == list(range(50))
+    assert len(gateway.seen.opens) == 1
+
+
+@pytest.mark.parametrize("end", [cut, close(1001), close(1012), close(4408), close(4429), close(4431), close(1011)])
+def test_after_a_lost_connection_the_same_session_sends_the_same_request_again(end: Any) -> None:
+    sent: list[int] = []
+    with ScriptedGateway(silence, end) as gateway:
+
+        async def talk(session: Session) -> Any:
+            return await asyncio.gather(
+                session.request("text", body={"n": 1}, request_id="one", on_sent=lambda: sent.append(1)),
+                session.request("text", body={"n": 2}, request_id="two"),
+            )
+
+        answers = run(gateway.url, talk)
+    assert [answer.result["echo"]["n"] for answer in answers] == [1, 2]
+    assert sorted(gateway.ids) == ["one", "one", "two", "two"]
+    assert len({opened.session_id for opened in gateway.seen.opens}) == 1
+    assert sent == [1]
+
+
+def test_a_session_that_was_replaced_goes_on_under_another_id() -> None:
+    with ScriptedGateway(close(CloseCode.REPLACED)) as gateway:
+        run(gateway.url, lambda session: session.request("text", request_id="r"))
+    assert gateway.ids == ["r", "r"]
+    assert len({opened.session_id for opened in gateway.seen.opens}) == 2
+
+
+def test_the_next_address_is_tried_when_one_does_not_answer() -> None:
+    with ScriptedGateway() as gateway:
+        urls = f"ws://127.0.0.1:{free_port()}, {gateway.url}/prefix/, ws://127.0.0.1:{free_port()}"
+        assert run(urls, lambda session: session.request("text", body={"a": None})).result["echo"] == {"a": None}
+    assert gateway.seen.paths == ["/prefix/ws/session"]
+
+
+def test_a_gateway_that_comes_up_later_is_found() -> None:
+    port = free_port()
+
+    async def main() -> SessionReply:
+        async with Session(f"ws://127.0.0.1:{port}", TOKEN, limits=FAST) as session:
+            asking = asyncio.create_task(session.request("text", body={"late": True}))
+            await asyncio.to_thread(gateway.__enter__)
+            return await asking
+
+    gateway = ScriptedGateway(port=port)
+    try:
+        assert asyncio.run(main()).result["echo"] == {"late": True}
+    finally:
+        gateway.__exit__()
+
+
+def test_without_any_gateway_a_request_ends_when_patience_or_its_time_is_over() -> None:
+    url = f"ws://127.0.0.1:{free_port()}"
+    for limits, timeout_s in ((replace(FAST, patience_s=0.05), 60), (FAST, 0.2)):
+        error = run(url, lambda session: error_of(session.request("text", timeout_s=timeout_s)), limits)  # noqa: B023
+        assert (error.kind, error.code) == (ErrorKind.TRANSIENT, "gateway_unreachable")
+        assert url in str(error)
+
+
+def test_a_request_that_nobody_answers_ends_in_time_and_is_cancelled() -> None:
+    with ScriptedGateway(step=silence) as gateway:
+
+        async def talk(session: Session) -> UnitError:
+            error = await error_of(session.request("text", timeout_s=0.2, request_id="r"))
+            await seen(gateway, lambda: gateway.seen.cancels == ["r"], "the job is cancelled")
+            return error
+
+        error = run(gateway.url, talk)
+    assert (error.kind, error.code) == (ErrorKind.TRANSIENT, "timeout")
+
+
+def test_cancelling_the_coroutine_cancels_the_job_and_another_request_goes_on() -> None:
+    with ScriptedGateway(silence, step=echo) as gateway:
+
+        async def talk(session: Session) -> SessionReply:
+            asking = asyncio.create_task(session.request("text", request_id="gone"))
+            await seen(gateway, lambda: gateway.ids, "the request has arrived")
+            asking.cancel()
+            await seen(gateway, lambda: gateway.seen.cancels == ["gone"], "the job is cancelled")
+            return await session.request("text", body={"n": 2})
+
+        assert run(gateway.url, talk).result["echo"] == {"n": 2}
+
+
+def test_two_who_ask_the_same_share_one_job_until_both_have_gone() -> None:
+    with ScriptedGateway(step=silence) as gateway:
+
+        async def talk(session: Session) -> SessionReply:
+            first = asyncio.create_task(session.request("text", request_id="same"))
+            second = asyncio.create_task(session.request("text", request_id="same"))
+            await seen(gateway, lambda: gateway.ids, "the request has arrived")
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            gateway.do(gateway.seen.asked[0].answer({"text": "for the second"}))
+            return await second
+
+        assert run(gateway.url, talk).result == {"text": "for the second"}
+    assert (gateway.ids, gateway.seen.cancels) == (["same"], [])
+
+
+def test_errors_come_with_kind_code_and_wait() -> None:
+    kinds = [(kind, 17.0 if kind == ErrorKind.RATE_LIMITED else None) for kind in ErrorKind]
+    steps = [refuse(f"code_{kind}", str(kind), "why \x00", wait) for kind, wait in kinds]
+    with ScriptedGateway(*steps) as gateway:
+
+        async def talk(session: Session) -> list[UnitError]:
+            return [await error_of(session.request("text")) for _ in kinds]
+
+        errors = run(gateway.url, talk)
+    assert [(error.kind, error.retry_after_s) for error in errors] == kinds
+    assert [error.code for error in errors] == [f"code_{kind}" for kind, _ in kinds]
+    assert str(errors[0]) == "why \ufffd"
+
+
+def test_pieces_of_an_earlier_attempt_are_void() -> None:
+    pieces: list[tuple[int, str]] = []
+
+    async def stream(asked: Asked) -> None:
+        await asked.accept()
+        for attempt, text in ((1, "a"), (1, "b"), (2, "A"), (1, "late"), (2, "B")):
+            await asked.partial(attempt, text)
+        await asked.answer({"text": "AB"}, attempt=2)
+
+    with ScriptedGateway(stream) as gateway:
+        answer = run(
+            gateway.url, lambda session: session.request("text", on_partial=lambda *piece: pieces.append(piece))
+        )
+    assert pieces == [(1, "a"), (1, "b"), (2, "A"), (2, "B")]
+    assert (answer.result, answer.attempt) == ({"text": "AB"}, 2)
+    assert gateway.seen.asked[0].request.partials
+
+
+JUNK = [
+    ("not json",),
+    ("[1]",),
+    (b"nobody announced me",),
+    ('{"type": "job_result", "v": 2}',),
+    ('{"type": "job_result", "request_id": "r"}',),
+    ('{"type": "job_result", "request_id": "r", "result": "text"}',),
+    ('{"type": "job_result", "request_id": "r", "result": {}, "attachments": [{"size": 5}]}', b"1234"),
+    ('{"type": "job_result", "request_id": "r", "result": {}, "attachments": [{"size": 5}]}', "text"),
+    ('{"type": "welcome", "instance_id": "i", "max_message_bytes": 1, "max_attachment_bytes": 1, "max_jobs": 1}',),
+]
+
+
+@pytest.mark.parametrize("frames", JUNK)
+def test_junk_closes_the_connection_with_a_reason_and_the_next_one_answers(frames: tuple[Any, ...]) -> None:
+    with ScriptedGateway(junk(*frames)) as gateway:
+        assert run(gateway.url, lambda session: session.request("text", request_id="r", timeout_s=20))
+        assert gateway.ids == ["r", "r"]
+        first = gateway.seen.asked[0].socket
+        gateway.wait_for(lambda: first.close_code in {CloseCode.BAD_MESSAGE, CloseCode.VERSION}, "a code for it")
+
+
+def test_messages_of_unknown_types_are_passed_over_with_their_attachments() -> None:
+    with ScriptedGateway() as gateway:
+
+        async def chat(asked: Asked) -> None:
+            late = {"type": "job_result", "request_id": "of nobody", "result": {}, "attachments": [{"size": 1}]}
+            await junk('{"type": "news", "attachments": [{}, {}]}', b"1", b"2", json.dumps(late), b"x")(asked)
+            await echo(asked)
+
+        gateway.script.append(chat)
+        assert run(gateway.url, lambda session: session.request("text", body={"n": 1})).result["echo"] == {"n": 1}
+    assert len(gateway.seen.opens) == 1
+
+
+def test_a_request_that_breaks_every_connection_ends_and_the_others_do_not() -> None:
+    async def hate_one(asked: Asked) -> None:
+        if asked.request.request_id == "bad":
+            await asked.socket.close(CloseCode.BAD_MESSAGE, "not valid")
+        else:
+            await asked.accept()
+            held.append(asked)
+
+    held: list[Asked] = []
+    with ScriptedGateway(step=hate_one) as gateway:
+
+        async def talk(session: Session) -> Any:
+            good = asyncio.create_task(session.request("text", request_id="good"))
+            await seen(gateway, lambda: held, "the good one is accepted")
+            bad = await error_of(session.request("text", request_id="bad"))
+            await seen(gateway, lambda: len(held) == 2, "the good one is sent again")
+            gateway.do(echo(held[1]))
+            await good
+            return bad
+
+        bad = run(gateway.url, talk)
+    assert (bad.kind, bad.code) == (ErrorKind.TRANSIENT, "refused")
+    assert gateway.ids == ["good", "bad", "good"]
+
+
+def test_a_request_is_not_sent_for_ever() -> None:
+    with ScriptedGateway(step=cut) as gateway:
+        error = run(gateway.url, lambda session: error_of(session.request("text")), replace(FAST, max_sends=3))
+    assert error.code == "gateway_unreachable"
+    assert len(gateway.ids) == 3
+
+
+@pytest.mark.parametrize("token", ["", "pstn_wrong", "odd\ntoken"])
+def test_a_token_that_is_not_taken_is_a_permanent_error_that_says_what_to_do(token: str) -> None:
+    with ScriptedGateway() as gateway:
+        error = run(gateway.url, lambda session: error_of(session.request("text")), token=token)
+    assert (error.kind, error.code) == (ErrorKind.PERMANENT, "auth")
+    assert "penstock nodes tokens" in str(error)
+    assert "pstn_wrong" not in str(error)
+
+
+def test_no_common_version_is_a_permanent_error() -> None:
+    async def other_version(socket: ServerConnection) -> None:
+        await socket.send(json.dumps({"type": "error", "code": "version", "message": "only 9 is spoken"}))
+        await socket.close(CloseCode.VERSION)
+
+    with ScriptedGateway(openings=[other_version]) as gateway:
+        error = run(gateway.url, lambda session: error_of(session.request("text")))
+    assert (error.kind, error.code) == (ErrorKind.PERMANENT, "version")
+    assert "only 9 is spoken" in str(error)
+
+
+def test_a_connection_without_a_welcome_is_left() -> None:
+    async def nothing(socket: ServerConnection) -> None:
+        pass
+
+    with ScriptedGateway(openings=[nothing]) as gateway:
+        run(gateway.url, lambda session: session.request("text"), replace(FAST, open_s=0.2))
+    assert len(gateway.seen.opens) == 2
+
+
+def test_a_gateway_that_stops_answering_pings_is_left() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        limits = replace(FAST, open_s=0.2, patience_s=0.1)
+        url = f"ws://127.0.0.1:{deaf.getsockname()[1]}"
+        error = run(url, lambda session: error_of(session.request("text", timeout_s=20)), limits)
+    assert error.code == "gateway_unreachable"
+    assert "in time" in str(error)
+
+
+def test_what_is_too_large_is_told_from_the_rest() -> None:
+    big = [(Attachment(size=0), b"x" * 3000)]
+    huge = reply({"text": "t"}, ("a", "x/y", b"y" * 5000))
+    with ScriptedGateway(max_attachment_bytes=2000, step=huge) as gateway:
+
+        async def talk(session: Session) -> list[str]:
+            errors = [
+                await error_of(session.request("text", attachments=big)),  # for the gateway
+                await error_of(session.request("text", attachments=big * 2)),  # for the session
+                await error_of(session.request("text")),  # its answer
+            ]
+            return [f"{error.kind} {error.code}" for error in errors]
+
+        limits = replace(FAST, max_bytes=5000, max_attachment_bytes=4000)
+        assert run(gateway.url, talk, limits) == ["permanent too_large"] * 3
+    assert len(gateway.ids) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"capability": "smell"}, {"request_id": "no blanks"}, {"model": "m" * 200}, {"body": {"o": object()}},
+        {"body": {"lone": "\ud800"}}, {"timeout_s": 1e9}, {"attachments": [(Attachment(size=0), b"")] * 65},
+    ],
+)  # fmt: skip
+def test_what_the_protocol_cannot_say_is_a_permanent_error(wrong: dict[str, Any]) -> None:
+    with ScriptedGateway() as gateway:
+        error = run(gateway.url, lambda session: error_of(session.request(**({"capability": "text"} | wrong))))
+    assert (error.kind, error.code) == (ErrorKind.PERMANENT, "bad_request")
+    assert gateway.seen.asked == []
+
+
+@pytest.mark.parametrize(("limits", "welcome"), [(replace(FAST, max_requests=2), {}), (FAST, {"max_jobs": 2})])
+def test_no_more_requests_are_under_way_than_allowed(limits: SessionLimits, welcome: dict[str, int]) -> None:
+    held: list[Asked] = []
+
+    async def hold(asked: Asked) -> None:
+        held.append(asked)
+
+    with ScriptedGateway(step=hold, **welcome) as gateway:
+
+        async def talk(session: Session) -> list[SessionReply]:
+            asking = [asyncio.create_task(session.request("text", body={"n": n})) for n in range(5)]
+            for count in (2, 3, 4, 5):
+                await seen(gateway, lambda count=count: len(held) == count, f"{count} requests")
+                gateway.do(echo(held[count - 2]))
+            gateway.do(echo(held[4]))
+            return await asyncio.gather(*asking)
+
+        assert [answer.result["echo"]["n"] for answer in run(gateway.url, talk, limits)] == list(range(5))
+
+
+def test_bytes_wait_for_room_and_one_who_gives_up_lets_the_next_in() -> None:
+    part = [(Attachment(size=0), b"x" * 1000)]
+    with ScriptedGateway(silence) as gateway:
+
+        async def talk(session: Session) -> list[int]:
+            first = asyncio.create_task(session.request("text", attachments=part))
+            await seen(gateway, lambda: gateway.ids, "the first is under way")
+            waiting = asyncio.create_task(session.request("text", attachments=part, request_id="gives-up"))
+            small = asyncio.create_task(session.request("text"))
+            await asyncio.sleep(0)
+            waiting.cancel()  # the small one stood behind it
+            sizes = (await small).result["bytes"]
+            gateway.do(echo(gateway.seen.asked[0]))
+            return [*sizes, *(await first).result["bytes"]]
+
+        assert run(gateway.url, talk, replace(FAST, max_bytes=1900)) == [1000]
+    assert "gives-up" not in gateway.ids
+
+
+def test_closing_the_session_ends_what_waits_and_it_cannot_be_used_again() -> None:
+    with ScriptedGateway(step=silence) as gateway:
+
+        async def main() -> UnitError:
+            async with Session(gateway.url, TOKEN) as session:
+                asking = asyncio.create_task(session.request("text"))
+                await seen(gateway, lambda: gateway.ids, "the request has arrived")
+            with pytest.raises(RuntimeError):
+                await session.request("text")
+            return await error_of(asking)
+
+        assert asyncio.run(main()).code == "closed"
+        gateway.wait_for(lambda: gateway.seen.open_now == 0, "the connection is closed")
+
+
+def test_a_session_is_not_used_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedGateway() as gateway:
+
+        async def talk(session: Session) -> None:
+            await session.request("text")
+            monkeypatch.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(RuntimeError, match="process"):
+                await session.request("text")
+            monkeypatch.undo()
+
+        run(gateway.url, talk)
+
+
+def test_the_welcome_says_who_the_gateway_is_and_an_idle_session_stays_open() -> None:
+    with ScriptedGateway() as gateway:
+
+        async def talk(session: Session) -> list[str]:
+            return [(await session.connected()).instance_id for _ in range(2)]
+
+        assert run(gateway.url, talk) == ["scripted", "scripted"]
+    assert len(gateway.seen.opens) == 1
+
+
+def test_opening_fails_as_requests_do() -> None:
+    nowhere = f"ws://127.0.0.1:{free_port()}"
+
+    def code(url: str, token: str, limits: SessionLimits = FAST, timeout_s: float = 20) -> str:
+        return str(run(url, lambda session: error_of(session.connected(timeout_s)), limits, token).code)
+
+    with ScriptedGateway() as gateway:
+        assert code(gateway.url, "pstn_wrong") == "auth"
+    assert code(nowhere, TOKEN, replace(FAST, patience_s=0.05)) == "gateway_unreachable"
+    assert code(nowhere, TOKEN, timeout_s=0.1) == "gateway_unreachable"
+
+
+def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError
+
+    with ScriptedGateway() as gateway, caplog.at_level(logging.CRITICAL):
+        assert run(gateway.url, lambda session: session.request("text", on_sent=fail))
+
+
+def test_one_request_without_asyncio() -> None:
+    with ScriptedGateway() as gateway:
+        assert ask(gateway.url, TOKEN, "text", body={"n": 1}, timeout_s=20).result["echo"] == {"n": 1}

@@ -1,0 +1,227 @@
+"""A gateway that does to sessions what its script says, and keeps what it saw.
+
+Each `job_request` takes the next step of `script`; without one, the answer is the request's own body. Runs on a loop in
+its own thread, so that tests with and without asyncio can use it.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+
+from pipeline.nodes.protocol import (
+    SESSION_PATH,
+    Attachment,
+    CloseCode,
+    JobAccepted,
+    JobError,
+    JobRequest,
+    Message,
+    SessionCancel,
+    SessionOpen,
+    SessionPartial,
+    SessionResult,
+    SessionWelcome,
+    encode,
+    from_session,
+    parse,
+)
+from tests.support.waiting import wait_until
+
+TOKEN = "pstn_test-session-0123456789"
+
+
+@dataclass
+class Asked:
+    """A request as it came, and how to answer it. `connection` counts from 1."""
+
+    request: JobRequest
+    parts: list[bytes]
+    connection: int
+    socket: ServerConnection
+
+    async def accept(self) -> None:
+        await self.say(JobAccepted(request_id=self.request.request_id, job_id="j", state="CREATED"))
+
+    async def answer(
+        self, result: dict[str, Any], parts: Sequence[tuple[str, str, bytes]] = (), attempt: int = 1
+    ) -> None:
+        """`parts`: (name, media type, bytes)."""
+        about = tuple(Attachment(name=name, media_type=kind, size=len(part)) for name, kind, part in parts)
+        await self.say(
+            SessionResult(
+                request_id=self.request.request_id, attempt=attempt, node_id="n", result=result, attachments=about
+            ),
+            *(part for *_, part in parts),
+        )
+
+    async def fail(
+        self, code: str, kind: Any = "transient", message: str = "", retry_after_s: float | None = None
+    ) -> None:
+        error = JobError(code=code, kind=kind, message=message, retry_after_s=retry_after_s)
+        await self.say(SessionResult(request_id=self.request.request_id, error=error))
+
+    async def partial(self, attempt: int, text: str) -> None:
+        await self.say(SessionPartial(request_id=self.request.request_id, attempt=attempt, text=text))
+
+    async def say(self, message: Message, *parts: bytes) -> None:
+        for frame in (encode(message), *parts):
+            await self.socket.send(frame)
+
+    def cut(self) -> None:
+        """The connection ends without a word."""
+        self.socket.transport.abort()
+
+
+Step = Callable[[Asked], Awaitable[None]]
+Opening = Callable[[ServerConnection], Awaitable[None]]
+
+
+async def echo(asked: Asked) -> None:
+    await asked.answer({"echo": asked.request.body, "bytes": [len(part) for part in asked.parts]})
+
+
+async def silence(asked: Asked) -> None:
+    """Nothing comes."""
+
+
+async def cut(asked: Asked) -> None:
+    asked.cut()
+
+
+def reply(result: dict[str, Any], *parts: tuple[str, str, bytes]) -> Step:
+    return lambda asked: asked.answer(result, parts)
+
+
+def refuse(code: str, kind: Any = "transient", message: str = "", retry_after_s: float | None = None) -> Step:
+    return lambda asked: asked.fail(code, kind, message, retry_after_s)
+
+
+def junk(*frames: str | bytes) -> Step:
+    async def send(asked: Asked) -> None:
+        for frame in frames:
+            await asked.socket.send(frame)
+
+    return send
+
+
+def close(code: int, reason: str = "") -> Step:
+    return lambda asked: asked.socket.close(code, reason)
+
+
+@dataclass
+class Seen:
+    """What came, in its order."""
+
+    opens: list[SessionOpen] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    cancels: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    open_now: int = 0
+
+
+class ScriptedGateway:
+    """A context manager. `step` is what is done with a request when `script` is empty; `openings` replace welcomes."""
+
+    def __init__(
+        self, *steps: Step, step: Step = echo, openings: Sequence[Opening] = (), token: str = TOKEN, port: int = 0,
+        **welcome: int,
+    ) -> None:  # fmt: skip
+        self.script = deque(steps)
+        self.step = step
+        self.openings = deque(openings)
+        self.seen = Seen()
+        self._token = token
+        self._welcome = SessionWelcome(**{
+            "instance_id": "scripted", "max_message_bytes": 2**20, "max_attachment_bytes": 2**22, "max_jobs": 256,
+        } | welcome)  # fmt: skip
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="scripted-gateway", daemon=True)
+        self._server: Server | None = None
+        self.port = port
+
+    @property
+    def url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}"
+
+    @property
+    def ids(self) -> list[str]:
+        """Of the requests that came."""
+        return [asked.request.request_id for asked in self.seen.asked]
+
+    def wait_for(self, condition: Callable[[], object], what: str, deadline_s: float = 20) -> None:
+        wait_until(condition, deadline_s, what, last=lambda: self.seen)
+
+    def do(self, step: Awaitable[None]) -> None:
+        """Do something later than a step, on the gateway's loop."""
+
+        async def done() -> None:
+            await step
+
+        asyncio.run_coroutine_threadsafe(done(), self._loop).result(10)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+
+        async def begin() -> None:
+            self._server = await serve(
+                self._serve, "127.0.0.1", self.port, max_size=2**23, compression=None, ping_interval=None
+            )
+
+        asyncio.run_coroutine_threadsafe(begin(), self._loop).result(10)
+        assert self._server
+        self.port = next(iter(self._server.sockets)).getsockname()[1]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        async def end() -> None:
+            assert self._server
+            for socket in list(self._server.connections):
+                socket.transport.abort()
+            self._server.close()
+            await self._server.wait_closed()
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    async def _serve(self, socket: ServerConnection) -> None:
+        assert socket.request
+        self.seen.paths.append(socket.request.path)
+        if not socket.request.path.endswith(SESSION_PATH):
+            return await socket.close(4404)
+        if socket.request.headers.get("Authorization") != f"Bearer {self._token}":
+            return await socket.close(CloseCode.UNAUTHORIZED, "unknown token")
+        self.seen.open_now += 1
+        try:
+            await self._talk(socket)
+        except ConnectionClosed:
+            pass
+        finally:
+            self.seen.open_now -= 1
+
+    async def _talk(self, socket: ServerConnection) -> None:
+        opened = parse(await socket.recv(), from_session)
+        assert isinstance(opened, SessionOpen)
+        self.seen.opens.append(opened)
+        connection = len(self.seen.opens)
+        if self.openings:
+            await self.openings.popleft()(socket)
+        else:
+            await socket.send(encode(self._welcome))
+        while True:
+            message = parse(await socket.recv(), from_session)
+            if isinstance(message, SessionCancel):
+                self.seen.cancels.append(message.request_id)
+            elif isinstance(message, JobRequest):
+                parts = [await socket.recv() for _ in message.attachments]
+                assert all(isinstance(part, bytes) for part in parts)
+                asked = Asked(message, parts, connection, socket)
+                self.seen.asked.append(asked)
+                await (self.script.popleft() if self.script else self.step)(asked)
