@@ -70,7 +70,8 @@ class Asked:
         await self.say(SessionPartial(request_id=self.request.request_id, attempt=attempt, text=text))
 
     async def say(self, message: Message, *parts: bytes) -> None:
-        for frame in (encode(message), *parts):
+        frames: list[str | bytes] = [encode(message), *parts]
+        for frame in frames:
             await self.socket.send(frame)
 
     def cut(self) -> None:
@@ -220,8 +221,7 @@ class ScriptedGateway:
             if isinstance(message, SessionCancel):
                 self.seen.cancels.append(message.request_id)
             elif isinstance(message, JobRequest):
-                parts = [await socket.recv() for _ in message.attachments]
-                assert all(isinstance(part, bytes) for part in parts)
+                parts = [await socket.recv(decode=False) for _ in message.attachments]
                 asked = Asked(message, parts, connection, socket)
                 self.seen.asked.append(asked)
                 await (self.script.popleft() if self.script else self.step)(asked)

@@ -44,7 +44,7 @@ def run(urls: str, talk: Callable[[Session], Awaitable[Any]], limits: SessionLim
     return asyncio.run(main())
 
 
-async def error_of(reply: Awaitable[SessionReply]) -> UnitError:
+async def error_of(reply: Awaitable[object]) -> UnitError:
     with pytest.raises(UnitError) as caught:
         await reply
     return caught.value
@@ -359,7 +359,7 @@ def test_what_the_protocol_cannot_say_is_a_permanent_error(wrong: dict[str, Any]
 
 
 @pytest.mark.parametrize(("limits", "welcome"), [(replace(FAST, max_requests=2), {}), (FAST, {"max_jobs": 2})])
-def test_no_more_requests_are_under_way_than_allowed(limits: SessionLimits, welcome: dict[str, int]) -> None:
+def test_no_more_requests_are_under_way_than_allowed(limits: SessionLimits, welcome: dict[str, Any]) -> None:
     held: list[Asked] = []
 
     async def hold(asked: Asked) -> None:
