@@ -56,18 +56,20 @@ test-fast: setup ## Run what takes a minute: unit tests and some integration tes
 	$(BIN)/python -m pytest $(PARALLEL) $(FAST) -m 'not slow' -k 'not postgresql' $(ARGS)
 
 # Other projects' clients, in an environment of their own: they bring 700 MB, and must not be able to import Penstock.
+# Node.js comes with it, if the machine has none.
 CLIENTS := .venv-clients
 CLIENTS_INSTALLED := $(CLIENTS)/.installed
 CLIENTS_BIN := $(CLIENTS)/bin
 
-$(CLIENTS_INSTALLED): tests/clients/constraints.txt tests/clients/open_webui_loaders.py
+$(CLIENTS_INSTALLED): $(addprefix tests/clients/,constraints.txt open_webui_loaders.py nodejs.py node/package.json)
 	$(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS_BIN)/python -m pip install --quiet --disable-pip-version-check -c tests/clients/constraints.txt \
-		docling-client docling-serve-haystack langchain-docling fastapi pytest pytest-timeout
+		docling-client docling-serve-haystack langchain-docling fastapi pytest pytest-timeout websockets
 	$(CLIENTS_BIN)/python tests/clients/open_webui_loaders.py $(CLIENTS)/open-webui
+	$(CLIENTS_BIN)/python tests/clients/nodejs.py
 	@touch $@
 
-clients: setup $(CLIENTS_INSTALLED) ## Run the clients of docling-serve, Haystack, LangChain and Open WebUI against a stack
+clients: setup $(CLIENTS_INSTALLED) ## Run other projects' clients, and an inference node in JavaScript, against a stack
 	@cd tests/clients && PENSTOCK=$(CURDIR)/$(BIN)/penstock $(CURDIR)/$(CLIENTS_BIN)/python -m pytest -c pytest.ini \
 		--rootdir . --confcutdir . -p no:cacheprovider $(ARGS)
 

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 const MODEL = "echo";
 
 export const offers = [
-  { capability: "text", models: [MODEL, "wait"] },
+  { capability: "text", models: [MODEL] },
   { capability: "vision", models: [MODEL] },
   { capability: "page", models: [MODEL] },
 ];
@@ -14,11 +14,11 @@ export const offers = [
 export const MODELS = { text, vision, page };
 
 // The prompt, backwards, word by word.
-async function text(body, files, { model, partial, signal, waitFor }) {
+async function text(body, files, { partial, signal, waitFor }) {
   const answer = [...body.prompt].reverse().join("");
   for (const piece of answer.match(/\S+\s*|\s+/g) ?? []) partial(piece);
-  while (model === "wait" && !existsSync(waitFor)) await sleep(10, undefined, { signal });
-  return { text: answer, model: model || MODEL, truncated: false, usage: usage(body.prompt, answer) };
+  while (waitFor && body.prompt.startsWith("wait") && !existsSync(waitFor)) await sleep(10, undefined, { signal });
+  return { text: answer, model: MODEL, truncated: false, usage: usage(body.prompt, answer) };
 }
 
 // How large each picture is.

@@ -18,7 +18,7 @@ const { values: options } = parseArgs({
     "token-file": { type: "string" },
     "node-id": { type: "string", default: `js-${randomUUID()}` },
     slots: { type: "string", default: "1" },
-    // For tests: answers of the model `wait` come once this file exists; cancelled work goes on nevertheless.
+    // For tests: prompts that begin with "wait" are answered once this file exists; cancelled work goes on nevertheless.
     "wait-for": { type: "string", default: "" },
     stubborn: { type: "boolean", default: false },
   },
@@ -87,14 +87,14 @@ async function work(entry) {
   atWork += 1;
   say("job_started", named(entry));
   log("started", named(entry));
-  const { capability, model, body } = entry.job;
+  const { capability, body } = entry.job;
   const current = () => jobs.get(entry.job.job_id) === entry;
   const partial = (text) => current() && say("job_partial", { ...named(entry), text });
   const began = Date.now();
   try {
     const does = MODELS[capability];
     if (!does) throw failure("unknown_capability", `there is no ${capability} here`, "permanent");
-    const context = { model, partial, signal: entry.stop.signal, waitFor: options["wait-for"] };
+    const context = { partial, signal: entry.stop.signal, waitFor: options["wait-for"] };
     const { files = [], ...result } = await does(body, entry.files, context);
     entry.result = { result: { ...result, latency_ms: Date.now() - began }, files };
   } catch (error) {

@@ -1,0 +1,107 @@
+"""A gateway that does what a test says: it takes connections, and the test speaks."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
+
+from websockets.http11 import Request, Response
+from websockets.sync.server import ServerConnection, serve
+from wire import DEADLINE_S, File, Message, Peer
+
+BEATS = frozenset({"node_heartbeat"})
+
+
+class Link(Peer):
+    """A node's connection. `registered`: what it said first."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        super().__init__(connection, BEATS)
+        self.path = connection.request.path if connection.request else ""
+        self.token = connection.request.headers.get("Authorization", "") if connection.request else ""
+        self.registered: Message | None = None
+
+    def welcome(self, **limits: int) -> None:
+        """Let the node in."""
+        self.registered = self.expect("node_register")
+        limits = {"heartbeat_ms": 5000, "max_message_bytes": 2**24, "max_attachment_bytes": 2**25} | limits
+        self.say("welcome", instance_id="script", **limits)
+
+    def assign(
+        self, job_id: str, prompt: str, *files: File, attempt: int = 1, capability: str = "text", **body: Any
+    ) -> None:
+        """Give a job."""
+        self.say(
+            "job_assign", *files, job_id=job_id, attempt=attempt, capability=capability, model="",
+            body={"prompt": prompt, **body}, timeout_ms=60_000,
+        )  # fmt: skip
+
+    def received(self, message: Message, taken: bool = True) -> None:
+        """Say that a result has come."""
+        job_id, attempt = message.job
+        self.say("result_received", job_id=job_id, attempt=attempt, taken=taken)
+
+    def end(self, code: int = 1000, reason: str = "") -> None:
+        """Close it."""
+        self.connection.close(code, reason)
+
+    def cut(self) -> None:
+        """Break it off, without a word."""
+        self.connection.socket.close()
+
+
+class ScriptedGateway:
+    """Its connections, in the order in which they came. `refuse_with`: the answer to handshakes."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.refuse_with: HTTPStatus | None = None
+        self._links: queue.Queue[Link] = queue.Queue()
+        self.refusals: queue.Queue[HTTPStatus] = queue.Queue()
+        self._over = threading.Event()
+
+    def connection(self, deadline_s: float = DEADLINE_S) -> Link:
+        """The next connection."""
+        return self._links.get(timeout=deadline_s)
+
+    def welcome(self, **limits: int) -> Link:
+        """The next connection, with its node let in."""
+        link = self.connection()
+        link.welcome(**limits)
+        return link
+
+    def nobody_comes(self, for_s: float) -> bool:
+        """Whether no connection is made for so long."""
+        try:
+            self._links.get(timeout=for_s)
+        except queue.Empty:
+            return True
+        return False
+
+    def _take(self, connection: ServerConnection) -> None:
+        link = Link(connection)
+        self._links.put(link)
+        self._over.wait()
+
+    def _refuse(self, connection: ServerConnection, request: Request) -> Response | None:
+        if not self.refuse_with:
+            return None
+        self.refusals.put(self.refuse_with)
+        return connection.respond(self.refuse_with, "no\n")
+
+
+@contextmanager
+def scripted_gateway() -> Iterator[ScriptedGateway]:
+    """A gateway on a port of its own."""
+    gateway = ScriptedGateway()
+    with serve(gateway._take, "127.0.0.1", 0, process_request=gateway._refuse, max_size=2**26) as server:
+        gateway.url = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield gateway
+        finally:
+            gateway._over.set()
+            server.shutdown()
