@@ -1,9 +1,16 @@
 """How Penstock connects to Redis: the only place that makes clients."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from redis import Redis, RedisError
+from redis import asyncio as redis_asyncio
+from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.asyncio.sentinel import SentinelManagedConnection as AsyncSentinelManagedConnection
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.connection import SSLConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -11,7 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelManagedConnection
 
-from pipeline.settings.redis_url import RedisUrl
+from pipeline.settings.redis_url import RedisUrl, RedisUrlError
 
 TIMEOUT_S, CONNECT_TIMEOUT_S = 10.0, 5.0
 """For an answer, and for a connection: without limits, one waits for ever for a host that lost its power."""
@@ -26,21 +33,13 @@ def connect(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> "Red
     Raises `RedisUrlError`.
     """
     where = RedisUrl.parse(url)
-    options: dict[str, Any] = {
+    options = _options(where, timeout_s) | {
         "db": where.db,
-        "username": where.username or None,
-        "password": where.password or None,
-        "protocol": where.protocol,
         "decode_responses": True,
-        "socket_timeout": timeout_s,
-        "health_check_interval": 15,
-        "retry": Retry(ExponentialBackoff(cap=1.0, base=0.05) if retries else NoBackoff(), retries),
-        "retry_on_error": [RedisConnectionError, RedisTimeoutError],
+        "retry": Retry(_backoff(retries), retries),
     }
     if where.path:
         return Redis(unix_socket_path=where.path, **options)
-    options |= {"socket_connect_timeout": min(timeout_s, CONNECT_TIMEOUT_S)}
-    options |= {"ssl": True, **where.tls} if where.tls else {}
     if not where.master:
         host, port = where.hosts[0]
         return Redis(host, port, **options)
@@ -52,6 +51,59 @@ def connect(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> "Red
     )
     client: Redis = sentinels.master_for(known["master_name"])  # type: ignore[no-untyped-call]
     return client
+
+
+def connect_async(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> redis_asyncio.Redis:
+    """Like `connect`, for asyncio, and it returns bytes."""
+    where = RedisUrl.parse(url)
+    options = _options(where, timeout_s) | {"db": where.db, "retry": AsyncRetry(_backoff(retries), retries)}
+    if where.path:
+        return redis_asyncio.Redis(unix_socket_path=where.path, **options)
+    if not where.master:
+        host, port = where.hosts[0]
+        return redis_asyncio.Redis(host=host, port=port, **options)
+    known = sentinel_options(where)
+    options |= {"connection_class": _AsyncTlsToMaster if where.tls else _AsyncToMaster}
+    options.pop("ssl", None)
+    asked = known["sentinel_kwargs"] | {"retry": AsyncRetry(NoBackoff(), 0)}
+    sentinels = AsyncSentinel(where.hosts, sentinel_kwargs=asked, **options)  # type: ignore[no-untyped-call]
+    client: redis_asyncio.Redis = sentinels.master_for(known["master_name"])
+    return client
+
+
+def connect_cluster(urls: Sequence[str], *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> RedisCluster:
+    """A client of the Redis Cluster that these servers belong to, for asyncio; it returns bytes.
+
+    Credentials and TLS are those of the first URL. Raises `RedisUrlError`.
+    """
+    found = [RedisUrl.parse(url) for url in urls]
+    if not found or any(where.path or where.master or where.db for where in found):
+        raise RedisUrlError(
+            "servers of a cluster are given as redis://host:port or rediss://host:port, without a database"
+        )
+    nodes = [ClusterNode(host, port) for where in found for host, port in where.hosts]
+    retry = AsyncRetry(_backoff(retries), retries)
+    return RedisCluster(startup_nodes=nodes, retry=retry, **_options(found[0], timeout_s))
+
+
+def _options(where: RedisUrl, timeout_s: float) -> dict[str, Any]:
+    """What clients of every kind are given."""
+    options: dict[str, Any] = {
+        "username": where.username or None,
+        "password": where.password or None,
+        "protocol": where.protocol,
+        "socket_timeout": timeout_s,
+        "health_check_interval": 15,
+        "retry_on_error": [RedisConnectionError, RedisTimeoutError],
+    }
+    if where.path:
+        return options
+    options |= {"socket_connect_timeout": min(timeout_s, CONNECT_TIMEOUT_S)}
+    return options | ({"ssl": True, **where.tls} if where.tls else {})
+
+
+def _backoff(retries: int) -> ExponentialBackoff | NoBackoff:
+    return ExponentialBackoff(cap=1.0, base=0.05) if retries else NoBackoff()
 
 
 class _ToMaster(SentinelManagedConnection):
@@ -67,6 +119,19 @@ class _ToMaster(SentinelManagedConnection):
 
 
 class _TlsToMaster(_ToMaster, SSLConnection):
+    """The same over TLS."""
+
+
+class _AsyncToMaster(AsyncSentinelManagedConnection):
+    """The same for asyncio."""
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        if not self.is_connected:
+            await self.connect()  # type: ignore[no-untyped-call]
+        await super().send_packed_command(command, check_health)
+
+
+class _AsyncTlsToMaster(_AsyncToMaster, AsyncSSLConnection):
     """The same over TLS."""
 
 

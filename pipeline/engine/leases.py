@@ -1,16 +1,16 @@
 """Leases in Redis: a scope has a limited number, and each expires by itself. All times are the server's."""
 
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 from typing import cast
 
 from redis import Redis
 
 
-@lru_cache
-def script(name: str) -> str:
-    """The text of `lua/{name}.lua`, one atomic act."""
-    return (files("pipeline.engine") / "lua" / f"{name}.lua").read_text()
+@cache
+def script(name: str, package: str = "pipeline.engine") -> str:
+    """The text of the package's `lua/{name}.lua`, one atomic act."""
+    return (files(package) / "lua" / f"{name}.lua").read_text()
 
 
 def lease_key(scope: str) -> str:

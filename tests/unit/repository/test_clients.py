@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-_MADE = re.compile(r"\b(?:Strict)?Redis(?:\.from_url)?\(|\bSentinel\(|(?<!httpcore2\.)\bConnectionPool\(")
+_MADE = re.compile(r"\b(?:Strict)?Redis(?:Cluster)?(?:\.from_url)?\(|\bSentinel\(|(?<!httpcore2\.)\bConnectionPool\(")
 
 
 def test_one_module_makes_them() -> None:
