@@ -1,0 +1,238 @@
+"""Inboxes: messages from instance to instance, as Redis Streams. Source 004, "Streams 投递与可靠性".
+
+A message arrives at least once, and may come again: what it asks for is harmless to repeat.
+One that was given out too often, and that nobody handled, becomes a dead letter and waits for an operator.
+"""
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from redis.exceptions import ResponseError
+
+from pipeline.engine.connection import TIMEOUT_S
+from pipeline.nodes.state.store import Part, Store
+
+_LEASE_MS = 10_000
+"""How long one who takes over a dead instance's inbox has it, after its last look."""
+_REMEMBERED = 10_000
+_MAX_BLOCK_MS = int(TIMEOUT_S * 500)
+"""A command that waits for longer would be taken for one that is never answered."""
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A message, as it is in a stream."""
+
+    id: str
+    kind: str
+    body: dict[str, Any]
+    payload: bytes = field(default=b"", repr=False)
+
+
+class Inbox:
+    """The inbox of one instance, and the way to those of others."""
+
+    def __init__(self, store: Store, instance_id: str) -> None:
+        self._store = store
+        self._keys = store.keys
+        self._settings = store.settings
+        self._instance_id = instance_id
+        self._key = self._keys.inbox(instance_id)
+        self._resumed_after: str | None = "0"
+        """Of those that were given to this instance before it started, up to which it has read; None: all."""
+        self._sendings: OrderedDict[bytes, str] = OrderedDict()
+
+    async def open(self) -> None:
+        """Make the inbox, if there is none. Before that, nobody can send to it."""
+        try:
+            await self._store.do("XGROUP", "CREATE", self._key, self._settings.stream_group, "0", "MKSTREAM")
+        except ResponseError as error:
+            if not str(error).startswith("BUSYGROUP"):
+                raise
+
+    async def send(self, to: str, kind: str, body: dict[str, Any], payload: bytes = b"") -> bool:
+        """Put a message into an instance's inbox. False: it has none, since it has gone or Redis was emptied."""
+        # A command that is repeated because its answer was lost sends twice; the reader knows it by `sending`.
+        parts: list[Part] = ["kind", kind, "body", json.dumps(body), "sending", uuid4().hex]
+        parts += ["payload", payload] if payload else []
+        limit = self._settings.stream_maxlen
+        return bool(await self._store.do("XADD", self._keys.inbox(to), "NOMKSTREAM", "MAXLEN", "~", limit, "*", *parts))
+
+    async def read(self) -> list[Envelope]:
+        """The next messages; waits for them for `stream_block_ms` at most.
+
+        First those that were given to this instance before it started. If Redis was emptied, the inbox is made again.
+        """
+        settings = self._settings
+        options = ("XREADGROUP", "GROUP", settings.stream_group, self._instance_id, "COUNT", settings.stream_count)
+        try:
+            if self._resumed_after is not None:
+                found = await self._store.read_blocking(*options, "STREAMS", self._key, self._resumed_after)
+                if entries := _entries(found):
+                    self._resumed_after = entries[-1][0].decode()
+                    return await self._known(entries)
+                self._resumed_after = None
+            block_ms = min(settings.stream_block_ms, _MAX_BLOCK_MS)
+            found = await self._store.read_blocking(*options, "BLOCK", block_ms, "STREAMS", self._key, ">")
+        except ResponseError as error:
+            if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
+                raise
+            await self.open()
+            return []
+        return await self._known(_entries(found))
+
+    async def done(self, ids: Iterable[str]) -> None:
+        """These messages were handled."""
+        await self.done_dead(self._instance_id, ids)
+
+    async def reclaim(self, min_idle_ms: int) -> list[Envelope]:
+        """Messages that were given out so long ago and not handled: this instance's again, one delivery more."""
+        settings = self._settings
+        options = (settings.stream_group, self._instance_id, min_idle_ms, "0-0", "COUNT", settings.stream_count)
+        try:
+            found = await self._store.do("XAUTOCLAIM", self._key, *options)
+        except ResponseError as error:
+            if not str(error).startswith("NOGROUP"):
+                raise
+            return []
+        return await self._known(found[1])
+
+    async def take_dead(self, instance_id: str) -> list[Envelope] | None:
+        """What is in the inbox of an instance that is gone. None: it lives, or another takes it.
+
+        What is not `done_dead` comes again. Empty: nothing is left, `close_dead`.
+        """
+        if await self._store.do("EXISTS", self._keys.presence(instance_id)):
+            return None
+        keys = [self._keys.inbox(instance_id), self._keys.drain(instance_id)]
+        arguments: list[Part] = [self._settings.stream_group, self._instance_id, _LEASE_MS, self._settings.stream_count]
+        is_ours, entries = await self._store.run("inbox_drain", keys, arguments)
+        return [_envelope(name.decode(), _fields(pairs)) for name, pairs in entries] if is_ours else None
+
+    async def done_dead(self, instance_id: str, ids: Iterable[str]) -> None:
+        """These messages of `take_dead` were handled."""
+        if handled := list(ids):
+            await self._store.run(
+                "inbox_done", [self._keys.inbox(instance_id)], [self._settings.stream_group, *handled]
+            )
+
+    async def close_dead(self, instance_id: str) -> bool:
+        """Remove the inbox of an instance that is gone, and forget the instance. False: there is something in it."""
+        keys = [self._keys.inbox(instance_id), self._keys.drain(instance_id)]
+        if not await self._store.run("inbox_close", keys):
+            return False
+        if await self._store.do("EXISTS", self._keys.dlq(instance_id)):
+            await self._store.do("SADD", self._keys.dlqs, instance_id)
+        if not await self._store.do("EXISTS", self._keys.presence(instance_id)):
+            await self._store.do("ZREM", self._keys.schedulers, instance_id)
+        return True
+
+    async def pending(self) -> int:
+        """How many messages were given to this instance and are not handled."""
+        try:
+            found = await self._store.do("XPENDING", self._key, self._settings.stream_group)
+        except ResponseError:
+            return 0
+        return int(found["pending"])
+
+    async def _known(self, entries: list[Any]) -> list[Envelope]:
+        """The messages in entries; those that are gone, or another's second copy, are taken out of the stream."""
+        found: list[Envelope] = []
+        void: list[str] = []
+        for entry_id, pairs in entries:
+            if entry_id is None:
+                continue
+            name = entry_id.decode()
+            values = _fields(pairs or {})
+            sending = values.get(b"sending", b"")
+            if not values or self._sendings.setdefault(sending, name) != name:
+                void.append(name)
+                continue
+            found.append(_envelope(name, values))
+        while len(self._sendings) > _REMEMBERED:
+            self._sendings.popitem(last=False)
+        await self.done(void)
+        return found
+
+
+def _fields(pairs: Any) -> Mapping[bytes, bytes]:
+    """Of an entry, as a script or a command gives it."""
+    return pairs if isinstance(pairs, Mapping) else dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def _envelope(entry_id: str, values: Mapping[bytes, bytes]) -> Envelope:
+    """The message in an entry."""
+    body = json.loads(values.get(b"body", b"{}"))
+    return Envelope(entry_id, values.get(b"kind", b"").decode(), body, values.get(b"payload", b""))
+
+
+def _entries(found: Any) -> list[Any]:
+    """Of the one stream that was read. The shape depends on the protocol."""
+    if not found:
+        return []
+    (entries,) = found.values() if isinstance(found, Mapping) else (found[0][1],)
+    return entries[0] if entries and isinstance(entries[0], list) else list(entries)
+
+
+@dataclass(frozen=True)
+class DlqEntry:
+    """A message that nobody could handle."""
+
+    id: str
+    instance_id: str
+    """In whose inbox it was."""
+    source_id: str
+    """What it was called there."""
+    kind: str
+    body: dict[str, Any]
+    deliveries: int
+    moved_ms: int
+
+
+async def scan_dlq(store: Store, instance_id: str) -> int:
+    """Move what was given out over `dlq_max_deliveries` times, and is not being handled; how many."""
+    settings = store.settings
+    if not settings.dlq_enabled:
+        return 0
+    keys = [store.keys.inbox(instance_id), store.keys.dlq(instance_id)]
+    limits = [settings.dlq_min_idle_ms, settings.dlq_max_deliveries, settings.dlq_scan_count, settings.dlq_maxlen]
+    return int(await store.run("dlq_move", keys, [settings.stream_group, *limits]))
+
+
+async def dlq(store: Store, limit: int = 100) -> list[DlqEntry]:
+    """The dead letters of all instances, the newest first."""
+    listed = await store.batch([("ZRANGE", store.keys.schedulers, 0, -1), ("SMEMBERS", store.keys.dlqs)], "dlq")
+    instances = sorted({one.decode() for part in listed for one in part})
+    commands = [("XREVRANGE", store.keys.dlq(instance_id), "+", "-", "COUNT", limit) for instance_id in instances]
+    found = await store.batch(commands, "dlq")
+    entries = [
+        _entry(instance_id, entry_id, pairs)
+        for instance_id, letters in zip(instances, found, strict=True)
+        for entry_id, pairs in letters
+    ]
+    return sorted(entries, key=lambda entry: entry.moved_ms, reverse=True)[:limit]
+
+
+async def replay(store: Store, instance_id: str, entry_id: str) -> bool:
+    """Put a dead letter back into its inbox. If the instance is gone, another takes it. False: there is none."""
+    # Listed first: whoever looks after dead instances finds the inbox.
+    await store.do("ZADD", store.keys.schedulers, "NX", 0, instance_id)
+    keys = [store.keys.inbox(instance_id), store.keys.dlq(instance_id)]
+    return bool(await store.run("dlq_replay", keys, [entry_id, store.settings.stream_maxlen]))
+
+
+async def drop(store: Store, instance_id: str, entry_id: str) -> bool:
+    """Remove a dead letter. False: there is none."""
+    return bool(await store.do("XDEL", store.keys.dlq(instance_id), entry_id))
+
+
+def _entry(instance_id: str, entry_id: bytes, pairs: Any) -> DlqEntry:
+    values = {name.decode(): value for name, value in _fields(pairs).items()}
+    return DlqEntry(
+        entry_id.decode(), instance_id, values["source_id"].decode(), values["kind"].decode(),
+        json.loads(values["body"]), int(values["deliveries"]), int(float(values["moved_ms"])),
+    )  # fmt: skip

@@ -1,0 +1,124 @@
+"""The names of keys: source 004's, with its hash tags, and a few more in the same manner.
+
+What one script touches has one tag, so that it lies on one server of a cluster. Two names differ from the source's:
+`requests:lock` and `requests:binding` have a tag, since they change together.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Keys:
+    """All names begin with `prefix`."""
+
+    prefix: str
+
+    # Instances. Who was ever there, by when it was last seen; presence is the source's, and holds the boot's number.
+
+    @property
+    def schedulers(self) -> str:
+        return f"{self.prefix}:v1:schedulers:all"
+
+    def presence(self, instance_id: str) -> str:
+        return f"{self.prefix}:schedulers:presence:{instance_id}"
+
+    def info(self, instance_id: str) -> str:
+        return f"{self.prefix}:v1:schedulers:info:{instance_id}"
+
+    def node_owner(self, node_id: str) -> str:
+        return f"{self.prefix}:nodes:owner:{{node:{node_id}}}"
+
+    def session_owner(self, session_id: str) -> str:
+        return f"{self.prefix}:sessions:owner:{{session:{session_id}}}"
+
+    # Messages between instances.
+
+    def inbox(self, instance_id: str) -> str:
+        return f"{self.prefix}:streams:{{instance:{instance_id}}}:inbox"
+
+    def dlq(self, instance_id: str) -> str:
+        return f"{self.prefix}:streams:{{instance:{instance_id}}}:dlq"
+
+    def drain(self, instance_id: str) -> str:
+        """The lease of who takes over a dead instance's inbox."""
+        return f"{self.prefix}:streams:{{instance:{instance_id}}}:drain"
+
+    @property
+    def dlqs(self) -> str:
+        """Instances whose dead letters outlive them."""
+        return f"{self.prefix}:v1:streams:dlqs"
+
+    # What every instance knows of nodes.
+
+    @property
+    def nodes(self) -> str:
+        return f"{self.prefix}:v1:nodes:all"
+
+    @property
+    def nodes_last_seen(self) -> str:
+        return f"{self.prefix}:v1:nodes:last_seen"
+
+    def node_presence(self, node_id: str) -> str:
+        return f"{self.prefix}:v1:nodes:presence:{node_id}"
+
+    def node_snapshot(self, node_id: str) -> str:
+        return f"{self.prefix}:v1:nodes:snapshot:{node_id}"
+
+    # The slots of one node.
+
+    def reserved(self, node_id: str) -> str:
+        return f"{self.prefix}:v1:nodes:{{node:{node_id}}}:reserved"
+
+    def reserved_since(self, node_id: str) -> str:
+        return f"{self.prefix}:v1:nodes:{{node:{node_id}}}:reserved_since"
+
+    def avoid(self, node_id: str) -> str:
+        return f"{self.prefix}:v1:nodes:{{node:{node_id}}}:avoid"
+
+    def missing(self, node_id: str) -> str:
+        return f"{self.prefix}:v1:nodes:{{node:{node_id}}}:missing"
+
+    # Requests and jobs.
+
+    def request_lock(self, request_key: str) -> str:
+        return f"{self.prefix}:v1:requests:lock:{{request:{request_key}}}"
+
+    def request_binding(self, request_key: str) -> str:
+        return f"{self.prefix}:v1:requests:binding:{{request:{request_key}}}"
+
+    def job(self, job_id: str) -> str:
+        return f"{self.prefix}:v1:jobs:{{job:{job_id}}}:fsm"
+
+    def job_waiters(self, job_id: str) -> str:
+        return f"{self.prefix}:v1:jobs:{{job:{job_id}}}:waiters"
+
+    def job_payload(self, job_id: str) -> str:
+        return f"{self.prefix}:v1:jobs:{{job:{job_id}}}:payload"
+
+    def job_result(self, job_id: str) -> str:
+        return f"{self.prefix}:v1:jobs:{{job:{job_id}}}:result"
+
+    @property
+    def jobs(self) -> str:
+        """Jobs by when they were made."""
+        return f"{self.prefix}:v1:{{jobs}}:all"
+
+    @property
+    def jobs_live(self) -> str:
+        """Jobs that are not released, by their deadline."""
+        return f"{self.prefix}:v1:{{jobs}}:live"
+
+    # The queue of one pool: jobs that wait for a node that can do them.
+
+    @property
+    def pools(self) -> str:
+        return f"{self.prefix}:v1:waiting:pools"
+
+    def waiting(self, pool: str) -> list[str]:
+        """Order, jobs, ends, requesters, clock."""
+        base = f"{self.prefix}:v1:waiting:{{waiting:{pool}}}"
+        return [f"{base}:{part}" for part in ("order", "jobs", "until", "requesters", "clock")]
+
+    @property
+    def upkeep(self) -> str:
+        return f"{self.prefix}:v1:upkeep:lease"

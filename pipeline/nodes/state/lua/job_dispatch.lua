@@ -1,0 +1,13 @@
+-- A job is given to a node.
+-- KEYS[1]  hash: job
+-- ARGV[1]  attempt   ARGV[2]  node   ARGV[3]  states from which   ARGV[4]  the state afterwards
+-- ARGV[5]  states in which it has happened already, if to the same node
+-- Returns 1, or 0 if this attempt is not to be given away any more.
+local state, attempt, node, timeout, deadline =
+  unpack(redis.call('HMGET', KEYS[1], 'state', 'attempt', 'node_id', 'attempt_timeout_ms', 'deadline_ms'))
+if attempt ~= ARGV[1] then return 0 end
+if has(ARGV[5], state) and node == ARGV[2] then return 1 end
+if not has(ARGV[3], state) then return 0 end
+local till = math.min(now + timeout, tonumber(deadline))
+redis.call('HSET', KEYS[1], 'state', ARGV[4], 'node_id', ARGV[2], 'attempt_until_ms', till)
+return 1

@@ -1,0 +1,3 @@
+-- KEYS[1]  hash: job
+-- Returns its fields and values.
+return redis.call('HGETALL', KEYS[1])
