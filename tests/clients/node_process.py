@@ -1,13 +1,14 @@
 """Nodes as processes: the one in JavaScript, and Penstock's own."""
 
-import json
+import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from conftest import COMMAND
+from model_server import model_server
 from nodejs import FOLDER, node
 
 _STOP_S = 20
@@ -28,42 +29,43 @@ class Place:
         """Prompts that begin with `wait` are answered once this file exists."""
         return self.folder / "go"
 
-
-@dataclass(frozen=True)
-class Node:
-    """A node that runs."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        """What it has written of this event, if it writes such."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        found = [json.loads(line) for line in lines if line.startswith("{")]
-        return [event for event in found if event["event"] == name]
+    @property
+    def log(self) -> Path:
+        """What the node says."""
+        return self.folder / "node.log"
 
 
-def javascript(place: Place, *more: str) -> list[str]:
-    """The one in JavaScript."""
-    token = place.folder / "token"
-    token.write_text(place.token)
-    return [
-        node() or "node", str(FOLDER / "node.js"), "--gateway", place.gateway, "--token-file", str(token),
-        "--node-id", place.node_id, "--slots", str(place.slots), "--wait-for", str(place.go), *more,
-    ]  # fmt: skip
-
-
-Command = Callable[..., list[str]]
+Process = subprocess.Popen[bytes]
 
 
 @contextmanager
-def running(command: list[str], folder: Path, env: dict[str, str] | None = None) -> Iterator[Node]:
-    """The node, until the end of the block. What it says is in a file."""
-    log = folder / "node.log"
-    with log.open("ab") as output:
-        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, env=env)
+def running(kind: str, place: Place) -> Iterator[Process]:
+    """A node of this kind, until the end of the block."""
+    token = place.folder / "token"
+    token.write_text(place.token)
+    common = ["--gateway", place.gateway, "--token-file", str(token), "--slots", str(place.slots)]
+    if kind == "javascript":
+        ours = ["--node-id", place.node_id, "--wait-for", str(place.go)]
+        with _process([node() or "node", str(FOLDER / "node.js"), *common, *ours], place) as process:
+            yield process
+        return
+    with model_server(place.go) as base_url:
+        ours = ["--id", place.node_id, "--provider", "model"]
+        env = {
+            "PENSTOCK_DATA_DIR": str(place.folder), "PENSTOCK_PROVIDERS__MODEL__BASE_URL": base_url,
+            "PENSTOCK_PROVIDERS__MODEL__API_KEY": "sk-1", "PENSTOCK_PROVIDERS__MODEL__MODEL": "echo",
+        }  # fmt: skip
+        with _process([COMMAND, "node", *common, *ours], place, env) as process:
+            yield process
+
+
+@contextmanager
+def _process(command: list[str], place: Place, more: dict[str, str] | None = None) -> Iterator[Process]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK")}
+    with place.log.open("ab") as output:
+        process = subprocess.Popen(command, cwd=place.folder, stdout=output, stderr=output, env=own | (more or {}))
     try:
-        yield Node(process, log)
+        yield process
     finally:
         process.kill()
         process.wait(_STOP_S)

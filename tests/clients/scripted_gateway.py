@@ -12,13 +12,14 @@ from websockets.sync.server import ServerConnection, serve
 from wire import DEADLINE_S, File, Message, Peer
 
 BEATS = frozenset({"node_heartbeat"})
+PIECES = frozenset({"job_partial"})
 
 
 class Link(Peer):
     """A node's connection. `registered`: what it said first."""
 
     def __init__(self, connection: ServerConnection) -> None:
-        super().__init__(connection, BEATS)
+        super().__init__(connection, BEATS | PIECES)
         self.path = connection.request.path if connection.request else ""
         self.token = connection.request.headers.get("Authorization", "") if connection.request else ""
         self.registered: Message | None = None

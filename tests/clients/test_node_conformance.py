@@ -2,14 +2,20 @@
 
 import signal
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from http import HTTPStatus
 from pathlib import Path
 
 import pytest
-from node_process import Node, Place, javascript, running
-from scripted_gateway import Link, ScriptedGateway, scripted_gateway
+from node_process import Place, Process, running
+from scripted_gateway import BEATS, Link, ScriptedGateway, scripted_gateway
 from wire import DEADLINE_S, Message, file
+
+both = pytest.mark.parametrize("kind", ["javascript"])
+
+
+@pytest.fixture
+def kind() -> str:
+    return "javascript"
 
 
 @pytest.fixture
@@ -24,19 +30,15 @@ def place(gateway: ScriptedGateway, tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def node(place: Place) -> Iterator[Node]:
-    with start(place) as made:
+def node(kind: str, place: Place) -> Iterator[Process]:
+    with running(kind, place) as made:
         yield made
 
 
 @pytest.fixture
-def link(gateway: ScriptedGateway, node: Node) -> Link:
+def link(gateway: ScriptedGateway, node: Process) -> Link:
     """The first connection of the node, which is let in."""
     return gateway.welcome()
-
-
-def start(place: Place, *more: str) -> AbstractContextManager[Node]:
-    return running(javascript(place, *more), place.folder)
 
 
 def result(link: Link) -> Message:
@@ -44,12 +46,13 @@ def result(link: Link) -> Message:
     return link.until("job_result")[-1]
 
 
-def test_it_says_who_it_is_and_then_that_it_is_there(gateway: ScriptedGateway, node: Node) -> None:
+@both
+def test_it_says_who_it_is_and_then_that_it_is_there(gateway: ScriptedGateway, node: Process) -> None:
     link = gateway.connection()
     assert (link.path, link.token) == ("/ws/node", "Bearer pstn_secret")
     first = link.expect("node_register")
     assert (first["v"], first["versions"], first["node_id"], first["slots"]) == (1, [1], "desk", 2)
-    assert "text" in {offer["capability"] for offer in first["offers"]}
+    assert {"text", "vision", "page"} <= {offer["capability"] for offer in first["offers"]}
     link.unheeded = frozenset()
     link.say("welcome", instance_id="a", heartbeat_ms=50, max_message_bytes=2**24, max_attachment_bytes=2**24)
     for _ in range(3):
@@ -57,6 +60,7 @@ def test_it_says_who_it_is_and_then_that_it_is_there(gateway: ScriptedGateway, n
 
 
 def test_a_job_is_acknowledged_started_and_answered_piece_by_piece(link: Link) -> None:
+    link.unheeded = BEATS
     link.assign("job-1", "one two three")
     said = link.until("job_result")
     assert {message.job for message in said} == {("job-1", 1)}
@@ -76,20 +80,23 @@ def test_attachments_come_and_go_in_their_order(link: Link) -> None:
     assert page.files == (b"z" * 70_000,)
 
 
-def test_more_jobs_than_slots_wait_their_turn(link: Link, place: Place) -> None:
+@both
+def test_a_job_beyond_its_slots_waits_its_turn_or_is_refused_as_busy(link: Link, place: Place) -> None:
     for job_id in "abc":
         link.assign(job_id, "wait")
-    said = [link.next() for _ in range(5 + 2)]  # three acknowledged, two started, each with a piece
-    assert {message.job[0] for message in said if message.type == "job_ack"} == {"a", "b", "c"}
+    said = [link.next() for _ in range(5)]
     assert {message.job[0] for message in said if message.type == "job_started"} == {"a", "b"}
+    (about,) = (message for message in said if message.job[0] == "c")
+    assert about.type == "job_ack" or about["error"]["code"] == "NODE_BUSY"
     place.go.touch()
-    more = [*link.until("job_result"), *link.until("job_result"), *link.until("job_result")]
-    assert {message.job[0] for message in more if message.type == "job_started"} == {"c"}
+    done = [result(link), result(link), *([result(link)] if about.type == "job_ack" else [])]
+    assert all(message["result"]["text"] == "tiaw" for message in done)
 
 
+@both
 def test_a_job_that_comes_twice_is_done_once(link: Link, place: Place) -> None:
     link.assign("twice", "wait", attempt=2)
-    link.until("job_partial")
+    link.until("job_started")
     link.assign("twice", "wait", attempt=2)
     assert [link.next().type, link.next().type] == ["job_ack", "job_started"]
     link.assign("twice", "wait, you old one", attempt=1)
@@ -99,26 +106,41 @@ def test_a_job_that_comes_twice_is_done_once(link: Link, place: Place) -> None:
     link.assign("twice", "wait", attempt=2)
     assert link.next().fields == first.fields
     link.received(first)
+    link.assign("twice", "wait", attempt=2)
+    link.assign("next", "other")
+    assert {message.job[0] for message in link.until("job_result")} == {"next"}
 
 
 def test_a_higher_attempt_takes_the_place_of_the_lower(link: Link, place: Place) -> None:
     link.assign("again", "wait-1")
-    link.until("job_partial")
+    link.until("job_started")
     link.assign("again", "wait-2", attempt=2)
-    said = link.until("job_partial")
+    said = link.until("job_started")
     place.go.touch()
     said += link.until("job_result")
     assert {message.job for message in said} == {("again", 2)}
     assert said[-1]["result"]["text"] == "2-tiaw"
 
 
-def test_a_cancelled_job_makes_room_and_says_nothing_more(link: Link) -> None:
+@both
+def test_of_a_cancelled_job_nothing_more_is_heard(link: Link, place: Place) -> None:
     for job_id in "ab":
         link.assign(job_id, "wait")
-        link.until("job_partial")
+        link.until("job_started")
+    link.say("job_cancel", job_id="a", attempt=1, reason="nobody waits")
+    link.say("job_cancel", job_id="b", attempt=2, reason="another attempt")
+    link.say("job_cancel", job_id="c", attempt=1, reason="never heard of")
+    place.go.touch()
+    assert result(link).job == ("b", 1)
+    link.assign("d", "dcba")
+    assert {message.job for message in link.until("job_result")} == {("d", 1)}
+
+
+def test_a_cancelled_job_makes_room(link: Link) -> None:
+    for job_id in "ab":
+        link.assign(job_id, "wait")
+        link.until("job_started")
     link.assign("c", "at last")
-    link.expect("job_ack")
-    link.say("job_cancel", job_id="a", attempt=2, reason="another attempt")
     link.say("job_cancel", job_id="a", attempt=1, reason="nobody waits")
     assert {message.job for message in link.until("job_result")} == {("c", 1)}
 
@@ -133,28 +155,38 @@ def test_what_it_does_not_know_it_passes_over(link: Link) -> None:
     assert result(link)["result"]["text"] == "dc"
 
 
+@both
 def test_results_are_sent_until_they_are_received(gateway: ScriptedGateway, link: Link, place: Place) -> None:
-    link.assign("kept", "", file(b"abc"), capability="page", number=1, pictures=True)
+    link.assign("kept", "abc")
     first = result(link)
     link.assign("at-work", "wait")
-    link.until("job_partial")
+    link.until("job_started")
     link.cut()
     link = gateway.welcome()
     assert link.registered is not None
-    held = [{"job_id": "kept", "attempt": 1}, {"job_id": "at-work", "attempt": 1}]
-    assert sorted(link.registered["held"], key=held.index) == held
-    again = result(link)
-    assert (again.fields, again.files) == (first.fields, first.files)
-    link.received(again, taken=False)
+    held = link.registered["held"]
+    assert sorted(held, key=str) == [{"job_id": "at-work", "attempt": 1}, {"job_id": "kept", "attempt": 1}]
+    again = {(message := link.next()).type: message for _ in range(3)}
+    assert again.keys() == {"job_ack", "job_started", "job_result"}
+    assert again["job_result"].fields == first.fields
+    link.received(first, taken=False)
     place.go.touch()
     last = result(link)
     assert last.job == ("at-work", 1)
     link.received(last)
     link.end(1012)
-    assert gateway.connection().expect("node_register").fields.get("held", []) == []
+    assert not gateway.connection().expect("node_register").fields.get("held")
 
 
-def test_a_result_that_is_too_large_is_an_error(gateway: ScriptedGateway, node: Node) -> None:
+def test_attachments_of_a_kept_result_are_kept(gateway: ScriptedGateway, link: Link) -> None:
+    link.assign("kept", "", file(b"abc"), capability="page", number=1, pictures=True)
+    first = result(link)
+    link.end(1001)
+    again = result(gateway.welcome())
+    assert (again.fields, again.files) == (first.fields, (b"abc",))
+
+
+def test_a_result_that_is_too_large_is_an_error(gateway: ScriptedGateway, node: Process) -> None:
     link = gateway.welcome(max_attachment_bytes=1000, max_message_bytes=70_000)
     link.assign("bytes", "", file(b"x" * 1001), capability="page", number=1, pictures=True)
     link.assign("text", "x" * 69_000 + "é" * 1000)
@@ -163,44 +195,47 @@ def test_a_result_that_is_too_large_is_an_error(gateway: ScriptedGateway, node: 
         assert (error["code"], error["kind"]) == ("too_large", "permanent")
 
 
-@pytest.mark.parametrize("code", [4401, 4409, 4426])
-def test_it_stays_away_when_trying_again_is_no_use(gateway: ScriptedGateway, link: Link, node: Node, code: int) -> None:
+@pytest.mark.parametrize(("kind", "code"), [("javascript", 4401), ("javascript", 4409), ("javascript", 4426)])
+def test_it_stays_away_when_trying_again_is_no_use(
+    gateway: ScriptedGateway, link: Link, node: Process, code: int
+) -> None:
     link.say("error", code="no", message="you again")
     link.end(code, "no")
-    assert node.process.wait(DEADLINE_S) not in (0, None)
+    assert node.wait(DEADLINE_S) != 0
     assert gateway.nobody_comes(0.1)
 
 
-def test_a_refused_handshake_is_final_only_for_its_token(gateway: ScriptedGateway, place: Place) -> None:
+def test_a_refused_handshake_is_final_only_for_its_token(gateway: ScriptedGateway, kind: str, place: Place) -> None:
     gateway.refuse_with = HTTPStatus.SERVICE_UNAVAILABLE
-    with start(place) as node:
+    with running(kind, place) as node:
         gateway.refusals.get(timeout=DEADLINE_S)
         gateway.refuse_with = HTTPStatus.UNAUTHORIZED
-        assert node.process.wait(DEADLINE_S) != 0
+        assert node.wait(DEADLINE_S) != 0
 
 
-@pytest.mark.parametrize("asked_by", ["signal", "message"])
+@pytest.mark.parametrize(("kind", "asked_by"), [("javascript", "signal"), ("javascript", "message")])
 def test_it_finishes_what_it_has_before_it_ends(
-    gateway: ScriptedGateway, link: Link, node: Node, place: Place, asked_by: str
+    gateway: ScriptedGateway, link: Link, node: Process, place: Place, asked_by: str
 ) -> None:
     link.assign("last", "wait")
-    link.until("job_partial")
+    link.until("job_started")
     if asked_by == "signal":
-        node.process.send_signal(signal.SIGTERM)
+        node.send_signal(signal.SIGTERM)
     else:
         link.say("drain", reason="the rack is moved")
     link.expect("node_drain")
     link.cut()
     link = gateway.welcome()
-    link.expect("node_drain")
+    assert {link.next().type for _ in range(3)} == {"job_ack", "job_started", "node_drain"}
     link.assign("crossed", "ab")
     crossed = result(link)
+    assert "result" in crossed.fields or crossed["error"]["code"] == "NODE_BUSY"
     link.received(crossed)
     place.go.touch()
     last = result(link)
     assert (crossed.job[0], last.job[0]) == ("crossed", "last")
-    assert node.process.poll() is None
+    assert node.poll() is None
     link.received(last)
     assert link.close_code() == 1000
-    assert node.process.wait(DEADLINE_S) == 0
+    assert node.wait(DEADLINE_S) == 0
     assert gateway.nobody_comes(0.1)

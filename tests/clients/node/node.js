@@ -18,9 +18,8 @@ const { values: options } = parseArgs({
     "token-file": { type: "string" },
     "node-id": { type: "string", default: `js-${randomUUID()}` },
     slots: { type: "string", default: "1" },
-    // For tests: prompts that begin with "wait" are answered once this file exists; cancelled work goes on nevertheless.
+    // For tests: prompts that begin with "wait" are answered once this file exists.
     "wait-for": { type: "string", default: "" },
-    stubborn: { type: "boolean", default: false },
   },
 });
 const gateways = options.gateway.flatMap((addresses) => addresses.split(","));
@@ -29,14 +28,16 @@ const slots = Number(options.slots);
 
 const END = new Set([4401, 4409, 4426]); // trying again is no use
 const AT_ONCE = new Set([1001, 1012]); // the instance goes away: there are others
-const OUR_FAULT = new Set([4400, 4413]);
+const OUR_FAULT = new Set([4400, 4413, 1009]);
 const FIRST_WAIT_MS = 1000;
 const LONGEST_WAIT_MS = 30_000;
+const KEPT = 1000;
 
 const log = (event, facts = {}) => console.log(JSON.stringify({ event, ...facts }));
 
 // job_id -> { job, attempt, files, state: "waiting" | "working" | "done", stop, result }
 const jobs = new Map();
+const received = new Map(); // job_id -> attempt, of the last results that were received
 let connection = null; // the one that is welcome
 let socket = null;
 let draining = false;
@@ -57,7 +58,7 @@ const named = (entry) => ({ job_id: entry.job.job_id, attempt: entry.attempt });
 
 function assigned(job, files) {
   const known = jobs.get(job.job_id);
-  if (known && job.attempt < known.attempt) return;
+  if (job.attempt < known?.attempt || job.attempt <= received.get(job.job_id)) return;
   if (known && job.attempt === known.attempt) return repeat(known);
   known?.stop.abort();
   const entry = { job, attempt: job.attempt, files, state: "waiting", stop: new AbortController() };
@@ -89,7 +90,11 @@ async function work(entry) {
   log("started", named(entry));
   const { capability, body } = entry.job;
   const current = () => jobs.get(entry.job.job_id) === entry;
-  const partial = (text) => current() && say("job_partial", { ...named(entry), text });
+  const partial = (text) => {
+    if (!current() || entry.gap) return;
+    if (connection) say("job_partial", { ...named(entry), text });
+    else entry.gap = true;
+  };
   const began = Date.now();
   try {
     const does = MODELS[capability];
@@ -134,7 +139,7 @@ function forget({ job_id, attempt }) {
 function cancelled(message) {
   log("cancelled", { job_id: message.job_id, attempt: message.attempt });
   const entry = jobs.get(message.job_id);
-  if (options.stubborn || entry?.attempt !== message.attempt) return;
+  if (entry?.attempt !== message.attempt) return;
   entry.stop.abort();
   forget(message);
 }
@@ -165,13 +170,15 @@ const handlers = {
     connection.heartbeat = setInterval(beat, message.heartbeat_ms, socket, message.heartbeat_ms);
     log("welcome", { instance_id: message.instance_id });
     if (draining) say("node_drain");
-    for (const entry of jobs.values()) if (entry.state === "done") answer(entry);
+    for (const entry of jobs.values()) repeat(entry);
     if (draining) finishDraining();
   },
   job_assign: assigned,
   job_cancel: cancelled,
   result_received(message) {
     log("received", { job_id: message.job_id, attempt: message.attempt, taken: message.taken });
+    received.set(message.job_id, message.attempt);
+    if (received.size > KEPT) received.delete(received.keys().next().value);
     forget(message);
   },
   drain,

@@ -15,8 +15,9 @@ from pydantic_core import PydanticUndefined
 from pipeline.engine.states import Machine
 from pipeline.flows.documents.states import DOCUMENT, PAGE, DocumentStatus, PageStatus
 from pipeline.flows.knowledge.settings import KnowledgeSettings
-from pipeline.flows.screenshots.states import BATCH, NODE, SCREENSHOT, SHARD, WorkEvent, WorkStatus
+from pipeline.flows.screenshots.states import BATCH, NODE, SCREENSHOT, SHARD
 from pipeline.flows.webhooks.settings import WebhookSettings
+from pipeline.nodes.job import JOB
 from pipeline.nodes.settings import GatewaySettings
 from pipeline.settings import ProviderProfile, Settings
 
@@ -121,16 +122,23 @@ def test_the_state_diagrams_have_exactly_the_machine_s_transitions(
     assert _INITIAL.findall(own) == [initial.name]
 
 
-@pytest.mark.parametrize("machine", [BATCH, SHARD, SCREENSHOT, NODE], ids=lambda machine: machine.name)
-def test_the_diagrams_of_the_screenshots_flow_have_exactly_the_machines_transitions(
-    machine: Machine[WorkStatus, WorkEvent],
+@pytest.mark.parametrize(
+    ("page", "machine", "initial"),
+    [
+        *(("screenshots.md", machine, "pending") for machine in (BATCH, SHARD, SCREENSHOT, NODE)),
+        ("nodes.md", JOB, "CREATED"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Machine) else "",
+)
+def test_the_diagrams_of_flows_and_of_jobs_have_exactly_the_machines_transitions(
+    page: str, machine: Machine[StrEnum, StrEnum], initial: str
 ) -> None:
-    diagrams = _DIAGRAM.findall((ROOT / "docs" / "screenshots.md").read_text(encoding="utf-8"))
+    diagrams = _DIAGRAM.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
     own = "".join(diagram for diagram in diagrams if f"%% {machine.name}\n" in diagram)
     drawn = _TRANSITION.findall(own)
     assert len(drawn) == len(set(drawn)), "a transition is drawn twice"
     assert set(drawn) == {(before.value, after.value, event.value) for (before, event), after in machine.legal.items()}
-    assert _INITIAL.findall(own) == [WorkStatus.PENDING.value]
+    assert _INITIAL.findall(own) == [initial]
 
 
 @pytest.mark.parametrize(
