@@ -3,11 +3,13 @@ need it."""
 
 import asyncio
 import json
+import logging
 import random
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import TypeAdapter
@@ -18,6 +20,11 @@ from pipeline.nodes.protocol import BadMessage, CloseCode, Error, Message, WithA
 
 Incoming = TypeVar("Incoming")
 _CLOSE_S = 2
+_FRAMES_AHEAD = 4
+"""Read before they are asked for: each may be as large as a picture."""
+_QUIET = logging.getLogger(f"{__name__}.frames")
+_QUIET.setLevel(logging.WARNING)
+"""For the library, which at DEBUG logs the token and the contents of frames."""
 
 
 @dataclass(frozen=True)
@@ -140,17 +147,21 @@ class Link(Generic[Incoming]):
 
 @asynccontextmanager
 async def open_link(
-    url: str, token: str, kind: TypeAdapter[Incoming], limits: LinkLimits
+    url: str, token: str, kind: TypeAdapter[Incoming], limits: LinkLimits, trust: ssl.SSLContext | None = None
 ) -> AsyncIterator[Link[Incoming]]:
-    """A connection to `url` with `token`; closed at the end. Raises `LinkFailed` if there is none to be had."""
+    """A connection to `url` with `token`; closed at the end. Raises `LinkFailed` if there is none to be had.
+
+    `trust`: for `wss://`, whose certificates are taken; None: those of the system's authorities."""
     # Without a proxy of the environment: gateways are neighbours, and a proxy cuts long connections. Without
     # compression: pictures have theirs.
+    tls: dict[str, Any] = {"ssl": trust} if trust is not None and url.startswith("wss:") else {}
     largest = max(limits.max_message_bytes, limits.max_attachment_bytes)
     try:
         socket = await connect(
             url, additional_headers={"Authorization": f"Bearer {token}"}, compression=None, proxy=None,
             open_timeout=limits.open_s, ping_interval=limits.ping_s, ping_timeout=limits.silent_s,
-            close_timeout=_CLOSE_S, max_size=largest,
+            close_timeout=_CLOSE_S, max_size=largest, max_queue=_FRAMES_AHEAD, logger=_QUIET,
+            **tls,
         )  # fmt: skip
     except (OSError, TimeoutError, WebSocketException) as error:
         raise failure(error) from None

@@ -1,5 +1,7 @@
-"""What commands share: their options, the settings they begin with, and a hint for when nothing is running."""
+"""What commands share: their options and help, the settings they begin with, and a hint for when nothing is running."""
 
+import inspect
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +26,12 @@ class Format(StrEnum):
     def suffix(self) -> str:
         """What names of files in this format end with."""
         return ".docling.json" if self is Format.DOCLING else f".{self}"
+
+
+def help_of(command: Callable[..., None]) -> str:
+    """A command's docstring with each paragraph on one line, for the terminal to wrap; examples keep their lines."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(part if part.startswith("[bold]") else part.replace("\n", " ") for part in paragraphs)
 
 
 def ready() -> "Settings":

@@ -88,6 +88,7 @@ def _settings(settings: Settings) -> Iterator[Check]:
     in_file = tomllib.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
     in_environment = [name for name in os.environ if name.startswith("PENSTOCK_")]
     unknown = [f"{name} in {config.name}" for name in in_file if name not in known]
+    known |= {"node_token"}
     unknown += [name for name in in_environment if name[9:].partition("__")[0].lower() not in known]
     if unknown:
         yield Check("settings", WARN, f"unknown: {', '.join(unknown)}", "check the spelling; they have no effect")

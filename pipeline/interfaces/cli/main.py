@@ -23,6 +23,8 @@ from pipeline.interfaces.cli import (
     stack,
     webhooks,
 )
+from pipeline.interfaces.cli.command import help_of
+from pipeline.interfaces.cli.nodes import node
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
@@ -52,6 +54,7 @@ app.add_typer(music.app, name="music")
 app.add_typer(screenshots.app, name="screenshots")
 app.add_typer(webhooks.app, name="webhooks")
 app.add_typer(knowledge.app, name="kb")
+app.command("node", help=help_of(node.node))(node.node)
 app.add_typer(nodes.app, name="nodes")
 _passed_on = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 app.command("worker", context_settings=_passed_on)(stack.worker)

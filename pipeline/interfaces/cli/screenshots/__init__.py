@@ -1,10 +1,10 @@
 """`penstock screenshots …`: take frames of screens and windows in, and search them."""
 
-import inspect
 from collections.abc import Callable
 
 import typer
 
+from pipeline.interfaces.cli.command import help_of
 from pipeline.interfaces.cli.screenshots import capture, detail, intake, search, sources, status
 
 app = typer.Typer(
@@ -18,12 +18,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-
-
-def _help(command: Callable[..., None]) -> str:
-    """A command's docstring with each paragraph on one line, for the terminal to wrap; examples keep their lines."""
-    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
-    return "\n\n".join(part if part.startswith("[bold]") else part.replace("\n", " ") for part in paragraphs)
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {
@@ -41,5 +35,5 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "delete": sources.delete,
 }
 for _name, _command in _COMMANDS.items():
-    app.command(_name, help=_help(_command))(_command)
+    app.command(_name, help=help_of(_command))(_command)
 app.add_typer(sources.sources, name="sources")

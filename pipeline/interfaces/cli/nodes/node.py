@@ -1,0 +1,212 @@
+"""`penstock node`: this machine does jobs for a gateway."""
+
+import re
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from uuid import uuid4
+
+import typer
+
+from pipeline.nodes.protocol import NODE_PATH, Capability
+from pipeline.settings import LOCAL
+
+if TYPE_CHECKING:
+    import ssl
+
+    from pipeline.nodes.agent import AgentOptions
+    from pipeline.nodes.executor import Executor
+    from pipeline.settings import Settings
+
+_LOCAL_SLOTS = 2
+_MOST_SLOTS = 1024
+_NODE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NEAR = {"localhost", "127.0.0.1", "::1"}
+_INTERRUPTED = 130
+
+
+def node(
+    context: typer.Context,
+    gateway: Annotated[str, typer.Option(metavar="URL", help="ws:// or wss://. Several, with commas: in turn.")],
+    token: Annotated[
+        str, typer.Option(envvar="PENSTOCK_NODE_TOKEN", help="What `penstock nodes tokens create` printed.")
+    ] = "",
+    token_file: Annotated[Path | None, typer.Option(dir_okay=False, help="A file with the token.")] = None,
+    provider: Annotated[str, typer.Option(help="What does the work: local, or a provider of the settings.")] = LOCAL,
+    slots: Annotated[
+        int | None, typer.Option(min=1, max=_MOST_SLOTS, help="Jobs at once. Default: 2; a provider's concurrency.")
+    ] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Offer this model; again for more. '*': any.")] = None,
+    capability: Annotated[list[Capability] | None, typer.Option(help="Offer this alone; again for more.")] = None,
+    name: Annotated[str, typer.Option(help="For people. Default: the host's name.")] = "",
+    node_id: Annotated[str, typer.Option("--id", help="Default: made once, and kept in the data folder.")] = "",
+    ca: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="PEM file: authorities to trust for wss://.")
+    ] = None,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds that jobs under way get when the node ends.")] = 60,
+) -> None:
+    """Do jobs for a gateway. This machine connects outwards, so it may stand behind NAT or a firewall.
+
+    It needs neither a database nor Redis, only the gateway and a token for nodes: there, [bold]penstock nodes tokens
+    create NAME[/bold] makes one. Pass it in PENSTOCK_NODE_TOKEN or --token-file: everybody on this machine can read
+    arguments.
+
+    With [bold]--provider local[/bold] the node converts pages (layout, text recognition) and makes word vectors on its
+    own cores. With a provider of the settings, such as an Ollama or vLLM on this machine, it offers that one's model
+    for pictures, prompts, vectors and pages: [bold]penstock node --gateway wss://gateway.example --token-file
+    node.token --provider ollama --slots 4[/bold]. Limits and caps of that provider are not counted here.
+
+    If the connection is lost, jobs go on and the node connects again, for as long as it takes. Ctrl-C or SIGTERM: it
+    takes no more jobs, finishes those it has (--grace), and ends. A second one ends it at once.
+    """
+    from importlib.metadata import version
+
+    from pipeline.engine.logs import configure
+    from pipeline.nodes.agent import AgentOptions
+    from pipeline.nodes.link import LinkLimits
+    from pipeline.nodes.settings import gateway_settings
+    from pipeline.providers.node_executor import ProviderExecutor
+    from pipeline.settings import get_settings
+
+    settings = get_settings()
+    configure(settings.log_level, as_json=settings.log_json)
+    secret = _token(context, token, token_file)
+    urls = _urls(gateway)
+    executor = ProviderExecutor(settings, provider, models=model or (), capabilities=capability or ())
+    sizes = gateway_settings(settings)
+    profile = settings.providers.get(provider)
+    options = AgentOptions(
+        urls,
+        secret,
+        _given(node_id) or own_id(settings),
+        name=(name or socket.gethostname())[:120],
+        slots=slots or (profile.concurrency if profile else _LOCAL_SLOTS),
+        software=f"penstock {version('penstock')}",
+        grace_s=grace,
+        limits=LinkLimits(max_message_bytes=sizes.max_message_bytes, max_attachment_bytes=sizes.max_attachment_bytes),
+        trust=_trust(ca),
+    )
+    _live(options, executor)
+
+
+def _live(options: "AgentOptions", executor: "Executor") -> None:
+    """Be a node until a signal or the gateway's operator ends it."""
+    import asyncio
+    import os
+    import signal
+    import sys
+    import threading
+
+    from pipeline.interfaces.cli.output import err, printable
+    from pipeline.nodes.agent import Agent
+
+    def tell(sentence: str) -> None:
+        err.print(printable(sentence), soft_wrap=True, markup=False)
+
+    def leave(code: int) -> None:
+        # A thread in the middle of a job cannot be ended, and would hold up the usual way out.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    async def live() -> None:
+        agent = Agent(options, executor, tell)
+
+        def asked(number: signal.Signals) -> None:
+            if agent.bench.closed:
+                tell("Ended at once.")
+                leave(_INTERRUPTED)
+            agent.drain(number.name)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, asked, number)
+        await agent.run()
+        tell("Ended.")
+        if threading.active_count() > 1:
+            leave(0)
+
+    asyncio.run(live())
+
+
+def own_id(settings: "Settings") -> str:
+    """This node's id: the host's name and a random part, kept in the data folder.
+
+    The first process on a data folder has the first id, a second one at the same time the second."""
+    from pipeline.standalone.locks import FileLock
+
+    host = re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:40] or "node"
+    for number in range(1, _MOST_SLOTS):
+        path = settings.data_dir / f"node-{number}.id"
+        lock = FileLock(path)
+        if not lock.acquire():
+            lock.close()
+            continue
+        # The lock stays for as long as the process lives.
+        known = path.read_text(encoding="utf-8", errors="replace").strip()
+        # Another host's: the folder was copied, with the system's image.
+        if not _NODE_ID.fullmatch(known) or known.rpartition("-")[0] != host:
+            known = f"{host}-{uuid4().hex[:8]}"
+            path.write_text(f"{known}\n", encoding="utf-8")
+        return known
+    raise _usage("too many nodes run on this data folder: give each an --id")
+
+
+def _given(node_id: str) -> str:
+    if node_id and not _NODE_ID.fullmatch(node_id):
+        raise _usage("a node's id has 1 to 64 characters of A-Z a-z 0-9 _ . -")
+    return node_id
+
+
+def _token(context: typer.Context, token: str, file: Path | None) -> str:
+    from pipeline.interfaces.cli.output import err
+
+    source = context.get_parameter_source("token")
+    if token and source is not None and source.name == "COMMANDLINE":
+        note = "everybody on this machine can read arguments: rather use --token-file or PENSTOCK_NODE_TOKEN."
+        err.print(f"[yellow]Note:[/yellow] {note}", soft_wrap=True)
+    elif file is not None:
+        try:
+            token = file.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise _usage(f"{file} cannot be read: {error.strerror}") from error
+    token = token.strip()
+    if not token:
+        raise _usage("a token is needed: --token-file FILE, PENSTOCK_NODE_TOKEN or --token")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise _usage("this is not a token: it has odd characters")
+    return token
+
+
+def _urls(gateway: str) -> tuple[str, ...]:
+    from urllib.parse import urlsplit
+
+    from pipeline.interfaces.cli.output import err, one_line
+    from pipeline.nodes.link import endpoints
+
+    try:
+        urls = endpoints(gateway, NODE_PATH)
+    except ValueError as error:
+        raise _usage(str(error)) from None
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme == "ws" and parts.hostname not in _NEAR:
+            note = f"{one_line(url)} is not encrypted: token and jobs can be read on the way. See docs/nodes.md."
+            err.print(f"[yellow]Note:[/yellow] {note}", soft_wrap=True)
+    return urls
+
+
+def _trust(ca: Path | None) -> "ssl.SSLContext | None":
+    import ssl
+
+    if ca is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except OSError as error:  # ssl.SSLError is one
+        raise _usage(f"{ca} is not a PEM file with certificates: {error.strerror or error}") from error
+
+
+def _usage(message: str) -> Exception:
+    from pipeline.engine.errors import UserError
+
+    return UserError(message, code="usage")

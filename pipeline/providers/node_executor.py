@@ -1,0 +1,213 @@
+"""What a node does its jobs with: this machine's own conversion, or a service that it can reach."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipeline.engine.errors import ErrorKind, UnitError, UserError
+from pipeline.nodes.executor import Parts
+from pipeline.nodes.protocol import MAX_ATTACHMENTS, MODEL_NOT_AVAILABLE, Attachment, Capability, Offer
+from pipeline.providers import registry
+from pipeline.providers.protocols import Answer, PageRef
+from pipeline.providers.vision_pages import TruncatedAnswer
+from pipeline.reading.filetype import detect
+from pipeline.settings import LOCAL, Settings
+
+ANY_MODEL = "*"
+PICTURES = "pictures"
+"""The folder that pictures cut out of a page are in, by the names in its Markdown."""
+
+_SUFFIXES = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
+_OF_THIS_NODE = {"auth", "forbidden", "not_found", "redirect", "no_model", "unknown_model", "ocr_unavailable"}
+"""Errors that are this machine's or its settings': another node may well be able to."""
+
+Body = TypeVar("Body", bound="_Body")
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class _PromptBody(_Body):
+    prompt: str
+    system: str | None = None
+    json_schema: dict[str, Any] | None = None
+
+
+class _TextsBody(_Body):
+    texts: list[str]
+
+
+class _PageBody(_Body):
+    number: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    pictures: bool | None = None
+
+
+class ProviderExecutor:
+    """An `Executor` over the providers of these settings. Makes each on its first job."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        provider: str,
+        *,
+        models: Sequence[str] = (),
+        capabilities: Collection[Capability] = (),
+    ) -> None:
+        """`models`: those to offer, `*` for any; by default the provider's own. `capabilities`: these alone.
+
+        Raises `UserError`."""
+        self._settings = _with_all_cores(settings) if provider == LOCAL else settings
+        self._provider = provider
+        self._default = next((model for model in models if model != ANY_MODEL), "")
+        offers = _local_offers(settings, models) if provider == LOCAL else _offers(settings, provider, models)
+        self.offers = tuple(offer for offer in offers if not capabilities or offer.capability in capabilities)
+        if not self.offers:
+            able = ", ".join(offer.capability for offer in offers)
+            raise UserError(f"provider '{provider}' can do {able or 'nothing'} here, and none else", code="usage")
+        self._models = {offer.capability: offer.models for offer in self.offers}
+
+    def run(
+        self, capability: Capability, model: str, body: dict[str, Any], attachments: Sequence[tuple[Attachment, bytes]],
+        partial: Callable[[str], None],  # noqa: ARG002  # providers answer at once
+    ) -> tuple[dict[str, Any], Parts]:  # fmt: skip
+        """Do one job, as docs/nodes.md says for each capability. Raises `UnitError`."""
+        known = self._models.get(capability, ())
+        if model not in {"", *known} and ANY_MODEL not in known:
+            raise UnitError(
+                f"this node does not offer the model '{model}'", kind=ErrorKind.PERMANENT, code=MODEL_NOT_AVAILABLE
+            )
+        if self._provider == LOCAL:
+            model = ""
+        try:
+            return self._done(capability, model or self._default, body, attachments)
+        except UserError as error:
+            raise UnitError(str(error), kind=ErrorKind.PERMANENT, code=_code(error.code)) from error
+        except UnitError as error:
+            if error.code in _OF_THIS_NODE:
+                error.code = MODEL_NOT_AVAILABLE
+            raise
+
+    def _done(
+        self, capability: Capability, model: str, body: dict[str, Any], attachments: Sequence[tuple[Attachment, bytes]]
+    ) -> tuple[dict[str, Any], Parts]:
+        match capability:
+            case Capability.PAGE:
+                return self._page(model, _checked(body, _PageBody), attachments)
+            case Capability.EMBEDDINGS:
+                embeddings = registry.embeddings(self._settings, self._provider, model)
+                found = embeddings.embed(_checked(body, _TextsBody).texts)
+                return {
+                    "vectors": found.vectors, "model": found.model, "usage": asdict(found.usage),
+                    "latency_ms": found.latency_ms,
+                }, []  # fmt: skip
+            case Capability.VISION:
+                return self._vision(model, _checked(body, _PromptBody), attachments), []
+            case Capability.TEXT:
+                asked = _checked(body, _PromptBody)
+                text = registry.text(self._settings, self._provider, model)
+                return _said(text.complete(asked.prompt, system=asked.system or "", json_schema=asked.json_schema)), []
+
+    def _vision(
+        self, model: str, asked: _PromptBody, attachments: Sequence[tuple[Attachment, bytes]]
+    ) -> dict[str, Any]:
+        media_types = {about.media_type for about, _ in attachments}
+        if len(media_types) != 1:
+            raise _bad("pictures of one media type are needed")
+        vision = registry.vision(self._settings, self._provider, model)
+        pictures = [data for _, data in attachments]
+        answer = vision.look(
+            pictures, media_types.pop(), asked.prompt, system=asked.system or "", json_schema=asked.json_schema
+        )
+        return _said(answer)
+
+    def _page(
+        self, model: str, asked: _PageBody, attachments: Sequence[tuple[Attachment, bytes]]
+    ) -> tuple[dict[str, Any], Parts]:
+        """The picture is converted from a file, as it would be if it were a document of this machine."""
+        if len(attachments) != 1:
+            raise _bad("one picture of a page is needed")
+        picture = attachments[0][1]
+        suffix = _SUFFIXES.get(detect(picture) or "")
+        if suffix is None:
+            raise _bad("the picture of a page is PNG, JPEG or WebP", code="bad_image")
+        converter = registry.page_converter(self._settings, self._provider, model)
+        with TemporaryDirectory(prefix="penstock-node-") as folder:
+            path, cut_out = Path(folder) / f"page{suffix}", Path(folder) / PICTURES
+            path.write_bytes(picture)
+            page = PageRef(path, asked.number, path, cut_out if asked.pictures else None)
+            try:
+                with converter.open(path) as reader:
+                    answer = reader.convert(page)
+            except TruncatedAnswer as error:
+                # It was paid for: the requester decides.
+                answer = error.answer
+            return {**_said(answer), "layout": answer.layout}, _pictures_in(cut_out)
+
+
+def _with_all_cores(settings: Settings) -> Settings:
+    """A node reads with one engine, however many slots it has: it gets all cores, unless told otherwise."""
+    if "converter_count" in settings.documents.model_fields_set:
+        return settings
+    return settings.model_copy(update={"documents": settings.documents.model_copy(update={"converter_count": 1})})
+
+
+def _local_offers(settings: Settings, models: Sequence[str]) -> list[Offer]:
+    names = {
+        Capability.PAGE: registry.model_name(settings, LOCAL),
+        Capability.EMBEDDINGS: registry.embeddings(settings, LOCAL).model,
+    }
+    if unknown := set(models) - {ANY_MODEL, *names.values()}:
+        raise UserError(f"provider '{LOCAL}' has no model '{min(unknown)}': leave --model out", code="unknown_model")
+    wanted = {model for model in models if model != ANY_MODEL}
+    return [Offer(capability=able, models=(name,)) for able, name in names.items() if not wanted or name in wanted]
+
+
+def _offers(settings: Settings, provider: str, models: Sequence[str]) -> list[Offer]:
+    profile = settings.providers.get(provider)
+    if profile is not None and str(profile.kind) == "nodes":
+        message = f"provider '{provider}' is itself a gateway's nodes: a node that asked them would ask itself"
+        raise UserError(message, code="unsupported")
+    for model in models or ("",):
+        if model != ANY_MODEL:
+            registry.check(settings, provider, model)
+    names = tuple(dict.fromkeys(models)) or (registry.model_name(settings, provider),)
+    return [Offer(capability=capability, models=names) for capability in Capability]
+
+
+def _checked(body: dict[str, Any], kind: type[Body]) -> Body:
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        where = ".".join(str(part)[:40] for part in first["loc"][:3])
+        raise _bad(f"the body is not as it should be: {where}: {first['msg'][:200]}") from None
+
+
+def _said(answer: Answer) -> dict[str, Any]:
+    return {
+        "text": answer.text, "model": answer.model, "truncated": answer.truncated, "usage": asdict(answer.usage),
+        "latency_ms": answer.latency_ms,
+    }  # fmt: skip
+
+
+def _pictures_in(folder: Path) -> Parts:
+    if not folder.is_dir():
+        return []
+    found = []
+    for path in sorted(folder.iterdir())[:MAX_ATTACHMENTS]:
+        data = path.read_bytes()
+        found.append((Attachment(name=f"{folder.name}/{path.name}", media_type="image/png", size=len(data)), data))
+    return found
+
+
+def _bad(message: str, code: str = "bad_request") -> UnitError:
+    return UnitError(message, kind=ErrorKind.PERMANENT, code=code)
+
+
+def _code(code: str) -> str:
+    return MODEL_NOT_AVAILABLE if code in _OF_THIS_NODE else code

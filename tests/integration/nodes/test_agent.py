@@ -1,0 +1,474 @@
+"""A node against a gateway that does what each test says."""
+
+import threading
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.nodes.agent import NodeRefused
+from pipeline.nodes.bench import Results
+from pipeline.nodes.link import LinkLimits
+from pipeline.nodes.protocol import (
+    NODE_BUSY,
+    Drain,
+    Error,
+    HeldJob,
+    JobStarted,
+    NodeDrain,
+    NodeHeartbeat,
+    NodePartial,
+    NodeRegister,
+    NodeResult,
+    NodeWelcome,
+)
+from tests.support.scripted_gateway import (
+    DEADLINE_S,
+    TOKEN,
+    NodeLink,
+    RunningAgent,
+    ScriptedExecutor,
+    ScriptedGateway,
+    running_agent,
+    scripted_gateway,
+)
+from tests.support.waiting import wait_until
+
+PNG = "image/png"
+ASSIGN = (
+    '{"type": "job_assign", "job_id": "a", "attempt": 1, "capability": "text", "body": {}, "timeout_ms": 1, '
+    '"attachments": [{"size": %d}]}'
+)
+
+
+@pytest.fixture
+def gateway() -> Iterator[ScriptedGateway]:
+    with scripted_gateway() as made:
+        yield made
+
+
+@pytest.fixture
+def executor() -> Iterator[ScriptedExecutor]:
+    made = ScriptedExecutor()
+    yield made
+    made.go()
+
+
+@pytest.fixture
+def node(gateway: ScriptedGateway, executor: ScriptedExecutor) -> Iterator[RunningAgent]:
+    """With two slots."""
+    with running_agent(gateway, executor=executor) as running:
+        yield running
+
+
+@pytest.fixture
+def link(gateway: ScriptedGateway, node: RunningAgent) -> NodeLink:
+    return gateway.welcome()
+
+
+def test_it_says_who_it_is_and_then_that_it_is_there(gateway: ScriptedGateway, node: RunningAgent) -> None:
+    link = gateway.connection()
+    assert (link.path, link.token) == ("/ws/node", f"Bearer {TOKEN}")
+    link.welcome(heartbeat_ms=50)
+    assert link.registered == NodeRegister(
+        node_id="desk", name="Desk", slots=2, software="test", offers=node.agent._offers, held=()
+    )
+    assert [type(link.next(beats=True)) for _ in range(3)] == [NodeHeartbeat] * 3
+
+
+def test_a_job_is_acknowledged_started_and_answered(link: NodeLink) -> None:
+    link.assign("a", prompt="hello")
+    link.begun("a")
+    assert link.result("a").result == {"text": "hello", "model": ""}
+
+
+def test_attachments_of_any_size_come_and_go_in_their_order(link: NodeLink) -> None:
+    big = bytes(range(256)) * 4096 * 8
+    link.assign("a", (PNG, big), ("image/webp", b""), (PNG, b"x"))
+    link.begun("a")
+    result = link.result("a")
+    assert [about.media_type for about in result.attachments] == [PNG, "image/webp", PNG]
+    assert link.parts == [big, b"", b"x"]
+
+
+def test_pieces_of_a_text_come_in_order_and_none_is_too_long(link: NodeLink, executor: ScriptedExecutor) -> None:
+    def stream(body: dict[str, Any], partial: Any) -> dict[str, Any]:
+        for piece in ("one ", "x" * 70_000, " two"):
+            partial(piece)
+        return {"text": "whole"}
+
+    executor.deeds["stream"] = stream
+    link.assign("a", deed="stream")
+    link.begun("a")
+    pieces = [link.expect(NodePartial, "a").text for _ in range(4)]
+    assert (pieces[0], [len(piece) for piece in pieces[1:3]], pieces[3]) == ("one ", [65_536, 4464], " two")
+    link.result("a")
+
+
+def test_a_job_beyond_the_slots_is_refused_and_a_slot_is_free_once_its_result_is_sent(
+    link: NodeLink, executor: ScriptedExecutor
+) -> None:
+    for job_id in ("a", "b"):
+        link.assign(job_id, wait=True)
+        link.begun(job_id)
+    link.assign("c")
+    error = link.result("c").error
+    assert error is not None
+    assert (error.code, error.kind) == (NODE_BUSY, "transient")
+    executor.go()
+    done = link.expect(NodeResult)
+    link.assign("d", prompt="now")
+    messages = [link.next() for _ in range(4)]  # the other one's result comes when it comes
+    assert ("JobStarted", "d") in [(type(said).__name__, getattr(said, "job_id", "")) for said in messages]
+    assert done.job_id in {"a", "b"}
+    assert len(executor.runs) == 3
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (
+            UnitError("busy", kind=ErrorKind.RATE_LIMITED, code="rate_limited", retry_after_s=7),
+            ("rate_limited", "busy", "rate_limited", 7),
+        ),
+        (UnitError("x" * 3000, kind=ErrorKind.PERMANENT), ("failed", "x" * 2000, "permanent", None)),
+        (
+            UnitError("later", kind=ErrorKind.QUOTA, code="quota_day", retry_after_s=1e9),
+            ("quota_day", "later", "quota", 86_400),
+        ),
+        (RuntimeError("/secret/path"), ("failed", "the node failed at this job", "transient", None)),
+    ],
+)
+def test_an_error_says_its_kind_and_nothing_of_the_inside(
+    link: NodeLink, executor: ScriptedExecutor, raised: Exception, expected: tuple[Any, ...]
+) -> None:
+    def fail(body: dict[str, Any], partial: Any) -> dict[str, Any]:
+        raise raised
+
+    executor.deeds["fail"] = fail
+    link.assign("a", deed="fail")
+    link.begun("a")
+    error = link.result("a").error
+    assert error is not None
+    assert (error.code, error.message, error.kind, error.retry_after_s) == expected
+
+
+def test_what_cannot_be_sent_is_an_error_of_the_job(link: NodeLink, executor: ScriptedExecutor) -> None:
+    executor.deeds["odd"] = lambda body, partial: {"text": object()}
+    link.assign("a", deed="odd")
+    link.begun("a")
+    error = link.result("a").error
+    assert error is not None
+    assert error.code == "failed"
+    link.assign("b", prompt="it goes on")
+    link.begun("b")
+    link.result("b")
+
+
+def test_a_job_that_comes_twice_is_done_once(link: NodeLink, executor: ScriptedExecutor) -> None:
+    link.assign("a", wait=True, attempt=2)
+    link.begun("a", 2)
+    link.assign("a", wait=True, attempt=2)
+    link.begun("a", 2)
+    link.assign("a", prompt="an old attempt", attempt=1)
+    executor.go()
+    first = link.result("a", 2, received=False)
+    link.assign("a", attempt=2)
+    assert link.result("a", 2) == first
+    link.assign("a", attempt=2)
+    link.assign("b", prompt="the next")
+    link.begun("b")
+    assert len(executor.runs) == 2
+
+
+def test_a_cancelled_job_says_nothing_more_and_keeps_its_slot_until_its_thread_ends(
+    link: NodeLink, node: RunningAgent, executor: ScriptedExecutor
+) -> None:
+    for job_id in ("a", "b"):
+        link.assign(job_id, wait=True)
+        link.begun(job_id)
+    link.cancel("a", 2)
+    link.cancel("a")
+    link.assign("c")
+    error = link.result("c").error
+    assert error is not None
+    assert error.code == NODE_BUSY
+    executor.go()
+    link.result("b")
+    wait_until(lambda: not node.agent.bench.threads, DEADLINE_S, "both threads have ended")
+    link.assign("d")
+    link.begun("d")
+
+
+def test_a_higher_attempt_takes_the_place_of_the_lower(link: NodeLink, executor: ScriptedExecutor) -> None:
+    link.assign("a", wait=True)
+    link.begun("a")
+    link.assign("a", attempt=2, prompt="anew")
+    link.begun("a", 2)
+    assert link.result("a", 2).result == {"text": "anew", "model": ""}
+    executor.go()
+    link.assign("b")
+    link.begun("b")
+
+
+def test_jobs_go_on_without_a_connection_and_results_are_sent_until_they_are_received(
+    gateway: ScriptedGateway, link: NodeLink, executor: ScriptedExecutor
+) -> None:
+    link.assign("kept", (PNG, b"abc"), prompt="k")
+    link.begun("kept")
+    first = link.result("kept", received=False)
+    link.assign("at-work", wait=True)
+    link.begun("at-work")
+    link.cut()
+    link = gateway.connection()
+    executor.go()
+    link.welcome()
+    assert link.registered is not None
+    assert set(link.registered.held) == {HeldJob(job_id="kept", attempt=1), HeldJob(job_id="at-work", attempt=1)}
+    results: dict[str, NodeResult] = {}
+    while len(results) < 2:
+        message = link.next()
+        if isinstance(message, NodeResult):
+            results[message.job_id] = message
+            link.received(message.job_id)
+    assert results["kept"] == first
+    link.close(1012)
+    assert gateway.connection().expect(NodeRegister).held == ()
+
+
+def test_pieces_that_would_come_after_a_gap_are_left_out(
+    gateway: ScriptedGateway, link: NodeLink, executor: ScriptedExecutor
+) -> None:
+    go_on = threading.Event()
+
+    def stream(body: dict[str, Any], partial: Any) -> dict[str, Any]:
+        partial("one")
+        assert go_on.wait(DEADLINE_S)
+        partial("two")
+        return {"text": "whole"}
+
+    executor.deeds["stream"] = stream
+    link.assign("a", deed="stream")
+    link.begun("a")
+    link.expect(NodePartial, "a")
+    link.cut()
+    link = gateway.welcome()
+    link.begun("a")
+    go_on.set()
+    assert link.result("a").result == {"text": "whole"}
+
+
+def test_results_beyond_the_limit_give_way_the_oldest_first(
+    gateway: ScriptedGateway, executor: ScriptedExecutor
+) -> None:
+    with running_agent(gateway, executor=executor, results=Results(max_bytes=50_000)):
+        link = gateway.welcome()
+        for job_id in ("a", "b", "c"):
+            link.assign(job_id, (PNG, b"x" * 20_000))
+            link.begun(job_id)
+            link.result(job_id, received=False)
+        link.cut()
+        held = gateway.connection().expect(NodeRegister).held
+        assert [job.job_id for job in held] == ["b", "c"]
+
+
+def test_a_result_that_is_larger_than_the_gateway_takes_is_an_error(
+    gateway: ScriptedGateway, node: RunningAgent
+) -> None:
+    link = gateway.welcome(max_attachment_bytes=1000, max_message_bytes=70_000)
+    link.assign("bytes", (PNG, b"x" * 1001))
+    link.begun("bytes")
+    errors = [link.result("bytes").error]
+    link.assign("text", prompt="é" * 35_000)
+    link.begun("text")
+    errors.append(link.result("text").error)
+    assert [(error.code, error.kind) for error in errors if error] == [("too_large", "permanent")] * 2
+
+
+def test_a_result_that_a_gateway_closes_for_is_not_sent_for_ever(gateway: ScriptedGateway, link: NodeLink) -> None:
+    link.assign("a")
+    link.begun("a")
+    for _ in range(3):
+        assert link.result("a", received=False)
+        link.close(4400, "junk")
+        link = gateway.welcome()
+    assert link.registered is not None
+    assert link.registered.held == ()
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        ("nonsense",),
+        ("[1]",),
+        ('{"type": "job_assign", "job_id": "../x"}',),
+        ('{"type": "job_cancel", "v": 2}',),
+        (b"a frame that nothing announced",),
+        (ASSIGN % 2, b"three"),
+        (ASSIGN % 2, "two"),
+        (ASSIGN % 999_999_999_999,),
+    ],
+)
+def test_junk_of_a_gateway_ends_the_connection_and_not_the_node(
+    gateway: ScriptedGateway, link: NodeLink, node: RunningAgent, junk: tuple[str | bytes, ...]
+) -> None:
+    link.junk(*junk)
+    assert link.closed_with()[0] in {4400, 4413, 4426}
+    link = gateway.welcome()
+    link.assign("b")
+    link.begun("b")
+    assert len([said for said in node.told if "is not the protocol" in said]) == 1
+
+
+def test_types_that_it_does_not_know_are_passed_over_with_their_frames(link: NodeLink) -> None:
+    link.junk('{"type": "moon_phase", "attachments": [{"size": 4}]}', b"full")
+    link.received("never-was", 3, taken=False)
+    link.assign("a")
+    link.begun("a")
+
+
+def test_it_tries_the_next_gateway_and_says_so_once(executor: ScriptedExecutor) -> None:
+    with scripted_gateway() as first, scripted_gateway() as second:
+        first.refuse_with = HTTPStatus.SERVICE_UNAVAILABLE
+        with running_agent(first, second, executor=executor) as node:
+            for _ in range(2):
+                second.welcome().cut()
+            second.connection()
+            assert first.nobody_came()
+            assert [said.split(":")[0] for said in node.told[:2]] == [
+                "No connection to ws", f"Registered at {second.url}/ws/node (scripted) as desk".split(":")[0],
+            ]  # fmt: skip
+            assert sum("503" in said for said in node.told) <= 3
+
+
+def test_a_gateway_that_does_not_welcome_it_is_left(gateway: ScriptedGateway, executor: ScriptedExecutor) -> None:
+    with running_agent(gateway, executor=executor, limits=LinkLimits(open_s=0.2)):
+        assert gateway.connection().closed_with()[0] == 1000
+        gateway.welcome()
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "says"),
+    [
+        (4401, "unauthorized", "does not accept the token"),
+        (4409, "replaced", "--id"),
+        (4426, "version", "update the older one"),
+    ],
+)
+def test_it_stays_away_when_trying_again_is_no_use(
+    gateway: ScriptedGateway, link: NodeLink, node: RunningAgent, code: int, name: str, says: str
+) -> None:
+    link.say(Error(code="no", message="not you"))
+    link.close(code, "no")
+    node.wait()
+    assert isinstance(node.error, NodeRefused)
+    assert node.error.code == name
+    assert says in str(node.error)
+    assert TOKEN not in str(node.error)
+    assert gateway.nobody_came()
+
+
+@pytest.mark.parametrize("status", [HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN])
+def test_a_token_may_be_refused_in_the_handshake(
+    gateway: ScriptedGateway, executor: ScriptedExecutor, status: HTTPStatus
+) -> None:
+    gateway.refuse_with = status
+    with running_agent(gateway, executor=executor) as node:
+        node.wait()
+        assert isinstance(node.error, NodeRefused)
+
+
+@pytest.mark.parametrize("asked_by", ["itself", "the operator"])
+def test_it_finishes_what_it_has_before_it_ends(
+    gateway: ScriptedGateway, link: NodeLink, node: RunningAgent, executor: ScriptedExecutor, asked_by: str
+) -> None:
+    link.assign("last", wait=True)
+    link.begun("last")
+    if asked_by == "itself":
+        node.drain()
+    else:
+        link.say(Drain(reason="the rack is moved"))
+    link.expect(NodeDrain)
+    link.assign("crossed")
+    crossed = link.result("crossed").error
+    assert crossed is not None
+    assert crossed.code == NODE_BUSY
+    link.cut()
+    link = gateway.welcome()
+    link.begun("last")
+    link.expect(NodeDrain)
+    executor.go()
+    assert link.result("last", received=False).result is not None
+    assert not node.ended
+    link.received("last")
+    assert link.closed_with()[0] == 1000
+    node.wait()
+    assert node.error is None
+    assert gateway.nobody_came()
+
+
+def test_with_nothing_to_do_it_ends_at_once_connected_or_not(executor: ScriptedExecutor) -> None:
+    with scripted_gateway() as gateway:
+        with running_agent(gateway, executor=executor) as node:
+            link = gateway.welcome()
+            node.drain()
+            assert link.closed_with()[0] == 1000
+            node.wait()
+        gateway.refuse_with = HTTPStatus.SERVICE_UNAVAILABLE
+        with running_agent(gateway, executor=executor) as node:
+            wait_until(lambda: node.told, DEADLINE_S, "it was refused")
+            node.drain()
+            node.wait()
+            assert node.error is None
+
+
+def test_jobs_that_outlast_the_grace_are_left(gateway: ScriptedGateway, executor: ScriptedExecutor) -> None:
+    with running_agent(gateway, executor=executor, grace_s=0.1) as node:
+        link = gateway.welcome()
+        link.assign("a", wait=True)
+        link.begun("a")
+        node.drain()
+        assert link.closed_with()[0] == 1000
+        node.wait()
+        assert "Left 1 jobs" in node.told[-1]
+
+
+def test_a_second_welcome_means_nothing(link: NodeLink) -> None:
+    link.say(NodeWelcome(instance_id="b", heartbeat_ms=1, max_message_bytes=1, max_attachment_bytes=1))
+    link.assign("a", prompt="all the same")
+    link.begun("a")
+    assert link.result("a").error is None
+
+
+def test_a_flood_of_jobs_that_nobody_reads_the_refusals_of_does_not_grow_memory(
+    link: NodeLink, node: RunningAgent, executor: ScriptedExecutor
+) -> None:
+    for job_id in ("a", "b"):
+        link.assign(job_id, wait=True)
+        link.begun(job_id)
+    for number in range(5000):
+        link.assign(f"x{number}")
+    refused = [link.expect(NodeResult) for _ in range(5000)]
+    assert {said.error.code for said in refused if said.error} == {NODE_BUSY}
+    assert len(node.agent.bench.results) == 0
+    assert len(executor.runs) == 2
+
+
+def test_job_started_is_repeated_only_for_jobs_that_somebody_wants(
+    gateway: ScriptedGateway, link: NodeLink, executor: ScriptedExecutor
+) -> None:
+    for job_id in ("a", "b"):
+        link.assign(job_id, wait=True)
+        link.begun(job_id)
+    link.cancel("a")
+    link.assign("c")
+    link.result("c")  # the cancellation was read
+    link.cut()
+    link = gateway.welcome()
+    assert link.registered is not None
+    assert link.registered.held == (HeldJob(job_id="b", attempt=1),)
+    link.begun("b")
+    executor.go()
+    assert not isinstance(link.next(), JobStarted)
