@@ -1,7 +1,7 @@
 """Inboxes: messages from instance to instance, as Redis Streams. Source 004, "Streams 投递与可靠性".
 
 A message arrives at least once, and may come again: what it asks for is harmless to repeat.
-One that was given out too often, and that nobody handled, becomes a dead letter and waits for an operator.
+One that was given out too often, and that nobody handled, becomes a dead letter (`dlq`).
 """
 
 import json
@@ -111,7 +111,7 @@ class Inbox:
         keys = [self._keys.inbox(instance_id), self._keys.drain(instance_id)]
         arguments: list[Part] = [self._settings.stream_group, self._instance_id, _LEASE_MS, self._settings.stream_count]
         is_ours, entries = await self._store.run("inbox_drain", keys, arguments)
-        return [_envelope(name.decode(), _fields(pairs)) for name, pairs in entries] if is_ours else None
+        return [_envelope(name.decode(), entry_fields(pairs)) for name, pairs in entries] if is_ours else None
 
     async def done_dead(self, instance_id: str, ids: Iterable[str]) -> None:
         """These messages of `take_dead` were handled."""
@@ -147,7 +147,7 @@ class Inbox:
             if entry_id is None:
                 continue
             name = entry_id.decode()
-            values = _fields(pairs or {})
+            values = entry_fields(pairs or {})
             sending = values.get(b"sending", b"")
             if not values or self._sendings.setdefault(sending, name) != name:
                 void.append(name)
@@ -159,7 +159,7 @@ class Inbox:
         return found
 
 
-def _fields(pairs: Any) -> Mapping[bytes, bytes]:
+def entry_fields(pairs: Any) -> Mapping[bytes, bytes]:
     """Of an entry, as a script or a command gives it."""
     return pairs if isinstance(pairs, Mapping) else dict(zip(pairs[::2], pairs[1::2], strict=True))
 
@@ -176,63 +176,3 @@ def _entries(found: Any) -> list[Any]:
         return []
     (entries,) = found.values() if isinstance(found, Mapping) else (found[0][1],)
     return entries[0] if entries and isinstance(entries[0], list) else list(entries)
-
-
-@dataclass(frozen=True)
-class DlqEntry:
-    """A message that nobody could handle."""
-
-    id: str
-    instance_id: str
-    """In whose inbox it was."""
-    source_id: str
-    """What it was called there."""
-    kind: str
-    body: dict[str, Any]
-    deliveries: int
-    moved_ms: int
-
-
-async def scan_dlq(store: Store, instance_id: str) -> int:
-    """Move what was given out over `dlq_max_deliveries` times, and is not being handled; how many."""
-    settings = store.settings
-    if not settings.dlq_enabled:
-        return 0
-    keys = [store.keys.inbox(instance_id), store.keys.dlq(instance_id)]
-    limits = [settings.dlq_min_idle_ms, settings.dlq_max_deliveries, settings.dlq_scan_count, settings.dlq_maxlen]
-    return int(await store.run("dlq_move", keys, [settings.stream_group, *limits]))
-
-
-async def dlq(store: Store, limit: int = 100) -> list[DlqEntry]:
-    """The dead letters of all instances, the newest first."""
-    listed = await store.batch([("ZRANGE", store.keys.schedulers, 0, -1), ("SMEMBERS", store.keys.dlqs)], "dlq")
-    instances = sorted({one.decode() for part in listed for one in part})
-    commands = [("XREVRANGE", store.keys.dlq(instance_id), "+", "-", "COUNT", limit) for instance_id in instances]
-    found = await store.batch(commands, "dlq")
-    entries = [
-        _entry(instance_id, entry_id, pairs)
-        for instance_id, letters in zip(instances, found, strict=True)
-        for entry_id, pairs in letters
-    ]
-    return sorted(entries, key=lambda entry: entry.moved_ms, reverse=True)[:limit]
-
-
-async def replay(store: Store, instance_id: str, entry_id: str) -> bool:
-    """Put a dead letter back into its inbox. If the instance is gone, another takes it. False: there is none."""
-    # Listed first: whoever looks after dead instances finds the inbox.
-    await store.do("ZADD", store.keys.schedulers, "NX", 0, instance_id)
-    keys = [store.keys.inbox(instance_id), store.keys.dlq(instance_id)]
-    return bool(await store.run("dlq_replay", keys, [entry_id, store.settings.stream_maxlen]))
-
-
-async def drop(store: Store, instance_id: str, entry_id: str) -> bool:
-    """Remove a dead letter. False: there is none."""
-    return bool(await store.do("XDEL", store.keys.dlq(instance_id), entry_id))
-
-
-def _entry(instance_id: str, entry_id: bytes, pairs: Any) -> DlqEntry:
-    values = {name.decode(): value for name, value in _fields(pairs).items()}
-    return DlqEntry(
-        entry_id.decode(), instance_id, values["source_id"].decode(), values["kind"].decode(),
-        json.loads(values["body"]), int(values["deliveries"]), int(float(values["moved_ms"])),
-    )  # fmt: skip

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from pipeline.nodes.job import DONE, JOB, WITH_NODE, Finished, Job, JobEvent, JobState, NewJob
-from pipeline.nodes.state.store import Command, Part, Store, call
+from pipeline.nodes.state.store import Part, Store, call
 
 MOST_LISTED = 100_000
 """The list of jobs forgets the oldest beyond."""
 _CHUNK = 200
-_YOUNG_MS = 10_000
-"""A job that is listed and not there yet may be in the making for so long."""
 
 
 def _words(states: Iterable[JobState]) -> str:
@@ -45,26 +43,27 @@ class Jobs:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._keys = store.keys
+        self._lists = [store.keys.jobs, store.keys.jobs_live, store.keys.jobs_ends]
 
     async def create(self, new: NewJob, waiter: str = "", payload: bytes = b"") -> Job:
         """Create a job; if it is there, that one, unchanged. `waiter` waits for it unless it is done."""
         values = asdict(new)
         timeout_ms = values.pop("timeout_ms")
         fields = [part for pair in values.items() for part in pair]
-        job_id, keys = new.job_id, self._keys
+        job_id, keys, kept_ms = new.job_id, self._keys, self._store.settings.result_ttl_ms
         arguments: list[Part] = [
             waiter,
             timeout_ms,
-            self._store.settings.result_ttl_ms,
+            kept_ms,
             payload,
             JobState.CREATED,
             _DONE,
             *fields,
         ]
-        # The list comes first: upkeep passes over one that is listed and not there, but would never find the reverse.
+        # Listed first: upkeep passes over what is listed and not there, but would never find the reverse.
         _, found = await self._store.batch(
             [
-                call("job_index", [keys.jobs, keys.jobs_live], [job_id, timeout_ms, MOST_LISTED]),
+                call("job_list", self._lists, [job_id, timeout_ms, kept_ms, MOST_LISTED]),
                 call("job_create", [keys.job(job_id), keys.job_waiters(job_id), keys.job_payload(job_id)], arguments),
             ],
             "job_create",
@@ -150,7 +149,7 @@ class Jobs:
         named = [keys.job(job_id), keys.job_waiters(job_id), keys.job_payload(job_id)]
         if not await self._store.run("job_release", named, [_from(event), _to(event)]):
             return False
-        await self._store.do("ZREM", keys.jobs_live, job_id)
+        await self._store.run("job_unlist", self._lists, [job_id, self._store.settings.result_ttl_ms])
         return True
 
     async def get(self, job_id: str) -> Job | None:
@@ -197,18 +196,9 @@ class Jobs:
         return counts
 
     async def prune(self) -> None:
-        """Take jobs that are not kept any more off the list."""
-        while True:
-            before = await self._store.now_ms() - _YOUNG_MS
-            keys = self._keys
-            listed = await self._store.do("ZRANGEBYSCORE", keys.jobs, "-inf", before, "LIMIT", 0, _CHUNK)
-            found = await self._store.batch([("EXISTS", keys.job(one.decode())) for one in listed], "job_get")
-            gone = [job_id for job_id, is_there in zip(listed, found, strict=True) if not is_there]
-            if gone:
-                removals: list[Command] = [("ZREM", keys.jobs, *gone), ("ZREM", keys.jobs_live, *gone)]
-                await self._store.batch(removals, "job_prune")
-            if len(gone) < _CHUNK:
-                return
+        """Take jobs that are not kept any more off the lists."""
+        while await self._store.run("job_prune", self._lists, [_CHUNK]) == _CHUNK:
+            pass
 
     async def list(self, *, state: JobState | None = None, limit: int = 100) -> list[Job]:
         """The newest jobs first."""

@@ -108,6 +108,11 @@ class Keys:
         """Jobs that are not released, by their deadline."""
         return f"{self.prefix}:v1:{{jobs}}:live"
 
+    @property
+    def jobs_ends(self) -> str:
+        """Jobs by when they are forgotten."""
+        return f"{self.prefix}:v1:{{jobs}}:ends"
+
     # The queue of one pool: jobs that wait for a node that can do them.
 
     @property

@@ -70,7 +70,7 @@ class Snapshots:
             self._written.clear()
             return
         now = time.monotonic()
-        bare = {node.node_id: replace(node, last_seen_ms=0) for node in nodes}
+        bare = {node.node_id: replace(node, last_seen_ms=0, latency_ms=dict(node.latency_ms)) for node in nodes}
         listed = await self._store.do("SADD", self._keys.nodes, *bare)
         if listed > len(bare.keys() - self._written.keys()):
             # Redis was emptied, or a node that was gone for long is back.
