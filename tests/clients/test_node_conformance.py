@@ -10,7 +10,8 @@ from node_process import Place, Process, running
 from scripted_gateway import BEATS, Link, ScriptedGateway, scripted_gateway
 from wire import DEADLINE_S, Message, file
 
-both = pytest.mark.parametrize("kind", ["javascript"])
+both = pytest.mark.parametrize("kind", ["javascript", "python"])
+"""Penstock's own node has tests of its own; a few here show that both mean the same page."""
 
 
 @pytest.fixture
@@ -46,7 +47,6 @@ def result(link: Link) -> Message:
     return link.until("job_result")[-1]
 
 
-@both
 def test_it_says_who_it_is_and_then_that_it_is_there(gateway: ScriptedGateway, node: Process) -> None:
     link = gateway.connection()
     assert (link.path, link.token) == ("/ws/node", "Bearer pstn_secret")
@@ -80,17 +80,14 @@ def test_attachments_come_and_go_in_their_order(link: Link) -> None:
     assert page.files == (b"z" * 70_000,)
 
 
-@both
-def test_a_job_beyond_its_slots_waits_its_turn_or_is_refused_as_busy(link: Link, place: Place) -> None:
+def test_a_job_beyond_its_slots_waits_its_turn(link: Link, place: Place) -> None:
     for job_id in "abc":
         link.assign(job_id, "wait")
     said = [link.next() for _ in range(5)]
+    assert {message.job[0] for message in said if message.type == "job_ack"} == {"a", "b", "c"}
     assert {message.job[0] for message in said if message.type == "job_started"} == {"a", "b"}
-    (about,) = (message for message in said if message.job[0] == "c")
-    assert about.type == "job_ack" or about["error"]["code"] == "NODE_BUSY"
     place.go.touch()
-    done = [result(link), result(link), *([result(link)] if about.type == "job_ack" else [])]
-    assert all(message["result"]["text"] == "tiaw" for message in done)
+    assert {result(link).job[0] for _ in range(3)} == {"a", "b", "c"}
 
 
 @both
