@@ -19,6 +19,7 @@ from pipeline.storage.context import Context, forget_context, get_context
 from pipeline.storage.database import Database
 from pipeline.storage.schema import migrate
 from tests.support.leftovers import short_folder
+from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 
 if TYPE_CHECKING:
@@ -52,6 +53,15 @@ def redis_url(redis_server: RedisServer) -> str:
     redis_server.start()
     redis_server.flush()
     return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[RedisCluster]:
+    """One Redis Cluster for all tests; who uses it empties it first."""
+    folder = short_folder()
+    with RedisCluster(folder / "cluster") as cluster:
+        yield cluster
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

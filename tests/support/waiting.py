@@ -1,7 +1,8 @@
 """Waiting for a condition with a deadline: tests never sleep and hope."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 Found = TypeVar("Found")
@@ -28,3 +29,15 @@ def wait_until(
             state = f"; now: {last()}" if last else ""
             raise Overdue(f"after {deadline_s:g} s still not: {what}{state}")
         time.sleep(_STEP_S)
+
+
+async def until(condition: Callable[[], Awaitable[Found]], deadline_s: float, what: str) -> Found:
+    """Like `wait_until`, in a coroutine."""
+    deadline = time.monotonic() + deadline_s
+    while True:
+        found = await condition()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise Overdue(f"after {deadline_s:g} s still not: {what}")
+        await asyncio.sleep(_STEP_S)

@@ -105,8 +105,8 @@ class Instances:
         return {name for name, is_ours in zip(keys.values(), renewed, strict=True) if not is_ours}
 
     async def _take(self, key: str, instance_id: str) -> str:
-        before = await self._store.do("SET", key, instance_id, "PX", self._ttl_ms, "GET")
-        return (before or b"").decode()
+        before: bytes = await self._store.run("owner_take", [key], [instance_id, self._ttl_ms])
+        return before.decode()
 
 
 def _pairs(found: Any) -> list[tuple[bytes, Any]]:

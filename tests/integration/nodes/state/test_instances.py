@@ -1,0 +1,84 @@
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from pipeline.nodes.state.instances import Instances
+from pipeline.nodes.state.store import Store
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def instances(store: Store) -> Instances:
+    return Instances(store)
+
+
+async def test_who_is_there_is_known_with_its_process(instances: Instances, store: Store) -> None:
+    before_ms = await store.now_ms()
+    await instances.present("a", "1", {"port": 1})
+    await instances.present("b", "2", {})
+    assert await instances.living() == {"a": "1", "b": "2"}
+    assert await instances.is_alive("a/1")
+    assert not await instances.is_alive("a/0")
+    assert not await instances.is_alive("c/1")
+    first, _ = await instances.all()
+    assert (first.instance_id, first.boot, first.info, first.alive) == ("a", "1", {"port": 1}, True)
+    assert first.last_seen_ms >= before_ms
+    assert 0 < await store.do("PTTL", store.keys.presence("a")) <= store.settings.owner_ttl_seconds * 1000
+
+
+async def test_who_leaves_is_known_as_gone_until_its_inbox_is_closed(instances: Instances) -> None:
+    await instances.present("a", "1", {})
+    await instances.leave("a", "1")
+    assert await instances.living() == {}
+    assert [one.alive for one in await instances.all()] == [False]
+
+
+async def test_a_process_that_was_replaced_does_not_take_its_successors_presence_along(instances: Instances) -> None:
+    await instances.present("a", "1", {})
+    await instances.present("a", "2", {})
+    await instances.leave("a", "1")
+    assert await instances.living() == {"a": "2"}
+
+
+async def test_a_node_and_a_session_belong_to_the_instance_that_took_them_last(instances: Instances) -> None:
+    assert await instances.take_node("x", "a") == ""
+    assert await instances.take_node("x", "b") == "a"
+    assert await instances.take_session("x", "a") == ""
+    assert (await instances.owner_of_node("x"), await instances.owner_of_session("x")) == ("b", "a")
+    await instances.drop_node("x", "a")
+    assert await instances.owner_of_node("x") == "b"
+    await instances.drop_node("x", "b")
+    await instances.drop_session("x", "a")
+    assert (await instances.owner_of_node("x"), await instances.owner_of_session("x")) == ("", "")
+
+
+async def test_of_many_that_take_a_node_at_once_each_but_one_learns_of_it(instances: Instances) -> None:
+    before = await asyncio.gather(*(instances.take_node("x", f"i{number}") for number in range(8)))
+    owner = await instances.owner_of_node("x")
+    assert sorted([*before, owner]) == sorted(["", *(f"i{number}" for number in range(8))])
+
+
+async def test_renewing_keeps_ones_own_and_names_what_is_anothers(
+    instances: Instances, store: Store, empty: Callable[[], None]
+) -> None:
+    for node in ("mine", "theirs"):
+        await instances.take_node(node, "a")
+    await instances.take_session("s", "a")
+    await instances.take_node("theirs", "b")
+    await store.do("PEXPIRE", store.keys.node_owner("mine"), 50_000)
+    assert await instances.renew("a", ["mine", "theirs"], ["s"]) == {"theirs"}
+    assert await store.do("PTTL", store.keys.node_owner("mine")) <= store.settings.owner_ttl_seconds * 1000
+    assert await instances.owner_of_node("theirs") == "b"
+    empty()
+    assert await instances.renew("a", ["mine"], ["s"]) == set()
+    assert (await instances.owner_of_node("mine"), await instances.owner_of_session("s")) == ("a", "a")
+    assert await instances.renew("a", [], []) == set()
+
+
+async def test_on_an_empty_redis_nobody_is_there(instances: Instances) -> None:
+    assert (await instances.living(), await instances.all()) == ({}, [])
+    assert (await instances.owner_of_node("x"), await instances.owner_of_session("x")) == ("", "")
+    await instances.leave("a", "1")
+    await instances.drop_node("x", "a")

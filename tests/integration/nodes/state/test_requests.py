@@ -1,0 +1,67 @@
+import asyncio
+
+import pytest
+
+from pipeline.nodes.state import requests as module
+from pipeline.nodes.state.requests import Bound, Requests
+from pipeline.nodes.state.store import Store
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def requests(store: Store) -> Requests:
+    return Requests(store)
+
+
+async def test_one_request_is_one_job_however_many_instances_get_it(requests: Requests) -> None:
+    bound = await asyncio.gather(*(requests.bind("t:r", f"j{number}", f"i{number % 3}/1") for number in range(50)))
+    (winner,) = [number for number, each in enumerate(bound) if each.mine]
+    assert {each.job_id for each in bound} == {f"j{winner}"}
+    assert all(each.creating for each in bound if not each.mine)
+
+
+async def test_a_request_that_is_bound_stays_so(requests: Requests) -> None:
+    assert await requests.bind("t:r", "j", "a/1") == Bound("j", mine=True, creating=False)
+    assert await requests.bind("t:r", "j", "a/1") == Bound("j", mine=True, creating=False)
+    assert await requests.bind("t:r", "k", "b/1") == Bound("j", mine=False, creating=True)
+    await requests.unlock("t:r", "b/1")
+    assert (await requests.bind("t:r", "k", "b/1")).creating
+    await requests.unlock("t:r", "a/1")
+    assert await requests.bind("t:r", "k", "b/1") == Bound("j", mine=False, creating=False)
+    assert (await requests.bind("u:r", "k", "b/1")).mine
+
+
+async def test_a_binding_is_kept_as_long_as_its_job_may_be(requests: Requests, store: Store) -> None:
+    for request_key, timeout_ms in (("t:short", 1000), ("t:long", 3_600_000)):
+        await requests.bind(request_key, "j", "a/1", timeout_ms=timeout_ms)
+        left_ms = await store.do("PTTL", store.keys.request_binding(request_key))
+        assert timeout_ms < left_ms <= timeout_ms + store.settings.result_ttl_ms
+
+
+async def test_when_who_creates_the_job_has_died_one_other_takes_over(
+    requests: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOCK_MS", 200)
+    await requests.bind("t:r", "j", "a/1")
+    assert not await requests.take_over("t:r", "b/1")
+
+    async def is_free() -> bool:
+        return not (await requests.bind("t:r", "k", "b/1")).creating
+
+    await until(is_free, 30, "the lock has ended")
+    monkeypatch.undo()
+    homes = [f"b{number}/1" for number in range(5)]
+    taken = await asyncio.gather(*(requests.take_over("t:r", home) for home in homes))
+    assert sum(taken) == 1
+    assert await requests.take_over("t:r", homes[taken.index(True)])
+
+
+async def test_only_the_job_that_it_is_bound_to_makes_a_request_forgotten(requests: Requests) -> None:
+    await requests.bind("t:r", "j", "a/1")
+    await requests.forget("t:r", "other")
+    assert not (await requests.bind("t:r", "k", "b/1")).mine
+    await requests.forget("t:r", "j")
+    await requests.forget("t:r", "j")
+    assert await requests.bind("t:r", "k", "b/1") == Bound("k", mine=True, creating=False)

@@ -1,0 +1,133 @@
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from pipeline.nodes.state.slots import Reserved, Slots
+from pipeline.nodes.state.store import Store
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.anyio
+LONG_MS = 60_000
+
+
+@pytest.fixture
+async def slots(store: Store) -> Slots:
+    return Slots(store)
+
+
+async def reserve(slots: Slots, job_id: str, *, of: int = 1, ttl_ms: int = LONG_MS, model: str = "m") -> Reserved:
+    return await slots.reserve("n", job_id, slots=of, model=model, ttl_ms=ttl_ms)
+
+
+async def test_there_are_never_more_reservations_than_slots(slots: Slots) -> None:
+    answers = await asyncio.gather(*(reserve(slots, f"j{number}", of=3) for number in range(30)))
+    assert sorted(answers) == [Reserved.FULL] * 27 + [Reserved.HELD] * 3
+    assert set(await slots.held("n")) == {f"j{n}" for n, answer in enumerate(answers) if answer is Reserved.HELD}
+
+
+async def test_a_job_has_one_slot_however_often_it_asks(slots: Slots) -> None:
+    assert await reserve(slots, "j", of=2, ttl_ms=1000) is Reserved.HELD
+    first = (await slots.held("n"))["j"]
+    assert await reserve(slots, "j", of=2) is Reserved.HELD
+    assert (await slots.held("n"))["j"] > first
+    assert await reserve(slots, "k", of=2) is Reserved.HELD
+    assert await reserve(slots, "j", of=1) is Reserved.HELD
+    assert await reserve(slots, "l", of=2) is Reserved.FULL
+
+
+async def test_a_slot_that_is_given_back_is_free(slots: Slots) -> None:
+    await reserve(slots, "j")
+    assert await slots.release("n", "j")
+    assert not await slots.release("n", "j")
+    assert await reserve(slots, "k") is Reserved.HELD
+    assert await slots.held("n") == await slots.held("n") != {}
+    assert await slots.held("other") == {}
+
+
+async def test_a_slot_that_nobody_gives_back_is_free_in_time(slots: Slots) -> None:
+    await reserve(slots, "short", of=2, ttl_ms=50)
+    await reserve(slots, "long", of=2)
+
+    async def is_free() -> bool:
+        return await reserve(slots, "next", of=2) is Reserved.HELD
+
+    await until(is_free, 30, "the short reservation has ended")
+    assert set(await slots.held("n")) == {"long", "next"}
+
+
+async def test_reservations_are_prolonged_but_none_comes_back(slots: Slots, store: Store) -> None:
+    await reserve(slots, "j", of=3, ttl_ms=2000)
+    await reserve(slots, "over", of=3)
+    await store.do("ZADD", store.keys.reserved("n"), 1, "over")
+    await slots.renew("n", ["j", "over", "never"], LONG_MS)
+    held = await slots.held("n")
+    assert set(held) == {"j"}
+    assert held["j"] > await store.now_ms() + LONG_MS / 2
+    await slots.renew("n", [], LONG_MS)
+
+
+async def test_nothing_is_left_when_the_last_reservation_has_ended(slots: Slots, store: Store) -> None:
+    await reserve(slots, "j", ttl_ms=50)
+
+    async def is_nothing() -> bool:
+        keys = [store.keys.reserved("n"), store.keys.reserved_since("n")]
+        return not any(await store.batch([("EXISTS", key) for key in keys]))
+
+    await until(is_nothing, 30, "the keys are gone")
+
+
+async def test_only_the_reservation_that_was_meant_is_released(slots: Slots) -> None:
+    await reserve(slots, "j")
+    (found,) = await slots.reservations(["n"])
+    assert not await slots.release("n", "j", since_ms=found.since_ms - 1)
+    assert await slots.release("n", "j", since_ms=found.since_ms)
+
+
+async def test_a_node_that_drops_jobs_is_left_alone_for_twice_as_long_each_time(
+    open_store: Callable[..., Store],
+) -> None:
+    store = open_store(cool_down_ms=1000)
+    slots = Slots(store)
+    await reserve(slots, "before", of=9)
+    waits = []
+    for _ in range(8):
+        waits.append(await slots.dropped("n"))
+        assert await reserve(slots, "j", of=9) is Reserved.AVOIDED
+        assert await reserve(slots, "before", of=9) is Reserved.HELD
+        # Ten jobs that are lost with their node are one drop.
+        assert 0 < await slots.dropped("n") <= waits[-1]
+        await store.do("HSET", store.keys.avoid("n"), "until", 1)
+    assert waits == [1000, 2000, 4000, 8000, 16000, 32000, 64000, 64000]
+    assert await reserve(slots, "j", of=9) is Reserved.HELD
+    await slots.fine("n")
+    assert await slots.dropped("n") == 1000
+    await slots.fine("n")
+    assert await reserve(slots, "k", of=9) is Reserved.AVOIDED
+
+
+async def test_a_storm_of_missing_models_is_told_to_one_caller(open_store: Callable[..., Store]) -> None:
+    stores = [open_store(cool_down_ms=1000) for _ in range(2)]
+    told = await asyncio.gather(*(Slots(stores[number % 2]).model_missing("n", "m") for number in range(20)))
+    assert sum(told) == 1
+    slots, keys = Slots(stores[0]), stores[0].keys
+    assert await reserve(slots, "j") is Reserved.MODEL_MISSING
+    assert await reserve(slots, "j", model="other") is Reserved.HELD
+    assert await slots.model_missing("n", "other")
+    # Its time is over: the next one is told, and it takes twice as long.
+    await stores[0].do("HSET", keys.missing("n"), "m", "1:1:who")
+    assert await reserve(slots, "j", of=2) is Reserved.HELD
+    before_ms = await stores[0].now_ms()
+    assert await slots.model_missing("n", "m")
+    until_ms, times, _ = (await stores[0].do("HGET", keys.missing("n"), "m")).split(b":")
+    assert int(until_ms) >= before_ms + 2000
+    assert times == b"2"
+
+
+async def test_when_redis_was_emptied_all_slots_are_free(slots: Slots, empty: Callable[[], None]) -> None:
+    await reserve(slots, "j")
+    await slots.dropped("n")
+    empty()
+    assert await reserve(slots, "k") is Reserved.HELD
+    await slots.renew("n", ["j"], LONG_MS)
+    assert set(await slots.held("n")) == {"k"}

@@ -1,0 +1,49 @@
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from redis.exceptions import ResponseError
+
+from pipeline.nodes.state.slots import Reserved, Slots
+from pipeline.nodes.state.store import AT_ONCE, Store, call
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_scripts_go_on_when_redis_has_forgotten_them(store: Store) -> None:
+    slots = Slots(store)
+    for _ in range(2):
+        await store.redis.script_flush()
+        assert await slots.reserve("n", "j", slots=1, model="", ttl_ms=60_000) is Reserved.HELD
+        await store.redis.script_flush()
+        assert len(await slots.reservations(["n", "m", "o"])) == 1
+
+
+async def test_commands_on_any_keys_are_answered_in_their_order(store: Store) -> None:
+    keys = [f"k{number}" for number in range(40)]
+    await store.batch([("SET", key, key) for key in keys[::2]])
+    expected = [key.encode() if number % 2 == 0 else None for number, key in enumerate(keys)]
+    assert await store.get_many(keys) == expected
+    assert await store.batch([("GET", key) for key in keys]) == expected
+    assert await store.get_many([]) == await store.batch([]) == []
+
+
+async def test_what_is_done_is_counted_with_its_errors(store: Store) -> None:
+    await store.do("SADD", "set", "x")
+    with pytest.raises(ResponseError):
+        await store.do("INCR", "set")
+    with pytest.raises(ResponseError):
+        await store.batch([("GET", "other"), ("INCR", "set")], "both")
+    await store.run("now", ["any"])
+    assert store.ops == {("sadd", "ok"): 1, ("incr", "error"): 1, ("both", "error"): 1, ("now", "ok"): 1}
+
+
+async def test_more_at_once_than_there_are_connections(store: Store) -> None:
+    answers = await asyncio.gather(*(store.do("INCR", f"k{number % 7}") for number in range(5 * AT_ONCE)))
+    assert len(answers) == 5 * AT_ONCE
+
+
+async def test_time_is_the_servers(store: Store, empty: Callable[[], None]) -> None:
+    first = await store.now_ms()
+    empty()
+    assert first <= (await store.batch([call("now", ["a"]), call("now", ["b"])]))[1]
