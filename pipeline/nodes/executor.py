@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import structlog
 
 from pipeline.engine.errors import UnitError
-from pipeline.engine.tables import storable
 from pipeline.nodes.protocol import Attachment, Capability, JobAssign, JobError, NodeResult, Offer, encode
 
 log = structlog.get_logger(__name__)
@@ -80,7 +79,7 @@ def job_error(error: UnitError) -> JobError:
     wait_s = error.retry_after_s
     if wait_s is not None:
         wait_s = min(max(wait_s, 0.0), _MAX_WAIT_S) if math.isfinite(wait_s) else None
-    message = storable(str(error))
+    message = str(error).encode("utf-8", "replace").decode()
     return JobError(
         code=error.code[:64] or "failed", message=message[:2000], kind=error.kind.value, retry_after_s=wait_s
     )

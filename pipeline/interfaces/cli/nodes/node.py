@@ -8,14 +8,12 @@ from uuid import uuid4
 
 import typer
 
-from pipeline.nodes.protocol import NODE_PATH, Capability
-from pipeline.settings import LOCAL
-
 if TYPE_CHECKING:
     import ssl
 
     from pipeline.nodes.agent import AgentOptions
     from pipeline.nodes.executor import Executor
+    from pipeline.nodes.protocol import Capability
     from pipeline.settings import Settings
 
 _LOCAL_SLOTS = 2
@@ -32,12 +30,14 @@ def node(
         str, typer.Option(envvar="PENSTOCK_NODE_TOKEN", help="What `penstock nodes tokens create` printed.")
     ] = "",
     token_file: Annotated[Path | None, typer.Option(dir_okay=False, help="A file with the token.")] = None,
-    provider: Annotated[str, typer.Option(help="What does the work: local, or a provider of the settings.")] = LOCAL,
+    provider: Annotated[str, typer.Option(help="What does the work: local, or a provider of the settings.")] = "local",
     slots: Annotated[
         int | None, typer.Option(min=1, max=_MOST_SLOTS, help="Jobs at once. Default: 2; a provider's concurrency.")
     ] = None,
     model: Annotated[list[str] | None, typer.Option(help="Offer this model; again for more. '*': any.")] = None,
-    capability: Annotated[list[Capability] | None, typer.Option(help="Offer this alone; again for more.")] = None,
+    capability: Annotated[
+        list[str] | None, typer.Option(help="Offer this alone (vision, text, embeddings, page); again for more.")
+    ] = None,
     name: Annotated[str, typer.Option(help="For people. Default: the host's name.")] = "",
     node_id: Annotated[str, typer.Option("--id", help="Default: made once, and kept in the data folder.")] = "",
     ca: Annotated[
@@ -72,19 +72,20 @@ def node(
     configure(settings.log_level, as_json=settings.log_json)
     secret = _token(context, token, token_file)
     urls = _urls(gateway)
-    executor = ProviderExecutor(settings, provider, models=model or (), capabilities=capability or ())
+    executor = ProviderExecutor(settings, provider, models=model or (), capabilities=_capabilities(capability or []))
     sizes = gateway_settings(settings)
     profile = settings.providers.get(provider)
+    given_id, trust = _given(node_id), _trust(ca)
     options = AgentOptions(
         urls,
         secret,
-        _given(node_id) or own_id(settings),
+        given_id or own_id(settings),
         name=(name or socket.gethostname())[:120],
         slots=slots or (profile.concurrency if profile else _LOCAL_SLOTS),
         software=f"penstock {version('penstock')}",
         grace_s=grace,
         limits=LinkLimits(max_message_bytes=sizes.max_message_bytes, max_attachment_bytes=sizes.max_attachment_bytes),
-        trust=_trust(ca),
+        trust=trust,
     )
     _live(options, executor)
 
@@ -151,6 +152,14 @@ def own_id(settings: "Settings") -> str:
     raise _usage("too many nodes run on this data folder: give each an --id")
 
 
+def _capabilities(names: list[str]) -> "list[Capability]":
+    from pipeline.nodes.protocol import Capability
+
+    if unknown := set(names) - set(Capability):
+        raise _usage(f"there is no capability '{min(unknown)}': choose from {', '.join(Capability)}")
+    return [Capability(name) for name in names]
+
+
 def _given(node_id: str) -> str:
     if node_id and not _NODE_ID.fullmatch(node_id):
         raise _usage("a node's id has 1 to 64 characters of A-Z a-z 0-9 _ . -")
@@ -182,6 +191,7 @@ def _urls(gateway: str) -> tuple[str, ...]:
 
     from pipeline.interfaces.cli.output import err, one_line
     from pipeline.nodes.link import endpoints
+    from pipeline.nodes.protocol import NODE_PATH
 
     try:
         urls = endpoints(gateway, NODE_PATH)

@@ -1,0 +1,91 @@
+"""`penstock node` as people start it: real processes, with nothing but a gateway."""
+
+import signal
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+from pipeline.nodes.protocol import Capability
+from pipeline.providers.lexical import LexicalEmbeddings
+from tests.support.cli import Cli, environment
+from tests.support.scripted_gateway import TOKEN, ScriptedGateway, scripted_gateway
+
+EMBEDDINGS = Capability.EMBEDDINGS
+
+
+@pytest.fixture
+def gateway() -> Iterator[ScriptedGateway]:
+    with scripted_gateway() as made:
+        yield made
+
+
+@pytest.fixture
+def cli(data_dir: Path, tmp_path: Path) -> Iterator[Cli]:
+    made = Cli(data_dir, tmp_path, environment(data_dir, PENSTOCK_LOG_LEVEL="DEBUG", PENSTOCK_NODE_TOKEN=TOKEN))
+    yield made
+    made.kill_everything()
+
+
+def test_two_nodes_of_one_data_folder_do_jobs_until_they_are_asked_to_end(gateway: ScriptedGateway, cli: Cli) -> None:
+    first = cli.start("node", "--gateway", gateway.url, "--slots", "3", "--name", "Rack")
+    link = gateway.welcome()
+    assert link.registered
+    assert (link.registered.slots, link.registered.name, link.token) == (3, "Rack", f"Bearer {TOKEN}")
+    assert {offer.capability for offer in link.registered.offers} == {Capability.PAGE, EMBEDDINGS}
+    second = cli.start("node", "--gateway", gateway.url)
+    other = gateway.welcome()
+    assert other.registered
+    assert other.registered.node_id != link.registered.node_id
+    link.assign("a", capability=EMBEDDINGS, texts=["secret words"])
+    link.begun("a")
+    result = link.result("a").result
+    assert result
+    assert result["vectors"] == LexicalEmbeddings().embed(["secret words"]).vectors
+    for process in (first, second):
+        process.process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0, process.output
+    assert f"Registered at {gateway.url}/ws/node (scripted) as {link.registered.node_id}: 3 slots" in first.output
+    assert "Ending (SIGTERM): no job under way." in first.output
+    assert TOKEN not in first.output
+    assert "secret words" not in first.output
+    third = cli.start("node", "--gateway", gateway.url)
+    again = gateway.welcome().registered
+    assert again
+    assert again.node_id == link.registered.node_id
+    third.interrupt()
+    assert third.wait() == 0, third.output
+    assert sorted(path.name for path in cli.data_dir.iterdir()) == ["node-1.id", "node-2.id"]
+
+
+def test_a_token_that_is_refused_ends_it_with_a_sentence(gateway: ScriptedGateway, cli: Cli) -> None:
+    gateway.refuse_with = HTTPStatus.UNAUTHORIZED
+    file = cli.cwd / "token"
+    file.write_text("pstn_from-the-file\n")
+    cli = cli.using(PENSTOCK_NODE_TOKEN=None)
+    refused = cli.run("node", "--gateway", gateway.url, "--token-file", file)
+    assert (refused.code, refused.out) == (1, "")
+    assert f"penstock: the gateway {gateway.url}/ws/node does not accept the token" in refused.err
+    assert "pstn_from" not in refused.err
+    on_line = cli.run("node", "--gateway", gateway.url, "--token", "pstn_on-the-line")
+    assert on_line.code == 1
+    assert "everybody on this machine can read arguments" in on_line.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--gateway", "http://127.0.0.1"), "the address of a gateway looks like wss://host"),
+        (("--gateway", "ws://127.0.0.1:1", "--id", "a b"), "a node's id has 1 to 64 characters"),
+        (("--gateway", "ws://127.0.0.1:1", "--capability", "x"), "there is no capability 'x': choose from vision, "),
+        (("--gateway", "ws://127.0.0.1:1", "--token", "a b"), "this is not a token"),
+        (("--gateway", "ws://127.0.0.1:1", "--token", ""), "a token is needed"),
+        (("--gateway", "wss://127.0.0.1:1", "--ca", "/dev/null"), "is not a PEM file"),
+    ],
+)
+def test_wrong_usage_is_said_before_anything_is_done(cli: Cli, arguments: tuple[str, ...], says: str) -> None:
+    result = cli.run("node", *arguments)
+    assert result.code == 2
+    assert says in result.err
+    assert not list(cli.data_dir.iterdir())
