@@ -106,8 +106,7 @@ class Agent:
         if self.bench.closed:
             return
         self.bench.closed = True
-        under_way = f"{self.bench.wanted} jobs under way" if self.bench.wanted else "no job under way"
-        self._tell(f"Ending ({why}): {under_way}.")
+        self._tell(f"Ending ({why}): {_count(self.bench.wanted, 'job')} under way.")
         if self._outbox is not None:
             self._outbox.put_nowait(NodeDrain())
         asyncio.get_running_loop().call_later(self._options.grace_s, self._grace_over)
@@ -119,7 +118,8 @@ class Agent:
 
     def _grace_over(self) -> None:
         if not self._ended.is_set():
-            self._tell(f"Left {self.bench.wanted} jobs and {len(self.bench.results)} results: the time is over.")
+            left = f"{_count(self.bench.wanted, 'job')} and {_count(len(self.bench.results), 'result')}"
+            self._tell(f"The time is over: left {left}.")
             self._ended.set()
 
     def _check(self) -> None:
@@ -242,8 +242,11 @@ class Agent:
 
     def _offered(self) -> str:
         offers = "; ".join(f"{offer.capability} ({', '.join(offer.models)})" for offer in self._offers)
-        slots = "1 slot" if self._options.slots == 1 else f"{self._options.slots} slots"
-        return f"{slots}, {offers}"
+        return f"{_count(self._options.slots, 'slot')}, {offers}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun if number <= 1 else f'{noun}s'}"
 
 
 async def _heartbeats(outbox: Outbox, welcome: NodeWelcome) -> None:

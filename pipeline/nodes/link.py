@@ -188,11 +188,15 @@ def failure(error: Exception, said: str = "") -> LinkFailed:
         status = error.response.status_code
         refused = status in {401, 403}
         return LinkFailed(f"the gateway answered HTTP {status}", CloseCode.UNAUTHORIZED if refused else 0)
-    if isinstance(error, TimeoutError):
-        return LinkFailed("the gateway did not answer in time")
-    if isinstance(error, InvalidHandshake):
-        return LinkFailed(f"no gateway there: {error}"[:200])
-    return LinkFailed(f"{type(error).__name__}: {error}"[:200])
+    if isinstance(error, ssl.SSLCertVerificationError):
+        words = f"its certificate is not trusted: {error.verify_message}"
+    elif isinstance(error, TimeoutError):
+        words = "the gateway did not answer in time"
+    elif isinstance(error, InvalidHandshake):
+        words = f"no gateway there: {error}"
+    else:
+        words = f"{type(error).__name__}: {error}"
+    return LinkFailed(words[:200])
 
 
 def endpoints(urls: str | Sequence[str], path: str) -> tuple[str, ...]:

@@ -18,9 +18,7 @@ from pipeline.reading.filetype import detect
 from pipeline.settings import LOCAL, Settings
 
 ANY_MODEL = "*"
-PICTURES = "pictures"
-"""The folder that pictures cut out of a page are in, by the names in its Markdown."""
-
+_PICTURES = "pictures"
 _SUFFIXES = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
 _OF_THIS_NODE = {"auth", "forbidden", "not_found", "redirect", "no_model", "unknown_model", "ocr_unavailable"}
 """Errors that are this machine's or its settings': another node may well be able to."""
@@ -137,7 +135,7 @@ class ProviderExecutor:
             raise _bad("the picture of a page is PNG, JPEG or WebP", code="bad_image")
         converter = registry.page_converter(self._settings, self._provider, model)
         with TemporaryDirectory(prefix="penstock-node-") as folder:
-            path, cut_out = Path(folder) / f"page{suffix}", Path(folder) / PICTURES
+            path, cut_out = Path(folder) / f"page{suffix}", Path(folder) / _PICTURES
             path.write_bytes(picture)
             page = PageRef(path, asked.number, path, cut_out if asked.pictures else None)
             try:
@@ -146,7 +144,7 @@ class ProviderExecutor:
             except TruncatedAnswer as error:
                 # It was paid for: the requester decides.
                 answer = error.answer
-            return {**_said(answer), "layout": answer.layout}, _pictures_in(cut_out)
+            return _with_pictures({**_said(answer), "layout": answer.layout}, cut_out)
 
 
 def _with_all_cores(settings: Settings) -> Settings:
@@ -195,14 +193,18 @@ def _said(answer: Answer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _pictures_in(folder: Path) -> Parts:
-    if not folder.is_dir():
-        return []
-    found = []
-    for path in sorted(folder.iterdir())[:MAX_ATTACHMENTS]:
+def _with_pictures(page: dict[str, Any], folder: Path) -> tuple[dict[str, Any], Parts]:
+    """The page and the pictures in the folder, under plain names, in its Markdown and its layout too."""
+    found: Parts = []
+    for path in sorted(folder.iterdir())[:MAX_ATTACHMENTS] if folder.is_dir() else ():
         data = path.read_bytes()
-        found.append((Attachment(name=f"{folder.name}/{path.name}", media_type="image/png", size=len(data)), data))
-    return found
+        found.append((Attachment(name=path.name, media_type="image/png", size=len(data)), data))
+        shown = f"{folder.name}/{path.name}"
+        page["text"] = page["text"].replace(f"]({shown})", f"]({path.name})")
+        for block in (page["layout"] or {}).get("blocks", ()):
+            if block.get("link") == shown:
+                block["link"] = path.name
+    return page, found
 
 
 def _bad(message: str, code: str = "bad_request") -> UnitError:

@@ -1,8 +1,10 @@
 """A node against a gateway that does what each test says."""
 
+import ssl
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +36,7 @@ from tests.support.scripted_gateway import (
     running_agent,
     scripted_gateway,
 )
+from tests.support.tls import TlsProxy, certificate
 from tests.support.waiting import wait_until
 
 PNG = "image/png"
@@ -409,6 +412,24 @@ def test_it_finishes_what_it_has_before_it_ends(
     assert gateway.nobody_came()
 
 
+def test_a_certificate_counts_only_if_its_authority_does(
+    gateway: ScriptedGateway, executor: ScriptedExecutor, tmp_path: Path
+) -> None:
+    files = certificate(tmp_path)
+    with TlsProxy(files, int(gateway.url.rpartition(":")[2])) as proxy:
+        gateway.url = f"wss://127.0.0.1:{proxy.port}"
+        with running_agent(gateway, executor=executor) as node:
+            wait_until(lambda: node.told, DEADLINE_S, "it was refused")
+            assert "its certificate is not trusted: self-signed certificate" in node.told[0]
+        assert gateway.nobody_came()
+        with running_agent(gateway, executor=executor, trust=ssl.create_default_context(cafile=str(files[0]))):
+            link = gateway.welcome()
+            link.assign("a", (PNG, b"x" * 100_000))
+            link.begun("a")
+            link.result("a")
+        assert proxy.encrypted
+
+
 def test_with_nothing_to_do_it_ends_at_once_connected_or_not(executor: ScriptedExecutor) -> None:
     with scripted_gateway() as gateway:
         with running_agent(gateway, executor=executor) as node:
@@ -432,7 +453,7 @@ def test_jobs_that_outlast_the_grace_are_left(gateway: ScriptedGateway, executor
         node.drain()
         assert link.closed_with()[0] == 1000
         node.wait()
-        assert "Left 1 jobs" in node.told[-1]
+        assert "left 1 job and no result." in node.told[-1]
 
 
 def test_a_second_welcome_means_nothing(link: NodeLink) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.nodes.protocol import Capability
+from pipeline.nodes.protocol import Capability, NodeDrain
 from pipeline.providers.lexical import LexicalEmbeddings
-from tests.support.cli import Cli, environment
+from tests.support.cli import Cli, environment, provider_settings
+from tests.support.provider_server import Fault, ProviderServer
 from tests.support.scripted_gateway import TOKEN, ScriptedGateway, scripted_gateway
 
 EMBEDDINGS = Capability.EMBEDDINGS
@@ -59,6 +60,26 @@ def test_two_nodes_of_one_data_folder_do_jobs_until_they_are_asked_to_end(gatewa
     assert sorted(path.name for path in cli.data_dir.iterdir()) == ["node-1.id", "node-2.id"]
 
 
+def test_a_second_signal_does_not_wait_for_a_job_that_hangs(gateway: ScriptedGateway, cli: Cli) -> None:
+    with ProviderServer() as server:
+        cli = cli.using(**provider_settings(server.base_url))
+        node = cli.start("node", "--gateway", gateway.url, "--provider", "ai", "--capability", "text", "--id", "desk")
+        link = gateway.welcome()
+        assert link.registered
+        assert (link.registered.node_id, link.registered.slots) == ("desk", 8)
+        assert [(offer.capability, offer.models) for offer in link.registered.offers] == [("text", ("vision-1",))]
+        server.push(Fault(kind="hang"))
+        link.assign("a", prompt="secret words")
+        link.begun("a")
+        assert server.wait_for_calls(1, 60)
+        node.process.send_signal(signal.SIGTERM)
+        link.expect(NodeDrain)
+        node.process.send_signal(signal.SIGTERM)
+        assert node.wait() == 130, node.output
+        assert "Ending (SIGTERM): 1 job under way." in node.output
+        assert "secret" not in node.output
+
+
 def test_a_token_that_is_refused_ends_it_with_a_sentence(gateway: ScriptedGateway, cli: Cli) -> None:
     gateway.refuse_with = HTTPStatus.UNAUTHORIZED
     file = cli.cwd / "token"
@@ -68,9 +89,6 @@ def test_a_token_that_is_refused_ends_it_with_a_sentence(gateway: ScriptedGatewa
     assert (refused.code, refused.out) == (1, "")
     assert f"penstock: the gateway {gateway.url}/ws/node does not accept the token" in refused.err
     assert "pstn_from" not in refused.err
-    on_line = cli.run("node", "--gateway", gateway.url, "--token", "pstn_on-the-line")
-    assert on_line.code == 1
-    assert "everybody on this machine can read arguments" in on_line.err
 
 
 @pytest.mark.parametrize(
@@ -80,6 +98,7 @@ def test_a_token_that_is_refused_ends_it_with_a_sentence(gateway: ScriptedGatewa
         (("--gateway", "ws://127.0.0.1:1", "--id", "a b"), "a node's id has 1 to 64 characters"),
         (("--gateway", "ws://127.0.0.1:1", "--capability", "x"), "there is no capability 'x': choose from vision, "),
         (("--gateway", "ws://127.0.0.1:1", "--token", "a b"), "this is not a token"),
+        (("--gateway", "ws://127.0.0.1:1", "--token", "a b"), "everybody on this machine can read arguments"),
         (("--gateway", "ws://127.0.0.1:1", "--token", ""), "a token is needed"),
         (("--gateway", "wss://127.0.0.1:1", "--ca", "/dev/null"), "is not a PEM file"),
     ],
