@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
 VERSION: Literal[1] = 1
 NODE_PATH, SESSION_PATH = "/ws/node", "/ws/session"
@@ -56,17 +56,28 @@ class Capability(StrEnum):
     """A picture of a page becomes Markdown with its layout."""
 
 
-class Message(BaseModel):
-    """What all messages are."""
+class Part(BaseModel):
+    """An object of the protocol. Fields that are not known mean nothing, and `null` is a field left out."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, data: object) -> object:
+        if isinstance(data, dict) and None in data.values():
+            return {name: value for name, value in data.items() if value is not None}
+        return data
+
+
+class Message(Part):
+    """What all messages are."""
+
     v: Literal[1] = VERSION
 
 
-class Attachment(BaseModel):
+class Attachment(Part):
     """A binary frame that follows."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
     name: Annotated[str, StringConstraints(max_length=120)] = ""
     media_type: Annotated[str, StringConstraints(max_length=100)] = "application/octet-stream"
     size: int = Field(ge=0)
@@ -79,26 +90,23 @@ class WithAttachments(Message):
     attachments: tuple[Attachment, ...] = Field(default=(), max_length=MAX_ATTACHMENTS)
 
 
-class Offer(BaseModel):
+class Offer(Part):
     """One thing that a node can do. `*` among the models: any model."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
     capability: Capability
     models: tuple[ModelName, ...] = Field(default=(), max_length=200)
 
 
-class HeldJob(BaseModel):
+class HeldJob(Part):
     """A job that a node still works on, or has a result of, when it connects again."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
     job_id: Id
     attempt: Attempt
 
 
-class JobError(BaseModel):
+class JobError(Part):
     """Why a job failed. `kind` as `ErrorKind`: permanent, transient, rate_limited, quota, cancelled."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
     code: Annotated[str, StringConstraints(max_length=64)] = "failed"
     message: Line = ""
     kind: Literal["permanent", "transient", "rate_limited", "quota", "cancelled"] = "transient"
@@ -350,7 +358,7 @@ def parse(text: str | bytes, kind: TypeAdapter[AnyMessage]) -> AnyMessage | None
         raise BadMessage("a text frame is not JSON") from None
     if not isinstance(data, dict) or not isinstance(data.get("type"), str):
         raise BadMessage("a message is a JSON object with a type")
-    if data.get("v", VERSION) != VERSION:
+    if data.get("v") not in (None, VERSION):  # it may be a list
         raise BadMessage(f"messages have v = {VERSION}", CloseCode.VERSION)
     try:
         return kind.validate_python(data, strict=False)

@@ -1,0 +1,68 @@
+"""What is taken for a message of the protocol, and what is not."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from pipeline.nodes.protocol import (
+    VERSION,
+    BadMessage,
+    CloseCode,
+    JobAssign,
+    NodeRegister,
+    from_node,
+    from_session,
+    parse,
+    to_node,
+    to_session,
+)
+
+ALL: list[TypeAdapter[Any]] = [from_node, to_node, from_session, to_session]
+TYPES = [
+    "node_register", "node_heartbeat", "job_ack", "job_result", "job_assign", "welcome", "session_open", "job_request",
+    "job_partial", "error",
+]  # fmt: skip
+FIELDS = ["v", "node_id", "job_id", "attempt", "slots", "offers", "attachments", "body", "result", "error", "versions"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def test_a_field_that_is_null_is_left_out() -> None:
+    job = {"type": "job_assign", "v": None, "job_id": "a", "attempt": 1, "capability": "vision", "model": None,
+           "body": {"system": None}, "timeout_ms": 5}  # fmt: skip
+    pictures = {"attachments": [{"name": None, "media_type": None, "size": 1}]}
+    found = parse(json.dumps(job | pictures), to_node)
+    assert found == parse(json.dumps(job | {"attachments": [{"size": 1}]}), to_node)
+    assert isinstance(found, JobAssign)
+    assert (found.model, found.body, found.v) == ("", {"system": None}, VERSION)
+    node = {"type": "node_register", "node_id": "a", "slots": 1, "held": None, "name": None}
+    first = parse(json.dumps(node | {"offers": [{"capability": "text", "models": None}]}), from_node)
+    assert isinstance(first, NodeRegister)
+    assert (first.held, first.name, first.offers[0].models) == ((), "", ())
+
+
+def test_a_field_that_is_needed_is_not_null() -> None:
+    with pytest.raises(BadMessage, match="job_id"):
+        parse('{"type": "job_ack", "job_id": null, "attempt": 1}', from_node)
+
+
+@pytest.mark.parametrize("version", ["2", '"1"', "[1]", "{}"])
+def test_another_version_is_said_to_be_one(version: str) -> None:
+    with pytest.raises(BadMessage) as caught:
+        parse(f'{{"type": "node_heartbeat", "v": {version}}}', from_node)
+    assert caught.value.close_code == CloseCode.VERSION
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(TYPES), st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6), st.sampled_from(ALL))
+def test_whatever_comes_is_a_message_or_unknown_or_bad(name: str, data: dict[str, Any], kind: TypeAdapter[Any]) -> None:
+    with suppress(BadMessage):
+        parse(json.dumps(data | {"type": name}), kind)
