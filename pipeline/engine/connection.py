@@ -67,7 +67,7 @@ def connect_async(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -
     options.pop("ssl", None)
     asked = known["sentinel_kwargs"] | {"retry": AsyncRetry(NoBackoff(), 0)}
     sentinels = AsyncSentinel(where.hosts, sentinel_kwargs=asked, **options)  # type: ignore[no-untyped-call]
-    client: redis_asyncio.Redis = sentinels.master_for(known["master_name"])
+    client: redis_asyncio.Redis = sentinels.master_for(known["master_name"], redis_class=_AsyncByMaster)
     return client
 
 
@@ -133,6 +133,15 @@ class _AsyncToMaster(AsyncSentinelManagedConnection):
 
 class _AsyncTlsToMaster(_AsyncToMaster, AsyncSSLConnection):
     """The same over TLS."""
+
+
+class _AsyncByMaster(redis_asyncio.Redis):
+    """A client that leaves no connection to a sentinel behind, either."""
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        await super().aclose(close_connection_pool)
+        for sentinel in self.connection_pool.sentinel_manager.sentinels:  # type: ignore[attr-defined]
+            await sentinel.aclose()
 
 
 def sentinel_options(where: RedisUrl) -> dict[str, Any]:

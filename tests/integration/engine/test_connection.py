@@ -1,5 +1,6 @@
 """How everything connects to Redis: over TLS, with passwords, and through sentinels; also Celery, both its ways."""
 
+import asyncio
 import runpy
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 from celery import Celery
 from redis import RedisError
 
-from pipeline.engine.connection import SentinelView, ask_sentinels, connect
+from pipeline.engine.connection import SentinelView, ask_sentinels, connect, connect_async, connect_cluster
 from pipeline.settings import get_settings
+from pipeline.settings.redis_url import RedisUrlError
 from tasks.app import app as production
 from tests.support.leftovers import short_folder
 from tests.support.redis_server import RedisServer, free_port
@@ -130,14 +132,60 @@ def test_sentinels_and_the_master_that_they_name_are_spoken_to_with_tls(
         assert proxy.encrypted >= 3
 
 
-def test_a_command_that_the_old_master_never_answers_goes_to_the_new_one() -> None:
+def test_clients_for_asyncio_speak_tls_to_the_same_servers(
+    secured: TlsProxy, sentinel: Sentinel, files: tuple[Path, Path]
+) -> None:
+    async def ask(url: str) -> object:
+        async with connect_async(url, retries=0) as client:
+            await client.set("over", "asyncio")
+            return await client.get("over")
+
+    with TlsProxy(files, sentinel.port) as proxy:
+        before = secured.encrypted
+        named = sentinel_url(free_port(), proxy.port, options=f"&ssl=true&ssl_ca_certs={files[0]}")
+        for url in (tls_url(secured.port, f"ssl_ca_certs={files[0]}"), named):
+            assert asyncio.run(ask(url)) == b"asyncio"
+        assert secured.encrypted == before + 2
+    with pytest.raises(RedisError, match="CERTIFICATE_VERIFY_FAILED"):
+        asyncio.run(ask(tls_url(secured.port)))
+
+
+@pytest.mark.parametrize("urls", [[], ["unix:///x"], ["redis://a", "sentinel://b?master=m"], ["redis://a/1"]])
+def test_what_is_no_server_of_a_cluster_is_refused(urls: list[str]) -> None:
+    with pytest.raises(RedisUrlError, match="servers of a cluster"):
+        connect_cluster(urls)
+
+
+def set_through(url: str, meanwhile: Callable[[], None]) -> None:
+    with connect(url, timeout_s=0.5) as client:
+        client.ping()
+        meanwhile()
+        assert client.set("which", "new")
+
+
+def set_through_asyncio(url: str, meanwhile: Callable[[], None]) -> None:
+    async def act() -> None:
+        async with connect_async(url, timeout_s=0.5) as client:
+            await client.ping()
+            meanwhile()
+            assert await client.set("which", "new")
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize("act", [set_through, set_through_asyncio])
+def test_a_command_that_the_old_master_never_answers_goes_to_the_new_one(
+    act: Callable[[str, Callable[[], None]], None],
+) -> None:
     folder = short_folder()
     with RedisServer(folder / "a", password=PASSWORD) as old, RedisServer(folder / "b", password=PASSWORD) as new:
-        with Sentinel(folder, old.port) as sentinel, connect(sentinel_url(sentinel.port), timeout_s=0.5) as client:
-            client.ping()
-            old.fall_silent()
-            sentinel.point_to(new.port)
-            assert client.set("which", "new")
+        with Sentinel(folder, old.port) as sentinel:
+
+            def fail_over() -> None:
+                old.fall_silent()
+                sentinel.point_to(new.port)
+
+            act(sentinel_url(sentinel.port), fail_over)
         with new.client() as itself:
             assert itself.get("which") == "new"
 

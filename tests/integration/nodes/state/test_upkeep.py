@@ -1,0 +1,185 @@
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pipeline.nodes.job import Job, NewJob
+from pipeline.nodes.protocol import Parcel
+from pipeline.nodes.state.dlq import dlq
+from pipeline.nodes.state.inbox import Inbox
+from pipeline.nodes.state.instances import Instances
+from pipeline.nodes.state.jobs import Jobs
+from pipeline.nodes.state.requests import Requests
+from pipeline.nodes.state.slots import Slots
+from pipeline.nodes.state.snapshots import NodeState, Snapshots
+from pipeline.nodes.state.store import Store
+from pipeline.nodes.state.upkeep import GRACE_MS, LATE_MS, Tended, tend
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.anyio
+NEW = NewJob(
+    job_id="j", request_key="t:r", capability="text", model="m", requester="t", home="a/1",
+    timeout_ms=60_000, attempt_timeout_ms=60_000, max_attempts=3,
+)  # fmt: skip
+
+
+@pytest.fixture
+async def jobs(store: Store) -> Jobs:
+    return Jobs(store)
+
+
+async def given(jobs: Jobs, job_id: str = "j", node_id: str = "n", waiter: str = "") -> None:
+    await jobs.create(replace(NEW, job_id=job_id), waiter)
+    assert await jobs.dispatched(job_id, 1, node_id)
+
+
+async def set_back(store: Store, job_id: str, field: str, by_ms: int) -> None:
+    """Let a job's moment be so long ago."""
+    await store.do("HSET", store.keys.job(job_id), field, await store.now_ms() - by_ms)
+
+
+async def got(jobs: Jobs, job_id: str = "j") -> Job:
+    job = await jobs.get(job_id)
+    assert job is not None
+    return job
+
+
+async def session_at(store: Store, session_id: str) -> Inbox:
+    """The inbox of the instance that a session is connected to."""
+    instances, inbox = Instances(store), Inbox(store, "s-instance")
+    await instances.present("s-instance", "1", {})
+    await instances.take_session(session_id, "s-instance")
+    await inbox.open()
+    return inbox
+
+
+async def test_on_an_empty_redis_and_among_what_is_in_order_there_is_nothing_to_do(store: Store, jobs: Jobs) -> None:
+    assert await tend(store) == Tended()
+    await given(jobs)
+    await Slots(store).reserve("n", "j", slots=1, model="", ttl_ms=60_000)
+    await Instances(store).present("a", "1", {})
+    await Inbox(store, "a").open()
+    assert await tend(store) == Tended()
+    assert (await got(jobs)).state == "DISPATCHED"
+    assert not await store.do("EXISTS", store.keys.upkeep)
+
+
+async def test_jobs_past_their_deadline_end_and_those_who_wait_are_told(store: Store, jobs: Jobs) -> None:
+    inbox = await session_at(store, "s")
+    await Requests(store).bind("t:r", "j", "a/1")
+    await given(jobs, waiter="s")
+    await Slots(store).reserve("n", "j", slots=1, model="", ttl_ms=60_000)
+    await given(jobs, "just-late", "n2")
+    await set_back(store, "j", "deadline_ms", LATE_MS + 1000)
+    await set_back(store, "just-late", "deadline_ms", LATE_MS - 3000)
+    assert await tend(store) == Tended(overdue=1)
+    job = await got(jobs)
+    assert (job.state, job.outcome, job.error_code) == ("RELEASED", "error", "timed_out")
+    result = await jobs.result("j")
+    assert result is not None
+    assert Parcel.unpack(result).head["error"]["code"] == "timed_out"
+    (message,) = await inbox.read()
+    assert (message.kind, message.body) == ("result", {"session_id": "s", "request_key": "t:r", "job_id": "j"})
+    assert await Slots(store).held("n") == {}
+    assert (await Requests(store).bind("t:r", "k", "a/1")).mine
+    assert (await got(jobs, "just-late")).state == "DISPATCHED"
+    assert await tend(store) == Tended()
+
+
+async def test_a_job_that_waits_for_a_node_ends_at_its_deadline_too(store: Store, jobs: Jobs) -> None:
+    await jobs.create(NEW)
+    await set_back(store, "j", "deadline_ms", LATE_MS + 1000)
+    assert await tend(store) == Tended(overdue=1)
+    assert (await got(jobs)).state == "RELEASED"
+
+
+async def test_results_that_nobody_handed_out_are_handed_out(store: Store, jobs: Jobs) -> None:
+    inbox = await session_at(store, "s")
+    for job_id in ("old", "new"):
+        await given(jobs, job_id, waiter="s")
+        await jobs.finish(job_id, 1, "n", b"result", "ok")
+    await set_back(store, "old", "finished_ms", GRACE_MS + 1000)
+    assert await tend(store) == Tended(handed_out=1)
+    assert [message.body["job_id"] for message in await inbox.read()] == ["old"]
+    assert ((await got(jobs, "old")).state, (await got(jobs, "new")).state) == ("RELEASED", "FINISHED")
+    assert await jobs.result("old") == b"result"
+
+
+async def test_reservations_of_jobs_that_do_not_need_them_are_released(store: Store, jobs: Jobs) -> None:
+    slots = Slots(store)
+    node = NodeState("n", "n", "t", "a", slots=9, used=0, offers=(), last_seen_ms=await store.now_ms())
+    await Snapshots(store).put([node])
+    for job_id in ("needed", "young"):
+        await given(jobs, job_id)
+    await given(jobs, "elsewhere", "n2")
+    await given(jobs, "done")
+    await jobs.finish("done", 1, "n", b"x", "ok")
+    await jobs.create(replace(NEW, job_id="waits"))
+    names = ("needed", "elsewhere", "done", "waits", "unknown", "young-unknown")
+    for job_id in names:
+        await slots.reserve("n", job_id, slots=9, model="", ttl_ms=60_000)
+    long_ago = await store.now_ms() - GRACE_MS - 1000
+    for job_id in names[:-1]:
+        await store.do("HSET", store.keys.reserved_since("n"), job_id, long_ago)
+    assert await tend(store) == Tended(orphans=4)
+    assert set(await slots.held("n")) == {"needed", "young-unknown"}
+    assert await tend(store) == Tended()
+
+
+async def test_dead_letters_are_moved_and_closed_inboxes_are_gone(open_store: Callable[..., Store]) -> None:
+    store = open_store(dlq_max_deliveries=1)
+    instances = Instances(store)
+    for instance_id in ("a", "empty"):
+        await instances.present(instance_id, "1", {})
+        await Inbox(store, instance_id).open()
+    inbox = Inbox(store, "a")
+    await inbox.send("a", "assign", {})
+    await inbox.read()
+    await inbox.reclaim(0)
+    await instances.leave("empty", "1")
+    done: list[Tended] = []
+
+    async def is_moved() -> bool:
+        done.append(await tend(store))
+        return done[-1].dlq_moved == 1
+
+    await until(is_moved, 30, "it is moved")
+    assert sum(one.closed for one in done) == 1
+    assert [one.instance_id for one in await instances.all()] == ["a"]
+    assert [entry.kind for entry in await dlq(store)] == ["assign"]
+
+
+async def test_what_is_in_a_dead_inbox_stays_for_the_living(store: Store) -> None:
+    await Instances(store).present("a", "1", {})
+    await Inbox(store, "a").open()
+    await Inbox(store, "b").send("a", "result", {})
+    await Instances(store).leave("a", "1")
+    assert await tend(store) == Tended()
+    assert [one.kind for one in await Inbox(store, "b").take_dead("a") or []] == ["result"]
+
+
+async def test_nodes_that_are_long_gone_are_forgotten(store: Store) -> None:
+    snapshots = Snapshots(store)
+    await snapshots.put([NodeState("n", "n", "t", "a", slots=1, used=0, offers=(), last_seen_ms=1)])
+    assert await tend(store) == Tended()
+    await snapshots.gone("n")
+    assert await tend(store) == Tended(stale_nodes=1)
+
+
+async def test_two_beats_at_once_do_it_once(open_store: Callable[..., Store]) -> None:
+    stores = [open_store() for _ in range(2)]
+    jobs = Jobs(stores[0])
+    for job_id in "xyz":
+        await given(jobs, job_id)
+        await set_back(stores[0], job_id, "deadline_ms", LATE_MS + 1000)
+    tended = await asyncio.gather(*map(tend, stores))
+    assert sum(one.overdue for one in tended) == 3
+
+
+async def test_while_one_beat_tends_another_does_nothing(store: Store, jobs: Jobs) -> None:
+    await given(jobs)
+    await set_back(store, "j", "deadline_ms", LATE_MS + 1000)
+    await store.do("SET", store.keys.upkeep, "another", "PX", 60_000)
+    assert await tend(store) == Tended()
+    assert await store.do("GET", store.keys.upkeep) == b"another"

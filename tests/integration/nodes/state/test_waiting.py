@@ -1,0 +1,123 @@
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from pipeline.nodes.state.store import Store
+from pipeline.nodes.state.waiting import Waiter, Waiting
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.anyio
+POOL, LONG_MS = "text:mö{del}", 60_000
+
+
+@pytest.fixture
+async def waiting(store: Store) -> Waiting:
+    return Waiting(store)
+
+
+async def enter(waiting: Waiting, *job_ids: str, ttl_ms: int = LONG_MS) -> None:
+    """Jobs whose requester is their first letter."""
+    for job_id in job_ids:
+        await waiting.enter(POOL, job_id, job_id[0], "h/1", ttl_ms)
+
+
+async def order(waiting: Waiting) -> list[str]:
+    return [waiter.job_id for waiter in await waiting.heads(POOL, 100)]
+
+
+async def served(waiting: Waiting) -> str:
+    (first,) = await waiting.heads(POOL, 1)
+    assert await waiting.leave(POOL, first.job_id)
+    return first.job_id
+
+
+async def test_requesters_take_turns_however_many_jobs_one_has(waiting: Waiting) -> None:
+    await enter(waiting, "a1", "a2", "a3", "b1", "c1", "b2")
+    assert await order(waiting) == ["a1", "b1", "c1", "a2", "b2", "a3"]
+    assert await waiting.heads(POOL, 1) == [Waiter("a1", "h/1", "a")]
+    assert await waiting.heads(POOL, 0) == []
+
+
+async def test_who_comes_later_is_next_and_who_waited_is_not_passed_over(waiting: Waiting) -> None:
+    await enter(waiting, *(f"a{number}" for number in range(8)))
+    assert [await served(waiting) for _ in range(3)] == ["a0", "a1", "a2"]
+    await enter(waiting, "b0", "b1")
+    assert [await served(waiting) for _ in range(4)] == ["b0", "a3", "b1", "a4"]
+
+
+async def test_one_with_a_job_at_a_time_has_every_second_turn(waiting: Waiting) -> None:
+    await enter(waiting, *(f"a{number:02}" for number in range(12)))
+    turns = []
+    for number in range(6):
+        await enter(waiting, f"b{number}")
+        turns += [await served(waiting), await served(waiting)]
+    assert sorted(turns) == [*(f"a{number:02}" for number in range(6)), *(f"b{number}" for number in range(6))]
+
+
+async def test_what_is_not_wanted_any_more_moves_nobody(waiting: Waiting) -> None:
+    await enter(waiting, "a0", "a1", "a2", "b0", "b1")
+    assert await waiting.leave(POOL, "a2")
+    await enter(waiting, "c0")
+    assert await order(waiting) == ["a0", "b0", "c0", "a1", "b1"]
+
+
+async def test_who_enters_again_keeps_its_place_and_may_have_another_home(waiting: Waiting) -> None:
+    await enter(waiting, "a0", "b0")
+    await waiting.enter(POOL, "a0", "a", "g/2", LONG_MS)
+    assert await waiting.heads(POOL, 9) == [Waiter("a0", "g/2", "a"), Waiter("b0", "h/1", "b")]
+
+
+async def test_a_job_leaves_once(waiting: Waiting) -> None:
+    await enter(waiting, "a0")
+    assert sorted(await asyncio.gather(*(waiting.leave(POOL, "a0") for _ in range(4)))) == [False] * 3 + [True]
+    assert not await waiting.leave(POOL, "never")
+    assert not await waiting.leave("other:pool", "a0")
+
+
+async def test_of_several_instances_at_once_each_job_has_one_place(open_store: Callable[..., Store]) -> None:
+    queues = [Waiting(open_store()) for _ in range(3)]
+    jobs = [f"{requester}{number}" for number in range(6) for requester in "ab"]
+    await asyncio.gather(*(enter(queues[place % 3], job_id) for place, job_id in enumerate(jobs)))
+    found = await order(queues[0])
+    assert sorted(found) == sorted(jobs)
+    assert all({one[0] for one in found[place : place + 2]} == {"a", "b"} for place in range(0, 12, 2))
+
+
+async def test_who_has_waited_for_too_long_waits_no_more(waiting: Waiting, store: Store) -> None:
+    await enter(waiting, "a0", ttl_ms=50)
+    await enter(waiting, "a1")
+
+    async def has_ended() -> bool:
+        return await order(waiting) == ["a1"]
+
+    await until(has_ended, 30, "the first has ended")
+    assert not await waiting.leave(POOL, "a0")
+    assert await waiting.pools() == {POOL: 1}
+
+
+async def test_pools_are_known_while_somebody_waits_in_them(waiting: Waiting, store: Store) -> None:
+    await enter(waiting, "a0", "a1")
+    await waiting.enter("page:", "b0", "b", "h/1", LONG_MS)
+    assert await waiting.pools() == {POOL: 2, "page:": 1}
+    await waiting.leave("page:", "b0")
+    assert await waiting.pools() == {POOL: 2}
+    assert await store.do("SMEMBERS", store.keys.pools) == {POOL.encode()}
+    await waiting.enter("page:", "b0", "b", "h/1", LONG_MS)
+    assert await waiting.pools() == {POOL: 2, "page:": 1}
+
+
+async def test_nothing_is_left_of_a_pool_in_which_nobody_waits(waiting: Waiting, store: Store) -> None:
+    await enter(waiting, "a0", "b0")
+    for job_id in ("a0", "b0"):
+        await waiting.leave(POOL, job_id)
+    assert not any(await store.batch([("EXISTS", key) for key in store.keys.waiting(POOL)]))
+    assert (await order(waiting), await waiting.pools()) == ([], {})
+
+
+async def test_when_redis_was_emptied_jobs_enter_anew(waiting: Waiting, empty: Callable[[], None]) -> None:
+    await enter(waiting, "a0", "a1")
+    empty()
+    assert (await order(waiting), await waiting.pools()) == ([], {})
+    await enter(waiting, "a1", "b0")
+    assert await order(waiting) == ["a1", "b0"]
