@@ -1,23 +1,14 @@
-"""Vision, Text and Embeddings of any service that speaks the OpenAI API.
-
-All calls of a process run on one event loop in its own thread. Socket timeouts restart with every byte, so a server
-that trickles could hold a thread for ever; cancelling a coroutine ends a whole call, from name lookup to the last byte,
-at a fixed moment.
-"""
+"""Vision, Text and Embeddings of any service that speaks the OpenAI API."""
 
 import asyncio
 import base64
 import json
-import os
-import sys
-import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import httpx2
 import openai
@@ -25,8 +16,10 @@ import openai
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.tables import storable
+from pipeline.providers import call_loop
 from pipeline.providers.errors import Target, from_exception, from_reply, unit_error
 from pipeline.providers.protocols import Answer, Usage, Vectors
+from pipeline.providers.replies import finite_vectors
 from pipeline.settings import ProviderProfile
 
 MAX_REPLY_BYTES = 32 * 2**20
@@ -37,11 +30,6 @@ MEDIA_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
 
 _PUBLIC_SERVICE = ProviderProfile().base_url
 _NO_KEY = "none"
-_HUGE = sys.float_info.max
-_NAME_LOOKUPS = 32  # at once; with asyncio's few, one slow name server would hold up all calls
-_AT_GATES = 64  # at once
-
-T = TypeVar("T")
 
 
 class _HasContent(Protocol):
@@ -140,8 +128,8 @@ class OpenAICompatible:
             await client.close()
             self._client = None
 
-        if self._client and self._client[0] is _calls.loop:
-            _run(close(self._client[1]))
+        if self._client and call_loop.is_running(self._client[0]):
+            call_loop.run(close(self._client[1]))
 
     def _chat(self, messages: list[dict[str, object]], **extra: object) -> Answer:
         body = {token_limit_field(self.profile): self.profile.max_tokens, **extra}
@@ -176,7 +164,7 @@ class OpenAICompatible:
         self._check_configured()
         started = time.monotonic()
         try:
-            body = _run(exchange())
+            body = call_loop.run(exchange())
         except (openai.OpenAIError, TimeoutError) as error:
             if isinstance(error.__cause__, UnitError):
                 raise error.__cause__ from None  # the gate closed before anything was sent
@@ -208,7 +196,7 @@ class OpenAICompatible:
         if self._client is None or self._client[0] is not loop:
             client = _new_client(self.profile, self._key, self._limit)
             self._client = (loop, client)
-            weakref.finalize(self, _drop, loop, client).atexit = False
+            weakref.finalize(self, call_loop.drop, loop, client.close).atexit = False
         return self._client[1]
 
     @property
@@ -253,13 +241,11 @@ def _new_client(profile: ProviderProfile, key: str, limit: "_SizeLimit") -> open
         hooks = request_hooks.get()
         if hooks is None:
             return
-        # In threads: they ask Redis, and one that is early waits. Meanwhile the loop serves other calls.
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(_calls.gates, hooks.ready)
+        await call_loop.at_gate(hooks.ready)
 
         async def trace(event: str, _: object) -> None:
             if event.endswith("send_request_body.complete"):
-                await loop.run_in_executor(_calls.gates, hooks.sent)
+                await call_loop.at_gate(hooks.sent)
 
         request.extensions["trace"] = trace
 
@@ -304,21 +290,14 @@ def _vectors_of(data: dict[str, Any], count: int) -> list[list[float]]:
     items = data.get("data")
     if not isinstance(items, list) or len(items) != count:
         raise ValueError(f"other than {count} vectors")
-    placed: dict[int, list[float]] = {}
+    placed: dict[int, object] = {}
     for position, item in enumerate(items):
         fields = item if isinstance(item, dict) else {}
         index = fields.get("index", position)
-        values = fields.get("embedding")
-        if not isinstance(values, list) or not values:
-            raise ValueError("an empty vector")
-        if not all(isinstance(value, int | float) and -_HUGE <= value <= _HUGE for value in values):
-            raise ValueError("a vector with numbers that are not finite")
-        placed[index if isinstance(index, int) else -1] = [float(value) for value in values]
+        placed[index if isinstance(index, int) else -1] = fields.get("embedding")
     if placed.keys() != set(range(count)):
         raise ValueError("vectors with a wrong index")
-    if len({len(vector) for vector in placed.values()}) != 1:
-        raise ValueError("vectors of different lengths")
-    return [placed[index] for index in range(count)]
+    return finite_vectors([placed[index] for index in range(count)], count)
 
 
 @dataclass(frozen=True)
@@ -349,50 +328,3 @@ class _LimitedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
-
-
-class _Calls:
-    """The event loop of this process; the first call starts its thread."""
-
-    def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.gates = ThreadPoolExecutor(_AT_GATES, "provider-gates")
-        self._lock = threading.Lock()
-
-    def running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self.loop is None:
-                loop = asyncio.new_event_loop()
-                loop.set_default_executor(ThreadPoolExecutor(_NAME_LOOKUPS, "provider-names"))
-                threading.Thread(target=loop.run_forever, name="provider-calls", daemon=True).start()
-                self.loop = loop
-            return self.loop
-
-
-def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result; interrupting the waiting thread cancels it."""
-    future = asyncio.run_coroutine_threadsafe(coroutine, _calls.running_loop())
-    try:
-        return future.result()
-    finally:
-        future.cancel()
-
-
-def _drop(loop: asyncio.AbstractEventLoop, client: openai.AsyncOpenAI) -> None:
-    """Close the client of a provider that was dropped."""
-    if loop is _calls.loop:
-        asyncio.run_coroutine_threadsafe(client.close(), loop)
-    else:
-        _inherited.append(client)
-
-
-def _renew() -> None:
-    """Start afresh in a forked child: it has no loop thread, and a thread that it does not have may hold the lock."""
-    global _calls  # noqa: PLW0603 (a process has one, and a fork makes a process)
-    _inherited.append(_calls)
-    _calls = _Calls()
-
-
-_calls = _Calls()
-_inherited: list[object] = []  # the parent's loop and connections: kept, since closing them would disturb it
-os.register_at_fork(after_in_child=_renew)

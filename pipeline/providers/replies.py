@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -12,6 +13,7 @@ MAX_REPLY_CHARS = 1_000_000
 MAX_ERRORS = 5
 """How many problems of one reply are kept and told to the model."""
 _FENCE = re.compile(r"\A\s*```[a-zA-Z]*\s*\n(.*?)\n?```\s*\Z", re.DOTALL)
+_HUGE = sys.float_info.max
 _SEPARATOR = re.compile(r"\s*,?\s*")
 _BARE_LIST = r"\[\s*(?=\{)"
 
@@ -95,6 +97,20 @@ def only_list_in(text: str, name: str) -> list[object]:
         return _whole_items(text, _BARE_LIST)
     found = data.get(name) if isinstance(data, dict) else data
     return found if isinstance(found, list) else []
+
+
+def finite_vectors(found: object, count: int) -> list[list[float]]:
+    """`found` as `count` vectors of one length. Raises a `ValueError` that says what is wrong with them."""
+    if not isinstance(found, list) or len(found) != count:
+        raise ValueError(f"other than {count} vectors")
+    for values in found:
+        if not isinstance(values, list) or not values:
+            raise ValueError("an empty vector")
+        if not all(isinstance(value, int | float) and -_HUGE <= value <= _HUGE for value in values):
+            raise ValueError("a vector with numbers that are not finite")
+    if len({len(values) for values in found}) > 1:
+        raise ValueError("vectors of different lengths")
+    return [[float(value) for value in values] for values in found]
 
 
 def _whole_items(text: str, beginning: str) -> list[object]:
