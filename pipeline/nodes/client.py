@@ -21,7 +21,7 @@ import structlog
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.nodes.link import BackOff, Link, LinkFailed, LinkLimits, Oversize, endpoints, open_link
-from pipeline.nodes.pending import Bundle, Pending, Pendings, SessionReply, failed, outcome_of
+from pipeline.nodes.pending import Bundle, JobFailed, Pending, Pendings, SessionReply, failed, outcome_of
 from pipeline.nodes.protocol import (
     SESSION_PATH,
     Attachment,
@@ -38,7 +38,7 @@ from pipeline.nodes.protocol import (
     to_session,
 )
 
-__all__ = ["Attachment", "Session", "SessionLimits", "SessionReply", "ask"]
+__all__ = ["Attachment", "JobFailed", "Session", "SessionLimits", "SessionReply", "ask"]
 
 Reply = TypeVar("Reply")
 log = structlog.get_logger(__name__)
@@ -106,6 +106,11 @@ class Session:
             await asyncio.gather(self._running, return_exceptions=True)
         self._fail_all(failed("the session was closed", ErrorKind.TRANSIENT, "closed"))
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was ended by `close`."""
+        return self._closed
+
     async def connected(self, timeout_s: float = 10) -> SessionWelcome:
         """What the gateway says of itself, once a connection is open. Raises `UnitError`."""
         self._start()
@@ -133,7 +138,8 @@ class Session:
         on_partial: Callable[[int, str], None] | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> SessionReply:
-        """The answer to one request within `timeout_s`, waiting for room and connection included. Raises `UnitError`.
+        """The answer to one request within `timeout_s`, waiting for room and connection included.
+        Raises `UnitError`; `JobFailed` if that is what the gateway or a node answered.
 
         The same `request_id` is the same job, also after this process has ended; empty: one of its own. Cancelled, it
         cancels the job. `on_partial` gets pieces of the text with the number of the attempt; a new attempt makes those
@@ -152,7 +158,7 @@ class Session:
                 self._wanted.set()
                 return _answered(await asyncio.shield(pending.answer))
         except TimeoutError:
-            if self._link is None and self._down_since is not None:
+            if self._link is None:
                 # Not cancelled: who asks again gets what was paid for.
                 raise self._unreachable(pending) from None
             message = f"there was no answer within {timeout_s:g} s"

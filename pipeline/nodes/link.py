@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import TypeAdapter
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
 
 from pipeline.nodes.protocol import BadMessage, CloseCode, Error, Message, WithAttachments, parse
+from pipeline.settings.providers import gateway_urls
 
 Incoming = TypeVar("Incoming")
 _CLOSE_S = 2
@@ -201,17 +201,7 @@ def failure(error: Exception, said: str = "") -> LinkFailed:
 
 def endpoints(urls: str | Sequence[str], path: str) -> tuple[str, ...]:
     """The addresses of gateways with the protocol's `path`. Raises `ValueError`, which says what an address is."""
-    given = urls.split(",") if isinstance(urls, str) else urls
-    found = []
-    for url in filter(None, (one.strip() for one in given)):
-        parts = urlsplit(url)
-        if parts.scheme not in {"ws", "wss"} or not parts.hostname or parts.query or parts.fragment or parts.username:
-            raise ValueError(f"the address of a gateway looks like wss://host or ws://host:8485, not {url[:100]!a}")
-        parts.port  # noqa: B018  # raises for one that is not a number
-        found.append(urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix(path) + path)))
-    if not found:
-        raise ValueError("there is no address of a gateway, such as wss://host or ws://host:8485")
-    return tuple(found)
+    return tuple(url.removesuffix(path).rstrip("/") + path for url in gateway_urls(urls))
 
 
 class BackOff:

@@ -29,6 +29,10 @@ class SessionReply:
     node_id: str = ""
 
 
+class JobFailed(UnitError):
+    """The gateway's or a node's word on this job, as against trouble with the connection."""
+
+
 Outcome = SessionReply | UnitError
 
 
@@ -243,7 +247,8 @@ class Pendings:
 def outcome_of(message: SessionResult, parts: Sequence[bytes]) -> Outcome:
     """The answer in a gateway's message. Raises `BadMessage` if it holds none."""
     if (error := message.error) is not None:
-        return failed(error.message or error.code, ErrorKind(error.kind), error.code, error.retry_after_s)
+        said, wait_s = storable(error.message or error.code), error.retry_after_s
+        return JobFailed(said, kind=ErrorKind(error.kind), code=storable(error.code), retry_after_s=wait_s)
     if message.result is None:
         raise BadMessage("an answer with neither result nor error")
     attached = tuple(zip(message.attachments, parts, strict=True))

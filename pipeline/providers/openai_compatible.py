@@ -18,15 +18,12 @@ from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.tables import storable
 from pipeline.providers import call_loop
 from pipeline.providers.errors import Target, from_exception, from_reply, unit_error
-from pipeline.providers.protocols import Answer, Usage, Vectors
+from pipeline.providers.protocols import MEDIA_TYPES, Answer, Usage, Vectors
 from pipeline.providers.replies import finite_vectors
 from pipeline.settings import ProviderProfile
 
 MAX_REPLY_BYTES = 32 * 2**20
 """Longer replies are not read to their end."""
-
-MEDIA_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
-"""The pictures that `describe` takes."""
 
 _PUBLIC_SERVICE = ProviderProfile().base_url
 _NO_KEY = "none"

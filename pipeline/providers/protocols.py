@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+MEDIA_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
+"""The pictures that models look at."""
+
 
 @dataclass(frozen=True)
 class Usage:

@@ -14,6 +14,7 @@ from pipeline.providers.vision_pages import VisionConverter
 from pipeline.settings import LOCAL, ProviderProfile, Settings
 
 if TYPE_CHECKING:
+    from pipeline.providers.nodes import Nodes
     from pipeline.providers.openai_compatible import OpenAICompatible
 
 T = TypeVar("T")
@@ -32,10 +33,12 @@ def page_converter(settings: Settings, provider: str, model: str = "") -> PageCo
         from pipeline.providers.local import LocalConverter  # noqa: PLC0415
 
         return _keep(("pages", LOCAL, settings.model_dump_json()), lambda: LocalConverter(settings))
-    return _keep(
-        ("pages", *_identity(settings, provider, model)),
-        lambda: VisionConverter(_service(settings, provider, model), _profile(settings, provider)),
-    )
+    profile, service = _profile(settings, provider), _service(settings, provider, model)
+    if profile.kind == "nodes":
+        from pipeline.providers.node_pages import NodePages  # noqa: PLC0415
+
+        return _keep(("pages", *_identity(settings, provider, model)), lambda: NodePages(cast("Nodes", service)))
+    return _keep(("pages", *_identity(settings, provider, model)), lambda: VisionConverter(service, profile))
 
 
 def vision(settings: Settings, provider: str, model: str = "") -> Vision:
@@ -58,7 +61,9 @@ def embeddings(settings: Settings, provider: str, model: str = "") -> Embeddings
 
 
 def probe(settings: Settings, provider: str) -> str:
-    """Ask the provider for its models; the answer in words. Raises `PenstockError` if the provider cannot be used."""
+    """Ask the provider for its models, or a gateway for a session; the answer in words.
+
+    Raises `PenstockError` if the provider cannot be used."""
     check(settings, provider)
     return _service(settings, provider, "").probe()
 
@@ -67,6 +72,11 @@ def model_name(settings: Settings, provider: str, model: str = "") -> str:
     """The name of the provider's model, or `model` if that replaces it."""
     profile = settings.providers.get(provider)
     return model or (profile.model if profile else provider)
+
+
+def cuts_pictures(settings: Settings, provider: str) -> bool:
+    """Whether its page converter can keep the pictures on pages as files."""
+    return provider == LOCAL or _profile(settings, provider).kind == "nodes"
 
 
 def check(settings: Settings, provider: str, model: str = "") -> None:
@@ -81,7 +91,7 @@ def check(settings: Settings, provider: str, model: str = "") -> None:
             raise UserError(f"provider '{LOCAL}' has no model '{model}': leave the model out", code="unknown_model")
         return
     profile = _profile(settings, provider)
-    if not (model or profile.model):
+    if not (model or profile.model or profile.kind == "nodes"):  # a node may choose
         message = f"provider '{provider}' has no model: name one, or set {_variable(provider)}MODEL"
         raise UserError(message, code="no_model")
 
@@ -103,7 +113,8 @@ def unknown(settings: Settings, provider: str) -> str:
     prefix = _variable(provider or "name")
     return (
         f"there is no provider '{provider}'; known are {known}. To add it, set {prefix}BASE_URL, {prefix}API_KEY and "
-        f"{prefix}MODEL, or the same fields under [providers.{provider or 'name'}] in penstock.toml"
+        f"{prefix}MODEL, or the same fields under [providers.{provider or 'name'}] in penstock.toml; for "
+        f"inference nodes, {prefix}KIND=nodes as well"
     )
 
 
@@ -111,17 +122,19 @@ def _variable(provider: str) -> str:
     return f"PENSTOCK_PROVIDERS__{provider.upper()}__"
 
 
-def _service(settings: Settings, provider: str, model: str) -> "OpenAICompatible":
+def _service(settings: Settings, provider: str, model: str) -> "OpenAICompatible | Nodes":
     if provider == LOCAL:
         raise UserError(f"provider '{LOCAL}' converts pages only: name another for this", code="unsupported")
     check(settings, provider, model)
-    # Imported late: the SDK takes half a second, which local conversion never needs.
+    profile, key = _profile(settings, provider), ("service", *_identity(settings, provider, model))
+    # Imported late: the SDK takes half a second, which local conversion never needs, nor do nodes.
+    if profile.kind == "nodes":
+        from pipeline.providers.nodes import Nodes  # noqa: PLC0415
+
+        return _keep(key, lambda: Nodes(provider, profile, model))
     from pipeline.providers.openai_compatible import OpenAICompatible  # noqa: PLC0415
 
-    return _keep(
-        ("service", *_identity(settings, provider, model)),
-        lambda: OpenAICompatible(provider, _profile(settings, provider), model),
-    )
+    return _keep(key, lambda: OpenAICompatible(provider, profile, model))
 
 
 def _identity(settings: Settings, provider: str, model: str) -> tuple[str, ...]:

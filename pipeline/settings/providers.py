@@ -1,12 +1,15 @@
 """AI services: where they are, what they cost, what they allow."""
 
+from collections.abc import Collection, Sequence
 from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, SecretStr, field_validator
+from pydantic import BaseModel, Field, SecretStr, ValidationInfo, field_validator
 
 LOCAL = "local"
 """The provider that needs no service: text layer, layout and OCR on this machine."""
+
+_LIKE = "wss://gateway.example.org or ws://127.0.0.1:8485"
 
 
 class Price(BaseModel):
@@ -21,10 +24,11 @@ class Price(BaseModel):
 
 
 class ProviderProfile(BaseModel):
-    """One named AI service that speaks the OpenAI API."""
+    """One named AI service: one that speaks the OpenAI API, or the inference nodes behind a gateway."""
 
-    kind: Literal["openai_compatible"] = "openai_compatible"
-    base_url: str = "https://api.openai.com/v1"
+    kind: Literal["openai_compatible", "nodes"] = "openai_compatible"
+    base_url: str = Field(default="https://api.openai.com/v1", validate_default=True)
+    """Of `nodes`: the addresses of gateways, separated by commas."""
     api_key: SecretStr = SecretStr("")
     model: str = ""
     timeout_s: float = Field(default=120, gt=0, le=3600)
@@ -52,6 +56,8 @@ class ProviderProfile(BaseModel):
     """The first pause after them; each further one is twice as long, up to `breaker_longest_s`."""
     breaker_longest_s: float = Field(default=900.0, gt=0)
     image_dpi: int = Field(default=150, ge=36, le=600)
+    when_no_node: Literal["wait", "error"] = "error"
+    """What a call does while no node offers what it asks for: wait until `timeout_s`, or pause the queue."""
 
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float:
         """What a call cost, by the price list; 0 for a model without a price."""
@@ -60,8 +66,29 @@ class ProviderProfile(BaseModel):
 
     @field_validator("base_url")
     @classmethod
-    def _http_only(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError("must be an http:// or https:// URL")
+    def _address_fits_the_kind(cls, value: str, info: ValidationInfo) -> str:
+        if info.data.get("kind") == "nodes":
+            return ",".join(gateway_urls(value))
+        if not _is_url(value, {"http", "https"}):
+            raise ValueError("must be an http:// or https:// URL; ws:// and wss:// are for kind 'nodes'")
         return value.rstrip("/")
+
+
+def gateway_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
+    """The addresses of gateways, given as a list or separated by commas. Raises `ValueError`."""
+    given = urls.split(",") if isinstance(urls, str) else urls
+    found = tuple(filter(None, (url.strip().rstrip("/") for url in given)))
+    for url in found:
+        if not _is_url(url, {"ws", "wss"}) or any(urlsplit(url)[3:]) or urlsplit(url).username is not None:
+            raise ValueError(f"addresses of gateways look like {_LIKE}, without user, query or anchor")
+    if not found:
+        raise ValueError(f"needs the address of a gateway, such as {_LIKE}")
+    return found
+
+
+def _is_url(value: str, schemes: Collection[str]) -> bool:
+    try:
+        parts = urlsplit(value)
+        return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is not a number
+        return False

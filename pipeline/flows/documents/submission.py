@@ -42,7 +42,7 @@ class Options:
     """Merge what there is when pages fail for good."""
     use_cache: bool = True
     pictures: bool = False
-    """Keep the pictures on the pages as files, linked from the Markdown; local conversion only."""
+    """Keep the pictures on the pages as files, linked from the Markdown; local conversion and nodes only."""
     fresh: bool = False
     """Make a new document even if the same file was submitted before."""
 
@@ -67,8 +67,9 @@ def check(context: Context, options: Options) -> None:
         raise files.storage_error(error, settings.data_dir) from error
     provider = options.provider or settings.provider
     registry.check(settings, provider, options.model)
-    if options.pictures and provider != LOCAL:
-        raise UserError(f"{provider} cannot extract pictures: only the provider {LOCAL} can", code="usage")
+    if options.pictures and not registry.cuts_pictures(settings, provider):
+        message = f"{provider} cannot extract pictures: only the provider {LOCAL} and inference nodes can"
+        raise UserError(message, code="usage")
 
 
 def submit_copy(

@@ -92,7 +92,8 @@ def convert(
         typer.Option("--format", help="md: Markdown; json: blocks with their boxes; docling: a DoclingDocument."),
     ] = Format.MD,
     pictures: Annotated[
-        bool, typer.Option("--pictures", help="Keep pictures in NAME.pictures, linked from the Markdown (local only).")
+        bool,
+        typer.Option("--pictures", help="Keep pictures in NAME.pictures, linked from the Markdown (local, nodes)."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON on standard output.")] = False,
 ) -> None:

@@ -1,17 +1,23 @@
 """What stands where on pages: stored with their text, forgotten with it, and used when pages are merged."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import SecretStr
 
 from pipeline.engine.claims import Owner
 from pipeline.flows.documents import queries, service
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work import merge
+from pipeline.flows.documents.work.conversion import PageConversion
 from pipeline.flows.documents.work.page import Attempt
 from pipeline.providers.protocols import Answer
+from pipeline.settings import ProviderProfile
 from pipeline.storage.context import Context
-from tests.support.documents import Worker, insert_document
+from tests.support.documents import Worker, document, insert_document
+from tests.support.scripted_sessions import TOKEN, ScriptedGateway, reply
 
 HEAD = "| Item | Price |\n| --- | --- |"
 
@@ -37,6 +43,30 @@ def test_a_pages_layout_is_stored_with_its_text_and_replaced_with_it(context: Co
         service.retry_page(context, document_id, 1)
         convert(context, document_id, one=(text, found))
         assert queries.layouts(context, document_id) == ({1: found} if found else {})
+
+
+def test_a_page_that_comes_from_the_cache_brings_its_layout(context: Context) -> None:
+    def convert_by_nodes(pages: int) -> tuple[str, Attempt]:
+        document_id = insert_document(context, pages=[PageStatus.PENDING] * pages, provider="desk")
+        image = context.settings.data_dir / f"{document_id}.png"
+        image.write_bytes(b"\x89PNG\r\n\x1a\n the same")
+        worker = Worker(context, document_id, queue="vision.desk")
+        unit = replace(worker.claim(pages)[-1], image_path=str(image))
+        conversion = PageConversion(context, document_id)
+        conversion.document = document(context, document_id)
+        attempt = conversion.convert(unit)
+        worker.settle(attempt)
+        return document_id, attempt
+
+    with ScriptedGateway(step=reply({"text": "# Hi", "model": "q", "layout": layout(1)})) as gateway:
+        desk = ProviderProfile(kind="nodes", base_url=gateway.url, api_key=SecretStr(TOKEN), timeout_s=20)
+        context.settings.providers["desk"] = desk
+        first, paid = convert_by_nodes(1)
+        second, cached = convert_by_nodes(2)
+        assert len(gateway.ids) == 1
+    assert (paid.paid, cached.paid, cached.cached) == (True, False, True)
+    assert queries.layouts(context, first) == {1: layout(1)}
+    assert queries.layouts(context, second) == {2: layout(1) | {"blocks": [layout(1)["blocks"][0] | {"page": 2}]}}
 
 
 def test_the_text_of_an_older_attempt_comes_without_a_layout(context: Context) -> None:

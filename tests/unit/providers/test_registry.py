@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from pipeline.engine.errors import UserError
 from pipeline.providers import registry
+from pipeline.providers.node_pages import NodePages
 from pipeline.providers.openai_compatible import OpenAICompatible
 from pipeline.providers.vision_pages import VisionConverter
 from pipeline.settings import ProviderProfile, Settings
@@ -84,6 +85,19 @@ def test_the_services_of_one_profile_and_model_share_their_connections(tmp_path:
     settings = settings_with(tmp_path)
     services = (registry.vision(settings, "x"), registry.text(settings, "x"), registry.embeddings(settings, "x", "m-1"))
     assert len({id(service) for service in services}) == 1
+
+
+def test_nodes_serve_every_port_and_may_choose_the_model(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, kind="nodes", base_url="ws://127.0.0.1:9", model="")
+    registry.check(settings, "x")
+    services = [make(settings, "x") for make in (registry.vision, registry.text, registry.embeddings)]
+    assert len({id(service) for service in services}) == 1
+    converter = registry.page_converter(settings, "x")
+    assert isinstance(converter, NodePages)
+    assert registry.page_converter(settings, "x") is converter
+    assert registry.text(settings, "x", "m-2").model == "m-2"
+    found = [registry.cuts_pictures(settings, name) for name in ("x", "local", "bare")]
+    assert found == [True, True, False]
 
 
 def test_no_key_is_kept_where_a_dump_would_show_it(tmp_path: Path) -> None:

@@ -132,6 +132,10 @@ def test_the_environment_wins_over_the_file_field_by_field(tmp_path: Path, monke
         ("PENSTOCK_PROVIDERS__OPENAI__TIMEOUT_S", "-1", "providers.openai.timeout_s"),
         ("PENSTOCK_PROVIDERS__OPENAI__BASE_URL", "ftp://example.org", "providers.openai.base_url"),
         ("PENSTOCK_PROVIDERS__OPENAI__BASE_URL", "file:///etc/passwd", "providers.openai.base_url"),
+        ("PENSTOCK_PROVIDERS__OPENAI__BASE_URL", "ws://127.0.0.1:8485", "providers.openai.base_url"),
+        ("PENSTOCK_PROVIDERS__OPENAI__KIND", "nodes", "providers.openai.base_url"),
+        ("PENSTOCK_PROVIDERS__OPENAI__KIND", "grpc", "providers.openai.kind"),
+        ("PENSTOCK_PROVIDERS__OPENAI__WHEN_NO_NODE", "hope", "providers.openai.when_no_node"),
         ("PENSTOCK_SWEEP_INTERVAL_S", "0", "sweep_interval_s"),
         ("PENSTOCK_AI_CONCURRENCY", "5000", "ai_concurrency"),
         ("PENSTOCK_LOG_JSON", "perhaps", "log_json"),
@@ -140,6 +144,19 @@ def test_the_environment_wins_over_the_file_field_by_field(tmp_path: Path, monke
 def test_an_error_names_the_field(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, field: str) -> None:
     monkeypatch.setenv(variable, value)
     assert field in refused().splitlines()
+
+
+def test_nodes_have_the_addresses_of_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__DESK__KIND", "nodes")
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__DESK__BASE_URL", " ws://127.0.0.1:8485/, wss://b.example.org ,")
+    desk = Settings().providers["desk"]
+    assert (desk.kind, desk.base_url) == ("nodes", "ws://127.0.0.1:8485,wss://b.example.org")
+    assert (desk.model, desk.when_no_node) == ("", "error")
+    for wrong in ("http://a", " , ", "ws://", f"ws://user:{SECRET}@a", "ws://a:port", "ws://a,ftp://b"):
+        monkeypatch.setenv("PENSTOCK_PROVIDERS__DESK__BASE_URL", wrong)
+        said = refused()
+        assert "wss://gateway.example.org" in said
+        assert SECRET not in said
 
 
 def test_an_error_in_the_file_names_the_field(tmp_path: Path) -> None:

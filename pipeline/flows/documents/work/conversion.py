@@ -8,13 +8,13 @@ from typing import Any
 
 import structlog
 from redis import RedisError
-from sqlalchemy import select
+from sqlalchemy import and_, select
 from sqlalchemy.exc import OperationalError
 
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.flows.documents import files
-from pipeline.flows.documents.models import ATTEMPTS
+from pipeline.flows.documents.models import ATTEMPTS, LAYOUTS, PAGES
 from pipeline.flows.documents.work.page import Attempt, PageUnit
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer, PageConverter, PageReader, PageRef
@@ -86,7 +86,7 @@ class PageConversion:
         page = self._page_ref(unit, converter)
         if converter.paid:
             facts["cache_key"], facts["prompt_hash"] = converter.cache_key(page)
-            known = self._cached(facts["cache_key"]) if unit.use_cache else None
+            known = self._cached(facts["cache_key"], unit.page_source) if unit.use_cache else None
             if known is not None:
                 facts["cached"] = True
                 return known
@@ -120,13 +120,24 @@ class PageConversion:
         except OSError:
             return ""
 
-    def _cached(self, key: str) -> Answer | None:
+    def _cached(self, key: str, page: int) -> Answer | None:
+        # The layout is kept with the page that was converted, as long as that has this text.
+        converted = and_(
+            PAGES.c.document_id == ATTEMPTS.c.document_id, PAGES.c.page == ATTEMPTS.c.page,
+            PAGES.c.content == ATTEMPTS.c.text,
+        )  # fmt: skip
         query = (
-            select(ATTEMPTS.c.text, ATTEMPTS.c.model)
+            select(ATTEMPTS.c.text, ATTEMPTS.c.model, LAYOUTS.c.data)
+            .select_from(ATTEMPTS)
+            .outerjoin(PAGES, converted)
+            .outerjoin(LAYOUTS, LAYOUTS.c.page_id == PAGES.c.id)
             .where(ATTEMPTS.c.cache_key == key, ATTEMPTS.c.status == "completed")
             .order_by(ATTEMPTS.c.id.desc())
             .limit(1)
         )
         with self._context.db.read() as session:
             row = session.execute(query).one_or_none()
-        return Answer(text=row.text, model=row.model) if row else None
+        if row is None:
+            return None
+        layout = row.data and row.data | {"blocks": [block | {"page": page} for block in row.data["blocks"]]}
+        return Answer(text=row.text, model=row.model, layout=layout)
