@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, SecretStr, ValidationInfo, field_validato
 LOCAL = "local"
 """The provider that needs no service: text layer, layout and OCR on this machine."""
 
-_LIKE = "wss://gateway.example.org or ws://127.0.0.1:8485"
+_LIKE = "wss://host or ws://host:8485"
 
 
 class Price(BaseModel):
@@ -80,7 +80,7 @@ def gateway_urls(urls: str | Sequence[str]) -> tuple[str, ...]:
     found = tuple(filter(None, (url.strip().rstrip("/") for url in given)))
     for url in found:
         if not _is_url(url, {"ws", "wss"}) or any(urlsplit(url)[3:]) or urlsplit(url).username is not None:
-            raise ValueError(f"addresses of gateways look like {_LIKE}, without user, query or anchor")
+            raise ValueError(f"the address of a gateway looks like {_LIKE}, without user, query or anchor")
     if not found:
         raise ValueError(f"needs the address of a gateway, such as {_LIKE}")
     return found
