@@ -6,10 +6,12 @@ from kombu.entity import Exchange, Queue
 
 from pipeline.engine.connection import CONNECT_TIMEOUT_S, TIMEOUT_S, sentinel_options
 from pipeline.flows import FLOWS
+from pipeline.nodes.settings import gateway_settings
 from pipeline.providers.gates import gated_queues
 from pipeline.settings import get_settings
 
 _settings = get_settings()
+_tend_nodes_s = gateway_settings(_settings).dlq_scan_interval_ms / 1000
 
 broker_url = _settings.broker_url
 result_backend = _settings.broker_url
@@ -21,6 +23,7 @@ worker_consumer = "tasks.consumer:GateConsumer"
 imports = (
     *(f"tasks.{name}.canvas" for name in FLOWS),
     "tasks.maintenance",
+    "tasks.nodes",
     "tasks.presence",
     "tasks.telemetry",
     "tasks.watchdog",
@@ -98,6 +101,11 @@ beat_schedule = {
         "options": {"expires": _settings.watchdog_interval_s},
     },
     "fail-unserved": {"task": "maintenance.fail_unserved", "schedule": 60.0, "options": {"expires": 60}},
+    "tend-nodes": {
+        "task": "maintenance.tend_nodes",
+        "schedule": _tend_nodes_s,
+        "options": {"expires": _tend_nodes_s},
+    },
     "clean-up": {"task": "maintenance.clean_up", "schedule": timedelta(hours=1), "options": {"expires": 3600}},
 }
 beat_schedule_filename = str(_settings.data_dir / "beat-schedule")

@@ -89,9 +89,9 @@ def celery_children(settings: Settings, output: IO[bytes] | None) -> list[Child]
     return [Child(name, partial(list, [*child, *command]), output) for name, command in commands.items()]
 
 
-def api_child(output: IO[bytes] | None) -> Child:
-    """The REST API. By the name of its module: it stands above the stack, which only starts it."""
-    return Child("api", partial(list, [sys.executable, "-m", "pipeline.interfaces.api"]), output)
+def server_child(name: str, output: IO[bytes] | None) -> Child:
+    """`api` or `gateway`. By the name of its module: it stands above the stack, which only starts it."""
+    return Child(name, partial(list, [sys.executable, "-m", f"pipeline.interfaces.{name}"]), output)
 
 
 def end(children: Sequence[Child], grace_s: float, in_a_hurry: Callable[[], bool] = lambda: False) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from pipeline.flows import flows
 from pipeline.settings import Settings
 from pipeline.standalone import redis_server
 from pipeline.standalone.locks import FileLock, users_lock
-from pipeline.standalone.processes import Child, api_child, celery_children, end, log_file
+from pipeline.standalone.processes import Child, celery_children, end, log_file, server_child
 from pipeline.storage import installation
 from pipeline.storage.context import Context
 from pipeline.storage.schema import migrate
@@ -52,13 +52,14 @@ def read_info(settings: Settings) -> StackInfo | None:
 class Supervisor:
     """Runs the stack of one data folder. The caller holds the folder's supervisor lock."""
 
-    def __init__(self, settings: Settings, mode: str, output: IO[bytes] | None, *, api: bool = False) -> None:
+    def __init__(self, settings: Settings, mode: str, output: IO[bytes] | None, servers: Collection[str] = ()) -> None:
+        """`servers`: of `api` and `gateway`, those that run too."""
         self._settings = settings
         self._mode = mode
         self._redis = (
             Child("redis", lambda: redis_server.command(settings), output) if settings.embedded_redis else None
         )
-        self._children = [*celery_children(settings, output), *([api_child(output)] if api else [])]
+        self._children = [*celery_children(settings, output), *(server_child(name, output) for name in servers)]
         self._signals = 0
 
     def run(

@@ -53,7 +53,7 @@ def up(
         def ending() -> None:
             err.print("Stopping: running work is finished or given back. Ctrl-C again: at once.", soft_wrap=True)
 
-        Supervisor(settings, "up", output=None, api=with_api).run(unused=lambda: False, ready=ready, ending=ending)
+        Supervisor(settings, "up", None, ["api"] if with_api else []).run(lambda: False, ready, ending)
     err.print("Penstock has stopped.")
 
 

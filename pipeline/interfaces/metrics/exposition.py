@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from pipeline.engine.metric_family import Gauge
-from pipeline.interfaces.metrics import broker, rows
+from pipeline.interfaces.metrics import broker, fleet, rows
 from pipeline.interfaces.metrics.part import Part
 from pipeline.interfaces.metrics.requests import RequestMetrics
 from pipeline.storage.context import Context
@@ -32,6 +32,7 @@ class Exposition(Collector):
         self._parts = (
             Part("database", partial(rows.families, context)),
             Part("redis", partial(broker.families, context)),
+            Part("gateway", partial(fleet.families, context)),
         )
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)

@@ -21,6 +21,7 @@ from pipeline.engine.traces import AiCall
 from pipeline.flows.documents.states import PageStatus
 from pipeline.interfaces.metrics.exposition import Exposition
 from pipeline.interfaces.metrics.part import Part
+from pipeline.nodes import tokens
 from pipeline.nodes.gateway.metrics import Facts, dispatch_histogram
 from pipeline.nodes.gateway.metrics import exposition as gateway_exposition
 from pipeline.providers import call_totals, calls, gates, queue_control
@@ -29,6 +30,7 @@ from tasks.documents.canvas import TASKS
 from tasks.maintenance import sweep
 from tests.support.calls import call_row
 from tests.support.documents import insert_document
+from tests.support.node_state import NodeStateDriver
 from tests.support.promql import expressions, metrics
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
@@ -52,7 +54,7 @@ def settings_env() -> dict[str, str]:
 
 @pytest.fixture
 def busy(context: Context) -> Context:
-    """Something of everything: work, calls, limits in use, a pause, an open breaker, workers, a sweep."""
+    """Something of everything: work, calls, limits in use, a pause, an open breaker, workers, a sweep, a node."""
     document = insert_document(context, pages=[PageStatus.PENDING, PageStatus.COMPLETED], provider="p")
     now = context.db.now()
     rows = [
@@ -72,6 +74,11 @@ def busy(context: Context) -> Context:
     Presence(context.redis).renew("cpu@host:1:abc", 60)
     Presence(context.redis).renew("celery:2:abc", 60)
     TASKS.launch(document)
+    tokens.create(context, "desk", tokens.TokenKind.NODE)
+    nodes = NodeStateDriver(context)
+    nodes.instance("a", nodes=1, sessions=2)
+    nodes.node("n", "a", slots=4, used=1)
+    nodes.job("job", "a", node_id="n")
     return context
 
 
@@ -123,6 +130,11 @@ def test_a_busy_system_says_what_it_does(busy: Context) -> None:
     workers = {role: value(found, "penstock_workers", role=role) for role in ("cpu", "ai", "control", "other")}
     assert workers == {"cpu": 1, "ai": 0, "control": 0, "other": 1}
     assert 0 <= value(found, "penstock_sweep_age_seconds") < 60
+    assert value(found, "penstock_up", part="gateway") == value(found, "penstock_gateway_instances") == 1
+    assert (value(found, "penstock_gateway_slots"), value(found, "penstock_gateway_slots_used")) == (4, 1)
+    assert value(found, "penstock_gateway_nodes", state="connected") == 1
+    assert value(found, "penstock_gateway_jobs", state="DISPATCHED") == 1
+    assert value(found, "penstock_gateway_sessions") == 2
     for size in ("database_size", "redis_memory", "disk_free", "disk_size"):
         assert value(found, f"penstock_{size}_bytes") > 0
     assert value(found, "process_resident_memory_bytes") > 0
@@ -156,7 +168,13 @@ class TestFiles:
         exposition = Exposition(busy)
         exposition.requests.count("GET", "/api/v1/documents/{id}", 200, 0.1)
         content, _ = exposition.scrape()
-        facts = Facts({("xadd", "ok"): 1}, nodes=1, sessions=1, inbox_pending=0, dispatch=dispatch_histogram())
+        facts = Facts(
+            {("xadd", "ok"): 1, ("xadd", "error"): 0},
+            nodes=1,
+            sessions=1,
+            inbox_pending=0,
+            dispatch=dispatch_histogram(),
+        )
         text = content.decode() + gateway_exposition(facts).decode()
         return {one.name: one for one in text_string_to_metric_families(text)}
 
@@ -220,7 +238,13 @@ class TestFiles:
     def test_the_dashboard_is_one_that_grafana_reads(self) -> None:
         dashboard = json.loads((ROOT / "deploy/grafana/penstock.json").read_text(encoding="utf-8"))
         panels = dashboard["panels"]
-        assert [one["title"] for one in panels if one["type"] == "row"] == ["Fleet", "Flows", "Providers", "API"]
+        assert [one["title"] for one in panels if one["type"] == "row"] == [
+            "Fleet",
+            "Flows",
+            "Providers",
+            "Nodes",
+            "API",
+        ]
         assert len({one["id"] for one in panels}) == len(panels)
         for one in panels:
             place = one["gridPos"]

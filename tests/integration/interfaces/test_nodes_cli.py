@@ -9,14 +9,31 @@ from typer.testing import CliRunner, Result
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.main import app
-from pipeline.nodes import tokens
+from pipeline.nodes import service, tokens
 from pipeline.nodes.tokens import TokenKind
 from pipeline.storage.context import Context
+from tests.support.node_state import NodeStateDriver
 
 
 @pytest.fixture
 def database_url(sqlite_url: str) -> str:
     return sqlite_url
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_GATEWAY__DLQ_MIN_IDLE_MS": "1", "PENSTOCK_GATEWAY__STREAM_BLOCK_MS": "10"}
+
+
+@pytest.fixture
+def state(context: Context) -> NodeStateDriver:
+    """An instance with a node that does a job."""
+    driver = NodeStateDriver(context)
+    driver.instance("a", nodes=1, sessions=1)
+    token = tokens.create(context, "desk", TokenKind.NODE)[1]
+    driver.node("n", "a", token_id=token.id, used=1)
+    driver.job("job", "a", node_id="n")
+    return driver
 
 
 def penstock(*arguments: str, code: int = 0) -> Result:
@@ -61,3 +78,74 @@ def test_tokens_that_make_no_sense_are_refused(context: Context) -> None:
     for wrong in (["x", "--kind", "owner"], ["x", "--node", "a b"], ["x", "--kind", "session", "--node", "a"], ["\t"]):
         assert refused("nodes", "tokens", "create", *wrong).code == "usage"
     assert tokens.list_tokens(context) == []
+
+
+def test_nodes_are_listed_shown_and_drained(state: NodeStateDriver) -> None:
+    assert [(one["node_id"], one["status"]) for one in shown("nodes", "list")] == [("n", "connected")]
+    assert "connected" in penstock("nodes", "list").stdout
+    assert shown("nodes", "show", "n")["jobs"] == ["job"]
+    text = penstock("nodes", "show", "n").stdout
+    assert "desk" in text
+    assert "offers text" in text
+    assert "1 job" in penstock("nodes", "drain", "n", "--reason", "painting").stderr
+    assert [one.body["reason"] for one in state.messages("a")] == ["painting"]
+    assert refused("nodes", "drain", "x").code == refused("nodes", "show", "x").code == "unknown_node"
+
+
+def test_who_throws_a_node_out_is_told_whether_it_can_come_back(context: Context, state: NodeStateDriver) -> None:
+    said = penstock("nodes", "revoke", "n").stderr
+    assert "not for this node alone" in said
+    assert "penstock nodes tokens revoke" in said
+    own = tokens.create(context, "rack 3", TokenKind.NODE, node_id="m")[1]
+    state.node("m", "a", token_id=own.id)
+    assert "is revoked" in penstock("nodes", "revoke", "m").stderr
+    assert tokens.still_usable(context, [own.id]) == set()
+    assert shown("nodes", "revoke", "n")["tokens"] == []
+
+
+def test_the_status_says_what_there_is_and_what_to_do_about_what_is_not(context: Context) -> None:
+    text = penstock("nodes", "status").stdout
+    assert "`penstock gateway` runs one" in text
+    assert "No jobs" in penstock("jobs", "list").stderr
+    NodeStateDriver(context).instance("a", nodes=2, sessions=1)
+    assert "2 nodes, 1 session, 0 messages to read" in penstock("nodes", "status").stdout
+    assert shown("nodes", "status")["sessions"] == 1
+
+
+def test_jobs_are_listed_shown_and_cancelled(state: NodeStateDriver) -> None:
+    assert [one["job_id"] for one in shown("jobs", "list", "--state", "dispatched")] == ["job"]
+    assert shown("jobs", "list", "--state", "running") == []
+    assert "DISPATCHED" in penstock("jobs", "list").stdout
+    assert "1 of 3" in penstock("jobs", "show", "job").stdout
+    assert "is asked to cancel it" in penstock("jobs", "cancel", "job").stderr
+    state.instance_dies("a")
+    assert "cancelled" in penstock("jobs", "cancel", "job").stderr
+    assert shown("jobs", "show", "job")["outcome"] == "cancelled"
+    assert refused("jobs", "show", "x").code == "unknown_job"
+    penstock("jobs", "list", "--state", "eaten", code=2)
+
+
+def test_dead_letters_are_listed_replayed_and_dropped(context: Context, state: NodeStateDriver) -> None:
+    for number in ("one", "two"):
+        state.dead_letter("a", "assign", job_id=number)
+    service.tend(context)
+    letters = {one["body"]["job_id"]: one["id"] for one in shown("dlq", "list")}
+    assert "job_id one" in penstock("dlq", "list").stdout
+    assert "penstock dlq list" in penstock("nodes", "status").stdout
+    penstock("dlq", "replay", "a", letters["one"])
+    penstock("dlq", "drop", "a", letters["two"])
+    assert [one.body for one in state.messages("a")] == [{"job_id": "one"}]
+    assert shown("dlq", "list") == []
+    assert refused("dlq", "drop", "a", letters["two"]).code == "unknown_letter"
+
+
+class TestWithoutRedis:
+    """Nothing runs here: the embedded Redis is down."""
+
+    @pytest.fixture
+    def redis_url(self) -> str:
+        return ""
+
+    def test_it_says_how_to_start_it(self, context: Context) -> None:
+        for command in (["nodes", "list"], ["jobs", "list"], ["dlq", "list"], ["nodes", "status"]):
+            assert "`penstock up` starts one" in str(refused(*command))

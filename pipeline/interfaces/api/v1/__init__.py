@@ -7,6 +7,7 @@ from pipeline.interfaces.api.v1 import (
     document_results,
     documents,
     events,
+    inference_nodes,
     knowledge_bases,
     knowledge_intake,
     knowledge_items,
@@ -36,5 +37,6 @@ ROUTERS = (
     status.router,
     events.router,
     webhooks.router,
+    inference_nodes.router,
     *AT_ROOT,
 )

@@ -2,7 +2,7 @@
 
 import typer
 
-from pipeline.interfaces.cli.nodes import tokens
+from pipeline.interfaces.cli.nodes import dlq, fleet, jobs, tokens
 
 app = typer.Typer(
     help="Inference nodes: machines that connect to a gateway and offer what they can do.\n\n"
@@ -11,4 +11,11 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+app.command("list")(fleet.list_)
+app.command("show")(fleet.show)
+app.command("drain")(fleet.drain)
+app.command("revoke")(fleet.revoke)
+app.command("status")(fleet.status)
 app.add_typer(tokens.app, name="tokens")
+
+__all__ = ["app", "dlq", "jobs"]

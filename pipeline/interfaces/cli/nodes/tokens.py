@@ -62,7 +62,7 @@ def list_(as_json: Json = False) -> None:
 @app.command()
 def revoke(token: Annotated[str, typer.Argument(metavar="ID|NAME", help="See `penstock nodes tokens list`.")]) -> None:
     """End a token. Every gateway closes its connections, and lets nobody in with it again."""
-    from pipeline.nodes import tokens
+    from pipeline.nodes import service
 
-    ended = tokens.revoke(ready_context(), token)
+    ended = service.revoke_token(ready_context(), token)
     err.print(f"{ended.id} {one_line(ended.name)}: revoked", soft_wrap=True)

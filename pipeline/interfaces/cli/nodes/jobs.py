@@ -1,0 +1,87 @@
+"""`penstock jobs …`: what nodes are asked to do."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.interfaces.cli.command import Json, Limit, ready_context
+from pipeline.interfaces.cli.output import err, one_line, print_json, print_list, print_pairs, state
+from pipeline.interfaces.cli.times import ago
+
+if TYPE_CHECKING:
+    from pipeline.nodes.views import JobView
+
+JobId = Annotated[str, typer.Argument(metavar="ID", help="See `penstock jobs list`.")]
+app = typer.Typer(
+    help="Jobs of inference nodes, while they are done and for some minutes after: list, show, cancel. "
+    "What came of them is with whoever asked: `penstock calls`.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+@app.command("list")
+def list_(
+    in_state: Annotated[
+        str, typer.Option("--state", help="Only those: created, dispatched, accepted, running, finished, released.")
+    ] = "",
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List jobs, the newest first."""
+    from pipeline.nodes import service
+    from pipeline.nodes.job import JobState
+
+    if in_state and in_state.upper() not in set(JobState):
+        raise typer.BadParameter(f"choose from {', '.join(JobState).lower()}", param_hint="--state")
+
+    def row(job: "JobView") -> list[str]:
+        what = one_line(f"{job.capability} {job.model}", 40)
+        tries = f"{job.attempt}/{job.max_attempts}"
+        return [job.job_id, _how(job), what, tries, job.node_id, one_line(job.token), ago(job.created_at)]
+
+    columns = ("ID", "STATE", "WHAT~", "TRIES>", "NODE", "FOR?", "CREATED")
+    found = service.jobs(ready_context(), JobState(in_state.upper()) if in_state else None, limit)
+    print_list(found, columns, row, as_json=as_json, none="No jobs.")
+
+
+@app.command()
+def show(job: JobId, as_json: Json = False) -> None:
+    """Show a job: where it is, who asked, who does it, and what went wrong."""
+    from pipeline.nodes import service
+
+    _show(service.job(ready_context(), job), as_json=as_json)
+
+
+@app.command()
+def cancel(job: JobId, as_json: Json = False) -> None:
+    """End a job, whoever waits for it: they get the error `cancelled`. Its node is told to stop."""
+    from pipeline.nodes import service
+    from pipeline.nodes.job import DONE
+
+    found = service.cancel(ready_context(), job)
+    if as_json:
+        print_json(found)
+    elif found.state not in DONE:
+        err.print(f"{found.job_id}: its gateway is asked to cancel it")
+    else:
+        err.print(f"{found.job_id}: {'cancelled' if found.outcome == 'cancelled' else 'it had ended before'}")
+
+
+def _show(found: "JobView", *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    error = f"{found.error_code}: {found.error}" if found.error_code else ""
+    print_pairs([
+        ("job", found.job_id), ("state", _how(found)), ("what", one_line(f"{found.capability} {found.model}")),
+        ("attempt", f"{found.attempt} of {found.max_attempts}"), ("node", found.node_id or "none yet"),
+        ("for", one_line(f"{found.token} ({found.token_id})")), ("scheduled by", one_line(found.instance_id)),
+        ("created", ago(found.created_at)), ("finished", ago(found.finished_at)),
+        *([("error", one_line(error))] if error else []),
+    ])  # fmt: skip
+
+
+def _how(job: "JobView") -> str:
+    ended = f" ({job.outcome})" if job.outcome else ""
+    return f"{state(job.state)}{ended}"

@@ -1,0 +1,36 @@
+"""Servers as parts of a supervised stack. Where one cannot listen yet, it waits: the rest works without it."""
+
+import socket
+import time
+from collections.abc import Callable
+
+import structlog
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.logs import configure
+from pipeline.standalone.child import end_with_supervisor
+from pipeline.storage.context import Context, get_context
+
+log = structlog.get_logger(__name__)
+_AGAIN_S = 2.0
+
+
+def run(name: str, listen: Callable[[Context], socket.socket], serve: Callable[[Context, socket.socket], None]) -> None:
+    """Serve until the supervisor ends it."""
+    end_with_supervisor()
+    context = get_context()
+    configure(context.settings.log_level, as_json=context.settings.log_json)
+    serve(context, _listening(name, lambda: listen(context)))
+
+
+def _listening(name: str, listen: Callable[[], socket.socket]) -> socket.socket:
+    """The socket, as soon as it can be had. What is in its way is said once."""
+    said = ""
+    while True:
+        try:
+            return listen()
+        except UserError as error:
+            if str(error) != said:
+                log.warning("server.waits", server=name, reason=str(error))
+                said = str(error)
+            time.sleep(_AGAIN_S)

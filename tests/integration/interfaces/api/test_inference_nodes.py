@@ -1,0 +1,115 @@
+"""`/api/v1/nodes`, `/jobs`, `/dlq` and `/gateway`: what an operator sees and does from afar."""
+
+import pytest
+from starlette.testclient import TestClient
+
+from pipeline.interfaces.api.app import PREFIX
+from pipeline.nodes import service, tokens
+from pipeline.nodes.tokens import TokenKind
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+from tests.integration.interfaces.api.test_skeleton import problem
+from tests.support.node_state import NodeStateDriver
+
+NODES, JOBS, DLQ = f"{PREFIX}/nodes", f"{PREFIX}/jobs", f"{PREFIX}/dlq"
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_GATEWAY__DLQ_MIN_IDLE_MS": "1", "PENSTOCK_GATEWAY__STREAM_BLOCK_MS": "10"}
+
+
+@pytest.fixture
+def state(context: Context) -> NodeStateDriver:
+    """An instance with a node that does a job."""
+    driver = NodeStateDriver(context)
+    driver.instance("a", nodes=1, sessions=1)
+    token = tokens.create(context, "desk", TokenKind.NODE)[1]
+    driver.node("n", "a", token_id=token.id, used=1)
+    driver.job("job", "a", node_id="n")
+    return driver
+
+
+def test_tokens_are_made_once_listed_and_revoked(api: TestClient, context: Context) -> None:
+    made = api.post(f"{NODES}/tokens", json={"name": "rack 3", "node_id": "rack-3", "expires_days": 90})
+    assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
+    token, secret = made.json()["token"], made.json()["secret"]
+    found = tokens.authenticate(context, secret, TokenKind.NODE)
+    assert found is not None
+    assert (found.id, found.node_id) == (token["id"], "rack-3")
+    assert found.expires_at is not None
+    listed = api.get(f"{NODES}/tokens")
+    assert [one["name"] for one in listed.json()["items"]] == ["rack 3"]
+    assert secret not in listed.text
+    assert api.post(f"{NODES}/tokens/{token['id']}/revoke").json()["revoked_at"]
+    assert tokens.authenticate(context, secret) is None
+    problem(api.post(f"{NODES}/tokens/{'0' * 16}/revoke"), 404, "unknown_token")
+    for wrong in ({"name": ""}, {"name": "x", "kind": "owner"}, {"name": "x", "node_id": "a b"}, {"name": "x" * 101}):
+        problem(api.post(f"{NODES}/tokens", json=wrong), 422, "invalid")
+
+
+def test_nodes_are_shown_drained_and_revoked(api: TestClient, state: NodeStateDriver) -> None:
+    (node,) = api.get(NODES).json()["items"]
+    assert (node["node_id"], node["status"], node["token"], node["jobs"]) == ("n", "connected", "desk", [])
+    assert node["offers"] == [{"capability": "text", "models": ["m"]}]
+    assert api.get(f"{NODES}/n").json()["jobs"] == ["job"]
+    assert api.post(f"{NODES}/n/drain", json={"reason": "painting"}).status_code == 202
+    assert [one.body["reason"] for one in state.messages("a")] == ["painting"]
+    revoked = api.post(f"{NODES}/n/revoke").json()
+    assert (revoked["was_connected"], revoked["tokens"], revoked["shared_token"]["name"]) == (True, [], "desk")
+    assert [one.kind for one in state.messages("a")] == ["close_node"]
+    for answer in (api.get(f"{NODES}/x"), api.post(f"{NODES}/x/drain"), api.post(f"{NODES}/x/revoke")):
+        problem(answer, 404, "unknown_node")
+
+
+def test_jobs_are_listed_and_cancelled(api: TestClient, state: NodeStateDriver) -> None:
+    (job,) = api.get(JOBS, params={"state": "DISPATCHED"}).json()["items"]
+    assert (job["job_id"], job["node_id"], job["instance_id"]) == ("job", "n", "a")
+    assert api.get(JOBS, params={"state": "RUNNING"}).json()["items"] == []
+    problem(api.get(JOBS, params={"state": "EATEN"}), 422, "invalid")
+    assert api.get(f"{JOBS}/job").json() == job
+    assert api.post(f"{JOBS}/job/cancel").status_code == 202
+    assert [one.kind for one in state.messages("a")] == ["cancel_job"]
+    problem(api.post(f"{JOBS}/nothing/cancel"), 404, "unknown_job")
+
+
+def test_dead_letters_are_replayed_and_dropped(api: TestClient, state: NodeStateDriver, context: Context) -> None:
+    for number in ("one", "two"):
+        state.dead_letter("a", "assign", job_id=number)
+    service.tend(context)
+    letters = {one["body"]["job_id"]: f"{DLQ}/a/{one['id']}" for one in api.get(DLQ).json()["items"]}
+    assert api.get(f"{PREFIX}/gateway").json()["dead_letters"] == 2
+    assert api.post(f"{letters['one']}/replay").status_code == 204
+    assert api.delete(letters["two"]).status_code == 204
+    assert [one.body for one in state.messages("a")] == [{"job_id": "one"}]
+    problem(api.delete(letters["two"]), 404, "unknown_letter")
+
+
+def test_the_gateway_is_told_as_a_whole(api: TestClient, state: NodeStateDriver) -> None:
+    found = api.get(f"{PREFIX}/gateway").json()
+    assert [(one["instance_id"], one["alive"], one["sessions"]) for one in found["instances"]] == [("a", True, 1)]
+    assert (found["nodes"]["connected"], found["slots"], found["used"], found["jobs"]["DISPATCHED"]) == (1, 2, 1, 1)
+
+
+def test_only_administrators_act_and_see_tokens_and_letters(connect: Connect, state: NodeStateDriver) -> None:
+    writes, administers = connect(Scope.WRITE), connect(Scope.ADMIN)
+    for path in (NODES, f"{NODES}/n", JOBS, f"{JOBS}/job", f"{PREFIX}/gateway"):
+        assert connect(Scope.READ).get(path).status_code == 200, path
+    for path in (f"{NODES}/tokens", DLQ):
+        problem(writes.get(path), 403, "forbidden")
+        assert administers.get(path).status_code == 200
+    for path in (
+        f"{NODES}/tokens",
+        f"{NODES}/n/drain",
+        f"{NODES}/n/revoke",
+        f"{JOBS}/job/cancel",
+        f"{DLQ}/a/1-0/replay",
+    ):
+        problem(writes.post(path, json={"name": "x"} if path.endswith("tokens") else None), 403, "forbidden")
+    problem(writes.delete(f"{DLQ}/a/1-0"), 403, "forbidden")

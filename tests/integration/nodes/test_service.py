@@ -1,0 +1,240 @@
+"""What operators ask of the gateway, by the state that its instances leave."""
+
+import time
+
+import pytest
+from redis import RedisError
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.leases import lease_key
+from pipeline.nodes import service, tokens
+from pipeline.nodes.job import JobState
+from pipeline.nodes.state.jobs import Jobs
+from pipeline.nodes.state.slots import Slots
+from pipeline.nodes.state.waiting import Waiting
+from pipeline.nodes.tokens import TokenKind
+from pipeline.storage.context import Context
+from tasks import nodes as beat
+from tests.support.node_state import NodeStateDriver
+from tests.support.redis_server import RedisServer
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_GATEWAY__DLQ_MIN_IDLE_MS": "1", "PENSTOCK_GATEWAY__STREAM_BLOCK_MS": "10"}
+
+
+@pytest.fixture
+def state(context: Context) -> NodeStateDriver:
+    return NodeStateDriver(context)
+
+
+def token(context: Context, name: str, node_id: str = "") -> str:
+    return tokens.create(context, name, TokenKind.NODE, node_id=node_id)[1].id
+
+
+def test_nodes_of_all_instances_are_listed_and_those_that_went(context: Context, state: NodeStateDriver) -> None:
+    desk = token(context, "desk")
+    state.node("works", "a", token_id=desk, used=1)
+    state.node("drains", "b", draining=True)
+    state.node("went", "b")
+    state.node_goes("went", "b")
+    state.job("job", "a", node_id="works")
+    found = {one.node_id: one for one in service.nodes(context)}
+    assert {name: str(one.status) for name, one in found.items()} == {
+        "works": "connected", "drains": "draining", "went": "gone",
+    }  # fmt: skip
+    assert (found["works"].token, found["works"].used, found["works"].latency_ms) == ("desk", 1, {"text": 120.0})
+    assert found["went"].last_seen_at is not None
+    assert service.node(context, "works").jobs == ["job"]
+    with pytest.raises(UserError, match="no node nobody"):
+        service.node(context, "nobody")
+
+
+def test_a_node_is_drained_by_the_instance_it_is_connected_to(context: Context, state: NodeStateDriver) -> None:
+    state.instance("a")
+    state.instance("b")
+    state.node("n", "b")
+    assert service.drain(context, "n", "painting").node_id == "n"
+    assert [(one.kind, one.body) for one in state.messages("b")] == [
+        ("drain_node", {"node_id": "n", "reason": "painting"})
+    ]
+    assert state.messages("a") == []
+    with pytest.raises(UserError, match="no node nobody"):
+        service.drain(context, "nobody")
+
+
+def test_a_node_is_thrown_out_with_the_token_that_is_its_own(context: Context, state: NodeStateDriver) -> None:
+    state.instance("a")
+    own, other = token(context, "rack 3", node_id="n"), token(context, "rack 4", node_id="m")
+    state.node("n", "a", token_id=own)
+    done = service.revoke(context, "n")
+    assert (done.was_connected, [one.id for one in done.tokens], done.shared_token) == (True, [own], None)
+    assert tokens.still_usable(context, [own, other]) == {other}
+    told = [(one.kind, one.body) for one in state.messages("a")]
+    assert told[0] == ("token_revoked", {"token_id": own})
+    assert (told[1][0], told[1][1]["node_id"]) == ("close_node", "n")
+    again = service.revoke(context, "m")
+    assert (again.was_connected, [one.id for one in again.tokens]) == (False, [other]), "it cannot come any more"
+
+
+def test_a_token_that_others_use_too_is_left_and_named(context: Context, state: NodeStateDriver) -> None:
+    state.instance("a")
+    shared = token(context, "all desks")
+    state.node("n", "a", token_id=shared)
+    done = service.revoke(context, "n")
+    assert (done.was_connected, done.tokens) == (True, [])
+    assert done.shared_token is not None
+    assert done.shared_token.id == shared
+    assert tokens.still_usable(context, [shared]) == {shared}
+    with pytest.raises(UserError, match="no node nobody"):
+        service.revoke(context, "nobody")
+
+
+def test_all_instances_are_told_of_a_token_that_ends(context: Context, state: NodeStateDriver) -> None:
+    state.instance("a")
+    state.instance("b")
+    ended = token(context, "desk")
+    assert service.revoke_token(context, "desk").id == ended
+    for instance_id in ("a", "b"):
+        assert [one.body for one in state.messages(instance_id)] == [{"token_id": ended}]
+
+
+def test_a_token_ends_even_if_nobody_can_be_told(context: Context, redis_server: RedisServer) -> None:
+    ended = token(context, "desk")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(service, "_TELLING_S", 0.2)
+        redis_server.kill()
+        assert service.revoke_token(context, "desk").id == ended
+    assert tokens.still_usable(context, [ended]) == set()
+
+
+def test_jobs_are_listed_by_state_the_newest_first(context: Context, state: NodeStateDriver) -> None:
+    session = tokens.create(context, "pipeline", TokenKind.SESSION)[1].id
+    for number in range(3):
+        state.job(f"job-{number}", "a", requester=session, node_id="n" if number == 1 else "")
+    assert [one.job_id for one in service.jobs(context)] == ["job-2", "job-1", "job-0"]
+    assert [one.job_id for one in service.jobs(context, limit=1)] == ["job-2"]
+    (given,) = service.jobs(context, JobState.DISPATCHED)
+    assert (given.job_id, given.node_id, given.instance_id, given.token) == ("job-1", "n", "a", "pipeline")
+    found = service.job(context, "job-0")
+    assert (found.state, found.outcome, found.finished_at) == (JobState.CREATED, "", None)
+    with pytest.raises(UserError, match="no job"):
+        service.job(context, "nothing")
+
+
+def test_a_job_is_cancelled_by_who_schedules_it_or_by_another(context: Context, state: NodeStateDriver) -> None:
+    state.instance("a")
+    state.instance("b")
+    state.job("job", "b")
+    assert service.cancel(context, "job").state is JobState.CREATED, "it was asked for"
+    assert [(one.kind, one.body) for one in state.messages("b")] == [("cancel_job", {"job_id": "job"})]
+    state.instance_dies("b")
+    service.cancel(context, "job")
+    assert [one.kind for one in state.messages("a")] == ["cancel_job"]
+    with pytest.raises(UserError, match="no job"):
+        service.cancel(context, "nothing")
+
+
+def test_without_any_instance_a_job_ends_where_it_is_cancelled(context: Context, state: NodeStateDriver) -> None:
+    state.instance("a")
+    state.job("job", "a", node_id="n")
+    state.instance_dies("a")
+    ended = service.cancel(context, "job")
+    assert (ended.state, ended.outcome, ended.error_code) == (JobState.FINISHED, "cancelled", "cancelled")
+    assert state.do(lambda store: Slots(store).held("n")) == {}
+    assert b"cancelled by the operator" in (state.do(lambda store: Jobs(store).result("job")) or b"")
+    assert service.cancel(context, "job") == ended, "harmless"
+
+
+def test_dead_letters_are_shown_replayed_and_dropped(context: Context, state: NodeStateDriver) -> None:
+    state.instance("a")
+    state.dead_letter("a", "assign", job_id="one")
+    state.dead_letter("a", "cancel", job_id="two")
+    assert service.dlq(context) == []
+    assert service.tend(context).dlq_moved == 2
+    letters = {one.kind: one for one in service.dlq(context)}
+    assert letters["assign"].body == {"job_id": "one"}
+    assert letters["assign"].deliveries > 5
+    assert service.status(context).dead_letters == 2
+    service.replay(context, "a", letters["assign"].id)
+    service.drop(context, "a", letters["cancel"].id)
+    assert [one.body for one in state.messages("a")] == [{"job_id": "one"}]
+    assert service.dlq(context) == []
+    for act in (service.replay, service.drop):
+        with pytest.raises(UserError, match="no dead letter"):
+            act(context, "a", letters["cancel"].id)
+    state.dead_letter("a", "assign", job_id="three")
+    service.tend(context)
+    assert service.status(context).dead_letters_moved == 3, "since ever"
+
+
+def test_the_gateway_as_a_whole(context: Context, state: NodeStateDriver) -> None:
+    state.instance("a", nodes=2, sessions=3)
+    state.instance("b", sessions=1)
+    state.node("n", "a", used=1)
+    state.node("m", "a", slots=4, draining=True)
+    state.instance("dead", sessions=7)
+    state.instance_dies("dead")
+    state.job("one", "a", node_id="n")
+    state.job("two", "a")
+    state.do(lambda store: Waiting(store).enter("text:m", "two", "s", "a/boot", 60_000))
+    service.drain(context, "n")
+    found = service.status(context)
+    assert {one.instance_id: (one.alive, one.sessions, one.messages) for one in found.instances} == {
+        "a": (True, 3, 1), "b": (True, 1, 0), "dead": (False, 0, 0),
+    }  # fmt: skip
+    assert {str(name): count for name, count in found.nodes.items()} == {"connected": 1, "draining": 1, "gone": 0}
+    assert (found.slots, found.used, found.sessions, found.inbox_messages) == (6, 1, 4, 1)
+    assert {str(name): count for name, count in found.jobs.items() if count} == {"CREATED": 1, "DISPATCHED": 1}
+    assert found.waiting == {"text:m": 1}
+
+
+def test_a_redis_that_does_not_answer_is_not_waited_for(context: Context, redis_server: RedisServer) -> None:
+    redis_server.fall_silent()
+    try:
+        begun = time.monotonic()
+        with pytest.raises(RedisError, match="did not answer"):
+            service.status(context, patience_s=0.3)
+        assert time.monotonic() - begun < 5
+    finally:
+        redis_server.kill()
+
+
+class TestBeat:
+    """`maintenance.tend_nodes`."""
+
+    def test_where_nobody_made_a_token_nothing_is_asked(self, context: Context, state: NodeStateDriver) -> None:
+        state.instance("a")
+        state.dead_letter("a")
+        assert beat.tend_nodes() == 0
+        assert service.dlq(context) == []
+
+    def test_one_beat_takes_a_tick_and_does_what_is_due(self, context: Context, state: NodeStateDriver) -> None:
+        token(context, "desk")
+        state.instance("a")
+        state.dead_letter("a")
+        assert beat.tend_nodes() == 1
+        state.dead_letter("a")
+        assert beat.tend_nodes() == 0, "this tick was taken"
+        assert len(service.dlq(context)) == 1
+
+
+class TestBeatWithoutItsRedis:
+    """The gateway has a Redis of its own, and that is away."""
+
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_GATEWAY__REDIS__URL": "redis://127.0.0.1:1/0"}
+
+    def test_it_is_told_and_left_alone_for_a_while(self, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+        token(context, "desk")
+        monkeypatch.setattr(beat, "_PATIENCE_S", 0.2)
+        assert beat.tend_nodes() == 0
+        later_ms = (time.time() + beat.AWAY_S / 2) * 1000
+        assert context.redis.zcount(lease_key("tick:nodes"), later_ms, "+inf") == 1
