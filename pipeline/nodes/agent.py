@@ -192,7 +192,7 @@ class Agent:
                         return message
                     if not isinstance(message, Error):
                         raise BadMessage("the first message is a welcome")
-                    log.warning("node.gateway_error", code=message.code, message=message.message)
+                    log.warning("node.gateway_error", code=message.code[:64], message=message.message[:300])
         except TimeoutError:
             raise LinkFailed("the gateway did not welcome the node in time") from None
 
@@ -209,7 +209,7 @@ class Agent:
                 case Drain():
                     self.drain("asked by the gateway's operator")
                 case Error():
-                    log.warning("node.gateway_error", code=message.code, message=message.message)
+                    log.warning("node.gateway_error", code=message.code[:64], message=message.message[:300])
             if outbox.qsize() > _UNSAID:
                 await outbox.join()
 

@@ -11,15 +11,9 @@ from pipeline.nodes.protocol import Capability, NodeDrain
 from pipeline.providers.lexical import LexicalEmbeddings
 from tests.support.cli import Cli, environment, provider_settings
 from tests.support.provider_server import Fault, ProviderServer
-from tests.support.scripted_gateway import TOKEN, ScriptedGateway, scripted_gateway
+from tests.support.scripted_gateway import TOKEN, ScriptedGateway
 
 EMBEDDINGS = Capability.EMBEDDINGS
-
-
-@pytest.fixture
-def gateway() -> Iterator[ScriptedGateway]:
-    with scripted_gateway() as made:
-        yield made
 
 
 @pytest.fixture

@@ -1,0 +1,39 @@
+"""A node with two slots, and the gateway that does with it what a test says."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.scripted_gateway import (
+    NodeLink,
+    RunningAgent,
+    ScriptedExecutor,
+    ScriptedGateway,
+    running_agent,
+    scripted_gateway,
+)
+
+
+@pytest.fixture
+def gateway() -> Iterator[ScriptedGateway]:
+    with scripted_gateway() as made:
+        yield made
+
+
+@pytest.fixture
+def executor() -> Iterator[ScriptedExecutor]:
+    made = ScriptedExecutor()
+    yield made
+    made.go()
+
+
+@pytest.fixture
+def node(gateway: ScriptedGateway, executor: ScriptedExecutor) -> Iterator[RunningAgent]:
+    """With two slots."""
+    with running_agent(gateway, executor=executor) as running:
+        yield running
+
+
+@pytest.fixture
+def link(gateway: ScriptedGateway, node: RunningAgent) -> NodeLink:
+    return gateway.welcome()
