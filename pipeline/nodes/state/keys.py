@@ -120,9 +120,9 @@ class Keys:
         return f"{self.prefix}:v1:waiting:pools"
 
     def waiting(self, pool: str) -> list[str]:
-        """Order, jobs, ends, requesters, clock."""
+        """Turns of requesters, order of their jobs, jobs, ends, and the turn that is on."""
         base = f"{self.prefix}:v1:waiting:{{waiting:{pool}}}"
-        return [f"{base}:{part}" for part in ("order", "jobs", "until", "requesters", "clock")]
+        return [f"{base}:{part}" for part in ("turns", "order", "jobs", "until", "state")]
 
     @property
     def upkeep(self) -> str:

@@ -1,7 +1,7 @@
 """Jobs that wait for a node, in an order that is fair between requesters, over all instances.
 
-A pool is what nodes are interchangeable for: `capability:model`. Whoever has a hundred jobs waiting delays another's
-single job by one, not by a hundred.
+A pool is what nodes are interchangeable for: `capability:model`. In each, requesters take turns: a hundred jobs of one
+delay the single job of another by one.
 """
 
 from dataclasses import dataclass

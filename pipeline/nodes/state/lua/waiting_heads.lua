@@ -2,18 +2,35 @@
 -- KEYS[1…5]  as in waiting_enter.lua
 -- ARGV[1]  how many
 -- Returns {how many wait, {job, requester, home, …}}.
-for _, job in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now)) do
-  local known = redis.call('HGET', KEYS[2], job)
-  if known then redis.call('ZREM', KEYS[1], cjson.decode(known).member) end
-  redis.call('HDEL', KEYS[2], job)
-  redis.call('ZREM', KEYS[3], job)
+for _, job in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now)) do
+  local known = redis.call('HGET', KEYS[3], job)
+  if known then redis.call('ZREM', KEYS[2], cjson.decode(known).member) end
+  redis.call('HDEL', KEYS[3], job)
+  redis.call('ZREM', KEYS[4], job)
 end
-local found = {}
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '+inf', 'LIMIT', 0, ARGV[1])) do
-  local job = string.match(member, '^%d+:(.*)$')
-  local entry = cjson.decode(redis.call('HGET', KEYS[2], job))
-  found[#found + 1], found[#found + 2], found[#found + 3] = job, entry.requester, entry.home
-end
-local waiting = redis.call('ZCARD', KEYS[1])
+local waiting = redis.call('ZCARD', KEYS[2])
 if waiting == 0 then redis.call('DEL', unpack(KEYS)) end
+local count, queues, found = tonumber(ARGV[1]), {}, {}
+local turns = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
+for i = 1, #turns, 2 do
+  -- The first so many jobs belong to the first so many requesters.
+  if #queues == count then break end
+  local own = redis.call('ZRANGEBYLEX', KEYS[2], '[' .. turns[i] .. '\1', '(' .. turns[i] .. '\2', 'LIMIT', 0, count)
+  if #own > 0 then queues[#queues + 1] = {turn = tonumber(turns[i + 1]), who = turns[i], own = own, place = 1} end
+end
+-- Of the same turn, the one that a sorted set has first.
+local function is_before(one, other)
+  return one.turn < other.turn or (one.turn == other.turn and one.who < other.who)
+end
+while #found < 3 * count do
+  local first
+  for _, queue in ipairs(queues) do
+    if queue.own[queue.place] and (not first or is_before(queue, first)) then first = queue end
+  end
+  if not first then break end
+  local job = string.match(first.own[first.place], '^[^\1]*\1%d+:(.*)$')
+  local entry = cjson.decode(redis.call('HGET', KEYS[3], job))
+  found[#found + 1], found[#found + 2], found[#found + 3] = job, entry.requester, entry.home
+  first.turn, first.place = first.turn + 1, first.place + 1
+end
 return {waiting, found}

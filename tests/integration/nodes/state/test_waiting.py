@@ -62,6 +62,23 @@ async def test_what_is_not_wanted_any_more_moves_nobody(waiting: Waiting) -> Non
     assert await order(waiting) == ["a0", "b0", "c0", "a1", "b1"]
 
 
+async def test_who_takes_jobs_back_has_lost_no_turns(waiting: Waiting) -> None:
+    await enter(waiting, *(f"a{number}" for number in range(9)), "b0", "b1", "b2")
+    assert [await served(waiting), await served(waiting)] == ["a0", "b0"]
+    for number in range(1, 8):
+        await waiting.leave(POOL, f"a{number}")
+    await enter(waiting, "a9")
+    # The first that was taken back was the next one: that was a turn.
+    assert await order(waiting) == ["b1", "a8", "b2", "a9"]
+
+
+async def test_nobody_saves_turns_up(waiting: Waiting) -> None:
+    await enter(waiting, "b0", *(f"a{number}" for number in range(6)))
+    assert [await served(waiting) for _ in range(5)] == ["a0", "b0", "a1", "a2", "a3"]
+    await enter(waiting, "b1", "b2", "b3")
+    assert await order(waiting) == ["b1", "a4", "b2", "a5", "b3"]
+
+
 async def test_who_enters_again_keeps_its_place_and_may_have_another_home(waiting: Waiting) -> None:
     await enter(waiting, "a0", "b0")
     await waiting.enter(POOL, "a0", "a", "g/2", LONG_MS)
