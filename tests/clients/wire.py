@@ -1,6 +1,7 @@
 """One end of a WebSocket that speaks the protocol of docs/nodes.md: messages with the frames that follow them."""
 
 import json
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -46,15 +47,17 @@ class Peer:
     def __init__(self, connection: Connection, unheeded: frozenset[str] = frozenset()) -> None:
         self.connection = connection
         self.unheeded = unheeded
+        self._sending = threading.Lock()
 
     def say(self, kind: str, *files: File, **fields: Any) -> None:
         """Send a message, and its frames."""
         message = {"v": 1, "type": kind, **fields}
         if files:
             message["attachments"] = [facts for facts, _ in files]
-        self.connection.send(json.dumps(message))
-        for _, data in files:
-            self.connection.send(data)
+        with self._sending:
+            self.connection.send(json.dumps(message))
+            for _, data in files:
+                self.connection.send(data)
 
     def next(self, deadline_s: float = DEADLINE_S) -> Message:
         """The next message that is heeded. Raises `TimeoutError` and `ConnectionClosed`."""
