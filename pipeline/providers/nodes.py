@@ -18,7 +18,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import RequestHooks, request_hooks
 from pipeline.engine.tables import storable
 from pipeline.nodes.client import Attachment, JobFailed, Session, SessionReply
-from pipeline.nodes.protocol import NO_NODE, Capability
+from pipeline.nodes.protocol import MODEL_NOT_AVAILABLE, NO_NODE, NODE_BUSY, Capability
 from pipeline.providers import call_loop
 from pipeline.providers.errors import Target, unit_error
 from pipeline.providers.protocols import MEDIA_TYPES, Answer, Usage, Vectors
@@ -28,6 +28,8 @@ from pipeline.settings import ProviderProfile
 NO_NODE_WAIT_S = 15.0
 """How long a queue pauses when there is no node for it, if the gateway does not say."""
 
+_NOBODY = {NO_NODE, MODEL_NOT_AVAILABLE, NODE_BUSY}
+"""What the gateway says when it has asked every node that there is."""
 _REMEMBERED = 10_000
 _MAX_MODEL_CHARS = 120
 _PROBE_S = 10.0
@@ -242,7 +244,7 @@ class Nodes:
         """The session's error in the words of this provider."""
         kind = error.kind
         if isinstance(error, JobFailed):
-            if error.code == NO_NODE:
+            if error.code in _NOBODY:
                 wait_s = NO_NODE_WAIT_S if error.retry_after_s is None else error.retry_after_s
                 wanted = f"{what} with the model '{self.model}'" if self.model else what
                 message = f"has no node for {wanted} now: start one with `penstock node`"

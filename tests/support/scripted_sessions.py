@@ -138,7 +138,7 @@ class ScriptedGateway:
         self.openings = deque(openings)
         self.seen = Seen()
         self._token = token
-        self._welcome = SessionWelcome(**{
+        self.welcome = SessionWelcome(**{
             "instance_id": "scripted", "max_message_bytes": 2**20, "max_attachment_bytes": 2**22, "max_jobs": 256,
         } | welcome)  # fmt: skip
         self._loop = asyncio.new_event_loop()
@@ -171,7 +171,7 @@ class ScriptedGateway:
 
         async def begin() -> None:
             self._server = await serve(
-                self._serve, "127.0.0.1", self.port, max_size=2**23, compression=None, ping_interval=None
+                self._serve, "127.0.0.1", self.port, max_size=2**25, compression=None, ping_interval=None
             )
 
         asyncio.run_coroutine_threadsafe(begin(), self._loop).result(10)
@@ -215,7 +215,7 @@ class ScriptedGateway:
         if self.openings:
             await self.openings.popleft()(socket)
         else:
-            await socket.send(encode(self._welcome))
+            await socket.send(encode(self.welcome))
         while True:
             message = parse(await socket.recv(), from_session)
             if isinstance(message, SessionCancel):

@@ -14,7 +14,7 @@ from websockets.asyncio.server import ServerConnection
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.nodes.client import Attachment, Session, SessionLimits, SessionReply, ask
-from pipeline.nodes.protocol import CloseCode
+from pipeline.nodes.protocol import CloseCode, encode
 from tests.support.scripted_sessions import (
     TOKEN,
     Asked,
@@ -317,7 +317,21 @@ def test_a_connection_without_a_welcome_is_left() -> None:
     assert len(gateway.seen.opens) == 2
 
 
-def test_a_gateway_that_stops_answering_pings_is_left() -> None:
+def test_a_gateway_that_does_not_read_is_left_and_another_gets_the_request() -> None:
+    async def stop_reading(socket: ServerConnection) -> None:
+        socket.transport.pause_reading()
+        await socket.send(encode(gateway.welcome))
+
+    # Larger than the sockets' buffers, so that it cannot be handed to the network.
+    big = [(Attachment(size=0), b"x" * 16_000_000)]
+    with ScriptedGateway(openings=[stop_reading], max_attachment_bytes=2**25) as gateway:
+        limits = replace(FAST, send_s=0.2)
+        answer = run(gateway.url, lambda session: session.request("text", attachments=big), limits)
+    assert answer.result["bytes"] == [16_000_000]
+    assert len(gateway.seen.opens) == 2
+
+
+def test_a_port_where_nobody_answers_is_left() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         limits = replace(FAST, open_s=0.2, patience_s=0.1)
         url = f"ws://127.0.0.1:{deaf.getsockname()[1]}"

@@ -180,9 +180,12 @@ def test_errors_of_nodes_keep_kind_and_code_and_show_no_token(gateway: ScriptedG
     assert str(errors[0]) == "provider 'desk' failed: with ***"
 
 
-@pytest.mark.parametrize(("said", "waits"), [(None, 15), (4, 4)])
-def test_no_node_pauses_the_queue(gateway: ScriptedGateway, said: float | None, waits: float) -> None:
-    gateway.script.append(refuse("no_node", "permanent", "none", said))
+@pytest.mark.parametrize(
+    ("code", "said", "waits"),
+    [("no_node", None, 15), ("no_node", 4, 4), ("MODEL_NOT_AVAILABLE", None, 15), ("NODE_BUSY", 1, 1)],
+)
+def test_no_node_pauses_the_queue(gateway: ScriptedGateway, code: str, said: float | None, waits: float) -> None:
+    gateway.script.append(refuse(code, "permanent", "none", said))
     error = error_of(nodes_at(gateway.url, model="qwen"))
     assert (error.kind, error.code, error.retry_after_s) == (ErrorKind.RATE_LIMITED, "no_node", waits)
     assert "'qwen'" in str(error)
