@@ -52,8 +52,8 @@ class SessionLimits(LinkLimits):
 
     max_requests: int = 256
     """Under way at once; further ones wait for room."""
-    max_bytes: int = 256 * 2**20
-    """Of all requests under way together."""
+    max_bytes: int = 64 * 2**20
+    """Of all requests under way together; as many as a gateway takes of one session (its `max_outbox_bytes`)."""
     patience_s: float = 30
     """Without any gateway for so long, a request fails rather than wait for its own limit."""
     max_sends: int = 20
