@@ -1,0 +1,144 @@
+"""One WebSocket of a node or a session: messages with their attachments in, a bounded outbox out."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import TypeVar
+
+from pydantic import TypeAdapter
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from pipeline.nodes.protocol import BadMessage, CloseCode, Error, Message, WithAttachments, encode, parse
+from pipeline.nodes.settings import GatewaySettings
+
+AnyMessage = TypeVar("AnyMessage")
+_LAST_WORDS_S = 5.0
+"""How long what is already in the outbox may take when a connection is closed."""
+
+
+class Ended(Exception):
+    """The other side has gone, or was sent away."""
+
+
+class Connection:
+    """Read by whoever serves it; written by a task of its own, so that nobody waits for one that reads slowly."""
+
+    def __init__(self, socket: WebSocket, settings: GatewaySettings) -> None:
+        self._socket = socket
+        self._settings = settings
+        self._outbox: deque[tuple[str, Sequence[bytes], int]] = deque()
+        self._waiting_bytes = 0
+        self._filled = asyncio.Event()
+        self._closing: tuple[CloseCode, str] | None = None
+        self._writer = asyncio.create_task(self._write())
+
+    @property
+    def open(self) -> bool:
+        """Whether something that is sent now may arrive."""
+        return self._closing is None and not self._writer.done()
+
+    def send(self, message: Message, parts: Sequence[bytes] = (), *, dispensable: bool = False) -> bool:
+        """Put a message into the outbox; whether it may arrive.
+
+        A `dispensable` one is left out while the outbox is half full. Anything else that finds no room ends the
+        connection: who does not read is not waited for, and asks again when connected anew.
+        """
+        if not self.open:
+            return False
+        text = encode(message)
+        size = len(text) + sum(map(len, parts))
+        room = self._settings.max_outbox_bytes // (2 if dispensable else 1)
+        if self._outbox and self._waiting_bytes + size > room:
+            if not dispensable:
+                self.close(CloseCode.SLOW, "it does not read what it is sent")
+            return False
+        self._outbox.append((text, parts, size))
+        self._waiting_bytes += size
+        self._filled.set()
+        return True
+
+    def close(self, code: CloseCode, reason: str) -> None:
+        """End the connection after what is in the outbox. Harmless if it has ended."""
+        if self._closing is None:
+            self._closing = (code, reason)
+            self._filled.set()
+
+    async def ended(self) -> None:
+        """Return when nothing is written any more."""
+        self.close(CloseCode.GOING_AWAY, "the connection has ended")
+        await asyncio.wait({self._writer})
+
+    async def receive(
+        self, kind: TypeAdapter[AnyMessage], within_s: float | None = None
+    ) -> tuple[AnyMessage, list[bytes]]:
+        """The next message that is known here, with its attachments.
+
+        Raises `BadMessage`, `Ended`, and `TimeoutError` if nothing at all comes within `within_s`.
+        """
+        while True:
+            async with asyncio.timeout(within_s):
+                frame = await self._frame()
+            if not isinstance(frame, str):
+                raise BadMessage("a binary frame that no message announced")
+            if len(frame) > self._settings.max_message_bytes:
+                raise BadMessage(f"a text frame of over {self._settings.max_message_bytes} bytes", CloseCode.TOO_LARGE)
+            message = parse(frame, kind)
+            if message is None:
+                continue
+            parts = [] if not isinstance(message, WithAttachments) else await self._attachments(message, within_s)
+            return message, parts
+
+    async def _attachments(self, message: WithAttachments, within_s: float | None) -> list[bytes]:
+        if sum(one.size for one in message.attachments) > self._settings.max_attachment_bytes:
+            limit = self._settings.max_attachment_bytes
+            raise BadMessage(f"attachments of over {limit} bytes", CloseCode.TOO_LARGE)
+        parts = []
+        for announced in message.attachments:
+            async with asyncio.timeout(within_s):
+                part = await self._frame()
+            if isinstance(part, str) or len(part) != announced.size:
+                raise BadMessage("an attachment is not what was announced")
+            parts.append(part)
+        return parts
+
+    async def _frame(self) -> str | bytes:
+        if self._socket.client_state is not WebSocketState.CONNECTED:
+            raise Ended
+        frame = await self._socket.receive()
+        if frame["type"] != "websocket.receive":
+            raise Ended
+        text = frame.get("text")
+        return text if text is not None else frame.get("bytes") or b""
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                while self._outbox:
+                    text, parts, size = self._outbox.popleft()
+                    async with asyncio.timeout(_LAST_WORDS_S if self._closing else None):
+                        await self._socket.send_text(text)
+                        for part in parts:
+                            await self._socket.send_bytes(part)
+                    self._waiting_bytes -= size
+                if self._closing:
+                    return
+                self._filled.clear()
+                if not self._outbox and not self._closing:
+                    await self._filled.wait()
+        except (WebSocketDisconnect, RuntimeError, OSError, TimeoutError):
+            return  # the other side has gone: whoever serves it sees so when it reads
+        finally:
+            self._outbox.clear()
+            code, reason = self._closing or (CloseCode.GOING_AWAY, "")
+            await self._end(code, reason)
+
+    async def _end(self, code: CloseCode, reason: str) -> None:
+        if self._socket.application_state is not WebSocketState.CONNECTED:
+            return
+        try:
+            async with asyncio.timeout(_LAST_WORDS_S):
+                if code >= CloseCode.BAD_MESSAGE:
+                    await self._socket.send_text(encode(Error(code=code.name.lower(), message=reason)))
+                await self._socket.close(code, reason.encode()[:120].decode(errors="ignore"))
+        except (WebSocketDisconnect, RuntimeError, OSError, TimeoutError):
+            return

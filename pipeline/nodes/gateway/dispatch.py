@@ -1,0 +1,328 @@
+"""The jobs that this instance is home to: who does them, and what happens when that fails. Source 004, "Job FSM"."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from pipeline.nodes.gateway.view import Need
+from pipeline.nodes.job import Job, JobState
+from pipeline.nodes.protocol import (
+    CANCELLED,
+    NO_NODE,
+    NODE_LOST,
+    STATE_LOST,
+    TIMED_OUT,
+    Attachment,
+    JobAssign,
+    JobError,
+    JobRequest,
+    NodeCancel,
+    Parcel,
+)
+from pipeline.nodes.state.slots import Reserved
+
+if TYPE_CHECKING:
+    from pipeline.nodes.gateway.instance import Instance
+
+log = structlog.get_logger(__name__)
+_TRIED = 16
+"""How many nodes are asked for a slot before a job waits in line."""
+_AGAIN_S, _LOOK_S = 2.0, 2.0
+"""How often a job that waits is put in line anew, and how often Redis is asked whether it still knows a job."""
+UNDER_WAY = frozenset({JobState.DISPATCHED, JobState.ACCEPTED, JobState.RUNNING})
+ENDED = frozenset({JobState.FINISHED, JobState.RELEASED})
+
+
+@dataclass(eq=False)
+class HomeJob:
+    """A job with what is needed to give it to a node, again if need be."""
+
+    job: Job
+    request: JobRequest
+    parts: Sequence[bytes]
+    begun: float
+    """By the clock of this process, as all times here."""
+    until: float
+    ours: bool = True
+    """Whether this instance schedules it; else it waits here for the one that does, and takes over if that dies."""
+    attempt: int = 1
+    node_id: str = ""
+    """The node that has it."""
+    attempt_until: float = 0.0
+    failed: set[str] = field(default_factory=set)
+    """Nodes that dropped it."""
+    in_line: float = 0.0
+    """When it was last put in line; 0: it is not waiting."""
+    looked: float = 0.0
+    unseen: float = 0.0
+    """Since when its node is not seen; 0: it is there."""
+
+    @property
+    def id(self) -> str:
+        return self.job.job_id
+
+    @property
+    def need(self) -> Need:
+        return Need(self.request.capability, self.request.model)
+
+    def packed(self) -> bytes:
+        """What a node is given, as it goes through Redis."""
+        attachments = [one.model_dump() for one in self.request.attachments]
+        head = {"capability": self.request.capability, "model": self.request.model, "body": self.request.body}
+        return Parcel({**head, "attachments": attachments}, self.parts).pack()
+
+
+def assignment(job_id: str, attempt: int, timeout_ms: int, parcel: Parcel) -> JobAssign:
+    """The message to a node for what `HomeJob.packed` held."""
+    head = parcel.head
+    return JobAssign(
+        job_id=job_id, attempt=attempt, capability=head["capability"], model=head["model"], body=head["body"],
+        timeout_ms=max(1, timeout_ms), attachments=tuple(Attachment(**one) for one in head["attachments"]),
+    )  # fmt: skip
+
+
+class Dispatch:
+    """Schedules jobs until each has ended."""
+
+    def __init__(self, instance: "Instance") -> None:
+        self._at = instance
+        self.jobs: dict[str, HomeJob] = {}
+        self._pumps: dict[str, asyncio.Lock] = {}
+
+    async def take(self, job: HomeJob) -> None:
+        """Schedule a job that was just created or adopted."""
+        self.jobs[job.id] = job
+        await self.schedule(job)
+
+    async def schedule(self, job: HomeJob) -> None:
+        """Give the job to a node, or put it in line. Whatever is in line comes first."""
+        at, need = self._at, job.need
+        if not at.view.offered(need) and job.request.if_no_node == "error":
+            await at.refresh_view()
+            if not at.view.offered(need):
+                message = f"no node offers {need.capability}" + (f" with model {need.model}" if need.model else "")
+                await self.fail(job, JobError(code=NO_NODE, message=message, kind="rate_limited", retry_after_s=5))
+                return
+        if not await at.state.waiting.heads(need.pool, 1) and await self._reserve_and_send(job):
+            return
+        await self._wait_in_line(job)
+
+    async def _reserve_and_send(self, job: HomeJob) -> bool:
+        at = self._at
+        left_out = frozenset(job.failed)
+        for node in at.view.candidates(job.need, time.monotonic(), left_out)[:_TRIED]:
+            if await self._reserve(job.id, node.node_id, node.slots, job.need.model, self._hold_ms(job)):
+                await self._send(job, node.node_id)
+                return True
+        return False
+
+    async def _reserve(self, job_id: str, node_id: str, slots: int, model: str, ttl_ms: int) -> bool:
+        at = self._at
+        reserved = await at.state.slots.reserve(node_id, job_id, slots=slots, model=model, ttl_ms=ttl_ms)
+        if reserved is not Reserved.HELD:
+            at.view.is_full(node_id, time.monotonic())
+        return reserved is Reserved.HELD
+
+    def _hold_ms(self, job: HomeJob) -> int:
+        # Longer than the attempt, so that no slot counts as free while its node may still be at work.
+        left_ms = min(job.until - time.monotonic(), self._attempt_s(job)) * 1000
+        return max(1000, int(left_ms)) + 10_000
+
+    def _attempt_s(self, job: HomeJob) -> float:
+        return (job.request.attempt_timeout_ms or self._at.settings.attempt_timeout_ms) / 1000
+
+    async def _wait_in_line(self, job: HomeJob) -> None:
+        at, now = self._at, time.monotonic()
+        if job.id not in self.jobs:
+            return
+        job.in_line, ttl_ms = now, max(1, int((job.until - now) * 1000))
+        await at.state.waiting.enter(job.need.pool, job.id, job.job.requester, at.home, ttl_ms)
+        if job.id not in self.jobs:  # it ended meanwhile
+            await at.state.waiting.leave(job.need.pool, job.id)
+        await self.pump(job.need.pool)
+
+    async def pump(self, pool: str) -> None:
+        """Give free slots to whoever is first in line, of whichever instance."""
+        at, need = self._at, Need.of_pool(pool)
+        async with self._pumps.setdefault(pool, asyncio.Lock()):
+            while heads := await at.state.waiting.heads(pool, 1):
+                head = heads[0]
+                hold_ms = at.settings.attempt_timeout_ms + 10_000
+                for node in at.view.candidates(need, time.monotonic())[:_TRIED]:
+                    if await self._reserve(head.job_id, node.node_id, node.slots, need.model, hold_ms):
+                        first = await at.state.waiting.leave(pool, head.job_id)
+                        kind = "reserved" if first else "spare"
+                        await at.delivery.tell(head.home, kind, {"job_id": head.job_id, "node_id": node.node_id})
+                        break
+                else:
+                    return
+
+    async def freed(self, node_id: str) -> None:
+        """A slot of this node may be free: whoever waits for one like it is next."""
+        at = self._at
+        for pool in at.view.pools(node_id, await at.state.waiting.pools()):
+            await self.pump(pool)
+
+    async def reserved(self, job_id: str, node_id: str) -> None:
+        """A slot was reserved for a job in line. The home decides: it may have ended, or have another slot already."""
+        job, node = self.jobs.get(job_id), self._at.view.get(node_id)
+        if job is None or not job.ours or job.node_id or node is None:
+            await self.spare(job_id, node_id)
+            if job and job.ours and not job.node_id:
+                await self.schedule(job)
+            return
+        job.in_line = 0.0
+        # Again, for as long as this job needs it; whoever reserved it may also have been the second to do so.
+        if await self._reserve(job.id, node_id, node.slots, job.need.model, self._hold_ms(job)):
+            await self._send(job, node_id)
+        else:
+            await self._wait_in_line(job)
+
+    async def spare(self, job_id: str, node_id: str) -> None:
+        """Give a reservation back unless it is the one that the job uses."""
+        job = self.jobs.get(job_id)
+        if job is None or job.node_id != node_id:
+            await self._at.state.slots.release(node_id, job_id)
+            await self.freed(node_id)
+
+    async def _send(self, job: HomeJob, node_id: str) -> None:
+        at, now = self._at, time.monotonic()
+        left_s = job.until - now
+        if job.id not in self.jobs or left_s <= 0 or not await at.state.jobs.dispatched(job.id, job.attempt, node_id):
+            await at.state.slots.release(node_id, job.id)
+            job.looked = 0.0  # the next look says what has become of it
+            return
+        attempt_s = min(self._attempt_s(job), left_s)
+        job.node_id, job.in_line, job.attempt_until = node_id, 0.0, time.monotonic() + attempt_s
+        job.looked, job.unseen = now, 0.0
+        if job.attempt == 1:
+            at.metrics.dispatched(now - job.begun)
+        await at.delivery.assign(job, node_id, int(attempt_s * 1000))
+
+    async def again(self, job_id: str, node_id: str) -> None:
+        """A node gave the job back, and its attempt was counted: find another, or fail it."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            return
+        job.failed |= {node_id} if node_id else set()
+        found = await self._at.state.jobs.get(job_id)
+        if found is None or found.state in ENDED:
+            await self._look(job, found)
+        elif job.ours and found.state is JobState.CREATED and found.attempt > job.attempt:
+            job.job, job.attempt, job.node_id, job.attempt_until = found, found.attempt, "", 0.0
+            await self.schedule(job)
+
+    async def give_up_attempt(self, job: HomeJob, error: JobError) -> None:
+        """The node that has the job counts as lost for it: try another, or fail with this if it had tries enough."""
+        at, node_id = self._at, job.node_id
+        retried = await at.state.jobs.retry(job.id, job.attempt)
+        if retried is None:
+            found = await at.state.jobs.get(job.id)
+            if found and found.state in UNDER_WAY and found.attempt == job.attempt:
+                await self.fail(job, error)
+            else:
+                await self._look(job, found)
+            return
+        log.info("job.retried", job=job.id, attempt=retried.attempt, reason=error.code)
+        await at.state.slots.release(node_id, job.id)
+        await at.state.slots.dropped(node_id)
+        await at.delivery.to_node(node_id, NodeCancel(job_id=job.id, attempt=job.attempt, reason=error.code))
+        await self.again(job.id, node_id)
+
+    async def fail(self, job: HomeJob, error: JobError) -> None:
+        """End the job with an error of the gateway's own."""
+        if not await self.end(job.id, error):
+            await self._look(job, await self._at.state.jobs.get(job.id))
+
+    async def end(self, job_id: str, error: JobError) -> bool:
+        """End any job, this instance's or not; whether it had not ended before."""
+        at = self._at
+        packed = Parcel({"error": error.model_dump(exclude_none=True)}).pack()
+        outcome = "cancelled" if error.code == CANCELLED else "error"
+        finished = await at.state.jobs.finish(job_id, None, "", packed, outcome, error.code, error.message)
+        if finished is None:
+            return False
+        job = finished.job
+        if job.node_id:
+            cancel = NodeCancel(job_id=job_id, attempt=job.attempt, reason=error.code)
+            await at.delivery.to_node(job.node_id, cancel)
+        await at.delivery.result(finished, packed)
+        at.spawn(at.settle(finished))
+        return True
+
+    async def check(self) -> None:
+        """What time alone brings about: deadlines, lost nodes, lost homes, a Redis that was emptied."""
+        for job in list(self.jobs.values()):
+            if job.id in self.jobs:
+                await (self._check(job) if job.ours else self._check_foreign(job))
+
+    async def _check(self, job: HomeJob) -> None:
+        now = time.monotonic()
+        if now > job.until:
+            await self.fail(job, JobError(code=TIMED_OUT, message=self._why_late(job), kind="transient"))
+        elif job.node_id and now > job.attempt_until:
+            message = f"node {job.node_id} did not answer in {self._attempt_s(job):g} s"
+            await self.give_up_attempt(job, JobError(code=TIMED_OUT, message=message))
+        elif job.node_id and self._is_gone(job, now):
+            message = f"node {job.node_id} has gone, and so had those before it"
+            await self.give_up_attempt(job, JobError(code=NODE_LOST, message=message))
+        elif now - job.looked > _LOOK_S:
+            await self._look(job, await self._at.state.jobs.get(job.id))
+        if job.id in self.jobs and not job.node_id and now - job.in_line > _AGAIN_S:
+            await self.schedule(job) if not job.in_line else await self._wait_in_line(job)
+
+    def _is_gone(self, job: HomeJob, now: float) -> bool:
+        if self._at.view.get(job.node_id):
+            job.unseen = 0.0
+            return False
+        job.unseen = job.unseen or now
+        return now - job.unseen > self._at.settings.heartbeat_ms / 1000
+
+    def _why_late(self, job: HomeJob) -> str:
+        if job.node_id:
+            return f"node {job.node_id} was at work when the time was over"
+        if not self._at.view.offered(job.need):
+            return f"no node offered {job.need.capability} {job.need.model}".rstrip() + " in time"
+        return "no node had a free slot in time"
+
+    async def _check_foreign(self, job: HomeJob) -> None:
+        at, now = self._at, time.monotonic()
+        if now - job.looked < 1.0:
+            return
+        found = await at.state.jobs.get(job.id)
+        if found is None or found.state in ENDED or now > job.until + 5:
+            await self._look(job, found)
+        elif not await at.state.instances.is_alive(found.home) and await at.state.jobs.adopt(
+            job.id, found.home, at.home
+        ):  # fmt: skip
+            await self.adopted(job, found)
+        job.looked = now
+
+    async def adopted(self, job: HomeJob, found: Job) -> None:
+        """This instance schedules the job from now on. A node that is at work on it stays so."""
+        log.info("job.adopted", job=job.id, state=str(found.state))
+        job.job, job.ours, job.attempt = found, True, found.attempt
+        if found.state is JobState.CREATED:
+            await self.take(job)
+            return
+        self.jobs[job.id] = job
+        left_ms = found.attempt_until_ms - await self._at.state.now_ms()
+        job.node_id, job.attempt_until = found.node_id, time.monotonic() + left_ms / 1000
+
+    async def _look(self, job: HomeJob, found: Job | None) -> None:
+        """Act on what Redis says of a job: it has ended and nobody told us, or Redis knows it no more."""
+        job.looked = time.monotonic()
+        if found is None:
+            self.jobs.pop(job.id, None)
+            error = JobError(code=STATE_LOST, message="Redis lost what it knew of this job: ask again")
+            await self._at.delivery.to_sessions_here(job, error)
+            if job.node_id:
+                cancel = NodeCancel(job_id=job.id, attempt=job.attempt, reason=STATE_LOST)
+                await self._at.delivery.to_node(job.node_id, cancel)
+        elif found.state in ENDED:
+            self.jobs.pop(job.id, None)
+            await self._at.delivery.from_redis(found)

@@ -1,0 +1,250 @@
+"""One node that is connected here: what it says about its jobs, and what that changes."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+from redis import RedisError
+
+from pipeline.nodes.gateway.connection import Connection
+from pipeline.nodes.protocol import (
+    MODEL_NOT_AVAILABLE,
+    NODE_BUSY,
+    REFUSED,
+    CloseCode,
+    Drain,
+    FromNode,
+    JobAck,
+    JobAssign,
+    JobError,
+    JobStarted,
+    NodeCancel,
+    NodeDrain,
+    NodePartial,
+    NodeRegister,
+    NodeResult,
+    NodeResultReceived,
+    NodeWelcome,
+    Parcel,
+    from_node,
+)
+from pipeline.nodes.state.snapshots import NodeState
+from pipeline.nodes.tokens import TokenView
+
+if TYPE_CHECKING:
+    from pipeline.nodes.gateway.instance import Instance
+
+log = structlog.get_logger(__name__)
+Found = TypeVar("Found")
+_SMOOTHING = 0.2
+"""How much the latest latency counts in the average."""
+_MISSED = 3
+"""Heartbeats that may be missing."""
+
+
+class NodeLink:
+    """A node's connection, its jobs, and how it does."""
+
+    def __init__(
+        self, instance: "Instance", connection: Connection, register: NodeRegister, token: TokenView, now_ms: int
+    ) -> None:
+        self._at = instance
+        self._connection = connection
+        self.token_id = token.id
+        self.state = NodeState(
+            node_id=register.node_id, name=register.name, token_id=token.id, instance_id=instance.instance_id,
+            slots=register.slots, used=0, offers=register.offers, latency_ms={}, draining=False,
+            software=register.software, connected_ms=now_ms, last_seen_ms=now_ms,
+        )  # fmt: skip
+        self.jobs: dict[str, tuple[int, str, str, float]] = {}
+        """What it has: job → attempt, capability, model, since when."""
+        self._partial: set[tuple[str, int]] = set()
+
+    @property
+    def id(self) -> str:
+        return self.state.node_id
+
+    # What it is told
+
+    def assign(self, message: JobAssign, parts: Sequence[bytes]) -> None:
+        """Give it a job; one that it has in this attempt already is not given again."""
+        if self.jobs.get(message.job_id, (0,))[0] == message.attempt:
+            return
+        self.jobs[message.job_id] = (message.attempt, message.capability, message.model, time.monotonic())
+        self._show()
+        self._connection.send(message, parts)
+
+    def say(self, message: NodeCancel | Drain) -> None:
+        """A word without an answer."""
+        if isinstance(message, NodeCancel) and self.jobs.get(message.job_id, (0,))[0] == message.attempt:
+            self._forget(message.job_id)
+        self._connection.send(message)
+
+    def drain(self, reason: str) -> None:
+        """It gets no more jobs, and is asked to finish and go."""
+        self.state = replace(self.state, draining=True)
+        self._show()
+        self._connection.send(Drain(reason=reason))
+
+    def close(self, code: CloseCode, reason: str) -> None:
+        self._connection.close(code, reason)
+
+    # What it says
+
+    async def serve(self, register: NodeRegister) -> None:
+        """Until it goes, or is silent for three heartbeats. Raises `Ended`, `BadMessage`, `TimeoutError`."""
+        settings = self._at.settings
+        await self._reconcile(register)
+        self._connection.send(
+            NodeWelcome(
+                instance_id=self._at.instance_id, heartbeat_ms=settings.heartbeat_ms,
+                max_message_bytes=settings.max_message_bytes, max_attachment_bytes=settings.max_attachment_bytes,
+            )  # fmt: skip
+        )
+        self._show()
+        self._at.spawn(self._at.dispatch.freed(self.id))
+        within_s = _MISSED * settings.heartbeat_ms / 1000
+        while True:
+            message, parts = await self._connection.receive(from_node, within_s)
+            self.state = replace(self.state, last_seen_ms=self._at.now_ms())
+            await self._take(message, parts)
+
+    async def _reconcile(self, register: NodeRegister) -> None:
+        """Jobs that it has lost go to others; those that it has for nothing are ended; the others go on."""
+        at, held = self._at, {one.job_id: one.attempt for one in register.held}
+        hold_ms = at.settings.attempt_timeout_ms + 10_000
+        for job_id, attempt in held.items():
+            job = await at.state.jobs.get(job_id)
+            if job is None or (job.attempt, job.node_id) != (attempt, self.id) or job.outcome:
+                self._connection.send(NodeCancel(job_id=job_id, attempt=attempt, reason="late"))
+                continue
+            await at.state.slots.reserve(self.id, job_id, slots=1024, model=job.model, ttl_ms=hold_ms)
+            self.jobs[job_id] = (attempt, job.capability, job.model, time.monotonic())
+        for job_id in set(await at.state.slots.held(self.id)) - set(held):
+            job = await at.state.jobs.get(job_id)
+            if job and job.node_id == self.id and not job.outcome:
+                await self._give_back(job_id, job.attempt, "the node has lost it")
+
+    async def _take(self, message: FromNode, parts: Sequence[bytes]) -> None:
+        at = self._at
+        match message:
+            case JobAck():
+                at.spawn(at.state.jobs.acknowledged(message.job_id, message.attempt, self.id))
+            case JobStarted():
+                at.spawn(at.state.jobs.started(message.job_id, message.attempt, self.id))
+            case NodePartial():
+                await self._partial_came(message)
+            case NodeResult():
+                # By itself: what is stored of one result does not hold up the node's next word.
+                at.spawn(self._result_came(message, parts))
+            case NodeDrain():
+                self.state = replace(self.state, draining=True)
+                self._show()
+            case NodeRegister():
+                self.close(CloseCode.BAD_MESSAGE, "it is registered already")
+
+    async def _partial_came(self, message: NodePartial) -> None:
+        at, key = self._at, (message.job_id, message.attempt)
+        if self.jobs.get(message.job_id, (0,))[0] != message.attempt:
+            return  # late: the job is with another node, or over
+        if key not in self._partial:
+            if not await at.state.jobs.partial(message.job_id, message.attempt, self.id):
+                self._forget(message.job_id)
+                return
+            self._partial.add(key)
+        job = await at.state.jobs.get(message.job_id)
+        if job is not None and job.attempt == message.attempt:
+            await at.delivery.partial(job, message.attempt, message.text)
+
+    async def _result_came(self, message: NodeResult, parts: Sequence[bytes]) -> None:
+        """Store the result, and only then tell the node that it need not keep it."""
+        code = message.error.code if message.error else ""
+        handle = self._refused if code in {MODEL_NOT_AVAILABLE, NODE_BUSY} else self._finished
+        taken = await self._persist(lambda: handle(message, parts))
+        if taken is not None:
+            self._connection.send(
+                NodeResultReceived(job_id=message.job_id, attempt=message.attempt, taken=taken)
+            )  # fmt: skip
+
+    async def _persist(self, act: Callable[[], Awaitable[Found]]) -> Found | None:
+        """Do what must not be lost: while Redis is away, again and again, as long as the node is connected."""
+        wait_s = 0.1
+        while self._connection.open:
+            try:
+                return await act()
+            except RedisError as error:
+                log.warning("node.result_waits", node=self.id, error=type(error).__name__)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2.0, wait_s * 2)
+        return None
+
+    async def _finished(self, message: NodeResult, parts: Sequence[bytes]) -> bool:
+        at = self._at
+        head = message.model_dump(include={"result", "error", "attachments"}, exclude_none=True)
+        if message.error is None and message.result is None:
+            head["error"] = JobError(code="bad_reply", message="the node gave neither result nor error").model_dump()
+        packed = Parcel({**head, "attempt": message.attempt, "node_id": self.id}, parts).pack()
+        error = message.error
+        finished = await at.state.jobs.finish(
+            message.job_id, message.attempt, self.id, packed, "error" if "error" in head else "ok",
+            error.code if error else "", error.message if error else "",
+        )  # fmt: skip
+        entry = self._forget(message.job_id, message.attempt)
+        if finished is None:
+            log.info("node.late_result", node=self.id, job=message.job_id, attempt=message.attempt)
+            return False
+        if entry:
+            self._took(entry[1], (time.monotonic() - entry[3]) * 1000)
+        await at.delivery.result(finished, packed)
+        at.spawn(at.settle(finished))
+        return True
+
+    async def _refused(self, message: NodeResult, parts: Sequence[bytes]) -> bool:  # noqa: ARG002  # one signature
+        """The node cannot do this job now: another shall. Source 004, the storm guard of MODEL_NOT_AVAILABLE."""
+        at, error = self._at, message.error or JobError()
+        entry = self._forget(message.job_id, message.attempt)
+        if error.code == MODEL_NOT_AVAILABLE:
+            job = await at.state.jobs.get(message.job_id)
+            model = entry[2] if entry else job.model if job else ""
+            if await at.state.slots.model_missing(self.id, model):
+                log.warning("node.model_missing", node=self.id, model=model)
+        at.view.is_full(self.id, time.monotonic())
+        return await self._give_back(message.job_id, message.attempt, error.message or error.code)
+
+    async def _give_back(self, job_id: str, attempt: int, why: str) -> bool:
+        """Let another node try; the job fails if it had tries enough. Whether this was the attempt that counted."""
+        at = self._at
+        job = await at.state.jobs.retry(job_id, attempt)
+        if job is None:
+            job = await at.state.jobs.get(job_id)
+            if job is None or job.attempt != attempt or job.node_id != self.id or job.outcome:
+                return False
+            error = JobError(code=REFUSED, message=f"no node would do it: {why}"[:2000])
+            return await at.dispatch.end(job_id, error)
+        await at.state.slots.release(self.id, job_id)
+        await at.delivery.tell(job.home, "again", {"job_id": job_id, "node_id": self.id})
+        return True
+
+    # How it does
+
+    def _forget(self, job_id: str, attempt: int | None = None) -> tuple[int, str, str, float] | None:
+        entry = self.jobs.get(job_id)
+        if entry is None or (attempt is not None and entry[0] != attempt):
+            return None
+        del self.jobs[job_id]
+        self._partial.discard((job_id, entry[0]))
+        self._show()
+        return entry
+
+    def _took(self, capability: str, ms: float) -> None:
+        before = self.state.latency_ms.get(capability, ms)
+        average = before + _SMOOTHING * (ms - before)
+        self.state = replace(self.state, latency_ms={**self.state.latency_ms, capability: average})
+
+    def _show(self) -> None:
+        self.state = replace(self.state, used=len(self.jobs))
+        if self._at.nodes.get(self.id) is self:
+            self._at.view.put(self.state)

@@ -1,0 +1,100 @@
+"""What an instance knows of all nodes, its own and those of others, and which of them to ask first."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pipeline.nodes.protocol import Capability, Offer
+from pipeline.nodes.state.snapshots import NodeState
+
+ANY_MODEL = "*"
+_UNKNOWN_LATENCY_MS = 1000.0
+_BUSY_S = 0.2
+"""For how long a node that was found full counts as full, unless it says otherwise."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a job asks for. An empty model: whichever the node has."""
+
+    capability: Capability
+    model: str = ""
+
+    @property
+    def pool(self) -> str:
+        """The waiting line of jobs with this need."""
+        return f"{self.capability}:{self.model}"
+
+    @classmethod
+    def of_pool(cls, pool: str) -> "Need":
+        capability, _, model = pool.partition(":")
+        return cls(Capability(capability), model)
+
+    def met_by(self, offers: Iterable[Offer]) -> bool:
+        """Whether somebody who offers this could do it."""
+        return any(
+            offer.capability == self.capability
+            and (not self.model or self.model in offer.models or ANY_MODEL in offer.models)
+            for offer in offers
+        )
+
+
+def ranked(nodes: Iterable[NodeState], need: Need, full: frozenset[str], left_out: frozenset[str]) -> list[NodeState]:
+    """The nodes that may do this now, best first: few slots in use, then short latency. Pure.
+
+    Those `left_out` come last: they have failed this job, and are better than nothing.
+    """
+
+    def rank(node: NodeState) -> tuple[bool, float, str]:
+        latency_ms = node.latency_ms.get(str(need.capability), _UNKNOWN_LATENCY_MS)
+        return node.node_id in left_out, (node.used + 1) / node.slots * latency_ms, node.node_id
+
+    able = (
+        node for node in nodes
+        if not node.draining and node.used < node.slots and node.node_id not in full and need.met_by(node.offers)
+    )  # fmt: skip
+    return sorted(able, key=rank)
+
+
+class View:
+    """The nodes as of the last look, corrected by what this instance has seen since."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, NodeState] = {}
+        self._full: dict[str, float] = {}
+
+    def learn(self, nodes: Sequence[NodeState]) -> None:
+        """What was found in Redis, and what is connected here."""
+        self._nodes = {node.node_id: node for node in nodes}
+
+    def put(self, node: NodeState) -> None:
+        """A node of this instance as it is now."""
+        self._nodes[node.node_id] = node
+        self._full.pop(node.node_id, None)
+
+    def forget(self, node_id: str) -> None:
+        """A node has gone."""
+        self._nodes.pop(node_id, None)
+
+    def get(self, node_id: str) -> NodeState | None:
+        return self._nodes.get(node_id)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def is_full(self, node_id: str, now: float) -> None:
+        """A node had no slot at the time `now`."""
+        self._full[node_id] = now + _BUSY_S
+
+    def candidates(self, need: Need, now: float, left_out: frozenset[str] = frozenset()) -> list[NodeState]:
+        """Whom to ask, in this order."""
+        self._full = {node_id: until for node_id, until in self._full.items() if until > now}
+        return ranked(self._nodes.values(), need, frozenset(self._full), left_out)
+
+    def offered(self, need: Need) -> bool:
+        """Whether any node offers this, busy or not."""
+        return any(need.met_by(node.offers) and not node.draining for node in self._nodes.values())
+
+    def pools(self, node_id: str, pools: Iterable[str]) -> list[str]:
+        """Those of the waiting lines that this node could serve."""
+        node = self._nodes.get(node_id)
+        return [pool for pool in pools if node and not node.draining and Need.of_pool(pool).met_by(node.offers)]
