@@ -32,9 +32,9 @@ _BACKLOG = 512
 class PortInUse(UserError):
     """Somebody else listens there."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, setting: str) -> None:
         super().__init__(
-            f"port {port} on {host} is in use: end what listens there, or set PENSTOCK_API__PORT", code="port_in_use"
+            f"port {port} on {host} is in use: end what listens there, or set {setting}", code="port_in_use"
         )
 
 
@@ -53,6 +53,11 @@ def listen(context: Context, host: str, port: int) -> socket.socket:
     """A socket that listens. Raises `NoKey`, `PortInUse`, or `UserError` for an address that is not this machine's."""
     if not is_loopback(host) and not api_keys.any_usable(context):
         raise NoKey(host)
+    return bind(host, port, "PENSTOCK_API__PORT")
+
+
+def bind(host: str, port: int, setting: str) -> socket.socket:
+    """A socket that listens; `setting` names the port. Raises `PortInUse`, or `UserError` for a foreign address."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listening = socket.create_server(address, family=family, backlog=_BACKLOG)
@@ -61,8 +66,8 @@ def listen(context: Context, host: str, port: int) -> socket.socket:
         return listening
     except OSError as error:
         if "in use" in str(error).lower():
-            raise PortInUse(host, port) from error
-        raise UserError(f"the API cannot listen on {host}: {error.strerror or error}", code="usage") from error
+            raise PortInUse(host, port, setting) from error
+        raise UserError(f"nobody can listen on {host} here: {error.strerror or error}", code="usage") from error
 
 
 def url(context: Context, listening: socket.socket) -> str:
@@ -84,10 +89,10 @@ def serve(context: Context, host: str, listening: socket.socket, ready: Callable
     )  # fmt: skip
     log.info("api.listening", url=url(context, listening), process=os.getpid())
     ready()
-    _Server(config, app.state.ending).run([listening])
+    Server(config, app.state.ending).run([listening])
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Tells those who wait or stream that it ends, so that they do not keep it."""
 
     def __init__(self, config: uvicorn.Config, ending: Event) -> None:

@@ -165,16 +165,23 @@ class Delivery:
                 if session := at.sessions.get(body["session_id"]):
                     request_id, attempt, text = body["request_id"], body["attempt"], body["text"]
                     session.partial(SessionPartial(request_id=request_id, attempt=attempt, text=text))
-            case "reserved":
-                await at.dispatch.reserved(body["job_id"], body["node_id"])
-            case "spare":
-                await at.dispatch.spare(body["job_id"], body["node_id"])
-            case "again":
-                await at.dispatch.again(body["job_id"], body["node_id"])
-            case "done":
-                at.dispatch.jobs.pop(body["job_id"], None)
+            case "reserved" | "spare" | "again" | "done":
+                await self._home(kind, body["job_id"], body.get("node_id", ""))
             case _:
                 await self._operate(kind, body)
+
+    async def _home(self, kind: str, job_id: str, node_id: str) -> None:
+        """What the home of a job is told."""
+        dispatch = self._at.dispatch
+        match kind:
+            case "reserved":
+                await dispatch.reserved(job_id, node_id)
+            case "spare":
+                await dispatch.spare(job_id, node_id)
+            case "again":
+                await dispatch.again(job_id, node_id)
+            case "done":
+                dispatch.jobs.pop(job_id, None)
 
     async def _operate(self, kind: str, body: Mapping[str, Any]) -> None:
         """What operators ask for, and other instances in their name."""

@@ -98,12 +98,11 @@ class NodeLink:
         """Until it goes, or is silent for three heartbeats. Raises `Ended`, `BadMessage`, `TimeoutError`."""
         settings = self._at.settings
         await self._reconcile(register)
-        self._connection.send(
-            NodeWelcome(
-                instance_id=self._at.instance_id, heartbeat_ms=settings.heartbeat_ms,
-                max_message_bytes=settings.max_message_bytes, max_attachment_bytes=settings.max_attachment_bytes,
-            )  # fmt: skip
-        )
+        welcome = NodeWelcome(
+            instance_id=self._at.instance_id, heartbeat_ms=settings.heartbeat_ms,
+            max_message_bytes=settings.max_message_bytes, max_attachment_bytes=settings.max_attachment_bytes,
+        )  # fmt: skip
+        self._connection.send(welcome)
         self._show()
         self._at.spawn(self._at.dispatch.freed(self.id))
         within_s = _MISSED * settings.heartbeat_ms / 1000

@@ -74,12 +74,11 @@ class SessionLink:
     async def serve(self) -> None:
         """Until it goes. Raises `Ended`, `BadMessage`."""
         settings = self._at.settings
-        self._connection.send(
-            SessionWelcome(
-                instance_id=self._at.instance_id, max_message_bytes=settings.max_message_bytes,
-                max_attachment_bytes=settings.max_attachment_bytes, max_jobs=settings.max_session_jobs,
-            )  # fmt: skip
-        )
+        welcome = SessionWelcome(
+            instance_id=self._at.instance_id, max_message_bytes=settings.max_message_bytes,
+            max_attachment_bytes=settings.max_attachment_bytes, max_jobs=settings.max_session_jobs,
+        )  # fmt: skip
+        self._connection.send(welcome)
         while True:
             message, parts = await self._connection.receive(from_session)
             self._take(message, parts)

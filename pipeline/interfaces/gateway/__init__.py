@@ -1,0 +1,1 @@
+"""The gateway of inference nodes as a process."""

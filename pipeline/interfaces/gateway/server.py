@@ -1,0 +1,68 @@
+"""Serving the gateway with uvicorn: WebSockets without compression, and frames no larger than the settings allow."""
+
+import os
+import socket
+from collections.abc import Callable
+from threading import Event
+
+import structlog
+import uvicorn
+
+from pipeline.engine.errors import UserError
+from pipeline.interfaces.api.guard import is_loopback
+from pipeline.interfaces.api.server import KEEP_ALIVE_S, Patience, Server, bind
+from pipeline.nodes import tokens
+from pipeline.nodes.gateway.app import create_app
+from pipeline.nodes.gateway.instance import Instance
+from pipeline.nodes.settings import GatewaySettings, gateway_settings
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+_GRACE_S = 5
+_BACKLOG = 1024
+
+
+class NoToken(UserError):
+    """Nobody could connect."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"the gateway does not listen on {host} before there is a token: run `penstock nodes tokens create NAME "
+            "--kind node`, or listen on 127.0.0.1",
+            code="no_token",
+        )
+
+
+def listen(context: Context, host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises `NoToken`, `PortInUse`, or `UserError` for a foreign address."""
+    if not is_loopback(host) and not tokens.any_usable(context):
+        raise NoToken(host)
+    return bind(host, port, "PENSTOCK_GATEWAY__PORT")
+
+
+def url(settings: GatewaySettings, listening: socket.socket) -> str:
+    """Where nodes and sessions connect to."""
+    host, port = listening.getsockname()[:2]
+    scheme = "wss" if settings.tls_certificate else "ws"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def config(instance: Instance) -> uvicorn.Config:
+    """How an instance is served."""
+    settings = instance.settings
+    protocol = type("Protocol", (Patience,), {"head_s": instance.context.settings.api.head_timeout_s})
+    return uvicorn.Config(
+        create_app(instance), http=protocol, ws="websockets-sansio", lifespan="on", log_config=None, access_log=False,
+        server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=_BACKLOG,
+        timeout_graceful_shutdown=_GRACE_S, ws_per_message_deflate=False, ws_ping_interval=20, ws_ping_timeout=20,
+        ws_max_size=max(settings.max_message_bytes, settings.max_attachment_bytes),
+        ssl_certfile=settings.tls_certificate or None, ssl_keyfile=settings.tls_key or None,
+    )  # fmt: skip
+
+
+def serve(context: Context, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+    """Share work out until SIGINT or SIGTERM; then send everybody to other instances."""
+    instance = Instance(context, gateway_settings(context.settings))
+    log.info("gateway.listening", url=url(instance.settings, listening), process=os.getpid())
+    ready()
+    Server(config(instance), Event()).run([listening])

@@ -1,0 +1,206 @@
+"""Gateways for tests: an instance in a thread of this process, and raw connections that speak the protocol to it."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import uvicorn
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from pipeline.interfaces.gateway.server import config
+from pipeline.nodes import tokens
+from pipeline.nodes.gateway.instance import Instance
+from pipeline.nodes.settings import GatewaySettings
+from pipeline.nodes.tokens import TokenKind
+from pipeline.storage.context import Context
+from tests.support.waiting import wait_until
+
+DEADLINE_S = 30.0
+QUICK: dict[str, Any] = {
+    "heartbeat_ms": 500, "owner_ttl_seconds": 1.5, "stream_block_ms": 100,
+    "node_snapshot": {"presence_ttl_seconds": 2, "refresh_interval_ms": 100},
+}  # fmt: skip
+"""Settings with which nothing takes long."""
+
+
+class GatewayThread:
+    """One instance. A context manager; leaving it ends the instance as SIGTERM would."""
+
+    def __init__(self, context: Context, instance_id: str = "a", **settings: Any) -> None:
+        self.instance = Instance(context, GatewaySettings(**{**QUICK, "instance_id": instance_id, **settings}))
+        served = config(self.instance)
+        served.host, served.port = "127.0.0.1", 0
+        self._server = uvicorn.Server(served)
+        self._thread = threading.Thread(target=self._run, name=f"gateway-{instance_id}", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _run(self) -> None:
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
+            await self._server.serve()
+
+        asyncio.run(serve())
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        wait_until(lambda: self._server.started, DEADLINE_S, "the gateway serves")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(DEADLINE_S)
+
+    @property
+    def url(self) -> str:
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        return f"ws://127.0.0.1:{port}"
+
+    def do(self, work: Any) -> Any:
+        """Run a coroutine in the instance's loop."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
+
+
+def token(context: Context, kind: TokenKind, name: str = "test", node_id: str = "") -> str:
+    """A secret."""
+    return tokens.create(context, name, kind, node_id=node_id)[0]
+
+
+@dataclass
+class Got:
+    """A message, or the end of the connection: then `code` and `reason`."""
+
+    message: dict[str, Any] = field(default_factory=dict)
+    parts: list[bytes] = field(default_factory=list)
+    code: int = 0
+    reason: str = ""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.message[name]
+
+    @property
+    def type(self) -> str:
+        return str(self.message.get("type", f"closed {self.code}"))
+
+
+class Wire:
+    """A WebSocket to a gateway, by hand."""
+
+    def __init__(self, url: str, path: str, secret: str) -> None:
+        headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+        self._socket: ClientConnection = connect(
+            url + path, additional_headers=headers, compression=None, max_size=None, proxy=None
+        )
+
+    def send(self, message: dict[str, Any], *parts: bytes) -> None:
+        if parts:
+            message = message | {
+                "attachments": [{"size": len(part), "name": f"part-{i}"} for i, part in enumerate(parts)]
+            }
+        self.raw(json.dumps(message))
+        for part in parts:
+            self._socket.send(part)
+
+    def raw(self, frame: str | bytes) -> None:
+        self._socket.send(frame)
+
+    def receive(self, within_s: float = DEADLINE_S) -> Got:
+        """The next message, whatever it is, or the end."""
+        try:
+            message = json.loads(self._socket.recv(within_s))
+            parts = [self._socket.recv(within_s) for _ in message.get("attachments", ())]
+        except ConnectionClosed as closed:
+            end = closed.rcvd
+            return Got(code=end.code if end else 1006, reason=end.reason if end else "")
+        return Got(message, [part for part in parts if isinstance(part, bytes)])
+
+    def until(self, *types: str, within_s: float = DEADLINE_S) -> Got:
+        """The next message of one of these types, or the end; others are passed over."""
+        while True:
+            got = self.receive(within_s)
+            if not got.message or got.type in types:
+                return got
+
+    def nothing_comes(self, within_s: float = 0.3) -> bool:
+        try:
+            self._socket.recv(within_s)
+        except TimeoutError:
+            return True
+        return False
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def drop(self) -> None:
+        """End the connection as a cut cable would seem to end it: without a word."""
+        self._socket.socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class RawNode(Wire):
+    """A node whose every word the test decides."""
+
+    def __init__(
+        self, gateway: str, secret: str, node_id: str = "n1", *, slots: int = 1,
+        offers: Sequence[dict[str, Any]] = ({"capability": "text", "models": ["m"]},),
+        held: Sequence[dict[str, Any]] = (), register: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(gateway, "/ws/node", secret)
+        self.id = node_id
+        if register:
+            self.send(
+                {
+                    "type": "node_register",
+                    "v": 1,
+                    "versions": [1],
+                    "node_id": node_id,
+                    "slots": slots,
+                    "offers": list(offers),
+                    "held": list(held),
+                }  # fmt: skip
+            )
+            self.welcome = self.receive()
+
+    def job(self, within_s: float = DEADLINE_S) -> Got:
+        return self.until("job_assign", within_s=within_s)
+
+    def say(self, kind: str, job: Got, **fields: Any) -> None:
+        self.send({"type": kind, "job_id": job["job_id"], "attempt": job["attempt"], **fields})
+
+    def answer(self, job: Got, text: str = "done", *parts: bytes) -> None:
+        message = {"type": "job_result", "job_id": job["job_id"], "attempt": job["attempt"], "result": {"text": text}}
+        self.send(message, *parts)
+
+
+class RawSession(Wire):
+    """A session whose every word the test decides."""
+
+    def __init__(self, gateway: str, secret: str, session_id: str = "") -> None:
+        super().__init__(gateway, "/ws/session", secret)
+        self.id = session_id or uuid4().hex
+        self.send({"type": "session_open", "v": 1, "versions": [1], "session_id": self.id})
+        self.welcome = self.receive()
+
+    def ask(self, request_id: str = "", *parts: bytes, **fields: Any) -> str:
+        """Send a request for text by model `m`; its id."""
+        request_id = request_id or uuid4().hex
+        body = {"prompt": "Say so."}
+        request = {"type": "job_request", "request_id": request_id, "capability": "text", "model": "m", "body": body}
+        self.send(request | fields, *parts)
+        return request_id
+
+    def result(self, within_s: float = DEADLINE_S) -> Got:
+        return self.until("job_result", within_s=within_s)
