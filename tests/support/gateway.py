@@ -5,7 +5,6 @@ import json
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
@@ -161,17 +160,11 @@ class RawNode(Wire):
         super().__init__(gateway, "/ws/node", secret)
         self.id = node_id
         if register:
-            self.send(
-                {
-                    "type": "node_register",
-                    "v": 1,
-                    "versions": [1],
-                    "node_id": node_id,
-                    "slots": slots,
-                    "offers": list(offers),
-                    "held": list(held),
-                }  # fmt: skip
-            )
+            hello = {
+                "type": "node_register", "v": 1, "versions": [1], "node_id": node_id, "slots": slots,
+                "offers": list(offers), "held": list(held),
+            }  # fmt: skip
+            self.send(hello)
             self.welcome = self.receive()
 
     def job(self, within_s: float = DEADLINE_S) -> Got:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import structlog
@@ -16,9 +16,9 @@ from starlette.websockets import WebSocket
 from pipeline.nodes import tokens
 from pipeline.nodes.gateway.connection import Connection, Ended
 from pipeline.nodes.gateway.instance import Instance
+from pipeline.nodes.gateway.metrics import CONTENT_TYPE, Facts, exposition
 from pipeline.nodes.gateway.node_link import NodeLink
 from pipeline.nodes.gateway.session_link import SessionLink
-from pipeline.nodes.job import JobState
 from pipeline.nodes.protocol import (
     NODE_PATH,
     SESSION_PATH,
@@ -34,7 +34,6 @@ from pipeline.nodes.tokens import TokenKind, TokenView
 
 log = structlog.get_logger(__name__)
 _FIRST_WORD_S = 10.0
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def create_app(instance: Instance) -> Starlette:
@@ -203,19 +202,11 @@ class Gateway:
 
     async def metrics(self, _: Request) -> Response:
         """Prometheus' text."""
-        at, metrics = self._at, self._at.metrics
-        metrics.nodes.set(len(at.nodes))
-        metrics.sessions.set(len(at.sessions))
-        try:
-            counts = await at.state.jobs.counts()
-            for state in JobState:
-                metrics.jobs.labels(str(state)).set(counts.get(state, 0))
-            metrics.waiting.set(sum((await at.state.waiting.pools()).values()))
-            metrics.inbox_pending.set(await at.state.inbox.pending())
-        except RedisError:
-            log.warning("gateway.metrics_without_redis")
-        metrics.count_ops(dict(at.state.store.ops))
-        return Response(metrics.exposition(), media_type=METRICS_TYPE)
+        at, pending = self._at, -1
+        with suppress(RedisError):
+            pending = await at.state.inbox.pending()
+        facts = Facts(at.state.store.ops, len(at.nodes), len(at.sessions), pending, at.dispatched)
+        return Response(exposition(facts), media_type=CONTENT_TYPE)
 
     async def status(self, request: Request) -> Response:
         """What is connected here, for a token of either kind."""

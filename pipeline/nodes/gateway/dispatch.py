@@ -200,7 +200,7 @@ class Dispatch:
         job.node_id, job.in_line, job.attempt_until = node_id, 0.0, time.monotonic() + attempt_s
         job.looked, job.unseen = now, 0.0
         if job.attempt == 1:
-            at.metrics.dispatched(now - job.begun)
+            at.dispatched.observe(now - job.begun)
         await at.delivery.assign(job, node_id, int(attempt_s * 1000))
 
     async def again(self, job_id: str, node_id: str) -> None:

@@ -14,7 +14,7 @@ from redis import RedisError
 from pipeline.nodes import tokens
 from pipeline.nodes.gateway.delivery import Delivery
 from pipeline.nodes.gateway.dispatch import Dispatch
-from pipeline.nodes.gateway.metrics import GatewayMetrics
+from pipeline.nodes.gateway.metrics import dispatch_histogram
 from pipeline.nodes.gateway.node_link import NodeLink
 from pipeline.nodes.gateway.session_link import SessionLink
 from pipeline.nodes.gateway.state import SharedState
@@ -44,7 +44,7 @@ class Instance:
         self.boot = secrets.token_hex(6)
         self.home = f"{self.instance_id}/{self.boot}"
         self.state = SharedState.over(settings, context.settings.effective_redis_url, self.instance_id)
-        self.metrics = GatewayMetrics()
+        self.dispatched = dispatch_histogram()
         self.view = View()
         self.nodes: dict[str, NodeLink] = {}
         self.sessions: dict[str, SessionLink] = {}
@@ -232,10 +232,8 @@ class Instance:
         )  # fmt: skip
 
     async def settle(self, finished: Finished) -> None:
-        """What follows a result: its slot is free, a failed request may be asked again, the figures."""
+        """What follows a result: its slot is free, and a request that failed may be asked again."""
         job = finished.job
-        if not finished.again:
-            self.metrics.finished.labels(job.outcome or "error").inc()
         if job.node_id:
             await self.state.slots.release(job.node_id, job.job_id)
         await self.state.jobs.released(job.job_id)
