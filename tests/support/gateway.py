@@ -143,9 +143,7 @@ class Wire:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -176,6 +174,12 @@ class RawNode(Wire):
     def answer(self, job: Got, text: str = "done", *parts: bytes) -> None:
         message = {"type": "job_result", "job_id": job["job_id"], "attempt": job["attempt"], "result": {"text": text}}
         self.send(message, *parts)
+
+    def answer_next(self, text: str = "done") -> Got:
+        """Do the next job; it."""
+        job = self.job()
+        self.answer(job, text)
+        return job
 
 
 class RawSession(Wire):

@@ -1,0 +1,83 @@
+"""Instances of the gateway over one Redis, with tokens for those who connect to them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pipeline.nodes.tokens import TokenKind
+from pipeline.storage.context import Context
+from tests.support.gateway import GatewayThread, RawNode, RawSession, token
+
+
+@dataclass
+class Tokens:
+    """Secrets of either kind."""
+
+    node: str
+    session: str
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def secrets(context: Context) -> Tokens:
+    return Tokens(token(context, TokenKind.NODE, "nodes"), token(context, TokenKind.SESSION, "sessions"))
+
+
+@pytest.fixture
+def other_session_token(context: Context) -> str:
+    return token(context, TokenKind.SESSION, "others")
+
+
+@pytest.fixture
+def closing() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+Start = Callable[..., GatewayThread]
+
+
+@pytest.fixture
+def start(context: Context, closing: ExitStack) -> Start:
+    """Start an instance: `start("a", heartbeat_ms=100)`."""
+
+    def started(instance_id: str = "a", **settings: Any) -> GatewayThread:
+        return closing.enter_context(GatewayThread(context, instance_id, **settings))
+
+    return started
+
+
+@pytest.fixture
+def gateway(start: Start) -> GatewayThread:
+    return start()
+
+
+Node = Callable[..., RawNode]
+Session = Callable[..., RawSession]
+
+
+@pytest.fixture
+def node(secrets: Tokens, closing: ExitStack) -> Node:
+    """Connect a node: `node(gateway, "n1", slots=2)`."""
+
+    def connected(gateway: GatewayThread, node_id: str = "n1", **how: Any) -> RawNode:
+        return closing.enter_context(RawNode(gateway.url, secrets.node, node_id, **how))
+
+    return connected
+
+
+@pytest.fixture
+def session(secrets: Tokens, closing: ExitStack) -> Session:
+    """Open a session."""
+
+    def opened(gateway: GatewayThread, session_id: str = "", secret: str = "") -> RawSession:
+        return closing.enter_context(RawSession(gateway.url, secret or secrets.session, session_id))
+
+    return opened

@@ -1,0 +1,126 @@
+"""Several instances: the node on one, the session on another; an instance that dies; one request to all of them."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from uuid import uuid4
+
+import pytest
+
+from tests.integration.nodes.gateway.conftest import Node, Session, Start
+from tests.support.gateway import GatewayThread, RawSession
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def pair(start: Start) -> tuple[GatewayThread, GatewayThread]:
+    return start("a"), start("b")
+
+
+Pair = tuple[GatewayThread, GatewayThread]
+
+
+def seen(gateway: GatewayThread, node_id: str) -> None:
+    wait_until(lambda: gateway.instance.view.get(node_id) is not None, 10, f"{node_id} is seen")
+
+
+@pytest.mark.parametrize("size", [10, 1_000_000], ids=["in the inbox", "in a key of its own"])
+def test_cross_instance_delivery(pair: Pair, node: Node, session: Session, size: int) -> None:
+    """Source 004, test `phase2_cross_instance_delivery_e2e_minimal`."""
+    a, b = pair
+    one, asker = node(a), session(b)
+    seen(b, "n1")
+    picture = bytes(size)
+    asker.ask("r", picture, partials=True)
+    job = one.job()
+    assert job.parts == [picture]
+    one.say("job_ack", job)
+    one.say("job_started", job)
+    one.say("job_partial", job, text="al")
+    assert asker.until("job_partial")["text"] == "al"
+    one.answer(job, "all", picture)
+    got = asker.result()
+    assert (got["result"], got.parts) == ({"text": "all"}, [picture])
+    wait_until(lambda: not b.instance.dispatch.jobs, 10, "its home has done with it")
+    assert a.do(a.instance.state.slots.held("n1")) == {}
+
+
+def test_a_slot_that_becomes_free_at_one_instance_serves_who_waits_at_another(
+    pair: Pair, node: Node, session: Session
+) -> None:
+    a, b = pair
+    one, here, there = node(a), session(a), session(b)
+    seen(b, "n1")
+    here.ask()
+    job = one.job()
+    there.ask(timeout_ms=30_000)
+    wait_until(lambda: sum(a.do(a.instance.state.waiting.pools()).values()) == 1, 10, "it waits")
+    one.answer(job)
+    one.answer_next("there")
+    assert there.result()["result"] == {"text": "there"}
+
+
+def test_one_request_fifty_times_to_three_instances_is_one_job(start: Start, node: Node, session: Session) -> None:
+    gateways = [start("a"), start("b"), start("c")]
+    one = node(gateways[0], slots=8)
+    for gateway in gateways:
+        seen(gateway, "n1")
+    request = uuid4().hex
+    sessions = [session(gateways[number % 3]) for number in range(12)]
+
+    def ask(number: int) -> str:
+        asker: RawSession = sessions[number % 12]
+        asker.ask(request, timeout_ms=30_000)
+        return asker.id
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(ask, range(48)))
+    job = one.job()
+    assert one.nothing_comes(0.5), "no second job"
+    one.answer(job, "one")
+    results = Counter(asker.result()["result"]["text"] for asker in sessions)
+    assert results == {"one": 12}
+    assert job["attempt"] == 1
+
+
+def test_a_node_that_moves_takes_its_job_along(pair: Pair, node: Node, session: Session) -> None:
+    a, b = pair
+    one, asker = node(a), session(a)
+    asker.ask()
+    job = one.job()
+    moved = node(b, held=[{"job_id": job["job_id"], "attempt": 1}])
+    assert one.until("never").code == 4409
+    moved.answer(job)
+    got = asker.result()
+    assert (got["attempt"], got["result"]) == (1, {"text": "done"})
+
+
+def test_an_instance_that_ends_hands_its_sessions_and_nodes_to_others(
+    context: object, start: Start, node: Node, session: Session, closing: ExitStack
+) -> None:
+    a = start("a")
+    with GatewayThread(a.instance.context, "b") as b:
+        one, asker = node(b), session(b)
+        request = asker.ask(timeout_ms=30_000)
+        job = one.job()
+    assert (one.until("never").code, asker.until("never").code) == (1012, 1012)
+    asker = session(a, asker.id)
+    asker.ask(request, timeout_ms=30_000)
+    one = node(a, held=[{"job_id": job["job_id"], "attempt": 1}])
+    one.answer(job, "moved")
+    assert asker.result()["result"] == {"text": "moved"}
+
+
+def test_a_job_whose_home_has_gone_is_adopted_by_who_is_asked_for_it(
+    start: Start, node: Node, session: Session
+) -> None:
+    a = start("a")
+    with GatewayThread(a.instance.context, "b") as b:
+        asker = session(b)
+        request = asker.ask(timeout_ms=30_000)
+        asker.until("job_accepted")
+    asker = session(a, asker.id)
+    asker.ask(request, timeout_ms=30_000)
+    assert asker.until("job_accepted")["state"] == "CREATED"
+    node(a).answer_next("adopted")
+    assert asker.result()["result"] == {"text": "adopted"}

@@ -1,0 +1,235 @@
+"""A job's way through one instance: from a session to a node and back."""
+
+from uuid import uuid4
+
+from pipeline.nodes.job import JobState
+
+from tests.integration.nodes.gateway.conftest import Node, Session, Start
+from tests.support.gateway import GatewayThread
+from tests.support.waiting import wait_until
+
+
+def test_a_job_goes_to_a_node_and_its_result_comes_back(gateway: GatewayThread, node: Node, session: Session) -> None:
+    one, asker = node(gateway), session(gateway)
+    request = asker.ask("r1", b"picture", timeout_ms=20_000)
+    job = one.job()
+    assert (job["capability"], job["model"], job["body"], job["attempt"]) == ("text", "m", {"prompt": "Say so."}, 1)
+    assert job.parts == [b"picture"]
+    one.say("job_ack", job)
+    one.say("job_started", job)
+    one.answer(job, "so", b"cut out")
+    received = one.until("result_received")
+    assert (received["job_id"], received["taken"]) == (job["job_id"], True)
+    accepted = asker.receive()
+    assert (accepted.type, accepted["request_id"], accepted["job_id"]) == ("job_accepted", request, job["job_id"])
+    got = asker.result()
+    assert (got["request_id"], got["result"], got["node_id"], got.parts) == (
+        request,
+        {"text": "so"},
+        "n1",
+        [b"cut out"],
+    )
+    found = lambda: gateway.do(gateway.instance.state.jobs.get(job["job_id"]))  # noqa: E731
+    wait_until(lambda: found().state is JobState.RELEASED, 10, "the job is released", last=found)
+    assert gateway.do(gateway.instance.state.slots.held("n1")) == {}
+
+
+def test_an_old_node_that_acknowledges_nothing_does_its_job(
+    gateway: GatewayThread, node: Node, session: Session
+) -> None:
+    one, asker = node(gateway), session(gateway)
+    asker.ask()
+    one.answer(one.job(), "so")
+    assert asker.result()["result"] == {"text": "so"}
+
+
+def test_partial_results_come_in_their_order_and_count_as_a_start(
+    gateway: GatewayThread, node: Node, session: Session
+) -> None:
+    one, asker = node(gateway), session(gateway)
+    asker.ask(partials=True)
+    job = one.job()
+    for piece in "abc":
+        one.say("job_partial", job, text=piece)
+    pieces = [asker.until("job_partial") for _ in range(3)]
+    assert [(piece["attempt"], piece["text"]) for piece in pieces] == [(1, "a"), (1, "b"), (1, "c")]
+    assert gateway.do(gateway.instance.state.jobs.get(job["job_id"])).state is JobState.RUNNING
+    one.answer(job)
+    assert asker.result()["result"] == {"text": "done"}
+
+
+def test_partials_go_only_to_who_wants_them(gateway: GatewayThread, node: Node, session: Session) -> None:
+    one, asker = node(gateway), session(gateway)
+    asker.ask()
+    job = one.job()
+    one.say("job_partial", job, text="a")
+    one.answer(job)
+    assert [asker.receive().type, asker.receive().type] == ["job_accepted", "job_result"]
+
+
+def test_an_error_of_the_node_is_the_answer(gateway: GatewayThread, node: Node, session: Session) -> None:
+    one, asker = node(gateway), session(gateway)
+    asker.ask()
+    error = {"code": "refused_to_answer", "message": "no", "kind": "permanent"}
+    one.say("job_result", one.job(), error=error)
+    assert asker.result()["error"] == error
+
+
+def test_the_same_request_again_is_the_same_job_and_gets_the_same_result(
+    gateway: GatewayThread, node: Node, session: Session
+) -> None:
+    one, asker, other = node(gateway), session(gateway), session(gateway)
+    request = asker.ask()
+    job = one.job()
+    other.ask(request)
+    assert other.until("job_accepted")["job_id"] == job["job_id"]
+    one.answer(job, "once")
+    assert [asker.result()["result"], other.result()["result"]] == [{"text": "once"}] * 2
+    third = session(gateway)
+    third.ask(request)
+    assert third.result()["result"] == {"text": "once"}, "the result is kept for a while"
+    assert one.nothing_comes(0.2) or one.receive().type == "result_received"
+
+
+def test_a_request_that_failed_may_be_asked_again(gateway: GatewayThread, node: Node, session: Session) -> None:
+    one, asker = node(gateway), session(gateway)
+    request = asker.ask()
+    first = one.job()
+    one.say("job_result", first, error={"code": "failed", "message": "out of memory"})
+    assert asker.result()["error"]["code"] == "failed"
+    wait_until(lambda: _asked_anew(asker, request), 10, "the request is forgotten")
+    again = one.job()
+    assert again["job_id"] != first["job_id"]
+    one.answer(again)
+    assert asker.until("job_result")["result"] == {"text": "done"}
+
+
+def _asked_anew(asker: object, request: str) -> bool:
+    asker.ask(request)  # type: ignore[attr-defined]
+    return bool(asker.until("job_accepted", "job_result").type == "job_accepted")  # type: ignore[attr-defined]
+
+
+def test_requests_of_two_tokens_are_two_jobs(
+    gateway: GatewayThread, node: Node, session: Session, other_session_token: str
+) -> None:
+    one, asker = node(gateway, slots=2), session(gateway)
+    stranger = session(gateway, secret=other_session_token)
+    request = uuid4().hex
+    asker.ask(request)
+    stranger.ask(request)
+    jobs = {one.job()["job_id"], one.job()["job_id"]}
+    assert len(jobs) == 2
+
+
+def test_cancelled_the_node_is_told_and_its_slot_is_free(gateway: GatewayThread, node: Node, session: Session) -> None:
+    one, asker = node(gateway), session(gateway)
+    request = asker.ask()
+    job = one.job()
+    asker.until("job_accepted")
+    asker.send({"type": "job_cancel", "request_id": request})
+    assert one.until("job_cancel")["job_id"] == job["job_id"]
+    one.answer(job, "too late")
+    assert one.until("result_received")["taken"] is False
+    asker.ask()
+    assert one.job()["attempt"] == 1
+
+
+def test_cancelled_by_one_of_two_it_goes_on_for_the_other(gateway: GatewayThread, node: Node, session: Session) -> None:
+    one, asker, other = node(gateway), session(gateway), session(gateway)
+    request = asker.ask()
+    job = one.job()
+    other.ask(request)
+    other.until("job_accepted")
+    asker.send({"type": "job_cancel", "request_id": request})
+    one.answer(job)
+    assert other.result()["result"] == {"text": "done"}
+
+
+def test_nobody_offers_it_and_that_is_said_at_once(gateway: GatewayThread, node: Node, session: Session) -> None:
+    node(gateway)
+    asker = session(gateway)
+    asker.ask(model="unheard-of", if_no_node="error")
+    error = asker.result()["error"]
+    assert (error["code"], error["kind"]) == ("no_node", "rate_limited")
+    assert "no node offers text with model unheard-of" in error["message"]
+
+
+def test_nobody_offers_it_and_the_job_waits_until_somebody_does(
+    gateway: GatewayThread, node: Node, session: Session
+) -> None:
+    asker = session(gateway)
+    asker.ask(timeout_ms=20_000)
+    asker.until("job_accepted")
+    node(gateway).answer_next()
+    assert asker.result()["result"] == {"text": "done"}
+
+
+def test_waiting_ends_with_the_time_that_was_given(gateway: GatewayThread, session: Session) -> None:
+    asker = session(gateway)
+    asker.ask(timeout_ms=300)
+    error = asker.result()["error"]
+    assert (error["code"], error["message"]) == ("timed_out", "no node offered text m in time")
+
+
+def test_a_node_gets_no_more_than_its_slots(gateway: GatewayThread, node: Node, session: Session) -> None:
+    one, asker = node(gateway, slots=2), session(gateway)
+    for _ in range(5):
+        asker.ask()
+    first, second = one.job(), one.job()
+    assert one.nothing_comes()
+    one.answer(first)
+    third = one.job()
+    one.answer(second)
+    one.answer(third)
+    for _ in range(2):
+        one.answer(one.job())
+    assert {asker.result().type for _ in range(5)} == {"job_result"}
+
+
+def test_a_slot_goes_to_requesters_in_turn(
+    gateway: GatewayThread, node: Node, session: Session, other_session_token: str
+) -> None:
+    one, many, few = node(gateway), session(gateway), session(gateway, secret=other_session_token)
+    for number in range(6):
+        many.ask(f"many-{number}", body={"prompt": "many"})
+        many.until("job_accepted")
+    running = one.job()
+    for number in range(2):
+        few.ask(f"few-{number}", body={"prompt": "few"})
+        few.until("job_accepted")
+    wait_until(lambda: _waiting(gateway) == 7, 10, "all others wait", last=lambda: _waiting(gateway))
+    order = []
+    for _ in range(4):
+        one.answer(running)
+        running = one.job()
+        order.append(running["body"]["prompt"])
+    assert order.count("few") == 2, "who asks for little does not wait for who asks for much"
+
+
+def _waiting(gateway: GatewayThread) -> int:
+    return sum(gateway.do(gateway.instance.state.waiting.pools()).values())
+
+
+def test_a_drained_node_finishes_what_it_has_and_gets_no_more(
+    gateway: GatewayThread, node: Node, session: Session
+) -> None:
+    one, asker = node(gateway, slots=2), session(gateway)
+    asker.ask()
+    job = one.job()
+    one.send({"type": "node_drain"})
+    wait_until(lambda: gateway.instance.nodes["n1"].state.draining, 10, "it is draining")
+    asker.ask("later", timeout_ms=20_000)
+    assert one.nothing_comes()
+    one.answer(job)
+    assert asker.result()["result"] == {"text": "done"}
+    node(gateway, "n2").answer_next()
+    assert asker.result()["node_id"] == "n2"
+
+
+def test_too_many_jobs_of_one_session_are_refused(start: Start, node: Node, session: Session) -> None:
+    gateway = start(max_session_jobs=2)
+    asker = session(gateway)
+    for _ in range(3):
+        asker.ask()
+    error = asker.result()["error"]
+    assert (error["code"], error["kind"]) == ("too_many_jobs", "rate_limited")

@@ -1,0 +1,149 @@
+"""Who may connect, and what junk does: it closes the connection, with a reason."""
+
+import json
+from contextlib import ExitStack
+from typing import Any
+
+import httpx2
+import pytest
+
+from pipeline.nodes import tokens
+from pipeline.nodes.protocol import CloseCode
+from pipeline.nodes.tokens import TokenKind
+from pipeline.storage.context import Context
+from tests.integration.nodes.gateway.conftest import Node, Session, Start, Tokens
+from tests.support.gateway import GatewayThread, Got, RawNode, RawSession, Wire, token
+from tests.support.waiting import wait_until
+
+
+@pytest.mark.parametrize("secret", ["", "pstn_wrong", "of the other kind"])
+@pytest.mark.parametrize("path", ["/ws/node", "/ws/session"])
+def test_without_a_token_of_its_kind_nobody_connects(
+    gateway: GatewayThread, secrets: Tokens, secret: str, path: str
+) -> None:
+    other = secrets.session if path == "/ws/node" else secrets.node
+    with Wire(gateway.url, path, other if secret == "of the other kind" else secret) as wire:
+        end = wire.until("never")
+    assert end.code == CloseCode.UNAUTHORIZED
+    assert end.reason.startswith("this is not a usable token of a")
+
+
+def test_a_revoked_token_ends_its_connections(gateway: GatewayThread, context: Context, closing: ExitStack) -> None:
+    secret, view = tokens.create(context, "soon revoked", TokenKind.NODE)
+    one = closing.enter_context(RawNode(gateway.url, secret))
+    tokens.revoke(context, view.id)
+    gateway.do(gateway.instance.state.inbox.send("a", "token_revoked", {"token_id": view.id}))
+    assert one.until("never").code == CloseCode.UNAUTHORIZED
+
+
+def test_a_token_revoked_while_nobody_is_told_ends_its_connections_soon(
+    gateway: GatewayThread, context: Context, closing: ExitStack
+) -> None:
+    secret, view = tokens.create(context, "soon revoked", TokenKind.SESSION)
+    asker = closing.enter_context(RawSession(gateway.url, secret))
+    tokens.revoke(context, view.id)
+    gateway.do(gateway.instance._check_tokens())
+    assert asker.until("never").code == CloseCode.UNAUTHORIZED
+
+
+def test_a_token_for_one_node_is_for_no_other(gateway: GatewayThread, context: Context, closing: ExitStack) -> None:
+    secret = token(context, TokenKind.NODE, "only one", node_id="desk")
+    assert closing.enter_context(RawNode(gateway.url, secret, "desk")).welcome.type == "welcome"
+    assert closing.enter_context(RawNode(gateway.url, secret, "rack")).until("never").code == CloseCode.UNAUTHORIZED
+
+
+def test_nobody_becomes_a_node_that_is_connected_with_another_token(
+    gateway: GatewayThread, node: Node, context: Context, closing: ExitStack
+) -> None:
+    one = node(gateway)
+    thief = closing.enter_context(RawNode(gateway.url, token(context, TokenKind.NODE, "thief")))
+    assert thief.welcome.type in {"error", f"closed {CloseCode.UNAUTHORIZED}"}
+    assert one.nothing_comes()
+
+
+JUNK: list[tuple[str, Any, CloseCode, str]] = [
+    ("not JSON", "{", CloseCode.BAD_MESSAGE, "not JSON"),
+    ("not an object", "[]", CloseCode.BAD_MESSAGE, "JSON object with a type"),
+    ("deep", "[" * 100_000, CloseCode.BAD_MESSAGE, "not JSON"),
+    ("another version", {"type": "node_heartbeat", "v": 2}, CloseCode.VERSION, "v = 1"),
+    ("a field that is wrong", {"type": "job_ack", "job_id": "../x", "attempt": 1}, CloseCode.BAD_MESSAGE, "job_id"),
+    ("binary", b"\0\1", CloseCode.BAD_MESSAGE, "no message announced"),
+    ("large", json.dumps({"type": "x", "pad": "x" * 70_000}), CloseCode.TOO_LARGE, "over 65536 bytes"),
+    (
+        "attachments that are too large",
+        {"type": "job_result", "job_id": "j", "attempt": 1, "attachments": [{"size": 2**40}]},
+        CloseCode.TOO_LARGE, "attachments of over",
+    ),
+    ("a second registration", {"type": "node_register", "node_id": "n1", "slots": 1,
+        "offers": [{"capability": "text"}]}, CloseCode.BAD_MESSAGE, "registered already"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("frame", "code", "reason"), [junk[1:] for junk in JUNK], ids=[junk[0] for junk in JUNK])
+def test_junk_closes_the_connection_with_a_reason(
+    start: Start, node: Node, frame: str | bytes | dict[str, object], code: CloseCode, reason: str
+) -> None:
+    one = node(start(max_message_bytes=65_536))
+    one.raw(json.dumps(frame) if isinstance(frame, dict) else frame)
+    said = one.until("error")
+    end = one.until("never")
+    assert reason in said["message"]
+    assert (end.code, reason in end.reason) == (code, True)
+
+
+def test_what_follows_a_message_must_be_what_it_announced(gateway: GatewayThread, node: Node) -> None:
+    one = node(gateway)
+    one.send({"type": "job_result", "job_id": "j", "attempt": 1, "result": {}, "attachments": [{"size": 5}]})
+    one.raw(b"1234")
+    assert one.until("never").code == CloseCode.BAD_MESSAGE
+
+
+def test_types_that_are_not_known_are_passed_over(gateway: GatewayThread, node: Node, session: Session) -> None:
+    one, asker = node(gateway), session(gateway)
+    one.send({"type": "node_mood", "mood": "good"})
+    asker.send({"type": "session_mood"})
+    asker.ask(unknown_field=1)
+    one.answer_next()
+    assert asker.result()["result"] == {"text": "done"}
+
+
+def test_the_first_message_decides(gateway: GatewayThread, secrets: Tokens) -> None:
+    with Wire(gateway.url, "/ws/node", secrets.node) as wire:
+        wire.send({"type": "node_heartbeat"})
+        assert wire.until("never").reason == "the first message is node_register"
+    with Wire(gateway.url, "/ws/session", secrets.session) as wire:
+        wire.send({"type": "session_heartbeat"})
+        assert wire.until("never").reason == "the first message is session_open"
+
+
+def test_a_protocol_nobody_speaks_here(gateway: GatewayThread, secrets: Tokens) -> None:
+    with Wire(gateway.url, "/ws/session", secrets.session) as wire:
+        wire.send({"type": "session_open", "versions": [2, 3], "session_id": "0" * 32})
+        assert wire.until("never").code == CloseCode.VERSION
+
+
+def test_who_does_not_read_is_sent_away_and_comes_back_for_the_answer(
+    start: Start, node: Node, session: Session
+) -> None:
+    gateway = start(max_outbox_bytes=2**20, result_ttl_ms=60_000)
+    one, asker = node(gateway, slots=64), session(gateway)
+    requests = [asker.ask(timeout_ms=60_000) for _ in range(64)]
+    jobs = [one.job() for _ in requests]
+    for job in jobs:
+        one.answer(job, "x", bytes(2**20))
+    wait_until(lambda: not gateway.instance.sessions, 30, "it is sent away")
+    back = session(gateway, asker.id)
+    back.ask(requests[-1])
+    got: Got = back.result()
+    assert got.parts == [bytes(2**20)]
+
+
+def test_http_says_how_it_is(gateway: GatewayThread, secrets: Tokens) -> None:
+    base = gateway.url.replace("ws://", "http://")
+    with httpx2.Client(base_url=base, trust_env=False) as client:
+        assert client.get("/healthz").json() == {"status": "ok"}
+        assert client.get("/readyz").json() == {"status": "ok"}
+        assert client.get("/status").status_code == 401
+        known = client.get("/status", headers={"Authorization": f"Bearer {secrets.session}"}).json()
+        assert (known["instance_id"], known["nodes"]) == ("a", 0)
+        assert 'penstock_gateway_connections{kind="node"} 0.0' in client.get("/metrics").text
