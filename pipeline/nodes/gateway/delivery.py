@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from pipeline.nodes.gateway.dispatch import HomeJob, assignment
-from pipeline.nodes.job import Job
+from pipeline.nodes.job import Finished, Job
 from pipeline.nodes.protocol import (
     Attachment,
     CloseCode,
@@ -18,7 +18,6 @@ from pipeline.nodes.protocol import (
     SessionResult,
 )
 from pipeline.nodes.state.inbox import Envelope
-from pipeline.nodes.state.jobs import Finished
 
 if TYPE_CHECKING:
     from pipeline.nodes.gateway.instance import Instance

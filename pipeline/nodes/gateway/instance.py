@@ -19,16 +19,17 @@ from pipeline.nodes.gateway.node_link import NodeLink
 from pipeline.nodes.gateway.session_link import SessionLink
 from pipeline.nodes.gateway.state import SharedState
 from pipeline.nodes.gateway.view import View
+from pipeline.nodes.job import Finished
 from pipeline.nodes.protocol import CANCELLED, CloseCode, JobError
 from pipeline.nodes.settings import GatewaySettings
 from pipeline.nodes.state.inbox import Envelope
-from pipeline.nodes.state.jobs import Finished
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 _CHECK_S = 0.25
 _TOKENS_S = 5.0
 _AFTER_FAILURE_S = 0.5
+_FINE_S = 1.0
 
 
 class Instance:
@@ -54,6 +55,8 @@ class Instance:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._shown: dict[str, tuple[object, float]] = {}
+        self._fine: dict[str, float] = {}
+        """When a node's drops were last forgiven."""
         self._clock_offset_ms = 0.0
         self.sleep = asyncio.sleep
 
@@ -237,9 +240,10 @@ class Instance:
         if job.node_id:
             await self.state.slots.release(job.node_id, job.job_id)
         await self.state.jobs.released(job.job_id)
-        if job.outcome == "ok":
-            await self.state.slots.fine(job.node_id)
-        else:
+        if job.outcome != "ok":
             await self.state.requests.forget(job.request_key, job.job_id)
+        elif time.monotonic() - self._fine.get(job.node_id, 0.0) > _FINE_S:
+            self._fine[job.node_id] = time.monotonic()
+            await self.state.slots.fine(job.node_id)
         if job.node_id:
             await self.dispatch.freed(job.node_id)

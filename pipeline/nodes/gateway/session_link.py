@@ -138,8 +138,8 @@ class SessionLink:
             if not creating:
                 await at.sleep(_CREATED_S)
         if job is None:
+            # The lock is left to expire: once the job is there, nobody looks at it.
             job = await at.state.jobs.create(self._new(request, key, bound.job_id), self.id)
-            at.spawn(at.state.requests.unlock(key, at.home))
         if request.request_id not in self._requests:
             return  # answered meanwhile
         self._requests[request.request_id] = job.job_id
