@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 from uuid import uuid4
@@ -20,7 +22,7 @@ from pipeline.nodes.tokens import TokenKind
 from pipeline.storage.context import Context
 from tests.support.waiting import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 10.0
 QUICK: dict[str, Any] = {
     "heartbeat_ms": 500, "owner_ttl_seconds": 1.5, "stream_block_ms": 100,
     "node_snapshot": {"presence_ttl_seconds": 2, "refresh_interval_ms": 100},
@@ -54,6 +56,10 @@ class GatewayThread:
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         self._thread.join(DEADLINE_S)
+        if self._thread.is_alive() and self._loop is not None:
+            for task in asyncio.all_tasks(self._loop):
+                task.print_stack()
+            raise AssertionError("the gateway does not end")
 
     @property
     def url(self) -> str:
@@ -95,7 +101,7 @@ class Wire:
         headers = {"Authorization": f"Bearer {secret}"} if secret else {}
         self._socket: ClientConnection = connect(
             url + path, additional_headers=headers, compression=None, max_size=None, proxy=None
-        )
+        ).__enter__()
 
     def send(self, message: dict[str, Any], *parts: bytes) -> None:
         if parts:
@@ -138,7 +144,7 @@ class Wire:
 
     def drop(self) -> None:
         """End the connection as a cut cable would seem to end it: without a word."""
-        self._socket.socket.close()
+        self._socket.socket.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Self:
         return self
@@ -153,10 +159,14 @@ class RawNode(Wire):
     def __init__(
         self, gateway: str, secret: str, node_id: str = "n1", *, slots: int = 1,
         offers: Sequence[dict[str, Any]] = ({"capability": "text", "models": ["m"]},),
-        held: Sequence[dict[str, Any]] = (), register: bool = True,
+        held: Sequence[dict[str, Any]] = (), register: bool = True, heartbeat_s: float = 0.3,
     ) -> None:  # fmt: skip
+        """`heartbeat_s`: how often it says that it is there; 0: never."""
         super().__init__(gateway, "/ws/node", secret)
         self.id = node_id
+        self._ended = threading.Event()
+        if heartbeat_s:
+            threading.Thread(target=self._beat, args=(heartbeat_s,), daemon=True).start()
         if register:
             hello = {
                 "type": "node_register", "v": 1, "versions": [1], "node_id": node_id, "slots": slots,
@@ -164,6 +174,15 @@ class RawNode(Wire):
             }  # fmt: skip
             self.send(hello)
             self.welcome = self.receive()
+
+    def _beat(self, every_s: float) -> None:
+        with suppress(ConnectionClosed, OSError):
+            while not self._ended.wait(every_s):
+                self.send({"type": "node_heartbeat"})
+
+    def close(self) -> None:
+        self._ended.set()
+        super().close()
 
     def job(self, within_s: float = DEADLINE_S) -> Got:
         return self.until("job_assign", within_s=within_s)

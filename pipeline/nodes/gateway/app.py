@@ -129,6 +129,7 @@ class Gateway:
         at = self._at
         if await at.state.instances.owner_of_node(link.id) == at.instance_id and link.id not in at.nodes:
             await at.state.snapshots.gone(link.id)
+        if link.id not in at.nodes:
             await at.state.instances.drop_node(link.id, at.instance_id)
 
     async def session(self, socket: WebSocket) -> None:

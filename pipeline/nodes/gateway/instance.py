@@ -60,6 +60,11 @@ class Instance:
         self._clock_offset_ms = 0.0
         self.sleep = asyncio.sleep
 
+    @property
+    def links(self) -> list[NodeLink | SessionLink]:
+        """Whoever is connected here."""
+        return [*self.nodes.values(), *self.sessions.values()]
+
     def now_ms(self) -> int:
         """The time by Redis, as of when the instance started."""
         return int(time.monotonic() * 1000 + self._clock_offset_ms)
@@ -112,7 +117,7 @@ class Instance:
     async def stop(self) -> None:
         """Send everybody to other instances, and leave. What was under way goes on there."""
         self.ending = True
-        for link in (*self.nodes.values(), *self.sessions.values()):
+        for link in self.links:
             link.close(CloseCode.RESTART, "this instance ends")
         for task in self._loops:
             task.cancel()
@@ -214,8 +219,7 @@ class Instance:
 
     async def _check_tokens(self) -> None:
         """The safety net below the word that a token was revoked."""
-        links = (*self.nodes.values(), *self.sessions.values())
-        if ids := {link.token_id for link in links}:
+        if ids := {link.token_id for link in self.links}:
             usable = await asyncio.to_thread(tokens.still_usable, self.context, ids)
             for token_id in ids - set(usable):
                 self.close_token(token_id)
@@ -224,7 +228,7 @@ class Instance:
 
     def close_token(self, token_id: str) -> None:
         """End every connection of a token."""
-        for link in (*self.nodes.values(), *self.sessions.values()):
+        for link in self.links:
             if link.token_id == token_id:
                 link.close(CloseCode.UNAUTHORIZED, "its token was revoked or has expired")
 

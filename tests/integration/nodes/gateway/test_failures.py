@@ -50,14 +50,14 @@ def test_a_node_that_is_gone_loses_its_job_to_another(gateway: GatewayThread, no
 
 def test_a_silent_node_is_sent_away(start: Start, node: Node) -> None:
     gateway = start(heartbeat_ms=100)
-    one = node(gateway)
+    one = node(gateway, heartbeat_s=0)
     end = one.until("never")
     assert (end.code, end.reason) == (4408, "nothing was heard of it")
 
 
 def test_heartbeats_keep_a_node(start: Start, node: Node, session: Session) -> None:
     gateway = start(heartbeat_ms=100)
-    one, asker = node(gateway), session(gateway)
+    one, asker = node(gateway, heartbeat_s=0), session(gateway)
     for _ in range(6):
         one.send({"type": "node_heartbeat"})
         assert one.nothing_comes(0.1)

@@ -88,7 +88,8 @@ def test_the_same_request_again_is_the_same_job_and_gets_the_same_result(
     third = session(gateway)
     third.ask(request)
     assert third.result()["result"] == {"text": "once"}, "the result is kept for a while"
-    assert one.nothing_comes(0.2) or one.receive().type == "result_received"
+    one.until("result_received")
+    assert one.nothing_comes()
 
 
 def test_a_request_that_failed_may_be_asked_again(gateway: GatewayThread, node: Node, session: Session) -> None:
