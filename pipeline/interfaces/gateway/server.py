@@ -4,15 +4,18 @@ import os
 import socket
 from collections.abc import Callable
 from threading import Event
+from typing import cast
 
 import structlog
 import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.api.guard import is_loopback
 from pipeline.interfaces.api.server import KEEP_ALIVE_S, Patience, Server, bind
 from pipeline.nodes import tokens
 from pipeline.nodes.gateway.app import create_app
+from pipeline.nodes.gateway.connection import ABORT
 from pipeline.nodes.gateway.instance import Instance
 from pipeline.nodes.settings import GatewaySettings, gateway_settings
 from pipeline.storage.context import Context
@@ -47,12 +50,20 @@ def url(settings: GatewaySettings, listening: socket.socket) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+class Protocol(WebSocketsSansIOProtocol):
+    """Lets the application end a connection that does not read: an orderly end would wait for it."""
+
+    async def run_asgi(self) -> None:
+        cast("dict[str, object]", self.scope)[ABORT] = self.transport.abort
+        await super().run_asgi()
+
+
 def config(instance: Instance) -> uvicorn.Config:
     """How an instance is served."""
     settings = instance.settings
     protocol = type("Protocol", (Patience,), {"head_s": instance.context.settings.api.head_timeout_s})
     return uvicorn.Config(
-        create_app(instance), http=protocol, ws="websockets-sansio", lifespan="on", log_config=None, access_log=False,
+        create_app(instance), http=protocol, ws=Protocol, lifespan="on", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=_BACKLOG,
         timeout_graceful_shutdown=_GRACE_S, ws_per_message_deflate=False, ws_ping_interval=20, ws_ping_timeout=20,
         ws_max_size=max(settings.max_message_bytes, settings.max_attachment_bytes),

@@ -12,6 +12,8 @@ from pipeline.nodes.protocol import BadMessage, CloseCode, Error, Message, WithA
 from pipeline.nodes.settings import GatewaySettings
 
 AnyMessage = TypeVar("AnyMessage")
+ABORT = "penstock.abort"
+"""Where an ASGI scope has the function that ends a connection at once, if the server knows one."""
 _LAST_WORDS_S = 5.0
 """How long what is already in the outbox may take when a connection is closed."""
 
@@ -31,6 +33,7 @@ class Connection:
         self._filled = asyncio.Event()
         self._closing: tuple[CloseCode, str] | None = None
         self._writer = asyncio.create_task(self._write())
+        self._last_words: asyncio.TimerHandle | None = None
 
     @property
     def open(self) -> bool:
@@ -62,6 +65,14 @@ class Connection:
         if self._closing is None:
             self._closing = (code, reason)
             self._filled.set()
+            patience_s = 0 if code is CloseCode.SLOW else _LAST_WORDS_S
+            self._last_words = asyncio.get_running_loop().call_later(patience_s, self._abort)
+
+    def _abort(self) -> None:
+        """End a connection whose other side does not take its last words."""
+        self._writer.cancel()
+        if abort := self._socket.scope.get(ABORT):
+            abort()
 
     async def ended(self) -> None:
         """Return when nothing is written any more."""
@@ -112,33 +123,27 @@ class Connection:
 
     async def _write(self) -> None:
         try:
-            while True:
+            while not self._closing or self._outbox:
                 while self._outbox:
                     text, parts, size = self._outbox.popleft()
-                    async with asyncio.timeout(_LAST_WORDS_S if self._closing else None):
-                        await self._socket.send_text(text)
-                        for part in parts:
-                            await self._socket.send_bytes(part)
+                    await self._socket.send_text(text)
+                    for part in parts:
+                        await self._socket.send_bytes(part)
                     self._waiting_bytes -= size
                 if self._closing:
-                    return
+                    break
                 self._filled.clear()
-                if not self._outbox and not self._closing:
-                    await self._filled.wait()
-        except (WebSocketDisconnect, RuntimeError, OSError, TimeoutError):
+                await self._filled.wait()
+            await self._end(*self._closing)
+        except (WebSocketDisconnect, RuntimeError, OSError):
             return  # the other side has gone: whoever serves it sees so when it reads
         finally:
             self._outbox.clear()
-            code, reason = self._closing or (CloseCode.GOING_AWAY, "")
-            await self._end(code, reason)
+            if self._last_words:
+                self._last_words.cancel()
 
     async def _end(self, code: CloseCode, reason: str) -> None:
-        if self._socket.application_state is not WebSocketState.CONNECTED:
-            return
-        try:
-            async with asyncio.timeout(_LAST_WORDS_S):
-                if code >= CloseCode.BAD_MESSAGE:
-                    await self._socket.send_text(encode(Error(code=code.name.lower(), message=reason)))
-                await self._socket.close(code, reason.encode()[:120].decode(errors="ignore"))
-        except (WebSocketDisconnect, RuntimeError, OSError, TimeoutError):
-            return
+        if self._socket.application_state is WebSocketState.CONNECTED:
+            if code >= CloseCode.BAD_MESSAGE:
+                await self._socket.send_text(encode(Error(code=code.name.lower(), message=reason)))
+            await self._socket.close(code, reason.encode()[:120].decode(errors="ignore"))

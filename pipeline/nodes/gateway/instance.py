@@ -119,9 +119,11 @@ class Instance:
         self.ending = True
         for link in self.links:
             link.close(CloseCode.RESTART, "this instance ends")
-        for task in self._loops:
-            task.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        loops = set(self._loops)
+        while loops:  # a library now and then takes a cancellation for a time-out of its own
+            for task in loops:
+                task.cancel()
+            _, loops = await asyncio.wait(loops, timeout=1)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=2)
         try:

@@ -62,6 +62,8 @@ class NodeLink:
         self.jobs: dict[str, tuple[int, str, str, float]] = {}
         """What it has: job → attempt, capability, model, since when."""
         self._partial: set[tuple[str, int]] = set()
+        self._settling: set[tuple[str, int]] = set()
+        """Results that are being stored."""
 
     @property
     def id(self) -> str:
@@ -160,9 +162,16 @@ class NodeLink:
 
     async def _result_came(self, message: NodeResult, parts: Sequence[bytes]) -> None:
         """Store the result, and only then tell the node that it need not keep it."""
+        key = (message.job_id, message.attempt)
+        if key in self._settling:
+            return  # sent twice
+        self._settling.add(key)
         code = message.error.code if message.error else ""
         handle = self._refused if code in {MODEL_NOT_AVAILABLE, NODE_BUSY} else self._finished
-        taken = await self._persist(lambda: handle(message, parts))
+        try:
+            taken = await self._persist(lambda: handle(message, parts))
+        finally:
+            self._settling.discard(key)
         if taken is not None:
             self._connection.send(
                 NodeResultReceived(job_id=message.job_id, attempt=message.attempt, taken=taken)
@@ -195,6 +204,8 @@ class NodeLink:
         if finished is None:
             log.info("node.late_result", node=self.id, job=message.job_id, attempt=message.attempt)
             return False
+        if finished.again:
+            packed = await at.state.jobs.result(message.job_id) or packed
         if entry:
             self._took(entry[1], (time.monotonic() - entry[3]) * 1000)
         await at.delivery.result(finished, packed)

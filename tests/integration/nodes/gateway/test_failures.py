@@ -3,7 +3,6 @@
 from contextlib import ExitStack
 
 from pipeline.nodes.job import JobState
-
 from pipeline.storage.context import Context
 from tests.integration.nodes.gateway.conftest import Node, Session, Start
 from tests.support.gateway import GatewayThread, Got

@@ -3,7 +3,6 @@
 from uuid import uuid4
 
 from pipeline.nodes.job import JobState
-
 from tests.integration.nodes.gateway.conftest import Node, Session, Start
 from tests.support.gateway import GatewayThread
 from tests.support.waiting import wait_until
