@@ -100,7 +100,7 @@ class Wire:
     def __init__(self, url: str, path: str, secret: str) -> None:
         headers = {"Authorization": f"Bearer {secret}"} if secret else {}
         self._socket: ClientConnection = connect(
-            url + path, additional_headers=headers, compression=None, max_size=None, proxy=None
+            url + path, additional_headers=headers, compression=None, max_size=None, proxy=None, close_timeout=1
         ).__enter__()
 
     def send(self, message: dict[str, Any], *parts: bytes) -> None:

@@ -15,7 +15,7 @@ from pipeline.interfaces.api.guard import is_loopback
 from pipeline.interfaces.api.server import KEEP_ALIVE_S, Patience, Server, bind
 from pipeline.nodes import tokens
 from pipeline.nodes.gateway.app import create_app
-from pipeline.nodes.gateway.connection import ABORT
+from pipeline.nodes.gateway.connection import WIRE, Wire
 from pipeline.nodes.gateway.instance import Instance
 from pipeline.nodes.settings import GatewaySettings, gateway_settings
 from pipeline.storage.context import Context
@@ -51,10 +51,17 @@ def url(settings: GatewaySettings, listening: socket.socket) -> str:
 
 
 class Protocol(WebSocketsSansIOProtocol):
-    """Lets the application end a connection that does not read: an orderly end would wait for it."""
+    """Tells the application what ASGI does not: when something came last, and how to end one that does not read."""
+
+    heard_at = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_at = self.loop.time()
+        super().data_received(data)
 
     async def run_asgi(self) -> None:
-        cast("dict[str, object]", self.scope)[ABORT] = self.transport.abort
+        wire = Wire(self.transport.abort, lambda: self.loop.time() - self.heard_at)
+        cast("dict[str, object]", self.scope)[WIRE] = wire
         await super().run_asgi()
 
 

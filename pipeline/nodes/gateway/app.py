@@ -106,6 +106,7 @@ class Gateway:
         at = self._at
         if before := at.nodes.get(link.id):
             before.close(CloseCode.REPLACED, "the node has connected anew")
+        link.welcome()
         at.nodes[link.id] = link
         try:
             owner = await at.state.instances.take_node(link.id, at.instance_id)

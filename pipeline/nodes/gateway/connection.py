@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from pydantic import TypeAdapter
@@ -12,8 +13,8 @@ from pipeline.nodes.protocol import BadMessage, CloseCode, Error, Message, WithA
 from pipeline.nodes.settings import GatewaySettings
 
 AnyMessage = TypeVar("AnyMessage")
-ABORT = "penstock.abort"
-"""Where an ASGI scope has the function that ends a connection at once, if the server knows one."""
+WIRE = "penstock.wire"
+"""Where an ASGI scope has the connection's `Wire`."""
 _LAST_WORDS_S = 5.0
 """How long what is already in the outbox may take when a connection is closed."""
 
@@ -22,12 +23,23 @@ class Ended(Exception):
     """The other side has gone, or was sent away."""
 
 
+@dataclass(frozen=True)
+class Wire:
+    """What a server knows of a connection beyond ASGI."""
+
+    abort: Callable[[], None]
+    """End it at once: an orderly end would wait for one that does not read."""
+    silent_s: Callable[[], float]
+    """How long nothing at all has come, not even a part of a frame."""
+
+
 class Connection:
     """Read by whoever serves it; written by a task of its own, so that nobody waits for one that reads slowly."""
 
     def __init__(self, socket: WebSocket, settings: GatewaySettings) -> None:
         self._socket = socket
         self._settings = settings
+        self._wire: Wire | None = socket.scope.get(WIRE)
         self._outbox: deque[tuple[str, Sequence[bytes], int]] = deque()
         self._waiting_bytes = 0
         self._filled = asyncio.Event()
@@ -71,8 +83,8 @@ class Connection:
     def _abort(self) -> None:
         """End a connection whose other side does not take its last words."""
         self._writer.cancel()
-        if abort := self._socket.scope.get(ABORT):
-            abort()
+        if self._wire:
+            self._wire.abort()
 
     async def ended(self) -> None:
         """Return when nothing is written any more."""
@@ -87,8 +99,7 @@ class Connection:
         Raises `BadMessage`, `Ended`, and `TimeoutError` if nothing at all comes within `within_s`.
         """
         while True:
-            async with asyncio.timeout(within_s):
-                frame = await self._frame()
+            frame = await self._frame(within_s)
             if not isinstance(frame, str):
                 raise BadMessage("a binary frame that no message announced")
             if len(frame) > self._settings.max_message_bytes:
@@ -105,17 +116,24 @@ class Connection:
             raise BadMessage(f"attachments of over {limit} bytes", CloseCode.TOO_LARGE)
         parts = []
         for announced in message.attachments:
-            async with asyncio.timeout(within_s):
-                part = await self._frame()
+            part = await self._frame(within_s)
             if isinstance(part, str) or len(part) != announced.size:
                 raise BadMessage("an attachment is not what was announced")
             parts.append(part)
         return parts
 
-    async def _frame(self) -> str | bytes:
+    async def _frame(self, within_s: float | None) -> str | bytes:
         if self._socket.client_state is not WebSocketState.CONNECTED:
             raise Ended
-        frame = await self._socket.receive()
+        asked = asyncio.ensure_future(self._socket.receive())
+        try:
+            # A large frame takes its time on a slow line, and nothing else can come meanwhile.
+            while not (await asyncio.wait({asked}, timeout=within_s))[0]:
+                if self._wire is None or self._wire.silent_s() >= (within_s or 0):
+                    raise TimeoutError
+        finally:
+            asked.cancel()
+        frame = asked.result()
         if frame["type"] != "websocket.receive":
             raise Ended
         text = frame.get("text")

@@ -71,6 +71,15 @@ class NodeLink:
 
     # What it is told
 
+    def welcome(self) -> None:
+        """The first word: it comes before any job."""
+        settings = self._at.settings
+        welcome = NodeWelcome(
+            instance_id=self._at.instance_id, heartbeat_ms=settings.heartbeat_ms,
+            max_message_bytes=settings.max_message_bytes, max_attachment_bytes=settings.max_attachment_bytes,
+        )  # fmt: skip
+        self._connection.send(welcome)
+
     def assign(self, message: JobAssign, parts: Sequence[bytes]) -> None:
         """Give it a job; one that it has in this attempt already is not given again."""
         if self.jobs.get(message.job_id, (0,))[0] == message.attempt:
@@ -98,16 +107,10 @@ class NodeLink:
 
     async def serve(self, register: NodeRegister) -> None:
         """Until it goes, or is silent for three heartbeats. Raises `Ended`, `BadMessage`, `TimeoutError`."""
-        settings = self._at.settings
         await self._reconcile(register)
-        welcome = NodeWelcome(
-            instance_id=self._at.instance_id, heartbeat_ms=settings.heartbeat_ms,
-            max_message_bytes=settings.max_message_bytes, max_attachment_bytes=settings.max_attachment_bytes,
-        )  # fmt: skip
-        self._connection.send(welcome)
         self._show()
         self._at.spawn(self._at.dispatch.freed(self.id))
-        within_s = _MISSED * settings.heartbeat_ms / 1000
+        within_s = _MISSED * self._at.settings.heartbeat_ms / 1000
         while True:
             message, parts = await self._connection.receive(from_node, within_s)
             self.state = replace(self.state, last_seen_ms=self._at.now_ms())
