@@ -14,7 +14,8 @@ from uuid import uuid4
 from redis.exceptions import ResponseError
 
 from pipeline.engine.connection import TIMEOUT_S
-from pipeline.nodes.state.store import Part, Store
+from pipeline.nodes.state.sender import Part
+from pipeline.nodes.state.store import Store
 
 _LEASE_MS = 10_000
 """How long one who takes over a dead instance's inbox has it, after its last look."""

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.nodes.state.store import Command, Store, call
+from pipeline.nodes.state.sender import Command, call
+from pipeline.nodes.state.store import Store
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from pipeline.nodes.job import DONE, JOB, WITH_NODE, Finished, Job, JobEvent, JobState, NewJob
-from pipeline.nodes.state.store import Part, Store, call
+from pipeline.nodes.state.sender import Part, call
+from pipeline.nodes.state.store import Store
 
 MOST_LISTED = 100_000
 """The list of jobs forgets the oldest beyond."""

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from pipeline.nodes.state.store import Part, Store
+from pipeline.nodes.state.sender import Part
+from pipeline.nodes.state.store import Store
 
 LOCK_MS = 2000
 """How long somebody may take to create the job; then another may."""

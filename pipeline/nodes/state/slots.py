@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from uuid import uuid4
 
-from pipeline.nodes.state.store import Part, Store, call
+from pipeline.nodes.state.sender import Part, call
+from pipeline.nodes.state.store import Store
 
 DOUBLED = 6
 """How often a cool-down is doubled at most."""

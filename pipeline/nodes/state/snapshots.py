@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from pipeline.nodes.protocol import Offer
-from pipeline.nodes.state.store import Command, Store
+from pipeline.nodes.state.sender import Command
+from pipeline.nodes.state.store import Store
 
 _WRITTEN_WITHIN = 3
 """A snapshot that is as before is written again after this part of its presence's time."""

@@ -6,7 +6,8 @@ delay the single job of another by one.
 
 from dataclasses import dataclass
 
-from pipeline.nodes.state.store import Part, Store, call
+from pipeline.nodes.state.sender import Part, call
+from pipeline.nodes.state.store import Store
 
 
 @dataclass(frozen=True)

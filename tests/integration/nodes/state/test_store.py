@@ -1,11 +1,11 @@
-import asyncio
 from collections.abc import Callable
 
 import pytest
 from redis.exceptions import ResponseError
 
+from pipeline.nodes.state.sender import call
 from pipeline.nodes.state.slots import Reserved, Slots
-from pipeline.nodes.state.store import AT_ONCE, Store, call
+from pipeline.nodes.state.store import Store
 
 pytestmark = pytest.mark.anyio
 
@@ -36,11 +36,6 @@ async def test_what_is_done_is_counted_with_its_errors(store: Store) -> None:
         await store.batch([("GET", "other"), ("INCR", "set")], "both")
     await store.run("now", ["any"])
     assert store.ops == {("sadd", "ok"): 1, ("incr", "error"): 1, ("both", "error"): 1, ("now", "ok"): 1}
-
-
-async def test_more_at_once_than_there_are_connections(store: Store) -> None:
-    answers = await asyncio.gather(*(store.do("INCR", f"k{number % 7}") for number in range(5 * AT_ONCE)))
-    assert len(answers) == 5 * AT_ONCE
 
 
 async def test_time_is_the_servers(store: Store, empty: Callable[[], None]) -> None:

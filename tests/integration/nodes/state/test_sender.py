@@ -1,0 +1,89 @@
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from redis import RedisError
+from redis.exceptions import ResponseError
+
+from pipeline.nodes.settings import GatewayRedisSettings
+from pipeline.nodes.state.sender import ABREAST, CLUSTER_AT_ONCE, TOGETHER, Command, Sender, call
+from pipeline.nodes.state.store import Store
+
+pytestmark = pytest.mark.anyio
+MANY = 60
+
+
+@pytest.fixture
+async def sendings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many commands each sending had."""
+    found: list[int] = []
+    answers = Sender._answers
+
+    async def counted(self: Sender, commands: Sequence[Command]) -> list[Any]:
+        found.append(len(commands))
+        return await answers(self, commands)
+
+    monkeypatch.setattr(Sender, "_answers", counted)
+    return found
+
+
+async def test_many_at_once_are_few_sendings_to_one_server(
+    store: Store, where: GatewayRedisSettings, sendings: list[int]
+) -> None:
+    answers = await asyncio.gather(*(store.do("INCR", f"k{number % 7}") for number in range(MANY)))
+    assert sorted(answers) == sorted(number // 7 + 1 for number in range(MANY))
+    if where.mode == "cluster":
+        assert sendings == [1] * MANY
+    else:
+        assert sendings == [*[1] * ABREAST, MANY - ABREAST]
+
+
+async def test_a_sending_has_a_limit(store: Store, where: GatewayRedisSettings, sendings: list[int]) -> None:
+    large: list[Command] = [("GET", "x")] * (TOGETHER + 1)
+    await asyncio.gather(*(store.do("GET", "x") for _ in range(ABREAST)), *(store.batch(large) for _ in range(2)))
+    if where.mode == "single":
+        assert sendings == [*[1] * ABREAST, *[TOGETHER + 1] * 2]
+
+
+async def test_more_at_once_than_a_cluster_has_connections(store: Store) -> None:
+    answers = await asyncio.gather(*(store.do("INCR", "k") for _ in range(3 * CLUSTER_AT_ONCE)))
+    assert sorted(answers) == list(range(1, 3 * CLUSTER_AT_ONCE + 1))
+
+
+async def test_an_error_is_its_callers_alone(store: Store) -> None:
+    await store.do("SADD", "set", "x")
+    acts = [store.do("INCR", "set" if number == 7 else "k") for number in range(20)]
+    answers = await asyncio.gather(*acts, return_exceptions=True)
+    assert isinstance(answers[7], ResponseError)
+    assert [type(answer) for place, answer in enumerate(answers) if place != 7] == [int] * 19
+
+
+async def test_scripts_that_are_forgotten_are_sent_again_among_others(store: Store) -> None:
+    await store.redis.script_flush()
+    answers = await asyncio.gather(*(store.batch([call("now", ["k"]), ("GET", "k")]) for _ in range(9)))
+    assert all(now > 0 and none is None for now, none in answers)
+
+
+async def test_who_is_cancelled_while_it_waits_takes_nobody_along(store: Store) -> None:
+    acts = [asyncio.create_task(store.do("INCR", f"k{number}")) for number in range(20)]
+    await asyncio.sleep(0)
+    for act in acts[10:15]:
+        act.cancel()
+    answers = await asyncio.gather(*acts, return_exceptions=True)
+    assert answers[:10] + answers[15:] == [1] * 15
+    assert all(isinstance(answer, asyncio.CancelledError) for answer in answers[10:15])
+    assert await store.do("INCR", "k0") == 2
+
+
+async def test_when_redis_is_away_all_that_wait_are_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(_: Sender, commands: Sequence[Command]) -> list[Any]:
+        await asyncio.sleep(0)
+        raise RedisError(f"{len(commands)} commands")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sender, "_answers", away)
+        answers = await asyncio.gather(*(store.do("GET", "k") for _ in range(20)), return_exceptions=True)
+    assert all(isinstance(answer, RedisError) for answer in answers)
+    assert store.ops == {("get", "error"): 20}
+    assert await store.do("INCR", "k") == 1
