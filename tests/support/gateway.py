@@ -98,6 +98,8 @@ class Wire:
     """A WebSocket to a gateway, by hand."""
 
     def __init__(self, url: str, path: str, secret: str) -> None:
+        self._whole = threading.Lock()
+        """A message and its attachments go out together."""
         headers = {"Authorization": f"Bearer {secret}"} if secret else {}
         self._socket: ClientConnection = connect(
             url + path, additional_headers=headers, compression=None, max_size=None, proxy=None, close_timeout=1
@@ -108,9 +110,10 @@ class Wire:
             message = message | {
                 "attachments": [{"size": len(part), "name": f"part-{i}"} for i, part in enumerate(parts)]
             }
-        self.raw(json.dumps(message))
-        for part in parts:
-            self._socket.send(part)
+        with self._whole:
+            self.raw(json.dumps(message))
+            for part in parts:
+                self._socket.send(part)
 
     def raw(self, frame: str | bytes) -> None:
         self._socket.send(frame)
