@@ -115,8 +115,8 @@ class JobError(Part):
 
 MODEL_NOT_AVAILABLE, NODE_BUSY = "MODEL_NOT_AVAILABLE", "NODE_BUSY"
 """Codes of a node's error after which the gateway asks another node."""
-NO_NODE, NODE_LOST, TIMED_OUT, CANCELLED, STATE_LOST, REFUSED = (
-    "no_node", "node_lost", "timed_out", "cancelled", "state_lost", "refused",
+NO_NODE, NODE_LOST, TIMED_OUT, CANCELLED, STATE_LOST = (
+    "no_node", "node_lost", "timed_out", "cancelled", "state_lost",
 )  # fmt: skip
 """Codes of the gateway's own errors."""
 

@@ -23,6 +23,8 @@ from pipeline.storage.context import Context
 log = structlog.get_logger(__name__)
 _GRACE_S = 5
 _BACKLOG = 1024
+_OTHERS = 200
+"""Connections besides nodes and sessions: those that have not said who they are, and those that watch."""
 
 
 class NoToken(UserError):
@@ -73,6 +75,7 @@ def config(instance: Instance) -> uvicorn.Config:
         create_app(instance), http=protocol, ws=Protocol, lifespan="on", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=_BACKLOG,
         timeout_graceful_shutdown=_GRACE_S, ws_per_message_deflate=False, ws_ping_interval=20, ws_ping_timeout=20,
+        limit_concurrency=settings.max_nodes + settings.max_sessions + _OTHERS,
         ws_max_size=max(settings.max_message_bytes, settings.max_attachment_bytes),
         ssl_certfile=settings.tls_certificate or None, ssl_keyfile=settings.tls_key or None,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from pipeline.nodes.gateway.connection import Connection
 from pipeline.nodes.protocol import (
     MODEL_NOT_AVAILABLE,
     NODE_BUSY,
-    REFUSED,
+    NODE_LOST,
     CloseCode,
     Drain,
     FromNode,
@@ -41,6 +41,7 @@ log = structlog.get_logger(__name__)
 Found = TypeVar("Found")
 _SMOOTHING = 0.2
 """How much the latest latency counts in the average."""
+_LARGE_BYTES = 2**20
 _MISSED = 3
 """Heartbeats that may be missing."""
 
@@ -130,7 +131,7 @@ class NodeLink:
         for job_id in set(await at.state.slots.held(self.id)) - set(held):
             job = await at.state.jobs.get(job_id)
             if job and job.node_id == self.id and not job.outcome:
-                await self._give_back(job_id, job.attempt, "the node has lost it")
+                await self._give_back(job_id, job.attempt, JobError(code=NODE_LOST, message="the node has lost it"))
 
     async def _take(self, message: FromNode, parts: Sequence[bytes]) -> None:
         at = self._at
@@ -142,8 +143,10 @@ class NodeLink:
             case NodePartial():
                 await self._partial_came(message)
             case NodeResult():
-                # By itself: what is stored of one result does not hold up the node's next word.
-                at.spawn(self._result_came(message, parts))
+                # By itself, so that storing one result does not hold up the node's next word; but a large one does, or
+                # a node could fill the memory with what Redis has not taken yet.
+                settling = self._result_came(message, parts)
+                await settling if sum(map(len, parts)) > _LARGE_BYTES else at.spawn(settling)
             case NodeDrain():
                 self.state = replace(self.state, draining=True)
                 self._show()
@@ -168,6 +171,10 @@ class NodeLink:
         key = (message.job_id, message.attempt)
         if key in self._settling:
             return  # sent twice
+        if self.jobs.get(message.job_id, (0,))[0] != message.attempt:
+            log.info("node.late_result", node=self.id, job=message.job_id, attempt=message.attempt)
+            self._received(message, taken=False)
+            return
         self._settling.add(key)
         code = message.error.code if message.error else ""
         handle = self._refused if code in {MODEL_NOT_AVAILABLE, NODE_BUSY} else self._finished
@@ -176,9 +183,10 @@ class NodeLink:
         finally:
             self._settling.discard(key)
         if taken is not None:
-            self._connection.send(
-                NodeResultReceived(job_id=message.job_id, attempt=message.attempt, taken=taken)
-            )  # fmt: skip
+            self._received(message, taken=taken)
+
+    def _received(self, message: NodeResult, *, taken: bool) -> None:
+        self._connection.send(NodeResultReceived(job_id=message.job_id, attempt=message.attempt, taken=taken))
 
     async def _persist(self, act: Callable[[], Awaitable[Found]]) -> Found | None:
         """Do what must not be lost: while Redis is away, again and again, as long as the node is connected."""
@@ -205,7 +213,6 @@ class NodeLink:
         )  # fmt: skip
         entry = self._forget(message.job_id, message.attempt)
         if finished is None:
-            log.info("node.late_result", node=self.id, job=message.job_id, attempt=message.attempt)
             return False
         if finished.again:
             packed = await at.state.jobs.result(message.job_id) or packed
@@ -225,18 +232,21 @@ class NodeLink:
             if await at.state.slots.model_missing(self.id, model):
                 log.warning("node.model_missing", node=self.id, model=model)
         at.view.is_full(self.id, time.monotonic())
-        return await self._give_back(message.job_id, message.attempt, error.message or error.code)
+        return await self._give_back(message.job_id, message.attempt, error)
 
-    async def _give_back(self, job_id: str, attempt: int, why: str) -> bool:
-        """Let another node try; the job fails if it had tries enough. Whether this was the attempt that counted."""
+    async def _give_back(self, job_id: str, attempt: int, error: JobError) -> bool:
+        """Let another node try; the job fails if it had tries enough. Whether this was the attempt that counted.
+
+        A busy node costs no try: it may still be at something that was cancelled.
+        """
         at = self._at
-        job = await at.state.jobs.retry(job_id, attempt)
+        job = await at.state.jobs.retry(job_id, attempt, free=error.code == NODE_BUSY)
         if job is None:
             job = await at.state.jobs.get(job_id)
             if job is None or job.attempt != attempt or job.node_id != self.id or job.outcome:
                 return False
-            error = JobError(code=REFUSED, message=f"no node would do it: {why}"[:2000])
-            return await at.dispatch.end(job_id, error)
+            why = f"no node would do it: {error.message or error.code}"[:2000]
+            return await at.dispatch.end(job_id, error.model_copy(update={"message": why}))
         await at.state.slots.release(self.id, job_id)
         await at.delivery.tell(job.home, "again", {"job_id": job_id, "node_id": self.id})
         return True

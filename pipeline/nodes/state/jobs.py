@@ -130,13 +130,14 @@ class Jobs:
             return None
         return Finished(job, frozenset(waiter.decode() for waiter in waiters), bool(again))
 
-    async def retry(self, job_id: str, from_attempt: int) -> Job | None:
+    async def retry(self, job_id: str, from_attempt: int, *, free: bool = False) -> Job | None:
         """The job as it is afterwards: CREATED, one attempt further, `node_id` whose attempt is over.
 
-        None: it was not at this attempt any more, or this was the last one it may have.
+        `free`: it may have one more attempt for that. None: it was not at this attempt any more, or this was the last
+        one it may have.
         """
         event = JobEvent.RETRY
-        arguments: list[Part] = [from_attempt, _from(event), _to(event)]
+        arguments: list[Part] = [from_attempt, _from(event), _to(event), int(free)]
         return Job.read(await self._store.run("job_retry", [self._keys.job(job_id)], arguments))
 
     async def adopt(self, job_id: str, from_home: str, home: str) -> bool:
