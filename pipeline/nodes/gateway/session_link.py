@@ -125,7 +125,7 @@ class SessionLink:
         """Make the request a job, or wait for the job that it is already. Source 004, "Request 幂等"."""
         at, began = self._at, time.monotonic()
         key = f"{self.token_id}:{request.request_id}"
-        bound = await at.state.requests.bind(key, uuid4().hex, at.home)
+        bound = await at.state.requests.bind(key, uuid4().hex, at.home, timeout_ms=request.timeout_ms)
         job: Job | None = None
         packed: bytes | None = None
         creating = bound.mine

@@ -20,6 +20,7 @@ from pipeline.nodes.state.store import Store
 _LEASE_MS = 10_000
 """How long one who takes over a dead instance's inbox has it, after its last look."""
 _REMEMBERED = 10_000
+_ANY = 2**31
 _MAX_BLOCK_MS = int(TIMEOUT_S * 500)
 """A command that waits for longer would be taken for one that is never answered."""
 
@@ -43,6 +44,7 @@ class Inbox:
         self._settings = store.settings
         self._instance_id = instance_id
         self._key = self._keys.inbox(instance_id)
+        self._most = store.settings.dlq_max_deliveries if store.settings.dlq_enabled else _ANY
         self._resumed_after: str | None = "0"
         """Of those that were given to this instance before it started, up to which it has read; None: all."""
         self._sendings: OrderedDict[bytes, str] = OrderedDict()
@@ -91,16 +93,13 @@ class Inbox:
         await self.done_dead(self._instance_id, ids)
 
     async def reclaim(self, min_idle_ms: int) -> list[Envelope]:
-        """Messages that were given out so long ago and not handled: this instance's again, one delivery more."""
+        """Messages that were given out so long ago and not handled: this instance's again, one delivery more.
+
+        Not those that were given out over `dlq_max_deliveries` times: they become dead letters.
+        """
         settings = self._settings
-        options = (settings.stream_group, self._instance_id, min_idle_ms, "0-0", "COUNT", settings.stream_count)
-        try:
-            found = await self._store.do("XAUTOCLAIM", self._key, *options)
-        except ResponseError as error:
-            if not str(error).startswith("NOGROUP"):
-                raise
-            return []
-        return await self._known(found[1])
+        arguments: list[Part] = [settings.stream_group, self._instance_id, min_idle_ms, settings.stream_count]
+        return await self._known(await self._store.run("inbox_reclaim", [self._key], [*arguments, self._most]))
 
     async def take_dead(self, instance_id: str) -> list[Envelope] | None:
         """What is in the inbox of an instance that is gone. None: it lives, or another takes it.
@@ -111,7 +110,7 @@ class Inbox:
             return None
         keys = [self._keys.inbox(instance_id), self._keys.drain(instance_id)]
         arguments: list[Part] = [self._settings.stream_group, self._instance_id, _LEASE_MS, self._settings.stream_count]
-        is_ours, entries = await self._store.run("inbox_drain", keys, arguments)
+        is_ours, entries = await self._store.run("inbox_drain", keys, [*arguments, self._most])
         return [_envelope(name.decode(), entry_fields(pairs)) for name, pairs in entries] if is_ours else None
 
     async def done_dead(self, instance_id: str, ids: Iterable[str]) -> None:

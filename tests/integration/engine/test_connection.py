@@ -190,6 +190,17 @@ def test_a_command_that_the_old_master_never_answers_goes_to_the_new_one(
             assert itself.get("which") == "new"
 
 
+def test_a_client_for_asyncio_rides_over_a_restart(tmp_path: Path) -> None:
+    async def act(own: RedisServer) -> list[object]:
+        async with connect_async(own.url) as client:
+            await client.ping()
+            own.kill()
+            return list(await asyncio.gather(client.incr("n"), asyncio.to_thread(own.start)))
+
+    with RedisServer(tmp_path / "redis") as own:
+        assert asyncio.run(act(own)) == [1, None]
+
+
 def test_wrong_passwords_are_told_without_them(server: RedisServer, sentinel: Sentinel) -> None:
     url = f"redis://:{quote(PASSWORD, safe='')}x@127.0.0.1:{server.port}"
     assert "invalid username-password pair" in refusal(url)

@@ -1,19 +1,14 @@
 -- Take what is in a dead instance's inbox, unless another does.
 -- KEYS[1]  stream   KEYS[2]  lease of who takes it
 -- ARGV[1]  group   ARGV[2]  who asks   ARGV[3]  the lease, ms   ARGV[4]  how many entries
+-- ARGV[5]  how often one may be given out
 -- Returns {1, entries}; {0, {}} if another has the lease.
 local holder = redis.call('GET', KEYS[2])
 if holder and holder ~= ARGV[2] then return {0, {}} end
 redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
 if redis.call('EXISTS', KEYS[1]) == 0 then return {1, {}} end
 redis.pcall('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0')
-local taken = {}
--- What was given to somebody and not handled; an entry that is not in the stream any more is nothing to handle.
-local pending = redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', ARGV[4])
-for _, one in ipairs(pending) do
-  local entry = redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, one[1])[1]
-  if entry and entry[2] then taken[#taken + 1] = entry else redis.call('XACK', KEYS[1], ARGV[1], one[1]) end
-end
+local taken = claim(KEYS[1], ARGV[1], ARGV[2], 0, ARGV[4], ARGV[5])
 local room = ARGV[4] - #taken
 if room > 0 then
   local fresh = redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', room, 'STREAMS', KEYS[1], '>')

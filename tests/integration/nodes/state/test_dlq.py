@@ -74,6 +74,23 @@ async def test_what_was_not_given_out_often_enough_or_is_being_handled_stays(ope
     assert await inbox.pending() == 1
 
 
+async def test_what_was_given_out_too_often_is_given_to_nobody_until_it_is_moved(
+    open_store: Callable[..., Store],
+) -> None:
+    store = open_store(dlq_max_deliveries=2)
+    inbox = await given_out(store, 3)
+    # A dead instance's, too: who takes it each second would keep it from ever being idle.
+    assert await inbox.reclaim(0) == []
+    await Instances(store).leave("a", "1")
+    assert await Inbox(store, "b").take_dead("a") == []
+    assert not await Inbox(store, "b").close_dead("a")
+    assert (await moved(store)).deliveries == 3
+    without = Inbox(open_store(dlq_max_deliveries=2, dlq_enabled=False), "b")
+    await given_out(store, 3)
+    await Instances(store).leave("a", "1")
+    assert len(await without.take_dead("a") or []) == 1
+
+
 async def test_those_behind_many_that_are_not_due_are_found(open_store: Callable[..., Store]) -> None:
     store = open_store(dlq_max_deliveries=1, dlq_scan_count=2)
     inbox = Inbox(store, "a")

@@ -181,8 +181,16 @@ async def test_an_entry_that_was_cut_off_is_not_looked_for_for_ever(store: Store
         await inbox.send("a", kind, {})
     gone, _ = await inbox.read()
     await store.do("XDEL", store.keys.inbox("a"), gone.id)
-    assert await kinds(await Inbox(store, "a").read()) == ["kept"]
     assert await kinds(await inbox.reclaim(0)) == ["kept"]
+    assert await inbox.pending() == 1
+    assert await kinds(await Inbox(store, "a").read()) == ["kept"]
     await Instances(store).leave("a", "1")
     assert await kinds(await Inbox(store, "b").take_dead("a")) == ["kept"]
-    assert await inbox.pending() == 1
+
+
+async def test_an_entry_that_was_cut_off_before_a_start_is_not_read(store: Store, inbox: Inbox) -> None:
+    await inbox.send("a", "cut", {})
+    (gone,) = await inbox.read()
+    await store.do("XDEL", store.keys.inbox("a"), gone.id)
+    assert await Inbox(store, "a").read() == []
+    assert await inbox.pending() == 0
