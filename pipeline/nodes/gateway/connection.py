@@ -1,6 +1,7 @@
 """One WebSocket of a node or a session: messages with their attachments in, a bounded outbox out."""
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -106,9 +107,17 @@ class Connection:
                 raise BadMessage(f"a text frame of over {self._settings.max_message_bytes} bytes", CloseCode.TOO_LARGE)
             message = parse(frame, kind)
             if message is None:
+                await self._pass_over(frame, within_s)
                 continue
             parts = [] if not isinstance(message, WithAttachments) else await self._attachments(message, within_s)
             return message, parts
+
+    async def _pass_over(self, frame: str, within_s: float | None) -> None:
+        """The binary frames of a message that is not known here."""
+        announced = json.loads(frame).get("attachments")
+        for _ in announced if isinstance(announced, list) else ():
+            if isinstance(await self._frame(within_s), str):
+                raise BadMessage("an attachment is not what was announced")
 
     async def _attachments(self, message: WithAttachments, within_s: float | None) -> list[bytes]:
         if sum(one.size for one in message.attachments) > self._settings.max_attachment_bytes:

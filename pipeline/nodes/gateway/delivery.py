@@ -100,6 +100,8 @@ class Delivery:
         """The result of a job to all that wait for it. Whoever is not connected asks again, and gets it then."""
         at, job = self._at, finished.job
         at.dispatch.jobs.pop(job.job_id, None)
+        if job.outcome != "ok":  # first: whoever gets the error may ask again at once
+            await at.state.requests.forget(job.request_key, job.job_id)
         told = {at.instance_id}
         for session_id in finished.waiters:
             if link := at.sessions.get(session_id):

@@ -241,14 +241,12 @@ class Instance:
         )  # fmt: skip
 
     async def settle(self, finished: Finished) -> None:
-        """What follows a result: its slot is free, and a request that failed may be asked again."""
+        """What follows a result: its slot is free."""
         job = finished.job
         if job.node_id:
             await self.state.slots.release(job.node_id, job.job_id)
         await self.state.jobs.released(job.job_id)
-        if job.outcome != "ok":
-            await self.state.requests.forget(job.request_key, job.job_id)
-        elif time.monotonic() - self._fine.get(job.node_id, 0.0) > _FINE_S:
+        if job.outcome == "ok" and time.monotonic() - self._fine.get(job.node_id, 0.0) > _FINE_S:
             self._fine[job.node_id] = time.monotonic()
             await self.state.slots.fine(job.node_id)
         if job.node_id:
