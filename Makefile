@@ -63,7 +63,7 @@ CLIENTS_BIN := $(CLIENTS)/bin
 
 $(CLIENTS_INSTALLED): $(addprefix tests/clients/,constraints.txt open_webui_loaders.py nodejs.py node/package.json)
 	$(PYTHON) -m venv $(CLIENTS)
-	$(CLIENTS_BIN)/python -m pip install --quiet --disable-pip-version-check -c tests/clients/constraints.txt \
+	$(CLIENTS_BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c tests/clients/constraints.txt \
 		docling-client docling-serve-haystack langchain-docling fastapi pytest pytest-timeout websockets
 	$(CLIENTS_BIN)/python tests/clients/open_webui_loaders.py $(CLIENTS)/open-webui
 	$(CLIENTS_BIN)/python tests/clients/nodejs.py
