@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 
 DEADLINE_S = 10.0
 QUICK: dict[str, Any] = {
-    "heartbeat_ms": 500, "owner_ttl_seconds": 1.5, "stream_block_ms": 100,
+    "heartbeat_ms": 500, "owner_ttl_seconds": 1.5, "stream_block_ms": 100, "cool_down_ms": 1000,
     "node_snapshot": {"presence_ttl_seconds": 2, "refresh_interval_ms": 100},
 }  # fmt: skip
 """Settings with which nothing takes long."""

@@ -1,6 +1,5 @@
 """The jobs that this instance is home to: who does them, and what happens when that fails. Source 004, "Job FSM"."""
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from pipeline.nodes.gateway.instance import Instance
 
 log = structlog.get_logger(__name__)
+_BUSY_S = 0.2
+"""A node that was found full so lately is not asked again."""
 _TRIED = 16
 """How many nodes are asked for a slot before a job waits in line."""
 _AGAIN_S, _LOOK_S = 2.0, 2.0
@@ -52,6 +53,8 @@ class HomeJob:
     attempt: int = 1
     node_id: str = ""
     """The node that has it."""
+    next_node_id: str = ""
+    """The node that is about to be given it."""
     attempt_until: float = 0.0
     failed: set[str] = field(default_factory=set)
     """Nodes that dropped it."""
@@ -91,7 +94,8 @@ class Dispatch:
     def __init__(self, instance: "Instance") -> None:
         self._at = instance
         self.jobs: dict[str, HomeJob] = {}
-        self._pumps: dict[str, asyncio.Lock] = {}
+        self._pumped: dict[str, bool] = {}
+        """Pools whose line is looked at now, and whether it is to be looked at again."""
 
     async def take(self, job: HomeJob) -> None:
         """Schedule a job that was just created or adopted."""
@@ -114,7 +118,7 @@ class Dispatch:
     async def _reserve_and_send(self, job: HomeJob) -> bool:
         at = self._at
         left_out = frozenset(job.failed)
-        for node in at.view.candidates(job.need, time.monotonic(), left_out)[:_TRIED]:
+        for node in at.view.candidates(job.need, time.monotonic() - _BUSY_S, left_out)[:_TRIED]:
             if await self._reserve(job.id, node.node_id, node.slots, job.need.model, self._hold_ms(job)):
                 await self._send(job, node.node_id)
                 return True
@@ -143,49 +147,67 @@ class Dispatch:
         await at.state.waiting.enter(job.need.pool, job.id, job.job.requester, at.home, ttl_ms)
         if job.id not in self.jobs:  # it ended meanwhile
             await at.state.waiting.leave(job.need.pool, job.id)
-        await self.pump(job.need.pool)
+        self.pump(job.need.pool)
 
-    async def pump(self, pool: str) -> None:
-        """Give free slots to whoever is first in line, of whichever instance."""
-        at, need = self._at, Need.of_pool(pool)
-        async with self._pumps.setdefault(pool, asyncio.Lock()):
-            while heads := await at.state.waiting.heads(pool, 1):
-                head = heads[0]
-                hold_ms = at.settings.attempt_timeout_ms + 10_000
-                for node in at.view.candidates(need, time.monotonic())[:_TRIED]:
-                    if await self._reserve(head.job_id, node.node_id, node.slots, need.model, hold_ms):
-                        first = await at.state.waiting.leave(pool, head.job_id)
-                        kind = "reserved" if first else "spare"
-                        await at.delivery.tell(head.home, kind, {"job_id": head.job_id, "node_id": node.node_id})
-                        break
-                else:
-                    return
+    def pump(self, pool: str) -> None:
+        """Give free slots to whoever is first in line, of whichever instance.
+
+        One at a time and by itself: whoever asks for it while it is going on has it look again.
+        """
+        if pool not in self._pumped:
+            self._at.spawn(self._pump(pool))
+        self._pumped[pool] = True
+
+    async def _pump(self, pool: str) -> None:
+        try:
+            while self._pumped[pool]:
+                self._pumped[pool] = False
+                await self._give_slots(pool)
+        finally:
+            del self._pumped[pool]
+
+    async def _give_slots(self, pool: str) -> None:
+        at, need, began = self._at, Need.of_pool(pool), time.monotonic()
+        hold_ms = at.settings.attempt_timeout_ms + 10_000
+        while heads := await at.state.waiting.heads(pool, 1):
+            head = heads[0]
+            # A node that was full since whoever is in line came into it: its next free slot is theirs, see `freed`.
+            for node in at.view.candidates(need, began)[:_TRIED]:
+                if await self._reserve(head.job_id, node.node_id, node.slots, need.model, hold_ms):
+                    first = await at.state.waiting.leave(pool, head.job_id)
+                    kind = "reserved" if first else "spare"
+                    at.spawn(at.delivery.tell(head.home, kind, {"job_id": head.job_id, "node_id": node.node_id}))
+                    break
+            else:
+                return
 
     async def freed(self, node_id: str) -> None:
         """A slot of this node may be free: whoever waits for one like it is next."""
-        at = self._at
-        for pool in at.view.pools(node_id, await at.state.waiting.pools()):
-            await self.pump(pool)
+        for pool in self._at.view.pools(node_id, await self._at.state.waiting.pools()):
+            self.pump(pool)
 
     async def reserved(self, job_id: str, node_id: str) -> None:
         """A slot was reserved for a job in line. The home decides: it may have ended, or have another slot already."""
         job, node = self.jobs.get(job_id), self._at.view.get(node_id)
-        if job is None or not job.ours or job.node_id or node is None:
+        if job is None or not job.ours or job.node_id or job.next_node_id or node is None:
             await self.spare(job_id, node_id)
-            if job and job.ours and not job.node_id:
+            if job and job.ours and not job.node_id and not job.next_node_id:
                 await self.schedule(job)
             return
-        job.in_line = 0.0
-        # Again, for as long as this job needs it; whoever reserved it may also have been the second to do so.
-        if await self._reserve(job.id, node_id, node.slots, job.need.model, self._hold_ms(job)):
-            await self._send(job, node_id)
-        else:
-            await self._wait_in_line(job)
+        job.in_line, job.next_node_id = 0.0, node_id
+        try:
+            # Again, for as long as this job needs it; whoever reserved it may also have been the second to do so.
+            if await self._reserve(job.id, node_id, node.slots, job.need.model, self._hold_ms(job)):
+                await self._send(job, node_id)
+                return
+        finally:
+            job.next_node_id = ""
+        await self._wait_in_line(job)
 
     async def spare(self, job_id: str, node_id: str) -> None:
-        """Give a reservation back unless it is the one that the job uses."""
+        """Give a reservation back unless it is the one that the job uses, or is about to."""
         job = self.jobs.get(job_id)
-        if job is None or job.node_id != node_id:
+        if job is None or node_id not in {job.node_id, job.next_node_id}:
             await self._at.state.slots.release(node_id, job_id)
             await self.freed(node_id)
 

@@ -46,7 +46,7 @@ class Instance:
         self.home = f"{self.instance_id}/{self.boot}"
         self.state = SharedState.over(settings, context.settings.effective_redis_url, self.instance_id)
         self.dispatched = dispatch_histogram()
-        self.view = View()
+        self.view = View(self.instance_id)
         self.nodes: dict[str, NodeLink] = {}
         self.sessions: dict[str, SessionLink] = {}
         self.delivery = Delivery(self)

@@ -231,6 +231,9 @@ class NodeLink:
             model = entry[2] if entry else job.model if job else ""
             if await at.state.slots.model_missing(self.id, model):
                 log.warning("node.model_missing", node=self.id, model=model)
+        else:
+            # It counts its slots otherwise than the gateway. To ask it again at once would cost jobs their attempts.
+            await at.state.slots.dropped(self.id)
         at.view.is_full(self.id, time.monotonic())
         return await self._give_back(message.job_id, message.attempt, error)
 

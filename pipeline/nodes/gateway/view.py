@@ -8,8 +8,6 @@ from pipeline.nodes.state.snapshots import NodeState
 
 ANY_MODEL = "*"
 _UNKNOWN_LATENCY_MS = 1000.0
-_BUSY_S = 0.2
-"""For how long a node that was found full counts as full, unless it says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def ranked(nodes: Iterable[NodeState], need: Need, full: frozenset[str], left_ou
 
     able = (
         node for node in nodes
-        if not node.draining and node.used < node.slots and node.node_id not in full and need.met_by(node.offers)
+        if not node.draining and node.node_id not in full and need.met_by(node.offers)
     )  # fmt: skip
     return sorted(able, key=rank)
 
@@ -58,13 +56,16 @@ def ranked(nodes: Iterable[NodeState], need: Need, full: frozenset[str], left_ou
 class View:
     """The nodes as of the last look, corrected by what this instance has seen since."""
 
-    def __init__(self) -> None:
+    def __init__(self, instance_id: str) -> None:
+        self._instance_id = instance_id
         self._nodes: dict[str, NodeState] = {}
         self._full: dict[str, float] = {}
+        """When a node was found full."""
 
     def learn(self, nodes: Sequence[NodeState]) -> None:
         """What was found in Redis, and what is connected here."""
         self._nodes = {node.node_id: node for node in nodes}
+        self._full = {node_id: at for node_id, at in self._full.items() if node_id in self._nodes}
 
     def put(self, node: NodeState) -> None:
         """A node of this instance as it is now."""
@@ -83,12 +84,17 @@ class View:
 
     def is_full(self, node_id: str, now: float) -> None:
         """A node had no slot at the time `now`."""
-        self._full[node_id] = now + _BUSY_S
+        self._full[node_id] = now
 
-    def candidates(self, need: Need, now: float, left_out: frozenset[str] = frozenset()) -> list[NodeState]:
-        """Whom to ask, in this order."""
-        self._full = {node_id: until for node_id, until in self._full.items() if until > now}
-        return ranked(self._nodes.values(), need, frozenset(self._full), left_out)
+    def candidates(self, need: Need, since: float, left_out: frozenset[str] = frozenset()) -> list[NodeState]:
+        """Whom to ask, in this order; not those that were found full after `since`.
+
+        What another instance said of its nodes is old: they are asked, however busy they were.
+        """
+        full = {node_id for node_id, at in self._full.items() if at > since}
+        here = (node for node in self._nodes.values() if node.instance_id == self._instance_id)
+        full |= {node.node_id for node in here if node.used >= node.slots}
+        return ranked(self._nodes.values(), need, frozenset(full), left_out)
 
     def offered(self, need: Need) -> bool:
         """Whether any node offers this, busy or not."""

@@ -60,6 +60,29 @@ def test_a_slot_that_becomes_free_at_one_instance_serves_who_waits_at_another(
     assert there.result()["result"] == {"text": "there"}
 
 
+def test_a_node_that_was_busy_when_another_instance_looked_is_asked_all_the_same(
+    start: Start, node: Node, session: Session
+) -> None:
+    a = start("a")
+    one, here = node(a), session(a)
+    here.ask()
+    job = one.job()
+    wait_until(lambda: _used(a, "n1") == 1, 10, "all see that it is busy")
+    b = start("b", node_snapshot={"refresh_interval_ms": 60_000})
+    there = session(b)
+    one.answer(job)
+    here.result()
+    wait_until(lambda: not a.do(a.instance.state.slots.held("n1")), 10, "its slot is free")
+    for _ in range(3):
+        there.ask(timeout_ms=20_000)
+        one.answer_next("there")
+        assert there.result()["result"] == {"text": "there"}
+
+
+def _used(gateway: GatewayThread, node_id: str) -> int:
+    return {state.node_id: state.used for state in gateway.do(gateway.instance.state.snapshots.all())}.get(node_id, 0)
+
+
 def test_one_request_fifty_times_to_three_instances_is_one_job(start: Start, node: Node, session: Session) -> None:
     gateways = [start("a"), start("b"), start("c")]
     one = node(gateways[0], slots=8)

@@ -134,6 +134,22 @@ def test_cancelled_the_node_is_told_and_its_slot_is_free(gateway: GatewayThread,
     assert one.job()["attempt"] == 1
 
 
+def test_cancelled_in_line_it_holds_up_nobody_behind_it(gateway: GatewayThread, node: Node, session: Session) -> None:
+    one, asker = node(gateway), session(gateway)
+    asker.ask()
+    running = one.job()
+    cancelled = asker.ask()
+    wait_until(lambda: _waiting(gateway) == 1, 10, "it is in line")
+    asker.ask("behind")
+    wait_until(lambda: _waiting(gateway) == 2, 10, "both are in line")
+    asker.send({"type": "job_cancel", "request_id": cancelled})
+    wait_until(lambda: len(gateway.instance.dispatch.jobs) == 2, 10, "it is cancelled")
+    one.answer(running)
+    asker.result()
+    one.answer_next()
+    assert asker.result()["request_id"] == "behind"
+
+
 def test_cancelled_by_one_of_two_it_goes_on_for_the_other(gateway: GatewayThread, node: Node, session: Session) -> None:
     one, asker, other = node(gateway), session(gateway), session(gateway)
     request = asker.ask()
