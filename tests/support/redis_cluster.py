@@ -32,15 +32,15 @@ class RedisCluster:
         """Returns when all of them serve all slots."""
         for server in self.servers:
             server.start()
-        first = self.servers[0]
         for number, server in enumerate(self.servers):
             with server.client() as client:
                 begin, end = number * SLOTS // MASTERS, (number + 1) * SLOTS // MASTERS
                 client.execute_command("CLUSTER", "ADDSLOTS", *range(begin, end))
                 # Without an epoch of its own, each would have to win it from the others first.
                 client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-                if server is not first:
-                    client.execute_command("CLUSTER", "MEET", "127.0.0.1", first.port)
+                # Each meets each: to hear of one another from a third takes them longer.
+                for other in self.servers[:number]:
+                    client.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port)
         wait_until(lambda: all(map(_serves, self.servers)), READY_S, "the cluster serves all slots")
 
     def flush(self) -> None:
