@@ -59,11 +59,23 @@ def is_used(context: Context) -> bool:
     return bool(tokens.list_tokens(context))
 
 
+def is_offline(context: Context) -> bool:
+    """Whether the gateway shares an embedded Redis that is down: nobody would start it."""
+    where = gateway_settings(context.settings).redis
+    return where.mode == "single" and not where.url and not context.online
+
+
+def require_redis(context: Context) -> None:
+    """Raise `UserError` if the gateway `is_offline`."""
+    if is_offline(context):
+        raise UserError(
+            "no Redis is running here: `penstock up` starts one; PENSTOCK_REDIS_URL names another", code="offline"
+        )
+
+
 def _ask(context: Context, question: Callable[[Store], Awaitable[Answer]], patience_s: float = PATIENCE_S) -> Answer:
+    require_redis(context)
     settings = gateway_settings(context.settings)
-    own = settings.redis.mode == "single" and not settings.redis.url
-    if own and not context.online:
-        raise UserError("no Redis is running here: `penstock up` starts one", code="offline")
 
     async def answered() -> Answer:
         async with Store(settings, context.settings.effective_redis_url) as store:
@@ -113,10 +125,13 @@ def drain(context: Context, node_id: str, reason: str = "") -> NodeView:
     names = _token_names(context)
 
     async def asked(store: Store) -> NodeView:
-        known = {one.node_id: one for one in await Snapshots(store).all()}
-        await _tell_owner(store, node_id, "drain_node", reason or "drained by the operator")
-        if node_id not in known:
+        owner = await Instances(store).owner_of_node(node_id)
+        body = {"node_id": node_id, "reason": reason or "drained by the operator"}
+        if not owner or not await Inbox(store, _OPERATOR).send(owner, "drain_node", body):
             raise _unknown_node(node_id)
+        known = {one.node_id: one for one in await Snapshots(store).all()}
+        if node_id not in known:  # it has come this moment
+            return NodeView(node_id, NodeStatus.CONNECTED, None, instance_id=owner)
         return NodeView.of(known[node_id], names, sorted(await Slots(store).held(node_id)))
 
     return _ask(context, asked)
@@ -129,20 +144,20 @@ def revoke(context: Context, node_id: str) -> Revocation:
     """
     now, known = context.db.now(), tokens.list_tokens(context)
     own = [token for token in known if token.node_id == node_id and token.usable(now)]
-    for token in own:  # first: so that it cannot come back
+    for token in own:  # first: so that it cannot come back, whatever becomes of the rest
         tokens.revoke(context, token.id)
 
     async def closed(store: Store) -> tuple[bool, str]:
+        owner = await Instances(store).owner_of_node(node_id)
+        if not owner and not own:
+            raise _unknown_node(node_id)
+        seen = {one.node_id: one.token_id for one in await Snapshots(store).all()}
         for token in own:
             await _tell_all(store, "token_revoked", {"token_id": token.id})
-        found = {one.node_id: one.token_id for one in await Snapshots(store).all()}
-        try:
-            await _tell_owner(store, node_id, "close_node", "revoked by the operator")
-        except UserError:
-            if not own:
-                raise
-            return False, ""
-        return True, found.get(node_id, "")
+        if owner:
+            body = {"node_id": node_id, "reason": "revoked by the operator"}
+            await Inbox(store, _OPERATOR).send(owner, "close_node", body)
+        return bool(owner), seen.get(node_id, "")
 
     was_connected, token_id = _ask(context, closed)
     shared = next((token for token in known if token.id == token_id and not token.node_id), None)
@@ -165,12 +180,6 @@ def revoke_token(context: Context, name_or_id: str) -> TokenView:
 
 def _unknown_node(node_id: str) -> UserError:
     return UserError(f"no node {node_id} is connected; see `penstock nodes list`", code="unknown_node")
-
-
-async def _tell_owner(store: Store, node_id: str, kind: str, reason: str) -> None:
-    owner = await Instances(store).owner_of_node(node_id)
-    if not owner or not await Inbox(store, _OPERATOR).send(owner, kind, {"node_id": node_id, "reason": reason}):
-        raise _unknown_node(node_id)
 
 
 async def _tell_all(store: Store, kind: str, body: dict[str, str]) -> None:

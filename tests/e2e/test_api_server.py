@@ -145,9 +145,10 @@ def test_who_waits_does_not_keep_it_from_ending(api: Api) -> None:
     assert "Traceback" not in api.running.output
 
 
-def test_up_serves_the_api_and_works_on_without_it(tmp_path: Path) -> None:
-    folder, port = short_folder(), free_port()
-    cli = Cli(folder, tmp_path, environment(folder, PENSTOCK_API__PORT=str(port)))
+def test_up_serves_the_api_and_a_gateway_and_works_on_without_them(tmp_path: Path) -> None:
+    folder, port, gateway_port = short_folder(), free_port(), free_port()
+    gateway = {"PENSTOCK_GATEWAY__ENABLED": "true", "PENSTOCK_GATEWAY__PORT": str(gateway_port)}
+    cli = Cli(folder, tmp_path, environment(folder, PENSTOCK_API__PORT=str(port), **gateway))
     try:
         with socket.create_server(("127.0.0.1", port)):
             up = cli.start("up", "--api")
@@ -167,6 +168,10 @@ def test_up_serves_the_api_and_works_on_without_it(tmp_path: Path) -> None:
             assert [one["status"] for one in json.load(answer)["items"]] == ["completed"]
         with urlopen(f"{url}/{document['id']}/manifest", timeout=30) as answer:
             assert str(folder) not in answer.read().decode()
+        assert f"Gateway: ws://127.0.0.1:{gateway_port}" in up.output
+        up.wait_for("gateway.started")
+        with urlopen(f"http://127.0.0.1:{gateway_port}/readyz", timeout=30) as answer:
+            assert answer.status == 200
         up.interrupt()
         assert up.wait() == 0, up.output
         cli.wait_until_gone()

@@ -18,7 +18,10 @@ from pipeline.engine.connection import ask_sentinels
 from pipeline.engine.errors import PenstockError
 from pipeline.engine.presence import Presence
 from pipeline.flows import FLOWS, flows
+from pipeline.nodes import service
 from pipeline.nodes.settings import SECTION as GATEWAY
+from pipeline.nodes.settings import gateway_settings
+from pipeline.nodes.views import NodeStatus
 from pipeline.providers import gates, registry
 from pipeline.settings import Settings, config_path
 from pipeline.standalone import redis_server
@@ -31,6 +34,7 @@ from pipeline.storage.tables import table_sizes
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 LOW_DISK_BYTES = 1_000_000_000
+_GATEWAY_PATIENCE_S = 5.0
 _REDIS_ADVICE = "start it, or check PENSTOCK_REDIS_URL"
 
 
@@ -57,6 +61,7 @@ def checks(settings: Settings) -> list[Check]:
         "redis": (_redis, _REDIS_ADVICE),
         "workers": (_workers, ""),
         "flows": (_flows, ""),
+        "gateway": (_gateway, "check PENSTOCK_GATEWAY__REDIS__URL and …__CLUSTER_URLS"),
         "providers": (_providers, ""),
     }
     for name, (look, advice) in looks.items():
@@ -253,6 +258,30 @@ def _flows(settings: Settings) -> Iterator[Check]:
                     yield Check(f"queue {name}", WARN, f"closed: {reason}", "its work waits; see `penstock queues`")
     finally:
         context.db.dispose()
+
+
+def _gateway(settings: Settings) -> Iterator[Check]:
+    """What inference nodes connect to; nothing where nobody ever made a token."""
+    context = Context(settings)
+    try:
+        if not _is_current(context) or not service.is_used(context):
+            return
+        own = gateway_settings(settings)
+        for path in filter(None, (own.tls_certificate, own.tls_key)):
+            if not os.access(path, os.R_OK):
+                yield Check(
+                    "gateway TLS", FAIL, f"{path} cannot be read", "check PENSTOCK_GATEWAY__TLS_CERTIFICATE, …_KEY"
+                )
+        if service.is_offline(context):
+            return  # the check of Redis has said so
+        found = service.status(context, _GATEWAY_PATIENCE_S)
+    finally:
+        context.db.dispose()
+    alive = sum(one.alive for one in found.instances)
+    said = f"{alive} alive, {found.nodes[NodeStatus.CONNECTED]} nodes, {found.sessions} sessions"
+    yield Check("gateway", OK if alive else WARN, said, "" if alive else "`penstock gateway` runs one")
+    if found.dead_letters:
+        yield Check("dead letters", WARN, str(found.dead_letters), "`penstock dlq list` shows them")
 
 
 def _providers(settings: Settings) -> Iterator[Check]:

@@ -40,6 +40,7 @@ app = typer.Typer(
 app.command("convert")(convert.convert)
 app.command("up")(stack.up)
 app.command("api")(api.api)
+app.command("gateway")(nodes.gateway.gateway)
 app.command("status")(stack.status)
 app.command("doctor")(stack.doctor)
 app.command("migrate")(stack.migrate)

@@ -21,19 +21,27 @@ def up(
     api: Annotated[
         bool | None, typer.Option("--api/--no-api", help="Run the REST API too. Default: PENSTOCK_API__WITH_STACK.")
     ] = None,
+    gateway: Annotated[
+        bool | None,
+        typer.Option("--gateway/--no-gateway", help="Run a gateway for nodes too. Default: PENSTOCK_GATEWAY__ENABLED."),
+    ] = None,
 ) -> None:
     """Run the whole stack in the foreground: Redis (unless PENSTOCK_REDIS_URL names one), workers, beat, REST API.
 
     Processes that die are started again. Ctrl-C ends it in order: running work is finished or given back.
     """
     from pipeline.engine.logs import configure
+    from pipeline.nodes.settings import gateway_settings
     from pipeline.settings import get_settings
     from pipeline.standalone.locks import supervisor_lock
     from pipeline.standalone.supervisor import Supervisor, read_info
 
     settings = get_settings()
     configure(settings.log_level, as_json=settings.log_json)
+    nodes = gateway_settings(settings)
     with_api = settings.api.with_stack if api is None else api
+    with_gateway = nodes.enabled if gateway is None else gateway
+    servers = [name for name, wanted in (("api", with_api), ("gateway", with_gateway)) if wanted]
     with supervisor_lock(settings) as lock:
         waited = False
         while not lock.acquire():
@@ -49,11 +57,14 @@ def up(
             err.print(f"Penstock is up. Data: {escape(str(settings.data_dir))}. Ctrl-C ends it.", soft_wrap=True)
             if with_api:
                 err.print(f"API: http://{settings.api.host}:{settings.api.port}{settings.api.prefix}", soft_wrap=True)
+            if with_gateway:
+                scheme = "wss" if nodes.tls_certificate else "ws"
+                err.print(f"Gateway: {scheme}://{nodes.host}:{nodes.port}", soft_wrap=True)
 
         def ending() -> None:
             err.print("Stopping: running work is finished or given back. Ctrl-C again: at once.", soft_wrap=True)
 
-        Supervisor(settings, "up", None, ["api"] if with_api else []).run(lambda: False, ready, ending)
+        Supervisor(settings, "up", None, servers).run(unused=lambda: False, ready=ready, ending=ending)
     err.print("Penstock has stopped.")
 
 

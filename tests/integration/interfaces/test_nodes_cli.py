@@ -139,6 +139,12 @@ def test_dead_letters_are_listed_replayed_and_dropped(context: Context, state: N
     assert refused("dlq", "drop", "a", letters["two"]).code == "unknown_letter"
 
 
+def test_a_gateway_that_anybody_could_reach_needs_a_token_first(context: Context) -> None:
+    error = refused("gateway", "--host", "0.0.0.0", "--port", "0")
+    assert error.code == "no_token"
+    assert "penstock nodes tokens create" in str(error)
+
+
 class TestWithoutRedis:
     """Nothing runs here: the embedded Redis is down."""
 
@@ -147,5 +153,5 @@ class TestWithoutRedis:
         return ""
 
     def test_it_says_how_to_start_it(self, context: Context) -> None:
-        for command in (["nodes", "list"], ["jobs", "list"], ["dlq", "list"], ["nodes", "status"]):
+        for command in (["nodes", "list"], ["jobs", "list"], ["dlq", "list"], ["nodes", "status"], ["gateway"]):
             assert "`penstock up` starts one" in str(refused(*command))

@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 from pipeline.engine.live_settings import SystemSetting
 from pipeline.flows import FLOWS, flows
 from pipeline.interfaces.cli.main import app
+from pipeline.nodes import tokens
 from pipeline.providers import queue_control
 from pipeline.storage.context import Context
 from tests.support.music import add_songs
+from tests.support.node_state import NodeStateDriver
 
 
 @pytest.fixture
@@ -56,3 +58,14 @@ def test_doctor_names_every_flow_and_what_keeps_its_queues_closed(context: Conte
     assert found["flow music"]["found"] == "0 songs, 0 song batches"
     assert (found["queue vision.ai"]["result"], found["setting queue_concurrency"]["result"]) == ("warn", "warn")
     assert "paused by an operator (invoice unpaid)" in found["queue vision.ai"]["found"]
+
+
+def test_doctor_looks_at_the_gateway_once_there_is_a_token(context: Context) -> None:
+    assert not [check for check in shown("doctor", code=1) if check["name"] == "gateway"]
+    tokens.create(context, "desk", tokens.TokenKind.NODE)
+    assert {check["name"]: check["result"] for check in shown("doctor", code=1)}["gateway"] == "warn", "nobody is there"
+    state = NodeStateDriver(context)
+    state.instance("a", nodes=1, sessions=2)
+    state.node("n", "a")
+    found = {check["name"]: check for check in shown("doctor", code=1)}
+    assert (found["gateway"]["result"], found["gateway"]["found"]) == ("ok", "1 alive, 1 nodes, 2 sessions")

@@ -68,8 +68,13 @@ def test_commands_are_commands_of_the_entry_point() -> None:
 
 def test_nothing_is_published_beyond_this_host() -> None:
     ports = [str(port) for service in SERVICES.values() for port in service.get("ports", [])]
-    assert ports == ["127.0.0.1:8484:8484", "127.0.0.1:5555:5555"]
+    assert ports == ["127.0.0.1:8484:8484", "127.0.0.1:8485:8485", "127.0.0.1:5555:5555"]
     assert not [name for name, service in SERVICES.items() if "network_mode" in service]
+
+
+def test_only_who_has_inference_nodes_runs_a_gateway() -> None:
+    optional = {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service}
+    assert optional == {"gateway": ["nodes"], "cli": ["cli"]}
 
 
 def test_services_that_others_wait_for_say_when_they_are_ready() -> None:
@@ -83,7 +88,7 @@ def test_services_that_others_wait_for_say_when_they_are_ready() -> None:
 
 
 def test_workers_and_beat_start_on_a_migrated_database() -> None:
-    for service in (*WORKERS.values(), SERVICES["beat"], SERVICES["api"]):
+    for service in (*WORKERS.values(), SERVICES["beat"], SERVICES["api"], SERVICES["gateway"]):
         assert set(service["depends_on"]) == {"redis", "postgres", "migrate"}
 
 

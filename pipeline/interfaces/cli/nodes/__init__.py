@@ -2,12 +2,12 @@
 
 import typer
 
-from pipeline.interfaces.cli.nodes import dlq, fleet, jobs, tokens
+from pipeline.interfaces.cli.nodes import dlq, fleet, gateway, jobs, tokens
 
 app = typer.Typer(
     help="Inference nodes: machines that connect to a gateway and offer what they can do.\n\n"
     "Start with: [bold]penstock nodes tokens create desk[/bold], then [bold]penstock gateway[/bold] here and "
-    "[bold]penstock node --gateway URL --token …[/bold] on the machine with the model. See docs/nodes.md.",
+    "[bold]penstock node --gateway URL --token-file FILE[/bold] on the machine with the model. See docs/nodes.md.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -18,4 +18,4 @@ app.command("revoke")(fleet.revoke)
 app.command("status")(fleet.status)
 app.add_typer(tokens.app, name="tokens")
 
-__all__ = ["app", "dlq", "jobs"]
+__all__ = ["app", "dlq", "gateway", "jobs"]

@@ -26,7 +26,7 @@ def create(
 ) -> None:
     """Create a token and print it. It is shown this once: only its hash is kept.
 
-    A node connects with it: [bold]penstock node --gateway wss://gateway.example.org --token …[/bold]
+    A node connects with it: [bold]penstock node --gateway wss://gateway.example.org --token-file FILE[/bold]
 
     The pipeline connects with one of the kind session, as the API key of its provider.
     """

@@ -1,0 +1,22 @@
+"""A gateway as part of a supervised stack: `python -m pipeline.interfaces.gateway`."""
+
+import socket
+
+from pipeline.interfaces import supervised
+from pipeline.interfaces.gateway.server import listen, serve
+from pipeline.nodes.settings import gateway_settings
+from pipeline.storage.context import Context
+
+
+def main() -> None:
+    """Serve until the supervisor ends it."""
+
+    def listening(context: Context) -> socket.socket:
+        settings = gateway_settings(context.settings)
+        return listen(context, settings.host, settings.port)
+
+    supervised.run("gateway", listening, serve)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""`penstock gateway` as a process: it serves, lets in whoever has a token, and ends when it is told to."""
+
+import re
+import shutil
+from pathlib import Path
+
+from tests.support.cli import Cli, environment
+from tests.support.gateway import RawNode, RawSession
+from tests.support.leftovers import short_folder
+from tests.support.waiting import wait_until
+
+
+def test_a_gateway_serves_until_it_is_told_to_end(tmp_path: Path, redis_url: str) -> None:
+    folder = short_folder()
+    cli = Cli(folder, tmp_path, environment(folder, PENSTOCK_REDIS_URL=redis_url))
+    try:
+        gateway = cli.start("gateway", "--port", "0")
+        gateway.wait_for("Ctrl-C ends it")
+        found = re.search(r"ws://127.0.0.1:\d+", gateway.output)
+        assert found, gateway.output
+        for_node = cli.run("nodes", "tokens", "create", "desk").out.strip()
+        for_session = cli.run("nodes", "tokens", "create", "pipeline", "--kind", "session").out.strip()
+        with RawNode(found[0], for_node, "desk-1") as node, RawSession(found[0], for_session) as session:
+            session.ask()
+            node.answer_next("done")
+            assert session.result()["result"] == {"text": "done"}
+            listed = wait_until(lambda: cli.run("nodes", "list", "--json").json(), 30, "the node is listed")
+            assert [one["node_id"] for one in listed or ()] == ["desk-1"]
+            assert cli.run("nodes", "tokens", "revoke", "desk").code == 0
+            assert node.until("nothing").code == 4401
+        assert for_node not in gateway.output
+        gateway.interrupt()
+        assert gateway.wait() == 0, gateway.output
+    finally:
+        cli.kill_everything()
+        shutil.rmtree(folder, ignore_errors=True)

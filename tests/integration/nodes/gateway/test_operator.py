@@ -1,0 +1,59 @@
+"""What operators ask for reaches nodes, sessions and jobs: the services on one side, raw connections on the other."""
+
+import pytest
+
+from pipeline.nodes import service
+from pipeline.nodes.job import JobState
+from pipeline.nodes.tokens import TokenKind
+from pipeline.storage.context import Context
+from tests.support.gateway import GatewayThread, RawNode, RawSession, token
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+def test_a_drained_node_is_told_why_and_gets_no_more(context: Context) -> None:
+    with GatewayThread(context) as gateway, RawNode(gateway.url, token(context, TokenKind.NODE), "desk") as node:
+        wait_until(lambda: service.nodes(context), 10, "the node is listed")
+        service.drain(context, "desk", "painting")
+        assert node.until("drain")["reason"] == "painting"
+        wait_until(lambda: service.node(context, "desk").status == "draining", 10, "it is shown as draining")
+
+
+def test_a_cancelled_job_ends_for_node_and_session(context: Context) -> None:
+    node_token, session_token = token(context, TokenKind.NODE), token(context, TokenKind.SESSION, "pipeline")
+    with (
+        GatewayThread(context) as gateway,
+        RawNode(gateway.url, node_token, "desk") as node,
+        RawSession(gateway.url, session_token) as session,
+    ):
+        session.ask()
+        job = node.job()
+        (found,) = service.jobs(context, JobState.DISPATCHED)
+        assert (found.job_id, found.node_id, found.token) == (job["job_id"], "desk", "pipeline")
+        wait_until(lambda: service.nodes(context), 10, "the node is listed")
+        assert service.node(context, "desk").jobs == [found.job_id]
+        service.cancel(context, found.job_id)
+        assert session.result()["error"]["code"] == "cancelled"
+        assert node.until("job_cancel")["job_id"] == found.job_id
+        wait_until(lambda: service.job(context, found.job_id).state is JobState.RELEASED, 10, "its slot is free")
+        assert service.node(context, "desk").jobs == []
+
+
+def test_revoked_nodes_and_tokens_lose_their_connections(context: Context) -> None:
+    own, shared = token(context, TokenKind.NODE, "rack", "rack-3"), token(context, TokenKind.SESSION, "pipeline")
+    with (
+        GatewayThread(context) as gateway,
+        RawNode(gateway.url, own, "rack-3") as node,
+        RawSession(gateway.url, shared) as session,
+    ):
+        wait_until(lambda: service.status(context).sessions, 10, "the session is counted")
+        assert service.revoke(context, "rack-3").was_connected
+        assert node.until("nothing").code == 4401
+        service.revoke_token(context, "pipeline")
+        assert session.until("nothing").code == 4401
+        with RawNode(gateway.url, own, "rack-3") as again:
+            assert 4401 in (again.welcome.code, again.until("welcome").code)
