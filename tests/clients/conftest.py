@@ -12,32 +12,48 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = os.environ.get("PENSTOCK", str(ROOT / ".venv" / "bin" / "penstock"))
+HEARTBEAT_MS = 1000
+"""Of the gateway's nodes."""
 _START_S, _STOP_S = 60, 60
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where Penstock is, and a key for it."""
+    """Where Penstock is, and a key for it. `folder` and `env` are those of its commands."""
 
     url: str
     key: str
+    gateway: str
+    folder: Path
+    env: dict[str, str]
+
+    def run(self, *arguments: str) -> str:
+        """What a command of Penstock prints."""
+        done = subprocess.run(
+            [COMMAND, *arguments], env=self.env, cwd=self.folder, check=True, capture_output=True, text=True, timeout=60
+        )
+        return done.stdout
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """`penstock up` in a data folder of its own, on a free port."""
+    """`penstock up` with a gateway of inference nodes, in a data folder of its own, on free ports."""
     folder = Path(tempfile.mkdtemp(prefix="pc-", dir="/tmp"))  # short: sockets are in it
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as found, socket.create_server(("127.0.0.1", 0)) as other:
+        port, gateway_port = found.getsockname()[1], other.getsockname()[1]
     own = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK")}
-    env = own | {"PENSTOCK_DATA_DIR": str(folder), "PENSTOCK_API__PORT": str(port)}
+    env = own | {
+        "PENSTOCK_DATA_DIR": str(folder), "PENSTOCK_API__PORT": str(port), "PENSTOCK_GATEWAY__ENABLED": "true",
+        "PENSTOCK_GATEWAY__PORT": str(gateway_port), "PENSTOCK_GATEWAY__HEARTBEAT_MS": str(HEARTBEAT_MS),
+        "PENSTOCK_GATEWAY__COOL_DOWN_MS": "50",
+    }  # fmt: skip
     log = folder / "up.log"
     try:
         with log.open("wb") as output:
@@ -45,11 +61,10 @@ def server() -> Iterator[Server]:
         try:
             url = f"http://127.0.0.1:{port}"
             _wait_for(f"{url}/health", stack, log)
-            made = subprocess.run(
-                [COMMAND, "keys", "create", "clients", "--json"],
-                env=env, cwd=folder, check=True, capture_output=True, timeout=60,
-            )  # fmt: skip
-            yield Server(url, json.loads(made.stdout)["secret"])
+            _wait_for(f"http://127.0.0.1:{gateway_port}/readyz", stack, log)
+            started = Server(url, "", f"ws://127.0.0.1:{gateway_port}", folder, env)
+            made = started.run("keys", "create", "clients", "--json")
+            yield replace(started, key=json.loads(made)["secret"])
         finally:
             ended = stack.poll()
             stack.terminate()
