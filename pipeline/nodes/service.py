@@ -37,7 +37,6 @@ Answer = TypeVar("Answer")
 PATIENCE_S = 15.0
 _TELLING_S = 3.0
 """For word of what instances find out by themselves a little later."""
-MOST_DEAD_LETTERS = 10_000
 _OPERATOR = "operator"
 """Who sends messages to instances. Nobody reads an inbox of this name."""
 
@@ -304,8 +303,8 @@ def status(context: Context, patience_s: float = PATIENCE_S) -> GatewayView:
             jobs={one: counts.get(one, 0) for one in JobState},
             waiting=await Waiting(store).pools(),
             inbox_messages=sum(one.messages for one in instances),
-            dead_letters=len(await letters.dlq(store, MOST_DEAD_LETTERS)),
-            dead_letters_moved=int(await store.do("GET", _moved_key(store)) or 0),
+            dead_letters=await letters.dlq_size(store),
+            dead_letters_moved=int(await store.do("GET", store.keys.dlq_moved) or 0),
         )
 
     return _ask(context, standing, patience_s)
@@ -317,11 +316,7 @@ def tend(context: Context, patience_s: float = PATIENCE_S) -> Tended:
     async def tended(store: Store) -> Tended:
         done = await upkeep.tend(store)
         if done.dlq_moved:
-            await store.do("INCRBY", _moved_key(store), done.dlq_moved)
+            await store.do("INCRBY", store.keys.dlq_moved, done.dlq_moved)
         return done
 
     return _ask(context, tended, patience_s)
-
-
-def _moved_key(store: Store) -> str:
-    return f"{store.keys.prefix}:v1:streams:dlq_moved"

@@ -35,8 +35,7 @@ async def scan_dlq(store: Store, instance_id: str) -> int:
 
 async def dlq(store: Store, limit: int = 100) -> list[DlqEntry]:
     """The dead letters of all instances, the newest first."""
-    listed = await store.batch([("ZRANGE", store.keys.schedulers, 0, -1), ("SMEMBERS", store.keys.dlqs)], "dlq")
-    instances = sorted({one.decode() for part in listed for one in part})
+    instances = await _instances(store)
     commands = [("XREVRANGE", store.keys.dlq(instance_id), "+", "-", "COUNT", limit) for instance_id in instances]
     found = await store.batch(commands, "dlq")
     entries = [
@@ -45,6 +44,17 @@ async def dlq(store: Store, limit: int = 100) -> list[DlqEntry]:
         for entry_id, pairs in letters
     ]
     return sorted(entries, key=lambda entry: entry.moved_ms, reverse=True)[:limit]
+
+
+async def dlq_size(store: Store) -> int:
+    """How many dead letters there are, of all instances."""
+    found = await store.batch([("XLEN", store.keys.dlq(name)) for name in await _instances(store)], "dlq")
+    return sum(map(int, found))
+
+
+async def _instances(store: Store) -> list[str]:
+    listed = await store.batch([("ZRANGE", store.keys.schedulers, 0, -1), ("SMEMBERS", store.keys.dlqs)], "dlq")
+    return sorted({one.decode() for part in listed for one in part})
 
 
 async def replay(store: Store, instance_id: str, entry_id: str) -> bool:

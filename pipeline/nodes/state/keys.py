@@ -48,6 +48,11 @@ class Keys:
         """Instances whose dead letters outlive them."""
         return f"{self.prefix}:v1:streams:dlqs"
 
+    @property
+    def dlq_moved(self) -> str:
+        """How many messages have become dead letters, since ever."""
+        return f"{self.prefix}:v1:streams:dlq_moved"
+
     # What every instance knows of nodes.
 
     @property
