@@ -1,15 +1,19 @@
 """AI services: where they are, what they cost, what they allow."""
 
 from collections.abc import Collection, Sequence
-from typing import Literal
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 LOCAL = "local"
 """The provider that needs no service: text layer, layout and OCR on this machine."""
 
 _LIKE = "wss://host or ws://host:8485"
+
+
+NODE_DPI = 200
+"""What recognition of characters needs: as local conversion has it (`documents.ocr_dpi`)."""
 
 
 class Price(BaseModel):
@@ -56,6 +60,7 @@ class ProviderProfile(BaseModel):
     """The first pause after them; each further one is twice as long, up to `breaker_longest_s`."""
     breaker_longest_s: float = Field(default=900.0, gt=0)
     image_dpi: int = Field(default=150, ge=36, le=600)
+    """Of the pictures of pages that it is shown. For nodes `NODE_DPI`, if nothing else is set."""
     when_no_node: Literal["wait", "error"] = "error"
     """What a call does while no node offers what it asks for: wait until `timeout_s`, or pause the queue."""
 
@@ -63,6 +68,12 @@ class ProviderProfile(BaseModel):
         """What a call cost, by the price list; 0 for a model without a price."""
         price = self.prices.get(model) or self.prices.get("*")
         return price.of(input_tokens, output_tokens) if price else 0.0
+
+    @model_validator(mode="after")
+    def _nodes_recognise_characters(self) -> Self:
+        if self.kind == "nodes" and "image_dpi" not in self.model_fields_set:
+            self.image_dpi = NODE_DPI
+        return self
 
     @field_validator("base_url")
     @classmethod

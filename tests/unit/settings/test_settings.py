@@ -146,6 +146,14 @@ def test_an_error_names_the_field(monkeypatch: pytest.MonkeyPatch, variable: str
     assert field in refused().splitlines()
 
 
+def test_nodes_are_shown_pages_as_recognition_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__DESK__KIND", "nodes")
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__DESK__BASE_URL", "ws://127.0.0.1:8485")
+    assert Settings().providers["desk"].image_dpi == Settings().documents.ocr_dpi
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__DESK__IMAGE_DPI", "150")
+    assert Settings().providers["desk"].image_dpi == 150
+
+
 def test_nodes_have_the_addresses_of_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_PROVIDERS__DESK__KIND", "nodes")
     monkeypatch.setenv("PENSTOCK_PROVIDERS__DESK__BASE_URL", " ws://127.0.0.1:8485/, wss://b.example.org ,")
