@@ -18,6 +18,7 @@ from pipeline.engine.connection import ask_sentinels
 from pipeline.engine.errors import PenstockError
 from pipeline.engine.presence import Presence
 from pipeline.flows import FLOWS, flows
+from pipeline.interfaces.cli.output import count
 from pipeline.nodes import service
 from pipeline.nodes.settings import SECTION as GATEWAY
 from pipeline.nodes.settings import gateway_settings
@@ -278,7 +279,8 @@ def _gateway(settings: Settings) -> Iterator[Check]:
     finally:
         context.db.dispose()
     alive = sum(one.alive for one in found.instances)
-    said = f"{alive} alive, {found.nodes[NodeStatus.CONNECTED]} nodes, {found.sessions} sessions"
+    here = count(found.nodes[NodeStatus.CONNECTED], "node"), count(found.sessions, "session")
+    said = ", ".join((count(alive, "instance"), *here))
     yield Check("gateway", OK if alive else WARN, said, "" if alive else "`penstock gateway` runs one")
     if found.dead_letters:
         yield Check("dead letters", WARN, str(found.dead_letters), "`penstock dlq list` shows them")

@@ -28,6 +28,8 @@ def up(
 ) -> None:
     """Run the whole stack in the foreground: Redis (unless PENSTOCK_REDIS_URL names one), workers, beat, REST API.
 
+    With PENSTOCK_GATEWAY__ENABLED, a gateway for inference nodes as well.
+
     Processes that die are started again. Ctrl-C ends it in order: running work is finished or given back.
     """
     from pipeline.engine.logs import configure

@@ -68,4 +68,4 @@ def test_doctor_looks_at_the_gateway_once_there_is_a_token(context: Context) -> 
     state.instance("a", nodes=1, sessions=2)
     state.node("n", "a")
     found = {check["name"]: check for check in shown("doctor", code=1)}
-    assert (found["gateway"]["result"], found["gateway"]["found"]) == ("ok", "1 alive, 1 nodes, 2 sessions")
+    assert (found["gateway"]["result"], found["gateway"]["found"]) == ("ok", "1 instance, 1 node, 2 sessions")
