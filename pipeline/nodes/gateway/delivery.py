@@ -99,7 +99,7 @@ class Delivery:
     async def result(self, finished: Finished, packed: bytes) -> None:
         """The result of a job to all that wait for it. Whoever is not connected asks again, and gets it then."""
         at, job = self._at, finished.job
-        at.dispatch.jobs.pop(job.job_id, None)
+        at.dispatch.forget(job.job_id)
         if job.outcome != "ok":  # first: whoever gets the error may ask again at once
             await at.state.requests.forget(job.request_key, job.job_id)
         told = {at.instance_id}
@@ -182,7 +182,7 @@ class Delivery:
             case "again":
                 await dispatch.again(job_id, node_id)
             case "done":
-                dispatch.jobs.pop(job_id, None)
+                dispatch.forget(job_id)
 
     async def _operate(self, kind: str, body: Mapping[str, Any]) -> None:
         """What operators ask for, and other instances in their name."""
@@ -224,7 +224,7 @@ class Delivery:
 
     async def _result_here(self, body: Mapping[str, Any], payload: bytes) -> None:
         at = self._at
-        at.dispatch.jobs.pop(body["job_id"], None)
+        at.dispatch.forget(body["job_id"])
         link = at.sessions.get(body["session_id"])
         if link is None:
             owner = await at.state.instances.owner_of_session(body["session_id"])

@@ -1,5 +1,6 @@
 """The jobs that this instance is home to: who does them, and what happens when that fails. Source 004, "Job FSM"."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 _BUSY_S = 0.2
 """A node that was found full so lately is not asked again."""
+_CHECKED = 200
+"""Jobs that are looked at together."""
 _TRIED = 16
 """How many nodes are asked for a slot before a job waits in line."""
 _AGAIN_S, _LOOK_S = 2.0, 2.0
@@ -105,6 +108,7 @@ class Dispatch:
     async def schedule(self, job: HomeJob) -> None:
         """Give the job to a node, or put it in line. Whatever is in line comes first."""
         at, need = self._at, job.need
+        job.in_line = time.monotonic()  # from now on, `check` leaves it alone for a while
         if not at.view.offered(need) and job.request.if_no_node == "error":
             await at.refresh_view()
             if not at.view.offered(need):
@@ -171,6 +175,9 @@ class Dispatch:
         hold_ms = at.settings.attempt_timeout_ms + 10_000
         while heads := await at.state.waiting.heads(pool, 1):
             head = heads[0]
+            if head.home != at.home and not await at.state.instances.is_alive(head.home):
+                await at.state.waiting.leave(pool, head.job_id)  # who waits for it adopts it, and puts it in line
+                continue
             # A node that was full since whoever is in line came into it: its next free slot is theirs, see `freed`.
             for node in at.view.candidates(need, began)[:_TRIED]:
                 if await self._reserve(head.job_id, node.node_id, node.slots, need.model, hold_ms):
@@ -278,9 +285,19 @@ class Dispatch:
 
     async def check(self) -> None:
         """What time alone brings about: deadlines, lost nodes, lost homes, a Redis that was emptied."""
-        for job in list(self.jobs.values()):
-            if job.id in self.jobs:
-                await (self._check(job) if job.ours else self._check_foreign(job))
+        jobs = list(self.jobs.values())
+        for begin in range(0, len(jobs), _CHECKED):
+            some = jobs[begin : begin + _CHECKED]
+            checks = (self._check(job) if job.ours else self._check_foreign(job) for job in some)
+            for failure in await asyncio.gather(*checks, return_exceptions=True):
+                if failure:
+                    raise failure
+
+    def forget(self, job_id: str) -> None:
+        """A job has ended: nothing is to be done for it any more."""
+        job = self.jobs.pop(job_id, None)
+        if job and job.in_line:
+            self._at.spawn(self._at.state.waiting.leave(job.need.pool, job_id))
 
     async def _check(self, job: HomeJob) -> None:
         now = time.monotonic()
@@ -295,7 +312,7 @@ class Dispatch:
         elif now - job.looked > _LOOK_S:
             await self._look(job, await self._at.state.jobs.get(job.id))
         if job.id in self.jobs and not job.node_id and now - job.in_line > _AGAIN_S:
-            await self.schedule(job) if not job.in_line else await self._wait_in_line(job)
+            await self._wait_in_line(job)
 
     def _is_gone(self, job: HomeJob, now: float) -> bool:
         if self._at.view.get(job.node_id):
@@ -339,12 +356,12 @@ class Dispatch:
         """Act on what Redis says of a job: it has ended and nobody told us, or Redis knows it no more."""
         job.looked = time.monotonic()
         if found is None:
-            self.jobs.pop(job.id, None)
+            self.forget(job.id)
             error = JobError(code=STATE_LOST, message="Redis lost what it knew of this job: ask again")
             await self._at.delivery.to_sessions_here(job, error)
             if job.node_id:
                 cancel = NodeCancel(job_id=job.id, attempt=job.attempt, reason=STATE_LOST)
                 await self._at.delivery.to_node(job.node_id, cancel)
         elif found.state in ENDED:
-            self.jobs.pop(job.id, None)
+            self.forget(job.id)
             await self._at.delivery.from_redis(found)
