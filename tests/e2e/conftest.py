@@ -40,7 +40,7 @@ def shared_stack(provider_server: ProviderServer) -> Iterator[Cli]:
     settings |= provider_settings(provider_server.base_url, "single") | {"PENSTOCK_PROVIDERS__SINGLE__CONCURRENCY": "1"}
     settings |= provider_settings(f"http://127.0.0.1:{DEAD_PORT}/v1", "down")
     cli = Cli(folder, folder, environment(folder, **settings))
-    up = cli.start("up")
+    up = cli.real().start("up")
     try:
         up.wait_for("Penstock is up")
         yield cli

@@ -67,10 +67,16 @@ class Cli:
     data_dir: Path
     cwd: Path
     env: dict[str, str]
+    forked: bool = sys.platform == "linux"
+    """Whether commands, and the stacks that they start, are forked rather than started for real; see `preloaded`."""
 
     def at(self, cwd: Path) -> Self:
         """The same data folder from another current folder."""
         return replace(self, cwd=cwd)
+
+    def real(self) -> Self:
+        """Commands and stacks as users start them."""
+        return replace(self, forked=False)
 
     def using(self, **env: str | None) -> Self:
         """With further environment variables; None: without that one."""
@@ -78,8 +84,8 @@ class Cli:
         return replace(self, env={name: value for name, value in merged.items() if value is not None})
 
     def run(self, *arguments: str | Path, timeout_s: float = RUN_S, stdin: str = "") -> Result:
-        """Run `penstock` and wait for its end. Forked where that can be (see `preloaded`). `start` never is."""
-        if sys.platform != "linux":
+        """Run `penstock` and wait for its end."""
+        if not self.forked:
             return self.execute([PENSTOCK, *map(str, arguments)], timeout_s=timeout_s, stdin=stdin)
         with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
             given.write(stdin.encode())
@@ -111,26 +117,26 @@ class Cli:
     def start(self, *arguments: str | Path) -> "Running":
         """Start `penstock` and go on."""
         output = self.cwd / f"output-{uuid4().hex[:8]}.log"
-        with output.open("wb") as file:
-            process = subprocess.Popen(
-                [PENSTOCK, *map(str, arguments)],
-                env=self.env, cwd=self.cwd, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
-            )  # fmt: skip
+        with output.open("wb") as file, open(os.devnull, "rb") as nothing:  # noqa: PTH123
+            process = self._started(arguments, self.env, nothing, file)
         return Running(process, output)
+
+    def _started(
+        self, arguments: Sequence[str | Path], env: dict[str, str], given: IO[bytes] | int, written: IO[bytes] | int
+    ) -> subprocess.Popen[bytes] | Forked:
+        words = [str(argument) for argument in arguments]
+        if self.forked:
+            return preloaded().start("penstock", words, env, self.cwd, given, written, written)
+        return subprocess.Popen(
+            [PENSTOCK, *words],
+            env=env, cwd=self.cwd, stdin=given, stdout=written, stderr=written, start_new_session=True,
+        )  # fmt: skip
 
     def terminal(self, *arguments: str | Path, columns: int = 100, rows: int = 40) -> tuple[int, str]:
         """Run `penstock` in a terminal of this size: its exit code and all that it wrote there."""
         ours, theirs = os.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        env = {**self.env, "TERM": "xterm-256color"}
-        process: subprocess.Popen[bytes] | Forked
-        if sys.platform == "linux":
-            process = preloaded().start("penstock", [*map(str, arguments)], env, self.cwd, theirs, theirs, theirs)
-        else:
-            process = subprocess.Popen(
-                [PENSTOCK, *map(str, arguments)],
-                env=env, cwd=self.cwd, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-            )  # fmt: skip
+        process = self._started(arguments, {**self.env, "TERM": "xterm-256color"}, theirs, theirs)
         os.close(theirs)
         written = b""
         with suppress(OSError), os.fdopen(ours, "rb", 0) as terminal:  # the last reader gets EIO
@@ -191,7 +197,7 @@ class Cli:
 class Running:
     """A command under way."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     log: Path
 
     @property

@@ -3,8 +3,11 @@
     process = preloaded().start("python", ["celery", "-A", "tasks", "worker"], env, cwd, stdin, stdout, stderr)
 
 What is forked is as if it had been started as a program of its own: a session, an environment and standard streams of
-its own; settings, contexts, consoles and Celery's configuration are made anew. It is a child of this process: the one
-between them ends at once, and this one adopts what it leaves (`PR_SET_CHILD_SUBREAPER`). Linux only.
+its own, also for who looks at it from outside; settings, contexts, consoles and Celery's configuration are made anew.
+It is a child of this process: the one between them ends at once, and this one adopts what it leaves
+(`PR_SET_CHILD_SUBREAPER`). Linux only.
+
+Programs that start a stack fork its processes, too: see `forked_stack`.
 """
 
 import ctypes
@@ -23,10 +26,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
+from tests.support import forked_stack, title
+
 ROOT = Path(__file__).resolve().parents[2]
 _SET_CHILD_SUBREAPER = 36
 _STEP_S = 0.02
 _MESSAGE_BYTES = 1 << 17
+ROOM_BYTES = 1 << 14
+"""For the arguments and the environment of what is forked, where the system keeps its own."""
 PERSONAL = ("PENSTOCK_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
 """Variables of whoever runs the tests that programs under test must not see."""
 _MODULES = (
@@ -47,6 +54,7 @@ class Forked:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
+        self.stdin: IO[bytes] | None = None
 
     def poll(self) -> int | None:
         """The exit code, -N for a signal; None while it runs."""
@@ -65,19 +73,24 @@ class Forked:
             time.sleep(_STEP_S)
         return code
 
+    def send_signal(self, number: int) -> None:
+        """Harmless if it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
-class Preloaded:
-    """The process that has everything imported. A context manager: leaving it ends that process, not what it forked."""
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
-    def __init__(self) -> None:
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Forker:
+    """The other end of a process that forks programs."""
+
+    def __init__(self, channel: socket.socket) -> None:
         self._lock = threading.Lock()
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(PERSONAL)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(theirs.fileno())],
-            env=inherited, cwd=ROOT, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-        )  # fmt: skip
-        theirs.close()
+        self._channel = channel
 
     def start(
         self, program: str, arguments: Sequence[str], env: Mapping[str, str], cwd: Path,
@@ -95,6 +108,20 @@ class Preloaded:
                 _adopt_orphans(False)
         assert answer, "the preloaded process has ended"
         return Forked(int(answer))
+
+
+class Preloaded(Forker):
+    """The process that has everything imported. A context manager: leaving it ends that process, not what it forked."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        super().__init__(ours)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(PERSONAL)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(theirs.fileno()), "-" * ROOM_BYTES],
+            env=inherited | {"ROOM": "-" * ROOM_BYTES}, cwd=ROOT, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+        )  # fmt: skip
+        theirs.close()
 
     def close(self) -> None:
         self._channel.close()
@@ -130,7 +157,7 @@ def _adopt_orphans(on: bool) -> None:
 
 def _import_all() -> None:
     """Import what programs import, but for what reads settings or looks at the terminal when it is imported."""
-    for name in _MODULES:
+    for name in (*_MODULES, "tests.support.preloaded"):
         importlib.import_module(name)
     for path in sorted((ROOT / "pipeline").rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -142,7 +169,11 @@ def _import_all() -> None:
     assert threading.active_count() == 1, "a module starts threads when it is imported"
 
 
-def _serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+Request = tuple[dict[str, Any], list[int]]
+"""What to become, and its standard streams."""
+
+
+def serve(channel: socket.socket) -> Request | None:
     """Fork for each request and answer with the process; the request, in what was forked, and None at the end."""
     while True:
         message, streams, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 3)
@@ -172,6 +203,7 @@ def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
     sys.argv = [request["program"], *request["arguments"]]
+    title.show(sys.argv, request["env"])
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -197,7 +229,21 @@ def _penstock() -> None:
     sys.exit(penstock())
 
 
-PROGRAMS: dict[str, Callable[[], None]] = {"python": _python, "penstock": _penstock}
+def _supervisor() -> None:
+    from pipeline.standalone.serve import main as supervise
+
+    sys.exit(supervise())
+
+
+def _child() -> None:
+    from pipeline.standalone.child import main as work
+
+    work(sys.argv[1:])
+
+
+PROGRAMS: dict[str, Callable[[], None]] = {
+    "python": _python, "penstock": _penstock, forked_stack.SUPERVISOR: _supervisor, forked_stack.CHILD: _child,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -206,13 +252,14 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a Ctrl-C for pytest ends it, too
-    served = _serve(socket.socket(fileno=int(sys.argv[1])))
-    if served is None:
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    request, streams = served
-    _become(request, streams)
-    PROGRAMS[request["program"]]()
+    wanted = serve(socket.socket(fileno=int(sys.argv[1])))
+    while wanted is not None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        program = wanted[0]["program"]
+        _become(*wanted)
+        wanted = forked_stack.prepare(program)
+        if wanted is None:
+            PROGRAMS[program]()
 
 
 if __name__ == "__main__":

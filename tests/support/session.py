@@ -14,6 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from pipeline.reading.child import close_idle
 from tests.support.leftovers import leaked_processes, remove_session_folder
 from tests.support.preloaded import close_preloaded
+from tests.support.statements import share_compiled
 
 LONGEST_FIRST = ("faults", "e2e", "simulation", "integration", "unit")
 """Folders by how long one of their tests takes: what is begun last must be short, or one worker waits for another."""
@@ -24,6 +25,7 @@ _LEAKED = pytest.StashKey[list[str]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_LEAKED] = []
+    share_compiled()
     # A busy machine is no reason to fail: examples are counted, not timed.
     hypothesis_settings.register_profile("patient", deadline=None)
     hypothesis_settings.load_profile("patient")

@@ -1,0 +1,26 @@
+"""What a process shows of itself: `ps`, psutil and `/proc` tell who it is by what it was started with."""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_FIRST_FIELD = 45
+"""Of `/proc/self/stat`, after the name: where the arguments begin and end, and the environment."""
+
+
+def show(arguments: Sequence[str], env: Mapping[str, str]) -> None:
+    """From now on, these are this process's arguments and environment for who asks. What has no room is left out.
+
+    Nothing in this process may still use those that it was started with.
+    """
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin, end, env_begin, env_end = map(int, fields[_FIRST_FIELD : _FIRST_FIELD + 4])
+    _write(begin, end, arguments)
+    # What Penstock reads comes first.
+    ordered = sorted(env.items(), key=lambda item: not item[0].startswith("PENSTOCK_"))
+    _write(env_begin, env_end, [f"{name}={value}" for name, value in ordered])
+
+
+def _write(begin: int, end: int, words: Sequence[str]) -> None:
+    text = b"".join(word.encode(errors="surrogateescape") + b"\0" for word in words)[: end - begin - 1]
+    ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
