@@ -110,6 +110,7 @@ class Gateway:
         at.nodes[link.id] = link
         try:
             owner = await at.state.instances.take_node(link.id, at.instance_id)
+            link.owned = True
             if owner and owner != at.instance_id:
                 await at.state.inbox.send(owner, "kick", {"node_id": link.id})
             log.info("node.connected", node=link.id, slots=register.slots)
@@ -168,6 +169,7 @@ class Gateway:
         at.sessions[session_id] = link
         try:
             owner = await at.state.instances.take_session(session_id, at.instance_id)
+            link.owned = True
             if owner and owner != at.instance_id:
                 await at.state.inbox.send(owner, "kick", {"session_id": session_id})
             await link.serve()

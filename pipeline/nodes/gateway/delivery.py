@@ -189,10 +189,7 @@ class Delivery:
         at = self._at
         match kind:
             case "kick":
-                node, session = at.nodes.get(body.get("node_id", "")), at.sessions.get(body.get("session_id", ""))
-                for link in (node, session):
-                    if link:
-                        link.close(CloseCode.REPLACED, "it is connected to another instance")
+                await self._kick(body.get("node_id", ""), body.get("session_id", ""))
             case "drain_node":
                 if node := at.nodes.get(body["node_id"]):
                     node.drain(body.get("reason", ""))
@@ -205,6 +202,15 @@ class Delivery:
                 at.close_token(body["token_id"])
             case _:
                 log.warning("inbox.unknown_kind", kind=kind[:40])
+
+    async def _kick(self, node_id: str, session_id: str) -> None:
+        """End what has connected elsewhere: not if it is here again, or if this was said to an instance that died."""
+        at = self._at
+        node, session = at.nodes.get(node_id), at.sessions.get(session_id)
+        if node and await at.state.instances.owner_of_node(node_id) != at.instance_id:
+            node.close(CloseCode.REPLACED, "it is connected to another instance")
+        if session and await at.state.instances.owner_of_session(session_id) != at.instance_id:
+            session.close(CloseCode.REPLACED, "it is connected to another instance")
 
     async def _assigned(self, body: Mapping[str, Any], payload: bytes, *, again: bool) -> None:
         at = self._at

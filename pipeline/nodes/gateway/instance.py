@@ -154,9 +154,11 @@ class Instance:
         state = self.state
         info = {"nodes": len(self.nodes), "sessions": len(self.sessions)}
         await state.instances.present(self.instance_id, self.boot, info)
-        lost = await state.instances.renew(self.instance_id, list(self.nodes), list(self.sessions))
-        for one in lost:
-            for link in (self.nodes.get(one), self.sessions.get(one)):
+        # Who is about to become this instance's is not asked for, and who has come meanwhile is not meant.
+        nodes = {one: link for one, link in self.nodes.items() if link.owned}
+        sessions = {one: link for one, link in self.sessions.items() if link.owned}
+        for one in await state.instances.renew(self.instance_id, nodes, sessions):
+            for link in (nodes.get(one), sessions.get(one)):
                 if link:
                     link.close(CloseCode.REPLACED, "it is connected to another instance")
         hold_ms = self.settings.attempt_timeout_ms + 10_000

@@ -55,6 +55,8 @@ class NodeLink:
         self._at = instance
         self._connection = connection
         self.token_id = token.id
+        self.owned = False
+        """Whether Redis knows that it is connected to this instance."""
         self.state = NodeState(
             node_id=register.node_id, name=register.name, token_id=token.id, instance_id=instance.instance_id,
             slots=register.slots, used=0, offers=register.offers, latency_ms={}, draining=False,

@@ -47,6 +47,8 @@ class SessionLink:
         self.id = session_id
         self.name = name
         self.token_id = token.id
+        self.owned = False
+        """Whether Redis knows that it is connected to this instance."""
         self._requests: dict[str, str] = {}
         """Request → job; empty while it is not known."""
         self._wants_partials: set[str] = set()

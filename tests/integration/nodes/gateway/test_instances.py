@@ -118,6 +118,23 @@ def test_a_node_that_moves_takes_its_job_along(pair: Pair, node: Node, session: 
     assert (got["attempt"], got["result"]) == (1, {"text": "done"})
 
 
+def test_who_takes_the_inbox_of_a_dead_instance_sends_nobody_away_who_has_come_from_there(
+    gateway: GatewayThread, node: Node, session: Session
+) -> None:
+    one, asker = node(gateway), session(gateway)
+    inbox = gateway.instance.state.inbox
+    gateway.do(inbox.send("a", "kick", {"node_id": "n1"}))
+    gateway.do(inbox.send("a", "kick", {"session_id": next(iter(gateway.instance.sessions))}))
+    wait_until(lambda: gateway.do(gateway.instance.state.store.do("XLEN", _inbox(gateway))) == 0, 10, "it was read")
+    asker.ask()
+    one.answer_next()
+    assert asker.result()["result"] == {"text": "done"}
+
+
+def _inbox(gateway: GatewayThread) -> str:
+    return gateway.instance.state.store.keys.inbox(gateway.instance.instance_id)
+
+
 def test_an_instance_that_ends_hands_its_sessions_and_nodes_to_others(
     context: object, start: Start, node: Node, session: Session, closing: ExitStack
 ) -> None:
