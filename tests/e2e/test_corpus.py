@@ -12,7 +12,8 @@ from tests.support.corpus import corpus_file
 KEYWORDS = "documents/zerox-keywords.json"
 REFUSED = {"failing-encrypted", "failing-invalid", "failing-missing-pages", "failing-missing-root", "password"}
 PAGES = {"DA-619p": 619, "REPAIR-2022-INV-001_multipage": 3, "multi-column-2p": 2, "zerox-0013": 3}
-LEAST_SHARE_OF_KEYWORDS = 0.7
+LEAST_SHARE_OF_KEYWORDS, SHARE_OF_ALL = 0.7, 0.9
+"""In each document, and in all together. What is missing is handwriting and slips in the expectations themselves."""
 
 
 @pytest.fixture(scope="session")
@@ -43,10 +44,12 @@ def test_every_result_has_text(converted: dict[str, dict[str, object]]) -> None:
 
 
 def test_most_expected_keywords_are_found(converted: dict[str, dict[str, object]]) -> None:
-    shares = {}
+    shares, found, asked = {}, 0, 0
     for expected in json.loads(corpus_file(KEYWORDS).read_text()):
         name = Path(expected["file"]).stem
         text = words(Path(str(converted[name]["output"])).read_text())
         keywords = [words(keyword) for page in expected["expectedKeywords"] for keyword in page]
-        shares[name] = sum(keyword in text for keyword in keywords) / len(keywords)
+        known = sum(keyword in text for keyword in keywords)
+        shares[name], found, asked = known / len(keywords), found + known, asked + len(keywords)
     assert min(shares.values()) >= LEAST_SHARE_OF_KEYWORDS, shares
+    assert found / asked >= SHARE_OF_ALL, shares

@@ -1,4 +1,3 @@
-import json
 import os
 import subprocess
 import sys
@@ -331,18 +330,3 @@ def test_text_of_a_real_paper_is_in_reading_order(converter, no_ocr):
 
 def test_protected_from_copying_is_not_encrypted(converter, no_ocr):
     assert "LayoutParser" in convert(converter, corpus_file("documents/copy-protected.pdf")).text
-
-
-@pytest.mark.slow
-def test_keywords_of_real_documents_are_found(converter):
-    """At least 70 % are asked for. What is missing is handwriting and slips in the expectations themselves."""
-    expected = json.loads(corpus_file("documents/zerox-keywords.json").read_text())
-    found = total = 0
-    for item in expected:
-        path = corpus_file(f"documents/{item['file']}")
-        with converter.open(path) as reader:
-            for number, keywords in enumerate(item["expectedKeywords"], 1):
-                text = " ".join(reader.convert(PageRef(path, number)).text.split())
-                found += sum(keyword in text for keyword in keywords)
-                total += len(keywords)
-    assert found / total >= 0.9
