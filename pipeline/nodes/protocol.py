@@ -12,6 +12,7 @@ from enum import IntEnum, StrEnum
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
+from pydantic_core import from_json
 
 VERSION: Literal[1] = 1
 NODE_PATH, SESSION_PATH = "/ws/node", "/ws/session"
@@ -351,11 +352,14 @@ class BadMessage(Exception):
 
 
 def parse(text: str | bytes, kind: TypeAdapter[AnyMessage]) -> AnyMessage | None:
-    """The message in a text frame; None for a type that is not known, which is passed over. Raises `BadMessage`."""
+    """The message in a text frame; None for a type that is not known, which is passed over. Raises `BadMessage`.
+
+    What is taken can be passed on: halves of characters and nesting beyond 200 are not.
+    """
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        raise BadMessage("a text frame is not JSON") from None
+        data = from_json(text)
+    except ValueError:
+        raise BadMessage("a text frame is not JSON, is nested too deeply, or has half a character in a text") from None
     if not isinstance(data, dict) or not isinstance(data.get("type"), str):
         raise BadMessage("a message is a JSON object with a type")
     if data.get("v") not in (None, VERSION):  # it may be a list

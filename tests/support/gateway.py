@@ -115,6 +115,12 @@ class Wire:
             for part in parts:
                 self._socket.send(part)
 
+    def greet(self, message: dict[str, Any]) -> Got:
+        """Say the first word; the first of the gateway, which may have closed the connection before."""
+        with suppress(ConnectionClosed):
+            self.send(message)
+        return self.receive()
+
     def raw(self, frame: str | bytes) -> None:
         self._socket.send(frame)
 
@@ -175,8 +181,7 @@ class RawNode(Wire):
                 "type": "node_register", "v": 1, "versions": [1], "node_id": node_id, "slots": slots,
                 "offers": list(offers), "held": list(held),
             }  # fmt: skip
-            self.send(hello)
-            self.welcome = self.receive()
+            self.welcome = self.greet(hello)
 
     def _beat(self, every_s: float) -> None:
         with suppress(ConnectionClosed, OSError):
@@ -210,8 +215,7 @@ class RawSession(Wire):
     def __init__(self, gateway: str, secret: str, session_id: str = "") -> None:
         super().__init__(gateway, "/ws/session", secret)
         self.id = session_id or uuid4().hex
-        self.send({"type": "session_open", "v": 1, "versions": [1], "session_id": self.id})
-        self.welcome = self.receive()
+        self.welcome = self.greet({"type": "session_open", "v": 1, "versions": [1], "session_id": self.id})
 
     def ask(self, request_id: str = "", *parts: bytes, **fields: Any) -> str:
         """Send a request for text by model `m`; its id."""

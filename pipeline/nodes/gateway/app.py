@@ -95,8 +95,8 @@ class Gateway:
         self._agree(register.versions)
         if token.node_id and token.node_id != register.node_id:
             raise BadMessage("this token is for another node", CloseCode.UNAUTHORIZED)
-        known = at.view.get(register.node_id)
-        if known and known.token_id != token.id:
+        known, here = at.view.get(register.node_id), at.nodes.get(register.node_id)
+        if (known and known.token_id != token.id) or (here and here.token_id != token.id):
             raise BadMessage("a node of this id is connected with another token", CloseCode.UNAUTHORIZED)
         if at.ending or (len(at.nodes) >= at.settings.max_nodes and register.node_id not in at.nodes):
             raise BadMessage("no more nodes here: try another instance", CloseCode.FULL)
@@ -130,7 +130,7 @@ class Gateway:
         """Unless it has come back meanwhile, here or elsewhere, the node is nobody's."""
         at = self._at
         if await at.state.instances.owner_of_node(link.id) == at.instance_id and link.id not in at.nodes:
-            await at.state.snapshots.gone(link.id)
+            await at.state.snapshots.gone(link.id, at.instance_id)
         if link.id not in at.nodes:
             await at.state.instances.drop_node(link.id, at.instance_id)
 

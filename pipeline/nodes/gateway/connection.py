@@ -43,6 +43,8 @@ class Connection:
         self._wire: Wire | None = socket.scope.get(WIRE)
         self._outbox: deque[tuple[str, Sequence[bytes], int]] = deque()
         self._waiting_bytes = 0
+        self.received_bytes = 0
+        """How large the last message was, with its attachments."""
         self._filled = asyncio.Event()
         self._closing: tuple[CloseCode, str] | None = None
         self._writer = asyncio.create_task(self._write())
@@ -110,6 +112,7 @@ class Connection:
                 await self._pass_over(frame, within_s)
                 continue
             parts = [] if not isinstance(message, WithAttachments) else await self._attachments(message, within_s)
+            self.received_bytes = len(frame) + sum(map(len, parts))
             return message, parts
 
     async def _pass_over(self, frame: str, within_s: float | None) -> None:
@@ -143,8 +146,8 @@ class Connection:
         finally:
             asked.cancel()
         frame = asked.result()
-        if frame["type"] != "websocket.receive":
-            raise Ended
+        if frame["type"] != "websocket.receive" or self._closing is not None:
+            raise Ended  # who was sent away has no say any more, even while the last words wait to be read
         text = frame.get("text")
         return text if text is not None else frame.get("bytes") or b""
 

@@ -89,9 +89,11 @@ class Delivery:
             body = {"node_id": node_id, "job_id": message.job_id, "attempt": message.attempt, "reason": message.reason}
             await self._to_owner_of_node(node_id, "cancel", body)
 
-    async def _to_owner_of_node(self, node_id: str, kind: str, body: dict[str, Any], payload: bytes = b"") -> None:
+    async def _to_owner_of_node(
+        self, node_id: str, kind: str, body: dict[str, Any], payload: bytes = b"", dead: str = ""
+    ) -> None:
         owner = await self._at.state.instances.owner_of_node(node_id)
-        if owner and owner != self._at.instance_id:
+        if owner and owner not in {self._at.instance_id, dead}:
             await self._at.state.inbox.send(owner, kind, body, payload)
 
     # To sessions
@@ -120,8 +122,8 @@ class Delivery:
         packed = await self._at.state.jobs.result(job.job_id)
         if packed is None:
             return
-        for session_id in await self._at.state.jobs.waiters(job.job_id):
-            if link := self._at.sessions.get(session_id):
+        for link in list(self._at.sessions.values()):
+            if link.waits_for(job.job_id):  # Redis has forgotten by now who does
                 link.result(answer(job.request_key, job.job_id, packed))
 
     async def to_sessions_here(self, job: HomeJob, error: JobError) -> None:
@@ -144,24 +146,25 @@ class Delivery:
 
     # From the inbox
 
-    async def take(self, envelope: Envelope, *, again: bool) -> None:
+    async def take(self, envelope: Envelope, *, again: bool, dead: str = "") -> None:
         """Do what another instance asks for. `again`: perhaps it was done before.
 
-        What is for a node or session that has moved goes to where it is now.
+        What is for a node or session that has moved goes to where it is now; not to `dead`, from whose inbox it was
+        taken, since it would only come from there once more.
         """
-        await self._handle(envelope.kind, envelope.body, envelope.payload, again=again)
+        await self._handle(envelope.kind, envelope.body, envelope.payload, again=again, dead=dead)
 
-    async def _handle(self, kind: str, body: Mapping[str, Any], payload: bytes, *, again: bool) -> None:
+    async def _handle(self, kind: str, body: Mapping[str, Any], payload: bytes, *, again: bool, dead: str = "") -> None:
         at = self._at
         match kind:
             case "assign":
-                await self._assigned(body, payload, again=again)
+                await self._assigned(body, payload, again=again, dead=dead)
             case "cancel":
                 message = NodeCancel(job_id=body["job_id"], attempt=body["attempt"], reason=body["reason"])
                 if link := at.nodes.get(body["node_id"]):
                     link.say(message)
             case "result":
-                await self._result_here(body, payload)
+                await self._result_here(body, payload, dead)
             case "partial":
                 if session := at.sessions.get(body["session_id"]):
                     request_id, attempt, text = body["request_id"], body["attempt"], body["text"]
@@ -207,17 +210,18 @@ class Delivery:
         """End what has connected elsewhere: not if it is here again, or if this was said to an instance that died."""
         at = self._at
         node, session = at.nodes.get(node_id), at.sessions.get(session_id)
-        if node and await at.state.instances.owner_of_node(node_id) != at.instance_id:
+        # One that is not known to be here yet takes itself after this was said.
+        if node and node.owned and await at.state.instances.owner_of_node(node_id) != at.instance_id:
             node.close(CloseCode.REPLACED, "it is connected to another instance")
-        if session and await at.state.instances.owner_of_session(session_id) != at.instance_id:
+        if session and session.owned and await at.state.instances.owner_of_session(session_id) != at.instance_id:
             session.close(CloseCode.REPLACED, "it is connected to another instance")
 
-    async def _assigned(self, body: Mapping[str, Any], payload: bytes, *, again: bool) -> None:
+    async def _assigned(self, body: Mapping[str, Any], payload: bytes, *, again: bool, dead: str) -> None:
         at = self._at
         job_id, node_id, attempt = body["job_id"], body["node_id"], body["attempt"]
         link = at.nodes.get(node_id)
         if link is None:
-            await self._to_owner_of_node(node_id, "assign", dict(body), payload)
+            await self._to_owner_of_node(node_id, "assign", dict(body), payload, dead)
             return
         if again:  # the node may have had it, and be done with it
             job = await at.state.jobs.get(job_id)
@@ -228,13 +232,13 @@ class Delivery:
             parcel = Parcel.unpack(payload)
             link.assign(assignment(job_id, attempt, body["timeout_ms"], parcel), parcel.parts)
 
-    async def _result_here(self, body: Mapping[str, Any], payload: bytes) -> None:
+    async def _result_here(self, body: Mapping[str, Any], payload: bytes, dead: str) -> None:
         at = self._at
         at.dispatch.forget(body["job_id"])
         link = at.sessions.get(body["session_id"])
         if link is None:
             owner = await at.state.instances.owner_of_session(body["session_id"])
-            if owner and owner != at.instance_id:
+            if owner and owner not in {at.instance_id, dead}:
                 await at.state.inbox.send(owner, "result", dict(body), payload)
             return
         job = await at.state.jobs.get(body["job_id"])

@@ -97,6 +97,7 @@ class Dispatch:
     def __init__(self, instance: "Instance") -> None:
         self._at = instance
         self.jobs: dict[str, HomeJob] = {}
+        self._turn = 0
         self._pumped: dict[str, bool] = {}
         """Pools whose line is looked at now, and whether it is to be looked at again."""
 
@@ -190,8 +191,10 @@ class Dispatch:
 
     async def freed(self, node_id: str) -> None:
         """A slot of this node may be free: whoever waits for one like it is next."""
-        for pool in self._at.view.pools(node_id, await self._at.state.waiting.pools()):
-            self.pump(pool)
+        pools = self._at.view.pools(node_id, await self._at.state.waiting.pools())
+        self._turn += 1  # the first of them gets the slot: each is it in its turn
+        for place in range(len(pools)):
+            self.pump(pools[(place + self._turn) % len(pools)])
 
     async def reserved(self, job_id: str, node_id: str) -> None:
         """A slot was reserved for a job in line. The home decides: it may have ended, or have another slot already."""
@@ -238,12 +241,7 @@ class Dispatch:
         if job is None:
             return
         job.failed |= {node_id} if node_id else set()
-        found = await self._at.state.jobs.get(job_id)
-        if found is None or found.state in ENDED:
-            await self._look(job, found)
-        elif job.ours and found.state is JobState.CREATED and found.attempt > job.attempt:
-            job.job, job.attempt, job.node_id, job.attempt_until = found, found.attempt, "", 0.0
-            await self.schedule(job)
+        await self._look(job, await self._at.state.jobs.get(job_id))
 
     async def give_up_attempt(self, job: HomeJob, error: JobError) -> None:
         """The node that has the job counts as lost for it: try another, or fail with this if it had tries enough."""
@@ -353,7 +351,7 @@ class Dispatch:
         job.node_id, job.attempt_until = found.node_id, time.monotonic() + left_ms / 1000
 
     async def _look(self, job: HomeJob, found: Job | None) -> None:
-        """Act on what Redis says of a job: it has ended and nobody told us, or Redis knows it no more."""
+        """Act on what Redis says of a job, in case nobody told us: it has ended, was given back, or is unknown."""
         job.looked = time.monotonic()
         if found is None:
             self.forget(job.id)
@@ -365,3 +363,6 @@ class Dispatch:
         elif found.state in ENDED:
             self.forget(job.id)
             await self._at.delivery.from_redis(found)
+        elif job.ours and found.state is JobState.CREATED and found.attempt > job.attempt:
+            job.job, job.attempt, job.node_id, job.attempt_until = found, found.attempt, "", 0.0
+            await self.schedule(job)

@@ -164,6 +164,7 @@ class Instance:
         hold_ms = self.settings.attempt_timeout_ms + 10_000
         for node in list(self.nodes.values()):
             if node.jobs:
+                await node.look()
                 await state.slots.renew(node.id, list(node.jobs), hold_ms)
 
     async def refresh_view(self) -> None:
@@ -181,6 +182,8 @@ class Instance:
         seen = {node.node_id: node for node in await self._others()}
         seen |= {node.id: node.state for node in self.nodes.values()}
         self.view.learn(list(seen.values()))
+        self._shown = {name: shown for name, shown in self._shown.items() if name in self.nodes}
+        self._fine = {name: at for name, at in self._fine.items() if name in seen}
 
     async def _others(self) -> list[Any]:
         if not self.settings.node_snapshot.enabled:
@@ -195,18 +198,22 @@ class Instance:
         await self._take(await self.state.inbox.reclaim(int(self.settings.dlq_min_idle_ms / 2)), again=True)
 
     async def _take(self, envelopes: list[Envelope], *, again: bool) -> None:
+        if done := await self._handled(envelopes, again=again):
+            await self.state.inbox.done(done)
+
+    async def _handled(self, envelopes: list[Envelope], *, again: bool, dead: str = "") -> list[str]:
+        """Which of the messages were handled. The others come again, until they count as dead letters."""
         done = []
         for envelope in envelopes:
             try:
-                await self.delivery.take(envelope, again=again)
+                await self.delivery.take(envelope, again=again, dead=dead)
             except RedisError:
                 raise
             except Exception:
                 log.exception("inbox.not_done", kind=envelope.kind[:40], entry=envelope.id)
                 continue
             done.append(envelope.id)
-        if done:
-            await self.state.inbox.done(done)
+        return done
 
     async def _drain_the_dead(self) -> None:
         """What was sent to an instance that died is taken by another. Source 004, "failover reclaim"."""
@@ -215,9 +222,8 @@ class Instance:
             if other.instance_id in living or other.instance_id == self.instance_id:
                 continue
             while envelopes := await self.state.inbox.take_dead(other.instance_id):
-                for envelope in envelopes:
-                    await self.delivery.take(envelope, again=True)
-                await self.state.inbox.done_dead(other.instance_id, [envelope.id for envelope in envelopes])
+                done = await self._handled(envelopes, again=True, dead=other.instance_id)
+                await self.state.inbox.done_dead(other.instance_id, done)
             if envelopes is not None:
                 await self.state.inbox.close_dead(other.instance_id)
 

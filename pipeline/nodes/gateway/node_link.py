@@ -42,6 +42,7 @@ Found = TypeVar("Found")
 _SMOOTHING = 0.2
 """How much the latest latency counts in the average."""
 _LARGE_BYTES = 2**20
+_STEPS = ("job_ack", "job_started", "job_partial")
 _MISSED = 3
 """Heartbeats that may be missing."""
 
@@ -64,7 +65,10 @@ class NodeLink:
         )  # fmt: skip
         self.jobs: dict[str, tuple[int, str, str, float]] = {}
         """What it has: job → attempt, capability, model, since when."""
-        self._partial: set[tuple[str, int]] = set()
+        self._told: set[tuple[str, int, str]] = set()
+        """Which steps of its jobs it has told: each is written once, however often it is said."""
+        self._lost: set[tuple[str, int]] = set()
+        """What it had lost when it connected, and others have by now: it may still be on its way here."""
         self._settling: set[tuple[str, int]] = set()
         """Results that are being stored."""
 
@@ -85,7 +89,7 @@ class NodeLink:
 
     def assign(self, message: JobAssign, parts: Sequence[bytes]) -> None:
         """Give it a job; one that it has in this attempt already is not given again."""
-        if self.jobs.get(message.job_id, (0,))[0] == message.attempt:
+        if self._has(message) or (message.job_id, message.attempt) in self._lost:
             return
         self.jobs[message.job_id] = (message.attempt, message.capability, message.model, time.monotonic())
         self._show()
@@ -93,7 +97,7 @@ class NodeLink:
 
     def say(self, message: NodeCancel | Drain) -> None:
         """A word without an answer."""
-        if isinstance(message, NodeCancel) and self.jobs.get(message.job_id, (0,))[0] == message.attempt:
+        if isinstance(message, NodeCancel) and self._has(message):
             self._forget(message.job_id)
         self._connection.send(message)
 
@@ -132,38 +136,52 @@ class NodeLink:
             self.jobs[job_id] = (attempt, job.capability, job.model, time.monotonic())
         for job_id in set(await at.state.slots.held(self.id)) - set(held):
             job = await at.state.jobs.get(job_id)
-            if job and job.node_id == self.id and not job.outcome:
+            # It may have been given one meanwhile: whoever is connected is given jobs.
+            if job and job.node_id == self.id and not job.outcome and job_id not in self.jobs:
+                self._lost.add((job_id, job.attempt))
                 await self._give_back(job_id, job.attempt, JobError(code=NODE_LOST, message="the node has lost it"))
 
     async def _take(self, message: FromNode, parts: Sequence[bytes]) -> None:
         at = self._at
         match message:
             case JobAck():
-                at.spawn(at.state.jobs.acknowledged(message.job_id, message.attempt, self.id))
+                if self._tells(message):
+                    at.spawn(at.state.jobs.acknowledged(message.job_id, message.attempt, self.id))
             case JobStarted():
-                at.spawn(at.state.jobs.started(message.job_id, message.attempt, self.id))
+                if self._tells(message):
+                    at.spawn(at.state.jobs.started(message.job_id, message.attempt, self.id))
             case NodePartial():
                 await self._partial_came(message)
             case NodeResult():
                 # By itself, so that storing one result does not hold up the node's next word; but a large one does, or
                 # a node could fill the memory with what Redis has not taken yet.
                 settling = self._result_came(message, parts)
-                await settling if sum(map(len, parts)) > _LARGE_BYTES else at.spawn(settling)
+                await settling if self._connection.received_bytes > _LARGE_BYTES else at.spawn(settling)
             case NodeDrain():
                 self.state = replace(self.state, draining=True)
                 self._show()
             case NodeRegister():
                 self.close(CloseCode.BAD_MESSAGE, "it is registered already")
 
+    def _has(self, message: JobAssign | NodeCancel | JobAck | JobStarted | NodePartial | NodeResult) -> bool:
+        """Whether it has this job, in this attempt."""
+        return self.jobs.get(message.job_id, (0,))[0] == message.attempt
+
+    def _tells(self, message: JobAck | JobStarted | NodePartial) -> bool:
+        """Whether it says so for the first time, of a job that it has."""
+        key = (message.job_id, message.attempt, message.type)
+        if not self._has(message) or key in self._told:
+            return False
+        self._told.add(key)
+        return True
+
     async def _partial_came(self, message: NodePartial) -> None:
-        at, key = self._at, (message.job_id, message.attempt)
-        if self.jobs.get(message.job_id, (0,))[0] != message.attempt:
+        at = self._at
+        if not self._has(message):
             return  # late: the job is with another node, or over
-        if key not in self._partial:
-            if not await at.state.jobs.partial(message.job_id, message.attempt, self.id):
-                self._forget(message.job_id)
-                return
-            self._partial.add(key)
+        if self._tells(message) and not await at.state.jobs.partial(message.job_id, message.attempt, self.id):
+            self._forget(message.job_id)
+            return
         job = await at.state.jobs.get(message.job_id)
         if job is not None and job.attempt == message.attempt:
             await at.delivery.partial(job, message.attempt, message.text)
@@ -173,7 +191,7 @@ class NodeLink:
         key = (message.job_id, message.attempt)
         if key in self._settling:
             return  # sent twice
-        if self.jobs.get(message.job_id, (0,))[0] != message.attempt:
+        if not self._has(message):
             log.info("node.late_result", node=self.id, job=message.job_id, attempt=message.attempt)
             self._received(message, taken=False)
             return
@@ -256,6 +274,14 @@ class NodeLink:
         await at.delivery.tell(job.home, "again", {"job_id": job_id, "node_id": self.id})
         return True
 
+    async def look(self) -> None:
+        """Forget jobs that ended without a word to this connection: it was lost between instances."""
+        before = {job_id: entry for job_id, entry in self.jobs.items() if (job_id, entry[0]) not in self._settling}
+        for job, (job_id, entry) in zip(await self._at.state.jobs.get_all(list(before)), before.items(), strict=True):
+            is_its = job is not None and not job.outcome and (job.attempt, job.node_id) == (entry[0], self.id)
+            if not is_its and self.jobs.get(job_id) is entry:
+                self.say(NodeCancel(job_id=job_id, attempt=entry[0], reason="late"))
+
     # How it does
 
     def _forget(self, job_id: str, attempt: int | None = None) -> tuple[int, str, str, float] | None:
@@ -263,7 +289,7 @@ class NodeLink:
         if entry is None or (attempt is not None and entry[0] != attempt):
             return None
         del self.jobs[job_id]
-        self._partial.discard((job_id, entry[0]))
+        self._told -= {(job_id, entry[0], step) for step in _STEPS}
         self._show()
         return entry
 

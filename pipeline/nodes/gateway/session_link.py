@@ -90,8 +90,9 @@ class SessionLink:
             case JobRequest():
                 self._request(message, parts)
             case SessionCancel():
-                self._unwanted.add(message.request_id)
-                self._at.spawn(self._cancel(message.request_id))
+                if message.request_id in self._requests:  # else it has been answered
+                    self._unwanted.add(message.request_id)
+                    self._at.spawn(self._cancel(message.request_id))
             case SessionOpen():
                 self.close(CloseCode.BAD_MESSAGE, "it is open already")
 
@@ -99,7 +100,7 @@ class SessionLink:
         if request.request_id in self._requests:
             return  # the same, sent again
         settings = self._at.settings
-        size = sum(map(len, parts))
+        size = self._connection.received_bytes
         if (
             len(self._requests) >= settings.max_session_jobs
             or sum(self._bytes.values()) + size > settings.max_outbox_bytes

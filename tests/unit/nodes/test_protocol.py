@@ -15,6 +15,9 @@ from pipeline.nodes.protocol import (
     CloseCode,
     JobAssign,
     NodeRegister,
+    NodeResult,
+    SessionResult,
+    encode,
     from_node,
     from_session,
     parse,
@@ -66,3 +69,19 @@ def test_another_version_is_said_to_be_one(version: str) -> None:
 def test_whatever_comes_is_a_message_or_unknown_or_bad(name: str, data: dict[str, Any], kind: TypeAdapter[Any]) -> None:
     with suppress(BadMessage):
         parse(json.dumps(data | {"type": name}), kind)
+
+
+@pytest.mark.parametrize(
+    "body", ['{"prompt": "half: \\ud83d"}', '{"\\udc00": 1}', '{"a": ' + "[" * 250 + "]" * 250 + "}"]
+)
+def test_what_could_not_be_passed_on_is_not_taken(body: str) -> None:
+    with pytest.raises(BadMessage, match="half a character"):
+        parse(f'{{"type": "job_request", "request_id": "r", "capability": "text", "body": {body}}}', from_session)
+
+
+def test_what_is_taken_can_be_passed_on() -> None:
+    deep = "[" * 190 + "]" * 190
+    body = '{"text": "\\ud83d\\ude00", "nan": NaN, "large": 1e999, "deep": ' + deep + "}"
+    message = parse(f'{{"type": "job_result", "job_id": "j", "attempt": 1, "result": {body}}}', from_node)
+    assert isinstance(message, NodeResult)
+    assert "\N{GRINNING FACE}" in encode(SessionResult(request_id="r", result=message.result))

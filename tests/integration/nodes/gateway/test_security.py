@@ -1,11 +1,12 @@
 """Who may connect, and what junk does: it closes the connection, with a reason."""
 
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import httpx2
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from pipeline.nodes import tokens
 from pipeline.nodes.protocol import CloseCode
@@ -65,6 +66,8 @@ JUNK: list[tuple[str, Any, CloseCode, str]] = [
     ("not JSON", "{", CloseCode.BAD_MESSAGE, "not JSON"),
     ("not an object", "[]", CloseCode.BAD_MESSAGE, "JSON object with a type"),
     ("deep", "[" * 60_000, CloseCode.BAD_MESSAGE, "not JSON"),
+    ("half a character", '{"type": "job_result", "job_id": "j", "attempt": 1, "result": {"text": "\\ud800"}}',
+        CloseCode.BAD_MESSAGE, "half a character"),
     ("another version", {"type": "node_heartbeat", "v": 2}, CloseCode.VERSION, "v = 1"),
     ("a field that is wrong", {"type": "job_ack", "job_id": "../x", "attempt": 1}, CloseCode.BAD_MESSAGE, "job_id"),
     ("binary", b"\0\1", CloseCode.BAD_MESSAGE, "no message announced"),
@@ -96,6 +99,56 @@ def test_what_follows_a_message_must_be_what_it_announced(gateway: GatewayThread
     one.send({"type": "job_result", "job_id": "j", "attempt": 1, "result": {}, "attachments": [{"size": 5}]})
     one.raw(b"1234")
     assert one.until("never").code == CloseCode.BAD_MESSAGE
+
+
+def test_who_was_sent_away_has_no_say_any_more(gateway: GatewayThread, node: Node, session: Session) -> None:
+    one, asker = node(gateway), session(gateway)
+    (link,) = gateway.instance.sessions.values()
+
+    async def close_while_it_does_not_read() -> None:
+        link._connection._writer.cancel()  # as if it were waiting for the other side to read
+        link.close(CloseCode.UNAUTHORIZED, "revoked")
+
+    gateway.do(close_while_it_does_not_read())
+    with suppress(ConnectionClosed):
+        asker.ask()
+    assert one.nothing_comes()
+
+
+def test_cancelling_what_was_never_asked_leaves_nothing_behind(
+    gateway: GatewayThread, node: Node, session: Session
+) -> None:
+    one, asker = node(gateway), session(gateway)
+    for number in range(5):
+        asker.send({"type": "job_cancel", "request_id": f"r{number}"})
+    asker.ask("r3")
+    one.answer_next()
+    assert asker.result()["result"] == {"text": "done"}
+    (link,) = gateway.instance.sessions.values()
+    assert not link._unwanted
+
+
+def test_the_text_of_requests_counts_as_what_a_session_holds(start: Start, session: Session) -> None:
+    asker = session(start(max_outbox_bytes=2**20))
+    for _ in range(3):
+        asker.ask(body={"prompt": "x" * 400_000})
+    assert asker.result()["error"]["code"] == "too_many_jobs"
+
+
+def test_what_a_node_says_again_and_of_other_jobs_is_written_once(
+    gateway: GatewayThread, node: Node, session: Session
+) -> None:
+    one, asker = node(gateway), session(gateway)
+    asker.ask()
+    job = one.job()
+    before = gateway.instance.state.store.ops["job_step", "ok"]
+    for _ in range(50):
+        one.say("job_ack", job)
+        one.say("job_started", job)
+        one.send({"type": "job_ack", "job_id": "another", "attempt": 1})
+    one.answer(job)
+    asker.result()
+    assert gateway.instance.state.store.ops["job_step", "ok"] - before <= 2
 
 
 def test_types_that_are_not_known_are_passed_over(gateway: GatewayThread, node: Node, session: Session) -> None:
