@@ -28,14 +28,6 @@ _HEADERS = {
 """For answers that say nothing else of themselves."""
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
 class Guard:
     """Refuses what other sites' pages make a browser send, and lets no exception out."""
 

@@ -11,8 +11,7 @@ import uvicorn
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from pipeline.engine.errors import UserError
-from pipeline.interfaces.api.guard import is_loopback
-from pipeline.interfaces.api.server import KEEP_ALIVE_S, Patience, Server, bind
+from pipeline.interfaces.http_server import KEEP_ALIVE_S, Patience, Server, bind, is_loopback
 from pipeline.nodes import tokens
 from pipeline.nodes.gateway.app import create_app
 from pipeline.nodes.gateway.connection import WIRE, Wire
