@@ -85,7 +85,8 @@ class Breaker:
         """Record a failed call; for how many seconds that opened the breaker, 0 if not at all. `closing`: as above."""
         match error.kind:
             case ErrorKind.RATE_LIMITED:
-                return self._opened(error.retry_after_s or RATE_LIMIT_S, "rate limit")
+                reason = "rate limit" if error.code in {"", "rate_limited"} else error.code.replace("_", " ")
+                return self._opened(error.retry_after_s or RATE_LIMIT_S, reason)
             case ErrorKind.QUOTA:
                 now = datetime.now(UTC)
                 wait_s = error.retry_after_s or (quota_reset(now) - now).total_seconds()

@@ -322,6 +322,13 @@ def test_a_call_under_way_when_it_opened_does_not_close_it(redis: "Redis") -> No
 def test_a_rate_limit_that_names_no_wait_opens_for_two_minutes(redis: "Redis") -> None:
     breaker = Breaker(redis, "p:vision", BreakerPolicy())
     assert breaker.failed(UnitError("429", kind=ErrorKind.RATE_LIMITED), lambda now: now) == pytest.approx(120)
+    assert breaker.look().reason == "rate limit"
+
+
+def test_a_refusal_of_another_name_than_rate_limit_is_called_by_it(redis: "Redis") -> None:
+    breaker = Breaker(redis, "p:vision", BreakerPolicy())
+    breaker.failed(UnitError("no node", kind=ErrorKind.RATE_LIMITED, code="no_node"), lambda now: now)
+    assert breaker.look().reason == "no node"
 
 
 def test_a_bad_request_says_nothing_against_the_provider(redis: "Redis") -> None:
