@@ -2,6 +2,7 @@
 
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from threading import Event
 from typing import cast
@@ -38,10 +39,23 @@ class NoToken(UserError):
 
 
 def listen(context: Context, host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises `NoToken`, `PortInUse`, or `UserError` for a foreign address."""
+    """A socket that listens. Raises `NoToken`, `PortInUse`, or `UserError` for a foreign address, or for a certificate
+    that cannot be used."""
+    _check_certificate(gateway_settings(context.settings))
     if not is_loopback(host) and not tokens.any_usable(context):
         raise NoToken(host)
     return bind(host, port, "PENSTOCK_GATEWAY__PORT")
+
+
+def _check_certificate(settings: GatewaySettings) -> None:
+    if not settings.tls_certificate:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_certificate, settings.tls_key)
+    except OSError as error:  # those of TLS are among them
+        names = "PENSTOCK_GATEWAY__TLS_CERTIFICATE and PENSTOCK_GATEWAY__TLS_KEY"
+        message = f"{names} are not a PEM certificate and its key: {error.strerror or error}"
+        raise UserError(message, code="tls") from None
 
 
 def url(settings: GatewaySettings, listening: socket.socket) -> str:
