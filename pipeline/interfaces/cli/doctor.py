@@ -281,7 +281,10 @@ def _gateway(settings: Settings) -> Iterator[Check]:
     alive = sum(one.alive for one in found.instances)
     here = count(found.nodes[NodeStatus.CONNECTED], "node"), count(found.sessions, "session")
     said = ", ".join((count(alive, "instance"), *here))
-    yield Check("gateway", OK if alive else WARN, said, "" if alive else "`penstock gateway` runs one")
+    advice = "" if alive else "`penstock gateway` runs one, or `penstock up` with PENSTOCK_GATEWAY__ENABLED=true"
+    if alive and not found.nodes[NodeStatus.CONNECTED]:
+        advice = "nobody does the work: `penstock node` on a machine that can connects it"
+    yield Check("gateway", WARN if advice else OK, said, advice)
     if found.dead_letters:
         yield Check("dead letters", WARN, str(found.dead_letters), "`penstock dlq list` shows them")
 

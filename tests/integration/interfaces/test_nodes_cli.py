@@ -1,6 +1,7 @@
 """`penstock nodes`, `jobs` and `dlq` as people use them."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,6 +144,24 @@ def test_a_gateway_that_anybody_could_reach_needs_a_token_first(context: Context
     error = refused("gateway", "--host", "0.0.0.0", "--port", "0")
     assert error.code == "no_token"
     assert "penstock nodes tokens create" in str(error)
+
+
+def test_the_doctor_warns_of_a_gateway_without_nodes(context: Context, state: NodeStateDriver) -> None:
+    hint = "`penstock node` on a machine"
+    assert hint not in CliRunner().invoke(app, ["doctor"]).output
+    state.node_goes("n", "a")
+    assert hint in CliRunner().invoke(app, ["doctor"]).output
+
+
+def test_a_certificate_that_is_none_is_said_in_a_sentence(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    junk = tmp_path / "junk.pem"
+    junk.write_text("junk")
+    for path in (junk, tmp_path / "missing.pem"):
+        monkeypatch.setenv("PENSTOCK_GATEWAY__TLS_CERTIFICATE", str(path))
+        monkeypatch.setenv("PENSTOCK_GATEWAY__TLS_KEY", str(path))
+        assert "are not a PEM certificate and its key" in str(refused("gateway", "--port", "0"))
 
 
 class TestWithoutRedis:
