@@ -144,7 +144,8 @@ class Agent:
         """Say so, once for each reason. Raises `NodeRefused` where trying again is no use."""
         if sentence := _ENDS.get(close_code):
             code = CloseCode(close_code).name.lower()
-            raise NodeRefused(sentence.format(url=url, node_id=self._options.node_id), code=code)
+            said = sentence.format(url=url, node_id=self._options.node_id)
+            raise NodeRefused(f"{said} ({reason})", code=code)
         if close_code in _OUR_FAULT:
             self._back_off.failures += 8
         if (url, reason) not in self._told:

@@ -161,7 +161,7 @@ class Session:
             if self._link is None:
                 # Not cancelled: who asks again gets what was paid for.
                 raise self._unreachable(pending) from None
-            message = f"there was no answer within {timeout_s:g} s"
+            message = f"there was no answer within {timeout_s:g} s: `penstock nodes list` says who offers {capability}"
             raise failed(message, ErrorKind.TRANSIENT, "timeout") from None
         finally:
             if pending is not None:
@@ -279,7 +279,7 @@ class Session:
         log.info("session.disconnected", reason=self._why_down, waiting=len(self._pendings))
         code = error.close_code
         if isinstance(error, LinkFailed) and error.fatal:
-            said = f"the gateway refuses the token: {_ADVICE}"
+            said = f"the gateway refuses the token ({error}): {_ADVICE}"
             if code != CloseCode.UNAUTHORIZED:
                 said = f"gateway and session have no version of the protocol in common: {error}"
             word = "auth" if code == CloseCode.UNAUTHORIZED else "version"

@@ -186,10 +186,13 @@ def failure(error: Exception, said: str = "") -> LinkFailed:
         return LinkFailed(f"the gateway closed the connection ({reason})", told.code)
     if isinstance(error, InvalidStatus):
         status = error.response.status_code
-        refused = status in {401, 403}
-        return LinkFailed(f"the gateway answered HTTP {status}", CloseCode.UNAUTHORIZED if refused else 0)
+        # A gateway says so over the WebSocket.
+        words = f"HTTP {status} came instead of a WebSocket: from a proxy, or is this not a gateway's port?"
+        return LinkFailed(words, CloseCode.UNAUTHORIZED if status in {401, 403} else 0)
     if isinstance(error, ssl.SSLCertVerificationError):
         words = f"its certificate is not trusted: {error.verify_message}"
+    elif isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        words = "it does not speak TLS: without TLS its address begins with ws://"
     elif isinstance(error, TimeoutError):
         words = "the gateway did not answer in time"
     elif isinstance(error, InvalidHandshake):

@@ -178,7 +178,7 @@ def revoke_token(context: Context, name_or_id: str) -> TokenView:
 
 
 def _unknown_node(node_id: str) -> UserError:
-    return UserError(f"no node {node_id} is connected; see `penstock nodes list`", code="unknown_node")
+    return UserError(f"no node with the id {node_id} is connected; see `penstock nodes list`", code="unknown_node")
 
 
 async def _tell_all(store: Store, kind: str, body: dict[str, str]) -> None:

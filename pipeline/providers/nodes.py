@@ -253,7 +253,9 @@ class Nodes:
                 kind = ErrorKind.TRANSIENT  # somebody ended the job; whoever needs its result still does
             return self.error(f"failed: {error}", kind=kind, code=error.code, retry_after_s=error.retry_after_s)
         if error.code == "auth":
-            return self._no_token("has a gateway that refuses the token")
+            return self._no_token(
+                f"has a gateway that refuses the token, unless {self._target.env}BASE_URL is not a gateway"
+            )
         if error.code == "timeout":
             return self._too_long()
         if error.code == "gateway_unreachable":

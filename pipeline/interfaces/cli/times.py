@@ -55,7 +55,7 @@ def duration_s(text: str) -> float | None:
         return None
     found = _DURATION.fullmatch(text.strip())
     if not found or float(found[1]) <= 0:
-        raise UserError(f"'{text}' is not a duration: write it like 90s, 10m or 2h", code="usage")
+        raise UserError(f"'{text}' is not a duration: write it like 90s, 10m, 2h or 90d", code="usage")
     return float(found[1]) * _UNITS[found[2] or "s"]
 
 

@@ -82,6 +82,7 @@ def test_a_token_that_is_refused_ends_it_with_a_sentence(gateway: ScriptedGatewa
     refused = cli.run("node", "--gateway", gateway.url, "--token-file", file)
     assert (refused.code, refused.out) == (1, "")
     assert f"penstock: the gateway {gateway.url}/ws/node does not accept the token" in refused.err
+    assert "HTTP 401 came instead of a WebSocket" in refused.err, "as from the REST API's port"
     assert "pstn_from" not in refused.err
 
 
