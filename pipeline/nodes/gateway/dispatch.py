@@ -98,6 +98,8 @@ class Dispatch:
         self._at = instance
         self.jobs: dict[str, HomeJob] = {}
         self._turn = 0
+        self._served: dict[str, int] = {}
+        """Pools in whose line somebody was given a slot, by when: a slot that several may have goes to them in turn."""
         self._pumped: dict[str, bool] = {}
         """Pools whose line is looked at now, and whether it is to be looked at again."""
 
@@ -182,6 +184,8 @@ class Dispatch:
             # A node that was full since whoever is in line came into it: its next free slot is theirs, see `freed`.
             for node in at.view.candidates(need, began)[:_TRIED]:
                 if await self._reserve(head.job_id, node.node_id, node.slots, need.model, hold_ms):
+                    self._turn += 1
+                    self._served[pool] = self._turn
                     first = await at.state.waiting.leave(pool, head.job_id)
                     kind = "reserved" if first else "spare"
                     at.spawn(at.delivery.tell(head.home, kind, {"job_id": head.job_id, "node_id": node.node_id}))
@@ -191,10 +195,10 @@ class Dispatch:
 
     async def freed(self, node_id: str) -> None:
         """A slot of this node may be free: whoever waits for one like it is next."""
-        pools = self._at.view.pools(node_id, await self._at.state.waiting.pools())
-        self._turn += 1  # the first of them gets the slot: each is it in its turn
-        for place in range(len(pools)):
-            self.pump(pools[(place + self._turn) % len(pools)])
+        waiting = await self._at.state.waiting.pools()
+        self._served = {pool: turn for pool, turn in self._served.items() if pool in waiting}
+        for pool in sorted(self._at.view.pools(node_id, waiting), key=lambda pool: self._served.get(pool, 0)):
+            self.pump(pool)
 
     async def reserved(self, job_id: str, node_id: str) -> None:
         """A slot was reserved for a job in line. The home decides: it may have ended, or have another slot already."""

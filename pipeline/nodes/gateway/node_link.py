@@ -136,6 +136,8 @@ class NodeLink:
             self.jobs[job_id] = (attempt, job.capability, job.model, time.monotonic())
         for job_id in set(await at.state.slots.held(self.id)) - set(held):
             job = await at.state.jobs.get(job_id)
+            if at.nodes.get(self.id) is not self:
+                return  # it has connected anew, and this is what that connection looks at
             # It may have been given one meanwhile: whoever is connected is given jobs.
             if job and job.node_id == self.id and not job.outcome and job_id not in self.jobs:
                 self._lost.add((job_id, job.attempt))

@@ -26,6 +26,7 @@ from pipeline.nodes.protocol import (
     SessionWelcome,
     from_session,
 )
+from pipeline.nodes.state import requests
 from pipeline.nodes.tokens import TokenView
 
 if TYPE_CHECKING:
@@ -136,9 +137,12 @@ class SessionLink:
             job, packed = await at.state.jobs.join(bound.job_id, self.id)
             if job is not None:
                 break
-            # Bound, and no such job: somebody is about to create it, or died before it did.
-            creating = await at.state.requests.take_over(key, at.home)
-            if not creating:
+            # Bound, and no such job. Its result was forgotten before the binding: it is another job now, since nodes
+            # know that they have done the old one. Or somebody is about to create it, or died before it did.
+            if await at.state.requests.forget(key, bound.job_id, older_ms=requests.OUTLIVED_MS):
+                bound = await at.state.requests.bind(key, uuid4().hex, at.home, timeout_ms=request.timeout_ms)
+                creating = bound.mine
+            elif not (creating := await at.state.requests.take_over(key, at.home)):
                 await at.sleep(_CREATED_S)
         if job is None:
             # The lock is left to expire: once the job is there, nobody looks at it.

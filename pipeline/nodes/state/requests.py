@@ -8,6 +8,9 @@ from pipeline.nodes.state.store import Store
 LOCK_MS = 2000
 """How long somebody may take to create the job; then another may."""
 
+OUTLIVED_MS = 60_000
+"""Who binds a request creates its job sooner than this. If there is none later, it was there, and is forgotten."""
+
 
 @dataclass(frozen=True)
 class Bound:
@@ -48,7 +51,7 @@ class Requests:
         """The job is created. Harmless if the lock is another's, or nobody's."""
         await self._store.run("delete_own", [self._keys.request_lock(request_key)], [home])
 
-    async def forget(self, request_key: str, job_id: str) -> None:
-        """The request may be asked anew, if it is bound to this job."""
+    async def forget(self, request_key: str, job_id: str, *, older_ms: int = 0) -> bool:
+        """The request may be asked anew, if it is bound to this job, and was `older_ms` ago. Whether it may now."""
         keys = [self._keys.request_binding(request_key), self._keys.request_lock(request_key)]
-        await self._store.run("request_forget", keys, [job_id])
+        return bool(await self._store.run("request_forget", keys, [job_id, older_ms]))

@@ -7,6 +7,6 @@ if bound then
   local job = cjson.decode(bound).job_id
   return {job, job == ARGV[1] and 1 or 0, job ~= ARGV[1] and redis.call('EXISTS', KEYS[2]) or 0}
 end
-redis.call('SET', KEYS[1], cjson.encode({job_id = ARGV[1], home = ARGV[2]}), 'PX', ARGV[3])
+redis.call('SET', KEYS[1], cjson.encode({job_id = ARGV[1], home = ARGV[2], at = now}), 'PX', ARGV[3])
 redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[4])
 return {ARGV[1], 1, 0}

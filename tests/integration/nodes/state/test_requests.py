@@ -65,3 +65,9 @@ async def test_only_the_job_that_it_is_bound_to_makes_a_request_forgotten(reques
     await requests.forget("t:r", "j")
     await requests.forget("t:r", "j")
     assert await requests.bind("t:r", "k", "b/1") == Bound("k", mine=True, creating=False)
+
+
+async def test_a_request_is_not_forgotten_while_its_job_may_yet_be_created(requests: Requests) -> None:
+    await requests.bind("t:r", "j", "a/1")
+    assert not await requests.forget("t:r", "j", older_ms=60_000)
+    assert await requests.forget("t:r", "j", older_ms=0)

@@ -1,0 +1,154 @@
+"""Words between instances that are lost, and what happens between two of them: jobs go on, once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from pipeline.nodes.gateway import dispatch
+from pipeline.nodes.state import requests
+from pipeline.nodes.state.inbox import Inbox
+from tests.integration.nodes.gateway.conftest import Node, Session, Start
+from tests.support.gateway import GatewayThread
+from tests.support.waiting import wait_until
+
+
+def loses(gateway: GatewayThread, lost: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Words of this kind do not leave the instance; those that were lost."""
+    inbox, found = gateway.instance.state.inbox, []
+    send: Callable[..., Awaitable[bool]] = inbox.send
+
+    async def sent(to: str, kind: str, *rest: Any) -> bool:
+        if kind == lost:
+            found.append(to)
+            return True
+        return await send(to, kind, *rest)
+
+    monkeypatch.setattr(inbox, "send", sent)
+    return found
+
+
+@pytest.fixture
+def pair(start: Start) -> tuple[GatewayThread, GatewayThread]:
+    return start("a"), start("b")
+
+
+def sees(gateway: GatewayThread, node_id: str) -> None:
+    wait_until(lambda: gateway.instance.view.get(node_id), 10, "the node is seen")
+
+
+def test_a_result_that_nobody_was_told_of_is_found(
+    pair: tuple[GatewayThread, GatewayThread], node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    one, asker, there = node(a), session(a), session(b)
+    lost = loses(a, "result", monkeypatch)
+    request = asker.ask(timeout_ms=30_000)
+    job = one.job()
+    there.ask(request, timeout_ms=30_000)
+    there.until("job_accepted")
+    one.answer(job)
+    assert [asker.result()["result"], there.result()["result"]] == [{"text": "done"}] * 2
+    assert lost == ["b"]
+
+
+def test_a_job_that_was_given_back_without_a_word_goes_to_a_node_again(
+    pair: tuple[GatewayThread, GatewayThread], node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    monkeypatch.setattr(dispatch, "_LOOK_S", 0.2)
+    one, asker = node(a), session(b)
+    sees(b, "n1")
+    lost = loses(a, "again", monkeypatch)
+    asker.ask(timeout_ms=30_000)
+    one.say("job_result", one.job(), error={"code": "NODE_BUSY"})
+    assert one.answer_next()["attempt"] == 2
+    assert asker.result()["result"] == {"text": "done"}
+    assert lost == ["b"]
+
+
+def test_a_job_that_ended_without_a_word_to_its_node_takes_up_no_slot(
+    pair: tuple[GatewayThread, GatewayThread], node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = pair
+    one, asker = node(a), session(b)
+    sees(b, "n1")
+    lost = loses(b, "cancel", monkeypatch)
+    request = asker.ask(timeout_ms=30_000)
+    job = one.job()
+    asker.send({"type": "job_cancel", "request_id": request})
+    assert one.until("job_cancel")["job_id"] == job["job_id"]
+    wait_until(lambda: not a.instance.nodes["n1"].jobs, 10, "its slot is free")
+    assert lost == ["a"]
+
+
+def test_what_a_node_is_given_while_it_connects_is_not_taken_from_it(
+    gateway: GatewayThread, node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, asker = gateway.instance, session(gateway)
+    node(gateway)
+    held = at.state.slots.held
+
+    async def slowly(node_id: str) -> dict[str, int]:
+        while not at.nodes[node_id].jobs:
+            await asyncio.sleep(0.01)
+        return await held(node_id)
+
+    monkeypatch.setattr(at.state.slots, "held", slowly)
+    again = node(gateway)
+    asker.ask(timeout_ms=30_000)
+    job = again.job()
+    assert again.nothing_comes()
+    again.answer(job)
+    assert (asker.result()["attempt"], job["attempt"]) == (1, 1)
+
+
+def test_a_request_whose_result_is_forgotten_is_another_job(
+    start: Start, node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = start(result_ttl_ms=1000)
+    monkeypatch.setattr(requests, "OUTLIVED_MS", 500)
+    one, asker = node(gateway), session(gateway)
+    request = asker.ask(timeout_ms=600_000)
+    first = one.answer_next()
+    asker.result()
+    wait_until(lambda: gateway.do(gateway.instance.state.jobs.get(first["job_id"])) is None, 10, "it is forgotten")
+    asker.ask(request, timeout_ms=600_000)
+    assert one.answer_next()["job_id"] != first["job_id"], "nodes pass over what they have done"
+    assert asker.result()["result"] == {"text": "done"}
+
+
+def test_what_a_dead_instance_was_told_does_not_go_back_to_it(gateway: GatewayThread) -> None:
+    state, dead = gateway.instance.state, "dead"
+
+    async def drained() -> int:
+        inbox = Inbox(state.store, dead)
+        await state.store.do("ZADD", state.store.keys.schedulers, 1, dead)
+        await inbox.open()
+        await state.instances.take_node("n9", dead)
+        await state.instances.take_session("s9", dead)
+        await inbox.send(dead, "assign", {"node_id": "n9", "job_id": "j", "attempt": 1, "timeout_ms": 1000})
+        await inbox.send(dead, "result", {"session_id": "s9", "request_key": "t:r", "job_id": "j"})
+        await inbox.send(dead, "assign", {"nonsense": 1})
+        before = state.store.ops["xadd", "ok"]
+        await gateway.instance._drain_the_dead()
+        return state.store.ops["xadd", "ok"] - before
+
+    assert gateway.do(drained()) == 0
+    left = gateway.do(state.store.do("XLEN", state.store.keys.inbox(dead)))
+    assert left == 1, "what cannot be understood becomes a dead letter, and nothing else"
+
+
+def test_lines_for_different_models_take_turns_at_a_node(gateway: GatewayThread, node: Node, session: Session) -> None:
+    one, asker = node(gateway, offers=[{"capability": "text", "models": ["m", "n"]}]), session(gateway)
+    many = [asker.ask(timeout_ms=30_000) for _ in range(8)]
+    single = asker.ask(model="n", timeout_ms=30_000)
+    wait_until(
+        lambda: gateway.do(gateway.instance.state.waiting.pools()) == {"text:m": 7, "text:n": 1}, 10, "they wait"
+    )
+    order = []
+    for _ in [*many, single]:
+        one.answer_next()
+        order.append(asker.result()["request_id"])
+    assert order.index(single) <= 4, "not after all others"
