@@ -55,7 +55,10 @@ def show(job: JobId, as_json: Json = False) -> None:
 
 @app.command()
 def cancel(job: JobId, as_json: Json = False) -> None:
-    """End a job, whoever waits for it: they get the error `cancelled`. Its node is told to stop."""
+    """End a job, whoever waits for it: they get the error `cancelled`. Its node is told to stop.
+
+    The pipeline tries its page again; to end that too: penstock documents cancel.
+    """
     from pipeline.nodes import service
     from pipeline.nodes.job import DONE
 
