@@ -1,0 +1,264 @@
+"""Instances of the gateway under load: how long a job takes, how many there can be, what idle nodes cost, a death."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+from benchmarks.support import BenchmarkError, process, progress, wait_until
+from pipeline.engine.connection import connect_async
+from pipeline.nodes import tokens
+from pipeline.nodes.client import Session
+from pipeline.nodes.tokens import TokenKind
+from pipeline.settings import get_settings
+from pipeline.storage.context import get_context
+from pipeline.storage.schema import migrate
+from tests.support.redis_server import RedisServer, free_port
+
+AT_ONCE = 32
+SLOTS = 64
+Figures = dict[str, Any]
+
+
+@dataclass
+class Fleet:
+    """Instances of the gateway over one Redis."""
+
+    folder: Path
+    redis_url: str
+    node_token: str
+    session_token: str
+    processes: ExitStack
+    instances: dict[str, tuple[str, "subprocess.Popen[bytes]"]] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def instance(self, name: str) -> str:
+        """Start one; its address."""
+        port = free_port()
+        env = {"PENSTOCK_GATEWAY__INSTANCE_ID": name}
+        command = [str(Path(sys.executable).with_name("penstock")), "gateway", "--port", str(port)]
+        running = self.processes.enter_context(process(command, self.folder / f"{name}.log", env=env))
+        wait_until(f"instance {name}", lambda: _answers(port), 30)
+        self.instances[name] = (f"ws://127.0.0.1:{port}", running)
+        return f"ws://127.0.0.1:{port}"
+
+    def node(self, urls: Sequence[str], nodes: int = 1) -> None:
+        """Start a process with nodes that answer at once."""
+        number = next(self._numbers)
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.node_peer",
+            ",".join(urls),
+            f"peer{number}",
+            str(nodes),
+            str(SLOTS),
+        ]
+        env = {"PENSTOCK_NODE_TOKEN": self.node_token}
+        self.processes.enter_context(process(command, self.folder / f"node-{number}.log", env=env))
+
+    def session(self, *urls: str) -> Session:
+        return Session(list(urls), self.session_token)
+
+
+@contextmanager
+def fleet() -> Iterator[Fleet]:
+    """A Redis, a database with tokens, and no instance yet."""
+    folder = get_settings().data_dir
+    with ExitStack() as processes, RedisServer(folder / "redis") as server:
+        server.start()
+        os.environ["PENSTOCK_REDIS_URL"] = server.url
+        get_settings.cache_clear()
+        context = get_context()
+        migrate(context.db)
+        secrets = (tokens.create(context, kind, kind)[0] for kind in (TokenKind.NODE, TokenKind.SESSION))
+        with ExitStack() as running:
+            yield Fleet(folder, server.url, *secrets, running)
+        processes.close()
+
+
+def measure_latency(jobs: int = 400) -> Figures:
+    """How long a job of an idle fleet takes, one after another; its node answers at once."""
+    with fleet() as there:
+        a, b = there.instance("a"), there.instance("b")
+        there.node([a])
+        progress("jobs one after another")
+        same = asyncio.run(_one_by_one(there.session(a), jobs))
+        cross = asyncio.run(_one_by_one(there.session(b), jobs))
+    return {
+        "same_instance_p50_ms": round(median(same) * 1000, 2),
+        "cross_instance_p50_ms": round(median(cross) * 1000, 2),
+        "p99 of both, ms": f"{_p99(same) * 1000:.1f}, {_p99(cross) * 1000:.1f}",
+    }
+
+
+def measure_throughput(seconds: float = 8.0) -> Figures:
+    """How many jobs a second go through, and bare round trips by Redis Streams beside them."""
+    with fleet() as there:
+        a, b = there.instance("a"), there.instance("b")
+        there.node([a])
+        progress("one instance")
+        one = asyncio.run(_at_once([there.session(a)], seconds))
+        there.node([b])
+        progress("two instances")
+        two = asyncio.run(_at_once([there.session(a), there.session(b)], seconds))
+        progress("bare Redis Streams")
+        bare = _streams(there, seconds)
+    return {
+        "jobs_per_s_1": round(one), "jobs_per_s_2": round(two), "streams_ratio": round(one / bare, 3),
+        "bare round trips a second": round(bare),
+    }  # fmt: skip
+
+
+def measure_idle_nodes(nodes: int = 1000) -> Figures:
+    """What an instance takes with many nodes that have nothing to do."""
+    with fleet() as there:
+        a = there.instance("a")
+        instance = psutil.Process(there.instances["a"][1].pid)
+        before = instance.memory_info().rss
+        there.node([a], nodes)
+        progress(f"{nodes} nodes connect")
+        wait_until("all nodes are connected", lambda: _connected(a) == nodes, 50, every_s=0.5)
+        time.sleep(10)  # several rounds of all that is done again and again
+        if (connected := _connected(a)) != nodes:
+            raise BenchmarkError(f"{connected} of {nodes} nodes are still connected")
+        cpu = instance.cpu_percent(3.0)
+        after = instance.memory_info().rss
+    return {
+        "gateway_1000_nodes_mb": round(after / 1e6, 1), "the same without nodes, MB": round(before / 1e6, 1),
+        "processor meanwhile, % of a core": round(cpu, 1),
+    }  # fmt: skip
+
+
+def measure_recovery(kills: int = 3) -> Figures:
+    """The instance of both node and session is killed: how long until a job is answered again."""
+    with fleet() as there:
+        found = []
+        for number in range(kills):
+            progress(f"death {number + 1} of {kills}")
+            a, b = there.instance(f"a{number}"), there.instance(f"b{number}")
+            there.node([a, b])
+            found.append(asyncio.run(_after_death(there, f"a{number}", a, b)))
+            there.instances[f"b{number}"][1].kill()
+    return {"recovery_s": round(max(found), 2), "each, s": " ".join(f"{one:.2f}" for one in found)}
+
+
+async def _after_death(there: Fleet, name: str, *urls: str) -> float:
+    async with there.session(*urls) as session:
+        await _job(session)
+        there.instances[name][1].send_signal(signal.SIGKILL)
+        begun = time.monotonic()
+        await _job(session)
+        return time.monotonic() - begun
+
+
+async def _job(session: Session) -> None:
+    await session.request("text", "m", {"prompt": "Nothing."}, timeout_s=60)
+
+
+async def _one_by_one(session: Session, jobs: int) -> list[float]:
+    took = []
+    async with session:
+        for _ in range(20):
+            await _job(session)
+        for _ in range(jobs):
+            begun = time.monotonic()
+            await _job(session)
+            took.append(time.monotonic() - begun)
+    return took
+
+
+async def _at_once(sessions: Sequence[Session], seconds: float) -> float:
+    done = 0
+
+    async def ask(session: Session, until: float) -> None:
+        nonlocal done
+        while time.monotonic() < until:
+            await _job(session)
+            done += 1
+
+    for session in sessions:
+        await _job(session)
+    begun = time.monotonic()
+    each = AT_ONCE // len(sessions)
+    await asyncio.gather(*(ask(session, begun + seconds) for session in sessions for _ in range(each)))
+    rate = done / (time.monotonic() - begun)
+    for session in sessions:
+        await session.close()
+    return rate
+
+
+def _streams(there: Fleet, seconds: float) -> float:
+    """Requests by one stream, answers by another: what any gateway over Redis Streams would pay at least."""
+    command = [sys.executable, "-m", "benchmarks.node_peer", "--streams", there.redis_url]
+    with process(command, there.folder / "streams.log"):
+        return asyncio.run(_round_trips(there.redis_url, seconds))
+
+
+async def _round_trips(url: str, seconds: float) -> float:
+    redis = connect_async(url)
+    answered: dict[bytes, asyncio.Event] = {}
+    done = 0
+
+    async def read() -> None:
+        last: bytes | str = "0"
+        while True:
+            for _, entries in await redis.xread({"answers": last}, count=AT_ONCE, block=1000) or []:
+                for entry, fields in entries:
+                    last = entry
+                    answered.pop(fields[b"id"]).set()
+
+    async def ask(number: int, until: float) -> None:
+        nonlocal done
+        for each in count():
+            if time.monotonic() > until:
+                return
+            name = f"{number}-{each}".encode()
+            answered[name] = event = asyncio.Event()
+            await redis.xadd("requests", {"id": name, "body": json.dumps({"prompt": "Nothing."})})
+            await event.wait()
+            done += 1
+
+    reader = asyncio.create_task(read())
+    await redis.ping()
+    begun = time.monotonic()
+    await asyncio.gather(*(ask(number, begun + seconds) for number in range(AT_ONCE)))
+    rate = done / (time.monotonic() - begun)
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    await redis.aclose()
+    return rate
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _connected(url: str) -> int:
+    address = url.replace("ws://", "http://") + "/metrics"
+    with urllib.request.urlopen(address, timeout=5) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith('penstock_gateway_connections{kind="node"}'):
+                return int(float(line.rpartition(" ")[2]))
+    return 0
+
+
+def _p99(values: list[float]) -> float:
+    return sorted(values)[int(len(values) * 0.99)]
