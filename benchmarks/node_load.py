@@ -211,12 +211,12 @@ def _streams(there: Fleet, seconds: float) -> float:
 async def _round_trips(url: str, seconds: float) -> float:
     redis = connect_async(url)
     answered: dict[bytes, asyncio.Event] = {}
-    done = 0
+    done, over = 0, False
 
     async def read() -> None:
         last: bytes | str = "0"
-        while True:
-            for _, entries in await redis.xread({"answers": last}, count=AT_ONCE, block=1000) or []:
+        while not over:
+            for _, entries in await redis.xread({"answers": last}, count=AT_ONCE, block=200) or []:
                 for entry, fields in entries:
                     last = entry
                     answered.pop(fields[b"id"]).set()
@@ -237,8 +237,8 @@ async def _round_trips(url: str, seconds: float) -> float:
     begun = time.monotonic()
     await asyncio.gather(*(ask(number, begun + seconds) for number in range(AT_ONCE)))
     rate = done / (time.monotonic() - begun)
-    reader.cancel()
-    await asyncio.gather(reader, return_exceptions=True)
+    over = True
+    await reader
     await redis.aclose()
     return rate
 
