@@ -23,6 +23,7 @@ from pipeline.nodes.state import upkeep
 from pipeline.nodes.state.inbox import Inbox
 from pipeline.nodes.state.instances import Instances
 from pipeline.nodes.state.jobs import Jobs
+from pipeline.nodes.state.requests import Requests
 from pipeline.nodes.state.slots import Slots
 from pipeline.nodes.state.snapshots import Snapshots
 from pipeline.nodes.state.store import Store
@@ -248,6 +249,7 @@ async def _cancel_here(store: Store, found: Job) -> Finished:
     done = await Jobs(store).finish(found.job_id, None, "", packed, "cancelled", error.code, error.message)
     if done is None:  # it has ended meanwhile
         return Finished(await _job(store, found.job_id))
+    await Requests(store).forget(found.request_key, found.job_id)
     if found.node_id:
         await Slots(store).release(found.node_id, found.job_id)
     return done

@@ -8,6 +8,7 @@ from enum import StrEnum
 from sqlalchemy import String
 from sqlalchemy.orm import Mapped, mapped_column
 
+from pipeline.engine.errors import UserError
 from pipeline.engine.tables import Base, table_of
 from pipeline.storage.context import Context
 from pipeline.storage.credentials import CredentialColumns, Credentials, CredentialView
@@ -50,7 +51,12 @@ list_tokens, any_usable = _TOKENS.all, _TOKENS.any_usable
 def create(
     context: Context, name: str, kind: TokenKind, lasts: timedelta | None = None, node_id: str = ""
 ) -> tuple[str, TokenView]:
-    """(the secret, the token). The secret cannot be had again. `node_id`: the only node that may register with it."""
+    """(the secret, the token). The secret cannot be had again. `node_id`: the only node that may register with it.
+
+    Raises `UserError` for a session's token with a node.
+    """
+    if node_id and kind is not TokenKind.NODE:
+        raise UserError("only a token of the kind node can be for one node alone", code="usage")
     return _TOKENS.create(context, name, lasts, kind=kind, node_id=node_id)
 
 

@@ -1,7 +1,7 @@
 """The ASGI application of an instance: `/ws/node`, `/ws/session`, and a little HTTP for those who watch it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -69,20 +69,7 @@ class Gateway:
 
     async def node(self, socket: WebSocket) -> None:
         """A node, from its handshake to its end."""
-        await socket.accept()
-        connection = Connection(socket, self._at.settings)
-        try:
-            await self._node(socket, connection)
-        except BadMessage as error:
-            connection.close(error.close_code, str(error))
-        except TimeoutError:
-            connection.close(CloseCode.SILENT, "nothing was heard of it")
-        except RedisError:
-            connection.close(CloseCode.RESTART, "the gateway cannot reach its Redis")
-        except Ended:
-            pass
-        finally:
-            await connection.ended()
+        await self._converse(socket, self._node)
 
     async def _node(self, socket: WebSocket, connection: Connection) -> None:
         at = self._at
@@ -136,10 +123,14 @@ class Gateway:
 
     async def session(self, socket: WebSocket) -> None:
         """A session, from its handshake to its end."""
+        await self._converse(socket, self._session)
+
+    async def _converse(self, socket: WebSocket, serve: Callable[[WebSocket, Connection], Awaitable[None]]) -> None:
+        """Serve a connection, and close it with a reason."""
         await socket.accept()
         connection = Connection(socket, self._at.settings)
         try:
-            await self._session(socket, connection)
+            await serve(socket, connection)
         except BadMessage as error:
             connection.close(error.close_code, str(error))
         except TimeoutError:

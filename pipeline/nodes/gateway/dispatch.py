@@ -351,8 +351,14 @@ class Dispatch:
             await self.take(job)
             return
         self.jobs[job.id] = job
+        await self._resume(job, found)
+
+    async def _resume(self, job: HomeJob, found: Job) -> None:
+        """A node has the job, as Redis says. If it never said so, it may not have been told: once more is no harm."""
         left_ms = found.attempt_until_ms - await self._at.state.now_ms()
-        job.node_id, job.attempt_until = found.node_id, time.monotonic() + left_ms / 1000
+        job.node_id, job.attempt_until, job.in_line = found.node_id, time.monotonic() + left_ms / 1000, 0.0
+        if found.state is JobState.DISPATCHED:
+            await self._at.delivery.assign(job, found.node_id, left_ms)
 
     async def _look(self, job: HomeJob, found: Job | None) -> None:
         """Act on what Redis says of a job, in case nobody told us: it has ended, was given back, or is unknown."""
@@ -370,3 +376,5 @@ class Dispatch:
         elif job.ours and found.state is JobState.CREATED and found.attempt > job.attempt:
             job.job, job.attempt, job.node_id, job.attempt_until = found, found.attempt, "", 0.0
             await self.schedule(job)
+        elif job.ours and found.state in UNDER_WAY and found.attempt == job.attempt and not job.node_id:
+            await self._resume(job, found)

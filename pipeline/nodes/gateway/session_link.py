@@ -102,9 +102,8 @@ class SessionLink:
             return  # the same, sent again
         settings = self._at.settings
         size = self._connection.received_bytes
-        if (
-            len(self._requests) >= settings.max_session_jobs
-            or sum(self._bytes.values()) + size > settings.max_outbox_bytes
+        if len(self._requests) >= settings.max_session_jobs or (
+            self._bytes and sum(self._bytes.values()) + size > settings.max_outbox_bytes
         ):
             why = f"a session has {settings.max_session_jobs} jobs or {settings.max_outbox_bytes} bytes at once at most"
             error = JobError(code="too_many_jobs", message=why, kind="rate_limited", retry_after_s=1)
@@ -173,6 +172,8 @@ class SessionLink:
         home_job = HomeJob(job, request, parts, began, began + left_s, ours=created, attempt=job.attempt)
         if created:
             await at.dispatch.take(home_job)
+        elif job.home == at.home:  # created here before, when Redis' answer was lost
+            await at.dispatch.adopted(home_job, job)
         else:
             at.dispatch.jobs[job.job_id] = home_job
 

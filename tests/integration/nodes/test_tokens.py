@@ -52,3 +52,8 @@ def test_connections_lose_tokens_that_expire_or_are_revoked(context: Context) ->
     assert [token.name for token in tokens.list_tokens(context)] == ["good", "expired", "revoked"]
     with pytest.raises(UserError, match="no token nobody; see `penstock nodes tokens list`"):
         tokens.revoke(context, "nobody")
+
+
+def test_a_token_of_a_session_is_for_no_node(context: Context) -> None:
+    with pytest.raises(UserError, match="kind node"):
+        tokens.create(context, "pipeline", TokenKind.SESSION, node_id="desk")

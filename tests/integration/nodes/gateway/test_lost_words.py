@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from pipeline.nodes.gateway import dispatch
 from pipeline.nodes.state import requests
@@ -117,6 +118,50 @@ def test_a_request_whose_result_is_forgotten_is_another_job(
     asker.ask(request, timeout_ms=600_000)
     assert one.answer_next()["job_id"] != first["job_id"], "nodes pass over what they have done"
     assert asker.result()["result"] == {"text": "done"}
+
+
+def answers_are_lost(jobs: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The first time this is done to jobs, nobody hears that it was."""
+    act, lost = getattr(jobs, name), []
+
+    async def done(*args: Any, **more: Any) -> Any:
+        answer = await act(*args, **more)
+        if not lost:
+            lost.append(name)
+            raise RedisConnectionError
+        return answer
+
+    monkeypatch.setattr(jobs, name, done)
+    return lost
+
+
+def test_a_job_that_nobody_knew_was_created_is_done_when_it_is_asked_for_again(
+    gateway: GatewayThread, node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, asker = node(gateway), session(gateway)
+    lost = answers_are_lost(gateway.instance.state.jobs, "create", monkeypatch)
+    request = asker.ask(timeout_ms=30_000)
+    assert asker.result()["error"]["code"] == "redis_unavailable"
+    asker.ask(request, timeout_ms=30_000)
+    one.answer_next()
+    assert asker.result()["result"] == {"text": "done"}
+    assert lost
+
+
+def test_a_node_that_was_given_a_job_and_not_told_is_told(
+    gateway: GatewayThread, node: Node, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "_LOOK_S", 0.2)
+    nodes, asker = [node(gateway, f"n{number}") for number in range(3)], session(gateway)
+    lost = answers_are_lost(gateway.instance.state.jobs, "dispatched", monkeypatch)
+    asker.ask(timeout_ms=30_000)
+    assert asker.result()["error"]["code"] == "redis_unavailable"
+    wait_until(lambda: any(link.jobs for link in gateway.instance.nodes.values()), 10, "a node is told")
+    (link,) = [link for link in gateway.instance.nodes.values() if link.jobs]
+    (one,) = [one for one in nodes if one.id == link.id]
+    assert one.answer_next()["attempt"] == 1
+    wait_until(lambda: not gateway.instance.dispatch.jobs, 10, "it is done")
+    assert lost
 
 
 def test_what_a_dead_instance_was_told_does_not_go_back_to_it(gateway: GatewayThread) -> None:

@@ -129,10 +129,14 @@ def test_cancelling_what_was_never_asked_leaves_nothing_behind(
 
 
 def test_the_text_of_requests_counts_as_what_a_session_holds(start: Start, session: Session) -> None:
-    asker = session(start(max_outbox_bytes=2**20))
+    gateway = start(max_outbox_bytes=2**20)
+    asker = session(gateway)
     for _ in range(3):
         asker.ask(body={"prompt": "x" * 400_000})
     assert asker.result()["error"]["code"] == "too_many_jobs"
+    larger = session(gateway)
+    larger.ask(body={"prompt": "x" * 1_500_000})
+    assert larger.receive().type == "job_accepted", "one is always taken"
 
 
 def test_what_a_node_says_again_and_of_other_jobs_is_written_once(
