@@ -52,7 +52,7 @@ def test_nodes_of_all_instances_are_listed_and_those_that_went(context: Context,
     assert (found["works"].token, found["works"].used, found["works"].latency_ms) == ("desk", 1, {"text": 120.0})
     assert found["went"].last_seen_at is not None
     assert service.node(context, "works").jobs == ["job"]
-    with pytest.raises(UserError, match="no node nobody"):
+    with pytest.raises(UserError, match="no node with the id nobody"):
         service.node(context, "nobody")
 
 
@@ -65,7 +65,7 @@ def test_a_node_is_drained_by_the_instance_it_is_connected_to(context: Context, 
         ("drain_node", {"node_id": "n", "reason": "painting"})
     ]
     assert state.messages("a") == []
-    with pytest.raises(UserError, match="no node nobody"):
+    with pytest.raises(UserError, match="no node with the id nobody"):
         service.drain(context, "nobody")
 
 
@@ -92,7 +92,7 @@ def test_a_token_that_others_use_too_is_left_and_named(context: Context, state: 
     assert done.shared_token is not None
     assert done.shared_token.id == shared
     assert tokens.still_usable(context, [shared]) == {shared}
-    with pytest.raises(UserError, match="no node nobody"):
+    with pytest.raises(UserError, match="no node with the id nobody"):
         service.revoke(context, "nobody")
 
 
