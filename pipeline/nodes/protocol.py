@@ -5,6 +5,7 @@ before any other frame. Who gets a message of an unknown type passes over it; un
 """
 
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -341,6 +342,7 @@ from_session: TypeAdapter[FromSession] = TypeAdapter(Annotated[FromSession, Fiel
 to_session: TypeAdapter[ToSession] = TypeAdapter(Annotated[ToSession, Field(discriminator="type")])
 
 AnyMessage = TypeVar("AnyMessage")
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 class BadMessage(Exception):
@@ -354,12 +356,17 @@ class BadMessage(Exception):
 def parse(text: str | bytes, kind: TypeAdapter[AnyMessage]) -> AnyMessage | None:
     """The message in a text frame; None for a type that is not known, which is passed over. Raises `BadMessage`.
 
-    What is taken can be passed on: halves of characters and nesting beyond 200 are not.
+    What is taken can be passed on: nesting beyond 200 is not taken, and half a character becomes U+FFFD.
     """
     try:
-        data = from_json(text)
-    except ValueError:
-        raise BadMessage("a text frame is not JSON, is nested too deeply, or has half a character in a text") from None
+        try:
+            data = from_json(text)
+        except ValueError:
+            data = from_json(
+                _HALF_CHARACTER.sub("\N{REPLACEMENT CHARACTER}", json.dumps(json.loads(text), ensure_ascii=False))
+            )
+    except (ValueError, RecursionError):
+        raise BadMessage("a text frame is not JSON, or is nested too deeply") from None
     if not isinstance(data, dict) or not isinstance(data.get("type"), str):
         raise BadMessage("a message is a JSON object with a type")
     if data.get("v") not in (None, VERSION):  # it may be a list

@@ -66,6 +66,17 @@ def test_partials_go_only_to_who_wants_them(gateway: GatewayThread, node: Node, 
     assert [asker.receive().type, asker.receive().type] == ["job_accepted", "job_result"]
 
 
+def test_half_a_character_on_its_way_there_or_back_holds_up_nothing(
+    gateway: GatewayThread, node: Node, session: Session
+) -> None:
+    one, asker = node(gateway), session(gateway)
+    asker.ask(body={"prompt": "half \ud83d"})
+    job = one.job()
+    assert job["body"] == {"prompt": "half \ufffd"}
+    one.answer(job, "\ude00 back")
+    assert asker.result()["result"] == {"text": "\ufffd back"}
+
+
 def test_an_error_of_the_node_is_the_answer(gateway: GatewayThread, node: Node, session: Session) -> None:
     one, asker = node(gateway), session(gateway)
     asker.ask()
