@@ -6,9 +6,6 @@ before any other frame. Who gets a message of an unknown type passes over it; un
 
 import json
 import re
-import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -384,33 +381,3 @@ def parse(text: str | bytes, kind: TypeAdapter[AnyMessage]) -> AnyMessage | None
 def encode(message: Message) -> str:
     """The text frame of a message."""
     return message.model_dump_json(exclude_none=True)
-
-
-@dataclass(frozen=True)
-class Parcel:
-    """A JSON object with its binary parts, as it is kept in Redis or handed from part to part."""
-
-    head: Mapping[str, Any]
-    parts: Sequence[bytes] = field(default=())
-
-    def pack(self) -> bytes:
-        """One string of bytes."""
-        head = json.dumps({"head": self.head, "sizes": [len(part) for part in self.parts]}).encode()
-        return b"".join((struct.pack(">I", len(head)), head, *self.parts))
-
-    @classmethod
-    def unpack(cls, data: bytes) -> "Parcel":
-        """What was packed. Raises `ValueError` for anything else."""
-        try:
-            (length,) = struct.unpack_from(">I", data)
-            facts = json.loads(data[4 : 4 + length])
-            head, sizes = facts["head"], facts["sizes"]
-        except (struct.error, KeyError, TypeError) as error:
-            raise ValueError("not a parcel") from error
-        parts, begin = [], 4 + length
-        for size in sizes:
-            parts.append(data[begin : begin + size])
-            begin += size
-        if begin != len(data):
-            raise ValueError("not a parcel")
-        return cls(head, parts)

@@ -16,7 +16,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from pipeline.engine.errors import UserError
 from pipeline.nodes import tokens
 from pipeline.nodes.job import DONE, Finished, Job, JobState
-from pipeline.nodes.protocol import CANCELLED, JobError, Parcel
+from pipeline.nodes.parcel import Parcel
+from pipeline.nodes.protocol import CANCELLED, JobError
 from pipeline.nodes.settings import gateway_settings
 from pipeline.nodes.state import dlq as letters
 from pipeline.nodes.state import upkeep

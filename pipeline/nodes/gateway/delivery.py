@@ -7,13 +7,13 @@ import structlog
 
 from pipeline.nodes.gateway.dispatch import HomeJob, assignment
 from pipeline.nodes.job import Finished, Job
+from pipeline.nodes.parcel import Parcel
 from pipeline.nodes.protocol import (
     Attachment,
     CloseCode,
     Drain,
     JobError,
     NodeCancel,
-    Parcel,
     SessionPartial,
     SessionResult,
 )

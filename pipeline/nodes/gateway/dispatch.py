@@ -10,6 +10,7 @@ import structlog
 
 from pipeline.nodes.gateway.view import Need
 from pipeline.nodes.job import Job, JobState
+from pipeline.nodes.parcel import Parcel
 from pipeline.nodes.protocol import (
     CANCELLED,
     NO_NODE,
@@ -21,7 +22,6 @@ from pipeline.nodes.protocol import (
     JobError,
     JobRequest,
     NodeCancel,
-    Parcel,
 )
 from pipeline.nodes.state.slots import Reserved
 

@@ -10,6 +10,7 @@ import structlog
 from redis import RedisError
 
 from pipeline.nodes.gateway.connection import Connection
+from pipeline.nodes.parcel import Parcel
 from pipeline.nodes.protocol import (
     MODEL_NOT_AVAILABLE,
     NODE_BUSY,
@@ -28,7 +29,6 @@ from pipeline.nodes.protocol import (
     NodeResult,
     NodeResultReceived,
     NodeWelcome,
-    Parcel,
     from_node,
 )
 from pipeline.nodes.state.snapshots import NodeState

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from pipeline.nodes.job import DONE, WITH_NODE, Job, JobState
-from pipeline.nodes.protocol import TIMED_OUT, JobError, Parcel
+from pipeline.nodes.parcel import Parcel
+from pipeline.nodes.protocol import TIMED_OUT, JobError
 from pipeline.nodes.state.dlq import scan_dlq
 from pipeline.nodes.state.inbox import Inbox
 from pipeline.nodes.state.instances import Instances

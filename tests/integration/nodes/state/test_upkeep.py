@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.nodes.job import Job, NewJob
-from pipeline.nodes.protocol import Parcel
+from pipeline.nodes.parcel import Parcel
 from pipeline.nodes.state.dlq import dlq
 from pipeline.nodes.state.inbox import Inbox
 from pipeline.nodes.state.instances import Instances
