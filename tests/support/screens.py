@@ -33,8 +33,8 @@ MAX_MESSAGES = 50
 
 
 def picture(text: str) -> bytes:
-    """A small screen with a line of text that can be read."""
-    image = Image.new("RGB", (640, 160), "white")
+    """A small screen with a line of text that can be read: a square one, since the engine enlarges the shorter side."""
+    image = Image.new("RGB", (320, 320), "white")
     ImageDraw.Draw(image).text((20, 40), text, "black", ImageFont.load_default(36))
     buffer = BytesIO()
     image.save(buffer, "PNG")

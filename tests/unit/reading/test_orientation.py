@@ -169,7 +169,7 @@ def test_blocks_are_where_they_are_on_the_page_as_it_was_put_in(tmp_path, turn):
 @pytest.mark.parametrize("lean", [-5, 2, 5])
 def test_a_leaning_letter_is_read_line_by_line(lean):
     picture = picture_of(LETTER, (1200, 700)).rotate(-lean, fillcolor="white", resample=Image.Resampling.BICUBIC)
-    lines = ocr.recognise(picture, threads=2)
+    lines = ocr.recognise(picture, threads=1)
     assert [line.text for line in sorted(lines, key=lambda line: line.top)] == [text for text in LETTER if text]
     assert max(line.bottom - line.top for line in lines) < 80
 
@@ -181,9 +181,10 @@ def test_a_leaning_letter_is_read_line_by_line(lean):
 def test_scans_say_the_same_whichever_way_they_are_put_in(name, turn):
     with pdfium.open_document(corpus_file(f"documents/{name}")) as document, document.page(1) as opened:
         picture = opened.render(150, ocr.pixels_at(150))
+    picture = picture.crop((0, picture.height // 2, picture.width, picture.height))
     words = {}
     for angle in (0, turn):
-        lines = ocr.recognise(picture.rotate(-angle, expand=True), threads=2)
+        lines = ocr.recognise(picture.rotate(-angle, expand=True), threads=1)
         words[angle] = {word for line in lines for word in line.text.split()}
         assert {line.angle for line in lines} <= {angle, -1}
     assert len(words[turn] & words[0]) >= 0.9 * len(words[0])

@@ -265,10 +265,15 @@ def shots_of_batch(context: Context, batch: int) -> list[int]:
         return list(session.execute(select(SHOTS.c.id).where(SHOTS.c.batch_id == batch)).scalars())
 
 
-@pytest.mark.slow
+def _recognise_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read on frames decides nothing here, and reading it takes long."""
+    monkeypatch.setattr(ocr, "recognise", lambda image, _threads: [SimpleNamespace(text=f"text {id(image)}")])
+
+
 def test_segments_made_by_rules_are_told_from_those_of_a_model(
-    context: Context, driver: Driver, new_batch: NewBatch
+    context: Context, driver: Driver, new_batch: NewBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    _recognise_at_once(monkeypatch)
     batch, _ = new_batch()
     driver.look_at(batch, CPU)
     assert driver.expand(batch, CONTROL).done
@@ -279,8 +284,7 @@ def test_segments_made_by_rules_are_told_from_those_of_a_model(
 def test_batches_of_one_window_that_were_not_told_of_each_other_are_one_thread_by_rules(
     context: Context, driver: Driver, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What is read on them decides nothing here, and reading it takes long.
-    monkeypatch.setattr(ocr, "recognise", lambda image, _threads: [SimpleNamespace(text=f"text {id(image)}")])
+    _recognise_at_once(monkeypatch)
     ids = [hand.batch(app=app)[0] for app in ("Kill test", "Kill test", "", "")]
     for batch in ids:
         paint(context, shots_of_batch(context, batch))
