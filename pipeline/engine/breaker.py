@@ -5,6 +5,7 @@ half-open. It is told their outcomes afterwards; the one probe of a half-open br
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -71,7 +72,8 @@ class Breaker:
         state, failures = cast("list[str | None]", self._redis.mget(self._state_key, self._failures_key))
         if state in (None, pybreaker.STATE_CLOSED):
             if failures not in (None, "0"):
-                self._record(None)
+                with suppress(pybreaker.CircuitBreakerError):  # another process has opened it meanwhile
+                    self._record(None)
             return False
         # A call that was under way when the breaker opened tells nothing of the provider's state now.
         if self.look().state != "half-open":
@@ -108,7 +110,7 @@ class Breaker:
     def _record(self, error: UnitError | None) -> None:
         """Tell pybreaker the outcome of a call that has ended: calling something with that outcome is its only way.
 
-        Raises `error`, or `CircuitBreakerError` if that opens it.
+        Raises `error`, or `CircuitBreakerError` if that opens it or it is open.
         """
 
         def outcome() -> None:

@@ -319,6 +319,23 @@ def test_a_call_under_way_when_it_opened_does_not_close_it(redis: "Redis") -> No
     assert breaker.look().state == "open"
 
 
+def test_a_success_is_no_error_if_another_process_opens_it_at_that_moment(
+    redis: "Redis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaker, other = (Breaker(redis, "p:vision", BreakerPolicy(fail_max=2)) for _ in range(2))
+    breaker.failed(_transient(), lambda now: now)
+    mget = redis.mget
+
+    def opened_once_read(*names: str) -> object:
+        found = mget(*names)
+        other.open(30, "rate limit")
+        return found
+
+    monkeypatch.setattr(redis, "mget", opened_once_read)
+    assert not breaker.succeeded()
+    assert breaker.look().state == "open"
+
+
 def test_a_rate_limit_that_names_no_wait_opens_for_two_minutes(redis: "Redis") -> None:
     breaker = Breaker(redis, "p:vision", BreakerPolicy())
     assert breaker.failed(UnitError("429", kind=ErrorKind.RATE_LIMITED), lambda now: now) == pytest.approx(120)

@@ -31,13 +31,20 @@ def test_a_sweep_whose_end_is_lost_keeps_others_away_no_longer_than_a_silent_wor
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swept: list[int] = []
-    monkeypatch.setattr(maintenance, "_sweep", lambda *_: swept.append(1) or 0)
     with monkeypatch.context() as failover:
-        # As after a failover: the new master has the beginning of the sweep, and not its end.
-        failover.setattr(Leases, "release", lambda *_: None)
+
+        def master_is_lost(*_: object) -> int:
+            """The new master has the beginning of the sweep, and not its end."""
+            for name in ("acquire", "release"):
+                failover.setattr(Leases, name, lambda *_: None)
+            swept.append(1)
+            return 0
+
+        failover.setattr(maintenance, "_sweep", master_is_lost)
         begun = time.monotonic()
         maintenance.sweep()
     assert swept == [1]
+    monkeypatch.setattr(maintenance, "_sweep", lambda *_: swept.append(1) or 0)
     maintenance.sweep()
     in_time = time.monotonic() - begun < PRESENCE_TTL_S
     assert swept == [1] or not in_time, "another one is under way, for all that anybody knows"

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-import warnings
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -239,22 +238,8 @@ def test_children_end_with_the_process_that_started_them():
 
 
 def test_a_forked_process_has_children_of_its_own():
-    read(corpus_file("knowledge/test_mskanji.csv"))
-    ours = {process.pid for process in running_children()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and threads
-        fork = os.fork()
-    if not fork:
-        try:
-            said = read(corpus_file("knowledge/test_mskanji.csv")).text
-            own = {process.pid for process in running_children()}
-            child.close_idle()
-            os._exit(0 if "髙橋淳" in said and own and not own & ours else 1)
-        finally:
-            os._exit(2)
-    assert os.waitpid(fork, 0)[1] == 0
-    assert "髙橋淳" in read(corpus_file("knowledge/test_mskanji.csv")).text
-    assert ours & {process.pid for process in running_children()}
+    arguments = [str(corpus_file("knowledge/test_mskanji.csv")), "髙橋淳"]
+    subprocess.run([sys.executable, "-m", "tests.unit.reading.forked_reader", *arguments], check=True, timeout=120)
 
 
 def test_many_threads_read_at_once():
