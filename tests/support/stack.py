@@ -69,6 +69,14 @@ class Running:
             os.killpg(self.pid, signal.SIGKILL)
             self.process.wait()
 
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its connections and does nothing, as a machine that sleeps."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
     def stop(self) -> None:
         """Ask it to end after what it is at, and wait until it has."""
         os.kill(self.pid, signal.SIGTERM)
@@ -111,21 +119,28 @@ class Stack:
     def start(self, *names: str) -> None:
         """Start processes; they are ready some seconds later. A name whose process was killed can be used again."""
         for name in names:
-            if name in self._running:
-                assert not self._running[name].alive, f"{name} runs already"
-                self._ended.append(self._running[name])
-            self._running[name] = self._started(name)
+            self._start(name, ["celery", "-A", "tasks", *self._arguments(name)], {})
 
-    def _started(self, name: str) -> Running:
+    def run(self, name: str, module: str, *arguments: str, **settings: str) -> None:
+        """Start `python -m module` under this name, with further variables."""
+        self._start(name, [module, *arguments], settings)
+
+    def _start(self, name: str, command: list[str], settings: Mapping[str, str]) -> None:
+        if name in self._running:
+            assert not self._running[name].alive, f"{name} runs already"
+            self._ended.append(self._running[name])
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"{name}.log"
+        self._running[name] = Running(_module(command, {**self._env, **settings}, path), path)
+
+    def _arguments(self, name: str) -> list[str]:
         role = name.rpartition("-")[0]
         arguments = list(ROLES[role])
         if arguments[0] == "worker":
             arguments += ["-n", f"{name}@%h", "--without-gossip", "--without-mingle", "--without-heartbeat"]
         else:
             arguments += ["-s", str(self._folder / f"{name}.schedule")]
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{name}.log"
-        return Running(_module(["celery", "-A", "tasks", *arguments], self._env, path), path)
+        return arguments
 
     def __getitem__(self, name: str) -> Running:
         return self._running[name]

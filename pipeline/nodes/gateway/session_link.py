@@ -163,12 +163,11 @@ class SessionLink:
         self, job: Job, request: JobRequest, parts: Sequence[bytes], began: float, *, created: bool
     ) -> None:
         """Schedule the job if it is new, or else be ready to, should its home die."""
-        at = self._at
-        if job.job_id in at.dispatch.jobs:
-            return
-        left_s = request.timeout_ms / 1000
+        at, left_s = self._at, request.timeout_ms / 1000
         if not created:
             left_s = min(left_s, (job.deadline_ms - await at.state.now_ms()) / 1000)
+        if job.job_id in at.dispatch.jobs:  # by another session of this instance
+            return
         home_job = HomeJob(job, request, parts, began, began + left_s, ours=created, attempt=job.attempt)
         if created:
             await at.dispatch.take(home_job)

@@ -1,0 +1,165 @@
+"""Gateways and nodes as processes, requests to them, and what must hold afterwards."""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from pipeline.nodes.gateway.state import SharedState
+from pipeline.nodes.job import Job, JobState
+from pipeline.nodes.settings import GatewaySettings
+from pipeline.nodes.state import upkeep
+from pipeline.storage.context import Context
+from tests.support.counting_node import TOKEN
+from tests.support.node_load import Load
+from tests.support.redis_server import free_port
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+
+Found = TypeVar("Found")
+START_S = 60
+UPKEEP_S = 1
+"""How often beat does upkeep here."""
+QUIET_S = 40
+"""Longer than upkeep leaves a reservation that nobody uses."""
+QUICK = {
+    "HEARTBEAT_MS": "500", "OWNER_TTL_SECONDS": "1.5", "STREAM_BLOCK_MS": "100", "COOL_DOWN_MS": "100",
+    "DLQ_MIN_IDLE_MS": "1000", "NODE_SNAPSHOT__PRESENCE_TTL_SECONDS": "2", "NODE_SNAPSHOT__REFRESH_INTERVAL_MS": "200",
+}  # fmt: skip
+"""Settings of the gateway with which nothing takes long."""
+
+
+@dataclass
+class Fleet:
+    """Instances by name, on ports that stay theirs; nodes by name."""
+
+    stack: Stack
+    context: Context
+    folder: Path
+    node_token: str
+    session_token: str
+    ports: dict[str, int] = field(default_factory=dict)
+    _tended: float = 0.0
+
+    # Processes
+
+    def start(self, *names: str, **settings: str) -> None:
+        """Start instances, and wait until they serve."""
+        for name in names:
+            own = {"INSTANCE_ID": name, "PORT": str(self.ports.setdefault(name, free_port())), **QUICK, **settings}
+            variables = {f"PENSTOCK_GATEWAY__{key}": value for key, value in own.items()}
+            self.stack.run(name, "tests.support.gateway_process", **variables)
+        for name in names:
+            wait_until(lambda name=name: self._serves(name), START_S, f"instance {name} serves")
+
+    def _serves(self, name: str) -> bool:
+        with suppress(URLError, OSError), urlopen(f"http://127.0.0.1:{self.ports[name]}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+        return False
+
+    def node(self, name: str, urls: str = "", slots: int = 4) -> None:
+        """Start a node that connects to any of the instances, or to these addresses."""
+        arguments = (urls or ",".join(self.urls), name, str(self._journal(name)), "--slots", str(slots))
+        self.stack.run(name, "tests.support.counting_node", *arguments, **{TOKEN: self.node_token})
+
+    def _journal(self, name: str) -> Path:
+        return self.folder / f"{name}.journal"
+
+    @property
+    def urls(self) -> list[str]:
+        return [f"ws://127.0.0.1:{port}" for port in self.ports.values()]
+
+    def load(self, *urls: str, **how: Any) -> Load:
+        """Requests for as long as the `with` block lasts."""
+        return Load(urls or self.urls, self.session_token, **{"work_s": 0.05, **how})
+
+    # What they have done
+
+    def journal(self, event: str) -> list[str]:
+        """What nodes wrote down after this word, all of them together."""
+        lines = [line for path in self.folder.glob("*.journal") for line in path.read_text().splitlines()]
+        return [rest for word, _, rest in (line.partition(" ") for line in lines) if word == event]
+
+    def ask_state(self, ask: Callable[[SharedState], Awaitable[Found]]) -> Found:
+        """What Redis knows."""
+
+        async def asked() -> Found:
+            state = SharedState.over(GatewaySettings(), self.context.settings.effective_redis_url, "test")
+            async with state.store:
+                return await ask(state)
+
+        return asyncio.run(asked())
+
+    def jobs(self) -> dict[str, Job]:
+        """All jobs, by the session's own id of the request."""
+        found = self.ask_state(lambda state: state.jobs.list(limit=100_000))
+        assert len({job.request_key for job in found}) == len(found), "a request is one job"
+        return {job.request_key.partition(":")[2]: job for job in found}
+
+    def living(self) -> set[str]:
+        """Instances that are present."""
+        return set(self.ask_state(lambda state: state.instances.living()))
+
+    def nodes(self) -> set[str]:
+        """Nodes that are present."""
+        return {node.node_id for node in self.ask_state(lambda state: state.snapshots.all())}
+
+    def reservations(self) -> list[str]:
+        """Slots that are held."""
+        return [str(key) for key in self.context.redis.scan_iter("penstock:gateway:v1:nodes:*:reserved")]
+
+    def describe(self) -> str:
+        """How Redis stands, for whoever reads why a test failed."""
+
+        async def asked(state: SharedState) -> list[object]:
+            instances, nodes = await state.instances.living(), await state.snapshots.listed()
+            return [*self._open(await state.jobs.list(limit=100_000)), await state.waiting.pools(), instances, *nodes]
+
+        avoided = {key: self.context.redis.hgetall(key) for key in self.context.redis.scan_iter("*:avoid")}
+        return "\n".join(map(str, [*self.ask_state(asked), self.reservations(), avoided]))
+
+    def wait_until_quiet(self) -> None:
+        """Wait until every job is released and no slot is held, with upkeep done as beat does it."""
+        wait_until(self._is_quiet, QUIET_S, "all is released", last=self.describe)
+
+    def _is_quiet(self) -> bool:
+        if time.monotonic() > self._tended + UPKEEP_S:
+            self._tended = time.monotonic()
+            self.ask_state(lambda state: upkeep.tend(state.store))
+        return not self.reservations() and not self._open(self.jobs().values())
+
+    @staticmethod
+    def _open(jobs: Iterable[Job]) -> list[Job]:
+        return [job for job in jobs if job.state is not JobState.RELEASED]
+
+    def assert_exactly_once(self, load: Load) -> None:
+        """Every request was answered, once, with its own result; every job ended once; nothing is held any more."""
+        assert not load.failed, load.failed
+        assert load.heard == Counter(load.asked), (load.heard - Counter(load.asked), Counter(load.asked) - load.heard)
+        assert {request: reply.result["text"] for request, reply in load.answered.items()} == {
+            request: request for request in load.asked
+        }
+        self.wait_until_quiet()
+        jobs = self.jobs()
+        assert jobs.keys() == load.asked
+        assert {job.outcome for job in jobs.values()} == {"ok"}
+        # The answer to a result may be lost; the node then sends it again, and hears the same again.
+        taken = Counter(job_id for job_id, _ in {tuple(line.split()) for line in self.journal("taken")})
+        assert set(taken.values()) == {1}, "no job ended twice"
+        begun = Counter(self.journal("began"))
+        wasted = {
+            request: (begun[request], job.attempt) for request, job in jobs.items() if begun[request] > job.attempt
+        }
+        assert not wasted, "no attempt was done twice"
+
+
+def run_s() -> float:
+    """How long a test of endurance shall go on: `PENSTOCK_FAULTS_S=60`. In CI it ends once it has seen enough."""
+    return float(os.environ.get("PENSTOCK_FAULTS_S") or 0)

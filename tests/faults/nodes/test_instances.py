@@ -1,0 +1,87 @@
+"""Instances and nodes that are killed, or stand still and come back, under load."""
+
+import asyncio
+import sys
+import time
+from itertools import cycle
+
+import pytest
+
+from pipeline.nodes.client import Session, SessionReply
+from tests.faults.nodes.fleet import Fleet, run_s
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.faults
+KILLS = 3
+NOTICED_S = 30
+
+
+def test_instances_are_killed_one_after_another_and_every_request_is_answered_once(fleet: Fleet) -> None:
+    fleet.start("a", "b", "c")
+    fleet.node("n1")
+    fleet.node("n2")
+    until, kills = time.monotonic() + run_s(), 0
+    with fleet.load() as load:
+        load.go_on(20)
+        for victim in cycle("abc"):
+            fleet.stack[victim].kill()
+            kills += 1
+            load.go_on(30)
+            fleet.start(victim)
+            load.go_on(30)
+            if kills >= KILLS and time.monotonic() > until:
+                break
+    fleet.assert_exactly_once(load)
+    sys.stdout.write(f"{kills} instances killed, {len(load.asked)} requests\n")  # for who runs it for long: pytest -rP
+
+
+def test_an_instance_that_stands_still_past_its_time_and_goes_on_does_no_harm(fleet: Fleet) -> None:
+    fleet.start("a", "b")
+    fleet.node("n1")
+    fleet.node("n2")
+    with fleet.load() as load:
+        for name in "ab":
+            load.go_on(20)
+            fleet.stack[name].pause()
+            wait_until(lambda name=name: name not in fleet.living(), NOTICED_S, f"{name} counts as gone")
+            load.go_on(20)
+            fleet.stack[name].resume()
+            wait_until(lambda name=name: name in fleet.living(), NOTICED_S, f"{name} is back")
+        load.go_on(20)
+    fleet.assert_exactly_once(load)
+
+
+def test_a_node_that_stands_still_past_its_time_loses_its_jobs_and_comes_back(fleet: Fleet) -> None:
+    fleet.start("a", "b")
+    fleet.node("n1", fleet.urls[0])
+    fleet.node("n2", fleet.urls[1])
+    # More at once than the other node has slots for: each has jobs at any time.
+    with fleet.load(askers=8, work_s=0.2) as load:
+        load.go_on(20)
+        fleet.stack["n1"].pause()
+        wait_until(lambda: "n1" not in fleet.nodes(), NOTICED_S, "the node counts as gone")
+        load.go_on(20)
+        fleet.stack["n1"].resume()
+        wait_until(lambda: "n1" in fleet.nodes(), NOTICED_S, "the node is back")
+        load.go_on(20)
+    fleet.assert_exactly_once(load)
+    assert max(job.attempt for job in fleet.jobs().values()) > 1, "what it had was done by the other"
+
+
+def test_one_request_fifty_times_to_three_instances_is_done_once(fleet: Fleet) -> None:
+    fleet.start("a", "b", "c")
+    fleet.node("n1")
+
+    async def ask(url: str) -> SessionReply:
+        async with Session(url, fleet.session_token) as session:
+            body = {"prompt": "once", "work_s": 0.3}
+            return await session.request("text", "m", body, request_id="the-same")
+
+    async def ask_all() -> list[SessionReply]:
+        return await asyncio.gather(*(ask(fleet.urls[number % 3]) for number in range(50)))
+
+    replies = asyncio.run(ask_all())
+    assert {(reply.result["text"], reply.attempt) for reply in replies} == {("once", 1)}
+    assert fleet.journal("began") == ["once"]
+    assert list(fleet.jobs()) == ["the-same"]
+    fleet.wait_until_quiet()

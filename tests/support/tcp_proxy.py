@@ -1,0 +1,122 @@
+"""A TCP proxy that treats connections as bad networks do: it cuts them, lets them hang, or lets them through slowly."""
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Self
+
+DEADLINE_S = 10
+_CHUNK = 65_536
+_STEP_S = 0.02
+
+
+class TcpProxy:
+    """One way to one port of this machine. A context manager: leaving it cuts every connection."""
+
+    def __init__(self, port: int) -> None:
+        """`port`: where connections lead to."""
+        self._target = port
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tcp-proxy", daemon=True)
+        self._open: set[asyncio.StreamWriter] = set()
+        self._flows = threading.Event()
+        self._bytes_per_step = 0
+        self._server: asyncio.Server | None = None
+        self.cuts = 0
+        """Connections that were cut."""
+
+    def __enter__(self) -> Self:
+        self._flows.set()
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(DEADLINE_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(DEADLINE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(DEADLINE_S)
+        self._loop.close()
+
+    @property
+    def url(self) -> str:
+        assert self._server is not None
+        return f"ws://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def cut(self) -> int:
+        """Reset every connection, in the middle of whatever is said; how many there were."""
+        return asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(DEADLINE_S)
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """While it lasts nothing comes through, and nobody is told."""
+        self._flows.clear()
+        try:
+            yield
+        finally:
+            self._flows.set()
+
+    @contextmanager
+    def trickling(self, bytes_per_step: int) -> Iterator[None]:
+        """While it lasts, so many bytes come through at once, fifty times a second."""
+        self._bytes_per_step = bytes_per_step
+        try:
+            yield
+        finally:
+            self._bytes_per_step = 0
+
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._connected, "127.0.0.1", 0)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            _reset(writer)
+            return
+        ends = {writer, there[1]}
+        self._open |= ends
+        try:
+            await asyncio.gather(self._pass_on(reader, there[1]), self._pass_on(there[0], writer))
+        finally:
+            self._open -= ends
+            for end in ends:
+                end.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(self._bytes_per_step or _CHUNK):
+                while not self._flows.is_set():
+                    await asyncio.sleep(_STEP_S)
+                writer.write(data)
+                await writer.drain()
+                if self._bytes_per_step:
+                    await asyncio.sleep(_STEP_S)
+        writer.close()
+
+    async def _cut(self) -> int:
+        found = list(self._open)
+        for writer in found:
+            _reset(writer)
+        self.cuts += len(found) // 2
+        return len(found) // 2
+
+    async def _end(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self._flows.set()
+        await self._cut()
+        ours = asyncio.current_task()
+        # They see that their connections are gone.
+        if others := [task for task in asyncio.all_tasks() if task is not ours]:
+            await asyncio.wait(others, timeout=DEADLINE_S / 2)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection by RST, as a router does that has forgotten it."""
+    found: socket.socket | None = writer.get_extra_info("socket")
+    if found is not None and found.fileno() >= 0:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
