@@ -76,10 +76,10 @@ clients: setup $(CLIENTS_INSTALLED) ## Run other projects' clients, and an infer
 SEEDS ?= 10000
 DATABASE ?= sqlite
 
-simulate: setup ## A whole fleet on virtual time, with faults: SEEDS=10000, or the one that failed: SEED=1234 (DATABASE=postgresql)
+simulate: setup ## Whole fleets, of workers and of gateways, on virtual time, with faults: SEEDS=10000, or the one that failed: SEED=1234 (DATABASE=postgresql)
 	$(BIN)/python -m tests.simulation --database $(DATABASE) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
-mutations: setup ## Take safeguards of the kernel away, one at a time, and count the seeds until the simulation notices
+mutations: setup ## Take safeguards away, one at a time, and count the seeds until the simulation notices
 	$(BIN)/python -m tests.simulation.mutations $(ARGS)
 
 lint: setup ## Style, formatting, types and layers

@@ -1,15 +1,16 @@
-"""`python -m tests.simulation [--seeds N] [--first N] [--seed N]`: what `make simulate` runs."""
+"""`python -m tests.simulation [--seeds N] [--first N] [--seed N] [--only work|gateway]`: what `make simulate` runs."""
 
 import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.simulation.gateway.session import Session as GatewaySession
 from tests.simulation.session import Session
 from tests.simulation.world import World
 
@@ -50,22 +51,34 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=first_seed())
     parser.add_argument("--seed", type=int)
     parser.add_argument("--go-on", action="store_true", help="do not stop at the first that fails")
+    parser.add_argument("--only", choices=["work", "gateway"], help="one of the two fleets")
     parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite")
     options = parser.parse_args()
     seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
-    begun, count, failed, steps = time.monotonic(), 0, 0, 0
-    with _database(options.database) as url, Session(url) as session:
-        for seed in seeds:
-            world = session.run(seed)
-            count, steps = count + 1, steps + world.steps
-            if world.failure is not None:
-                failed += 1
-                print(report(world), flush=True)
-                if not options.go_on:
-                    break
-    took = time.monotonic() - begun
-    print(f"{count} seeds, {failed} failed, {steps} steps, {took:.1f} s, {count / took:.1f} seeds/s")
+    failed = 0
+    if options.only != "gateway":
+        with _database(options.database) as url, Session(url) as session:
+            failed += _run("work", session, seeds, go_on=options.go_on)
+    if options.only != "work" and (options.go_on or not failed):
+        with GatewaySession() as gateways:
+            failed += _run("gateway", gateways, seeds, go_on=options.go_on)
     return 1 if failed else 0
+
+
+def _run(name: str, session: Session | GatewaySession, seeds: Sequence[int], *, go_on: bool) -> int:
+    """How many seeds failed."""
+    begun, count, failed, steps = time.monotonic(), 0, 0, 0
+    for seed in seeds:
+        world = session.run(seed)
+        count, steps = count + 1, steps + world.steps
+        if world.failure is not None:
+            failed += 1
+            print(report(world, f"make simulate ARGS='--only {name}'"), flush=True)
+            if not go_on:
+                break
+    took = time.monotonic() - begun
+    print(f"{name}: {count} seeds, {failed} failed, {steps} steps, {took:.1f} s, {count / took:.1f} seeds/s")
+    return failed
 
 
 if __name__ == "__main__":

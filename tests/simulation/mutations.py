@@ -1,13 +1,12 @@
-"""`make mutations`: takes one safeguard of the kernel away at a time, and counts the seeds until that is noticed.
+"""`make mutations`: takes one safeguard away at a time, and counts the seeds until that is noticed.
 
 Numbers are those of defects that the kernel had: see the list in docs/simulation.md.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +18,9 @@ from pipeline.engine.presence import Presence
 from pipeline.flows.flow import Flow
 from tests.simulation import fleet, flow, session
 from tests.simulation.database import SimulatedDatabase
+from tests.simulation.gateway.mutations import MUTATIONS as GATEWAY_MUTATIONS
+from tests.simulation.gateway.session import Session as GatewaySession
+from tests.simulation.mutation import Mutation
 from tests.simulation.provider import Provider
 from tests.simulation.session import Session
 from tests.simulation.world import Faults
@@ -27,18 +29,6 @@ MOST_SEEDS = 2000
 _LOST = "if delivered(queue, c) > tonumber(a) then return false end"
 _STAMPS = "w.stamps = w.source and redis.call('ZRANGE', w.source, 0, -1, 'WITHSCORES') or {}"
 _OTHER = "if is_taken and other and other ~= ARGV[4] and other ~= ARGV[6] then return other end"
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """What is taken away. `scripts`: texts to be replaced; `names`: dotted names, and what stands there instead."""
-
-    name: str
-    without: str
-    scripts: Mapping[str, str] = field(default_factory=dict)
-    names: Mapping[str, Any] = field(default_factory=dict)
-    faults: Faults | None = None
-    """Those that bring it to light soon, for tests; None: the usual ones do."""
 
 
 def _unfenced(original: Callable[..., bool]) -> Callable[..., bool]:
@@ -191,9 +181,10 @@ MUTATIONS = (
 
 
 @contextmanager
-def mutated(mutation: Mutation, *, soon: bool) -> Iterator[Session]:
+def mutated(mutation: Mutation, *, soon: bool) -> Iterator[Session | GatewaySession]:
     """A session without what the mutation takes away."""
-    with Session() as made, ExitStack() as stack:
+    kind = GatewaySession if mutation in GATEWAY_MUTATIONS else Session
+    with kind() as made, ExitStack() as stack:
         made.scripts.changed.update(mutation.scripts)
         if soon and (faults := mutation.faults):
             made.faults = lambda _: faults
@@ -226,7 +217,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args()
     missed = 0
-    for mutation in MUTATIONS:
+    for mutation in (*MUTATIONS, *GATEWAY_MUTATIONS):
         if options.only in {"", mutation.name}:
             count, what = seeds_until_found(mutation, options.first)
             missed += not count

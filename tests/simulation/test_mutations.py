@@ -1,15 +1,19 @@
-"""The simulation can fail: without any one safeguard of the kernel, some seed soon notices."""
+"""The simulation can fail: without any one safeguard, some seed soon notices."""
 
 import pytest
 
-from tests.simulation.mutations import MUTATIONS, Mutation, seeds_until_found
+from tests.simulation.gateway.mutations import MUTATIONS as GATEWAY_MUTATIONS
+from tests.simulation.mutation import Mutation
+from tests.simulation.mutations import MUTATIONS, seeds_until_found
 
 MOST_SEEDS = 300
-SOON = {"marks", "order", "attempts", "places"}
+SOON = {"marks", "order", "attempts", "places", "attempt of a result", "binding", "slots", "release"}
 """Those that a few seeds notice. `make mutations` tries all of them."""
 
 
-@pytest.mark.parametrize("mutation", [one for one in MUTATIONS if one.name in SOON], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "mutation", [one for one in (*MUTATIONS, *GATEWAY_MUTATIONS) if one.name in SOON], ids=lambda one: one.name
+)
 def test_what_is_taken_away_is_noticed(mutation: Mutation) -> None:
     count, what = seeds_until_found(mutation, most=MOST_SEEDS, soon=True)
     assert count, "nothing was noticed"

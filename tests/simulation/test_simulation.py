@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.simulation.__main__ import first_seed, report
+from tests.simulation.gateway.session import Session as GatewaySession
 from tests.simulation.session import Session
 
-SEEDS, PARTS = 100, 2
+SEEDS, PARTS, GATEWAY_SEEDS = 100, 2, 60
 
 
 @pytest.fixture(scope="module")
@@ -22,3 +23,11 @@ def test_todays_seeds_hold(session: Session, part: int) -> None:
     for seed in range(first, first + SEEDS):
         world = session.run(seed)
         assert world.failure is None, report(world)
+
+
+def test_todays_seeds_hold_for_gateways() -> None:
+    first = first_seed()
+    with GatewaySession() as gateways:
+        for seed in range(first, first + GATEWAY_SEEDS):
+            world = gateways.run(seed)
+            assert world.failure is None, report(world, "make simulate ARGS='--only gateway'")

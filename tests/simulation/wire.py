@@ -1,6 +1,7 @@
 """Redis' protocol over a unix socket, as little of it as is needed: half of a seed's time goes to Redis."""
 
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -9,7 +10,9 @@ from redis.exceptions import ResponseError
 class Wire:
     """One connection."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, decodes: bool = True) -> None:
+        """`decodes`: strings are text, else bytes."""
+        self._decodes = decodes
         self._socket = socket.socket(socket.AF_UNIX)
         try:
             self._socket.connect(path)
@@ -20,15 +23,21 @@ class Wire:
 
     def call(self, *parts: Any) -> Any:
         """Send a command; its answer, as redis-py gets it before any callback. Raises `ResponseError`."""
-        packed = [b"*%d\r\n" % len(parts)]
-        for part in parts:
-            each = part if isinstance(part, bytes) else str(part).encode()
-            packed.append(b"$%d\r\n%b\r\n" % (len(each), each))
-        self._socket.sendall(b"".join(packed))
-        answer = self._read()
+        (answer,) = self.calls([parts])
         if isinstance(answer, ResponseError):
             raise answer
         return answer
+
+    def calls(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Send commands together; their answers, of which some may be a `ResponseError`."""
+        packed = []
+        for parts in commands:
+            packed.append(b"*%d\r\n" % len(parts))
+            for part in parts:
+                each = part if isinstance(part, bytes) else str(part).encode()
+                packed.append(b"$%d\r\n%b\r\n" % (len(each), each))
+        self._socket.sendall(b"".join(packed))
+        return [self._read() for _ in commands]
 
     def _read(self) -> Any:
         line = self._file.readline()
@@ -37,10 +46,13 @@ class Wire:
             return int(rest)
         if kind == b"$":
             size = int(rest)
-            return None if size < 0 else self._file.read(size + 2)[:-2].decode()
+            return None if size < 0 else self._text(self._file.read(size + 2)[:-2])
         if kind == b"*":
             return None if rest == b"-1" else [self._read() for _ in range(int(rest))]
-        return ResponseError(rest.decode()) if kind == b"-" else rest.decode()
+        return ResponseError(rest.decode()) if kind == b"-" else self._text(rest)
+
+    def _text(self, data: bytes) -> Any:
+        return data.decode() if self._decodes else data
 
     def close(self) -> None:
         self._file.close()

@@ -120,6 +120,8 @@ class Gateway:
             await at.state.snapshots.gone(link.id, at.instance_id)
         if link.id not in at.nodes:
             await at.state.instances.drop_node(link.id, at.instance_id)
+            if link.id in at.nodes:  # it came back meanwhile
+                await at.state.instances.take_node(link.id, at.instance_id)
 
     async def session(self, socket: WebSocket) -> None:
         """A session, from its handshake to its end."""
@@ -167,7 +169,15 @@ class Gateway:
         finally:
             if at.sessions.get(session_id) is link:
                 del at.sessions[session_id]
-                at.spawn(at.state.instances.drop_session(session_id, at.instance_id))
+                at.spawn(self._session_left(session_id))
+
+    async def _session_left(self, session_id: str) -> None:
+        """Unless it has come back meanwhile, the session is nobody's."""
+        at = self._at
+        if session_id not in at.sessions:
+            await at.state.instances.drop_session(session_id, at.instance_id)
+            if session_id in at.sessions:
+                await at.state.instances.take_session(session_id, at.instance_id)
 
     async def _token(self, connection: WebSocket | Request, kind: TokenKind) -> TokenView | None:
         scheme, _, secret = connection.headers.get("authorization", "").partition(" ")

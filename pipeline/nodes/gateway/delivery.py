@@ -185,7 +185,7 @@ class Delivery:
             case "again":
                 await dispatch.again(job_id, node_id)
             case "done":
-                dispatch.forget(job_id)
+                await dispatch.done(job_id)
 
     async def _operate(self, kind: str, body: Mapping[str, Any]) -> None:
         """What operators ask for, and other instances in their name."""

@@ -226,11 +226,15 @@ class Dispatch:
             await self.freed(node_id)
 
     async def _send(self, job: HomeJob, node_id: str) -> None:
-        at, now = self._at, time.monotonic()
+        at, now, attempt = self._at, time.monotonic(), job.attempt
         left_s = job.until - now
-        if job.id not in self.jobs or left_s <= 0 or not await at.state.jobs.dispatched(job.id, job.attempt, node_id):
+        if job.id not in self.jobs or left_s <= 0 or not await at.state.jobs.dispatched(job.id, attempt, node_id):
             await at.state.slots.release(node_id, job.id)
             job.looked = 0.0  # the next look says what has become of it
+            return
+        if job.id not in self.jobs or job.attempt != attempt:  # Redis took so long that the attempt is over
+            if job.node_id != node_id:
+                await at.state.slots.release(node_id, job.id)
             return
         attempt_s = min(self._attempt_s(job), left_s)
         job.node_id, job.in_line, job.attempt_until = node_id, 0.0, time.monotonic() + attempt_s
@@ -284,6 +288,13 @@ class Dispatch:
         await at.delivery.result(finished, packed)
         at.spawn(at.settle(finished))
         return True
+
+    async def done(self, job_id: str) -> None:
+        """A job of this home has ended, and nobody here was found who waits for it: look again, then forget it."""
+        job = self.jobs.get(job_id)
+        if job and any(link.waits_for(job_id) for link in self._at.sessions.values()):
+            await self._look(job, await self._at.state.jobs.get(job_id))
+        self.forget(job_id)
 
     async def check(self) -> None:
         """What time alone brings about: deadlines, lost nodes, lost homes, a Redis that was emptied."""
@@ -371,8 +382,8 @@ class Dispatch:
                 cancel = NodeCancel(job_id=job.id, attempt=job.attempt, reason=STATE_LOST)
                 await self._at.delivery.to_node(job.node_id, cancel)
         elif found.state in ENDED:
-            self.forget(job.id)
             await self._at.delivery.from_redis(found)
+            self.forget(job.id)  # afterwards: should Redis be away, the next look does it
         elif job.ours and found.state is JobState.CREATED and found.attempt > job.attempt:
             job.job, job.attempt, job.node_id, job.attempt_until = found, found.attempt, "", 0.0
             await self.schedule(job)

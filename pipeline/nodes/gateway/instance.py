@@ -161,6 +161,8 @@ class Instance:
             for link in (nodes.get(one), sessions.get(one)):
                 if link:
                     link.close(CloseCode.REPLACED, "it is connected to another instance")
+        for session in list(self.sessions.values()):
+            await session.look()
         hold_ms = self.settings.attempt_timeout_ms + 10_000
         for node in list(self.nodes.values()):
             if node.jobs:

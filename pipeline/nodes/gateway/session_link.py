@@ -14,6 +14,7 @@ from pipeline.nodes.gateway.dispatch import HomeJob
 from pipeline.nodes.job import Job, NewJob
 from pipeline.nodes.protocol import (
     CANCELLED,
+    STATE_LOST,
     CloseCode,
     FromSession,
     JobAccepted,
@@ -150,6 +151,8 @@ class SessionLink:
             return  # answered meanwhile
         self._requests[request.request_id] = job.job_id
         if packed is not None:
+            if job.outcome != "ok":  # should whoever ended it have died before: whoever gets an error may ask again
+                await at.state.requests.forget(key, job.job_id)
             self.result(answer(key, job.job_id, packed))
             return
         self._connection.send(
@@ -184,6 +187,22 @@ class SessionLink:
             attempt_timeout_ms=request.attempt_timeout_ms or settings.attempt_timeout_ms,
             max_attempts=settings.max_attempts,
         )  # fmt: skip
+
+    async def look(self) -> None:
+        """Answer requests whose jobs nobody here follows any more: the word that they have ended was lost."""
+        at = self._at
+        for request_id, job_id in list(self._requests.items()):
+            if not job_id or job_id in at.dispatch.jobs:
+                continue
+            job = await at.state.jobs.get(job_id)
+            packed = await at.state.jobs.result(job_id) if job and job.outcome else None
+            if self._requests.get(request_id) != job_id:
+                continue  # answered meanwhile
+            if job and packed:
+                self.result(answer(job.request_key, job_id, packed))
+            elif job is None or job.outcome:
+                why = JobError(code=STATE_LOST, message="Redis lost what it knew of this job: ask again")
+                self.result((SessionResult(request_id=request_id, job_id=job_id, error=why), ()))
 
     async def _cancel(self, request_id: str) -> None:
         job_id = self._requests.get(request_id)

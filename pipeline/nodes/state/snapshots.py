@@ -78,13 +78,13 @@ class Snapshots:
             self._written.clear()
         oldest = now - self._ttl_ms / 1000 / _WRITTEN_WITHIN
         known = {name: state for name, (state, at) in self._written.items() if at > oldest and name in bare}
+        kept = {name: self._written[name] for name in known}
         due = [node for node in nodes if known.get(node.node_id) != bare[node.node_id]]
         if due:
             seen = [part for node in due for part in (node.last_seen_ms, node.node_id)]
             commands: list[Command] = [("ZADD", self._keys.nodes_last_seen, "GT", *seen)]
             commands += [part for node in due for part in self._write(node, bare[node.node_id].pack())]
             await self._store.batch(commands, "snapshot_put")
-        kept = {name: self._written[name] for name in known}
         self._written = kept | {node.node_id: (bare[node.node_id], now) for node in due}
 
     def _write(self, node: NodeState, raw: bytes) -> list[Command]:

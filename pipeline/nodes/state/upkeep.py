@@ -42,7 +42,7 @@ class Tended:
 async def tend(store: Store) -> Tended:
     """Do what is to be done. If another does it now: nothing."""
     holder = uuid4().hex
-    if not await store.do("SET", store.keys.upkeep, holder, "NX", "PX", LEASE_MS):
+    if not await store.run("request_take_over", [store.keys.upkeep], [holder, LEASE_MS]):
         return Tended()
     try:
         return await _Upkeep(store).tend()

@@ -1,0 +1,63 @@
+"""Whoever is connected to gateways: it connects, is cut off, and connects again, wherever there is an instance."""
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from pipeline.nodes.protocol import Message, encode
+from tests.simulation.gateway.loop import Host
+from tests.simulation.gateway.socket import Gone, Socket
+
+if TYPE_CHECKING:
+    from tests.simulation.gateway.fleet import Fleet
+
+
+class Client:
+    """A process outside, with one connection at a time."""
+
+    path = ""
+    """`node` or `session`: the endpoint."""
+
+    def __init__(self, fleet: "Fleet", name: str, token: str) -> None:
+        self.fleet, self.world, self.name, self.token = fleet, fleet.world, name, token
+        self.rng = fleet.world.rng
+        self.host = Host(name)
+        self.socket: Socket | None = None
+
+    def live(self) -> None:
+        self.world.start(self.host, self._live())
+
+    async def _live(self) -> None:
+        while True:
+            await asyncio.sleep(self.rng.uniform(0.01, 0.3))
+            if (gateway := self.fleet.some_gateway()) is None:
+                continue
+            self.world.note("connects", to=gateway.host.id)
+            self.socket = gateway.connect(self.path, self.token)
+            try:
+                await self.begin()
+                while True:
+                    self.hear(json.loads(await self.socket.heard()))
+            except Gone:
+                self.ended()
+
+    def say(self, message: Message) -> None:
+        if self.socket and self.host.alive:
+            self.socket.say(encode(message))
+
+    async def begin(self) -> None:
+        """Its first words."""
+
+    def hear(self, message: dict[str, Any]) -> None:
+        """A message has come."""
+
+    def ended(self) -> None:
+        """The connection has ended."""
+
+    def cut(self) -> None:
+        if self.socket:
+            self.socket.cut()
+
+    def act(self, work: Any) -> asyncio.Task[Any]:
+        """Do something beside, as this process."""
+        return self.world.start(self.host, work)

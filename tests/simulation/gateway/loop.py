@@ -1,0 +1,142 @@
+"""An event loop on virtual time that knows which process each step belongs to: one that died takes no further step."""
+
+import asyncio
+import contextvars
+import math
+import selectors
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.coroutine import Carriers
+from tests.simulation.gateway.faults import GatewayFaults
+from tests.simulation.world import Process, Violation, World
+
+_ACTING: contextvars.ContextVar["Host | None"] = contextvars.ContextVar("acting", default=None)
+_BEGIN_S = 1000.0
+"""Clocks of processes do not begin at 0, which means `never` to some."""
+
+
+@dataclass(eq=False)
+class Host(Process):
+    """A process of the simulated fleet."""
+
+    frozen_until_s: float = 0.0
+    """Until when it takes no step (SIGSTOP)."""
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+
+    def __post_init__(self) -> None:
+        self.context.run(_ACTING.set, self)
+
+
+class LoopWorld(World):
+    """Virtual time is that of an event loop."""
+
+    faults: GatewayFaults
+
+    def __init__(self, seed: int, faults: GatewayFaults) -> None:
+        super().__init__(seed, faults, Carriers())
+        self.loop = Loop(self)
+        self.broken: asyncio.Future[None] = self.loop.create_future()
+
+    def note(self, what: str, **fields: Any) -> None:
+        acting = _ACTING.get()
+        self.steps += 1
+        self.trace.append((self.now_us, acting.id if acting else "world", what, fields))
+
+    def fail(self, why: BaseException | str) -> None:
+        """Something that must hold does not: the seed ends. Raises nothing, which whoever acts might swallow."""
+        self.failure = self.failure or (Violation(why) if isinstance(why, str) else why)
+        if not self.broken.done():
+            self.broken.set_result(None)
+
+    def start(self, host: Host, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Have a process do something; what it starts is its own."""
+        return self.loop.create_task(work, context=host.context)
+
+    def later(self, delay_s: float, act: Callable[[], object]) -> None:
+        """Have something happen in a while, whoever dies meanwhile."""
+        self.loop.call_later(delay_s, act, context=contextvars.Context())
+
+    def regularly(self, mean_s: float, act: Callable[[], object]) -> None:
+        """Have something happen again and again, at random, until the faults end. 0: never."""
+
+        def again() -> None:
+            if not self.calm:
+                act()
+                self.later(self.rng.expovariate(1 / mean_s), again)
+
+        if mean_s:
+            self.later(self.rng.expovariate(1 / mean_s), again)
+
+    def finish(self) -> None:
+        """End all that is left, and the loop."""
+        self.loop.ending = True
+        for callback, args, context in self.loop.dropped:
+            self.loop.call_soon(callback, *args, context=context)
+        for _ in range(200):
+            left = [task for task in self.loop.tasks if not task.done()]
+            if not left:
+                break
+            for task in left:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.sleep(0))
+        for task in self.loop.tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self.loop.close()
+
+
+class _Selector(selectors.SelectSelector):
+    """Nothing ever arrives from outside: waiting is moving the clock."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise RuntimeError("everybody waits for somebody else")
+        if timeout > 0:
+            self._world.now_us += max(1, math.ceil(timeout * 1e6))
+        return []
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """Steps of a process that died are dropped, those of one that is held up are put off."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.ending = False
+        self.tasks: list[asyncio.Task[Any]] = []
+        """All that were made: one whose process died is waited for by nobody, but must not be collected."""
+        self.dropped: list[tuple[Any, tuple[Any, ...], Any]] = []
+        """Steps of processes that died: taken at the end, so that each task ends."""
+        super().__init__(_Selector(world))
+        self.set_task_factory(self._make)
+
+    def _make(self, loop: Any, work: Any, **options: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(work, loop=loop, **options)
+        self.tasks.append(task)
+        return task
+
+    def time(self) -> float:
+        return _BEGIN_S + self._world.now_us / 1e6
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        host = context.get(_ACTING) if context is not None else _ACTING.get()
+        if host is not None and not self.ending:
+            if not host.alive:
+                self.dropped.append((callback, args, context))
+                return asyncio.Handle(callback, args, self, context)
+            if host.frozen_until_s > self.time():
+                # In their order: all of it is due at one time, and the heap keeps that order by a small margin.
+                host.frozen_until_s += 1e-6
+                return self.call_at(host.frozen_until_s, callback, *args, context=context)
+        return super().call_soon(callback, *args, context=context)
+
+
+def acting() -> Host | None:
+    """The process that acts now; None: the world."""
+    return _ACTING.get()
