@@ -7,7 +7,7 @@ from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import MUTATIONS, seeds_until_found
 
 MOST_SEEDS = 300
-SOON = {"marks", "order", "attempts", "places", "attempt of a result", "binding", "slots", "release"}
+SOON = {"marks", "order", "attempts", "attempt of a result", "binding", "slots", "release"}
 """Those that a few seeds notice. `make mutations` tries all of them."""
 
 

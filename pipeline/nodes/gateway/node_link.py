@@ -43,8 +43,6 @@ _SMOOTHING = 0.2
 """How much the latest latency counts in the average."""
 _LARGE_BYTES = 2**20
 _STEPS = ("job_ack", "job_started", "job_partial")
-_LOST_S = 5.0
-"""A job that a node has for so long is looked at in Redis now and then."""
 _MISSED = 3
 """Heartbeats that may be missing."""
 
@@ -105,16 +103,6 @@ class NodeLink:
                 self._forget(message.job_id)
                 message = message.model_copy(update={"attempt": attempt})
         self._connection.send(message)
-
-    async def look(self) -> None:
-        """End what it has and Redis says it should not have: the word that was to end it was lost."""
-        before = time.monotonic() - _LOST_S
-        old = [job_id for job_id, entry in self.jobs.items() if entry[3] < before]
-        for job_id, job in zip(old, await self._at.state.jobs.get_all(old), strict=True):
-            attempt = self.jobs.get(job_id, (0,))[0]
-            is_its = job and (job.attempt, job.node_id) == (attempt, self.id) and not job.outcome
-            if attempt and not is_its:
-                self.say(NodeCancel(job_id=job_id, attempt=attempt, reason="late"))
 
     def drain(self, reason: str) -> None:
         """It gets no more jobs, and is asked to finish and go."""

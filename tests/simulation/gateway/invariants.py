@@ -169,7 +169,7 @@ class Observer:
             self._bound.add(str(args[0]))
         home = str(args[0] if name == "request_take_over" else args[1])
         who, until_ms = self._locks.get(lock, ("", 0))
-        if taken and who not in {"", home} and self._world.now_ms < until_ms:
+        if taken and name == "request_take_over" and who not in {"", home} and self._world.now_ms < until_ms:
             self._world.fail(
                 f"{home} took the lock {lock} of {who}, which has it for {until_ms - self._world.now_ms} ms"
             )

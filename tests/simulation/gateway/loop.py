@@ -75,15 +75,21 @@ class LoopWorld(World):
         for callback, args, context in self.loop.dropped:
             self.loop.call_soon(callback, *args, context=context)
         for _ in range(200):
+            self._go_on()
             left = [task for task in self.loop.tasks if not task.done()]
             if not left:
                 break
             for task in left:
                 task.cancel()
-            self.loop.run_until_complete(asyncio.sleep(0))
         for task in self.loop.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.loop.close()
+
+    def _go_on(self) -> None:
+        """Until everybody waits: a coroutine that never began would complain."""
+        self.loop.run_until_complete(asyncio.sleep(0))
+        while self.loop._ready:  # type: ignore[attr-defined]
+            self.loop.run_until_complete(asyncio.sleep(0))
 
 
 class _Selector(selectors.SelectSelector):

@@ -83,8 +83,11 @@ MUTATIONS = (
     ),
     Mutation(
         "sessions here",
-        "a home does not tell its own sessions of a result that went past them",
-        names={"pipeline.nodes.gateway.delivery.Delivery.from_redis": _not_done},
+        "an instance does not tell its own sessions of a result that went past them",
+        names={
+            "pipeline.nodes.gateway.delivery.Delivery.from_redis": _not_done,
+            "pipeline.nodes.gateway.session_link.SessionLink.look": _not_done,
+        },
     ),
     Mutation(
         "state machine",
