@@ -8,7 +8,7 @@ from tests.simulation.__main__ import first_seed, report
 from tests.simulation.gateway.session import Session as GatewaySession
 from tests.simulation.session import Session
 
-SEEDS, PARTS, GATEWAY_SEEDS = 75, 2, 60
+SEEDS, PARTS, GATEWAY_SEEDS = 60, 2, 40
 
 
 @pytest.fixture(scope="module")
