@@ -86,8 +86,14 @@ class Shots:
         wait_until(self._finished, within_s, "every batch has become nodes that are merged", last=self.stand)
 
     def finish_batches(self) -> None:
-        """Wait until every batch has succeeded, with or without nodes."""
-        wait_until(lambda: set(self.states(BATCHES)) == {"succeeded"}, DONE_S, "batches have ended", last=self.stand)
+        """Wait until every batch has succeeded, with or without nodes, and no frame waits for one.
+
+        Where adding frames takes longer than a batch waits for them, there are more batches.
+        """
+        wait_until(
+            lambda: set(self.states(BATCHES)) == {"succeeded"} and "pending" not in self.states(SHOTS),
+            DONE_S, "batches have ended", last=self.stand,
+        )  # fmt: skip
 
     def _finished(self) -> bool:
         return all(
