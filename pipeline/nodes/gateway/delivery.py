@@ -60,8 +60,8 @@ class Delivery:
         else:
             await self._at.state.inbox.send(home.partition("/")[0], kind, body)
 
-    async def assign(self, job: HomeJob, node_id: str, timeout_ms: int) -> None:
-        """Give a job to a node."""
+    async def assign(self, job: HomeJob, node_id: str, timeout_ms: int) -> bool:
+        """Give a job to a node. False: nobody knows where it is connected."""
         at = self._at
         if link := at.nodes.get(node_id):
             request = job.request
@@ -73,13 +73,13 @@ class Delivery:
                 job.parts,
             )  # fmt: skip
             link.assign(assignment(job.id, job.attempt, timeout_ms, parcel), job.parts)
-            return
+            return True
         packed = job.packed()
         body = {"node_id": node_id, "job_id": job.id, "attempt": job.attempt, "timeout_ms": timeout_ms}
         if len(packed) > INLINE_BYTES:
             await at.state.jobs.put_payload(job.id, packed)
             packed = b""
-        await self._to_owner_of_node(node_id, "assign", body, packed)
+        return await self._to_owner_of_node(node_id, "assign", body, packed)
 
     async def to_node(self, node_id: str, message: NodeCancel | Drain) -> None:
         """A word to a node that is lost if the node is."""
@@ -91,10 +91,11 @@ class Delivery:
 
     async def _to_owner_of_node(
         self, node_id: str, kind: str, body: dict[str, Any], payload: bytes = b"", dead: str = ""
-    ) -> None:
+    ) -> bool:
         owner = await self._at.state.instances.owner_of_node(node_id)
-        if owner and owner not in {self._at.instance_id, dead}:
-            await self._at.state.inbox.send(owner, kind, body, payload)
+        if not owner or owner in {self._at.instance_id, dead}:
+            return False
+        return await self._at.state.inbox.send(owner, kind, body, payload)
 
     # To sessions
 

@@ -58,6 +58,8 @@ class HomeJob:
     """The node that has it."""
     next_node_id: str = ""
     """The node that is about to be given it."""
+    untold: bool = False
+    """There was no way to tell the node, since Redis was away or has forgotten where it is."""
     attempt_until: float = 0.0
     failed: set[str] = field(default_factory=set)
     """Nodes that dropped it."""
@@ -241,7 +243,13 @@ class Dispatch:
         job.looked, job.unseen = now, 0.0
         if job.attempt == 1:
             at.dispatched.observe(now - job.begun)
-        await at.delivery.assign(job, node_id, int(attempt_s * 1000))
+        await self._tell(job)
+
+    async def _tell(self, job: HomeJob) -> None:
+        """Have the node told of its job; `check` does it again while there is no way to it."""
+        job.untold = True
+        left_ms = int((job.attempt_until - time.monotonic()) * 1000)
+        job.untold = not await self._at.delivery.assign(job, job.node_id, left_ms)
 
     async def again(self, job_id: str, node_id: str) -> None:
         """A node gave the job back, and its attempt was counted: find another, or fail it."""
@@ -324,6 +332,8 @@ class Dispatch:
             await self.give_up_attempt(job, JobError(code=NODE_LOST, message=message))
         elif now - job.looked > _LOOK_S:
             await self._look(job, await self._at.state.jobs.get(job.id))
+        elif job.node_id and job.untold:
+            await self._tell(job)
         if job.id in self.jobs and not job.node_id and now - job.in_line > _AGAIN_S:
             await self._wait_in_line(job)
 
@@ -369,7 +379,7 @@ class Dispatch:
         left_ms = found.attempt_until_ms - await self._at.state.now_ms()
         job.node_id, job.attempt_until, job.in_line = found.node_id, time.monotonic() + left_ms / 1000, 0.0
         if found.state is JobState.DISPATCHED:
-            await self._at.delivery.assign(job, found.node_id, left_ms)
+            await self._tell(job)
 
     async def _look(self, job: HomeJob, found: Job | None) -> None:
         """Act on what Redis says of a job, in case nobody told us: it has ended, was given back, or is unknown."""

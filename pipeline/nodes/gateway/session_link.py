@@ -10,7 +10,7 @@ from redis import RedisError
 
 from pipeline.nodes.gateway.connection import Connection
 from pipeline.nodes.gateway.delivery import answer
-from pipeline.nodes.gateway.dispatch import HomeJob
+from pipeline.nodes.gateway.dispatch import ENDED, HomeJob
 from pipeline.nodes.job import Job, NewJob
 from pipeline.nodes.protocol import (
     CANCELLED,
@@ -169,12 +169,13 @@ class SessionLink:
         at, left_s = self._at, request.timeout_ms / 1000
         if not created:
             left_s = min(left_s, (job.deadline_ms - await at.state.now_ms()) / 1000)
-        if job.job_id in at.dispatch.jobs:  # by another session of this instance
+            job = await at.state.jobs.get(job.job_id) or job  # it may have ended since
+        if job.job_id in at.dispatch.jobs:  # another session of this instance was first
             return
         home_job = HomeJob(job, request, parts, began, began + left_s, ours=created, attempt=job.attempt)
         if created:
             await at.dispatch.take(home_job)
-        elif job.home == at.home:  # created here before, when Redis' answer was lost
+        elif job.home == at.home and job.state not in ENDED:  # created here before, when Redis' answer was lost
             await at.dispatch.adopted(home_job, job)
         else:
             at.dispatch.jobs[job.job_id] = home_job

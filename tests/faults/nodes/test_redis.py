@@ -1,4 +1,4 @@
-"""A Redis that dies and comes back under load."""
+"""A Redis that dies and comes back, and one that forgets everything, under load."""
 
 import pytest
 
@@ -23,6 +23,20 @@ def test_a_redis_that_is_killed_and_comes_back_costs_time_and_no_request(
             redis_server.start()
         load.go_on(20)
     assert_answered_or_asked_to_try_again(load, "redis_unavailable", "state_lost")
+    _new_work_goes_on(fleet)
+
+
+def test_a_redis_that_is_emptied_ends_what_is_under_way_and_new_work_goes_on(
+    fleet: Fleet, redis_server: RedisServer
+) -> None:
+    fleet.start("a", "b")
+    fleet.node("n1")
+    with fleet.load() as load:
+        for _ in range(TIMES):
+            load.go_on(20)
+            redis_server.flush()
+        load.go_on(20)
+    assert_answered_or_asked_to_try_again(load, "state_lost")
     _new_work_goes_on(fleet)
 
 

@@ -83,6 +83,20 @@ def _used(gateway: GatewayThread, node_id: str) -> int:
     return {state.node_id: state.used for state in gateway.do(gateway.instance.state.snapshots.all())}.get(node_id, 0)
 
 
+def test_a_job_reaches_its_node_though_redis_has_forgotten_where_that_is(
+    start: Start, node: Node, session: Session
+) -> None:
+    a = start("a", owner_ttl_seconds=6)  # of which each third it says again where its nodes are
+    one = node(a)
+    b = start("b")
+    seen(b, "n1")
+    asker = session(b)
+    a.do(a.instance.state.store.do("DEL", a.instance.state.store.keys.node_owner("n1")))
+    asker.ask(timeout_ms=60_000)
+    assert one.answer_next()["attempt"] == 1
+    assert asker.result()["result"] == {"text": "done"}
+
+
 def test_one_request_fifty_times_to_three_instances_is_one_job(start: Start, node: Node, session: Session) -> None:
     gateways = [start("a"), start("b"), start("c")]
     one = node(gateways[0], slots=8)
