@@ -59,7 +59,7 @@ class HomeJob:
     next_node_id: str = ""
     """The node that is about to be given it."""
     untold: bool = False
-    """There was no way to tell the node, since Redis was away or has forgotten where it is."""
+    """There was no way to tell the node: Redis was away, or has forgotten where it is."""
     attempt_until: float = 0.0
     failed: set[str] = field(default_factory=set)
     """Nodes that dropped it."""
@@ -247,9 +247,8 @@ class Dispatch:
 
     async def _tell(self, job: HomeJob) -> None:
         """Have the node told of its job; `check` does it again while there is no way to it."""
-        job.untold = True
-        left_ms = int((job.attempt_until - time.monotonic()) * 1000)
-        job.untold = not await self._at.delivery.assign(job, job.node_id, left_ms)
+        job.untold, left_s = True, job.attempt_until - time.monotonic()
+        job.untold = not await self._at.delivery.assign(job, job.node_id, int(left_s * 1000))
 
     async def again(self, job_id: str, node_id: str) -> None:
         """A node gave the job back, and its attempt was counted: find another, or fail it."""

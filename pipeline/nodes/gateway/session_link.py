@@ -168,6 +168,8 @@ class SessionLink:
         """Schedule the job if it is new, or else be ready to, should its home die."""
         at, left_s = self._at, request.timeout_ms / 1000
         if not created:
+            if job.job_id in at.dispatch.jobs:
+                return
             left_s = min(left_s, (job.deadline_ms - await at.state.now_ms()) / 1000)
             job = await at.state.jobs.get(job.job_id) or job  # it may have ended since
         if job.job_id in at.dispatch.jobs:  # another session of this instance was first
