@@ -45,11 +45,17 @@ Start = Callable[..., GatewayThread]
 
 
 @pytest.fixture
-def start(context: Context, closing: ExitStack) -> Start:
+def redis_settings() -> dict[str, Any]:
+    """Of the gateway. Empty: the Redis of the context. Modules override it."""
+    return {}
+
+
+@pytest.fixture
+def start(context: Context, closing: ExitStack, redis_settings: dict[str, Any]) -> Start:
     """Start an instance: `start("a", heartbeat_ms=100)`."""
 
     def started(instance_id: str = "a", **settings: Any) -> GatewayThread:
-        return closing.enter_context(GatewayThread(context, instance_id, **settings))
+        return closing.enter_context(GatewayThread(context, instance_id, **redis_settings, **settings))
 
     return started
 
