@@ -24,6 +24,9 @@ from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 
 Found = TypeVar("Found")
+RUN_S = float(os.environ.get("PENSTOCK_FAULTS_S") or 0)
+"""How long a test of endurance shall go on: `PENSTOCK_FAULTS_S=60`. In CI it ends once it has seen enough. Read here:
+tests run without any of the caller's own settings."""
 START_S = 60
 UPKEEP_S = 1
 """How often beat does upkeep here."""
@@ -158,8 +161,3 @@ class Fleet:
             request: (begun[request], job.attempt) for request, job in jobs.items() if begun[request] > job.attempt
         }
         assert not wasted, "no attempt was done twice"
-
-
-def run_s() -> float:
-    """How long a test of endurance shall go on: `PENSTOCK_FAULTS_S=60`. In CI it ends once it has seen enough."""
-    return float(os.environ.get("PENSTOCK_FAULTS_S") or 0)

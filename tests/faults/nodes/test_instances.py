@@ -8,7 +8,7 @@ from itertools import cycle
 import pytest
 
 from pipeline.nodes.client import Session, SessionReply
-from tests.faults.nodes.fleet import Fleet, run_s
+from tests.faults.nodes.fleet import RUN_S, Fleet
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.faults
@@ -20,7 +20,7 @@ def test_instances_are_killed_one_after_another_and_every_request_is_answered_on
     fleet.start("a", "b", "c")
     fleet.node("n1")
     fleet.node("n2")
-    until, kills = time.monotonic() + run_s(), 0
+    until, kills = time.monotonic() + RUN_S, 0
     with fleet.load() as load:
         load.go_on(20)
         for victim in cycle("abc"):
