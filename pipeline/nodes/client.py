@@ -21,7 +21,6 @@ import structlog
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.nodes.link import BackOff, Link, LinkFailed, LinkLimits, Oversize, endpoints, open_link
-from pipeline.nodes.pending import Bundle, JobFailed, Pending, Pendings, SessionReply, failed, outcome_of
 from pipeline.nodes.protocol import (
     SESSION_PATH,
     Attachment,
@@ -37,6 +36,7 @@ from pipeline.nodes.protocol import (
     ToSession,
     to_session,
 )
+from pipeline.nodes.request import Bundle, JobFailed, Pending, Pendings, SessionReply, failed, outcome_of
 
 __all__ = ["Attachment", "JobFailed", "Session", "SessionLimits", "SessionReply", "ask"]
 

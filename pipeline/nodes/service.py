@@ -24,12 +24,12 @@ from pipeline.nodes.state import upkeep
 from pipeline.nodes.state.inbox import Inbox
 from pipeline.nodes.state.instances import Instances
 from pipeline.nodes.state.jobs import Jobs
+from pipeline.nodes.state.queue import Waiting
 from pipeline.nodes.state.requests import Requests
 from pipeline.nodes.state.slots import Slots
 from pipeline.nodes.state.snapshots import Snapshots
 from pipeline.nodes.state.store import Store
 from pipeline.nodes.state.upkeep import Tended
-from pipeline.nodes.state.waiting import Waiting
 from pipeline.nodes.tokens import TokenView
 from pipeline.nodes.views import DeadLetterView, GatewayView, InstanceView, JobView, NodeStatus, NodeView
 from pipeline.storage.context import Context

@@ -6,11 +6,11 @@ from pipeline.nodes.settings import GatewaySettings
 from pipeline.nodes.state.inbox import Inbox
 from pipeline.nodes.state.instances import Instances
 from pipeline.nodes.state.jobs import Jobs
+from pipeline.nodes.state.queue import Waiting
 from pipeline.nodes.state.requests import Requests
 from pipeline.nodes.state.slots import Slots
 from pipeline.nodes.state.snapshots import Snapshots
 from pipeline.nodes.state.store import Store
-from pipeline.nodes.state.waiting import Waiting
 
 
 @dataclass(frozen=True)

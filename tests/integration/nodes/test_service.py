@@ -10,8 +10,8 @@ from pipeline.engine.leases import lease_key
 from pipeline.nodes import service, tokens
 from pipeline.nodes.job import JobState
 from pipeline.nodes.state.jobs import Jobs
+from pipeline.nodes.state.queue import Waiting
 from pipeline.nodes.state.slots import Slots
-from pipeline.nodes.state.waiting import Waiting
 from pipeline.nodes.tokens import TokenKind
 from pipeline.storage.context import Context
 from tasks import nodes as beat

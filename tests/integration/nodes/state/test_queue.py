@@ -3,8 +3,8 @@ from collections.abc import Callable
 
 import pytest
 
+from pipeline.nodes.state.queue import Waiter, Waiting
 from pipeline.nodes.state.store import Store
-from pipeline.nodes.state.waiting import Waiter, Waiting
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
