@@ -90,13 +90,16 @@ def test_killed_workers_emptied_redis_and_a_storm_of_errors_leave_no_trace(
 
 
 def _storm() -> Callable[[Record], Fault | None]:
-    """Every third call fails, in turn with 429 and 503, until thirty have been made."""
+    """Every third call fails, in turn with 429 and 503, until thirty have been made; no batch twice, so that with the
+    worker's death none has used up its three attempts."""
     seen: list[Record] = []
+    failed: set[str] = set()
 
     def rule(record: Record) -> Fault | None:
         seen.append(record)
-        if len(seen) > 30 or len(seen) % 3:
+        if len(seen) > 30 or len(seen) % 3 or failed & set(record.body["input"]):
             return None
+        failed.update(record.body["input"])
         return Fault(status=429, headers={"Retry-After": "0.2"}) if len(seen) % 2 else Fault(status=503)
 
     return rule
