@@ -10,7 +10,7 @@ from sqlalchemy import Connection, inspect, text
 
 from pipeline.storage.database import Database
 
-HEAD = "0007"
+HEAD = "0008"
 """The newest migration. Named here so that checking a current database imports no Alembic; a test compares the two."""
 _ADVISORY_LOCK = 7_361_001
 _FULL_TEXT = re.compile(r"_fts(_|$)")
