@@ -1,0 +1,32 @@
+"""`penstock documents …`: show documents, and act on them."""
+
+from collections.abc import Callable
+
+import typer
+
+from pipeline.interfaces.cli.command import help_of
+from pipeline.interfaces.cli.documents import actions, detail, listing, text
+
+app = typer.Typer(
+    help="List and show documents; cancel, pause, resume, retry, merge again, delete.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "list": listing.list_,
+    "show": detail.show,
+    "pages": detail.pages,
+    "attempts": detail.attempts,
+    "text": text.text,
+    "cancel": actions.cancel,
+    "pause": actions.pause,
+    "resume": actions.resume,
+    "retry": actions.retry,
+    "retry-page": actions.retry_page,
+    "promote": actions.promote,
+    "remerge": actions.remerge,
+    "delete": actions.delete,
+    "export": text.export,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name, help=help_of(_command))(_command)

@@ -1,0 +1,90 @@
+"""`penstock documents cancel`, `retry`, `delete` …: act on documents."""
+
+from typing import Annotated
+
+import typer
+
+from pipeline.interfaces.cli.documents.document import Id, resolved, tell
+from pipeline.interfaces.cli.output import err, one_line
+
+Provider = Annotated[str, typer.Option(help="Use this provider for the pages concerned.")]
+Model = Annotated[str, typer.Option(help="Use this model for the pages concerned.")]
+
+
+def cancel(document_id: Id) -> None:
+    """Stop a document for good. Results of pages in progress are discarded."""
+    from tasks.documents import cancel as act
+
+    tell(act(resolved(document_id)), "cancelled")
+
+
+def pause(document_id: Id) -> None:
+    """Let pages in progress finish, and start no others until `resume`."""
+    from tasks.documents import pause as act
+
+    tell(act(resolved(document_id)), "paused")
+
+
+def resume(document_id: Id) -> None:
+    """Continue a paused document."""
+    from tasks.documents import resume as act
+
+    tell(act(resolved(document_id)), "resumed")
+
+
+def retry(
+    document_id: Id,
+    failed: Annotated[bool, typer.Option("--failed", help="Only the failed pages; default: everything.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ask the provider again, even for cached pages.")] = False,
+    provider: Provider = "",
+    model: Model = "",
+) -> None:
+    """Convert a document again, or its failed pages."""
+    from tasks.documents import retry as again
+    from tasks.documents import retry_failed
+
+    found = resolved(document_id)
+    if failed:
+        tell(retry_failed(found, provider=provider, model=model), "failed pages will be converted again")
+    else:
+        tell(again(found, provider=provider, model=model, fresh=fresh), "will be converted again")
+
+
+def retry_page(document_id: Id, page: int, provider: Provider = "", model: Model = "") -> None:
+    """Convert one page again. It keeps its old text until the new one is ready."""
+    from tasks.documents import retry_page as act
+
+    tell(act(resolved(document_id), page, provider=provider, model=model), f"page {page} will be converted again")
+
+
+def promote(document_id: Id, page: int, attempt: int) -> None:
+    """Make the text of an older attempt the page's text (see `attempts`)."""
+    from tasks.documents import promote as act
+
+    tell(act(resolved(document_id), page, attempt), f"page {page} has the text of attempt {attempt}")
+
+
+def remerge(
+    document_id: Id,
+    allow_partial: Annotated[bool, typer.Option("--allow-partial", help="Mark the gaps where pages failed.")] = False,
+) -> None:
+    """Merge a document's pages into its Markdown again."""
+    from tasks.documents import remerge as act
+
+    tell(act(resolved(document_id), allow_partial=allow_partial), "will be merged again")
+
+
+def delete(
+    document_ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids, or the beginnings of ids.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Delete documents with their pages, attempts and stored files. Results written elsewhere stay."""
+    from tasks.documents import delete as act
+    from tasks.documents import status
+
+    found = [status(found) for found in dict.fromkeys(resolved(prefix) for prefix in document_ids)]
+    if not yes:
+        typer.confirm(f"Delete {', '.join(document.filename for document in found)}?", abort=True, err=True)
+    for document in found:
+        act(document.id)
+        err.print(f"{document.id} {one_line(document.filename)}: deleted", soft_wrap=True)

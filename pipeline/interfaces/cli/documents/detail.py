@@ -1,0 +1,81 @@
+"""`penstock documents show`, `pages` and `attempts`: what there is about one document."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.engine.views import plain
+from pipeline.interfaces.cli.command import Json
+from pipeline.interfaces.cli.documents.document import Id, resolved
+from pipeline.interfaces.cli.output import one_line, print_json, print_list, print_pairs, state
+
+if TYPE_CHECKING:
+    from tasks.documents import AttemptView, PageView
+
+
+def show(document_id: Id, as_json: Json = False) -> None:
+    """Show everything about a document."""
+    from tasks.documents import status
+
+    document = status(resolved(document_id))
+    if as_json:
+        print_json(document)
+        return
+    shown = {name: value for name, value in plain(document).items() if value not in (None, "")}
+    shown |= {name: value[:19].replace("T", " ") + " UTC" for name, value in shown.items() if name.endswith("_at")}
+    print_pairs(
+        [
+            (name.replace("_", " "), state(value) if name == "status" else one_line(str(value)))
+            for name, value in shown.items()
+        ]
+    )
+
+
+def pages(
+    document_id: Id,
+    failed: Annotated[bool, typer.Option("--failed", help="Only failed pages, with the reasons.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List a document's pages: state, attempts, error, length of the text."""
+    from tasks.documents import PageStatus
+    from tasks.documents import pages as find
+
+    def row(page: "PageView") -> list[str]:
+        return [
+            str(page.page), str(page.page_source), state(page.status.name), str(page.attempts), str(len(page.content)),
+            one_line(f"{page.provider} {page.model}"), one_line(page.error),
+        ]  # fmt: skip
+
+    print_list(
+        find(resolved(document_id), status=PageStatus.FAILED if failed else None),
+        ("PAGE>", "IN FILE>?", "STATE", "ATTEMPTS>?", "CHARACTERS>?", "PROVIDER?", "ERROR"), row, as_json=as_json,
+        none="No page has failed." if failed else "There are no pages yet.",
+    )  # fmt: skip
+
+
+def attempts(
+    document_id: Id,
+    page: Annotated[int | None, typer.Argument(help="One page; default: all.")] = None,
+    text: Annotated[bool, typer.Option("--text", help="Show the texts instead.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List every attempt of a document's pages: model, tokens, time, how it ended."""
+    from tasks.documents import attempts as find
+
+    def row(attempt: "AttemptView") -> list[str]:
+        ended = attempt.status + (" (cache)" if attempt.cached else "") + ("" if attempt.effective else " (discarded)")
+        model = "" if attempt.model == attempt.provider else attempt.model
+        return [
+            str(attempt.id), str(attempt.page), ended, one_line(f"{attempt.provider} {model}".strip()),
+            str(attempt.input_tokens), str(attempt.output_tokens), str(attempt.latency_ms), one_line(attempt.error),
+        ]  # fmt: skip
+
+    found = find(resolved(document_id), page)
+    if text and found and not as_json:
+        for attempt in found:
+            typer.echo(f"<!-- attempt {attempt.id}, page {attempt.page}: {attempt.status} -->\n\n{attempt.text}\n")
+        return
+    print_list(
+        found, ("ATTEMPT>", "PAGE>", "ENDED", "MODEL?", "TOKENS IN>?", "OUT>?", "MS>?", "ERROR"), row,
+        as_json=as_json, none="There are no attempts" + (f" of page {page}." if page else "."),
+    )  # fmt: skip

@@ -1,0 +1,45 @@
+"""`penstock documents text` and `export`: results, on standard output and as files."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.interfaces.cli.command import Format
+from pipeline.interfaces.cli.documents.document import AsFormat, Id, resolved
+from pipeline.interfaces.cli.output import err, one_line, print_json
+
+
+def text(document_id: Id, format_: AsFormat = Format.MD) -> None:
+    """Print a document's Markdown, the blocks on its pages, or a DoclingDocument."""
+    from tasks.documents import status
+
+    document = status(resolved(document_id))
+    if format_ is Format.JSON:
+        print_json(document.layout())
+    elif format_ is Format.DOCLING:
+        print_json(document.docling())
+    else:
+        typer.echo(document.read_text(), nl=False)
+
+
+def export(
+    document_id: Id,
+    output: Annotated[Path, typer.Argument(help="The file to write, or a folder for NAME.md.")],
+    format_: AsFormat = Format.MD,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Write a document's Markdown, its blocks or a DoclingDocument to a file, with its manifest beside it."""
+    from pipeline.flows.documents.files import stem, storage_error
+    from pipeline.interfaces.cli.results import write
+    from tasks.documents import UserError, status
+
+    document = status(resolved(document_id))
+    target = output / f"{stem(document.filename)}{format_.suffix}" if output.is_dir() else output
+    if target.exists() and not force:
+        raise UserError(f"{target} exists and is kept: use --force to replace it", code="exists")
+    try:
+        write(document, target, format_)
+    except OSError as error:
+        raise storage_error(error, target) from error
+    err.print(f"{document.id} {one_line(document.filename)} → [bold]{one_line(str(target))}[/bold]", soft_wrap=True)
