@@ -6,7 +6,7 @@ from enum import IntEnum, StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import Select, Table
+from sqlalchemy import ColumnElement, Select, Table
 from sqlalchemy.orm import Session
 
 from pipeline.engine.live_settings import Live
@@ -14,6 +14,7 @@ from pipeline.engine.metrics import count_by
 from pipeline.engine.work import Work, free_lost, holders, release
 from pipeline.providers.gates import GatedQueue
 from pipeline.settings import Settings
+from pipeline.storage import short_ids
 from pipeline.storage.context import Context
 from pipeline.storage.retention import Retention
 
@@ -60,7 +61,8 @@ class Flow:
     """The rows that people follow, by what they are called: their table and its states."""
     counted: Mapping[str, Callable[[Session], Mapping[Any, int]]] = field(default_factory=dict)
     """How some of these are counted by state, where reading all rows would take too long."""
-
+    ids: Mapping[str, ColumnElement[Any]] = field(default_factory=dict)
+    """Ids that people give, and may shorten, by what they are called: their indexed columns."""
     hears: Callable[[Context], bool] | None = None
     """Of a flow that follows events: whether anybody waits for them. It is woken soon after something was announced."""
 
@@ -70,6 +72,10 @@ class Flow:
             return False
         with context.db.read() as session:
             return not session.execute(self.anything).scalar_one()
+
+    def resolve(self, context: Context, noun: str, beginning: str) -> str | None:
+        """The id of this kind that begins so; None if there is none. Raises `UserError` if several do."""
+        return short_ids.resolve(context, self.ids[noun], beginning, noun)
 
     def free_lost(self, context: Context, absent: Collection[str]) -> int:
         """Give back what these absent processes hold, and what is beyond its lease; how many scopes that concerned."""

@@ -21,6 +21,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.tables import UtcDateTime, portions
 from pipeline.engine.views import view_of
 from pipeline.storage.context import Context
+from pipeline.storage.short_ids import LEAST_BESIDE_NAMES, one_of
 
 _NOTED_S = 60.0
 """How exactly the last use is on record: not every request writes."""
@@ -122,10 +123,15 @@ class Credentials(Generic[View]):
         return any(found.usable(now) for found in self.all(context))
 
     def revoke(self, context: Context, name_or_id: str) -> View:
-        """End one now. Harmless if it was revoked before. Raises `UserError` for none or several of that name."""
+        """End one now, by its name or the beginning of its id. Harmless if it was revoked before.
+
+        Raises `UserError` for none or several of that name."""
         known = self.all(context)
         found = [one for one in known if one.id == name_or_id]
         found = found or [one for one in known if one.name == name_or_id and one.revoked_at is None]
+        if not found and len(name_or_id) >= LEAST_BESIDE_NAMES:
+            whole = one_of((one.id for one in known), name_or_id, f"{self.noun}s")
+            found = [one for one in known if one.id == whole]
         if not found:
             raise UserError(f"there is no {self.noun} {name_or_id}; see `{self.listing}`", code=f"unknown_{self.noun}")
         if len(found) > 1:

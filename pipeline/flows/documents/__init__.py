@@ -20,4 +20,5 @@ FLOW = Flow(
     retained=retention.retained,
     followed={"documents": (DOCUMENTS, DocumentStatus), "pages": (PAGES, PageStatus)},
     counted={"pages": queries.count_pages},
+    ids={"documents": DOCUMENTS.c.id},
 )

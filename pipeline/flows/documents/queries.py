@@ -18,6 +18,7 @@ from pipeline.flows.documents.rules import result
 from pipeline.flows.documents.states import AT_REST, PAGE, DocumentStatus, PageEvent, PageStatus
 from pipeline.reading.export import docling
 from pipeline.reading.filetype import MIME_TYPES
+from pipeline.storage import short_ids
 from pipeline.storage.context import Context
 
 
@@ -118,21 +119,12 @@ def document(context: Context, document_id: str) -> DocumentView:
     return view_of(DocumentView, row)
 
 
-def resolve(context: Context, prefix: str) -> str:
-    """The id that begins with `prefix`, which people may shorten. Raises `UserError` if none or several do."""
-    with context.db.read() as session:
-        found = session.execute(
-            # A range, not LIKE: that reads every id.
-            select(DOCUMENTS.c.id).where(DOCUMENTS.c.id >= prefix, DOCUMENTS.c.id < f"{prefix}g").limit(3)
-        )
-        ids = list(found.scalars())
-    if prefix in ids:
-        return prefix
-    if not ids or not prefix:
-        raise UnknownDocument(prefix)
-    if len(ids) > 1:
-        raise UserError(f"several documents begin with {prefix}: give more of the id", code="ambiguous")
-    return str(ids[0])
+def resolve(context: Context, beginning: str) -> str:
+    """The id that begins so. Raises `UserError` if none or several do."""
+    found = short_ids.resolve(context, DOCUMENTS.c.id, beginning, "documents")
+    if found is None:
+        raise UnknownDocument(beginning)
+    return found
 
 
 @dataclass(frozen=True)

@@ -20,4 +20,5 @@ FLOW = Flow(
     gated_queues=live_settings.gated_queues,
     live_settings=live_settings.live_settings,
     followed={"items": (ITEMS, ItemStatus)},
+    ids={"items": ITEMS.c.id, "groups": ITEMS.c.group_id},
 )

@@ -2,7 +2,7 @@
 
 from pipeline.flows.flow import Flow
 from pipeline.flows.music import live_settings, recovery, service, unserved
-from pipeline.flows.music.models import BATCHES, SONGS
+from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.states import BatchStatus, SongStatus
 from pipeline.flows.music.work.batch import BATCH_WORK
 from pipeline.flows.music.work.sync import SYNC_WORK
@@ -20,4 +20,5 @@ FLOW = Flow(
     gated_queues=live_settings.gated_queues,
     live_settings=live_settings.live_settings,
     followed={"songs": (SONGS, SongStatus), "song_batches": (BATCHES, BatchStatus)},
+    ids={"runs": RUNS.c.id},
 )

@@ -3,6 +3,7 @@
 from pipeline.flows.flow import Flow
 from pipeline.flows.screenshots import live_settings, plan
 from pipeline.flows.screenshots.frames import files, retention
+from pipeline.flows.screenshots.graph.models import THREADS
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import embedding, expansion, merge, shard
@@ -19,4 +20,5 @@ FLOW = Flow(
     gated_queues=live_settings.gated_queues,
     live_settings=live_settings.live_settings,
     followed={"screenshots": (SHOTS, WorkStatus), "screenshot_batches": (BATCHES, WorkStatus)},
+    ids={"threads": THREADS.c.id},
 )

@@ -2,7 +2,7 @@
 
 from pipeline.flows.flow import Flow
 from pipeline.flows.webhooks import plan, service
-from pipeline.flows.webhooks.models import DELIVERIES
+from pipeline.flows.webhooks.models import DELIVERIES, ENDPOINTS
 from pipeline.flows.webhooks.states import DeliveryStatus
 from pipeline.flows.webhooks.work.delivery import WORK
 
@@ -15,5 +15,6 @@ FLOW = Flow(
     anything=plan.ANYTHING,
     retained=service.retained,
     followed={"webhook_deliveries": (DELIVERIES, DeliveryStatus)},
+    ids={"endpoints": ENDPOINTS.c.id},
     hears=plan.hears,
 )

@@ -7,6 +7,7 @@ import typer
 
 from pipeline.engine.errors import ErrorKind, UserError
 from pipeline.interfaces.cli.command import Json, Limit, ready_context
+from pipeline.interfaces.cli.ids import whole_scope
 from pipeline.interfaces.cli.output import one_line, out, print_json, print_list, print_pairs
 from pipeline.interfaces.cli.times import Since, Until, local, moment, zone_of_here
 
@@ -23,7 +24,9 @@ app = typer.Typer(
 )
 STATUSES = ("ok", "failed", *(kind.value for kind in ErrorKind))
 Flow = Annotated[str, typer.Option(help="Only this flow's: documents, music, screenshots.")]
-Scope = Annotated[str, typer.Option(metavar="ID", help="Only those about this document, run or batch.")]
+Scope = Annotated[
+    str, typer.Option(metavar="ID", callback=whole_scope, help="Only those about this document, run or batch.")
+]
 Provider = Annotated[str, typer.Option(metavar="NAME", help="Only this provider's.")]
 Model = Annotated[str, typer.Option(metavar="NAME", help="Only this model's.")]
 Kind = Annotated[str, typer.Option("--capability", metavar="KIND", help="Only vision, text or embeddings.")]

@@ -6,6 +6,7 @@ import typer
 from rich.markup import escape
 
 from pipeline.interfaces.cli.command import Json, Limit, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.ids import whole
 from pipeline.interfaces.cli.output import (
     count,
     err,
@@ -22,7 +23,8 @@ from pipeline.interfaces.cli.times import Since, Until, ago, moment, zone_of_her
 if TYPE_CHECKING:
     from tasks.webhooks import AttemptView, DeliveryView, EndpointView
 
-Endpoint = Annotated[str, typer.Argument(help="The endpoint's id: `penstock webhooks list`.")]
+_ENDPOINT = whole("webhooks", "endpoints")
+Endpoint = Annotated[str, typer.Argument(callback=_ENDPOINT, help="The endpoint's id: `penstock webhooks list`.")]
 Types = Annotated[
     list[str] | None, typer.Option("--type", help="Only such events: document.completed, document.*; may be repeated.")
 ]
@@ -120,7 +122,7 @@ def delete(endpoint: Endpoint) -> None:
 @app.command()
 def deliveries(
     delivery: Annotated[int | None, typer.Argument(help="Show one with all its attempts. Default: list them.")] = None,
-    endpoint: Annotated[str, typer.Option(help="Only those to this endpoint.")] = "",
+    endpoint: Annotated[str, typer.Option(callback=_ENDPOINT, help="Only those to this endpoint.")] = "",
     status: Annotated[str, typer.Option(help="Only those in this state: pending, sending, delivered, failed.")] = "",
     limit: Limit = 50,
     as_json: Json = False,
@@ -166,7 +168,9 @@ def _show(view: "DeliveryView", attempts: "list[AttemptView]", *, as_json: bool)
 @app.command()
 def replay(
     delivery: Annotated[int | None, typer.Argument(help="The delivery to send again.")] = None,
-    endpoint: Annotated[str, typer.Option(help="Send this endpoint all events of a time again.")] = "",
+    endpoint: Annotated[
+        str, typer.Option(callback=_ENDPOINT, help="Send this endpoint all events of a time again.")
+    ] = "",
     since: Since = "",
     until: Until = "",
     as_json: Json = False,

@@ -99,6 +99,7 @@ def test_who_throws_a_node_out_is_told_whether_it_can_come_back(context: Context
     assert "penstock nodes tokens revoke" in said
     own = tokens.create(context, "rack 3", TokenKind.NODE, node_id="m")[1]
     state.node("m", "a", token_id=own.id)
+    state.node("mm", "a")
     assert "is revoked" in penstock("nodes", "revoke", "m").stderr
     assert tokens.still_usable(context, [own.id]) == set()
     assert shown("nodes", "revoke", "n")["tokens"] == []
@@ -117,7 +118,7 @@ def test_jobs_are_listed_shown_and_cancelled(state: NodeStateDriver) -> None:
     assert [one["job_id"] for one in shown("jobs", "list", "--state", "dispatched")] == ["job"]
     assert shown("jobs", "list", "--state", "running") == []
     assert "DISPATCHED" in penstock("jobs", "list").stdout
-    assert "1 of 3" in penstock("jobs", "show", "job").stdout
+    assert "1 of 3" in penstock("jobs", "show", "jo").stdout, "an id may be shortened"
     assert "is asked to cancel it" in penstock("jobs", "cancel", "job").stderr
     state.instance_dies("a")
     assert "cancelled" in penstock("jobs", "cancel", "job").stderr

@@ -5,13 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.ids import whole_base
 from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.times import ago
 
 if TYPE_CHECKING:
     from tasks.knowledge import BaseView
 
-Base = Annotated[str, typer.Argument(metavar="BASE", help="A base's name or id; `penstock kb list` lists them.")]
+Base = Annotated[
+    str,
+    typer.Argument(metavar="BASE", callback=whole_base, help="A base's name or id; `penstock kb list` lists them."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 _Provider = Annotated[
     str | None, typer.Option(help="Who makes the vectors: a configured provider, or 'local' for lexical ones.")

@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import Json, Limit, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.ids import whole, whole_base
 from pipeline.interfaces.cli.knowledge.bases import Base, Yes
 from pipeline.interfaces.cli.output import (
     count,
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
     from tasks.knowledge import ItemView, Standing
 
 FAILED, PARTIAL = 1, 3
-Items = Annotated[list[str], typer.Argument(metavar="ITEM…", help="Ids of items, as `penstock kb items` lists them.")]
+WHOLE_ITEM = whole("knowledge", "items")
+Items = Annotated[
+    list[str],
+    typer.Argument(metavar="ITEM…", callback=WHOLE_ITEM, help="Ids of items, as `penstock kb items` lists them."),
+]
 _WORDS = {
     "in_line": "waits in line",
     "queued": "waits for a worker",
@@ -43,7 +48,10 @@ def items(
         list[str] | None, typer.Option(help="Only those in this state, such as failed; may be repeated.")
     ] = None,
     type_: Annotated[list[str] | None, typer.Option("--type", help="Only those of this type, such as url.")] = None,
-    group: Annotated[str, typer.Option(metavar="ID", help="Only those of this folder, by its groupId.")] = "",
+    group: Annotated[
+        str,
+        typer.Option(metavar="ID", callback=whole("knowledge", "groups"), help="Only those of this folder, by its id."),
+    ] = "",
     limit: Limit = 200,
     as_json: Json = False,
 ) -> None:
@@ -92,7 +100,7 @@ def progress(view: "ItemView") -> str:
 
 
 def item(
-    item_id: Annotated[str, typer.Argument(metavar="ITEM", help="An item's id.")],
+    item_id: Annotated[str, typer.Argument(metavar="ITEM", callback=WHOLE_ITEM, help="An item's id.")],
     chunks: Annotated[bool, typer.Option("--chunks", help="Show its chunks, with headings, pages and places.")] = False,
     limit: Limit = 50,
     as_json: Json = False,
@@ -159,10 +167,15 @@ def cancel(item_ids: Items) -> None:
 
 
 def reprocess(
-    item_ids: Annotated[list[str] | None, typer.Argument(metavar="[ITEM]…", help="Ids of items.")] = None,
-    failed: Annotated[str, typer.Option(metavar="BASE", help="Every failed item of this base.")] = "",
+    item_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ITEM]…", callback=WHOLE_ITEM, help="Ids of items.")
+    ] = None,
+    failed: Annotated[
+        str, typer.Option(metavar="BASE", callback=whole_base, help="Every failed item of this base.")
+    ] = "",
     stale: Annotated[
-        str, typer.Option(metavar="BASE", help="What another model embedded than this base names now.")
+        str,
+        typer.Option(metavar="BASE", callback=whole_base, help="What another model embedded than this base names now."),
     ] = "",
 ) -> None:
     """Read and embed items again. Until that is done, what was found before is still found.

@@ -7,7 +7,7 @@ import typer
 from pipeline.engine.views import plain
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
 from pipeline.interfaces.cli.knowledge.bases import Base
-from pipeline.interfaces.cli.knowledge.items import activity
+from pipeline.interfaces.cli.knowledge.items import WHOLE_ITEM, activity
 from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list, print_pairs
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ def recover(base: Base, as_json: Json = False) -> None:
 
 def dismiss(
     base: Base,
-    item_ids: Annotated[list[str] | None, typer.Argument(metavar="[ITEM]…", help="Default: all orphans.")] = None,
+    item_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ITEM]…", callback=WHOLE_ITEM, help="Default: all orphans.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Give up a base's orphans: they are failed, with the error `Interrupted`, and can be reprocessed later."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.interfaces.cli.command import Json, ready
+from pipeline.interfaces.cli.ids import whole, whole_base
 from pipeline.interfaces.cli.output import err, one_line, print_json, print_list
 from pipeline.interfaces.cli.times import Since, moment, zone_of_here
 
@@ -15,13 +16,18 @@ if TYPE_CHECKING:
 
 def search(
     *,
-    bases: Annotated[list[str] | None, typer.Argument(metavar="[BASE]…", help="Bases by name or id.")] = None,
+    bases: Annotated[
+        list[str] | None, typer.Argument(metavar="[BASE]…", callback=whole_base, help="Bases by name or id.")
+    ] = None,
     words: Annotated[str, typer.Argument(help='What to look for, such as: "how is a lease renewed?"')],
     every: Annotated[bool, typer.Option("--all", help="Search all bases.")] = False,
     types: Annotated[
         list[str] | None, typer.Option("--type", help="Only file, url, note, sitemap or directory. Repeatable.")
     ] = None,
-    groups: Annotated[list[str] | None, typer.Option("--group", help="Only this group, by its id. Repeatable.")] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option("--group", callback=whole("knowledge", "groups"), help="Only this group, by its id. Repeatable."),
+    ] = None,
     since: Since = "",
     limit: Annotated[int, typer.Option(min=1, max=200, help="At most this many.")] = 10,
     min_score: Annotated[float, typer.Option(min=0, max=1, help="Only from this score on, 0 to 1.")] = 0,

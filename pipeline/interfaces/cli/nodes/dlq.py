@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.interfaces.cli.command import Json, Limit, ready_context
+from pipeline.interfaces.cli.ids import whole_instance, whole_letter
 from pipeline.interfaces.cli.output import err, one_line, print_list
 from pipeline.interfaces.cli.times import ago
 
 if TYPE_CHECKING:
     from pipeline.nodes.views import DeadLetterView
 
-Instance = Annotated[str, typer.Argument(help="The instance that it was for.")]
-Letter = Annotated[str, typer.Argument(metavar="ID", help="See `penstock dlq list`.")]
+Instance = Annotated[str, typer.Argument(callback=whole_instance, help="The instance that it was for.")]
+Letter = Annotated[str, typer.Argument(metavar="ID", callback=whole_letter, help="See `penstock dlq list`.")]
 app = typer.Typer(
     help="Dead letters of the gateway: messages between its instances that were delivered again and again and never "
     "handled. The jobs they belong to have gone on without them; replay one if its cause is mended, or drop it.",

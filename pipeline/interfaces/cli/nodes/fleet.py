@@ -5,13 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.interfaces.cli.command import Json, ready_context
+from pipeline.interfaces.cli.ids import whole_node
 from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.times import ago
 
 if TYPE_CHECKING:
     from pipeline.nodes.views import GatewayView, InstanceView, NodeView
 
-NodeId = Annotated[str, typer.Argument(metavar="ID", help="See `penstock nodes list`.")]
+NodeId = Annotated[
+    str, typer.Argument(metavar="ID", callback=whole_node, help="See `penstock nodes list`; may be shortened.")
+]
 _COLOURS = {"connected": "green", "draining": "yellow", "gone": "dim"}
 
 

@@ -5,13 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.interfaces.cli.command import Json, Limit, ready_context
+from pipeline.interfaces.cli.ids import whole_job
 from pipeline.interfaces.cli.output import err, one_line, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.times import ago
 
 if TYPE_CHECKING:
     from pipeline.nodes.views import JobView
 
-JobId = Annotated[str, typer.Argument(metavar="ID", help="See `penstock jobs list`.")]
+JobId = Annotated[
+    str, typer.Argument(metavar="ID", callback=whole_job, help="See `penstock jobs list`; may be shortened.")
+]
 app = typer.Typer(
     help="Jobs of inference nodes, while they are done and for some minutes after: list, show, cancel. "
     "What came of them is with whoever asked: `penstock calls`.",

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.interfaces.cli.command import Json, ready
+from pipeline.interfaces.cli.ids import whole
 from pipeline.interfaces.cli.output import count, err, one_line, out, print_json, print_list
 from pipeline.interfaces.cli.times import Since, Until, local, moment
 
@@ -77,7 +78,9 @@ def _show_found(found: "Found") -> None:
 def timeline(
     since: Since = "",
     until: Until = "",
-    thread: Annotated[str, typer.Option(help="Only this thread, by its id.")] = "",
+    thread: Annotated[
+        str, typer.Option(callback=whole("screenshots", "threads"), help="Only this thread, by its id.")
+    ] = "",
     derived: Annotated[
         bool, typer.Option("--derived", help="Include knowledge, state, procedures and plans, not only events.")
     ] = False,

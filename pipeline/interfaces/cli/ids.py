@@ -1,0 +1,83 @@
+"""Ids on the command line may be shortened: callbacks of arguments and options that make them whole again.
+
+What no id begins with stays as it is: the command says that there is no such thing.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pipeline.interfaces.cli.command import ready_context
+
+if TYPE_CHECKING:
+    from pipeline.storage.context import Context
+
+Callback = Callable[[typer.Context, Any], Any]
+
+
+def _whole(find: Callable[["Context", str], str | None]) -> Callback:
+    def callback(command: typer.Context, value: Any) -> Any:
+        if not value or command.resilient_parsing:
+            return value
+        context = ready_context()
+        if isinstance(value, str):
+            return find(context, value) or value
+        return [find(context, one) or one for one in value]
+
+    return callback
+
+
+def whole(flow: str, noun: str) -> Callback:
+    """Of rows of a flow, by what its `ids` call them."""
+    return _whole(lambda context, given: import_module(f"pipeline.flows.{flow}").FLOW.resolve(context, noun, given))
+
+
+def _scope(context: "Context", given: str) -> str | None:
+    scopes = (("documents", "documents"), ("knowledge", "items"), ("music", "runs"))
+    found = (import_module(f"pipeline.flows.{flow}").FLOW.resolve(context, noun, given) for flow, noun in scopes)
+    return next((one for one in found if one), None)
+
+
+def _base(context: "Context", given: str) -> str | None:
+    from pipeline.flows.knowledge import queries
+    from pipeline.storage.short_ids import LEAST_BESIDE_NAMES, one_of
+
+    known = queries.bases(context)
+    named = len(given) < LEAST_BESIDE_NAMES or any(base.name == given for base in known)
+    return None if named else one_of((base.id for base in known), given, "knowledge bases")
+
+
+def _node(context: "Context", given: str) -> str | None:
+    from pipeline.nodes import service, tokens
+    from pipeline.storage.short_ids import one_of
+
+    own = (token.node_id for token in tokens.list_tokens(context))
+    return one_of([*own, *(node.node_id for node in service.nodes(context))], given, "nodes")
+
+
+def _job(context: "Context", given: str) -> str | None:
+    from pipeline.nodes import service
+    from pipeline.storage.short_ids import one_of
+
+    return one_of((job.job_id for job in service.jobs(context, limit=MOST_LISTED)), given, "jobs")
+
+
+def _instance(context: "Context", given: str) -> str | None:
+    from pipeline.nodes import service
+    from pipeline.storage.short_ids import one_of
+
+    return one_of((letter.instance_id for letter in service.dlq(context, MOST_LISTED)), given, "instances")
+
+
+def _letter(context: "Context", given: str) -> str | None:
+    from pipeline.nodes import service
+    from pipeline.storage.short_ids import one_of
+
+    return one_of((letter.id for letter in service.dlq(context, MOST_LISTED)), given, "dead letters")
+
+
+MOST_LISTED = 10_000
+whole_scope, whole_base, whole_node, whole_job = _whole(_scope), _whole(_base), _whole(_node), _whole(_job)
+whole_instance, whole_letter = _whole(_instance), _whole(_letter)
