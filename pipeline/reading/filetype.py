@@ -35,3 +35,8 @@ def detect_file(path: Path) -> FileType | None:
     """The type of the file at `path`. Raises `OSError` if it cannot be read."""
     with path.open("rb") as file:
         return detect(file.read(HEAD_BYTES))
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file's name is that of one that is still being written, or hidden."""
+    return path.name.startswith((".", "~", "#"))

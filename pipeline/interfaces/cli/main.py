@@ -37,7 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("convert")(convert.convert)
+app.command("convert")(convert.command.convert)
 app.command("up")(stack.up)
 app.command("api")(api.api)
 app.command("gateway")(nodes.gateway.gateway)

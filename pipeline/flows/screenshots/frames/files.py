@@ -12,6 +12,7 @@ from sqlalchemy import select
 
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.flows.screenshots.models import SHOTS
+from pipeline.reading.filetype import is_temporary
 from pipeline.settings import Settings
 from pipeline.storage import installation
 from pipeline.storage.context import Context
@@ -20,6 +21,11 @@ SUFFIX_OF = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp", "GIF": ".gif", "BMP
 SUFFIXES = {*SUFFIX_OF.values(), ".jpeg", ".tiff"}
 ORPHAN_AGE_S = 3600.0
 _PORTION = 500
+
+
+def is_picture(path: Path) -> bool:
+    """Whether a file's name is that of a picture, and not of one that is still being written."""
+    return path.suffix.lower() in SUFFIXES and not is_temporary(path)
 
 
 def path_of(settings: Settings, file: str) -> Path:

@@ -36,7 +36,8 @@ def watch(
     """
     from threading import Event
 
-    from pipeline.flows.screenshots.frames.watcher import watch as pictures_in
+    from pipeline.flows.screenshots.frames.files import is_picture
+    from pipeline.reading.watcher import watch as files_in
     from pipeline.standalone.stack import using_stack
 
     settings = ready()
@@ -44,7 +45,7 @@ def watch(
     frame = {"source": source, "app": app, "window_title": title}
     by: Counter[str] = Counter()
     # Before the stack starts: pictures that come meanwhile count as new, and a missing folder is an error at once.
-    pictures = pictures_in(folder, Event(), existing=existing)
+    pictures = files_in(folder, is_picture, Event(), existing=existing)
     with using_stack(settings) as stack:
         err.print(f"Watching {one_line(str(folder))} for {one_line(source)}. Ctrl-C ends it.", soft_wrap=True)
         try:

@@ -110,7 +110,7 @@ def _pictures(given: Sequence[Path]) -> list[Path]:
 
     A file that is named is taken whatever its suffix; in a folder, only pictures are.
     """
-    from pipeline.flows.screenshots.frames.watcher import is_picture
+    from pipeline.flows.screenshots.frames.files import is_picture
 
     found: dict[Path, None] = {}
     for path in given:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.screenshots.frames.watcher import is_picture, watch
+from pipeline.flows.screenshots.frames.files import is_picture
+from pipeline.reading.watcher import watch
 from tests.support.frames import encoded, noise
 from tests.support.waiting import wait_until
 
@@ -25,7 +26,7 @@ class Watched:
         self.folder = folder
         self.stop = threading.Event()
         self.found: queue.Queue[Path | UserError] = queue.Queue()
-        self.paths = watch(folder, self.stop, settle_s=0.3, **options)
+        self.paths = watch(folder, is_picture, self.stop, settle_s=0.3, **options)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
@@ -131,7 +132,7 @@ def test_many_at_once_come_once_each(start: Start) -> None:
 
 def test_a_folder_that_is_not_there_or_goes_away_is_said(start: Start, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a folder"):
-        watch(tmp_path / "none", threading.Event())
+        watch(tmp_path / "none", is_picture, threading.Event())
     watched = start()
     shutil.rmtree(watched.folder)
     wait_until(lambda: not watched.thread.is_alive(), LIMIT_S, "the end of watching")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.engine.errors import UserError
-from pipeline.interfaces.cli.results import plan
+from pipeline.interfaces.cli.convert.targets import plan
 
 
 @pytest.fixture(autouse=True)

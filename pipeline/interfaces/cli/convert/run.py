@@ -1,0 +1,111 @@
+"""Jobs of `penstock convert` on a stack: submitted, watched, and written as soon as each has ended."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.engine.errors import UserError
+from pipeline.interfaces.cli.command import Format
+from pipeline.interfaces.cli.convert.job import Job, line
+from pipeline.interfaces.cli.output import count, err, state
+from pipeline.interfaces.cli.progress import Bar, Progress
+
+if TYPE_CHECKING:
+    from tasks.documents import Document, Options
+
+
+def run(jobs: list[Job], options: "Options", form: Format) -> None:
+    from contextlib import ExitStack
+
+    from pipeline.settings import get_settings
+    from pipeline.standalone.stack import using_stack
+
+    again = "`penstock up` continues it" if options.fresh else "run the same command again to continue"
+    interrupted = (
+        f"Interrupted. Nothing is lost: {again}. `penstock documents` lists, cancels and deletes what there is."
+    )
+    with ExitStack() as held:
+        with err.status("Starting …"):
+            stack = held.enter_context(using_stack(get_settings()))
+        with Progress(stack, interrupted=interrupted, patience_s=0) as progress:
+            _submit(jobs, options, progress)
+            _watch(jobs, progress, form)
+
+
+def _submit(jobs: list[Job], options: "Options", progress: "Progress") -> None:
+    from tasks.documents import submit
+
+    for job in jobs:
+        job.started = time.monotonic()
+        try:
+            job.document = submit(job.target.source, options)
+        except UserError as error:
+            job.error = str(error)
+            job.ended = True
+        _show(job, jobs, progress)
+
+
+def _watch(jobs: list[Job], progress: "Progress", form: Format) -> None:
+    """Show how the documents are doing, and write each result as soon as it is ready."""
+    from pipeline.providers.gates import closed_because, queue_name
+    from pipeline.storage.context import get_context
+    from tasks.documents import watch
+
+    waiting: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.document is not None:
+            waiting.setdefault(job.document.id, []).append(job)
+
+    def reasons() -> list[str]:
+        providers = {job.document.provider for job in jobs if job.document and not job.document.settled}
+        found = (closed_because(get_context(), queue_name("vision", provider)) for provider in sorted(providers))
+        return [f"{why}: its pages wait and continue by themselves (`penstock queues`)." for why in found if why]
+
+    for document in watch(list(waiting), idle=lambda: progress.keep(reasons)):
+        for job in waiting[document.id]:
+            job.document = document
+            if document.settled:
+                _finish(job, document, form)
+            _show(job, jobs, progress)
+
+
+def _show(job: Job, jobs: Sequence[Job], progress: "Progress") -> None:
+    """Show a job's bar, and a line once it has ended. Of several files each then makes room for the next one's bar."""
+    several = len(jobs) > 1
+    if several:
+        done = sum(other.ended for other in jobs)
+        progress.show("", Bar("all files", done, len(jobs), f"{done:,}/{count(len(jobs), 'file')}"))
+    if job.document is not None:
+        if several and job.ended:
+            progress.remove(job.document.id)
+        else:
+            progress.show(job.document.id, _bar(job, job.document))
+    if job.ended and (job.written or several):
+        progress.note(line(job))
+
+
+def _bar(job: Job, document: "Document") -> "Bar":
+    failed = f", [red]{document.failed_count:,} failed[/red]" if document.failed_count else ""
+    figures = f"{document.completed_count:,}/{count(document.pages, 'page')}{failed}" if document.pages else ""
+    done = document.completed_count + document.failed_count
+    return Bar(job.target.source.name, done, document.pages or None, figures, state(document.status.name))
+
+
+def _finish(job: Job, document: "Document", form: Format) -> None:
+    """Write the job's output, if its document has one."""
+    from pipeline.flows.documents.files import storage_error
+    from pipeline.interfaces.cli.results import text_of, write
+
+    job.ended = True
+    job.took_s = time.monotonic() - job.started
+    if document.merged_path is None or job.status not in {"COMPLETED", "PARTIAL_FAILED"}:
+        return
+    try:
+        if job.target.path is None:
+            job.text = text_of(document, form, str(document.pictures_folder or ""))
+            return
+        write(document, job.target.path, form)
+        job.written = job.target.path
+    except OSError as error:
+        job.error = str(storage_error(error, job.target.path or Path("standard output")))
