@@ -323,6 +323,9 @@ async def test_a_result_is_forgotten_in_time(open_store: Callable[..., Store]) -
     async def is_forgotten() -> bool:
         return await jobs.get("j") is None and await jobs.result("j") is None and not await jobs.list()
 
+    async def is_counted_no_more() -> bool:
+        await jobs.prune()
+        return sum((await jobs.counts()).values()) == 0
+
     await until(is_forgotten, 30, "the job is forgotten")
-    await jobs.prune()
-    assert sum((await jobs.counts()).values()) == 0
+    await until(is_counted_no_more, 30, "the job is counted no more")
