@@ -6,6 +6,7 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum, IntEnum
 from functools import cache
+from math import floor, log10
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -34,6 +35,12 @@ def _reader(declared: Any) -> Callable[[Any], Any]:
     if {get_origin(kind) for kind in (declared, *get_args(declared))} & {list, dict}:
         return lambda value: json.loads(value) if isinstance(value, str) else value
     return lambda value: value
+
+
+def money(amount: float) -> str:
+    """A cost in its provider's currency: four decimals, and two digits that say something of what is smaller still."""
+    digits = 4 if amount == 0 or amount >= 0.001 else 1 - floor(log10(amount))
+    return f"{amount:.{digits}f}"
 
 
 def plain(value: Any) -> Any:

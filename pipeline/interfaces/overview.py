@@ -1,13 +1,14 @@
 """How everything stands: what `penstock status` shows and the API tells."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from redis import RedisError
 
 from pipeline.engine.metrics import Throughput, queue_depths
 from pipeline.engine.presence import Presence, last_sweep_s
 from pipeline.flows import flows
-from pipeline.providers import gates
+from pipeline.providers import gates, spend
 from pipeline.standalone.stack import reach_redis
 from pipeline.storage.context import Context
 
@@ -27,6 +28,16 @@ class Fleet:
 
 
 @dataclass(frozen=True)
+class Spending:
+    """What a provider's calls cost since its day began, by its price list. `cap` 0: no cap."""
+
+    provider: str
+    today: float
+    cap: float
+    resets_at: datetime
+
+
+@dataclass(frozen=True)
 class Overview:
     """`fleet`: None if Redis is down. `counted`: flow → what people follow of it → how many by state."""
 
@@ -34,6 +45,7 @@ class Overview:
     last_hour: Throughput
     """Of the documents flow."""
     fleet: Fleet | None
+    spending: list[Spending]
 
 
 def overview(context: Context) -> Overview:
@@ -41,7 +53,20 @@ def overview(context: Context) -> Overview:
     from tasks.documents import figures  # noqa: PLC0415  # imports Celery, which not all who import this need
 
     counted = {flow.name: flow.figures(context) for flow in flows()}
-    return Overview(counted, figures().last_hour, fleet(context))
+    return Overview(counted, figures().last_hour, fleet(context), spending(context))
+
+
+def spending(context: Context) -> list[Spending]:
+    """What each provider cost today, with the cap in force."""
+    values, now = gates.live_values(context), context.db.now()
+    return [
+        Spending(
+            name, spend.spent_today(context, name, profile), float(values[key].value or 0),
+            spend.next_reset(profile, now),
+        )
+        for name, profile in sorted(context.settings.providers.items())
+        if (key := f"provider.{name}.daily_spend_cap") in values
+    ]  # fmt: skip
 
 
 def fleet(context: Context) -> Fleet | None:

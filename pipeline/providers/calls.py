@@ -35,6 +35,8 @@ class By(StrEnum):
     FLOW = "flow"
     CAPABILITY = "capability"
     OPERATION = "operation"
+    SCOPE = "scope"
+    """A document, a run of the music pipeline, a batch of screenshots."""
     STATUS = "status"
     DAY = "day"
 
@@ -184,7 +186,7 @@ def _group(context: Context, by: By | None) -> ColumnElement[str]:
     if by is None:
         return literal("")
     if by is not By.DAY:
-        return CALLS.c[by.value]
+        return CALLS.c.scope_id if by is By.SCOPE else CALLS.c[by.value]
     if context.db.is_sqlite:
         return func.date(CALLS.c.created_at)
     return func.to_char(func.timezone("UTC", CALLS.c.created_at), "YYYY-MM-DD")

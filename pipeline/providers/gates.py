@@ -24,6 +24,7 @@ from pipeline.engine.gate import Gate, Scope, provider_scope
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.limits import parse_windows
 from pipeline.engine.live_settings import Live, amount, whole, windows
+from pipeline.engine.views import money
 from pipeline.providers import breaker_record, changes, spend
 from pipeline.providers.spend import next_reset
 from pipeline.providers.usage import on_record
@@ -258,7 +259,7 @@ def _cap(context: Context, provider: str, cap: float) -> dict[str, str | float]:
     if not cap or spent < cap:
         return {"cap": cap, "spend_until": "", "spend_reason": ""}
     until = int(next_reset(profile, context.db.now()).timestamp() * 1000)
-    return {"cap": cap, "spend_until": until, "spend_reason": f"{spent:.2f} of {cap:.2f} spent today"}
+    return {"cap": cap, "spend_until": until, "spend_reason": f"{money(spent)} of {money(cap)} spent today"}
 
 
 def _pause(row: str | None) -> dict[str, str | float]:

@@ -1,7 +1,9 @@
 """What each provider costs in a day. The traces are the truth; Redis keeps the running sum."""
 
+from contextlib import suppress
 from datetime import datetime, time, timedelta
 
+from redis import RedisError
 from sqlalchemy import func, select
 
 from pipeline.engine import quota
@@ -20,7 +22,11 @@ def next_reset(profile: ProviderProfile, now: datetime) -> datetime:
 def spent_today(context: Context, provider: str, profile: ProviderProfile) -> float:
     """The cost of the provider's calls since its day began: the running sum, or that of the traces if it is more."""
     ends = next_reset(profile, context.db.now())
-    return max(_traced(context, provider, ends), _sum(context, provider, ends))
+    known = 0.0
+    if context.online:
+        with suppress(RedisError):
+            known = _sum(context, provider, ends)
+    return max(_traced(context, provider, ends), known)
 
 
 def running_sum(context: Context, provider: str, profile: ProviderProfile) -> float:

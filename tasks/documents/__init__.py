@@ -19,7 +19,15 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.engine.views import view_of
 from pipeline.flows.documents import files, page_pictures, queries, service, submission
-from pipeline.flows.documents.queries import AttemptView, DocumentView, Figures, Filter, PageView, UnknownDocument
+from pipeline.flows.documents.queries import (
+    AttemptView,
+    CostView,
+    DocumentView,
+    Figures,
+    Filter,
+    PageView,
+    UnknownDocument,
+)
 from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options
@@ -30,10 +38,10 @@ from tasks import watch as watching
 from tasks.documents.canvas import TASKS
 
 __all__ = [
-    "AttemptView", "Choice", "Document", "DocumentStatus", "Figures", "Filter", "Options", "PageStatus", "PageView",
-    "UnknownDocument", "UserError", "attempts", "cancel", "count_documents", "delete", "figures", "list_documents",
-    "page", "page_picture", "pages", "pause", "promote", "remerge", "resume", "retry", "retry_failed", "retry_page",
-    "status", "submit", "submit_upload", "watch",
+    "AttemptView", "Choice", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "Options", "PageStatus",
+    "PageView", "UnknownDocument", "UserError", "attempts", "cancel", "costs", "count_documents", "delete", "figures",
+    "list_documents", "page", "page_picture", "pages", "pause", "promote", "remerge", "resume", "retry", "retry_failed",
+    "retry_page", "status", "submit", "submit_upload", "watch",
 ]  # fmt: skip
 
 configure_as_library()
@@ -180,6 +188,11 @@ def attempts(
 ) -> list[AttemptView]:
     """Every attempt of the document's pages, or of one page; `after`: beyond this page's attempt with this id."""
     return queries.attempts(get_context(), document_id, page, after=after, limit=limit)
+
+
+def costs(document_id: str) -> list[CostView]:
+    """What a document's attempts cost, by provider and model, the dearest first."""
+    return queries.costs(get_context(), document_id)
 
 
 def figures() -> Figures:

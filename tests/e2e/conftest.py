@@ -33,11 +33,12 @@ def provider(provider_server: ProviderServer) -> ProviderServer:
 def shared_stack(provider_server: ProviderServer) -> Iterator[Cli]:
     """`penstock up`, running for all tests that only use it.
 
-    Its providers: `ai`; `single`, the same with one call at a time; `down`, where nobody listens.
+    Its providers: `ai`, which has a price; `single`, the same with one call at a time; `down`, where nobody listens.
     """
     folder = short_folder()
     settings = provider_settings(provider_server.base_url)
     settings |= provider_settings(provider_server.base_url, "single") | {"PENSTOCK_PROVIDERS__SINGLE__CONCURRENCY": "1"}
+    settings |= {"PENSTOCK_PROVIDERS__AI__PRICES": '{"vision-1": {"input": 1, "output": 4}}'}
     settings |= provider_settings(f"http://127.0.0.1:{DEAD_PORT}/v1", "down")
     cli = Cli(folder, folder, environment(folder, **settings))
     up = cli.real().start("up")

@@ -1,5 +1,7 @@
 """`penstock documents …`: looking at documents and acting on them, with good and with bad ids."""
 
+import json
+import re
 from pathlib import Path
 from uuid import uuid4
 
@@ -126,6 +128,36 @@ def test_page_can_be_converted_again_and_an_older_text_taken_back(cli: Cli, prov
     first = cli.run("documents", "attempts", document, "2", "--json").json()[0]
     assert cli.run("documents", "promote", document, "2", str(first["id"])).code == 0
     wait_until(lambda: "Second thoughts" not in cli.run("documents", "text", document).out, 90, "the old text is back")
+
+
+def test_cost_is_shown_wherever_one_looks(cli: Cli, provider: ProviderServer) -> None:
+    provider.push(Fault(status=400))
+    document = convert(cli, "--provider", "ai", "--allow-partial", pages=3, code=3)
+    cli.run("documents", "retry", document, "--failed")
+    wait_for(cli, document, "COMPLETED")
+    shown, table, attempts, listed, status, stats, text = cli.run_all([
+        ["documents", "show", document, "--json"], ["documents", "attempts", document],
+        ["documents", "attempts", document, "--json"], ["documents", "list", "--json", "--limit", "100"],
+        ["status", "--json"], ["calls", "stats", "--by", "scope", "--provider", "ai", "--json"],
+        ["documents", "show", document],
+    ])  # fmt: skip
+    cost = shown.json()["cost"]
+    assert cost > 0
+    assert shown.json()["costs"][0] | {"cost": cost} == {
+        "provider": "ai", "model": "vision-1", "attempts": 4, "cached": 0, "cost": cost,
+        "input_tokens": shown.json()["costs"][0]["input_tokens"],
+        "output_tokens": shown.json()["costs"][0]["output_tokens"],
+    }  # fmt: skip
+    assert "COST" in table.out
+    assert round(sum(one["cost"] for one in attempts.json()), 9) == round(cost, 9)
+    assert next(one["cost"] for one in listed.json() if one["id"] == document) == cost
+    today = next(one for one in status.json()["spending"] if one["provider"] == "ai")
+    assert today["today"] >= cost
+    [of_document] = [one for one in stats.json()["groups"] if one["group"] == document]
+    assert of_document["cost"] == round(cost, 6)
+    assert re.search(r"^cost +0\.0\d+ \(ai vision-1: 0\.0\d+ for [\d,]+\+[\d,]+ tokens\)$", text.out, re.MULTILINE)
+    manifest = json.loads(next(cli.data_dir.glob(f"output/{document}/*.manifest.json")).read_text())
+    assert manifest["totals"]["cost"] == round(cost, 9)
 
 
 def test_delete_asks_first_and_removes_everything(cli: Cli) -> None:

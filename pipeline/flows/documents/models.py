@@ -77,6 +77,8 @@ class Document(ClaimColumns, Base):
     use_cache: Mapped[bool] = mapped_column(default=True)
     pictures: Mapped[bool] = mapped_column(default=False)
     """Keep the pictures on its pages as files."""
+    cost: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """Of all calls for it, over its whole life, by the providers' price lists."""
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -158,6 +160,8 @@ class PageAttempt(Base):
     input_tokens: Mapped[int] = mapped_column(default=0)
     output_tokens: Mapped[int] = mapped_column(default=0)
     latency_ms: Mapped[int] = mapped_column(default=0)
+    cost: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """By the provider's price list, in its currency."""
     worker_id: Mapped[str] = mapped_column(String(200))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 

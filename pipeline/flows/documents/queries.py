@@ -54,6 +54,8 @@ class DocumentView:
     updated_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    cost: float = 0.0
+    """Of all calls for it, over its whole life."""
 
     @property
     def at_rest(self) -> bool:
@@ -99,6 +101,20 @@ class AttemptView:
     latency_ms: int
     worker_id: str
     created_at: datetime
+    cost: float = 0.0
+
+
+@dataclass(frozen=True)
+class CostView:
+    """What a document's attempts with one model of one provider sum up to. `cached` ones cost nothing."""
+
+    provider: str
+    model: str
+    attempts: int
+    cached: int
+    input_tokens: int
+    output_tokens: int
+    cost: float
 
 
 @dataclass(frozen=True)
@@ -265,6 +281,24 @@ def attempts(
         query = query.where(or_(number > after[0], and_(number == after[0], key > after[1])))
     with context.db.read() as session:
         return [view_of(AttemptView, row) for row in session.execute(query)]
+
+
+def costs(context: Context, document_id: str) -> list[CostView]:
+    """What a document cost, by provider and model, the dearest first; attempts that retention removed are not in it."""
+    c = ATTEMPTS.c
+    cost = func.sum(c.cost)
+    query = (
+        select(
+            c.provider, c.model, func.count().label("attempts"), func.count().filter(c.cached).label("cached"),
+            func.sum(c.input_tokens).label("input_tokens"), func.sum(c.output_tokens).label("output_tokens"),
+            cost.label("cost"),
+        )
+        .where(c.document_id == document_id)
+        .group_by(c.provider, c.model)
+        .order_by(cost.desc(), c.provider, c.model)
+    )  # fmt: skip
+    with context.db.read() as session:
+        return [view_of(CostView, row, cost=round(row.cost, 9)) for row in session.execute(query)]
 
 
 def count_pages(session: Session) -> dict[int, int]:

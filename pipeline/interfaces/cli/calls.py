@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.engine.errors import ErrorKind, UserError
+from pipeline.engine.views import money
 from pipeline.interfaces.cli.command import Json, Limit, ready_context
 from pipeline.interfaces.cli.ids import whole_scope
 from pipeline.interfaces.cli.output import one_line, out, print_json, print_list, print_pairs
@@ -125,7 +126,8 @@ def show(
 @app.command()
 def stats(
     by: Annotated[
-        str, typer.Option(help="provider, model, flow, capability, operation, status or day (in UTC).")
+        str,
+        typer.Option(help="provider, model, flow, capability, operation, scope (document, run, batch), status, day."),
     ] = "provider",
     flow: Flow = "",
     scope: Scope = "",
@@ -172,8 +174,8 @@ def _tokens(call: "CallView") -> str:
 
 
 def _cost(cost: float) -> str:
-    """Four decimals, more for what is smaller still; empty for nothing."""
-    return "" if not cost else f"{cost:.4f}" if cost >= 0.001 else f"{cost:.2g}"
+    """Empty for nothing."""
+    return money(cost) if cost else ""
 
 
 def _none(context: "Context") -> str:

@@ -9,11 +9,12 @@ import typer
 from rich.markup import escape
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.views import money, plain
 from pipeline.interfaces.cli.command import Json, ready_context
 from pipeline.interfaces.cli.output import err, one_line, out, print_json, print_pairs, state
 
 if TYPE_CHECKING:
-    from pipeline.engine.metrics import Throughput
+    from pipeline.interfaces.overview import Overview, Spending
     from pipeline.storage.context import Context
 
 
@@ -71,7 +72,7 @@ def up(
 
 
 def status(as_json: Json = False) -> None:
-    """Show every flow's work by state, pages a minute, failures, queues and workers."""
+    """Show every flow's work by state, pages a minute, failures, queues, workers, and what providers cost today."""
     from dataclasses import asdict
 
     from pipeline.interfaces.overview import overview
@@ -88,18 +89,19 @@ def status(as_json: Json = False) -> None:
                 "last_hour": asdict(hour) | {"failure_rate": round(hour.failure_rate, 4)},
                 "queues": queues,
                 "workers": workers,
+                "spending": plain(found.spending),
                 "data_dir": context.settings.data_dir,
             }
         )
     else:
-        _show_status(kinds, hour, queues, workers, context)
+        _show_status(kinds, found, queues, workers, context)
 
 
 def _show_status(
-    kinds: dict[str, dict[str, int]], hour: "Throughput", queues: dict[str, int] | None, workers: list[str],
+    kinds: dict[str, dict[str, int]], found: "Overview", queues: dict[str, int] | None, workers: list[str],
     context: "Context",
 ) -> None:  # fmt: skip
-
+    hour = found.last_hour
     counted = [
         (kind.replace("_", " "), "  ".join(f"{state(name)} {number:,}" for name, number in by_state.items()) or "none")
         for kind, by_state in kinds.items()
@@ -117,9 +119,18 @@ def _show_status(
             ("last hour", throughput if hour.finished else "no attempts"),
             ("queues", waiting or away),
             ("workers", "\n".join(map(one_line, workers)) or idle),
+            *([("spent today", "\n".join(map(_spent, found.spending)))] if found.spending else []),
             ("data", one_line(str(context.settings.data_dir))),
         ]
     )
+
+
+def _spent(on: "Spending") -> str:
+    """What a provider cost today, and until when that counts."""
+    from pipeline.interfaces.cli.times import local, zone_of_here
+
+    cap = f" of {money(on.cap)}, until {local(on.resets_at, zone_of_here())}" if on.cap else ""
+    return f"{one_line(on.provider)} {money(on.today)}{cap}"
 
 
 def doctor(as_json: Json = False) -> None:

@@ -6,7 +6,7 @@ from sqlalchemy import func, select
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import ErrorKind
 from pipeline.engine.traces import AiCall
-from pipeline.flows.documents import FLOW
+from pipeline.flows.documents import FLOW, queries
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DOCUMENT, DocumentStatus, PageStatus
 from pipeline.flows.documents.work.page import Attempt
@@ -251,8 +251,12 @@ def test_the_ledger_and_the_traces_keep_what_was_paid(context: Context) -> None:
     document_id = insert_document(context, pages=[P.PENDING] * 2)
     worker = Worker(context, document_id)
     one, two = worker.claim(2)
-    worker.settle(good(one, paid=True, cache_key="k", prompt_hash="h"), good(two, cached=True))
+    worker.settle(good(one, paid=True, cost=0.25, cache_key="k", prompt_hash="h"), good(two, cached=True))
     first, second = attempts(context, document_id)
+    assert (first.cost, document(context, document_id).cost) == (0.25, 0.25)
+    assert [(one.provider, one.attempts, one.cached, one.cost) for one in queries.costs(context, document_id)] == [
+        ("local", 2, 1, 0.25)
+    ]
     assert (first.input_tokens, first.output_tokens, first.latency_ms, first.model) == (10, 5, 7, "m-1")
     assert (first.cache_key, first.prompt_hash, first.cached, second.cached) == ("k", "h", False, True)
     assert first.worker_id == "w1"

@@ -16,6 +16,7 @@ from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.traces import AiCall
 from pipeline.providers import gates, queue_control, watchdog
 from pipeline.storage.context import Context
+from tests.support.calls import call_row
 
 PROVIDERS = {
     "p": {"base_url": "http://127.0.0.1:1/v1", "model": "m", "limits": "3/min", "prices": {"*": {"input": 1e6}}},
@@ -207,3 +208,13 @@ def test_an_answer_is_kept_when_what_follows_cannot_be_written(context: Context)
         return "paid for"
 
     assert replace(guarded, on_change=forget).call(ask, lambda _: ("m", 0, 0)) == "paid for"
+
+
+def test_small_amounts_are_told_with_enough_digits(context: Context) -> None:
+    queue_control.change_setting(context, "provider.p.daily_spend_cap", "0.0005")
+    gates.charge(context, "p", 0.00071)
+    assert "0.00071 of 0.00050 spent today" in str(gates.closed_because(context, "vision.p"))
+    with context.db.transaction() as session:
+        session.execute(insert(AiCall), [call_row("p", datetime.now(UTC), cost=1234.5)])
+    queue_control.change_setting(context, "provider.p.daily_spend_cap", "0.0006")
+    assert "1234.5000 of 0.00060 spent today" in str(gates.closed_because(context, "vision.p"))

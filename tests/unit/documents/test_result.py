@@ -78,15 +78,15 @@ def test_every_text_is_in_the_merged_one_exactly_under_its_page(texts: list[str]
 
 def test_the_manifest_sums_up_what_happened() -> None:
     attempts = [
-        attempt(1, input_tokens=10, output_tokens=5, latency_ms=100),
-        attempt(2, input_tokens=20, latency_ms=50, status="transient", error="busy", text=""),
+        attempt(1, input_tokens=10, output_tokens=5, latency_ms=100, cost=0.0001),
+        attempt(2, input_tokens=20, latency_ms=50, cost=0.0002, status="transient", error="busy", text=""),
         attempt(3, output_tokens=7, latency_ms=1, cached=True, page=2),
     ]
     facts = manifest(document(), [page(1, "four"), page(2, "中文")], attempts)
     assert facts["version"] == 1
     assert facts["totals"] == {
         "pages": 2, "completed": 2, "failed": 0, "attempts": 3, "cached": 1,
-        "input_tokens": 30, "output_tokens": 12, "conversion_ms": 151,
+        "input_tokens": 30, "output_tokens": 12, "conversion_ms": 151, "cost": 0.0003,
     }  # fmt: skip
     assert [entry["characters"] for entry in facts["pages"]] == [4, 2]
     assert [[tried["id"] for tried in entry["attempts"]] for entry in facts["pages"]] == [[1], [2, 3]]

@@ -65,8 +65,10 @@ def layout_json(document: Json, pages: Sequence[Json], layouts: Mapping[int, Lay
     }
 
 
-def manifest(document: Json, pages: Sequence[Json], attempts: Sequence[Json]) -> dict[str, Any]:
-    """What happened, without the texts: the document, each page with its attempts, and the totals."""
+def manifest(
+    document: Json, pages: Sequence[Json], attempts: Sequence[Json], costs: Sequence[Json] = ()
+) -> dict[str, Any]:
+    """What happened, without the texts: the document, each page with its attempts, the totals, and who was paid."""
     entries: dict[int, dict[str, Any]] = {}
     for page in pages:
         entry = {name: value for name, value in page.items() if name not in {"content", "worker_id", "next_run_at"}}
@@ -87,7 +89,9 @@ def manifest(document: Json, pages: Sequence[Json], attempts: Sequence[Json]) ->
             "input_tokens": sum(attempt["input_tokens"] for attempt in attempts),
             "output_tokens": sum(attempt["output_tokens"] for attempt in attempts),
             "conversion_ms": sum(attempt["latency_ms"] for attempt in attempts),
+            "cost": round(sum(attempt["cost"] for attempt in attempts), 9),
         },
+        "costs": list(costs),
         "pages": list(entries.values()),
     }
 

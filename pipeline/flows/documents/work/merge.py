@@ -62,7 +62,8 @@ def write_result(context: Context, document: Any, claim: Claim) -> None:
     pages = [plain(page) for page in queries.pages(context, document.id)]
     text = merge_markdown(pages, queries.layouts(context, document.id, joinable(pages)))
     attempts = [plain(attempt) for attempt in queries.attempts(context, document.id)]
-    facts = json.dumps(manifest(plain(after), pages, attempts), indent=2, ensure_ascii=False)
+    costs = [plain(cost) for cost in queries.costs(context, document.id)]
+    facts = json.dumps(manifest(plain(after), pages, attempts, costs), indent=2, ensure_ascii=False)
 
     def commit(session: Session) -> None:
         stage.settle(session, context, MERGE, document, claim, event, **values)

@@ -236,6 +236,9 @@ def _settle(
     ]  # fmt: skip
     changes = work.settle(session, CONVERT, document, outcomes, settings, now)
     held = changes.ids
+    if cost := sum(attempt.cost for attempt in attempts):
+        paid = update(DOCUMENTS).where(DOCUMENTS.c.id == document.id)
+        session.execute(paid.values(cost=DOCUMENTS.c.cost + cost))
     _record(session, [attempt for attempt in attempts if not isinstance(attempt.error, GateClosed)], held, now)
     _store_layouts(session, [attempt for attempt in attempts if attempt.unit.id in held])
     return changes
@@ -276,7 +279,8 @@ def _record(session: Session, attempts: Sequence[Attempt], held: Collection[int]
             "error": message, "text": storable(partial.text) if partial else "",
             "input_tokens": partial.usage.input_tokens if partial else 0,
             "output_tokens": partial.usage.output_tokens if partial else 0,
-            "latency_ms": attempt.latency_ms, "worker_id": unit.claim.owner.worker_id, "created_at": now,
+            "latency_ms": attempt.latency_ms, "cost": attempt.cost, "worker_id": unit.claim.owner.worker_id,
+            "created_at": now,
         })  # fmt: skip
         if attempt.paid:
             calls.append({
@@ -284,8 +288,8 @@ def _record(session: Session, attempts: Sequence[Attempt], held: Collection[int]
                 "operation": "page_to_markdown", "provider": unit.provider,
                 "model": storable(answer.model if answer else attempt.model)[:MAX_MODEL_CHARS],
                 "status": "ok" if answer else kind, "error": message, "latency_ms": attempt.latency_ms,
-                "input_tokens": answer.usage.input_tokens if answer else 0,
-                "output_tokens": answer.usage.output_tokens if answer else 0,
+                "input_tokens": partial.usage.input_tokens if partial else 0,
+                "output_tokens": partial.usage.output_tokens if partial else 0,
                 "cost": attempt.cost, "queue": attempt.queue,
                 "created_at": now - timedelta(milliseconds=attempt.latency_ms),
                 "preview": preview(storable(answer.text)) if answer else "",

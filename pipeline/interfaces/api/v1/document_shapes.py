@@ -16,7 +16,7 @@ EXAMPLE: dict[str, JsonValue] = {
     "settled": True, "has_result": True, "pages": 12, "completed_count": 12, "failed_count": 0, "page_range": "",
     "provider": "local", "model": "", "model_name": "", "error": None, "allow_partial": False, "size_bytes": 123456,
     "created_at": "2026-11-22T10:00:00Z", "updated_at": "2026-11-22T10:00:09Z", "started_at": "2026-11-22T10:00:01Z",
-    "finished_at": "2026-11-22T10:00:09Z",
+    "finished_at": "2026-11-22T10:00:09Z", "cost": 0.0,
 }  # fmt: skip
 Choice = Literal[""] | Word
 PageRange = Annotated[str, StringConstraints(max_length=2000, pattern=r"^[0-9,\- ]*$")]
@@ -49,6 +49,7 @@ class DocumentShape(BaseModel):
     updated_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    cost: float = Field(description="Of all calls for it, over its whole life, by the providers' price lists.")
 
 
 class PageShape(BaseModel):
@@ -89,6 +90,7 @@ class AttemptShape(BaseModel):
     input_tokens: int
     output_tokens: int
     latency_ms: int
+    cost: float = Field(description="By the provider's price list.")
     created_at: datetime
 
 

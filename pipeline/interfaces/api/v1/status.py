@@ -1,5 +1,7 @@
 """`/api/v1/status` and `/api/v1/workers`: how everything stands, and who works."""
 
+from datetime import datetime
+
 from fastapi import APIRouter
 from pydantic import Field
 
@@ -31,6 +33,15 @@ class FleetShape(Shape):
     last_sweep_s: float | None = Field(description="How long ago the sweeper went round; null if that is not known.")
 
 
+class SpendingShape(Shape):
+    """What a provider's calls cost since its day began."""
+
+    provider: str
+    today: float = Field(description="By its price list.")
+    cap: float = Field(description="At which its queues close until the day ends; 0: none.")
+    resets_at: datetime = Field(description="When its day ends.")
+
+
 class StatusShape(Shape):
     """How everything stands."""
 
@@ -43,12 +54,14 @@ class StatusShape(Shape):
             "queues": {"cpu": 1, "vision.openai": 7}, "workers": 3,
             "closed": ["vision.openai is paused by an operator (maintenance)"], "last_sweep_s": 4.2,
         },
+        spending=[{"provider": "openai", "today": 0.4127, "cap": 5.0, "resets_at": "2026-11-23T08:30:00Z"}],
     )  # fmt: skip
     counted: dict[str, dict[str, dict[str, int]]] = Field(
         description="Flow → what people follow of it → how many are in which state."
     )
     last_hour: LastHourShape
     fleet: FleetShape | None = Field(description="null: Redis is down, so nothing runs or nobody can tell.")
+    spending: list[SpendingShape] = Field(description="What each provider cost today.")
 
 
 class WorkerShape(Shape):
@@ -62,7 +75,7 @@ class WorkerShape(Shape):
 
 @router.get("/status")
 def show(context: InContext) -> StatusShape:
-    """Show every flow's work by state, pages a minute, queues and workers."""
+    """Show every flow's work by state, pages a minute, queues, workers and what providers cost today."""
     found = overview.overview(context)
     hour, fleet = found.last_hour, found.fleet
     return StatusShape(
@@ -75,6 +88,7 @@ def show(context: InContext) -> StatusShape:
         and FleetShape(
             queues=fleet.queues, workers=len(fleet.workers), closed=fleet.closed, last_sweep_s=fleet.last_sweep_s
         ),
+        spending=[SpendingShape.model_validate(one) for one in found.spending],
     )  # fmt: skip
 
 

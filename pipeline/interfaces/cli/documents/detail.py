@@ -4,31 +4,47 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.engine.views import plain
+from pipeline.engine.views import money, plain
 from pipeline.interfaces.cli.command import Json
 from pipeline.interfaces.cli.documents.document import Id, resolved
 from pipeline.interfaces.cli.output import one_line, print_json, print_list, print_pairs, state
 
 if TYPE_CHECKING:
-    from tasks.documents import AttemptView, PageView
+    from tasks.documents import AttemptView, CostView, Document, PageView
 
 
 def show(document_id: Id, as_json: Json = False) -> None:
     """Show everything about a document."""
-    from tasks.documents import status
+    from tasks.documents import costs, status
 
     document = status(resolved(document_id))
+    paid = costs(document.id)
     if as_json:
-        print_json(document)
+        print_json({**plain(document), "costs": plain(paid)})
         return
     shown = {name: value for name, value in plain(document).items() if value not in (None, "")}
     shown |= {name: value[:19].replace("T", " ") + " UTC" for name, value in shown.items() if name.endswith("_at")}
+    shown["cost"] = _cost(document, paid)
     print_pairs(
         [
             (name.replace("_", " "), state(value) if name == "status" else one_line(str(value)))
             for name, value in shown.items()
         ]
     )
+
+
+def _cost(document: "Document", paid: list["CostView"]) -> str:
+    """What a document cost, and whom; 0 with the reason why."""
+    services = [one for one in paid if one.cost]
+    whom = ", ".join(
+        f"{one.provider} {one.model}: {money(one.cost)} for {one.input_tokens:,}+{one.output_tokens:,} tokens"
+        for one in services
+    )
+    if document.cost:
+        return f"{money(document.cost)} ({whom})" if whom else money(document.cost)
+    asked = sorted({one.provider for one in paid if one.attempts > one.cached and one.input_tokens + one.output_tokens})
+    unpriced = ", ".join(f"PENSTOCK_PROVIDERS__{name.upper()}__PRICES" for name in asked)
+    return f"0: no price is set for its models ({unpriced})" if asked else "0"
 
 
 def pages(
@@ -59,7 +75,7 @@ def attempts(
     text: Annotated[bool, typer.Option("--text", help="Show the texts instead.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List every attempt of a document's pages: model, tokens, time, how it ended."""
+    """List every attempt of a document's pages: model, tokens, time, cost, how it ended."""
     from tasks.documents import attempts as find
 
     def row(attempt: "AttemptView") -> list[str]:
@@ -67,7 +83,8 @@ def attempts(
         model = "" if attempt.model == attempt.provider else attempt.model
         return [
             str(attempt.id), str(attempt.page), ended, one_line(f"{attempt.provider} {model}".strip()),
-            str(attempt.input_tokens), str(attempt.output_tokens), str(attempt.latency_ms), one_line(attempt.error),
+            str(attempt.input_tokens), str(attempt.output_tokens), str(attempt.latency_ms),
+            money(attempt.cost) if attempt.cost else "", one_line(attempt.error),
         ]  # fmt: skip
 
     found = find(resolved(document_id), page)
@@ -76,6 +93,6 @@ def attempts(
             typer.echo(f"<!-- attempt {attempt.id}, page {attempt.page}: {attempt.status} -->\n\n{attempt.text}\n")
         return
     print_list(
-        found, ("ATTEMPT>", "PAGE>", "ENDED", "MODEL?", "TOKENS IN>?", "OUT>?", "MS>?", "ERROR"), row,
+        found, ("ATTEMPT>", "PAGE>", "ENDED", "MODEL?", "TOKENS IN>?", "OUT>?", "MS>?", "COST>?", "ERROR"), row,
         as_json=as_json, none="There are no attempts" + (f" of page {page}." if page else "."),
     )  # fmt: skip

@@ -1,14 +1,37 @@
 """What the first hour with Penstock showed to be missing."""
 
+import sqlalchemy as sa
+from alembic import op
+
 revision = "0008"
 down_revision = "0007"
 branch_labels = None
 depends_on = None
 
 
+# What was paid before, by the calls still on record. A call and its attempt took the same time and tokens.
+_PAID = """
+    UPDATE page_attempts SET cost = coalesce((
+        SELECT max(calls.cost) FROM ai_calls AS calls
+        WHERE calls.flow = 'documents' AND calls.scope_id = page_attempts.document_id
+            AND calls.unit = CAST(page_attempts.page AS VARCHAR(20)) AND calls.provider = page_attempts.provider
+            AND calls.latency_ms = page_attempts.latency_ms AND calls.input_tokens = page_attempts.input_tokens
+    ), 0) WHERE provider <> 'local' AND NOT cached
+"""
+_PAID_FOR_DOCUMENTS = """
+    UPDATE documents SET cost = coalesce((
+        SELECT sum(calls.cost) FROM ai_calls AS calls WHERE calls.flow = 'documents' AND calls.scope_id = documents.id
+    ), 0)
+"""
+
+
 def upgrade() -> None:
-    pass
+    for table in ("documents", "page_attempts"):
+        op.add_column(table, sa.Column("cost", sa.Double(), nullable=False, server_default="0"))
+    op.execute(_PAID)
+    op.execute(_PAID_FOR_DOCUMENTS)
 
 
 def downgrade() -> None:
-    pass
+    for table in ("documents", "page_attempts"):
+        op.drop_column(table, "cost")

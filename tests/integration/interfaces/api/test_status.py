@@ -34,6 +34,8 @@ def test_status_tells_of_every_flow_and_of_the_fleet(api: TestClient, context: C
     assert (fleet["workers"], fleet["queues"]["vision.fake"], fleet["queues"]["cpu"]) == (1, 0, 0)
     assert fleet["closed"] == ["vision.fake is paused by an operator (maintenance)"]
     assert 0 <= fleet["last_sweep_s"] < 30
+    [spending] = found["spending"]
+    assert (spending["provider"], spending["today"], spending["cap"]) == ("fake", 0, 0)
     [worker] = api.get(f"{PREFIX}/workers").json()["items"]
     assert worker == {"id": "cpu@desk:4242:1f09ab", "name": "cpu@desk", "process": 4242}
 
