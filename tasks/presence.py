@@ -16,6 +16,7 @@ from redis import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.engine.connection import connect
+from pipeline.engine.logs import sign
 from pipeline.engine.presence import Presence
 from pipeline.flows import flows
 from pipeline.settings import get_settings
@@ -63,6 +64,7 @@ class Identity:
     def begin(self, hostname: str) -> None:
         """Called in the worker's main process, before its pool forks."""
         self.worker_id = f"{hostname}:{os.getpid()}:{uuid4().hex[:6]}"
+        sign(lambda: {"worker": self.process_id})
         self._renewing = threading.Thread(target=self._renew, name="presence", daemon=True)
         self._renewing.start()
         threading.Thread(target=keep_in_step, args=(self._stopped,), name="gates", daemon=True).start()

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import structlog
@@ -11,11 +11,20 @@ _SECRET = ("key", "secret", "password", "token", "authorization")
 _NOT_SECRET = ("_tokens", "_key_hash")
 
 
+_signature: list[Callable[[], Mapping[str, str]]] = []
+
+
+def sign(who: Callable[[], Mapping[str, str]]) -> None:
+    """Have every line of this process, and of those that it forks, carry these fields: who wrote it."""
+    _signature[:] = [who]
+
+
 def configure(level: str, *, as_json: bool) -> None:
     """Send structlog and the standard library's logging through one handler on standard error."""
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
+        _sign,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _redact,
     ]
@@ -79,6 +88,13 @@ def configure_as_library() -> None:
 
 
 def _keep(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    return event
+
+
+def _sign(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for who in _signature:
+        for field, value in who().items():
+            event.setdefault(field, value)
     return event
 
 

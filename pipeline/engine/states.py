@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, CursorResult, Table, Update, bindparam, ca
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from pipeline.engine import announced
+from pipeline.engine import announced, journal
 from pipeline.engine.errors import UserError
 
 State = TypeVar("State", bound=IntEnum | StrEnum)
@@ -41,6 +41,11 @@ class Machine(Generic[State, Event]):
                 f"a {self.name} that is {state.name} cannot {event.value.replace('_', ' ')}", code="illegal_state"
             ) from None
 
+    def word(self, status: Any) -> str:
+        """The name of a state, as a row has it."""
+        state, _ = next(iter(self.legal))
+        return type(state)(status).name
+
     def sources(self, event: Event) -> dict[State, State]:
         """The states that may take `event`, and where it leads from each."""
         found = {before: after for (before, name), after in self.legal.items() if name == event}
@@ -65,7 +70,7 @@ class Machine(Generic[State, Event]):
         """
         may, new = self.change(table, event)
         statement = update(table).where(may, *where).values(status=new, **values)
-        if announced.of(table) is None:
+        if announced.of(table) is None and not journal.listens():
             return cast("CursorResult[Any]", session.execute(statement)).rowcount
         moved = session.execute(statement.returning(table.c.id)).scalars().all()
         self.note(session, table, event, moved)
@@ -87,9 +92,13 @@ class Machine(Generic[State, Event]):
         return update(table).where(may, *where).values(status=new, **values).returning(*table.c)
 
     def note(self, session: Session, table: Table, event: Event, ids: Iterable[Any]) -> None:
-        """Note for those who follow the table that these rows took `event`, unless that leaves each state as it is."""
-        if announced.of(table) and any(before != after for before, after in self.sources(event).items()):
-            announced.note(session, table, ids)
+        """Note for the log and those who follow the table that these rows took `event`, unless that leaves each state
+        as it is."""
+        changes = self.sources(event)
+        if (announced.of(table) or journal.listens()) and any(old != new for old, new in changes.items()):
+            noted = list(ids)
+            announced.note(session, table, noted)
+            journal.moved(session, table, self.name, event, changes, noted)
 
     def move_each(
         self, session: Session, table: Table, event: Event, rows: Sequence[Mapping[str, Any]], **values: Any

@@ -5,6 +5,7 @@ locked before its units: so claims, results, counters and a user's commands on o
 exactly one transaction sees its last unit settled.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from sqlalchemy import BindParameter, ColumnElement, Table, and_, bindparam, fun
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from pipeline.engine import claims
+from pipeline.engine import claims, journal
 from pipeline.engine.claims import FREE, Claim, Owner, held_by
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.isolation import isolated
@@ -61,6 +62,8 @@ class Changes:
     """Seconds until the first of those that wait is due."""
     error: str = ""
     """Of the last one that failed or was freed."""
+    stuck: tuple[str, ...] = ()
+    """Of units that were given back: the state each was in."""
 
     @property
     def ids(self) -> tuple[Any, ...]:
@@ -171,6 +174,7 @@ def claim(
         )  # fmt: skip
 
     rows = take(1) if limit == 1 else take(limit, untried) or take(1)
+    journal.claimed(session, work.name, scope_id, rows, by=work.order[-1].name)
     return sorted(rows, key=lambda row: tuple(getattr(row, column.name) for column in work.order))
 
 
@@ -277,7 +281,7 @@ def give_back(
     `counts`: whether the attempt counts; it does not where nothing was wrong, as when a worker ends.
     """
     table, machine, policy = work.table, work.machine, work.policy(settings)
-    query = select(table.c.id, table.c.attempts).where(work.working, which).with_for_update()
+    query = select(table.c.id, table.c.attempts, table.c.status).where(work.working, which).with_for_update()
     rows = session.execute(query).all()
     if not rows:
         return Changes()
@@ -292,7 +296,8 @@ def give_back(
         told: dict[str, Any] = {"error": why} if counts else {"attempts": table.c.attempts - 1}
         values = {**_alike(work, work.give_back), **told, "next_run_at": None}
         machine.move(session, table, work.give_back, table.c.id.in_(freed), **values, updated_at=now)
-    changes = Changes(failed=spent, freed=freed, error=error if counts else "")
+    stuck = tuple(machine.word(row.status) for row in rows)
+    changes = Changes(failed=spent, freed=freed, error=error if counts else "", stuck=stuck)
     work.after(session, scope, changes, now)
     return changes
 
@@ -323,8 +328,9 @@ def give_back_earlier(
     return give_back(session, work, scope, earlier, settings, now)
 
 
-def free_lost(db: Transactions, work: Work, absent: Iterable[str], settings: Any) -> list[Any]:
-    """Give back what these absent processes hold, and what is beyond its lease; the scopes concerned.
+def free_lost(db: Transactions, work: Work, absent: Iterable[str], settings: Any) -> dict[Any, Counter[str]]:
+    """Give back what these absent processes hold, and what is beyond its lease; how many units of which scope were
+    stuck in which state.
 
     A scope whose rows cannot be given back, whatever it raises, never keeps others from it.
     """
@@ -332,13 +338,14 @@ def free_lost(db: Transactions, work: Work, absent: Iterable[str], settings: Any
     conditions: list[Condition] = [lambda now: table.c.lease_until < now]
     if gone:
         conditions.append(lambda _now: table.c.worker_id.in_(gone))
-    freed: list[Any] = []
+    freed: dict[Any, Counter[str]] = {}
     for condition in conditions:  # one after the other: for an OR, databases read the whole table
         with db.read() as session:
             scopes = _scopes(session, work, condition(db.now()))
         for scope in scopes:
             with isolated("claims.not_given_back", DBAPIError, work=work.name, scope=str(scope)):
-                freed += [scope] if _free(db, work, scope, condition, settings, counts=True) else []
+                if stuck := _free(db, work, scope, condition, settings, counts=True).stuck:
+                    freed.setdefault(scope, Counter()).update(stuck)
     return freed
 
 
@@ -358,14 +365,14 @@ def _scopes(session: Session, work: Work, condition: ColumnElement[bool]) -> lis
 def _free(
     db: Transactions, work: Work, scope_id: Any, condition: Condition, settings: Any, *, counts: bool,
     patience_s: float = 60.0,
-) -> bool:  # fmt: skip
-    def act(session: Session) -> bool:
+) -> Changes:  # fmt: skip
+    def act(session: Session) -> Changes:
         scope = work.lock(session, scope_id)
         if scope is None:
-            return False
+            return Changes()
         now = db.now()
         which = and_(work.in_scope(scope_id), condition(now))
-        return bool(give_back(session, work, scope, which, settings, now, counts=counts))
+        return give_back(session, work, scope, which, settings, now, counts=counts)
 
     return db.run(act, patience_s=patience_s)
 

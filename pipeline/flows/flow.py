@@ -1,14 +1,17 @@
 """What every flow tells the house about itself, as data. The sweeper, workers, gates and commands loop over `FLOWS`."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from itertools import islice
 from typing import Any
 
 import structlog
 from sqlalchemy import ColumnElement, Select, Table
 from sqlalchemy.orm import Session
 
+from pipeline.engine.journal import MAX_IDS
 from pipeline.engine.live_settings import Live
 from pipeline.engine.metrics import count_by
 from pipeline.engine.work import Work, free_lost, holders, release
@@ -83,9 +86,9 @@ class Flow:
         for work in self.works:
             found = free_lost(context.db, work, absent, context.settings)
             if found:
-                log.warning(
-                    "claims.given_back", flow=self.name, work=work.name, scopes=[str(one) for one in found[:20]]
-                )
+                stuck = sum(found.values(), Counter[str]())
+                scopes = [str(one) for one in islice(found, MAX_IDS)]
+                log.warning("claims.given_back", flow=self.name, work=work.name, stuck=dict(stuck), scopes=scopes)
             freed += len(found)
         return freed
 

@@ -103,7 +103,7 @@ def test_a_result_under_a_claim_that_was_taken_away_changes_nothing(
     context: Context, work: Work, made: Made
 ) -> None:  # fmt: skip
     held, (row, *_) = _claim(context, work, made)
-    assert kernel.free_lost(context.db, work, {ONE.worker_id}, context.settings) == [made.scope]
+    assert kernel.free_lost(context.db, work, {ONE.worker_id}, context.settings).keys() == {made.scope}
     again = {"next_run_at": None}
     context.db.run(lambda session: session.execute(update(work.table).where(work.table.c.id == row.id).values(**again)))
     newer, (taken, *_) = _claim(context, work, made, OTHER, limit=1)
@@ -181,7 +181,7 @@ def test_a_unit_that_was_tried_before_is_claimed_alone(context: Context, work: W
 
 def test_what_a_living_process_holds_is_given_back_by_nobody(context: Context, work: Work, made: Made) -> None:
     _, (row, *_) = _claim(context, work, made)
-    assert kernel.free_lost(context.db, work, {"w:9:z"}, context.settings) == []
+    assert kernel.free_lost(context.db, work, {"w:9:z"}, context.settings) == {}
     sibling = Owner("w:2:a", ONE.request_id)  # the message was delivered again, to a sibling of a living process
     assert not _give_back_earlier(context, work, made, sibling)
     assert _row(context, work, row.id).claim_id is not None
@@ -205,7 +205,8 @@ def test_a_lease_that_is_over_is_given_back_once(context: Context, work: Work, m
     past = context.db.now() - timedelta(seconds=1)
     context.db.run(lambda session: session.execute(update(work.table).values(lease_until=past)))
     freed = _at_once([lambda: kernel.free_lost(context.db, work, (), context.settings)] * 3)
-    assert sorted(freed) == [[], [], [made.scope]]
+    assert sorted(map(list, freed)) == [[], [], [made.scope]]
+    assert {sum(each[made.scope].values()) for each in freed if each} == {1}
     after = _row(context, work, row.id)
     assert (after.claim_id, after.attempts, after.error) == (None, 1, work.lost)
 
@@ -222,7 +223,7 @@ def test_a_scope_that_cannot_be_freed_keeps_no_other_from_it(context: Context) -
         work.after(session, scope, changes, now)
 
     found = kernel.free_lost(context.db, replace(work, after=after), {ONE.worker_id}, context.settings)
-    assert found == [good.scope]
+    assert found == {good.scope: {"PROCESSING": 1}}
 
 
 def test_a_unit_that_loses_its_worker_every_time_fails(context: Context, work: Work, made: Made) -> None:

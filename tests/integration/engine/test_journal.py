@@ -1,0 +1,106 @@
+"""What the log says of claims, of states that change, and of what the sweeper gives back."""
+
+import logging
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+import structlog
+from sqlalchemy.orm import Session
+
+from pipeline.engine import work as kernel
+from pipeline.engine.claims import Owner
+from pipeline.engine.logs import configure, sign
+from pipeline.flows.documents import FLOW
+from pipeline.storage.context import Context
+from tests.support.works import FACTORIES, works
+
+ONE = Owner("cpu@host:1:a", "m1")
+WORK = works()["documents.page"]
+
+
+@pytest.fixture
+def level() -> str:
+    return "DEBUG"
+
+
+class Written(logging.Handler):
+    """What was logged since it was last asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[dict[str, object]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(cast("dict[str, object]", record.msg))
+
+    def lines(self) -> list[dict[str, object]]:
+        found, self._lines = self._lines, []
+        assert {line["worker"] for line in found} <= {ONE.worker_id}
+        return [{name: value for name, value in line.items() if name not in {"timestamp", "worker"}} for line in found]
+
+
+@pytest.fixture
+def journal(level: str) -> Iterator[Written]:
+    root, ours = logging.getLogger(), logging.getLogger("pipeline")
+    before = root.handlers[:], root.level, ours.level
+    configure("WARNING", as_json=True)
+    written = Written()
+    ours.addHandler(written)
+    ours.setLevel(level)
+    sign(lambda: {"worker": ONE.worker_id})
+    yield written
+    sign(dict)
+    ours.removeHandler(written)
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])
+    structlog.reset_defaults()
+
+
+def test_claims_and_what_the_sweeper_gives_back_are_told_once_they_are_committed(
+    context: Context, journal: Written
+) -> None:
+    made = FACTORIES["documents.page"](context, 3)
+    held = kernel.new_claim(WORK, ONE, context.settings, context.db.now())
+
+    def claim(session: Session) -> list[str]:
+        WORK.lock(session, made.scope)
+        found = kernel.claim(session, WORK, made.scope, held, context.db.now(), limit=2)
+        assert not journal.lines(), "told before the commit"
+        return [str(row.id) for row in found]
+
+    journal.lines()
+    ids = context.db.run(claim)
+    moved, claimed = journal.lines()
+    assert moved["event"] == "state.changed"
+    assert (moved["kind"], moved["cause"], moved["from"], moved["to"]) == (
+        "page", "claim", "PENDING|RETRYING", "PROCESSING",
+    )  # fmt: skip
+    assert claimed == {
+        "event": "unit.claimed", "level": "debug", "work": "page", "scope": made.scope, "page": [1, 2], "ids": ids,
+        "count": 2,
+    }  # fmt: skip
+    assert FLOW.free_lost(context, {ONE.worker_id}) == 1
+    *_, told = journal.lines()
+    assert told == {
+        "event": "claims.given_back", "level": "warning", "flow": "documents", "work": "page",
+        "stuck": {"PROCESSING": 2}, "scopes": [made.scope],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["INFO"])
+def test_at_info_only_what_people_follow_is_told(context: Context, journal: Written) -> None:
+    works_ = {name: work for name, work in works().items() if name in {"documents.page", "documents.split"}}
+    for name, work in works_.items():
+        made = FACTORIES[name](context, 1)
+        journal.lines()
+        held = kernel.new_claim(work, ONE, context.settings, context.db.now())
+
+        def claim(session: Session, work: kernel.Work = work, scope: str = made.scope) -> object:
+            work.lock(session, scope)
+            return kernel.claim(session, work, scope, held, context.db.now())  # noqa: B023
+
+        context.db.run(claim)
+        told = [(line["kind"], line["from"], line["to"], line["id"]) for line in journal.lines()]
+        assert told == ([] if name == "documents.page" else [("document", "PENDING", "SPLITTING", made.scope)])
