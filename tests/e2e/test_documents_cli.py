@@ -43,7 +43,7 @@ def test_document_can_be_looked_at_from_all_sides(cli: Cli) -> None:
         )
     )  # fmt: skip
     row = next(row for row in listed.out.splitlines() if row.startswith(document))
-    assert row.split()[2:7] == ["COMPLETED", "2/2", "100", "%", "local"]
+    assert row.split()[2:8] == ["COMPLETED", "2/2", str(cli.cwd), "100", "%", "local"]
     assert document not in [found["id"] for found in failed.json()]
     assert (shown.code, shown.out.splitlines()[0].split()) == (0, ["id", document])
     assert [line.split()[:3] for line in pages.out.splitlines()[1:]] == [
@@ -68,8 +68,12 @@ def test_export_follows_the_rules_of_convert(cli: Cli, tmp_path: Path) -> None:
     assert "use --force" in kept.err
     assert cli.run("documents", "export", document, "text.md", "--force").code == 0
     (tmp_path / "folder").mkdir()
-    assert cli.run("documents", "export", document, "folder").code == 0
-    assert len(list((tmp_path / "folder").glob("*.md"))) == 1
+    assert cli.run("documents", "export", document, "-o", "folder").code == 0
+    assert cli.run("documents", "export", document, "-o", "new/").code == 0
+    assert len(list((tmp_path / "folder").glob("*.md"))) == len(list((tmp_path / "new").glob("*.md"))) == 1
+    shown = cli.run("documents", "export", document[:9], "-o", "-")
+    assert shown.out == (tmp_path / "other-place.md").read_text()
+    assert cli.run("documents", "export", document, "text.md", "-o", "other.md").code == 2
     assert cli.run("documents", "export", document, "/proc/no/such/place.md").err.startswith("penstock: /proc/no")
 
 

@@ -56,6 +56,8 @@ class Document(ClaimColumns, Base):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     filename: Mapped[str] = mapped_column(String(255))
     """The name the user knows; never used as a path unchanged."""
+    source_path: Mapped[str] = mapped_column(Text, default="", server_default="")
+    """Where the file was when it was submitted from this machine; empty for uploads."""
     type: Mapped[str] = mapped_column(String(10))
     page_range: Mapped[str] = mapped_column(Text, default="")
     pages: Mapped[int] = mapped_column(default=0)

@@ -35,6 +35,8 @@ class DocumentView:
 
     id: str
     filename: str
+    source_path: str
+    """Where the file was; empty for uploads."""
     type: str
     status: DocumentStatus
     progress: int

@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
-from pipeline.engine.tables import insert_if_absent
+from pipeline.engine.tables import insert_if_absent, storable
 from pipeline.engine.views import view_of
 from pipeline.flows.documents import files, service
 from pipeline.flows.documents.models import DOCUMENTS
@@ -55,7 +55,8 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
     check(context, options)
     inspect(path, context.settings.documents)  # refuse a folder, a missing or a huge file before copying it
     with files.incoming(context.settings, path) as copy:
-        return submit_copy(context, copy, path.name, options, inspect(copy, context.settings.documents))
+        info = inspect(copy, context.settings.documents)
+        return submit_copy(context, copy, path.name, options, info, source_path=str(path.absolute()))
 
 
 def check(context: Context, options: Options) -> None:
@@ -73,11 +74,12 @@ def check(context: Context, options: Options) -> None:
 
 
 def submit_copy(
-    context: Context, copy: Path, filename: str, options: Options, info: SourceInfo, sha256: str = ""
-) -> DocumentView:
+    context: Context, copy: Path, filename: str, options: Options, info: SourceInfo, sha256: str = "",
+    source_path: str = "",
+) -> DocumentView:  # fmt: skip
     """Submit a private copy that was inspected; it is moved, or left if it is not needed. Call `check` before.
 
-    `sha256`: of its content, if that is known.
+    `sha256`: of its content, if that is known. `source_path`: where the original is on this machine.
     """
     settings = context.settings
     provider = options.provider or settings.provider
@@ -91,7 +93,8 @@ def submit_copy(
         return service.revive(context, existing.id, allow_partial=options.allow_partial)
     now = context.db.now()
     row = {
-        "submission_key": key, "filename": safe_filename(filename), "type": info.type, "page_range": pages,
+        "submission_key": key, "filename": safe_filename(filename), "source_path": storable(source_path),
+        "type": info.type, "page_range": pages,
         "provider": provider, "model": options.model, "size_bytes": info.size_bytes,
         "model_name": registry.model_name(settings, provider, options.model),
         "allow_partial": options.allow_partial, "use_cache": options.use_cache and settings.documents.cache,

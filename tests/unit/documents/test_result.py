@@ -34,10 +34,10 @@ def attempt(number: int, **values: Any) -> dict[str, Any]:
 
 def document(**values: Any) -> dict[str, Any]:
     view = DocumentView(
-        id="d1", filename="report.pdf", type="pdf", status=DocumentStatus.COMPLETED, progress=100, pages=2,
-        completed_count=2, failed_count=0, page_range="", provider="local", model="", model_name="local",
-        worker_id=None, merged_path="/output/d1/report.md", error=None, allow_partial=False, size_bytes=10,
-        created_at=NOW, updated_at=NOW, started_at=NOW, finished_at=NOW,
+        id="d1", filename="report.pdf", source_path="", type="pdf", status=DocumentStatus.COMPLETED,
+        progress=100, pages=2, completed_count=2, failed_count=0, page_range="", provider="local", model="",
+        model_name="local", worker_id=None, merged_path="/output/d1/report.md", error=None, allow_partial=False,
+        size_bytes=10, created_at=NOW, updated_at=NOW, started_at=NOW, finished_at=NOW,
     )  # fmt: skip
     return plain(replace(view, **values))
 

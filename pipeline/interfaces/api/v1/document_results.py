@@ -131,7 +131,7 @@ def show_manifest(document_id: HexId) -> dict[str, Any]:
     if path is None or not path.is_file():
         raise Refused(f"document {document_id} has no manifest", code="no_result")
     found: dict[str, Any] = json.loads(path.read_bytes())
-    for hidden in ("merged_path", "worker_id"):
+    for hidden in ("merged_path", "source_path", "worker_id"):
         found["document"].pop(hidden, None)
     for page in found["pages"]:
         for attempt in page["attempts"]:

@@ -7,11 +7,8 @@ import typer
 from pipeline.interfaces.cli.command import help_of
 from pipeline.interfaces.cli.documents import actions, detail, listing, text
 
-app = typer.Typer(
-    help="List and show documents; cancel, pause, resume, retry, merge again, delete.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
+app = typer.Typer(rich_markup_mode="rich", invoke_without_command=True)
+app.callback(help=help_of(listing.documents))(listing.documents)
 _COMMANDS: dict[str, Callable[..., None]] = {
     "list": listing.list_,
     "show": detail.show,

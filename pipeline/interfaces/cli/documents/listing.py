@@ -1,39 +1,76 @@
-"""`penstock documents list`."""
+"""`penstock documents` and `penstock documents list`."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import Json, ready
+from pipeline.interfaces.cli.command import Json, Limit, ready
 from pipeline.interfaces.cli.output import one_line, print_list, state
 from pipeline.interfaces.cli.times import ago
 
 if TYPE_CHECKING:
-    from tasks.documents import Document
+    from tasks.documents import Document, DocumentStatus
+
+States = Annotated[
+    list[str] | None,
+    typer.Option("--status", "--state", help="Only those in this state, such as FAILED; may be repeated."),
+]
+Name = Annotated[str, typer.Option(help="Only those with this in their file's name, in any case.")]
 
 
-def list_(
-    status: Annotated[str, typer.Option(help="Only those in this state, such as FAILED.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=100_000)] = 50,
-    as_json: Json = False,
+def documents(
+    command: typer.Context, status: States = None, name: Name = "", limit: Limit = 50, as_json: Json = False
 ) -> None:
-    """List documents, newest first."""
-    from tasks.documents import DocumentStatus, UserError, list_documents
+    """List and show documents, and search in them; cancel, pause, resume, retry, merge again, delete.
+
+    Without a command: list documents, newest first.
+    """
+    if command.invoked_subcommand is None:
+        list_(status, name, limit, as_json=as_json)
+
+
+def list_(status: States = None, name: Name = "", limit: Limit = 50, as_json: Json = False) -> None:
+    """List documents, newest first.
+
+    [bold]penstock documents list --status failed --name invoice[/bold]
+    """
+    from tasks.documents import Filter, list_documents
 
     ready()
-    if status and status.upper() not in DocumentStatus.__members__:
-        known = ", ".join(DocumentStatus.__members__)
-        raise UserError(f"there is no state '{status}'; choose from {known}", code="usage")
+    found = list_documents(which=Filter(frozenset(map(_state, status or ())), name), limit=limit)
+    # Columns that would be empty only take room from those that tell namesakes apart.
+    ranges, folders = any(one.page_range for one in found), any(one.source_path for one in found)
 
     def row(document: "Document") -> list[str]:
-        pages = f"{document.completed_count}/{document.pages}" if document.pages else ""
+        pages = f"{document.completed_count:,}/{document.pages:,}" if document.pages else ""
         return [
             document.id, one_line(document.filename), state(document.status.name), pages,
+            *([one_line(document.page_range, 30)] if ranges else []),
+            *([one_line(_folder(document))] if folders else []),
             f"{document.progress} %", one_line(document.provider), ago(document.updated_at),
         ]  # fmt: skip
 
     print_list(
-        list_documents(status=DocumentStatus[status.upper()] if status else None, limit=limit),
-        ("ID", "FILE~", "STATE", "PAGES>", "PROGRESS>?", "PROVIDER?", "CHANGED"), row, as_json=as_json,
-        none="No document is in this state." if status else "No documents. `penstock convert FILE` makes one.",
+        found,
+        ("ID", "FILE~", "STATE", "DONE>", *(["OF PAGES~?"] if ranges else []), *(["FOLDER~?"] if folders else []),
+         "PROGRESS>?", "PROVIDER?", "CHANGED"), row, as_json=as_json,
+        none="No document is so." if status or name else "No documents. `penstock convert FILE` makes one.",
     )  # fmt: skip
+
+
+def _state(given: str) -> "DocumentStatus":
+    from tasks.documents import DocumentStatus, UserError
+
+    if given.upper() not in DocumentStatus.__members__:
+        known = ", ".join(DocumentStatus.__members__)
+        raise UserError(f"there is no state '{given}'; choose from {known}", code="usage")
+    return DocumentStatus[given.upper()]
+
+
+def _folder(document: "Document") -> str:
+    """Where its file was, with `~` for the home folder; empty for uploads."""
+    if not document.source_path:
+        return ""
+    folder, home = Path(document.source_path).parent, Path.home()
+    return str(Path("~", folder.relative_to(home)) if folder.is_relative_to(home) else folder)

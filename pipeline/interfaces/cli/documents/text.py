@@ -1,5 +1,6 @@
 """`penstock documents text` and `export`: results, on standard output and as files."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -25,17 +26,36 @@ def text(document_id: Id, format_: AsFormat = Format.MD) -> None:
 
 def export(
     document_id: Id,
-    output: Annotated[Path, typer.Argument(help="The file to write, or a folder for NAME.md.")],
+    output: Annotated[str, typer.Argument(help="The same as -o.")] = "",
+    to: Annotated[
+        str,
+        typer.Option(
+            "-o",
+            "--output",
+            help="The file to write, a folder for NAME.md, or - for standard output. Default: NAME.md in this folder.",
+        ),
+    ] = "",
     format_: AsFormat = Format.MD,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write a document's Markdown, its blocks or a DoclingDocument to a file, with its manifest beside it."""
+    """Write a document's Markdown, its blocks or a DoclingDocument to a file, with its manifest beside it.
+
+    [bold]penstock documents export 3f2a -o texts/[/bold]
+    """
     from pipeline.flows.documents.files import stem, storage_error
+    from pipeline.interfaces.cli.convert.targets import STDOUT
     from pipeline.interfaces.cli.results import write
     from tasks.documents import UserError, status
 
-    document = status(resolved(document_id))
-    target = output / f"{stem(document.filename)}{format_.suffix}" if output.is_dir() else output
+    if output and to:
+        raise UserError("OUTPUT and -o both say where: give one", code="usage")
+    given = to or output or "."
+    if given == STDOUT:
+        text(document_id, format_)
+        return
+    document, target = status(resolved(document_id)), Path(given)
+    if target.is_dir() or given.endswith(os.sep):
+        target /= f"{stem(document.filename)}{format_.suffix}"
     if target.exists() and not force:
         raise UserError(f"{target} exists and is kept: use --force to replace it", code="exists")
     try:

@@ -30,8 +30,10 @@ def upgrade() -> None:
         op.add_column(table, sa.Column("cost", sa.Double(), nullable=False, server_default="0"))
     op.execute(_PAID)
     op.execute(_PAID_FOR_DOCUMENTS)
+    op.add_column("documents", sa.Column("source_path", sa.Text, nullable=False, server_default=""))
 
 
 def downgrade() -> None:
+    op.drop_column("documents", "source_path")
     for table in ("documents", "page_attempts"):
         op.drop_column(table, "cost")

@@ -1,0 +1,52 @@
+"""`penstock documents` where nothing runs: what is listed, and how namesakes are told apart."""
+
+import json
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from typer.testing import CliRunner, Result
+
+from pipeline.flows.documents.states import DocumentStatus
+from pipeline.interfaces.cli.main import app
+from pipeline.storage.context import Context
+from tasks import documents
+from tests.support.documents import insert_document
+from tests.support.samples import text_pdf
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+def penstock(*arguments: str, code: int = 0) -> Result:
+    with capture_logs():
+        result = CliRunner().invoke(app, ["documents", *arguments])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def listed(*arguments: str) -> list[str]:
+    return [document["id"] for document in json.loads(penstock(*arguments, "--json").stdout)]
+
+
+def test_namesakes_are_told_apart_and_lists_are_filtered(context: Context, tmp_path: Path) -> None:
+    made = {}
+    for folder in ("north", "south"):
+        (tmp_path / folder).mkdir()
+        text = text_pdf(tmp_path / folder / "report.pdf", [[folder], ["two"], ["three"]])
+        made[folder] = documents.submit(text, page_range="2-3" if folder == "south" else "")
+    assert made["north"].source_path == str(tmp_path / "north" / "report.pdf")
+    lines = penstock().stdout.splitlines()
+    assert lines[0].split()[:6] == ["ID", "FILE", "STATE", "DONE", "OF", "PAGES"]
+    south, north = (line.split() for line in lines[1:])
+    assert south[:5] == [made["south"].id, "report.pdf", "PENDING", "2-3", str(tmp_path / "south")]
+    assert north[:4] == [made["north"].id, "report.pdf", "PENDING", str(tmp_path / "north")]
+
+    sent = insert_document(context, DocumentStatus.FAILED, filename="Invoice 7.pdf")
+    assert "FOLDER" not in penstock("list", "--name", "invoice").stdout, "it was uploaded"
+    assert listed("list", "--name", "INVOICE") == [sent]
+    assert listed("list", "--status", "failed", "--state", "paused") == [sent]
+    assert listed("--status", "failed", "--name", "report") == []
+    assert "no state 'lost'" in str(penstock("list", "--status", "lost", code=1).exception)
