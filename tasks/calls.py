@@ -5,23 +5,37 @@
 >>> [call.error for call in calls.list_calls(flow="documents", status="failed", limit=5)]
 """
 
-from typing import Any
+from datetime import datetime
+from typing import TypedDict, Unpack
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.providers import calls as queries
 from pipeline.providers.calls import By, CallFilter, CallStats, CallView, Capability, UnknownCall
-from pipeline.storage.context import get_context
+from tasks.context import get_context
 
 __all__ = [
-    "By", "CallFilter", "CallStats", "CallView", "Capability", "UnknownCall", "UserError", "list_calls", "show",
-    "stats", "total",
+    "By", "CallFilter", "CallStats", "CallView", "Capability", "UnknownCall", "UserError", "Which", "list_calls",
+    "show", "stats", "total",
 ]  # fmt: skip
 
 configure_as_library()
 
 
-def list_calls(*, limit: int = 50, **which: Any) -> list[CallView]:
+class Which(TypedDict, total=False):
+    """Which calls: the fields of `CallFilter`, as keywords."""
+
+    flow: str
+    scope_id: str
+    provider: str
+    model: str
+    capability: str
+    status: str
+    since: datetime | None
+    until: datetime | None
+
+
+def list_calls(*, limit: int = 50, **which: Unpack[Which]) -> list[CallView]:
     """Calls, newest first. `which`: the fields of `CallFilter`, such as `provider="openai"`."""
     return queries.calls(get_context(), CallFilter(**which), limit=limit)
 
@@ -31,11 +45,11 @@ def show(call_id: int) -> CallView:
     return queries.call(get_context(), call_id)
 
 
-def stats(by: By | str = By.PROVIDER, **which: Any) -> list[CallStats]:
+def stats(by: By | str = By.PROVIDER, **which: Unpack[Which]) -> list[CallStats]:
     """Figures by provider, model, flow, capability, operation, status or day. `which`: fields of `CallFilter`."""
     return queries.stats(get_context(), CallFilter(**which), By(by))
 
 
-def total(**which: Any) -> CallStats | None:
+def total(**which: Unpack[Which]) -> CallStats | None:
     """Figures of all these calls together; None if there are none. `which`: fields of `CallFilter`."""
     return next(iter(queries.stats(get_context(), CallFilter(**which))), None)

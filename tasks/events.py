@@ -17,7 +17,8 @@ from pipeline.engine import events as live
 from pipeline.engine import outbox
 from pipeline.engine.announced import wants
 from pipeline.engine.outbox import Event
-from pipeline.storage.context import Context, get_context
+from pipeline.storage.context import Context
+from tasks.context import get_context
 
 __all__ = ["Event", "Filter", "Kept", "after", "after_if_possible", "kept", "progress", "progress_from"]
 log = structlog.get_logger(__name__)

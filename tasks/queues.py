@@ -13,8 +13,8 @@ from pipeline.engine.live_settings import Value
 from pipeline.engine.logs import configure_as_library
 from pipeline.providers import gates, queue_control, queue_views
 from pipeline.providers.queue_views import LimitView, QueueView
-from pipeline.storage.context import get_context
 from tasks import watchdog  # noqa: F401  # tells the workers
+from tasks.context import get_context
 
 __all__ = [
     "BreakerState", "LimitView", "QueueView", "UserError", "Value", "breaker", "change_setting", "close_breaker",

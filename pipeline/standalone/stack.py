@@ -20,7 +20,7 @@ from pipeline.standalone.processes import log_file
 from pipeline.standalone.supervisor import read_info
 from pipeline.storage import installation
 from pipeline.storage.context import Context, get_context
-from pipeline.storage.schema import HEAD, current, migrate
+from pipeline.storage.schema import current, ensure
 
 START_S = 60.0
 TROUBLED_S = 5.0
@@ -115,15 +115,12 @@ def migrate_embedded(settings: Settings) -> None:
 
     And `ForeignFolder`, if the data folder is not this database's.
     """
-    db = Context(settings).db
+    context = Context(settings)
     try:
-        if settings.embedded_database:
-            migrate(db)
-        elif current(db) != HEAD:
-            raise UserError("the database's schema does not match this version: run `penstock migrate`", code="schema")
-        installation.check(db, settings)
+        ensure(context)
+        installation.check(context.db, settings)
     finally:
-        db.dispose()
+        context.db.dispose()
 
 
 def reach_redis(settings: Settings) -> None:

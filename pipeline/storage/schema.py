@@ -8,6 +8,8 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
+from pipeline.engine.errors import UserError
+from pipeline.storage.context import Context
 from pipeline.storage.database import Database
 
 HEAD = "0008"
@@ -43,6 +45,20 @@ def migrate(db: Database) -> bool:
             upgrade(connection)
             connection.commit()
     return True
+
+
+def ensure(context: Context) -> None:
+    """See to it that the database has this version's schema: an embedded one is migrated.
+
+    Raises `UserError` if another one needs `penstock migrate`.
+    """
+    if context.settings.embedded_database:
+        migrate(context.db)
+        return
+    at = current(context.db)
+    if at != HEAD:
+        lacks = "has no schema yet" if at is None else f"has another version's schema ({at}, not {HEAD})"
+        raise UserError(f"the database {lacks}: run `penstock migrate` with the same settings", code="schema")
 
 
 def upgrade(connection: Connection) -> None:

@@ -7,12 +7,12 @@
 Every function returns plain typed objects; a document has `wait()`. All raise `UserError` with a message for people.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from pipeline.engine import events
 from pipeline.engine.errors import UserError
@@ -33,15 +33,15 @@ from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options
 from pipeline.reading import inspection
 from pipeline.reading.source import parse_page_range, safe_filename
-from pipeline.storage.context import get_context
 from tasks import watch as watching
+from tasks.context import get_context
 from tasks.documents.canvas import TASKS
 
 __all__ = [
-    "AttemptView", "Choice", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "Options", "PageStatus",
-    "PageView", "UnknownDocument", "UserError", "attempts", "cancel", "costs", "count_documents", "delete", "figures",
-    "list_documents", "page", "page_picture", "pages", "pause", "promote", "remerge", "resume", "retry", "retry_failed",
-    "retry_page", "status", "submit", "submit_upload", "watch",
+    "AttemptView", "Choice", "Choices", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "Options",
+    "PageStatus", "PageView", "UnknownDocument", "UserError", "attempts", "cancel", "costs", "count_documents",
+    "delete", "figures", "list_documents", "page", "page_picture", "pages", "pause", "promote", "remerge", "resume",
+    "retry", "retry_failed", "retry_page", "status", "submit", "submit_upload", "watch",
 ]  # fmt: skip
 
 configure_as_library()
@@ -93,14 +93,14 @@ class Document(DocumentView):
 
 
 def watch(
-    document_ids: Sequence[str], *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None
+    document_ids: str | Iterable[str], *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None
 ) -> Iterator[Document]:
-    """Each document as it is now, and again whenever it changes, until all have settled.
+    """The document, or each of several, as it is now, and again whenever it changes, until all have settled.
 
     `idle` is called about once a second. Raises `TimeoutError` after `timeout_s` seconds.
     """
     seen: dict[str, Document] = {}
-    waiting = set(document_ids)
+    waiting = {document_ids} if isinstance(document_ids, str) else set(document_ids)
 
     def look() -> list[Document]:
         found = [_document(view) for view in queries.documents_by_id(get_context(), waiting)]
@@ -121,13 +121,25 @@ def watch(
                 yield document
 
 
-def submit(path: str | PathLike[str], options: Options | None = None, **choices: str | bool) -> Document:
+class Choices(TypedDict, total=False):
+    """The fields of `Options`, as keywords of `submit`."""
+
+    page_range: str
+    provider: str
+    model: str
+    allow_partial: bool
+    use_cache: bool
+    pictures: bool
+    fresh: bool
+
+
+def submit(path: str | PathLike[str], options: Options | None = None, **choices: Unpack[Choices]) -> Document:
     """Submit a file; returns the document that will hold its text.
 
-    Options as keywords or as an `Options`: page_range, provider, model, allow_partial, use_cache, pictures, fresh.
-    The same content and options find the same document again, unless `fresh`.
+    Options as an `Options`, as keywords, or both: page_range, provider, model, allow_partial, use_cache, pictures,
+    fresh. The same content and options find the same document again, unless `fresh`.
     """
-    chosen = options or Options(**choices)  # type: ignore[arg-type]
+    chosen = replace(options or Options(), **choices)
     return _launched(submission.submit(get_context(), Path(path), chosen))
 
 

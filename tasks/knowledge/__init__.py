@@ -11,9 +11,10 @@ Every function returns plain typed objects. All raise `UserError` with a message
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure_as_library
@@ -41,29 +42,51 @@ from pipeline.flows.knowledge.views import (
     Standing,
     Tally,
 )
-from pipeline.storage.context import get_context
+from tasks.context import get_context
 from tasks.knowledge.canvas import TASKS
 
 __all__ = [
-    "Activity", "Added", "BaseView", "CancelStatus", "ChunkView", "FlowStatus", "Found", "Hit", "ItemStatus",
-    "ItemType", "ItemView", "QueueStatus", "Refused", "Report", "Scanned", "Source", "Standing", "Tally", "UnknownBase",
-    "UnknownItem", "UserError", "add", "add_directory", "add_files", "add_notes", "add_sitemaps", "add_urls", "base",
-    "bases", "cancel", "check", "chunks", "counts", "create_base", "delete", "delete_base", "dismiss", "edit_base",
-    "get_status", "group_id", "has_providers", "item", "items", "matching", "queue", "recover", "reprocess",
-    "reprocess_failed", "reprocess_stale", "search", "standings", "tally", "wait",
+    "Activity", "Added", "BaseChanges", "BaseOptions", "BaseView", "CancelStatus", "ChunkView", "FlowStatus", "Found",
+    "Hit", "ItemStatus", "ItemType", "ItemView", "QueueStatus", "Refused", "Report", "Scanned", "SearchOptions",
+    "Source", "Standing", "Tally", "UnknownBase", "UnknownItem", "UserError", "Which", "add", "add_directory",
+    "add_files", "add_notes", "add_sitemaps", "add_urls", "base", "bases", "cancel", "check", "chunks", "counts",
+    "create_base", "delete", "delete_base", "dismiss", "edit_base", "get_status", "group_id", "has_providers", "item",
+    "items", "matching", "queue", "recover", "reprocess", "reprocess_failed", "reprocess_stale", "search", "standings",
+    "tally", "wait",
 ]  # fmt: skip
 
 configure_as_library()
 POLL_S = 0.5
 
 
-def create_base(name: str, **options: Any) -> BaseView:
-    """A new, empty base. `options`: description, provider, model, chunk_tokens, chunk_overlap."""
+class BaseOptions(TypedDict, total=False):
+    """What one may say of a new base; what is left out, or None, is as the settings say."""
+
+    description: str
+    provider: str | None
+    model: str | None
+    chunk_tokens: int | None
+    chunk_overlap: int | None
+
+
+class BaseChanges(TypedDict, total=False):
+    """What one may change of a base; what is left out, or None, stays as it is."""
+
+    name: str | None
+    description: str | None
+    provider: str | None
+    model: str | None
+    chunk_tokens: int | None
+    chunk_overlap: int | None
+
+
+def create_base(name: str, **options: Unpack[BaseOptions]) -> BaseView:
+    """A new, empty base."""
     return service.create_base(get_context(), name, **options)
 
 
-def edit_base(base_id: str, **changes: Any) -> BaseView:
-    """Change name, description, provider, model, chunk_tokens or chunk_overlap. What is under way is not disturbed."""
+def edit_base(base_id: str, **changes: Unpack[BaseChanges]) -> BaseView:
+    """Change a base. What is under way is not disturbed."""
     return service.edit_base(get_context(), base_id, **changes)
 
 
@@ -125,9 +148,18 @@ def item(item_id: str) -> ItemView:
     return queries.item(get_context(), item_id)
 
 
-def items(base_id: str, **which: Any) -> list[ItemView]:
-    """Items of a base in the order of its line. `which`: status, types, group_id, after, limit."""
-    return queries.items(get_context(), base(base_id).id, **which)
+class Which(TypedDict, total=False):
+    """Which items of a base; what is left out matches all."""
+
+    status: Sequence[str]
+    types: Sequence[str]
+    group_id: str
+    limit: int
+
+
+def items(base_id: str, *, after: tuple[int, str] | None = None, **which: Unpack[Which]) -> list[ItemView]:
+    """Items of a base in the order of its line. `after`: beyond the one of this position and id."""
+    return queries.items(get_context(), base(base_id).id, after=after, **which)
 
 
 def chunks(item_id: str, *, first: int = 0, limit: int = 200) -> list[ChunkView]:
@@ -140,9 +172,9 @@ def counts() -> dict[str, dict[str, int]]:
     return queries.counts(get_context())
 
 
-def matching(base_id: str, **which: Any) -> tuple[list[str], int]:
-    """(ids of items that can be acted on; how many match in all). `which`: status, types, group_id, after, limit."""
-    return queries.matching(get_context(), base(base_id).id, **which)
+def matching(base_id: str, *, after: str = "", **which: Unpack[Which]) -> tuple[list[str], int]:
+    """(ids of items that can be acted on, beyond the id `after`; how many match in all)."""
+    return queries.matching(get_context(), base(base_id).id, after=after, **which)
 
 
 def group_id(base_id: str, name: str) -> str:
@@ -192,12 +224,23 @@ def _told(item_ids: Iterable[str]) -> None:
     TASKS.launch(LINE)
 
 
-def search(bases: str | Sequence[str] | None, words: str, **options: Any) -> Found:
-    """Chunks for these words, best first, of one base or several, by name or id; None: of all bases.
+class SearchOptions(TypedDict, total=False):
+    """How to search."""
 
-    `options`: limit, types, item_ids, group_ids, since, min_score, around, by_meaning: see
-    `pipeline.flows.knowledge.search`.
-    """
+    limit: int
+    types: Sequence[str] | None
+    item_ids: Sequence[str] | None
+    group_ids: Sequence[str] | None
+    since: datetime | None
+    min_score: float | None
+    around: int
+    """With so many chunks before and after each."""
+    by_meaning: bool
+    """False: by words alone."""
+
+
+def search(bases: str | Sequence[str] | None, words: str, **options: Unpack[SearchOptions]) -> Found:
+    """Chunks for these words, best first, of one base or several, by name or id; None: of all bases."""
     return searching.search(get_context(), [bases] if isinstance(bases, str) else bases, words, **options)
 
 

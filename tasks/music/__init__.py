@@ -9,9 +9,10 @@ Every function returns plain typed objects. All raise `UserError` with a sentenc
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.logs import configure_as_library
 from pipeline.engine.views import view_of
 from pipeline.flows.music import queries, service
 from pipeline.flows.music.estimate import estimate_run
@@ -21,15 +22,18 @@ from pipeline.flows.music.search import count_searchable, for_mood, like_song
 from pipeline.flows.music.service import AlreadyRunning, StartOptions
 from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus
 from pipeline.flows.music.views import BatchView, Estimate, Found, MusicStatus, RunView, SongView
-from pipeline.storage.context import get_context
 from tasks import watch
+from tasks.context import get_context
 from tasks.music.canvas import TASKS
 
 __all__ = [
-    "AlreadyRunning", "BatchStatus", "BatchView", "Estimate", "Found", "Mode", "MusicStatus", "PipelineState", "Run",
-    "RunView", "SongStatus", "SongView", "StartOptions", "SyncReport", "UserError", "batches", "estimate", "pause",
-    "resume", "search", "searchable", "show", "similar", "songs", "start", "status", "stop", "sync",
+    "AlreadyRunning", "BatchStatus", "BatchView", "Choices", "Estimate", "Found", "Mode", "MusicStatus",
+    "PipelineState", "Run", "RunView", "SongStatus", "SongView", "StartOptions", "SyncReport", "UserError", "batches",
+    "estimate", "pause", "resume", "search", "searchable", "show", "similar", "songs", "start", "status", "stop",
+    "sync",
 ]  # fmt: skip
+
+configure_as_library()
 
 
 @dataclass(frozen=True)
@@ -56,15 +60,24 @@ def sync(on_page: OnPage = lambda seen, total: None, folder: Path | None = None)
     return sync_libraries(get_context(), on_page, folder)
 
 
-def start(options: StartOptions | None = None, **choices: Any) -> Run:
-    """Begin a run. Options as keywords or as `StartOptions`: mode, skip_sync, limit, failed.
+class Choices(TypedDict, total=False):
+    """The fields of `StartOptions`, as keywords of `start` and `estimate`."""
+
+    mode: Mode
+    skip_sync: bool
+    limit: int | None
+    failed: bool
+
+
+def start(options: StartOptions | None = None, **choices: Unpack[Choices]) -> Run:
+    """Begin a run. Options as a `StartOptions`, as keywords, or both: mode, skip_sync, limit, failed.
 
     Raises `AlreadyRunning` if one is active.
     """
     return _launched(service.start(get_context(), replace(options or StartOptions(), **choices)))
 
 
-def estimate(options: StartOptions | None = None, **choices: Any) -> Estimate:
+def estimate(options: StartOptions | None = None, **choices: Unpack[Choices]) -> Estimate:
     """What `start` with these options would do: a dry run that writes nothing."""
     return estimate_run(get_context(), replace(options or StartOptions(), **choices))
 

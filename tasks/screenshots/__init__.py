@@ -38,8 +38,9 @@ from pipeline.flows.screenshots.views import (
     Status,
 )
 from pipeline.reading import inspection
-from pipeline.storage.context import Context, get_context
+from pipeline.storage.context import Context
 from tasks import watch as watching
+from tasks.context import get_context
 from tasks.screenshots.canvas import TASKS
 
 __all__ = [

@@ -13,18 +13,21 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.logs import configure_as_library
 from pipeline.flows import flows
 from pipeline.flows.webhooks import plan, queries, service
 from pipeline.flows.webhooks.queries import AttemptView, DeliveryView, EndpointView
 from pipeline.flows.webhooks.service import Created
 from pipeline.flows.webhooks.states import DeliveryStatus
-from pipeline.storage.context import get_context
+from tasks.context import get_context
 from tasks.webhooks.canvas import TASKS
 
 __all__ = [
     "AttemptView", "Created", "DeliveryStatus", "DeliveryView", "EndpointView", "UserError", "attempts", "change",
     "create", "deliveries", "delivery", "endpoint", "endpoints", "remove", "replay", "replay_range", "test", "types",
 ]  # fmt: skip
+
+configure_as_library()
 
 
 def types() -> list[str]:

@@ -10,7 +10,7 @@ from pipeline.interfaces.cli.output import count, err, one_line, print_json, pri
 from pipeline.interfaces.cli.times import ago
 
 if TYPE_CHECKING:
-    from tasks.knowledge import BaseView
+    from tasks.knowledge import BaseChanges, BaseView
 
 Base = Annotated[
     str,
@@ -127,7 +127,7 @@ def edit(
     """
     from tasks import knowledge
 
-    changes = {
+    changes: BaseChanges = {
         "name": name, "description": description, "provider": provider, "model": model, "chunk_tokens": chunk_tokens,
         "chunk_overlap": chunk_overlap,
     }  # fmt: skip
