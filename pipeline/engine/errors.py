@@ -36,6 +36,10 @@ class UnitError(PenstockError):
         """A short stable word for programs, such as `timeout` or `encrypted`."""
 
 
+class NoWorkerWarning(UserWarning):
+    """A program waits for work, and nobody is there to do it."""
+
+
 class UserError(PenstockError):
     """What the user asked for cannot be done; nothing was changed. `code` is a short stable word."""
 

@@ -4,6 +4,7 @@ A worker's main process renews all of them: a process of its pool may be in a lo
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from redis import Redis
 
@@ -14,6 +15,16 @@ PRESENCE_KEYS = (lease_key("presence"), lease_key("presence:pools"))
 _MISSED_KEY = "penstock:presence:missed"
 _SWEPT_KEY = "penstock:sweep:ended"
 _REMEMBERED_MS = 7 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True)
+class NoWorker:
+    """Nobody is there to work. `reason`: a sentence for people that says what to do."""
+
+    reason: str = "No worker is running: start some with `penstock worker`, or `penstock up`."
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class Presence:

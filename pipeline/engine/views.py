@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
 View = TypeVar("View")
+PASSING = "passing"
+"""In a field's metadata: it is of the moment, and no part of the view as JSON."""
 
 
 def view_of(kind: type[View], row: Any, **more: Any) -> View:
@@ -46,7 +48,8 @@ def money(amount: float) -> str:
 def plain(value: Any) -> Any:
     """A view, or a container of views, as JSON types: numbered states by name, ISO instants, paths as text."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        shown = (field.name for field in fields(value) if not field.metadata.get(PASSING))
+        return {name: plain(getattr(value, name)) for name in shown}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

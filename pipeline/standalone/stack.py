@@ -12,7 +12,7 @@ from redis import RedisError
 
 from pipeline.engine.connection import connect
 from pipeline.engine.errors import UserError
-from pipeline.engine.presence import Presence
+from pipeline.engine.presence import NoWorker, Presence
 from pipeline.settings import Settings
 from pipeline.standalone import redis_server
 from pipeline.standalone.locks import is_supervised, users_lock
@@ -66,7 +66,7 @@ class Stack:
             alive = Presence(get_context().redis).alive()
         except RedisError:
             return "Redis cannot be reached."
-        return "" if alive else "No worker is running: start some with `penstock worker`, or `penstock up`."
+        return "" if alive else str(NoWorker())
 
     def _is_ready(self) -> bool:
         return (

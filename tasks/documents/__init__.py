@@ -8,16 +8,17 @@ Every function returns plain typed objects; a document has `wait()`. All raise `
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from pipeline.engine import events
-from pipeline.engine.errors import UserError
+from pipeline.engine.errors import NoWorkerWarning, UserError
 from pipeline.engine.logs import configure_as_library
-from pipeline.engine.views import view_of
+from pipeline.engine.presence import NoWorker
+from pipeline.engine.views import PASSING, view_of
 from pipeline.flows.documents import files, page_pictures, queries, service, submission
 from pipeline.flows.documents.queries import (
     AttemptView,
@@ -38,10 +39,10 @@ from tasks.context import get_context
 from tasks.documents.canvas import TASKS
 
 __all__ = [
-    "AttemptView", "Choice", "Choices", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "Options",
-    "PageStatus", "PageView", "UnknownDocument", "UserError", "attempts", "cancel", "costs", "count_documents",
-    "delete", "figures", "list_documents", "page", "page_picture", "pages", "pause", "promote", "remerge", "resume",
-    "retry", "retry_failed", "retry_page", "status", "submit", "submit_upload", "watch",
+    "AttemptView", "Choice", "Choices", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "NoWorker",
+    "NoWorkerWarning", "Options", "PageStatus", "PageView", "UnknownDocument", "UserError", "attempts", "cancel",
+    "costs", "count_documents", "delete", "figures", "list_documents", "page", "page_picture", "pages", "pause",
+    "promote", "remerge", "resume", "retry", "retry_failed", "retry_page", "status", "submit", "submit_upload", "watch",
 ]  # fmt: skip
 
 configure_as_library()
@@ -51,6 +52,9 @@ configure_as_library()
 class Document(DocumentView):
     """A document as it was when you asked for it."""
 
+    no_worker: NoWorker | None = field(default=None, metadata={PASSING: True})
+    """Why nobody works on it, as `watch` and `wait` saw it; None if somebody may."""
+
     @property
     def settled(self) -> bool:
         """At rest or paused, so not worth waiting for any longer."""
@@ -59,7 +63,7 @@ class Document(DocumentView):
     def wait(self, timeout_s: float | None = None) -> "Document":
         """Wait until the document is at rest or paused; returns it as it is then.
 
-        Raises `TimeoutError` after `timeout_s` seconds.
+        Warns (`NoWorkerWarning`) if there is nobody to work. Raises `TimeoutError` after `timeout_s` seconds.
         """
         latest = self
         for latest in watch([self.id], timeout_s=timeout_s):  # noqa: B007  # the last one is the answer
@@ -97,22 +101,24 @@ def watch(
 ) -> Iterator[Document]:
     """The document, or each of several, as it is now, and again whenever it changes, until all have settled.
 
-    `idle` is called about once a second. Raises `TimeoutError` after `timeout_s` seconds.
+    While nobody works, `no_worker` says so, and a warning once. `idle` is called about once a second. Raises
+    `TimeoutError` after `timeout_s` seconds.
     """
     seen: dict[str, Document] = {}
+    fleet = watching.Fleet()
     waiting = {document_ids} if isinstance(document_ids, str) else set(document_ids)
 
     def look() -> list[Document]:
-        found = [_document(view) for view in queries.documents_by_id(get_context(), waiting)]
-        gone = waiting - {document.id for document in found}
+        all_found = [_document(view) for view in queries.documents_by_id(get_context(), waiting)]
+        gone = waiting - {document.id for document in all_found}
         if gone:
             raise UnknownDocument(min(gone))
-        waiting.difference_update(document.id for document in found if document.settled)
-        return found
+        waiting.difference_update(document.id for document in all_found if document.settled)
+        return [found if found.settled else replace(found, no_worker=fleet.no_worker) for found in all_found]
 
     looks = watching.watch(
         look, lambda _: len(waiting), lambda event: event.get("document") in waiting,
-        undone="documents have not settled", timeout_s=timeout_s, idle=idle,
+        undone="documents have not settled", timeout_s=timeout_s, idle=idle, fleet=fleet,
     )  # fmt: skip
     for found in looks:
         for document in found:

@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from pipeline.engine.errors import UserError
+from pipeline.engine.errors import NoWorkerWarning, UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.engine.presence import Presence
 from pipeline.flows.knowledge import FLOW, directory, intake, queries, service
@@ -42,21 +42,21 @@ from pipeline.flows.knowledge.views import (
     Standing,
     Tally,
 )
+from tasks import watch as watching
 from tasks.context import get_context
 from tasks.knowledge.canvas import TASKS
 
 __all__ = [
     "Activity", "Added", "BaseChanges", "BaseOptions", "BaseView", "CancelStatus", "ChunkView", "FlowStatus", "Found",
-    "Hit", "ItemStatus", "ItemType", "ItemView", "QueueStatus", "Refused", "Report", "Scanned", "SearchOptions",
-    "Source", "Standing", "Tally", "UnknownBase", "UnknownItem", "UserError", "Which", "add", "add_directory",
-    "add_files", "add_notes", "add_sitemaps", "add_urls", "base", "bases", "cancel", "check", "chunks", "counts",
-    "create_base", "delete", "delete_base", "dismiss", "edit_base", "get_status", "group_id", "has_providers", "item",
-    "items", "matching", "queue", "recover", "reprocess", "reprocess_failed", "reprocess_stale", "search", "standings",
-    "tally", "wait",
+    "Hit", "ItemStatus", "ItemType", "ItemView", "NoWorkerWarning", "QueueStatus", "Refused", "Report", "Scanned",
+    "SearchOptions", "Source", "Standing", "Tally", "UnknownBase", "UnknownItem", "UserError", "Which", "add",
+    "add_directory", "add_files", "add_notes", "add_sitemaps", "add_urls", "base", "bases", "cancel", "check", "chunks",
+    "counts", "create_base", "delete", "delete_base", "dismiss", "edit_base", "get_status", "group_id", "has_providers",
+    "item", "items", "matching", "queue", "recover", "reprocess", "reprocess_failed", "reprocess_stale", "search",
+    "standings", "tally", "wait",
 ]  # fmt: skip
 
 configure_as_library()
-POLL_S = 0.5
 
 
 class BaseOptions(TypedDict, total=False):
@@ -302,16 +302,15 @@ def check() -> Report:
 
 
 def wait(base_id: str, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None) -> dict[str, int]:
-    """Wait until no item of a base is open; how many are in which state. `idle` is called now and then.
+    """Wait until no item of a base is open; how many are in which state. `idle` is called about once a second.
 
-    Raises `TimeoutError` after `timeout_s` seconds.
+    Warns (`NoWorkerWarning`) if there is nobody to work. Raises `TimeoutError` after `timeout_s` seconds.
     """
-    found, begun = base(base_id).id, time.monotonic()
-    while True:
-        counted = queries.counts(get_context(), [found]).get(found, {})
-        if not any(counted.get(state) for state in OPEN):
-            return counted
-        if timeout_s is not None and time.monotonic() - begun > timeout_s:
-            raise TimeoutError(f"items of {base_id} are still open after {timeout_s:g} s")
-        idle()
-        time.sleep(POLL_S)
+    found = base(base_id).id
+    *_, counted = watching.watch(
+        lambda: queries.counts(get_context(), [found]).get(found, {}),
+        lambda counted: sum(counted.get(state, 0) for state in OPEN),
+        lambda event: event.get("flow") == FLOW.name,
+        undone=f"items of {base_id} are open", timeout_s=timeout_s, idle=idle,
+    )  # fmt: skip
+    return counted

@@ -7,13 +7,15 @@
 Every function returns plain typed objects. All raise `UserError` with a sentence for people.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from pipeline.engine.errors import UserError
+from pipeline.engine.errors import NoWorkerWarning, UserError
 from pipeline.engine.logs import configure_as_library
-from pipeline.engine.views import view_of
+from pipeline.engine.presence import NoWorker
+from pipeline.engine.views import PASSING, view_of
 from pipeline.flows.music import queries, service
 from pipeline.flows.music.estimate import estimate_run
 from pipeline.flows.music.library.songs import SyncReport
@@ -22,15 +24,15 @@ from pipeline.flows.music.search import count_searchable, for_mood, like_song
 from pipeline.flows.music.service import AlreadyRunning, StartOptions
 from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus
 from pipeline.flows.music.views import BatchView, Estimate, Found, MusicStatus, RunView, SongView
-from tasks import watch
+from tasks import watch as watching
 from tasks.context import get_context
 from tasks.music.canvas import TASKS
 
 __all__ = [
-    "AlreadyRunning", "BatchStatus", "BatchView", "Choices", "Estimate", "Found", "Mode", "MusicStatus",
-    "PipelineState", "Run", "RunView", "SongStatus", "SongView", "StartOptions", "SyncReport", "UserError", "batches",
-    "estimate", "pause", "resume", "search", "searchable", "show", "similar", "songs", "start", "status", "stop",
-    "sync",
+    "AlreadyRunning", "BatchStatus", "BatchView", "Choices", "Estimate", "Found", "Mode", "MusicStatus", "NoWorker",
+    "NoWorkerWarning", "PipelineState", "Run", "RunView", "SongStatus", "SongView", "StartOptions", "SyncReport",
+    "UserError", "batches", "estimate", "pause", "resume", "search", "searchable", "show", "similar", "songs", "start",
+    "status", "stop", "sync", "watch",
 ]  # fmt: skip
 
 configure_as_library()
@@ -40,19 +42,37 @@ configure_as_library()
 class Run(RunView):
     """A run as it was when asked for."""
 
+    no_worker: NoWorker | None = field(default=None, metadata={PASSING: True})
+    """Why nobody works on it, as `watch` and `wait` saw it; None if somebody may."""
+
     def wait(self, timeout_s: float | None = None) -> "Run":
         """Wait until the run has ended (or is paused); the run as it is then.
 
-        Raises `TimeoutError` after `timeout_s` seconds.
+        Warns (`NoWorkerWarning`) if there is nobody to work. Raises `TimeoutError` after `timeout_s` seconds.
         """
-        looks = watch.watch(
-            lambda: _run(queries.run(get_context(), self.id)),
-            lambda run: int(run.outcome is None and run.status is not PipelineState.PAUSED),
-            lambda event: event.get("run") == self.id,
-            undone="run has not ended", timeout_s=timeout_s,
-        )  # fmt: skip
-        *_, latest = looks
+        *_, latest = watch(self.id, timeout_s=timeout_s)
         return latest
+
+
+def watch(
+    run_id: str, *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None
+) -> Iterator[Run]:  # fmt: skip
+    """The run as it is now, and again whenever it changes, until it has ended or is paused.
+
+    While nobody works, `no_worker` says so, and a warning once. `idle` is called about once a second. Raises
+    `TimeoutError` after `timeout_s` seconds.
+    """
+    fleet, seen = watching.Fleet(), None
+    looks = watching.watch(
+        lambda: replace(_run(queries.run(get_context(), run_id)), no_worker=fleet.no_worker),
+        lambda run: int(run.outcome is None and run.status is not PipelineState.PAUSED),
+        lambda event: event.get("run") == run_id,
+        undone="run has not ended", timeout_s=timeout_s, idle=idle, fleet=fleet,
+    )  # fmt: skip
+    for run in looks:
+        if run != seen:
+            seen = run
+            yield run
 
 
 def sync(on_page: OnPage = lambda seen, total: None, folder: Path | None = None) -> SyncReport:  # noqa: ARG005

@@ -14,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 
 from pipeline.engine import quota
-from pipeline.engine.errors import UserError
+from pipeline.engine.errors import NoWorkerWarning, UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.engine.views import view_of
 from pipeline.flows.screenshots import plan, queries, service
@@ -44,10 +44,10 @@ from tasks.context import get_context
 from tasks.screenshots.canvas import TASKS
 
 __all__ = [
-    "BatchView", "DeadLetter", "Extent", "Forgotten", "Found", "Frame", "Hour", "NodeDetail", "NodeView",
-    "RejectionView", "ScreenshotView", "SourceView", "Status", "Taken", "UserError", "WorkStatus", "batch_now",
-    "batches", "dead_letters", "extent", "follow", "forget", "ingest", "ingest_upload", "leave_out", "rejections",
-    "replay", "screenshot", "search", "set_active", "show", "sources", "status", "time_zone", "timeline",
+    "BatchView", "DeadLetter", "Extent", "Forgotten", "Found", "Frame", "Hour", "NoWorkerWarning", "NodeDetail",
+    "NodeView", "RejectionView", "ScreenshotView", "SourceView", "Status", "Taken", "UserError", "WorkStatus",
+    "batch_now", "batches", "dead_letters", "extent", "follow", "forget", "ingest", "ingest_upload", "leave_out",
+    "rejections", "replay", "screenshot", "search", "set_active", "show", "sources", "status", "time_zone", "timeline",
 ]  # fmt: skip
 
 configure_as_library()
@@ -62,7 +62,7 @@ class Taken(intake.Taken):
     def wait(self, timeout_s: float | None = None) -> WorkStatus | None:
         """Wait until the frame is analysed or given up; None if there is no such frame (any more).
 
-        Raises `TimeoutError` after `timeout_s` seconds.
+        Warns (`NoWorkerWarning`) if there is nobody to work. Raises `TimeoutError` after `timeout_s` seconds.
         """
         if self.shot_id is None:
             return None
@@ -122,14 +122,16 @@ def _captured_at(picture: Path | bytes) -> datetime:
 
 
 def follow(
-    shot_ids: Sequence[int], *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None
+    shot_ids: int | Sequence[int], *, timeout_s: float | None = None, idle: Callable[[], object] = lambda: None
 ) -> Iterator[dict[int, WorkStatus]]:
-    """How these frames stand, again and again, until each is analysed, or was given up, or is gone.
+    """How a frame or several stand, again and again, until each is analysed, or was given up, or is gone.
 
-    `idle` is called about once a second. Raises `TimeoutError` after `timeout_s` seconds.
+    Warns (`NoWorkerWarning`) if there is nobody to work. `idle` is called about once a second. Raises `TimeoutError`
+    after `timeout_s` seconds.
     """
+    ids = [shot_ids] if isinstance(shot_ids, int) else shot_ids
     return watching.watch(
-        lambda: queries.states_of(get_context(), shot_ids),
+        lambda: queries.states_of(get_context(), ids),
         lambda found: sum(state not in _AT_REST for state in found.values()),
         lambda event: event.get("flow") == "screenshots",
         undone="screenshots are not analysed", timeout_s=timeout_s, idle=idle,

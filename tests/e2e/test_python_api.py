@@ -153,3 +153,41 @@ show(codes)
     )
     assert found == ["missing", "unsupported", "directory", "unknown_document", "page_range", "unknown_provider"]
     assert sorted((cli.data_dir / "uploads").iterdir()) == before
+
+
+def test_without_a_stack_the_database_is_made_and_waiting_says_that_nobody_works(alone: Cli) -> None:
+    new_pdf(alone.cwd / "report.pdf")
+    found = program(
+        alone,
+        """
+import warnings
+from tasks import documents, knowledge, screenshots
+from tasks.documents import NoWorkerWarning, submit, watch
+
+listed = documents.list_documents()
+document = submit("report.pdf")
+waits = [lambda: document.wait(timeout_s=1.5), lambda: list(watch(document.id, timeout_s=1.5))]
+said = []
+for wait in waits:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            wait()
+        except TimeoutError as error:
+            said.append([str(error), [[w.category.__name__, w.filename] for w in caught]])
+warnings.simplefilter("ignore", NoWorkerWarning)
+seen = []
+try:
+    for one in watch([document.id], timeout_s=1.5):
+        seen.append(one.no_worker and str(one.no_worker))
+except TimeoutError:
+    pass
+show([listed, document.status.name, said, seen])
+""",
+    )
+    assert found[:2] == [[], "PENDING"]
+    for message, caught in found[2]:
+        assert "1 documents have not settled after 1.5 s. Nothing runs on" in message
+        assert caught == [["NoWorkerWarning", "<string>"]], "once, and at the line that waits"
+    assert found[3][0] is None
+    assert "`penstock up`" in found[3][-1]

@@ -1,11 +1,12 @@
 """The commands, and how errors are reported at the terminal."""
 
 import sys
+import warnings
 from typing import Any
 
 import typer
 
-from pipeline.engine.errors import PenstockError
+from pipeline.engine.errors import NoWorkerWarning, PenstockError
 from pipeline.engine.logs import configure
 from pipeline.interfaces.cli import (
     api,
@@ -68,6 +69,7 @@ app.command("flower", context_settings=_passed_on)(stack.flower)
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted."""
     configure("WARNING", as_json=False)
+    warnings.simplefilter("ignore", NoWorkerWarning)  # commands that wait say it in their own way
     try:
         app()
     except PenstockError as error:

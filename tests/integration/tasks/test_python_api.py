@@ -1,0 +1,83 @@
+"""Python's way in, in the process of the test: what it needs of the database, and of whoever works."""
+
+import dataclasses
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from pipeline.engine.presence import Presence
+from pipeline.engine.views import plain
+from pipeline.providers.calls import CallFilter
+from pipeline.storage.context import Context
+from tasks import calls, documents, knowledge, music, queues, screenshots, webhooks
+from tests.support.samples import text_pdf
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+class TestWithoutASchema:
+    @pytest.fixture
+    def migrated(self) -> bool:
+        return False
+
+    @pytest.mark.usefixtures("context")
+    def test_server_needs_penstock_migrate_which_every_flow_says(self, tmp_path: Path) -> None:
+        text_pdf(tmp_path / "report.pdf", [["one"]])
+        asked = [
+            lambda: documents.submit(tmp_path / "report.pdf"), documents.list_documents, knowledge.bases, music.status,
+            screenshots.status, webhooks.endpoints, calls.total, lambda: queues.pause("vision.local"),
+        ]  # fmt: skip
+        for ask in asked:
+            with pytest.raises(documents.UserError, match="has no schema yet: run `penstock migrate`"):
+                ask()
+
+
+def test_warning_ends_once_a_worker_is_there(context: Context, tmp_path: Path) -> None:
+    text_pdf(tmp_path / "report.pdf", [["one"]])
+    document = documents.submit(tmp_path / "report.pdf")
+    seen: list[documents.NoWorker | None] = []
+
+    def follow() -> None:
+        for one in documents.watch(document.id, timeout_s=60):
+            seen.append(one.no_worker)
+            if one.no_worker:
+                Presence(context.redis).renew("worker", 60)
+            elif any(seen):
+                return
+
+    with pytest.warns(documents.NoWorkerWarning, match="start some with `penstock worker`") as caught:
+        follow()
+    assert [bool(one) for one in seen] == [False, True, False]
+    assert len(caught) == 1
+    assert "no_worker" not in plain(document), "it is of the moment, and no part of the document as JSON"
+
+
+@pytest.mark.usefixtures("context")
+def test_waiting_for_a_base_says_that_nobody_works() -> None:
+    base = knowledge.create_base("manuals", chunk_tokens=100)
+    knowledge.add_notes(base.id, ["# A note"])
+    with (
+        pytest.warns(knowledge.NoWorkerWarning),
+        pytest.raises(TimeoutError, match=f"1 items of {base.id} are open after 1.2 s. No worker is running"),
+    ):
+        knowledge.wait(base.id, timeout_s=1.2)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "options"),
+    [(documents.Choices, documents.Options), (music.Choices, music.StartOptions), (calls.Which, CallFilter)],
+)
+def test_keywords_are_the_options(keywords: type, options: type) -> None:
+    assert get_type_hints(keywords) == {one.name: one.type for one in dataclasses.fields(options)}
+
+
+def test_keywords_win_over_options(context: Context, tmp_path: Path) -> None:
+    text_pdf(tmp_path / "report.pdf", [["one"], ["two"], ["three"]])
+    options = documents.Options(page_range="1-2", allow_partial=True)
+    document = documents.submit(tmp_path / "report.pdf", options, page_range="3")
+    assert (document.page_range, document.allow_partial) == ("3", True)
+    assert context.settings.provider == document.provider
