@@ -1,6 +1,7 @@
 """Python's way in, in the process of the test: what it needs of the database, and of whoever works."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_type_hints
 
@@ -27,7 +28,7 @@ class TestWithoutASchema:
     @pytest.mark.usefixtures("context")
     def test_server_needs_penstock_migrate_which_every_flow_says(self, tmp_path: Path) -> None:
         text_pdf(tmp_path / "report.pdf", [["one"]])
-        asked = [
+        asked: list[Callable[[], object]] = [
             lambda: documents.submit(tmp_path / "report.pdf"), documents.list_documents, knowledge.bases, music.status,
             screenshots.status, webhooks.endpoints, calls.total, lambda: queues.pause("vision.local"),
         ]  # fmt: skip
