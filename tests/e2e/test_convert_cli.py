@@ -33,6 +33,7 @@ def test_dash_sends_the_text_and_nothing_else_to_standard_output(cli: Cli) -> No
     new_pdf(cli.cwd / "report.pdf", pages=3)
     result = cli.run("convert", "report.pdf", "-o", "-", "--pages", "3")
     assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("<!-- Page 3 -->\n")
     assert "This is page 3" in result.out
     assert "This is page 1" not in result.out
     assert [path.name for path in cli.cwd.iterdir()] == ["report.pdf"]

@@ -102,6 +102,13 @@ def test_cancelled_document_stops_and_can_begin_anew(cli: Cli, provider: Provide
     provider.configure({"latency_s": 0})
     assert cli.run("documents", "retry", document).code == 0
     wait_for(cli, document, "COMPLETED")
+    before = cli.run("documents", "text", document).out
+    provider.configure({"latency_s": 0.7})
+    assert cli.run("documents", "retry", document, "--fresh").code == 0
+    assert cli.run("documents", "cancel", document).code == 0
+    text, shown = cli.run_all([["documents", "text", document], ["documents", "show", document]])
+    assert (text.out, "before the last retry, which is CANCELLED" in text.err) == (before, True)
+    assert "result" in shown.out
 
 
 def test_failed_pages_can_be_tried_again_with_another_model(cli: Cli, provider: ProviderServer) -> None:
@@ -189,7 +196,6 @@ def test_unknown_id_is_said_to_be_unknown(cli: Cli) -> None:
 def test_what_cannot_be_done_is_refused_with_a_reason(cli: Cli) -> None:
     document = convert(cli)
     refused = {
-        ("retry", document, "--failed"): "has no failed page",
         ("retry-page", document, "99"): "has no page 99",
         ("promote", document, "1", "999999"): "has no attempt 999999 with a text",
         ("retry", document, "--provider", "nobody"): "there is no provider 'nobody'",
@@ -198,6 +204,8 @@ def test_what_cannot_be_done_is_refused_with_a_reason(cli: Cli) -> None:
     results = cli.run_all(["documents", *command] for command in refused)
     for result, reason in zip(results, refused.values(), strict=True):
         assert (result.code, reason in result.err) == (1, True), result.err
+    none = cli.run("documents", "retry", document, "--failed")
+    assert (none.code, "no page has failed, nothing to do. Now COMPLETED" in none.err) == (0, True)
     assert cli.status(document) == "COMPLETED"
 
 

@@ -7,7 +7,7 @@ from threading import Barrier
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 
 from pipeline.engine.claims import Owner, new_claim
 from pipeline.engine.errors import ErrorKind, UnitError
@@ -87,6 +87,12 @@ def attempts(context: Context, document_id: str) -> list[Any]:
     with context.db.read() as session:
         query = select(ATTEMPTS).where(ATTEMPTS.c.document_id == document_id).order_by(ATTEMPTS.c.id)
         return list(session.execute(query))
+
+
+def set_row(context: Context, document_id: str, **values: Any) -> None:
+    """Change the document's row behind the flow's back."""
+    with context.db.transaction() as session:
+        session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(**values))
 
 
 def write_output(context: Context, document_id: str, text: str = "merged before\n") -> str:

@@ -5,7 +5,7 @@ import zlib
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Dialect, ForeignKey, Index, Integer, LargeBinary, String, Text
+from sqlalchemy import BigInteger, Dialect, ForeignKey, Index, Integer, LargeBinary, String, Text, false
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -71,6 +71,8 @@ class Document(ClaimColumns, Base):
     completed_count: Mapped[int] = mapped_column(default=0)
     failed_count: Mapped[int] = mapped_column(default=0)
     merged_path: Mapped[str | None] = mapped_column(String(1000))
+    outdated: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """The merged file is from before the last retry or merge that was asked for: it stays until there is a new one."""
     error: Mapped[str | None] = mapped_column(Text)
     submission_key: Mapped[str] = mapped_column(String(80), unique=True)
     """Hash of content and options: the same submission finds the same document."""

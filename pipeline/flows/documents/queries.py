@@ -58,6 +58,8 @@ class DocumentView:
     finished_at: datetime | None
     cost: float = 0.0
     """Of all calls for it, over its whole life."""
+    outdated: bool = False
+    """Its result is from before the last retry, and stays until there is a new one."""
 
     @property
     def at_rest(self) -> bool:
@@ -217,8 +219,17 @@ def page(context: Context, document_id: str, number: int) -> PageView:
         row = session.execute(query).one_or_none()
     if row is None:
         document(context, document_id)
-        raise UserError(f"document {document_id} has no page {number}", code="unknown_page")
+        with context.db.read() as session:
+            raise no_page(session, document_id, number)
     return view_of(PageView, row)
+
+
+def no_page(session: Session, document_id: str, number: int) -> UserError:
+    """The error for a page that a document does not have; says so if the file has one of this number."""
+    query = select(PAGES.c.page).where(PAGES.c.document_id == document_id, PAGES.c.page_source == number)
+    place = session.execute(query).scalar()
+    hint = f"; page {number} of the file is page {place} here" if place else ""
+    return UserError(f"document {document_id} has no page {number}{hint}", code="unknown_page")
 
 
 def layouts(context: Context, document_id: str, numbers: Collection[int] | None = None) -> dict[int, dict[str, Any]]:

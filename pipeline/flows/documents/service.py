@@ -18,7 +18,7 @@ from pipeline.engine.traces import AiCall
 from pipeline.engine.views import view_of
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
-from pipeline.flows.documents.queries import DocumentView, UnknownDocument
+from pipeline.flows.documents.queries import DocumentView, UnknownDocument, no_page
 from pipeline.flows.documents.states import (
     AT_REST,
     DOCUMENT,
@@ -35,6 +35,9 @@ from pipeline.flows.documents.work.page import CONVERT
 from pipeline.providers import registry
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
+
+_RENEWS = frozenset({DocumentEvent.RETRY, DocumentEvent.RETRY_PAGES, DocumentEvent.REMERGE})
+"""What asks for a new result. The one there is stays readable until then."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ def resume(context: Context, document_id: str) -> DocumentView:
 
 
 def retry(context: Context, document_id: str, choice: Choice = Choice(), *, fresh: bool = False) -> DocumentView:
-    """Start over from splitting. The ledger stays, so nothing is paid for twice.
+    """Start over from splitting. The ledger stays, so nothing is paid for twice; so does the result, until a new one.
 
     `fresh`: ask the provider even for pages in the cache.
     """
@@ -106,7 +109,7 @@ def retry(context: Context, document_id: str, choice: Choice = Choice(), *, fres
             columns["model_name"] = registry.model_name(context.settings, provider, choice.model)
         _move(
             session, document, DocumentEvent.RETRY, now, **columns,
-            pages=0, completed_count=0, failed_count=0, attempts=0, error=None, merged_path=None, finished_at=None,
+            pages=0, completed_count=0, failed_count=0, attempts=0, error=None, finished_at=None,
             use_cache=document.use_cache and not fresh,
         )  # fmt: skip
         session.execute(delete(PAGES).where(PAGES.c.document_id == document_id))
@@ -127,11 +130,11 @@ def retry_page(context: Context, document_id: str, page: int, choice: Choice = C
 
 
 def retry_failed(context: Context, document_id: str, choice: Choice = Choice()) -> DocumentView:
-    """Convert all FAILED pages again."""
+    """Convert all FAILED pages again; harmless if there are none. Source 001, section 6.2."""
 
     def act(session: Session, document: Any, now: datetime) -> None:
         if not document.failed_count:
-            raise UserError(f"document {document_id} has no failed pages", code="nothing_to_do")
+            return
         failed = PAGES.c.status == PageStatus.FAILED
         providers = session.execute(
             select(PAGES.c.provider).where(PAGES.c.document_id == document_id, failed).distinct()
@@ -294,13 +297,15 @@ def _move(session: Session, document: Any, event: DocumentEvent, now: datetime, 
         "progress": progress(status, values.get("pages", document.pages), completed, document.progress),
         "updated_at": now, **values,
     }  # fmt: skip
+    if event in _RENEWS:
+        values["outdated"] = document.merged_path is not None
     DOCUMENT.move(session, DOCUMENTS, event, DOCUMENTS.c.id == document.id, **values)
 
 
 def _page(session: Session, document_id: str, page: int) -> Any:
     row = session.execute(select(PAGES).where(PAGES.c.document_id == document_id, PAGES.c.page == page)).one_or_none()
     if row is None:
-        raise UserError(f"document {document_id} has no page {page}", code="unknown_page")
+        raise no_page(session, document_id, page)
     return row
 
 

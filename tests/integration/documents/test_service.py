@@ -77,8 +77,8 @@ COMMANDS: dict[str, tuple[Callable[[Context, str], Any], Expected]] = {
     ),
     "retry_failed": (
         service.retry_failed,
-        {**dict.fromkeys(D, D.PROCESSING), **NOTHING, D.MERGING: ILLEGAL, D.PAUSED: ILLEGAL,
-         D.COMPLETED: "nothing_to_do"},
+        {**dict.fromkeys(D, D.PROCESSING), D.PENDING: D.PENDING, D.SPLITTING: D.SPLITTING, D.COMPLETED: D.COMPLETED,
+         D.MERGING: ILLEGAL, D.PAUSED: ILLEGAL},
     ),
     "remerge": (
         lambda context, document_id: service.remerge(context, document_id, allow_partial=True),
@@ -118,7 +118,8 @@ def test_in_every_state_a_command_does_what_it_may_or_changes_nothing(context: C
         if isinstance(outcome, D):
             assert act(context, document_id).status is outcome, status.name
             row = document(context, document_id)
-            assert (D(row.status), row.claim_id) == (outcome, None), status.name
+            assert D(row.status) is outcome, status.name
+            assert row.claim_id is None or everything(context, document_id) == before, status.name
         else:
             with pytest.raises(UserError) as caught:
                 act(context, document_id)
@@ -213,7 +214,8 @@ def test_retrying_a_document_begins_from_nothing_but_keeps_the_ledger(context: C
     view = service.retry(context, document_id, fresh=True)
     row = document(context, document_id)
     assert (view.status, view.progress, view.pages, view.completed_count, view.failed_count) == (D.PENDING, 0, 0, 0, 0)
-    assert (view.merged_path, view.error, view.finished_at, row.attempts, row.use_cache) == (None, None, None, 0, False)
+    assert (view.error, view.finished_at, row.attempts, row.use_cache) == (None, None, 0, False)
+    assert (view.merged_path, view.outdated) == ("/x.md", True), "readable until there is a new one"
     assert pages(context, document_id) == []
     assert [tried.text for tried in attempts(context, document_id)] == ["older"]
 

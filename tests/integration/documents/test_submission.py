@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.exc import OperationalError
 
 from pipeline.engine.claims import Claim, Owner
@@ -21,7 +21,7 @@ from pipeline.storage import installation
 from pipeline.storage.context import Context
 from pipeline.storage.database import Database
 from tests.support.commits import lose_answers
-from tests.support.documents import at_once, document, held, insert_document, page_states, write_output
+from tests.support.documents import at_once, document, held, insert_document, page_states, set_row, write_output
 from tests.support.samples import encrypted_pdf, text_pdf
 
 D, P = DocumentStatus, PageStatus
@@ -59,11 +59,6 @@ def assert_nothing_stored(context: Context) -> None:
 def stored(context: Context) -> list[str]:
     folder = context.settings.upload_dir
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*")) if folder.exists() else []
-
-
-def set_row(context: Context, document_id: str, **values: Any) -> None:
-    with context.db.transaction() as session:
-        session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(**values))
 
 
 def test_a_submitted_file_is_stored_and_waits_to_be_split(context: Context, pdf: Path) -> None:

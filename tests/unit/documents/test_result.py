@@ -66,6 +66,13 @@ def test_a_missing_page_is_marked_visibly_with_its_reason_in_one_line() -> None:
     )
 
 
+def test_pages_have_the_numbers_of_the_file() -> None:
+    gap = page(2, "", PageStatus.FAILED, error="no", page_source=601)
+    merged = merge_markdown([page(1, "a", page_source=600), gap])
+    assert "<!-- Page 600 -->" in merged
+    assert "<!-- Page 601 -->\n\n> **[Page 601 is missing: no]**" in merged
+
+
 def test_a_page_that_was_never_tried_is_marked_too() -> None:
     assert "> **[Page 1 is missing: not converted]**" in merge_markdown([page(1, status=PageStatus.PENDING)])
 

@@ -16,13 +16,14 @@ Json = Mapping[str, Any]
 
 
 def merge_markdown(pages: Sequence[Json], layouts: Mapping[int, Layout] = MappingProxyType({})) -> str:
-    """The pages' Markdown in order, each below `<!-- Page n -->`, with rules between; a gap says why it is there.
+    """The pages' Markdown in order, each below `<!-- Page n -->` (n: its page of the file), with rules between.
 
-    A table that continues over a page break goes to the page where it begins. `layouts`: page number to layout.
+    A gap says why it is there. A table that continues over a page break goes to the page where it begins.
+    `layouts`: page number to layout.
     """
     ordered = sorted(pages, key=lambda page: int(page["page"]))
     joined = page_texts(ordered, layouts)
-    parts = [f"<!-- Page {page['page']} -->\n\n{text}" for page, text in zip(ordered, joined, strict=True)]
+    parts = [f"<!-- Page {page['page_source']} -->\n\n{text}" for page, text in zip(ordered, joined, strict=True)]
     return "\n\n---\n\n".join(parts) + "\n"
 
 
@@ -36,7 +37,7 @@ def page_text(page: Json) -> str:
     if _is_completed(page):
         return str(page["content"]).strip("\n")
     reason = " ".join((page["error"] or "not converted").split())
-    return f"> **[Page {page['page']} is missing: {reason}]**"
+    return f"> **[Page {page['page_source']} is missing: {reason}]**"
 
 
 def joinable(pages: Sequence[Json]) -> list[int]:

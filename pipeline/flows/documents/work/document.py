@@ -93,10 +93,10 @@ def fail(context: Context, kind: Work, document: Any, claim: Claim, error: Excep
     """Make the document FAILED because of `error`; harmless if the claim was lost."""
     if isinstance(error, PenstockError):
         message = message_of(error)
-        log.warning("document.failed", document=document.id, error=message)
+        log.warning("document.failed", document=document.id, worker=claim.owner.worker_id, error=message)
     else:
         message = f"unexpected {type(error).__name__}: {message_of(error)}"
-        log.error("document.failed", document=document.id, exc_info=error)
+        log.error("document.failed", document=document.id, worker=claim.owner.worker_id, exc_info=error)
     failed = Outcome(document.id, document.attempts, claim, UnitError(message, kind=ErrorKind.PERMANENT))
     try:
         context.db.run(lambda session: _settle(session, context, kind, failed))

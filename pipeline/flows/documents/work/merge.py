@@ -32,7 +32,7 @@ def merge_document(context: Context, document_id: str, owner: Owner) -> bool:
     try:
         write_result(context, document, claim)
     except ClaimLost:
-        log.info("document.merge_discarded", document=document_id)
+        log.info("document.merge_discarded", document=document_id, worker=owner.worker_id)
         return False
     except OSError as error:
         path = files.output_folder(context.settings, document_id)
@@ -42,7 +42,7 @@ def merge_document(context: Context, document_id: str, owner: Owner) -> bool:
         stage.fail(context, MERGE, document, claim, error)
         return False
     files.remove_temp(context.settings, document_id)
-    log.info("document.merged", document=document_id, pages=document.pages)
+    log.info("document.merged", document=document_id, pages=document.pages, worker=owner.worker_id)
     return True
 
 
@@ -54,6 +54,7 @@ def write_result(context: Context, document: Any, claim: Claim) -> None:
     now = context.db.now()
     values: dict[str, Any] = {
         "merged_path": str(path),
+        "outdated": False,
         "progress": 95 if partial else 100,
         "finished_at": now,
     }

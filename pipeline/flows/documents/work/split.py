@@ -38,12 +38,12 @@ def split_document(context: Context, document_id: str, owner: Owner) -> bool:
         images = _page_images(context, document, claim)
         context.db.run(lambda session: insert_pages(session, context, document, claim, images))
     except ClaimLost:
-        log.info("document.split_discarded", document=document_id)
+        log.info("document.split_discarded", document=document_id, worker=owner.worker_id)
         return False
     except Exception as error:  # noqa: BLE001  # whatever it is, it must end up on the row
         stage.fail(context, SPLIT, document, claim, error)
         return False
-    log.info("document.split", document=document_id, pages=len(images))
+    log.info("document.split", document=document_id, pages=len(images), worker=owner.worker_id)
     return True
 
 

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 EXAMPLE: dict[str, JsonValue] = {
     "id": "0123456789abcdef", "filename": "report.pdf", "type": "pdf", "status": "COMPLETED", "progress": 100,
-    "settled": True, "has_result": True, "pages": 12, "completed_count": 12, "failed_count": 0, "page_range": "",
-    "provider": "local", "model": "", "model_name": "", "error": None, "allow_partial": False, "size_bytes": 123456,
-    "created_at": "2026-11-22T10:00:00Z", "updated_at": "2026-11-22T10:00:09Z", "started_at": "2026-11-22T10:00:01Z",
-    "finished_at": "2026-11-22T10:00:09Z", "cost": 0.0,
+    "settled": True, "has_result": True, "outdated": False, "pages": 12, "completed_count": 12, "failed_count": 0,
+    "page_range": "", "provider": "local", "model": "", "model_name": "", "error": None, "allow_partial": False,
+    "size_bytes": 123456, "created_at": "2026-11-22T10:00:00Z", "updated_at": "2026-11-22T10:00:09Z",
+    "started_at": "2026-11-22T10:00:01Z", "finished_at": "2026-11-22T10:00:09Z", "cost": 0.0,
 }  # fmt: skip
 Choice = Literal[""] | Word
 PageRange = Annotated[str, StringConstraints(max_length=2000, pattern=r"^[0-9,\- ]*$")]
@@ -35,6 +35,7 @@ class DocumentShape(BaseModel):
     progress: int = Field(ge=0, le=100, description="Percent.")
     settled: bool = Field(description="At rest or paused: waiting for it brings nothing.")
     has_result: bool = Field(description="There is Markdown to fetch.")
+    outdated: bool = Field(description="The Markdown is from before the last retry, until there is a new one.")
     pages: int = Field(description="Pages to convert; 0 until the document is split.")
     completed_count: int
     failed_count: int

@@ -82,7 +82,11 @@ def advice(job: Job) -> str:
                 f"`penstock documents pages {document.id} --failed` says why; "
                 f"`penstock documents retry {document.id} --failed` tries again"
             )
-            kept = "" if document.merged_path else ", or use --allow-partial to write what there is"
+            kept = (
+                ""
+                if document.merged_path and not document.outdated
+                else ", or use --allow-partial to write what there is"
+            )
             return f"{document.failed_count:,} of {document.pages:,} pages failed. {how}{kept}."
         case "FAILED":
             return document.error or "failed"

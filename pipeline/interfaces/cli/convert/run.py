@@ -99,7 +99,7 @@ def _finish(job: Job, document: "Document", form: Format) -> None:
 
     job.ended = True
     job.took_s = time.monotonic() - job.started
-    if document.merged_path is None or job.status not in {"COMPLETED", "PARTIAL_FAILED"}:
+    if document.merged_path is None or document.outdated or job.status not in {"COMPLETED", "PARTIAL_FAILED"}:
         return
     try:
         if job.target.path is None:

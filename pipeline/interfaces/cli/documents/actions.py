@@ -41,11 +41,13 @@ def retry(
 ) -> None:
     """Convert a document again, or its failed pages."""
     from tasks.documents import retry as again
-    from tasks.documents import retry_failed
+    from tasks.documents import retry_failed, status
 
     found = resolved(document_id)
     if failed:
-        tell(retry_failed(found, provider=provider, model=model), "failed pages will be converted again")
+        begun = status(found).failed_count > 0
+        document = retry_failed(found, provider=provider, model=model)
+        tell(document, "failed pages will be converted again" if begun else "no page has failed, nothing to do")
     else:
         tell(again(found, provider=provider, model=model, fresh=fresh), "will be converted again")
 

@@ -24,6 +24,8 @@ def show(document_id: Id, as_json: Json = False) -> None:
         return
     shown = {name: value for name, value in plain(document).items() if value not in (None, "")}
     shown |= {name: value[:19].replace("T", " ") + " UTC" for name, value in shown.items() if name.endswith("_at")}
+    if shown.pop("outdated"):
+        shown["result"] = "from before the last retry, until there is a new one"
     shown["cost"] = _cost(document, paid)
     print_pairs(
         [

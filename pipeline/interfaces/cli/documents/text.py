@@ -8,7 +8,7 @@ import typer
 
 from pipeline.interfaces.cli.command import Format
 from pipeline.interfaces.cli.documents.document import AsFormat, Id, resolved
-from pipeline.interfaces.cli.output import err, one_line, print_json
+from pipeline.interfaces.cli.output import err, one_line, print_json, state
 
 
 def text(document_id: Id, format_: AsFormat = Format.MD) -> None:
@@ -21,7 +21,11 @@ def text(document_id: Id, format_: AsFormat = Format.MD) -> None:
     elif format_ is Format.DOCLING:
         print_json(document.docling())
     else:
-        typer.echo(document.read_text(), nl=False)
+        found = document.read_text()
+        if document.outdated:
+            now = state(document.status.name)
+            err.print(f"[yellow]Note:[/yellow] this is the result from before the last retry, which is {now}.")
+        typer.echo(found, nl=False)
 
 
 def export(

@@ -28,6 +28,7 @@ _PAID_FOR_DOCUMENTS = """
 def upgrade() -> None:
     for table in ("documents", "page_attempts"):
         op.add_column(table, sa.Column("cost", sa.Double(), nullable=False, server_default="0"))
+    op.add_column("documents", sa.Column("outdated", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.execute(_PAID)
     op.execute(_PAID_FOR_DOCUMENTS)
     op.add_column("documents", sa.Column("source_path", sa.Text, nullable=False, server_default=""))
@@ -37,3 +38,4 @@ def downgrade() -> None:
     op.drop_column("documents", "source_path")
     for table in ("documents", "page_attempts"):
         op.drop_column(table, "cost")
+    op.drop_column("documents", "outdated")

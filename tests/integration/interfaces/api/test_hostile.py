@@ -91,7 +91,7 @@ def test_nobody_gets_the_answer_to_a_request_of_another_key(connect: Connect, co
     owner, other, reader = connect(Scope.WRITE), connect(Scope.WRITE), connect(Scope.READ)
     assert owner.post(path, headers=once).status_code == 202
     assert owner.post(path, headers=once).headers["idempotency-replayed"] == "true"
-    problem(other.post(path, headers=once), 409, "nothing_to_do")
+    assert "idempotency-replayed" not in other.post(path, headers=once).headers
     problem(reader.post(path, headers=once), 403, "forbidden")
     problem(connect(host="0.0.0.0").post(path, headers=once), 401, "unauthorized")
 

@@ -89,7 +89,7 @@ def documents_of(context: Context, task: Task) -> list[DocumentView]:
 def has_result(document: DocumentView) -> bool:
     """Whether it has ended with text, perhaps not with all of it."""
     if document.status is DocumentStatus.PARTIAL_FAILED:
-        return document.merged_path is not None and document.completed_count > 0
+        return document.merged_path is not None and not document.outdated and document.completed_count > 0
     return document.status is DocumentStatus.COMPLETED
 
 

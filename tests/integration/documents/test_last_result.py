@@ -1,0 +1,53 @@
+"""The result of a document that is converted again: the old one stays readable until there is a new one."""
+
+import pytest
+from sqlalchemy import update
+from structlog.testing import capture_logs
+
+import tasks.documents
+from pipeline.engine.claims import Owner
+from pipeline.engine.errors import UserError
+from pipeline.flows.documents import queries, service
+from pipeline.flows.documents.models import PAGES
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.work import merge, split
+from pipeline.storage.context import Context
+from tests.support.documents import insert_document, set_row, write_output
+
+D, P = DocumentStatus, PageStatus
+
+
+def test_the_last_good_result_stays_through_a_retry_that_is_cancelled_or_fails_until_there_is_a_new_one(
+    context: Context,
+) -> None:
+    document_id = insert_document(context, D.COMPLETED, [P.COMPLETED] * 2)
+    set_row(context, document_id, merged_path=write_output(context, document_id))
+    service.retry(context, document_id)
+    service.cancel(context, document_id)
+    view = tasks.documents.status(document_id)
+    assert (view.status, view.outdated, view.read_text()) == (D.CANCELLED, True, "merged before\n")
+    service.retry(context, document_id)
+    split.split_document(context, document_id, Owner("w", "r:0"))  # there is no source file
+    view = tasks.documents.status(document_id)
+    assert (view.status, view.outdated, view.read_text()) == (D.FAILED, True, "merged before\n")
+    again = insert_document(context, D.COMPLETED, [P.COMPLETED] * 2)
+    set_row(context, again, merged_path=write_output(context, again))
+    assert service.remerge(context, again).outdated
+    with capture_logs() as logs:
+        assert merge.merge_document(context, again, Owner("w", "r:0"))
+    view = tasks.documents.status(again)
+    assert (view.status, view.outdated, view.read_text()[:15]) == (D.COMPLETED, False, "<!-- Page 1 -->")
+    assert [(line["event"], line["worker"]) for line in logs if line["event"].startswith("document.")] == [
+        ("document.merged", "w")
+    ]
+
+
+def test_a_page_of_the_file_that_has_another_number_here_is_named(context: Context) -> None:
+    document_id = insert_document(context, D.COMPLETED, [P.COMPLETED] * 2, page_range="600-601")
+    with context.db.transaction() as session:
+        session.execute(update(PAGES).where(PAGES.c.document_id == document_id).values(page_source=PAGES.c.page + 599))
+    for ask in (queries.page, service.retry_page):
+        with pytest.raises(UserError, match="has no page 601; page 601 of the file is page 2 here"):
+            ask(context, document_id, 601)
+    with pytest.raises(UserError, match=r"has no page 700$"):
+        queries.page(context, document_id, 700)
