@@ -5,6 +5,7 @@
 >>> queues.change_setting("provider.openai.limits", "10/s, 500/min")
 """
 
+from datetime import datetime
 from typing import Any
 
 from pipeline.engine.breaker import BreakerState
@@ -12,6 +13,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.live_settings import Value
 from pipeline.engine.logs import configure_as_library
 from pipeline.providers import gates, queue_control, queue_views
+from pipeline.providers import resume_at as resuming
 from pipeline.providers.queue_views import LimitView, QueueView
 from tasks import watchdog  # noqa: F401  # tells the workers
 from tasks.context import get_context
@@ -19,7 +21,7 @@ from tasks.context import get_context
 __all__ = [
     "BreakerState", "LimitView", "QueueView", "UserError", "Value", "breaker", "change_setting", "close_breaker",
     "list_breakers", "list_queues", "list_settings", "open_breaker", "pause", "queue", "reset_setting", "resume",
-    "setting",
+    "resume_at", "setting",
 ]  # fmt: skip
 
 configure_as_library()
@@ -35,6 +37,13 @@ def list_queues() -> list[QueueView]:
 def queue(name: str) -> QueueView:
     """A queue with a gate. Raises `UserError` for an unknown one."""
     return queue_views.queue(get_context(), name)
+
+
+def resume_at() -> dict[str, datetime | None]:
+    """When each closed queue flows again, as the hash `penstock:queues:resume_at` says; None: when it is resumed."""
+    context = get_context()
+    queue_views.require_online(context)
+    return resuming.resume_at(context)
 
 
 def list_breakers() -> list[BreakerState]:

@@ -9,7 +9,7 @@ from redis import RedisError
 
 from pipeline.engine.isolation import isolated
 from pipeline.engine.wakeups import plan_wakeup
-from pipeline.providers import call_totals, changes, gates, watchdog
+from pipeline.providers import call_totals, changes, gates, resume_at, watchdog
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
 from tasks.gates import LOOK_AT_GATES
@@ -45,13 +45,14 @@ def tell(context: Context, queues: Collection[str]) -> None:
     known = gates.gated_queues(context.settings)
     try:
         # First of all this finds out whether Redis can be reached.
-        closed = [gates.gate(context, known[queue]).look().closed for queue in queues if queue in known]
+        closed = {queue: gates.gate(context, known[queue]).look().closed for queue in queues if queue in known}
+        resume_at.note(context, {queue: found[1] if (found := closed.get(queue)) else None for queue in queues})
         _broadcast(queues)
     except (OperationalError, RedisError) as error:
         log.warning("gates.not_told", queues=sorted(queues), error=type(error).__name__)
         return
     # A pause may have ended of a queue whose provider was removed: nothing here is launched to it.
-    opens_in_s = min((0.0 if found is None else found[1] for found in closed), default=math.inf)
+    opens_in_s = min((0.0 if found is None else found[1] for found in closed.values()), default=math.inf)
     try:
         if plan_wakeup(context.redis, "gates", opens_in_s):
             launch_all.apply_async(countdown=opens_in_s)

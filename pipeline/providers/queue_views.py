@@ -31,15 +31,15 @@ class QueueView:
     in_flight: int | None = None
     limits: list[LimitView] = field(default_factory=list)
     closed_by: str = ""
-    """`operator`, `spend` or `breaker`; empty: open, or without a gate."""
+    """`operator`, `spend`, `breaker`, or `limits` that are used up for now; empty: it flows, or has no gate."""
     reason: str = ""
     resumes_in_s: float | None = None
-    """None while it is open, or closed until further notice."""
+    """None while it flows, closed until further notice, or by its limits: then it flows by itself, bit by bit."""
 
     @property
     def gate(self) -> str:
-        """`none`, `open` or `closed`."""
-        return "none" if self.in_flight is None else "closed" if self.closed_by else "open"
+        """`none`, `flowing` or `closed`. Only breakers are open or closed the other way round."""
+        return "none" if self.in_flight is None else "closed" if self.closed_by else "flowing"
 
 
 def require_online(context: Context) -> None:
@@ -86,7 +86,9 @@ def _view(context: Context, name: str, waiting: int) -> QueueView:
         for of, windows in (("queue", state.queue.windows), (gated.provider, state.provider.windows))
         for used in windows
     ]
-    by, left_s, reason = state.closed or ("", inf, "")
+    used_up = [used.window for used in state.windows if used.used >= used.window.limit]
+    full = ("limits", inf, f"{format_windows(used_up)} used up") if used_up else ("", inf, "")
+    by, left_s, reason = state.closed or full
     return QueueView(
         name, waiting, gated.provider, state.in_flight, limits, by, reason, None if left_s == inf else left_s
     )

@@ -35,12 +35,12 @@ def test_a_paused_queue_keeps_its_pages_and_convert_says_why(cli: Cli, provider:
     convert = cli.start("convert", "report.pdf", "--provider", "single")
     convert.wait_for("paused by an operator (maintenance)")
     row = row_of(cli)
-    assert (row["gate"], row["reason"], row["resumes"]) == ("closed (operator)", "maintenance", "when resumed")
+    assert (row["gate"], row["reason"], row["resumes"]) == ("closed by an operator", "maintenance", "when resumed")
     assert not provider.records
     assert cli.run("queues", "resume", QUEUE).code == 0
     assert convert.wait() == 0, convert.output
     assert len(provider.records) == 3
-    assert row_of(cli)["gate"] == "open"
+    assert row_of(cli)["gate"] == "flowing"
 
 
 def test_a_pause_for_a_time_ends_by_itself(cli: Cli, provider: ProviderServer) -> None:
@@ -114,7 +114,7 @@ def test_pauses_made_while_nothing_runs_hold_when_it_does(alone: Cli, provider: 
     assert (looked.code, "penstock up" in looked.err) == (1, True)
     up = alone.start("up")
     up.wait_for("Penstock is up")
-    wait_until(lambda: row_of(alone, "vision.ai")["gate"] == "closed (operator)", 90, "the pause is in force")
+    wait_until(lambda: row_of(alone, "vision.ai")["gate"] == "closed by an operator", 90, "the pause is in force")
     assert not provider.records
     up.interrupt()
     assert up.wait() == 0

@@ -23,6 +23,7 @@ queues = typer.Typer(
 breakers = typer.Typer(
     help="Show the providers' breakers; open and close them.", rich_markup_mode="rich", invoke_without_command=True
 )
+_BY = {"spend": "the spend cap", "breaker": "its breaker", "operator": "an operator", "limits": "its limits"}
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="A queue with a gate; see `penstock queues`.")]
 For = Annotated[str, typer.Option("--for", help="How long: 90s, 10m, 2h. Default: until resumed.")]
 
@@ -55,11 +56,11 @@ def list_queues(command: typer.Context, as_json: Json = False) -> None:
 
 
 def _row(queue: "QueueView") -> dict[str, Any]:
-    closed = queue.gate == "closed"
+    gate = f"closed by {_BY.get(queue.closed_by, queue.closed_by)}" if queue.closed_by else queue.gate
+    resumes = "by itself" if queue.closed_by == "limits" else _in(queue.resumes_in_s) if queue.closed_by else ""
     return {
         "queue": queue.name, "waiting": queue.waiting, "in_flight": queue.in_flight, "limits": plain(queue.limits),
-        "gate": f"closed ({queue.closed_by})" if closed else queue.gate, "reason": queue.reason,
-        "resumes": _in(queue.resumes_in_s) if closed else "",
+        "gate": gate, "reason": queue.reason, "resumes": resumes,
     }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from pipeline.engine.traces import AiCall
 from pipeline.flows.documents.states import PageStatus
 from pipeline.providers import changes, gates, queue_control
 from pipeline.storage.context import Context
-from tasks import watchdog
+from tasks import queues, watchdog
 from tasks.documents.canvas import TASKS
 from tasks.maintenance import launch_all
 from tests.support.documents import insert_document
@@ -71,6 +71,36 @@ def test_what_was_not_sent_to_a_closed_gate_is_sent_as_soon_as_it_opens(context:
     assert _woken(context) == 1
     assert launch_all() == 2
     assert queue_depths(context.redis, [QUEUE])[QUEUE] == 2
+
+
+def test_when_closed_queues_flow_again_is_in_one_place(context: Context) -> None:
+    before = context.db.now()
+    queue_control.pause(context, QUEUE, 600)
+    (at,) = queues.resume_at().values()
+    assert at is not None
+    assert 590 < (at - before).total_seconds() < 610
+    assert context.redis.hget("penstock:queues:resume_at", QUEUE) == str(int(at.timestamp() * 1000))
+    queue_control.pause(context, QUEUE, None)
+    assert queues.resume_at() == {QUEUE: None}
+    context.redis.delete("penstock:queues:resume_at")
+    watchdog.watch()
+    assert queues.resume_at() == {QUEUE: None}, "the watchdog says it again"
+    queue_control.resume(context, QUEUE)
+    assert queues.resume_at() == {}
+    queue_control.open_breaker(context, "p:vision", 300, "by hand")
+    assert list(queues.resume_at()) == [QUEUE]
+
+
+def test_a_queue_flows_or_is_closed_by_what_the_view_says(context: Context) -> None:
+    gate = gates.gate(context, gates.gated_queues(context.settings)[QUEUE])
+    assert (queues.queue(QUEUE).gate, queues.queue(QUEUE).closed_by) == ("flowing", "")
+    queues.change_setting(f"queue.{QUEUE}.limits", "1/min")
+    assert gate.admit("a").granted
+    assert gate.stamp("a").granted
+    full = queues.queue(QUEUE)
+    assert (full.gate, full.closed_by, full.reason, full.resumes_in_s) == ("closed", "limits", "1/min used up", None)
+    queues.open_breaker("p:vision", 300, "daily quota")
+    assert (queues.queue(QUEUE).closed_by, queues.queue(QUEUE).reason) == ("breaker", "daily quota")
 
 
 def test_a_pause_of_a_queue_that_is_not_there_any_more_keeps_nobody_from_being_told(context: Context) -> None:

@@ -41,10 +41,12 @@ class QueueShape(Shape):
     provider: str = Field(description="Whom its messages call; empty for a queue without a gate.")
     in_flight: int | None = Field(description="Messages under way; null without a gate.")
     limits: list[LimitShape]
-    gate: str = Field(description="`none`, `open` or `closed`.")
-    closed_by: str = Field(description="`operator`, `spend` or `breaker`; empty unless it is closed.")
+    gate: str = Field(description="`none`, `flowing` or `closed`.")
+    closed_by: str = Field(
+        description="`operator`, `spend`, `breaker`, or `limits` that are used up for now; empty unless it is closed."
+    )
     reason: str
-    resumes_in_s: float | None = Field(description="null while it is open, or closed until further notice.")
+    resumes_in_s: float | None = Field(description="null while it flows, is closed until further notice, or by limits.")
 
 
 class BreakerShape(Shape):

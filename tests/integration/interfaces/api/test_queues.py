@@ -32,13 +32,13 @@ def test_a_queue_is_paused_and_resumed_and_the_list_says_so(api: TestClient) -> 
     listed = {queue["name"]: queue for queue in api.get(f"{PREFIX}/queues").json()["items"]}
     assert (listed["cpu"]["gate"], listed["cpu"]["in_flight"]) == ("none", None)
     gated = listed["vision.fake"]
-    assert (gated["gate"], gated["provider"], gated["in_flight"]) == ("open", "fake", 0)
+    assert (gated["gate"], gated["provider"], gated["in_flight"]) == ("flowing", "fake", 0)
     assert gated["limits"] == [{"limit": "100/min", "used": 0, "of": "fake"}]
     paused = api.post(f"{QUEUE}/pause", json={"seconds": 600, "reason": "maintenance"}).json()
     assert (paused["gate"], paused["closed_by"], paused["reason"]) == ("closed", "operator", "maintenance")
     assert 590 < paused["resumes_in_s"] <= 600
     assert api.get(QUEUE).json()["closed_by"] == "operator"
-    assert api.post(f"{QUEUE}/resume").json()["gate"] == "open"
+    assert api.post(f"{QUEUE}/resume").json()["gate"] == "flowing"
     for_ever = api.post(f"{QUEUE}/pause", params={"wait": 60}).json()  # nothing is in flight: not waited for
     assert (for_ever["gate"], for_ever["resumes_in_s"]) == ("closed", None)
 
@@ -50,7 +50,7 @@ def test_a_breaker_is_opened_for_a_time_and_closed(api: TestClient) -> None:
     assert 290 < opened["left_s"] <= 300
     assert api.get(QUEUE).json()["closed_by"] == "breaker"
     assert api.post(f"{BREAKER}/close").json()["state"] == "closed"
-    assert api.get(QUEUE).json()["gate"] == "open"
+    assert api.get(QUEUE).json()["gate"] == "flowing"
     assert api.post(f"{BREAKER}/open").json()["left_s"] > 0, "for its own cool-down"
 
 
@@ -82,7 +82,7 @@ def test_what_does_not_exist_is_404_and_names_what_does(api: TestClient) -> None
 )
 def test_a_pause_that_makes_no_sense_is_refused_and_changes_nothing(api: TestClient, body: dict[str, Any]) -> None:
     problem(api.post(f"{QUEUE}/pause", json=body), 422, "invalid")
-    assert api.get(QUEUE).json()["gate"] == "open"
+    assert api.get(QUEUE).json()["gate"] == "flowing"
 
 
 def test_a_value_that_a_setting_cannot_have_is_refused(api: TestClient) -> None:
