@@ -46,8 +46,9 @@ from tasks.screenshots.canvas import TASKS
 __all__ = [
     "BatchView", "DeadLetter", "Extent", "Forgotten", "Found", "Frame", "Hour", "NoWorkerWarning", "NodeDetail",
     "NodeView", "RejectionView", "ScreenshotView", "SourceView", "Status", "Taken", "UserError", "WorkStatus",
-    "batch_now", "batches", "dead_letters", "extent", "follow", "forget", "ingest", "ingest_upload", "leave_out",
-    "rejections", "replay", "screenshot", "search", "set_active", "show", "sources", "status", "time_zone", "timeline",
+    "batch", "batch_now", "batches", "dead_letters", "extent", "follow", "forget", "ingest", "ingest_upload",
+    "leave_out", "rejections", "replay", "screenshot", "search", "set_active", "show", "sources", "status", "time_zone",
+    "timeline",
 ]  # fmt: skip
 
 configure_as_library()
@@ -192,6 +193,11 @@ def set_active(key: str, active: bool) -> None:
 def batches(*, status: WorkStatus | None = None, limit: int = 50) -> list[BatchView]:
     """Batches, the newest first."""
     return queries.batches(get_context(), status=status, limit=limit)
+
+
+def batch(batch_id: int) -> BatchView:
+    """A batch."""
+    return queries.batch(get_context(), batch_id)
 
 
 def rejections(*, source: str = "", limit: int = 50) -> list[RejectionView]:

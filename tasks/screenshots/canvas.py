@@ -171,7 +171,7 @@ def expand(self: Any, batch_id: int, queue: str) -> None:
 
 @app.task(bind=True, name="screenshots.merge_nodes", ignore_result=True)
 @once
-def merge_nodes(self: Any) -> None:
+def merge_nodes(self: Any, turn: int = 0) -> None:
     """Settle nodes that have nothing to be merged with, and see to the merges of the others."""
     context = get_context()
     by_rules = routes(context).merge == CONTROL
@@ -181,18 +181,18 @@ def merge_nodes(self: Any) -> None:
     ):
         if place is None:
             return
-        settled = message.run(alone=not by_rules)
+        settled = message.run(alone=not by_rules, turn=turn)
         if by_rules and settled.done and merge.waiting(context):
-            place.again(merge_nodes.si())
+            place.again(merge_nodes.si(turn + settled.done))
     TASKS.wake_in(settled.retry_in_s)
     TASKS.launch(Scope.MERGE_LANES, *([Scope.VECTORS] if settled.done else []))
 
 
 @app.task(bind=True, name="screenshots.merge_node", ignore_result=True)
 @once
-def merge_node(self: Any, queue: str, number: int = 0) -> None:
-    """Merge one node into another, and queue up again if more wait."""
-    context = get_context()
+def merge_node(self: Any, queue: str, number: int = 0, turn: int | None = None) -> None:
+    """Merge one node into another, and queue up again if more wait. Places begin at both ends, and change ends."""
+    context, turn = get_context(), number if turn is None else turn
     guarded = gates.guarded_call(context, queue, holder_of(self.request.id))
     with (
         MergeMessage(context, queue, owner(self), guarded) as message,
@@ -200,9 +200,9 @@ def merge_node(self: Any, queue: str, number: int = 0) -> None:
     ):
         if place is None:
             return
-        settled = message.run()
+        settled = message.run(turn=turn)
         if settled.done and merge.waiting(context):
-            place.again(merge_node.si(queue, number).set(queue=queue))
+            place.again(merge_node.si(queue, number, turn + 1).set(queue=queue))
     TASKS.wake_in(settled.retry_in_s)
     if settled.done:
         TASKS.launch(Scope.VECTORS)

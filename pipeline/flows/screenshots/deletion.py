@@ -158,7 +158,7 @@ def _forget_batches(session: Session, ids: Sequence[int], now: datetime) -> None
     # Frames whose files are gone stay as they are: they cannot be analysed, and no batch would take them.
     there = and_(SHOTS.c.batch_id.in_(apart), SHOTS.c.storage_state == "stored")
     for event in (WorkEvent.GIVE_BACK, WorkEvent.RETRY, WorkEvent.REOPEN):
-        SCREENSHOT.move(session, SHOTS, event, there, error=None, updated_at=now)
+        SCREENSHOT.move(session, SHOTS, event, there, error=None, vlm_next_run_at=None, updated_at=now)
     session.execute(update(SHOTS).where(SHOTS.c.batch_id.in_(apart)).values(batch_id=None))
     session.execute(delete(BATCHES).where(BATCHES.c.id.in_(apart)))
     announced.note(session, BATCHES, apart)

@@ -10,6 +10,7 @@ from sqlalchemy import select
 
 from pipeline.engine import events
 from pipeline.flows.screenshots.models import BATCHES
+from pipeline.flows.screenshots.rules.batches import run_ms, total_attempts
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work.batch import FLOW
 from pipeline.storage.context import Context
@@ -32,8 +33,7 @@ def finished(context: Context, batch_id: int) -> None:
         batch = session.execute(select(BATCHES).where(BATCHES.c.id == batch_id)).one_or_none()
     if batch is None or batch.status not in ENDED:
         return
-    ended = batch.finished_at or context.db.now()
-    total_ms = int((ended - (batch.started_at or ended)).total_seconds() * 1000)
+    total_ms = run_ms(batch, context.db.now())
     fields = {"status": batch.status, "totalMs": total_ms, "vlmMs": batch.vlm_ms, "textLlmMs": batch.text_ms}
     if batch.error:
         fields["errorMessage"] = batch.error[:500]
@@ -43,7 +43,7 @@ def finished(context: Context, batch_id: int) -> None:
 def _publish(context: Context, kind: str, batch: Any, **fields: Any) -> None:
     shots = len(json.loads(batch.shot_ids))
     known = {"batchDbId": batch.id, "batchId": batch.correlation_id, "sourceKey": batch.source_key}
-    known |= {"attempts": batch.attempts, "screenshotCount": shots, **fields}
+    known |= {"attempts": total_attempts(batch), "screenshotCount": shots, **fields}
     # Fields of logs are redacted by name: one that is called a key would not be shown.
     log.info(kind, **{("source" if name == "sourceKey" else name): value for name, value in known.items()})
     if context.online:

@@ -6,7 +6,7 @@ Source 000, sections 1.1 to 1.5 and 4. Nodes and what belongs to them are in `gr
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
+from sqlalchemy import BigInteger, Float, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from pipeline.engine.announced import announced
@@ -74,6 +74,11 @@ class Screenshot(Base):
     window_title: Mapped[str] = mapped_column(String(500), default="")
     status: Mapped[str] = mapped_column(String(20), default=WorkStatus.PENDING.value)
     """vlmStatus."""
+    vlm_attempts: Mapped[int] = mapped_column(default=0, server_default="0")
+    """How often its analysis was begun, in any batch, since it came or was replayed. A batch that is tried again counts
+    only for frames whose shard is asked again."""
+    vlm_next_run_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When its batch is analysed again, after an attempt that failed."""
     error: Mapped[str | None] = mapped_column(Text)
     batch_id: Mapped[int | None] = mapped_column(ForeignKey("screenshot_batches.id", ondelete="SET NULL"))
     """enqueuedBatchId: set once, in the transaction that makes the batch."""
@@ -81,6 +86,8 @@ class Screenshot(Base):
     ui_text_snippets: Mapped[str] = mapped_column(Text, default="[]")
     detected_entities: Mapped[str] = mapped_column(Text, default="[]")
     app_guess: Mapped[str] = mapped_column(String(200), default="")
+    app_guess_confidence: Mapped[float | None] = mapped_column(Float)
+    """From 0 to 1, as the model says; None without a guess."""
     storage_state: Mapped[str] = mapped_column(String(10), default="stored")
     """`stored`, `deleted` (retention), or `missing` (somebody else took the file away)."""
     retention_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -156,7 +163,13 @@ class Batch(ClaimColumns, Base):
     error: Mapped[str | None] = mapped_column(Text)
     urgency: Mapped[int | None]
     """The priority of its messages, since its turn to be analysed has come; None: it waits for its turn."""
+    attempts_before: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Attempts that failed in a step that is done, or before a replay: `attempts` begins anew then."""
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    rests_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When its latest attempt failed; None: it is at work, or nothing failed."""
+    waited_ms: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    """How long it rested between attempts."""
     vlm_ms: Mapped[int] = mapped_column(default=0)
     text_ms: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -15,6 +15,7 @@ from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.graph import nodes
 from pipeline.flows.screenshots.graph.models import CALLS, EDGES, EMBEDDINGS, LINKS, NODES, PROVENANCE, THREADS
 from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHOTS, SOURCES
+from pipeline.flows.screenshots.rules.batches import run_ms, total_attempts
 from pipeline.flows.screenshots.rules.provenance import Call, Operation, calls_behind
 from pipeline.flows.screenshots.states import Ask, Origin, WorkStatus
 from pipeline.flows.screenshots.views import (
@@ -153,7 +154,20 @@ def batches(
     if status is not None:
         query = query.where(BATCHES.c.status == status)
     with context.db.read() as session:
-        return [view_of(BatchView, row) for row in session.execute(query)]
+        return [_batch(row, context.db.now()) for row in session.execute(query)]
+
+
+def batch(context: Context, batch_id: int) -> BatchView:
+    """A batch. Raises `UserError` if there is none."""
+    with context.db.read() as session:
+        row = session.execute(select(BATCHES).where(BATCHES.c.id == batch_id)).one_or_none()
+    if row is None:
+        raise UserError(f"there is no batch {batch_id}", code="unknown_batch")
+    return _batch(row, context.db.now())
+
+
+def _batch(row: Any, now: datetime) -> BatchView:
+    return view_of(BatchView, row, total_attempts=total_attempts(row), run_ms=run_ms(row, now))
 
 
 def rejections(

@@ -1,6 +1,7 @@
 """What one may ask of the flow, each in one transaction: take frames in, switch sources, try again, forget."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import and_, update
 from sqlalchemy.orm import Session
@@ -37,8 +38,10 @@ def replay(context: Context, kind: str, ids: Sequence[int] | None = None, *, str
 
     def act(session: Session) -> list[int]:
         now = context.db.now()
-        again = {"error": None, "attempts": 0, "next_run_at": None, "updated_at": now}
+        again: dict[str, Any] = {"error": None, "attempts": 0, "next_run_at": None, "updated_at": now}
         table, machine = DEAD_LETTERS[kind]
+        if kind == "batch":
+            again |= {"attempts_before": BATCHES.c.attempts_before + BATCHES.c.attempts, "finished_at": None}
         which = [table.c.id.in_(ids)] if ids is not None else []
         done = sorted(row.id for row in machine.move_returning(session, table, WorkEvent.RETRY, *which, **again))
         missing = sorted(set(ids or ()) - set(done))
@@ -47,7 +50,7 @@ def replay(context: Context, kind: str, ids: Sequence[int] | None = None, *, str
         if kind == "batch":
             # Frames whose files are gone stay as they are: there is nothing to analyse.
             there = and_(SHOTS.c.batch_id.in_(done), SHOTS.c.storage_state == "stored")
-            SCREENSHOT.move(session, SHOTS, WorkEvent.RETRY, there, error=None, updated_at=now)
+            SCREENSHOT.move(session, SHOTS, WorkEvent.RETRY, there, error=None, vlm_attempts=0, updated_at=now)
             unfinished = and_(SHARDS.c.batch_id.in_(done), SHARDS.c.status != WorkStatus.SUCCEEDED)
             session.execute(update(SHARDS).where(unfinished).values(attempts=0, next_run_at=None))
         return done

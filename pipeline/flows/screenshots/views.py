@@ -45,12 +45,17 @@ class ScreenshotView:
     app: str
     window_title: str
     status: WorkStatus
+    vlm_attempts: int
+    """How often its analysis was begun; `vlm_next_run_at`: when it is tried again."""
+    vlm_next_run_at: datetime | None
     error: str | None
     batch_id: int | None
     ocr_text: str | None
     ui_text_snippets: list[str]
     detected_entities: list[str]
     app_guess: str
+    app_guess_confidence: float | None
+    """From 0 to 1."""
     sha256: str
     phash: str
     size_bytes: int
@@ -62,7 +67,10 @@ class ScreenshotView:
 
 @dataclass(frozen=True)
 class BatchView:
-    """Frames that are analysed together. `made_by`: who made its nodes; empty until there are any."""
+    """Frames that are analysed together. `made_by`: who made its nodes; empty until there are any.
+
+    `attempts`: of its step; `total_attempts`: over both steps and replays. `run_ms`: without waits between attempts.
+    """
 
     id: int
     correlation_id: str
@@ -73,12 +81,14 @@ class BatchView:
     status: WorkStatus
     step: str
     attempts: int
+    total_attempts: int
     next_run_at: datetime | None
     error: str | None
     made_by: str
     notes: list[str]
     vlm_ms: int
     text_ms: int
+    run_ms: int
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

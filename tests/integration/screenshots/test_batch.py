@@ -32,6 +32,14 @@ def due_now(context: Context) -> None:
         session.execute(update(BATCHES).values(next_run_at=None))
 
 
+def rest(context: Context, span: timedelta) -> None:
+    """Let this time pass while a batch waits for another attempt."""
+    with context.db.transaction() as session:
+        row = session.execute(select(BATCHES)).one()
+        values = {name: getattr(row, name) - span for name in ("rests_since", "started_at")}
+        session.execute(update(BATCHES).values(next_run_at=None, **values))
+
+
 def claimed(context: Context, batch: int) -> ShardUnit:
     part = shard.claim(context, batch, ME)
     assert part is not None
@@ -77,6 +85,42 @@ def test_only_the_failed_shard_runs_again(context: Context, hand: Hand) -> None:
     assert models(context) == ["model 0", "model 1", "model 2"]
     read = [queries.screenshot(context, shot).ocr_text for shot in shots]
     assert read == ["text 0", None, "text 1", None, "text 2"]
+
+
+def test_a_batch_counts_attempts_over_its_whole_life_and_its_run_time_without_waits(
+    context: Context, hand: Hand
+) -> None:
+    batch, shots = hand.batch()
+    analysis.claim(context, batch)
+    hand.look(claimed(context, batch))
+    while part := shard.claim(context, batch, ME):
+        shard.fail(context, part, UnitError("504"))
+    analysis.settle(context, batch)
+    first, last = (queries.screenshot(context, shots[place]) for place in (0, 4))
+    assert first.vlm_next_run_at == last.vlm_next_run_at == queries.batch(context, batch).next_run_at is not None
+    rest(context, timedelta(hours=30 * 24))
+    hand.look_at_all(batch, {shots[4]: Evidence("text", app_guess="Files")})
+    first, last = (queries.screenshot(context, shots[place]) for place in (0, 4))
+    # The first one's shard had succeeded: it was not asked about again.
+    assert [(one.vlm_attempts, one.vlm_next_run_at) for one in (first, last)] == [(1, None), (2, None)]
+    assert (last.app_guess, last.app_guess_confidence, first.app_guess_confidence) == ("Files", 0.5, None)
+    unit = expansion.claim(context, batch, ME)
+    assert unit is not None
+    expansion.fail(context, unit, UnitError("503"))
+    assert queries.batch(context, batch).total_attempts == 2  # its second one, which analysed the frames
+    rest(context, timedelta(hours=1))
+    unit = expansion.claim(context, batch, ME)
+    assert unit is not None
+    expansion.fail(context, unit, UnitError("no such model", kind=ErrorKind.PERMANENT))
+    rest(context, timedelta(hours=1))
+    service.replay(context, "batch", [batch])
+    unit = expansion.claim(context, batch, ME)
+    assert unit is not None
+    expansion.settle(context, unit, as_expansion(batch, shots, [draft("a")]), Origin.MODEL)
+    done = queries.batch(context, batch)
+    assert (done.attempts, done.total_attempts) == (1, 4)
+    assert done.run_ms < timedelta(minutes=30).total_seconds() * 1000
+    assert queries.screenshot(context, shots[0]).vlm_attempts == 1
 
 
 def test_a_batch_waits_as_long_as_a_server_asked_for_one_of_its_shards(context: Context, hand: Hand) -> None:

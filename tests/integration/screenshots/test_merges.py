@@ -121,6 +121,18 @@ def test_a_target_that_changed_meanwhile_is_not_overwritten(context: Context, ha
     assert queries.show(context, first).node.title == "changed + second"
 
 
+def test_merges_are_taken_from_both_ends_and_a_threads_own_in_the_order_of_time(context: Context, hand: Hand) -> None:
+    batch, shots = hand.batch()
+    at = {"a1": 1, "a2": 2, "b1": 3, "c1": 4, "c2": 5}
+    made = hand.analyse(
+        batch, [draft(title, shots, thread=title[0], at=BEGIN + timedelta(minutes=at[title])) for title in at]
+    )
+    titles = dict(zip(made, at, strict=True))
+    ends = (False, True, False, True)
+    units = [merge.claim(context, Owner(f"w{n}", f"r{n}"), newest=newest) for n, newest in enumerate(ends)]
+    assert [titles[unit.id] for unit in units if unit is not None] == ["a1", "c1", "b1"]
+
+
 def test_a_merge_whose_claim_was_taken_away_changes_nothing(context: Context, hand: Hand) -> None:
     first, _ = two_batches(hand)
     unit = merge.claim(context, ME)

@@ -76,6 +76,6 @@ def give_up(context: Context, shot: Any, why: str) -> None:
         mine = SHOTS.c.id == shot.id
         stored = update(SHOTS).where(mine, SHOTS.c.storage_state == "stored")
         session.execute(stored.values(storage_state="missing", updated_at=now))
-        SCREENSHOT.move(session, SHOTS, WorkEvent.FAIL, mine, error=why, updated_at=now)
+        SCREENSHOT.move(session, SHOTS, WorkEvent.FAIL, mine, error=why, vlm_next_run_at=None, updated_at=now)
 
     context.db.run(work)

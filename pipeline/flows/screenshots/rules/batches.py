@@ -69,6 +69,33 @@ def shot_of(row: Any) -> Shot:
     return Shot(row.id, ts_ms, row.created_at, row.phash, row.app, row.window_title)
 
 
+def total_attempts(row: Any) -> int:
+    """Attempts of a batch (its row) over its whole life: over both steps and replays. Source 000, section 7.1.
+
+    Nodes are made in the attempt that analysed the frames. `attempts` begins anew there, so its first is not another.
+    """
+    return int(row.attempts_before) + max(int(row.attempts), 1 if row.started_at else 0)
+
+
+def waited_ms(row: Any, now: datetime) -> int:
+    """How long a batch (its row) has rested between attempts until now."""
+    since = row.rests_since
+    return int(row.waited_ms) + (max(0, _ms(now - since)) if since else 0)
+
+
+def run_ms(row: Any, now: datetime) -> int:
+    """How long a batch (its row) ran, from its begin to its end, or until now: waits for another attempt do not count.
+
+    Source 000, section 7.2.
+    """
+    ended = row.finished_at or row.rests_since or now
+    return max(0, _ms(ended - (row.started_at or ended)) - int(row.waited_ms))
+
+
+def _ms(span: timedelta) -> int:
+    return int(span.total_seconds() * 1000)
+
+
 def is_source_key(text: str) -> bool:
     """Whether this names a source: `screen:ID` or `window:ID`, at most 120 characters. Source 000, section 1.1.
 

@@ -20,8 +20,8 @@ from pipeline.engine.tables import insert_if_absent
 from pipeline.engine.traces import MAX_ERROR_CHARS
 from pipeline.flows.screenshots.live_settings import screenshots_in_force
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
-from pipeline.flows.screenshots.rules.batches import portions
-from pipeline.flows.screenshots.rules.schemas import VlmIndex
+from pipeline.flows.screenshots.rules.batches import portions, waited_ms
+from pipeline.flows.screenshots.rules.schemas import AppGuess, VlmIndex
 from pipeline.flows.screenshots.rules.shard_merge import merge_shards
 from pipeline.flows.screenshots.states import (
     BATCH,
@@ -36,6 +36,9 @@ from pipeline.flows.screenshots.states import (
 from pipeline.flows.screenshots.work import batch, retry
 from pipeline.settings import ScreenshotSettings
 from pipeline.storage.context import Context
+
+MAX_MS = 2**31 - 1
+"""What the column holds: 24 days, which frames may wait for a provider."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,14 @@ def claim(context: Context, batch_id: int) -> Analysis | None:
         mine = BATCHES.c.id == batch_id
         claimed = BATCH.move_returning(
             session, BATCHES, WorkEvent.CLAIM, mine, is_due(BATCHES, now), attempts=BATCHES.c.attempts + 1,
-            next_run_at=None, error=None, started_at=row.started_at or now, updated_at=now,
+            next_run_at=None, error=None, started_at=row.started_at or now, updated_at=now, rests_since=None,
+            waited_ms=waited_ms(row, now),
         )  # fmt: skip
         if not claimed and row.status != WorkStatus.RUNNING:
             return None
         if claimed:
-            SCREENSHOT.move(session, SHOTS, WorkEvent.CLAIM, SHOTS.c.batch_id == batch_id, updated_at=now, error=None)
             _plan_shards(session, row, shard_size, now)
+            _begin_frames(session, batch_id, now)
         shards = session.execute(select(SHARDS).where(SHARDS.c.batch_id == batch_id)).all()
         due = [one for one in shards if one.status in CLAIMABLE and (one.next_run_at or now) <= now]
         return Analysis(claimed[0] if claimed else row, len(due), bool(claimed))
@@ -90,6 +94,17 @@ def _plan_shards(session: Session, row: Any, size: int, now: datetime) -> None:
     # Given up before: somebody wants the batch tried again.
     SHARD.move(session, SHARDS, WorkEvent.RETRY, mine, attempts=0, ask=Ask.FIRST, next_run_at=None, updated_at=now)
     session.execute(update(SHARDS).where(mine, SHARDS.c.status == WorkStatus.FAILED).values(next_run_at=None))
+
+
+def _begin_frames(session: Session, batch_id: int, now: datetime) -> None:
+    """The batch's frames are looked at with it; those of a shard that succeeded are not asked about again."""
+    SCREENSHOT.move(
+        session, SHOTS, WorkEvent.CLAIM, SHOTS.c.batch_id == batch_id, updated_at=now, error=None, vlm_next_run_at=None
+    )
+    asked = select(SHARDS.c.shot_ids).where(SHARDS.c.batch_id == batch_id, SHARDS.c.status != WorkStatus.SUCCEEDED)
+    ids = [shot_id for shot_ids in session.execute(asked).scalars() for shot_id in json.loads(shot_ids)]
+    mine = and_(SHOTS.c.id.in_(ids), SHOTS.c.status == WorkStatus.RUNNING)
+    session.execute(update(SHOTS).where(mine).values(vlm_attempts=SHOTS.c.vlm_attempts + 1))
 
 
 def settle(context: Context, batch_id: int) -> Settled:
@@ -140,7 +155,8 @@ def _merge(rules: ScreenshotSettings, session: Session, row: Any, shards: Sequen
     notes = [note for shard in shards for note in json.loads(shard.notes)]
     BATCH.move(
         session, BATCHES, WorkEvent.STEP_DONE, BATCHES.c.id == row.id, step=Step.EXPAND, attempts=0, error=None,
-        index_json=index.model_dump_json(), notes=batch.as_notes(notes), vlm_ms=row.vlm_ms + _took_ms(row, now),
+        attempts_before=row.attempts_before + row.attempts - 1,
+        index_json=index.model_dump_json(), notes=batch.as_notes(notes), vlm_ms=_vlm_ms(row, now),
         updated_at=now,
     )  # fmt: skip
     # Merged: kept once is enough.
@@ -152,7 +168,7 @@ def _keep_evidence(session: Session, batch_id: int, index: VlmIndex, now: dateti
         text = "\n".join([seen.ocr_text, *seen.ui_text_snippets]).casefold()
         named = [name for name in index.entities if name.casefold() in text]
         values = {
-            "ocr_text": seen.ocr_text, "app_guess": (seen.app_guess.name if seen.app_guess else "")[:200],
+            "ocr_text": seen.ocr_text, **_app_guess(seen.app_guess),
             "ui_text_snippets": json.dumps(seen.ui_text_snippets, ensure_ascii=False),
             "detected_entities": json.dumps(named, ensure_ascii=False), "updated_at": now,
         }  # fmt: skip
@@ -161,17 +177,27 @@ def _keep_evidence(session: Session, batch_id: int, index: VlmIndex, now: dateti
         session.execute(update(SHOTS).where(mine).values(**values))
 
 
+def _app_guess(guess: AppGuess | None) -> dict[str, Any]:
+    if guess is None or not guess.name:
+        return {"app_guess": "", "app_guess_confidence": None}
+    return {"app_guess": guess.name[:200], "app_guess_confidence": guess.confidence}
+
+
 def _fail(session: Session, row: Any, event: WorkEvent, shards: Sequence[Any], now: datetime, **values: Any) -> None:
     bad = [shard for shard in shards if shard.status != WorkStatus.SUCCEEDED and shard.error]
     error = "; ".join(f"shard {shard.number + 1}: {shard.error}" for shard in bad)[:MAX_ERROR_CHARS]
     BATCH.move(
         session, BATCHES, event, BATCHES.c.id == row.id, error=error, updated_at=now, urgency=None,
-        vlm_ms=row.vlm_ms + _took_ms(row, now), **values,
+        rests_since=now, vlm_ms=_vlm_ms(row, now), **values,
     )  # fmt: skip
     # Frames go where their batch went, lest they be stuck in `running`.
-    SCREENSHOT.move(session, SHOTS, event, SHOTS.c.batch_id == row.id, error=error or None, updated_at=now)
+    SCREENSHOT.move(
+        session, SHOTS, event, SHOTS.c.batch_id == row.id, error=error or None, updated_at=now,
+        vlm_next_run_at=values.get("next_run_at"),
+    )  # fmt: skip
 
 
-def _took_ms(row: Any, now: datetime) -> int:
-    """Since the batch was claimed, which nothing has changed since: waits between attempts do not count."""
-    return max(0, int((now - row.updated_at).total_seconds() * 1000))
+def _vlm_ms(row: Any, now: datetime) -> int:
+    """How long the batch was under analysis, without waits between attempts: its row is as its claim left it."""
+    took = max(0, int((now - row.updated_at).total_seconds() * 1000))
+    return min(MAX_MS, int(row.vlm_ms) + took)

@@ -23,7 +23,7 @@ from pipeline.flows.screenshots.graph.models import CALLS, THREADS
 from pipeline.flows.screenshots.live_settings import CONTROL
 from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.rules import heuristics, prompts
-from pipeline.flows.screenshots.rules.batches import HistoryPack, shot_of
+from pipeline.flows.screenshots.rules.batches import HistoryPack, shot_of, waited_ms
 from pipeline.flows.screenshots.rules.expansion import (
     BatchFacts,
     Expansion,
@@ -98,7 +98,8 @@ def claim(context: Context, batch_id: int, owner: Owner) -> BatchUnit | None:
             return None
         units.give_back_earlier(session, WORK, row, batch_id, owner, context.settings, now)
         held = units.new_claim(WORK, owner, context.settings, now)
-        rows = units.claim(session, WORK, batch_id, held, now, error=None)
+        waited = waited_ms(row, now)
+        rows = units.claim(session, WORK, batch_id, held, now, error=None, rests_since=None, waited_ms=waited)
         if not rows:
             return None
         return BatchUnit(batch_id, rows[0].attempts, held, batch.shots_of(session, rows[0].shot_ids), rows[0])
@@ -134,7 +135,7 @@ def fail(context: Context, unit: BatchUnit, error: UnitError, trace: dict[str, A
 
     def act(session: Session) -> Settled:
         row, now = _begin(session, unit, trace), context.db.now()
-        ended = Outcome(unit.id, unit.attempts, unit.claim, error)
+        ended = Outcome(unit.id, unit.attempts, unit.claim, error, values={"rests_since": now})
         return retry.settled(units.settle(session, WORK, row, [ended], context.settings, now), error)
 
     return context.db.run(act)

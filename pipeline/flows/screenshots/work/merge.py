@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import structlog
-from sqlalchemy import and_, delete, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, or_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from pipeline.engine import traces
@@ -73,11 +73,12 @@ def _as_node(row: Any, content: Content) -> MergeNode:
     )  # fmt: skip
 
 
-def claim(context: Context, owner: Owner, *, alone: bool = False) -> MergeUnit | None:
+def claim(context: Context, owner: Owner, *, alone: bool = False, newest: bool = False) -> MergeUnit | None:
     """The oldest node that waits for its merge and whose thread and kind has none under way; None if there is none.
 
-    `alone`: only one that has nothing to be merged with, which needs no model. A message that comes again first gives
-    back what its earlier delivery held.
+    `alone`: only one that has nothing to be merged with, which needs no model. `newest`: one of the thread and kind in
+    which something happened last; of these nodes the oldest, since texts are joined in the order of time. A message
+    that comes again first gives back what its earlier delivery held.
     """
     _free_earlier(context, owner)
     other = aliased(Node)
@@ -88,8 +89,7 @@ def claim(context: Context, owner: Owner, *, alone: bool = False) -> MergeUnit |
 
     def act(session: Session) -> MergeUnit | None:
         now = context.db.now()
-        free = select(NODES.c.id, NODES.c.thread_id).where(WORK.due(now), ~under_way, *which)
-        found = session.execute(free.order_by(NODES.c.event_time, NODES.c.id).limit(1)).one_or_none()
+        found = _next(session, newest, WORK.due(now), ~under_way, *which)
         if found is None:
             return None
         lock_thread(session, found.thread_id)
@@ -110,6 +110,19 @@ def claim(context: Context, owner: Owner, *, alone: bool = False) -> MergeUnit |
         if unit is not None or alone or not waiting(context):
             break  # another may have taken the very node that we had found: there are more
     return unit
+
+
+def _next(session: Session, newest: bool, *free: ColumnElement[bool]) -> Any | None:
+    """The node whose turn it is among these, from one end of all that waits. Source 000, section 2.2."""
+    query = select(NODES.c.id, NODES.c.thread_id, NODES.c.kind).where(*free).limit(1)
+    oldest = query.order_by(NODES.c.event_time, NODES.c.id)
+    if not newest:
+        return session.execute(oldest).one_or_none()
+    found = session.execute(query.order_by(NODES.c.event_time.desc(), NODES.c.id.desc())).one_or_none()
+    if found is None or found.thread_id is None:
+        return found
+    same = (NODES.c.thread_id == found.thread_id, NODES.c.kind == found.kind)
+    return session.execute(oldest.where(*same)).one_or_none()
 
 
 def _free_earlier(context: Context, owner: Owner) -> None:
@@ -247,13 +260,14 @@ def _record(session: Session, unit: MergeUnit, trace: dict[str, Any] | None, *, 
 class MergeMessage(Message):
     """One message about merges: by the text model, or by rules if there is none."""
 
-    def run(self, *, alone: bool = False) -> Settled:
+    def run(self, *, alone: bool = False, turn: int = 0) -> Settled:
         """One merge by the model; or, if nobody is asked, as many as fit the quantum.
 
-        `alone`: only those of nodes that have nothing to be merged with, whoever merges the others.
+        `alone`: only those of nodes that have nothing to be merged with, whoever merges the others. `turn`: even ones
+        take what is oldest, odd ones what is newest.
         """
         begun, done = time.monotonic(), 0
-        while unit := claim(self._context, self._owner, alone=alone):
+        while unit := claim(self._context, self._owner, alone=alone, newest=(turn + done) % 2 == 1):
             settled = self._merge(unit)
             done += settled.done
             if self._queue != CONTROL or settled.retry_in_s is not None or time.monotonic() - begun > QUANTUM_S:

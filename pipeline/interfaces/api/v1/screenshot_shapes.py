@@ -56,8 +56,9 @@ class ScreenshotShape(Shape):
 
     model_config = example(
         id=40, source_key="screen:0", ts="2026-11-22T10:00:00Z", app="Firefox", window_title="Invoices",
-        status="succeeded", error=None, batch_id=4, ocr_text="Invoice 17", ui_text_snippets=["Invoice 17"],
-        detected_entities=["ACME"], app_guess="Firefox", sha256="9f86d0…", phash="c3a1…", size_bytes=181224,
+        status="succeeded", vlm_attempts=1, vlm_next_run_at=None, error=None, batch_id=4, ocr_text="Invoice 17",
+        ui_text_snippets=["Invoice 17"], detected_entities=["ACME"], app_guess="Firefox", app_guess_confidence=0.9,
+        sha256="9f86d0…", phash="c3a1…", size_bytes=181224,
         storage_state="stored", retention_expires_at=None, created_at="2026-11-22T10:00:01Z",
     )  # fmt: skip
     id: int
@@ -66,12 +67,15 @@ class ScreenshotShape(Shape):
     app: str
     window_title: str
     status: WorkStatus
+    vlm_attempts: int = Field(description="How often its analysis was begun.")
+    vlm_next_run_at: datetime | None = Field(description="When it is tried again, after an attempt that failed.")
     error: str | None
     batch_id: int | None = Field(description="null: it waits for a batch.")
     ocr_text: str | None
     ui_text_snippets: list[str]
     detected_entities: list[str]
     app_guess: str
+    app_guess_confidence: float | None = Field(description="From 0 to 1.")
     sha256: str
     phash: str
     size_bytes: int
@@ -119,9 +123,9 @@ class ScreenshotBatchShape(Shape):
 
     model_config = example(
         id=4, correlation_id="…", source_key="screen:0", shot_ids=[38, 39, 40], ts_start="2026-11-22T10:00:00Z",
-        ts_end="2026-11-22T10:00:20Z", status="succeeded", step="expand", attempts=0, next_run_at=None, error=None,
-        made_by="model", notes=[], vlm_ms=2100, text_ms=1400, created_at="2026-11-22T10:00:21Z",
-        started_at="2026-11-22T10:00:22Z", finished_at="2026-11-22T10:00:26Z",
+        ts_end="2026-11-22T10:00:20Z", status="succeeded", step="expand", attempts=1, total_attempts=1,
+        next_run_at=None, error=None, made_by="model", notes=[], vlm_ms=2100, text_ms=1400, run_ms=3600,
+        created_at="2026-11-22T10:00:21Z", started_at="2026-11-22T10:00:22Z", finished_at="2026-11-22T10:00:26Z",
     )  # fmt: skip
     id: int
     correlation_id: str
@@ -131,13 +135,15 @@ class ScreenshotBatchShape(Shape):
     ts_end: datetime
     status: WorkStatus
     step: str
-    attempts: int
+    attempts: int = Field(description="Of its step.")
+    total_attempts: int = Field(description="Over both steps and replays.")
     next_run_at: datetime | None
     error: str | None
     made_by: str
     notes: list[str]
     vlm_ms: int
     text_ms: int
+    run_ms: int = Field(description="From its begin to its end, without waits between attempts.")
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

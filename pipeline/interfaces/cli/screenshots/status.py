@@ -95,7 +95,7 @@ def batches(
     def row(batch: "BatchView") -> list[str]:
         return [
             str(batch.id), one_line(batch.source_key, 30), str(len(batch.shot_ids)), local(batch.ts_start, zone),
-            state(batch.status.value), str(batch.attempts), batch.made_by, str(batch.vlm_ms), str(batch.text_ms),
+            state(batch.status.value), str(batch.total_attempts), batch.made_by, str(batch.vlm_ms), str(batch.text_ms),
             one_line("; ".join(filter(None, [batch.error, *batch.notes]))),
         ]  # fmt: skip
 

@@ -1,7 +1,11 @@
 """What the first hour with Penstock showed to be missing."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
+
+from pipeline.engine.tables import UtcDateTime
 
 revision = "0008"
 down_revision = "0007"
@@ -25,6 +29,22 @@ _PAID_FOR_DOCUMENTS = """
 """
 
 
+def _screenshot_columns() -> dict[str, tuple[sa.Column[Any], ...]]:
+    """Attempts and waits of frames and batches."""
+    return {
+        "screenshots": (
+            sa.Column("vlm_attempts", sa.Integer(), nullable=False, server_default="0"),
+            sa.Column("vlm_next_run_at", UtcDateTime(), nullable=True),
+            sa.Column("app_guess_confidence", sa.Float(), nullable=True),
+        ),
+        "screenshot_batches": (
+            sa.Column("attempts_before", sa.Integer(), nullable=False, server_default="0"),
+            sa.Column("rests_since", UtcDateTime(), nullable=True),
+            sa.Column("waited_ms", sa.BigInteger(), nullable=False, server_default="0"),
+        ),
+    }
+
+
 def upgrade() -> None:
     for table in ("documents", "page_attempts"):
         op.add_column(table, sa.Column("cost", sa.Double(), nullable=False, server_default="0"))
@@ -32,9 +52,15 @@ def upgrade() -> None:
     op.execute(_PAID)
     op.execute(_PAID_FOR_DOCUMENTS)
     op.add_column("documents", sa.Column("source_path", sa.Text, nullable=False, server_default=""))
+    for table, columns in _screenshot_columns().items():
+        for column in columns:
+            op.add_column(table, column)
 
 
 def downgrade() -> None:
+    for table, columns in _screenshot_columns().items():
+        for column in columns:
+            op.drop_column(table, column.name)
     op.drop_column("documents", "source_path")
     for table in ("documents", "page_attempts"):
         op.drop_column(table, "cost")
