@@ -1,28 +1,52 @@
 """Events, for Python: how documents, runs, batches and knowledge items changed, in order and without gaps.
 
 >>> from tasks import events
->>> for event in events.after(0, types=["document.*"]):
-...     print(event.seq, event.type, event.scope_id)
+>>> for event in events.follow(types=["document.completed", "screenshot_batch.*"]):
+...     print(event.seq, event.type, event.scope_id, event.data)
 
-Remember the number of the last one, and ask for what is after it.
+Or have a function called, from a thread:
+
+>>> with events.subscribe(print, types=["music_run.*"]):
+...     music.start().wait()
+
+Remember the number of the last event, and begin after it: nothing that happened in between is missed.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import Event as Flag
+from threading import Thread, current_thread
+from types import TracebackType
+from typing import Self
 
 import structlog
+from redis import RedisError
 from sqlalchemy.exc import SQLAlchemyError
 
+from pipeline.engine import announced, outbox
 from pipeline.engine import events as live
-from pipeline.engine import outbox
 from pipeline.engine.announced import wants
+from pipeline.engine.errors import UserError
+from pipeline.engine.logs import configure_as_library
 from pipeline.engine.outbox import Event
+from pipeline.flows import flows
 from pipeline.storage.context import Context
 from tasks.context import get_context
+from tasks.watch import Listener
 
-__all__ = ["Event", "Filter", "Kept", "after", "after_if_possible", "kept", "progress", "progress_from"]
+__all__ = [
+    "Event", "EventsGone", "Filter", "Kept", "Subscription", "UserError", "after", "after_if_possible", "follow",
+    "follow_progress", "kept", "progress", "progress_from", "subscribe", "types",
+]  # fmt: skip
 log = structlog.get_logger(__name__)
 PORTION = 500
+LOOK_S = 0.5
+"""How often the database is asked for what is new; Redis says at once that something moved."""
+_CLOSE_S = 10.0
+
+configure_as_library()
 
 
 @dataclass(frozen=True)
@@ -50,6 +74,15 @@ class Kept:
 
     first: int
     last: int
+
+
+class EventsGone(UserError):
+    """Some of the events asked for are not kept any more. Look at how things stand, and go on after `kept.last`."""
+
+    def __init__(self, after: int, found: Kept) -> None:
+        message = f"events after number {after} are not all kept: there are those from {found.first} to {found.last}"
+        super().__init__(message, code="events_gone")
+        self.kept = found
 
 
 def kept(context: Context | None = None) -> Kept:
@@ -81,3 +114,127 @@ def progress_from(context: Context | None = None) -> str:
 def progress(position: str, wait_s: float, context: Context | None = None) -> list[tuple[str, dict[str, str]]]:
     """Progress of what is under way: (its position, its fields). Waits for the first. Raises `RedisError`."""
     return list(live.read((context or get_context()).redis, position, wait_s))
+
+
+def types() -> list[str]:
+    """Every type of event that there may be."""
+    flows()
+    return announced.every_type()
+
+
+def follow(
+    after: int | None = None, *, flow: str = "", types: Sequence[str] = (), scope_id: str = "",
+    timeout_s: float | None = None,
+) -> Iterator[Event]:  # fmt: skip
+    """The events after this number (None: from this call on) as they come, each once, in order.
+
+    Waits for the next one, and ends after `timeout_s` seconds; None: never. Rides over a restart of the database.
+    Raises `EventsGone` if some of them are not kept any more, and `UserError` for a type that no event has.
+    """
+    return _follow(_begin(after), _wanted(flow, types, scope_id), timeout_s, Flag())
+
+
+def subscribe(
+    handler: Callable[[Event], object], after: int | None = None, *, flow: str = "", types: Sequence[str] = (),
+    scope_id: str = "",
+) -> "Subscription":  # fmt: skip
+    """Call `handler` with each of the events that `follow` would give, in a thread, until the subscription is closed.
+
+    What the handler raises is logged, and ends nothing. Raises what `follow` raises.
+    """
+    return Subscription(handler, _begin(after), _wanted(flow, types, scope_id))
+
+
+class Subscription:
+    """A handler of events at work. A context manager: leaving it closes the subscription."""
+
+    def __init__(self, handler: Callable[[Event], object], begin: int, wanted: Filter) -> None:
+        self.last = begin
+        """The number of the last event that the handler was called with: begin after it the next time."""
+        self._handler = handler
+        self._closed = Flag()
+        found = _follow(begin, wanted, None, self._closed)
+        self._thread = Thread(target=self._run, args=(found,), name="penstock-events", daemon=True)
+        self._thread.start()
+
+    def _run(self, found: Iterator[Event]) -> None:
+        for event in found:
+            if self._closed.is_set():
+                return
+            try:
+                self._handler(event)
+            except Exception:  # a handler's own defect: others get their events
+                log.exception("events.handler_failed", type=event.type, seq=event.seq)
+            self.last = event.seq
+
+    def close(self) -> None:
+        """Call the handler no more. Waits for the call under way, unless that is where this is called."""
+        self._closed.set()
+        if current_thread() is not self._thread:
+            self._thread.join(_CLOSE_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def follow_progress(
+    *, flow: str = "", scope_id: str = "", timeout_s: float | None = None
+) -> Iterator[dict[str, str]]:  # fmt: skip
+    """What moves from now on, as commands show it: pages counted, batches begun and ended with the time each part took.
+
+    Of the moment: not replayed, and lost while Redis is away. Ends after `timeout_s` seconds.
+    """
+    position = ""
+    with suppress(RedisError):
+        position = progress_from()
+    return _follow_progress(position, Filter(flow, (), scope_id), _deadline(timeout_s))
+
+
+def _follow_progress(position: str, wanted: Filter, deadline: float) -> Iterator[dict[str, str]]:
+    while (left_s := deadline - time.monotonic()) > 0:
+        try:
+            position = position or progress_from()
+            found = progress(position, min(left_s, 5.0))
+        except RedisError:
+            time.sleep(min(left_s, LOOK_S))
+            continue
+        position = found[-1][0] if found else position
+        yield from (fields for _, fields in found if wanted.matches_progress(fields))
+
+
+def _deadline(timeout_s: float | None) -> float:
+    return float("inf") if timeout_s is None else time.monotonic() + timeout_s
+
+
+def _begin(after: int | None) -> int:
+    found = kept()
+    if after is not None and not found.first - 1 <= after <= found.last:
+        raise EventsGone(after, found)
+    return found.last if after is None else after
+
+
+def _wanted(flow: str, patterns: Sequence[str], scope_id: str) -> Filter:
+    if strange := announced.unknown(patterns, types()):
+        raise UserError(f"no event has the type {', '.join(strange)}: see `tasks.events.types()`", code="bad_type")
+    return Filter(flow, tuple(patterns), scope_id)
+
+
+def _follow(last: int, wanted: Filter, timeout_s: float | None, closed: Flag) -> Iterator[Event]:
+    deadline = _deadline(timeout_s)
+    with Listener() as listener:
+        while not closed.is_set():
+            found = after_if_possible(last)
+            for one in found:
+                last = one.seq
+                if wanted.matches(one):
+                    yield one
+            left_s = min(LOOK_S, deadline - time.monotonic())
+            if left_s <= 0:
+                return
+            if not found:
+                listener.pause(lambda _: True, left_s)

@@ -81,7 +81,7 @@ def watch(
     """
     deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
     fleet = fleet or Fleet()
-    with _Listener() as listener:
+    with Listener() as listener:
         looked = -float("inf")
         while True:
             found = look()
@@ -102,14 +102,14 @@ def watch(
             listener.pause(concerns, left_s)
 
 
-class _Listener:
+class Listener:
     """Waits for an event, or just waits while Redis is away."""
 
     def __init__(self) -> None:
         self.redis = connect(get_context().settings.effective_redis_url, retries=0)
         self._after = ""
 
-    def __enter__(self) -> "_Listener":
+    def __enter__(self) -> "Listener":
         with suppress(RedisError):
             if get_context().online:
                 self._after = events.last_id(self.redis)

@@ -67,6 +67,11 @@ def wants(patterns: Sequence[str], kind: str) -> bool:
     return not patterns or any(kind == one or (one.endswith("*") and kind.startswith(one[:-1])) for one in patterns)
 
 
+def every_type() -> list[str]:
+    """Every type of event that there may be. The flows must have been imported."""
+    return sorted(one for kind in KINDS.values() for one in kind.types)
+
+
 def unknown(patterns: Sequence[str], known: Collection[str]) -> list[str]:
     """Patterns that no type of event can match."""
     return [one for one in patterns if not any(wants([one], kind) for kind in known)]

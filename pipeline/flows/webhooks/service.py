@@ -156,7 +156,7 @@ def retained(context: Context) -> list[Retention]:
 
 def known_types() -> list[str]:
     """Every type of event. The flows must have been imported."""
-    return sorted(kind for one in announced.KINDS.values() for kind in one.types)
+    return announced.every_type()
 
 
 def check_url(url: str) -> None:
