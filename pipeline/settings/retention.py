@@ -23,6 +23,12 @@ class RetentionSettings(BaseModel):
     runs_days: Days = 90
     """Runs of the music pipeline that have ended, with what is left of their batches. The last one stays."""
     runs_count: Count = 0
+    batches_days: Days = 1
+    """Batches of the music pipeline that are done or cancelled, of all runs but the last, which counts them."""
+    batches_count: Count = 0
+    failed_batches_days: Days = 0
+    """Failed batches, with the reason and the reply, for whoever looks into it."""
+    failed_batches_count: Count = 1000
     events_days: Days = 90
     """Events of those who follow the work, and the progress that commands show: of that, Redis never holds more than
     about 10,000."""

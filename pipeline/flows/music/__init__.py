@@ -15,7 +15,6 @@ FLOW = Flow(
     anything=recovery.ANYTHING,
     next_wait_s=recovery.next_wait_s,
     fail_unserved=unserved.fail_unserved,
-    clean_up=service.prune,
     retained=service.retained,
     gated_queues=live_settings.gated_queues,
     live_settings=live_settings.live_settings,

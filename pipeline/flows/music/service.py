@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
-from sqlalchemy import and_, delete, func, insert, select
+from sqlalchemy import and_, func, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -156,39 +156,27 @@ def stop(context: Context) -> RunView:
     return context.db.run(work)
 
 
-def prune(context: Context, keep: int = 1000) -> int:
-    """Delete failed batches beyond the newest `keep`, and others of all runs but the last; how many. Section 2.D.
-
-    Their songs stay.
-    """
-
-    def work(session: Session) -> int:
-        failed = select(BATCHES.c.id).where(BATCHES.c.status == BatchStatus.FAILED).order_by(BATCHES.c.id.desc())
-        old = list(session.execute(failed.offset(keep).limit(10_000)).scalars())
-        last = select(RUNS.c.id).order_by(RUNS.c.active.is_(None), RUNS.c.created_at.desc()).limit(1)
-        over = and_(
-            BATCHES.c.status.in_([BatchStatus.COMPLETED, BatchStatus.CANCELLED]),
-            BATCHES.c.run_id != last.scalar_subquery(),
-        )
-        old += session.execute(select(BATCHES.c.id).where(over).limit(10_000)).scalars()
-        for start in range(0, len(old), 500):
-            session.execute(delete(BATCHES).where(BATCHES.c.id.in_(old[start : start + 500])))
-        return len(old)
-
-    return context.db.run(work)
-
-
 def retained(context: Context) -> list[Retention]:
-    """Runs that have ended, with what is left of their batches. The last one says how things stand."""
+    """Runs and batches that have ended (section 2.D). The last run and what it did say how things stand; songs stay."""
     kept = context.settings.retention
     last = select(RUNS.c.id).order_by(RUNS.c.active.is_(None), RUNS.c.created_at.desc()).limit(1).scalar_subquery()
     open_batches = select(BATCHES.c.id).where(BATCHES.c.run_id == RUNS.c.id, BATCHES.c.status.in_(OPEN))
+    ended = func.coalesce(BATCHES.c.finished_at, BATCHES.c.updated_at)
+    finished = BATCHES.c.status.in_([BatchStatus.COMPLETED, BatchStatus.CANCELLED])
     return [
+        retention.rows(
+            "finished batches", Rule(kept.batches_days, kept.batches_count), BATCHES.c.id, ended, finished,
+            BATCHES.c.run_id != last,
+        ),
+        retention.rows(
+            "failed batches", Rule(kept.failed_batches_days, kept.failed_batches_count), BATCHES.c.id, ended,
+            BATCHES.c.status == BatchStatus.FAILED,
+        ),
         retention.rows(
             "runs", Rule(kept.runs_days, kept.runs_count), RUNS.c.id,
             func.coalesce(RUNS.c.finished_at, RUNS.c.updated_at), RUNS.c.active.is_(None), RUNS.c.id != last,
             ~open_batches.exists(), portion=10,
-        )
+        ),
     ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from threading import Barrier
 
 import pytest
@@ -9,9 +10,9 @@ from sqlalchemy import event, func, select, update
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.music import plan, queries, service
-from pipeline.flows.music.models import RUNS, SONGS
+from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.service import AlreadyRunning, StartOptions
-from pipeline.flows.music.states import Step
+from pipeline.flows.music.states import BatchStatus, Step
 from pipeline.providers import gates
 from pipeline.storage.context import Context
 from tasks import music
@@ -188,13 +189,41 @@ def test_stop_frees_a_large_run_in_a_few_statements(driver: Driver) -> None:
         assert not session.execute(select(SONGS.c.id).where(SONGS.c.batch_id.is_not(None))).first()
 
 
-def test_done_batches_of_earlier_runs_are_forgotten_and_failed_ones_are_kept(driver: Driver) -> None:
+def _prune(context: Context) -> dict[str, int]:
+    found = {kind.name: (kind.due(context), kind.remove(context)) for kind in service.retained(context)}
+    assert all(due == removed for due, removed in found.values())
+    return {name: removed for name, (_, removed) in found.items() if removed}
+
+
+def test_batches_that_ended_go_by_their_own_settings_but_for_what_the_last_run_did(driver: Driver) -> None:
+    def age(days: float) -> None:
+        ended = driver.context.db.now() - timedelta(days=days)
+        driver.context.db.run(lambda session: session.execute(update(BATCHES).values(finished_at=ended)))
+
     add_songs(driver.context, 10)
     driver.run(driver.start())
-    assert service.prune(driver.context) == 0
+    age(2)
+    assert _prune(driver.context) == {}, "the last run counts them"
     driver.run(driver.start())
-    assert service.prune(driver.context) == 1
+    age(0.5)
+    assert _prune(driver.context) == {}
+    age(2)
+    assert _prune(driver.context) == {"finished batches": 1}
     assert batch_rows(driver.context) == []
+
+
+def test_of_failed_batches_the_newest_are_kept(driver: Driver) -> None:
+    add_songs(driver.context, 30)
+    driver.run(driver.start(), launches=1)
+    ids = [row.id for row in batch_rows(driver.context)]
+    at = {"finished_at": driver.context.db.now() - timedelta(days=100)}
+    failed = update(BATCHES).values(status=BatchStatus.FAILED, **at)
+    driver.context.db.run(lambda session: session.execute(failed))
+    assert _prune(driver.context) == {}
+    kept = driver.context.settings.retention.model_copy(update={"failed_batches_count": 2})
+    context = Context(driver.context.settings.model_copy(update={"retention": kept}))
+    assert _prune(context) == {"failed batches": len(ids) - 2}
+    assert [row.id for row in batch_rows(context)] == ids[-2:]
 
 
 def test_a_run_is_waited_for_by_its_handle(driver: Driver) -> None:
