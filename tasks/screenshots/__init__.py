@@ -19,7 +19,7 @@ from pipeline.engine.logs import configure_as_library
 from pipeline.engine.views import view_of
 from pipeline.flows.screenshots import plan, queries, service
 from pipeline.flows.screenshots.deletion import Forgotten
-from pipeline.flows.screenshots.frames import buffer, intake
+from pipeline.flows.screenshots.frames import intake
 from pipeline.flows.screenshots.frames.intake import Frame
 from pipeline.flows.screenshots.search import find
 from pipeline.flows.screenshots.states import DERIVED, NodeKind, WorkStatus
@@ -41,7 +41,7 @@ from pipeline.reading import inspection
 from pipeline.storage.context import Context
 from tasks import watch as watching
 from tasks.context import get_context
-from tasks.screenshots.canvas import TASKS
+from tasks.screenshots.canvas import TASKS, after_intake
 
 __all__ = [
     "BatchView", "DeadLetter", "Extent", "Forgotten", "Found", "Frame", "Hour", "NoWorkerWarning", "NodeDetail",
@@ -82,7 +82,8 @@ def ingest(
     Without `at` it is the file's time, or now for bytes; so a file that is added twice is known the second time.
     """
     frame = picture if isinstance(picture, bytes) else Path(picture)
-    return _taken(service.ingest(get_context(), frame, Frame(source, at or _captured_at(frame), app, window_title)))
+    known = Frame(source, at or _captured_at(frame), app, window_title)
+    return _taken(service.ingest(get_context(), frame, known), source)
 
 
 def ingest_upload(copy: Path, name: str, frame: Frame, *, wanted: Callable[[], bool] = lambda: True) -> Taken:
@@ -91,23 +92,19 @@ def ingest_upload(copy: Path, name: str, frame: Frame, *, wanted: Callable[[], b
     Raises what `ingest` raises, or `Unwanted`.
     """
     return _taken(
-        service.ingest(get_context(), copy, frame, look=lambda path: inspection.read_frame(path, wanted), name=name)
+        service.ingest(get_context(), copy, frame, look=lambda path: inspection.read_frame(path, wanted), name=name),
+        frame.source,
     )
 
 
-def _taken(taken: intake.Taken) -> Taken:
-    context = get_context()
-    if taken.batches or taken.reason == "known":
-        TASKS.launch(plan.Scope.BATCHES)
-    if taken.accepted:
-        TASKS.wake_in(buffer.next_look_s(context))
+def _taken(taken: intake.Taken, source: str) -> Taken:
+    after_intake(taken, source)
     return view_of(Taken, taken)
 
 
 def batch_now(source: str) -> None:
     """Have a source's frames looked at without waiting for more of them, when nothing is to follow soon."""
-    service.batch_now(get_context(), source)
-    TASKS.launch(plan.Scope.BATCHES)
+    TASKS.launch(plan.buffer_of(source, flush=True))
 
 
 def leave_out(frame: Frame) -> None:
@@ -246,5 +243,5 @@ def time_zone() -> tzinfo:
 
 def _freed(context: Context, batch_ids: Sequence[int] = ()) -> None:
     """After the commit: batches, merges, vectors and the buffer may all have something to do again."""
-    TASKS.launch(*plan.Scope.all(), *map(plan.scope_of, batch_ids))
+    TASKS.launch(*plan.ready_buffers(context), *plan.Scope.all(), *map(plan.scope_of, batch_ids))
     TASKS.wake_in(TASKS.flow.next_wait_s(context) if context.online else None)

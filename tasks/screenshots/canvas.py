@@ -1,5 +1,5 @@
-"""The screenshots flow as Celery tasks. A batch's canvas: `begin`, then `chord(analyse × shards, merge_shards)`, then
-`expand`; after it `merge_nodes`, then `group(merge_node × places)`.
+"""The screenshots flow as Celery tasks: `batch` for a source's frames. A batch's canvas: `begin`, then
+`chord(analyse × shards, merge_shards)`, then `expand`; after it `merge_nodes`, then `group(merge_node × places)`.
 
 Each is launched from rows when the one before it ends, to the queue that is open then. Messages carry ids only and are
 nudges: each task looks at the row and does what is to be done, or nothing.
@@ -14,7 +14,8 @@ from celery import Signature, chord, group
 
 from pipeline.engine.launch import Place, Wanted
 from pipeline.flows.screenshots import FLOW, events, plan
-from pipeline.flows.screenshots.frames import retention
+from pipeline.flows.screenshots.frames import buffer, retention
+from pipeline.flows.screenshots.frames.intake import Taken
 from pipeline.flows.screenshots.live_settings import CONTROL, CPU, screenshots_in_force
 from pipeline.flows.screenshots.plan import Action, Asked, Scope, routes, scope_of
 from pipeline.flows.screenshots.states import WorkStatus
@@ -35,6 +36,8 @@ MERGES, VECTORS = f"{FLOW.name}:{Scope.MERGES}", f"{FLOW.name}:{Scope.VECTORS}"
 
 def _messages(context: Context, scopes: Sequence[str]) -> Iterator[Messages]:
     """What these scopes' rows ask for. Of batches that wait for their turn, some are picked first."""
+    for source, flush in plan.buffers(context, scopes):
+        yield Messages(Wanted(_buffer(source, flush), CONTROL), partial(_batching, source, flush))
     ids = plan.batch_ids(scopes)
     if Scope.BATCHES in scopes:
         ids += plan.take_turns(context)
@@ -54,6 +57,15 @@ def _messages(context: Context, scopes: Sequence[str]) -> Iterator[Messages]:
 PICTURES = Pictures()
 """Those that this process has made ahead."""
 TASKS = FlowTasks(FLOW, messages=_messages)
+
+
+def _buffer(source: str, flush: bool) -> str:
+    """What the place of a source's buffer is of."""
+    return f"{FLOW.name}:{plan.buffer_of(source, flush=flush)}"
+
+
+def _batching(source: str, flush: bool, _: Sequence[int]) -> Signature:
+    return batch.si(source, flush)
 
 
 def _batch(batch_id: int) -> str:
@@ -77,6 +89,27 @@ def _canvas(context: Context, asked: Asked, numbers: Sequence[int]) -> Signature
 
 def _merging(queue: str, numbers: Sequence[int]) -> Signature:
     return group(merge_node.si(queue, number).set(queue=queue) for number in numbers)
+
+
+def after_intake(taken: Taken, source: str) -> None:
+    """See to it that a frame that was taken in gets its batch: now, or when it has waited long enough."""
+    if taken.ready:
+        TASKS.launch(plan.buffer_of(source), *([] if taken.accepted else [Scope.BATCHES]))
+    if taken.accepted:
+        TASKS.wake_in(buffer.next_look_s(get_context()))
+
+
+@app.task(bind=True, name="screenshots.batch", ignore_result=True)
+@once
+def batch(self: Any, source: str, flush: bool = False) -> None:
+    """Put a source's frames into batches: full ones, and the rest once it has waited long enough, or if `flush`."""
+    context = get_context()
+    with at_work(self, Place(_buffer(source, flush), CONTROL)) as place:
+        made = buffer.batch(context, source, all_at_once=flush) if place is not None else []
+    if made:
+        # Also frames that came meanwhile, and found the place taken.
+        TASKS.launch(Scope.BATCHES, plan.buffer_of(source))
+    TASKS.wake_in(buffer.next_look_s(context))
 
 
 @app.task(bind=True, name="screenshots.begin", ignore_result=True)

@@ -15,6 +15,7 @@ from sqlalchemy import select, update
 
 from pipeline.engine.claims import Owner
 from pipeline.engine.settled import Settled
+from pipeline.flows.screenshots.frames import buffer as frame_buffer
 from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
 from pipeline.flows.screenshots.live_settings import SCREENSHOT_EMBEDDINGS, SCREENSHOT_TEXT, SCREENSHOT_VISION
@@ -39,6 +40,12 @@ def picture(text: str) -> bytes:
     buffer = BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def batch_ready(context: Context) -> list[int]:
+    """What `screenshots.batch` does for each source that is ready; the new batches."""
+    ready = [one.source for one in frame_buffer.waiting(context) if one.ready]
+    return [made for source in ready for made in frame_buffer.batch(context, source)]
 
 
 def paint(context: Context, shot_ids: Iterable[int], text: str = "Screen") -> None:

@@ -1,13 +1,12 @@
 """What is due now and where it goes, derived from rows: capture, retry, replay and recovery all end here."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-import structlog
 from redis import RedisError
 from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
 from sqlalchemy.orm import Session
@@ -45,8 +44,7 @@ ANYTHING = anything(
     (SHOTS, buffer.buffered()),
 )
 """Whether a frame waits for its batch, or something of a batch, a node or a vector is to be done."""
-_BATCH = "batch:"
-log = structlog.get_logger(__name__)
+_BATCH, _BUFFER, _FLUSH = "batch:", "buffer:", "flush:"
 
 
 class Scope(StrEnum):
@@ -134,6 +132,26 @@ def scope_of(batch_id: int) -> str:
 def batch_ids(scopes: Iterable[str]) -> list[int]:
     """The batches among these scopes."""
     return [int(scope.removeprefix(_BATCH)) for scope in scopes if scope.startswith(_BATCH)]
+
+
+def buffer_of(source: str, *, flush: bool = False) -> str:
+    """What a source's frames without a batch are launched by. `flush`: all of them, however few."""
+    return f"{_FLUSH if flush else _BUFFER}{source}"
+
+
+def buffers(context: Context, scopes: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """(source, whether all its frames are meant): the buffers among these scopes that make a batch now."""
+    meant = [scope for scope in scopes if scope.startswith((_BUFFER, _FLUSH))]
+    for one in buffer.waiting(context) if meant else ():
+        if one.ready and buffer_of(one.source) in meant:
+            yield one.source, False
+        if buffer_of(one.source, flush=True) in meant:
+            yield one.source, True
+
+
+def ready_buffers(context: Context) -> list[str]:
+    """The sources whose frames make a batch now, as scopes."""
+    return [buffer_of(one.source) for one in buffer.waiting(context) if one.ready]
 
 
 def asked(context: Context, ids: Sequence[int]) -> list[Asked]:
@@ -263,14 +281,7 @@ def _under_way(session: Session, step: Step, now: datetime) -> int:
 
 
 def due(context: Context) -> list[str]:
-    """Batch frames that waited long enough; then what may have something to do because of the time."""
-    portions: tuple[Callable[[Context], object], ...] = (buffer.batch_ready, buffer.batch_orphans)
-    for batch in portions:
-        try:
-            batch(context)
-        except Exception as error:
-            # What one source's rows raise must not keep the others' batches from being launched.
-            log.exception("buffers.not_batched", error=type(error).__name__)
+    """What may have something to do because of the time: frames that waited long enough for a batch come first."""
     now = context.db.now()
     with context.db.read() as session:
         waited = (
@@ -278,11 +289,12 @@ def due(context: Context) -> list[str]:
             select(SHARDS.c.batch_id).where(in_states(SHARDS, CLAIMABLE), SHARDS.c.next_run_at <= now),
         )
         ids = {batch_id for query in waited for batch_id in session.execute(query).scalars()}
-    return [*Scope.all(), *map(scope_of, sorted(ids))]
+    return [*ready_buffers(context), *Scope.all(), *map(scope_of, sorted(ids))]
 
 
 def runnable(context: Context, shut: Collection[str]) -> Iterator[str]:
     """Every scope that has something to do now, but for batches that wait for these closed queues only."""
+    yield from ready_buffers(context)
     yield from Scope.all()
     open_to, now = routes(context), context.db.now()
     mine = SHARDS.c.batch_id == BATCHES.c.id

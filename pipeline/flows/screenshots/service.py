@@ -9,14 +9,13 @@ from sqlalchemy.orm import Session
 from pipeline.engine.errors import UserError
 from pipeline.flows.screenshots.deletion import forget
 from pipeline.flows.screenshots.frames import rejections
-from pipeline.flows.screenshots.frames.buffer import batch_now
 from pipeline.flows.screenshots.frames.intake import Frame, ingest, set_active
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.states import BATCH, EMBEDDING, NODE, SCREENSHOT, WorkEvent, WorkStatus
 from pipeline.storage.context import Context
 
-__all__ = ["DEAD_LETTERS", "batch_now", "forget", "ingest", "leave_out", "replay", "set_active"]
+__all__ = ["DEAD_LETTERS", "forget", "ingest", "leave_out", "replay", "set_active"]
 
 DEAD_LETTERS = {"batch": (BATCHES, BATCH), "merge": (NODES, NODE), "vector": (EMBEDDINGS, EMBEDDING)}
 """Kinds of dead letters; merges and vectors are named by their nodes."""

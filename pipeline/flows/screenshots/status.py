@@ -49,7 +49,7 @@ def status(context: Context) -> Status:
     return Status(
         screenshots=_in_order(shots), batches=_in_order(batches), merges=_in_order(merges),
         vectors=_in_order(vectors),
-        buffered=buffered, next_batch_in_s=buffer.next_look_s(context) if buffered else None,
+        buffered=buffered, next_batch_in_s=min((one.wait_s for one in buffer.waiting(context)), default=None),
         oldest_waiting_s=max(0.0, (context.db.now() - oldest).total_seconds()) if oldest else None,
         pressure=pressure, rejected=rejected, retries=again,
         dead_letters={kind: count for kind, count in gave_up.items() if count},

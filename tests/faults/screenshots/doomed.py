@@ -4,6 +4,7 @@ It does the messages of the canvas one after another; whoever goes on runs `work
 """
 
 from pipeline.flows.screenshots import plan
+from pipeline.flows.screenshots.frames import buffer
 from pipeline.flows.screenshots.plan import Action
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis, merge
@@ -19,6 +20,8 @@ def work_off(context: Context) -> None:
     """Do all that is to be done for screenshots."""
     driver = Driver(context)
     for _ in range(_MAX_ROUNDS):
+        for source, _ in plan.buffers(context, plan.ready_buffers(context)):
+            buffer.batch(context, source)
         plan.take_turns(context)
         found = plan.asked(context, plan.batch_ids(plan.runnable(context, ())))
         for one in found:

@@ -56,7 +56,7 @@ class Shots:
 
     def launch(self) -> None:
         """Begin with whatever is to be done."""
-        canvas.TASKS.launch(plan.Scope.BATCHES)
+        canvas.TASKS.launch(*plan.ready_buffers(self.context), plan.Scope.BATCHES)
 
     def rows(self, table: Any) -> list[Any]:
         with self.context.db.read() as session:

@@ -20,6 +20,7 @@ MERGES = 2
 """Of a batch: two segments become two events each."""
 # What dies, and how many calls may have been under way or answered in vain: a batch has two shards, and two merges.
 STEPS = {
+    "with_frames_just_batched": ("frames.buffer:batch:after", 0),
     "before_a_batch_is_begun": ("work.analysis:claim:before", 0),
     "when_a_batch_is_begun": ("work.analysis:claim:after", 0),
     "with_a_shard_claimed": ("work.shard:claim:after", 0),

@@ -34,6 +34,7 @@ from pipeline.settings import ScreenshotSettings
 from pipeline.standalone import stack
 from pipeline.storage.context import Context
 from tasks import screenshots
+from tests.support.screens import batch_ready
 from tests.support.screenshots import desk
 
 ME = Owner("here:1:a", "request-1")
@@ -86,6 +87,7 @@ def segment(title: str, screens: list[int], summary: str = "", **more: Any) -> d
 def analysed(context: Context, shots: list[Path]) -> list[int]:
     """Nodes that a vision model's segments became: an event and what was derived from it, and another event."""
     penstock("add", shots[0].parent, "--app", "Firefox", "--title", "Invoices", "--no-wait")
+    batch_ready(context)
     batch = screenshots.batches()[0]
     analysis.claim(context, batch.id)
     part = shard.claim(context, batch.id, ME)
@@ -107,6 +109,7 @@ def analysed(context: Context, shots: list[Path]) -> list[int]:
 
 def failing(context: Context, error: UnitError) -> None:
     """The latest batch is looked at, which ends in this."""
+    batch_ready(context)
     batch = screenshots.batches()[0]
     analysis.claim(context, batch.id)
     part = shard.claim(context, batch.id, ME)
@@ -210,6 +213,9 @@ def test_status_counts_and_says_in_words_what_was_done_without_a_model(context: 
     assert 0 < found["next_batch_in_s"] <= 30
     penstock("add", *shots[3:], "--no-wait")
     found = shown("status")
+    assert (found["batches"], found["buffered"], found["next_batch_in_s"]) == ({}, 5, 0), "a worker batches them"
+    batch_ready(context)
+    found = shown("status")
     assert (found["batches"], found["buffered"], found["pressure"]) == ({"pending": 1}, 0, 0)
     assert any("No vision model looked" in note for note in found["notes"])
     assert "no meaning" in penstock("status").output
@@ -272,6 +278,7 @@ def test_dead_letters_have_reasons_and_are_replayed(
 ) -> None:
     assert "No dead letters" in penstock("dead-letters").output
     penstock("add", *shots, "--no-wait")
+    batch_ready(context)
     batch = screenshots.batches()[0]
     failing(context, NO_KEY)
     assert [(one["kind"], one["reason"]) for one in shown("dead-letters")] == [("batch", "shard 1: no key")]

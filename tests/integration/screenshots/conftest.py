@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Table, select
 
 from pipeline.engine.claims import Owner
-from pipeline.flows.screenshots.frames import intake
+from pipeline.flows.screenshots.frames import buffer, intake
 from pipeline.flows.screenshots.frames.intake import Frame, Taken
 from pipeline.flows.screenshots.graph.nodes import Content
 from pipeline.flows.screenshots.rules.expansion import Expansion, PendingEdge, PendingNode
@@ -107,7 +107,8 @@ class Hand:
     def batch(self, *, source: str = "screen:1", ts: datetime | None = None, app: str = "") -> tuple[int, list[int]]:
         """(a batch of five new frames, their ids)."""
         taken = [self.add(source=source, ts=ts + timedelta(seconds=i) if ts else None, app=app) for i in range(5)]
-        return taken[-1].batches[0], [shot.shot_id for shot in taken if shot.shot_id is not None]
+        (made,) = buffer.batch(self.context, source)
+        return made, [shot.shot_id for shot in taken if shot.shot_id is not None]
 
     def look(self, part: ShardUnit, evidence: dict[int, Evidence] | None = None, model: str = "m") -> bool:
         """A shard's result is stored: what was read on those of its frames that there is evidence of."""

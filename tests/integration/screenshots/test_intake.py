@@ -21,6 +21,7 @@ from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.storage.context import Context
 from tasks import screenshots
 from tests.integration.screenshots.conftest import BEGIN, Hand, draft, rows_of
+from tests.support.screens import batch_ready
 
 
 def stored_files(context: Context) -> set[str]:
@@ -49,7 +50,8 @@ def test_five_frames_make_a_batch_in_the_order_of_capture_though_the_clock_went_
     context: Context, hand: Hand
 ) -> None:
     taken = [hand.add(ts=BEGIN - timedelta(minutes=i)) for i in range(5)]
-    assert [bool(one.batches) for one in taken] == [False] * 4 + [True]
+    assert [one.ready for one in taken] == [False] * 4 + [True]
+    assert len(batch_ready(context)) == 1
     batch = rows_of(context, BATCHES)[0]
     assert batch.shot_ids == str([one.shot_id for one in taken[::-1]])
     assert (batch.ts_start, batch.ts_end) == (BEGIN - timedelta(minutes=4), BEGIN)
@@ -94,33 +96,33 @@ def test_fewer_wait_for_the_time_out_then_the_beat_makes_one_batch(context: Cont
     hand.add()
     hand.add()
     assert not FLOW.is_at_rest(context), "the sweeper must look at it"
-    assert buffer.batch_ready(context) == []
+    assert batch_ready(context) == []
     waits = buffer.next_look_s(context)
     assert waits is not None
     assert 0 < waits <= 30
     age(context, 31)
-    assert buffer.next_look_s(context) == 0
-    assert len(buffer.batch_ready(context)) == 1
-    assert buffer.batch_ready(context) == []
+    assert buffer.next_look_s(context) is None, "it does not wait: it is launched"
+    assert len(batch_ready(context)) == 1
+    assert batch_ready(context) == []
     assert buffer.next_look_s(context) is None
 
 
 def test_a_frame_from_the_future_does_not_wait_until_the_clock_comes_there(context: Context, hand: Hand) -> None:
     hand.add()
     age(context, -3600)
-    assert buffer.next_look_s(context) == 0
-    assert len(buffer.batch_ready(context)) == 1
+    assert buffer.next_look_s(context) is None, "it does not wait: it is launched"
+    assert len(batch_ready(context)) == 1
 
 
 def test_orphans_are_batched_after_the_time_out_and_five_seconds(context: Context, hand: Hand) -> None:
     hand.add(source="screen:1")
     hand.add(source="window:2")
     service.set_active(context, "window:2", active=False)
-    age(context, 34)
-    assert buffer.batch_orphans(context) == []
+    age(context, 29)
+    assert batch_ready(context) == []
     age(context, 36)
-    assert len(buffer.batch_orphans(context)) == 2
-    assert buffer.batch_orphans(context) == []
+    assert len(batch_ready(context)) == 2
+    assert batch_ready(context) == []
 
 
 def test_many_frames_left_behind_make_full_batches_and_one_rest(context: Context, hand: Hand) -> None:
@@ -134,7 +136,7 @@ def test_many_frames_left_behind_make_full_batches_and_one_rest(context: Context
     with context.db.transaction() as session:
         session.execute(insert(SHOTS), left)
     age(context, 40)
-    assert len(buffer.batch_ready(context)) == 10
+    assert len(batch_ready(context)) == 10
     sizes = [len(json.loads(row.shot_ids)) for row in rows_of(context, BATCHES)]
     assert sorted(sizes) == [2] + [5] * 9
 
@@ -147,11 +149,11 @@ def test_adds_and_looks_at_once_make_each_frame_part_of_exactly_one_batch(contex
 
     def add(_: int) -> list[int]:
         barrier.wait(30)
-        return hand.add().batches
+        return buffer.batch(context, "screen:1") if hand.add().ready else []
 
     def look(way: int) -> list[int]:
         barrier.wait(30)
-        return buffer.batch_ready(context) if way else buffer.batch_orphans(context)
+        return buffer.batch(context, "screen:1", all_at_once=bool(way))
 
     with ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(add, 0), pool.submit(add, 1), pool.submit(look, 0), pool.submit(look, 1)]
@@ -172,7 +174,7 @@ def test_two_frames_that_fill_the_buffer_at_once_make_one_batch(context: Context
 
     def add(_: int) -> list[int]:
         barrier.wait(30)
-        return hand.add().batches
+        return buffer.batch(context, "screen:1") if hand.add().ready else []
 
     with ThreadPoolExecutor(2) as pool:
         made = [batch for batches in pool.map(add, range(2)) for batch in batches]
@@ -182,16 +184,17 @@ def test_two_frames_that_fill_the_buffer_at_once_make_one_batch(context: Context
 def test_while_analysis_is_behind_batches_are_longer_and_wait_longer(context: Context, hand: Hand) -> None:
     behind(context, 2)
     taken = [hand.add() for _ in range(10)]
-    assert [len(one.batches) for one in taken] == [0] * 9 + [1]
+    assert [one.ready for one in taken] == [False] * 9 + [True]
+    assert len(batch_ready(context)) == 1
     assert {one.threshold for one in taken} == {context.settings.screenshots.dedup_threshold_pressed}
     hand.add()
     waits = buffer.next_look_s(context)
     assert waits is not None
     assert 30 < waits <= 60
     age(context, 40)
-    assert buffer.batch_ready(context) == buffer.batch_orphans(context) == []
+    assert batch_ready(context) == []
     age(context, 61)
-    assert len(buffer.batch_ready(context)) == 1
+    assert len(batch_ready(context)) == 1
 
 
 def test_pressure_stays_until_half_of_what_began_it_is_left(context: Context, hand: Hand) -> None:
@@ -226,7 +229,7 @@ def test_a_time_that_no_other_can_be_counted_back_from_is_refused(context: Conte
         assert refused.value.code == "bad_time"
     hand.add(ts=datetime(1970, 1, 1, tzinfo=UTC))
     age(context, 60)
-    assert len(buffer.batch_ready(context)) == 1
+    assert len(batch_ready(context)) == 1
 
 
 def test_a_frame_is_waited_for_by_its_handle(context: Context, tmp_path: Path) -> None:

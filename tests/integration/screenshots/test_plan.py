@@ -11,6 +11,7 @@ from sqlalchemy import select, update
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.metrics import queue_depths
 from pipeline.flows.screenshots import plan, service
+from pipeline.flows.screenshots.frames import buffer
 from pipeline.flows.screenshots.live_settings import CONTROL, CPU, SCREENSHOT_TEXT, SCREENSHOT_VISION
 from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.plan import FILLER, TURN, URGENT, Action, places
@@ -19,7 +20,7 @@ from pipeline.flows.screenshots.work import analysis, expansion, shard
 from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
 from tasks.screenshots import canvas
-from tests.integration.screenshots.conftest import ME, Hand
+from tests.integration.screenshots.conftest import ME, Hand, rows_of
 
 HOUR = timedelta(hours=1)
 
@@ -47,8 +48,9 @@ def new(hand: Hand) -> Callable[..., list[int]]:
     def make(count: int, age: timedelta = timedelta()) -> list[int]:
         found = []
         for number in range(count):
-            taken = hand.add(source=f"screen:{next(screens)}")
-            (batch,) = taken.batches
+            source = f"screen:{next(screens)}"
+            assert hand.add(source=source).ready
+            (batch,) = buffer.batch(hand.context, source)
             found.append(batch)
             at = datetime.now(UTC) - age + timedelta(seconds=number - count)
             change(hand.context, batch, created_at=at)
@@ -104,6 +106,19 @@ def test_each_step_asks_for_messages_in_its_queue(context: Context, hand: Hand, 
     assert asks(context, batch) == [(Action.EXPAND, SCREENSHOT_TEXT, 1)]
     assert expansion.claim(context, batch, ME) is not None
     assert asks(context, batch) == []
+
+
+def test_frames_that_make_a_batch_are_a_task_of_their_own(context: Context, hand: Hand) -> None:
+    canvas.after_intake(hand.add(), "screen:1")
+    canvas.after_intake(hand.add(), "screen:1")
+    assert waiting_in(context, CONTROL) == [1], "one message, however many frames"
+    assert rows_of(context, BATCHES) == [], "whoever takes a frame in makes no batch"
+    assert plan.due(context)[0] == plan.buffer_of("screen:1"), "should the message be lost"
+    canvas.batch.apply(["screen:1"])
+    (later, first) = rows_of(context, BATCHES)
+    assert (first.shot_ids, later.shot_ids) == ("[1]", "[2]")
+    assert plan.ready_buffers(context) == []
+    assert context.redis.llen(CONTROL) == 3, "both batches have been launched"
 
 
 def test_a_batch_has_its_turn_once(context: Context, new: Callable[..., list[int]]) -> None:

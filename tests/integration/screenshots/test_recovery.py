@@ -176,10 +176,11 @@ def test_dead_letter_of_a_batch_does_not_bring_back_frames_whose_files_are_gone(
     assert states == ["failed_permanent", *["pending"] * 4]
 
 
-def test_what_is_asked_every_few_seconds_reads_no_whole_table(context: Context) -> None:
+def test_what_is_asked_every_few_seconds_reads_no_whole_table(context: Context, hand: Hand) -> None:
     if not context.db.is_sqlite:
         pytest.skip("PostgreSQL decides by how much there is")
     asked: list[tuple[str, Any]] = []
+    hand.add()
 
     def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
         asked.append((statement, parameters))
@@ -189,9 +190,8 @@ def test_what_is_asked_every_few_seconds_reads_no_whole_table(context: Context) 
     FLOW.free_lost(context, {"gone:1:a"})
     plan.next_retry_s(context)
     list(plan.runnable(context, ()))
-    buffer.batch_ready(context)
-    buffer.batch_orphans(context)
-    buffer.next_look_s(context)
+    buffer.waiting(context)
+    buffer.batch(context, "screen:1")
     event.remove(context.db.engine, "before_cursor_execute", note)
     with context.db.engine.connect() as connection:
         steps = {

@@ -12,7 +12,7 @@ from pipeline.engine import traces
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.traces import AiCall
 from pipeline.flows.screenshots import deletion, plan, queries
-from pipeline.flows.screenshots.frames import buffer, files, retention
+from pipeline.flows.screenshots.frames import files, retention
 from pipeline.flows.screenshots.graph import nodes, search
 from pipeline.flows.screenshots.graph.models import CALLS, NODES
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
@@ -35,6 +35,7 @@ from tests.integration.screenshots.conftest import (
     row_of,
 )
 from tests.integration.screenshots.test_search import everything
+from tests.support.screens import batch_ready
 
 SECRET = "secret"
 
@@ -133,7 +134,7 @@ def test_batch_is_taken_apart_at_every_step_and_its_other_frames_are_analysed_an
     # They wait for a batch like new ones, and are looked at again.
     with context.db.transaction() as session:
         session.execute(update(SHOTS).values(created_at=datetime.now(UTC) - timedelta(hours=1)))
-    (again,) = buffer.batch_ready(context)
+    (again,) = batch_ready(context)
     hand.analyse(again, [draft("what is left")])
     assert [queries.screenshot(context, shot).status for shot in shots[2:]] == ["succeeded"] * 3
 

@@ -1,7 +1,7 @@
 """From the buffer to batches. The buffer is the frames without a batch; a source's row is its lock.
 
-Both adding a frame and the beat look at it, and whoever comes second finds it empty: a frame gets its batch by one
-UPDATE that compares, and a batch of the same frames meets the idempotency key.
+However many look at it at once, whoever comes second finds it empty: a frame gets its batch by one UPDATE that
+compares, and a batch of the same frames meets the idempotency key.
 """
 
 import json
@@ -59,13 +59,17 @@ def pressure(waiting: int, level: int, rules: ScreenshotSettings) -> Pressure:
 
 def pressure_on(session: Session, source: Row[Any], rules: ScreenshotSettings) -> Pressure:
     """How a source's frames are judged and batched now."""
-    return pressure(_waiting_batches(session), source.pressure, rules)
+    return pressure(_waiting_batches(session, rules), source.pressure, rules)
 
 
-def _waiting_batches(session: Session) -> int:
-    """Batches that the vision model has not begun, or must be asked about again."""
+def _waiting_batches(session: Session, rules: ScreenshotSettings) -> int:
+    """Batches that the vision model has not begun, or must be asked about again; and those that frames would make."""
     waits = and_(BATCHES.c.step == Step.ANALYSE, BATCHES.c.status.in_(CLAIMABLE))
-    return session.execute(select(func.count()).where(waits)).scalar_one()
+    made = session.execute(select(func.count()).where(waits)).scalar_one()
+    frames = select(func.count()).where(buffered()).group_by(SHOTS.c.source_key)
+    # Of the longest batches, so that a buffer that merely fills is no pressure.
+    size = rules.batch_size * rules.pressed_batch_factor
+    return made + sum(count // size for count in session.execute(frames).scalars())
 
 
 def lock_source(session: Session, key: str) -> Row[Any]:
@@ -99,7 +103,8 @@ def batch_source(
     if orphans:
         which = and_(which, _older(now, pressed.batch_timeout_s + ORPHAN_GRACE_S))
     # In the order they came; of very many, as many whole batches as one search reads.
-    waiting = select(SHOTS).where(which).order_by(SHOTS.c.id).limit(size * max(1, rules.scan_limit // size))
+    # Not by the column alone: for that, SQLite would read every frame that the source ever had.
+    waiting = select(SHOTS).where(which).order_by(SHOTS.c.id + 0).limit(size * max(1, rules.scan_limit // size))
     by_id = {row.id: row for row in session.execute(waiting)}
     batches = ready([shot_of(row) for row in by_id.values()], size, timeout_s, now)
     made = [make(session, source.key, shots, [by_id[shot.id].ts for shot in shots], now, rules) for shots in batches]
@@ -131,33 +136,49 @@ def make(
     return batch_id if is_new else None
 
 
-def batch_ready(context: Context) -> list[int]:
-    """What the beat does: batch every source with enough frames, or one that waits too long. The new batches."""
-    now = context.db.now()
+@dataclass(frozen=True)
+class Waiting:
+    """A source's frames without a batch. `wait_s`: until they make one."""
+
+    source: str
+    wait_s: float
+
+    @property
+    def ready(self) -> bool:
+        """They make one now."""
+        return not self.wait_s
+
+
+def waiting(context: Context) -> list[Waiting]:
+    """The sources with frames in the buffer, by name."""
+    now, rules = context.db.now(), screenshots_in_force(context)
+    first, frames = func.min(SHOTS.c.created_at).label("first"), func.count().label("frames")
+    sources = select(SOURCES.c.key, SOURCES.c.pressure, first, frames).join(SHOTS, SHOTS.c.source_key == SOURCES.c.key)
+    with context.db.read() as session:
+        rows = session.execute(sources.where(buffered()).group_by(SOURCES.c.key, SOURCES.c.pressure)).all()
+        behind = _waiting_batches(session, rules) if rows else 0
+    found = []
+    for row in sorted(rows, key=lambda row: row.key):
+        pressed = pressure(behind, row.pressure, rules)
+        left_s = (due_at(row.first, pressed.batch_timeout_s, now) - now).total_seconds()
+        found.append(Waiting(row.key, max(0.0, left_s) if row.frames < pressed.batch_size else 0.0))
+    return found
+
+
+def is_full(session: Session, source: str, pressed: Pressure) -> bool:
+    """Whether a source has the frames of a whole batch."""
+    which = and_(buffered(), SHOTS.c.source_key == source)
+    return len(session.execute(select(SHOTS.c.id).where(which).limit(pressed.batch_size)).all()) == pressed.batch_size
+
+
+def batch(context: Context, key: str, *, all_at_once: bool = False) -> list[int]:
+    """Batch a source's frames: full batches, the rest once it is due, and what was left behind. The new batches.
+
+    `all_at_once`: all frames, however few, since no more are to come.
+    """
     rules = screenshots_in_force(context)
-    late = select(SHOTS.c.source_key).where(buffered(), _older(now, rules.batch_timeout_s)).distinct()
-    full = select(SHOTS.c.source_key).where(buffered()).group_by(SHOTS.c.source_key)
-    with context.db.read() as session:
-        keys = set(session.execute(late).scalars())
-        keys |= set(session.execute(full.having(func.count() >= rules.batch_size)).scalars())
-    return [made for key in sorted(keys) for made in _batch(context, key, rules)]
-
-
-def batch_orphans(context: Context) -> list[int]:
-    """Batch what was left behind: frames older than the time-out and 5 s, of any source. The new batches."""
-    rules = screenshots_in_force(context)
-    old = and_(buffered(), _older(context.db.now(), rules.batch_timeout_s + ORPHAN_GRACE_S))
-    with context.db.read() as session:
-        keys = sorted(session.execute(select(SHOTS.c.source_key).where(old).distinct()).scalars())
-    return [made for key in keys for made in _batch(context, key, rules, orphans=True)]
-
-
-def batch_now(context: Context, key: str) -> list[int]:
-    """Batch what a source has in its buffer, however little: no more is to come. The new batches."""
-    with context.db.read() as session:
-        if session.execute(select(SHOTS.c.id).where(buffered(), SHOTS.c.source_key == key).limit(1)).first() is None:
-            return []
-    return _batch(context, key, screenshots_in_force(context), all_at_once=True)
+    made = _batch(context, key, rules, all_at_once=all_at_once)
+    return made + _batch(context, key, rules, orphans=True)
 
 
 def _batch(
@@ -176,12 +197,5 @@ def _batch(
 
 
 def next_look_s(context: Context) -> float | None:
-    """Seconds until some source's oldest frame makes a batch; None if no frame waits."""
-    now, rules = context.db.now(), screenshots_in_force(context)
-    first = func.min(SHOTS.c.created_at).label("first")
-    sources = select(SOURCES.c.pressure, first).join(SHOTS, SHOTS.c.source_key == SOURCES.c.key)
-    with context.db.read() as session:
-        rows = session.execute(sources.where(buffered()).group_by(SOURCES.c.key, SOURCES.c.pressure)).all()
-        waiting = _waiting_batches(session) if rows else 0
-    due = [due_at(row.first, pressure(waiting, row.pressure, rules).batch_timeout_s, now) for row in rows]
-    return max(0.0, (min(due) - now).total_seconds()) if due else None
+    """Seconds until some source's frames make a batch, if they do not yet; None if none waits for that."""
+    return min((one.wait_s for one in waiting(context) if not one.ready), default=None)

@@ -1,4 +1,4 @@
-"""Taking a frame in: it is judged, its file is written, then its row and its batch in one transaction."""
+"""Taking a frame in: it is judged, its file is written, then its row."""
 
 import hashlib
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Taken:
-    """What became of a frame. `batches`: those that it completed, to be launched. A known frame is not taken again."""
+    """What became of a frame. A known frame is not taken again."""
 
     accepted: bool
     shot_id: int | None = None
@@ -57,7 +57,8 @@ class Taken:
     nearest_id: int | None = None
     threshold: int | None = None
     """Bits that it was judged by: more while analysis is behind."""
-    batches: list[int] = field(default_factory=list)
+    ready: bool = False
+    """Its source has frames enough for a batch."""
 
 
 def check_source(key: str) -> str:
@@ -97,7 +98,7 @@ def ingest(context: Context, picture: Path | bytes, frame: Frame, *, look: Look 
         taken = Taken(False, reason="excluded")
     else:
         taken = _read(context, picture, frame, look, name).take()
-    log.info("screenshot.taken", source=frame.source, shot=taken.shot_id, reason=taken.reason, batches=taken.batches)
+    log.info("screenshot.taken", source=frame.source, shot=taken.shot_id, reason=taken.reason, ready=taken.ready)
     return taken
 
 
@@ -185,8 +186,7 @@ class Candidate:
         if (known := self._known(session)) is not None:
             # Our own row, if the transaction is repeated after a commit whose answer was lost: then the file is wanted.
             made = bool(file) and known.file == file
-            found = [known.batch_id] if made and known.batch_id else []
-            return Taken(made, known.id, "" if made else "known", batches=found)
+            return Taken(made, known.id, "" if made else "known", ready=True)
         pressed = buffer.pressure_on(session, source, self.rules)
         session.execute(update(SOURCES).where(SOURCES.c.key == source.key).values(seen_at=now, pressure=pressed.level))
         if not source.active:
@@ -204,11 +204,11 @@ class Candidate:
             "updated_at": now,
         }  # fmt: skip
         shot_id: int = session.execute(insert(SHOTS).values(**row).returning(SHOTS.c.id)).scalar_one()
-        batches = buffer.batch_source(session, source, self.rules, now)
-        return Taken(True, shot_id, "", judged.distance, judged.nearest, judged.threshold, batches)
+        ready = buffer.is_full(session, frame.source, pressed)
+        return Taken(True, shot_id, "", judged.distance, judged.nearest, judged.threshold, ready)
 
     def _known(self, session: Session) -> Any:
-        same = select(SHOTS.c.id, SHOTS.c.file, SHOTS.c.batch_id).where(
+        same = select(SHOTS.c.id, SHOTS.c.file).where(
             SHOTS.c.source_key == self.frame.source, SHOTS.c.ts == self.frame.ts, SHOTS.c.sha256 == self.sha256
         )
         return session.execute(same).one_or_none()

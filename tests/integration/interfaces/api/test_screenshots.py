@@ -22,6 +22,7 @@ from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import problem
 from tests.integration.screenshots.conftest import BEGIN, ME, Evidence, Hand, draft
 from tests.support.frames import encoded, noise
+from tests.support.screens import batch_ready
 
 SHOTS = f"{PREFIX}/screenshots"
 RANGE = {"since": "2026-03-01T00:00:00Z", "until": "2026-03-02T00:00:00+01:00"}
@@ -106,6 +107,7 @@ class TestOnOneDatabase:
     def test_waiting_ends_with_the_analysis_or_with_the_time(self, api: TestClient, hand: Hand) -> None:
         at = [f"2026-03-01T09:00:0{number}Z" for number in range(5)]
         sent = [send(api, f"desk {number}", ts=ts).json() for number, ts in enumerate(at)]
+        assert len(batch_ready(hand.context)) == 1
         [batch] = api.get(f"{SHOTS}/batches").json()["items"]
         waited = api.post(
             SHOTS, params={"wait": 0.1}, files={"file": encoded(noise("desk 0"))}, data={"ts": at[0]}
