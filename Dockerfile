@@ -5,7 +5,7 @@ FROM python:3.12-slim AS build
 ENV PIP_CACHE_DIR=/var/cache/pip PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/penstock
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE celeryconfig.py ./
+COPY pyproject.toml constraints.txt README.md LICENSE celeryconfig.py penstock_entry.py ./
 COPY pipeline pipeline
 COPY tasks tasks
 # Wheels only: nothing needs a compiler, and this build of OpenCV needs no system libraries.

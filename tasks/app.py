@@ -1,8 +1,14 @@
 """The Celery application: logging, and what has to be made anew after a fork."""
 
+from functools import lru_cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from celery import Celery
+from celery.app import backends
+from celery.loaders.app import AppLoader
 from celery.signals import celeryd_after_setup, setup_logging, worker_process_init
 
 from pipeline.engine.logs import configure
@@ -12,14 +18,52 @@ from tasks import arrival as _arrival  # noqa: F401  # every message says when i
 
 MAINTENANCE = "maintenance"
 """The queue of beat's tasks and of wake-ups."""
-app = Celery("penstock")
+CONFIGURATION = "celeryconfig"
+
+
+class _Loader(AppLoader):
+    """Celery's own, but that modules come from where Penstock is, and never from the folder one stands in."""
+
+    def import_from_cwd(self, module: str, imp: Any = None, package: str | None = None) -> Any:
+        if module == CONFIGURATION:
+            return configuration()
+        return (imp or self.import_module)(module, package=package)
+
+
+class _Application(Celery):
+    """Celery's own, but that `CELERY_BROKER_URL` and its like are another application's."""
+
+    def connection_for_read(self, url: str | None = None, **options: Any) -> Any:
+        return super().connection_for_read(url or self.conf["broker_url"], **options)
+
+    def connection_for_write(self, url: str | None = None, **options: Any) -> Any:
+        return super().connection_for_write(url or self.conf["broker_url"], **options)
+
+    def _get_backend(self) -> Any:
+        backend, url = backends.by_url(self.backend_cls or self.conf["result_backend"], self.loader)
+        return backend(app=self, url=url)
+
+
+@lru_cache(maxsize=1)
+def configuration() -> ModuleType:
+    """Our `celeryconfig.py`, from beside this package: another may lie in the path. Reads the settings on first use."""
+    path = Path(__file__).resolve().parents[1] / f"{CONFIGURATION}.py"
+    found = spec_from_file_location(f"tasks.{CONFIGURATION}", path)
+    assert found is not None
+    assert found.loader is not None
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+app = _Application("penstock", loader=_Loader)
 # By the URL's scheme, so that the URL itself stays an ordinary one.
 app.loader.override_backends = {
     "redis": "tasks.chord_counter:ChordCounter",
     "rediss": "tasks.chord_counter:ChordCounter",
     "sentinel": "tasks.chord_counter:SentinelChordCounter",
 }
-app.config_from_object("celeryconfig")
+app.config_from_object(CONFIGURATION)
 
 
 @setup_logging.connect

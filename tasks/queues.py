@@ -16,6 +16,7 @@ from pipeline.providers import gates, queue_control, queue_views
 from pipeline.providers import resume_at as resuming
 from pipeline.providers.queue_views import LimitView, QueueView
 from tasks import watchdog  # noqa: F401  # tells the workers
+from tasks.app import configuration
 from tasks.context import get_context
 
 __all__ = [
@@ -29,9 +30,7 @@ configure_as_library()
 
 def list_queues() -> list[QueueView]:
     """All queues: what waits, limits and their use, why a gate is closed. Raises `UserError` where Redis is down."""
-    from celeryconfig import task_queues  # noqa: PLC0415  # reads the settings as it is imported
-
-    return queue_views.queues(get_context(), [one.name for one in task_queues])
+    return queue_views.queues(get_context(), [one.name for one in configuration().task_queues])
 
 
 def queue(name: str) -> QueueView:

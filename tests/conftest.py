@@ -18,6 +18,7 @@ from pipeline.settings import get_settings
 from pipeline.storage.context import Context, forget_context, get_context
 from pipeline.storage.database import Database
 from pipeline.storage.schema import migrate
+from tests.support.installed import Installed, build_wheel, install_wheel
 from tests.support.leftovers import short_folder
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
@@ -74,6 +75,13 @@ def postgres() -> Iterator["Postgres"]:
     with Postgres(folder) as server:
         yield server
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """Penstock installed from its wheel, in an environment of its own."""
+    folder = tmp_path_factory.mktemp("wheel")
+    return install_wheel(build_wheel(folder), folder / "venv")
 
 
 @pytest.fixture(scope="session")

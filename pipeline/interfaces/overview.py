@@ -71,14 +71,14 @@ def spending(context: Context) -> list[Spending]:
 
 def fleet(context: Context) -> Fleet | None:
     """What Redis knows; None if it is down, at once."""
-    from celeryconfig import task_queues  # noqa: PLC0415  # reads the settings as it is imported
+    from tasks.app import configuration  # noqa: PLC0415  # imports Celery
 
     if not context.online:
         return None
     try:
         reach_redis(context.settings)
         gated = gates.gated_queues(context.settings)
-        names = dict.fromkeys([*(queue.name for queue in task_queues), *gated])
+        names = dict.fromkeys([*(queue.name for queue in configuration().task_queues), *gated])
         return Fleet(
             queue_depths(context.redis, names),
             sorted(Presence(context.redis).alive()),

@@ -9,7 +9,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -19,7 +18,7 @@ from typing import Any
 
 import psutil
 
-import pipeline
+from pipeline.engine import search_path
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.reading.content import Limits, Progress, Reading, Section, Unwanted, Wanted, refused
 from pipeline.reading.frames import Buffer, pack
@@ -91,13 +90,11 @@ class _Child:
     """A running child process; it belongs to one caller at a time."""
 
     def __init__(self) -> None:
-        root = str(Path(pipeline.__file__).parents[1])
-        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
+        environment = {name: value for name, value in search_path.environment().items() if name in _PASSED_ON}
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
         # Not in a session of its own: whoever kills the group of a worker kills this process as well.
-        self.process = subprocess.Popen(  # our own program
-            [sys.executable, "-P", "-m", "pipeline.reading.child_main"],
+        self.process = subprocess.Popen(  # noqa: S603  # our own program
+            search_path.program("pipeline.reading.child_main"),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, bufsize=0,
         )  # fmt: skip
         self._observed = psutil.Process(self.process.pid)

@@ -5,6 +5,8 @@ import signal
 import sys
 import threading
 
+from pipeline.standalone import celery_program
+
 
 def end_with_supervisor() -> None:
     """Send ourselves SIGTERM when the supervisor dies, however it does: that closes its end of our standard input."""
@@ -20,6 +22,7 @@ def end_with_supervisor() -> None:
 def main(arguments: list[str]) -> None:
     """Run `celery -A tasks` with these arguments."""
     end_with_supervisor()
+    celery_program.forget_others()
     from tasks.app import app  # noqa: PLC0415  # after the watch: the import takes a second
 
     app.start(argv=arguments)

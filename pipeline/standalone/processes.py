@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import IO
 
 import structlog
 
+from pipeline.engine import search_path
 from pipeline.settings import Settings
 from pipeline.standalone.roles import ROLES, arguments
 
@@ -38,8 +38,9 @@ class Child:
     def start(self, now: float) -> None:
         # In its own session, so that Ctrl-C reaches only the supervisor, which ends its children in order.
         self.process = subprocess.Popen(  # noqa: S603  # a fixed program with fixed arguments
-            list(self.command()), stdin=subprocess.PIPE, stdout=self.output, stderr=self.output, start_new_session=True
-        )
+            list(self.command()), env=search_path.environment(),
+            stdin=subprocess.PIPE, stdout=self.output, stderr=self.output, start_new_session=True,
+        )  # fmt: skip
         self.started_at = now
 
     def tend(self, now: float) -> None:
@@ -85,13 +86,13 @@ def celery_children(settings: Settings, output: IO[bytes] | None) -> list[Child]
     roles = [role for role in ROLES if role != "io" and (role != "ai" or settings.providers)]
     commands = {f"worker-{role}": [*arguments(settings, role, with_io=True), *quiet] for role in roles}
     commands["beat"] = ["beat", "--pidfile="]
-    child = [sys.executable, "-m", "pipeline.standalone.child"]
-    return [Child(name, partial(list, [*child, *command]), output) for name, command in commands.items()]
+    child = partial(search_path.program, "pipeline.standalone.child")
+    return [Child(name, partial(child, *command), output) for name, command in commands.items()]
 
 
 def server_child(name: str, output: IO[bytes] | None) -> Child:
     """`api` or `gateway`. By the name of its module: it stands above the stack, which only starts it."""
-    return Child(name, partial(list, [sys.executable, "-m", f"pipeline.interfaces.{name}"]), output)
+    return Child(name, partial(search_path.program, f"pipeline.interfaces.{name}"), output)
 
 
 def end(children: Sequence[Child], grace_s: float, in_a_hurry: Callable[[], bool] = lambda: False) -> None:

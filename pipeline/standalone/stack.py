@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from redis import RedisError
 
+from pipeline.engine import search_path
 from pipeline.engine.connection import connect
 from pipeline.engine.errors import UserError
 from pipeline.engine.presence import NoWorker, Presence
@@ -85,8 +85,8 @@ class Stack:
                 raise UserError(f"the stack did not start:\n{said}", code="stack_down")
         with log_file(self._settings).open("ab") as log:
             self._log_start = log.tell()
-            self._server = subprocess.Popen(
-                [sys.executable, "-m", "pipeline.standalone.serve"],
+            self._server = subprocess.Popen(  # noqa: S603  # our own program
+                search_path.program("pipeline.standalone.serve"), env=search_path.environment(),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 

@@ -10,8 +10,7 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
@@ -60,16 +59,17 @@ class _Starter:
         self._forker = forker
 
     def __call__(
-        self, command: Sequence[str], *, stdin: int, stdout: IO[bytes] | None, stderr: IO[bytes] | None,
-        start_new_session: bool,
+        self, command: Sequence[str], *, env: Mapping[str, str], stdin: int, stdout: IO[bytes] | None,
+        stderr: IO[bytes] | None, start_new_session: bool,
     ) -> "subprocess.Popen[bytes] | Forked":  # fmt: skip
-        if list(command[:2]) != [sys.executable, "-m"] or command[2] not in {SUPERVISOR, CHILD}:
+        module = command[command.index("-m") + 1] if "-m" in command else ""
+        if module not in {SUPERVISOR, CHILD}:
             return subprocess.Popen(
-                command, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=start_new_session
+                command, env=env, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=start_new_session
             )
         given, kept = os.pipe()
         streams: tuple[Any, ...] = (given, 1 if stdout is None else stdout, 2 if stderr is None else stderr)
-        process = self._forker.start(command[2], command[3:], dict(os.environ), Path.cwd(), *streams)
+        process = self._forker.start(module, command[command.index(module) + 1 :], env, Path.cwd(), *streams)
         os.close(given)
         if stdin == subprocess.PIPE:
             process.stdin = os.fdopen(kept, "wb")

@@ -1,7 +1,6 @@
 """Run Penstock: `up`, `status`, `doctor`, `migrate`, and Celery's own programs."""
 
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -224,6 +223,7 @@ def flower(context: typer.Context) -> None:
 
 
 def _celery(program: str, arguments: list[str]) -> None:
+    from pipeline.engine import search_path
     from pipeline.settings import get_settings
     from pipeline.standalone.stack import migrate_embedded
     from pipeline.storage.context import get_context
@@ -242,4 +242,5 @@ def _celery(program: str, arguments: list[str]) -> None:
             note = "PENSTOCK_WORKER_EVENTS is not set here: workers that run without it do not show up in Flower."
             err.print(f"[yellow]Note:[/yellow] {note}", soft_wrap=True)
     # Replace this process: signals and exit codes are then Celery's own.
-    os.execv(sys.executable, [sys.executable, "-m", "celery", "-A", "tasks", program, *arguments])  # noqa: S606
+    command = search_path.program("pipeline.standalone.celery_program", program, *arguments)
+    os.execve(command[0], command, search_path.environment())  # noqa: S606

@@ -30,7 +30,7 @@ def families(context: Context) -> list[Metric]:
 
 
 def _queues(context: Context, gated: list[GatedQueue]) -> Iterator[Metric]:
-    from celeryconfig import task_queues  # noqa: PLC0415  # reads the settings as it is imported
+    from tasks.app import configuration  # noqa: PLC0415  # imports Celery
 
     depth = Gauge("penstock_queue_messages", "Messages that wait in a queue.", labels=["queue"])
     oldest = Gauge(
@@ -38,7 +38,9 @@ def _queues(context: Context, gated: list[GatedQueue]) -> Iterator[Metric]:
         "How long ago the message was sent that is next in a queue; 0 if none waits.",
         labels=["queue"],
     )
-    names = list(dict.fromkeys([*(queue.name for queue in task_queues), *(queue.name for queue in gated)]))
+    names = list(
+        dict.fromkeys([*(queue.name for queue in configuration().task_queues), *(queue.name for queue in gated)])
+    )
     for name, waiting in queue_depths(context.redis, names).items():
         depth.put((name,), waiting)
     for name, age_s in oldest_messages_s(context.redis, names).items():

@@ -1,0 +1,24 @@
+"""What the command `penstock` runs first: nothing is imported by the names that a user's folder may have as well.
+
+A folder that came into the path by accident (`PYTHONPATH=:`) would otherwise be asked for `pipeline` before Penstock.
+What Python itself imports before this line is Python's: `penstock` has no say in that.
+"""
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the command line."""
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    from pipeline.engine import search_path  # noqa: PLC0415  # from beside this file, whatever the path says
+
+    del sys.path[0]
+    search_path.clean()
+    from pipeline.interfaces.cli import main as command  # noqa: PLC0415
+
+    command()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Where Python looks for modules in our processes: never in the folder that one stands in.
+
+`PYTHONPATH` brings that folder in more often than people mean it to: an empty entry, as in
+`PYTHONPATH=$PYTHONPATH:/opt/lib`, is the current folder. Imports nothing but `os` and `sys`, since the command cleans
+the path with this before it imports anything else.
+"""
+
+import os
+import sys
+
+NAMES = ("pipeline", "tasks", "celeryconfig")
+"""What Penstock's modules are called, at the top."""
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+"""The folder that Penstock itself is imported from."""
+
+
+def clean() -> None:
+    """Take out of this process's path what `is_stray` names, and make sure that Penstock itself is found."""
+    sys.path[:] = [entry for entry in sys.path if not is_stray(entry)]
+    if not any(map(_is_root, sys.path)) and ROOT not in _installed():
+        sys.path.insert(0, ROOT)
+
+
+def program(module: str, *arguments: str) -> list[str]:
+    """The command that runs one of our modules; with `environment`."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def environment() -> dict[str, str]:
+    """This process's variables, for a process of ours: it imports the same Penstock, and nothing by accident."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    kept = [entry for entry in given if not _is_root(entry) and not is_stray(entry)]
+    wanted = kept if ROOT in _installed() else [ROOT, *kept]
+    others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return others | ({"PYTHONPATH": os.pathsep.join(wanted)} if wanted else {})
+
+
+def is_stray(entry: str) -> bool:
+    """Whether an entry is relative, is the current folder, or hides Penstock behind a module of the same name."""
+    if not os.path.isabs(entry):  # noqa: PTH117  # this module must not import pathlib
+        return True
+    if _is_root(entry) or entry in _installed():
+        return False
+    return _is_here(entry) or any(map(os.path.exists, _modules(entry)))
+
+
+def _modules(entry: str) -> list[str]:
+    files = [name for module in NAMES for name in (f"{module}.py", f"{module}/__init__.py")]
+    return [f"{entry}/{name}" for name in files]
+
+
+def _is_root(entry: str) -> bool:
+    return os.path.realpath(entry) == os.path.realpath(ROOT) if entry else False
+
+
+def _is_here(entry: str) -> bool:
+    try:
+        return os.path.realpath(entry) == os.getcwd()  # noqa: PTH109
+    except OSError:  # the current folder was removed
+        return False
+
+
+def _installed() -> set[str]:
+    """Where Python itself and what is installed for it live; `site` is there before any program begins."""
+    site = sys.modules.get("site")
+    folders = {os.path.dirname(os.__file__)}  # noqa: PTH120
+    if site is not None:
+        folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    return folders

@@ -1,0 +1,137 @@
+"""The folder one stands in brings no modules into Penstock, whatever lies there and whatever PYTHONPATH says."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import RUN_S, Cli, environment, new_pdf
+from tests.support.installed import ROOT, Installed, install_checkout
+from tests.support.leftovers import short_folder
+from tests.support.redis_server import free_port
+
+MARK = "imported.txt"
+HOSTILE = """with open({mark!r}, "a") as mark:
+    mark.write(__name__ + "\\n")
+raise ImportError("a module of the folder one stands in")
+"""
+SETTINGS = {
+    "PENSTOCK_API__WITH_STACK": "true", "PENSTOCK_GATEWAY__ENABLED": "true", "PENSTOCK_GATEWAY__PORT": "0",
+    "CELERY_BROKER_URL": "redis://nowhere.invalid/0", "APP": "another",
+}  # fmt: skip
+STARTS = "import re, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+IMPORTS = """
+import importlib, pathlib, sys
+sys.path.insert(0, {root!r})
+for path in pathlib.Path({root!r}, "pipeline").rglob("*.py"):
+    if "migrations" not in path.parts and path.name != "__main__.py":
+        importlib.import_module(".".join(path.relative_to({root!r}).with_suffix("").parts).removesuffix(".__init__"))
+import celery.bin.celery, celery.concurrency.prefork, celery.concurrency.thread, celery.beat, kombu.transport.redis
+import tasks.app, tasks.consumer, celeryconfig
+print(*{{name.partition(".")[0] for name in sys.modules}})
+"""
+
+
+def printed(python: Path | str, program: str) -> set[str]:
+    """The words that a program prints."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "PYTHON"))}
+    done = subprocess.run([python, "-P", "-c", program], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.fixture(scope="module")
+def imported() -> set[str]:
+    """Every name at the top that Penstock imports: by all of its modules, or by a library."""
+    loaded = printed(sys.executable, IMPORTS.format(root=str(ROOT)))
+    files = [path for folder in ("pipeline", "tasks") for path in (ROOT / folder).rglob("*.py")]
+    named = {name for path in files for name in _named(path)}
+    found = {
+        name
+        for name in loaded | named | set(packages_distributions())
+        if name.isidentifier() and not name.startswith("__")
+    }
+    assert {"pipeline", "tasks", "celeryconfig", "redis", "json", "onnxruntime", "PIL"} <= found
+    return found - set(sys.builtin_module_names)
+
+
+def _named(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.partition(".")[0]
+
+
+@pytest.fixture
+def hostile(imported: set[str], tmp_path: Path) -> Path:
+    """A folder with a module for each of them, and packages that hide ours."""
+    text = HOSTILE.format(mark=str(tmp_path / MARK))
+    for name in imported | {"penstock_entry", "flowerconfig", "sitecustomize", "usercustomize"}:
+        (tmp_path / f"{name}.py").write_text(text)
+    for name in ("pipeline", "tasks"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(text)
+    return tmp_path
+
+
+def before_us(python: Path, folder: Path) -> None:
+    """Take out what Python and the command itself import before Penstock's first line: with PYTHONPATH they are theirs."""
+    for name in printed(python, STARTS) | {"penstock_entry", "sitecustomize", "usercustomize"}:
+        (folder / f"{name}.py").unlink(missing_ok=True)
+
+
+@pytest.fixture(params=["wheel", "checkout"])
+def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    if request.param == "wheel":
+        return request.getfixturevalue("wheel")  # type: ignore[no-any-return]
+    return install_checkout(tmp_path_factory.mktemp("checkout") / "venv")
+
+
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    folder = short_folder()
+    yield folder
+    Cli(folder, folder, {}).kill_everything()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_stack_and_its_commands_import_nothing_from_the_folder_one_stands_in(
+    installed: Installed, hostile: Path, data_dir: Path
+) -> None:
+    env = {**environment(data_dir), **SETTINGS, "PENSTOCK_API__PORT": str(free_port())}
+    env.pop("PYTHONPATH", None)
+
+    def run(*arguments: str | Path, path: str | None = None) -> subprocess.CompletedProcess[str]:
+        own = env if path is None else {**env, "PYTHONPATH": path}
+        command = [str(installed.penstock), *map(str, arguments)]
+        return subprocess.run(command, env=own, cwd=hostile, capture_output=True, text=True, timeout=RUN_S, check=False)
+
+    assert run("--help").returncode == 0
+    assert not (hostile / MARK).exists()
+    before_us(installed.python, hostile)
+
+    up = subprocess.Popen(
+        [str(installed.penstock), "up"], env={**env, "PYTHONPATH": ":"}, cwd=hostile,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    report, out = new_pdf(data_dir / "report.pdf"), data_dir / "report.md"
+    done = run("convert", report, "-o", out, path=".")
+    assert done.returncode == 0, done.stderr
+    assert out.read_text()
+    note = data_dir / "note.md"
+    note.write_text("# A note\n\nIt is read by a process of its own.\n")
+    assert run("kb", "create", "notes").returncode == 0
+    done = run("kb", "add", "notes", note, "--wait", path=".:")
+    assert done.returncode == 0, done.stderr
+    for program in ("worker", "beat"):
+        assert "Usage: celery" in run(program, "-Q", "cpu", "--help", path=":").stdout
+    up.terminate()
+    assert up.wait(RUN_S) == 0
+    assert not (hostile / MARK).exists(), (hostile / MARK).read_text()
