@@ -82,7 +82,7 @@ def hostile(imported: set[str], tmp_path: Path) -> Path:
 
 
 def before_us(python: Path, folder: Path) -> None:
-    """Take out what Python and the command itself import before Penstock's first line: with PYTHONPATH they are theirs."""
+    """Take out what Python itself imports before our first line: no program has a say in that."""
     for name in printed(python, STARTS) | {"penstock_entry", "sitecustomize", "usercustomize"}:
         (folder / f"{name}.py").unlink(missing_ok=True)
 
@@ -90,7 +90,7 @@ def before_us(python: Path, folder: Path) -> None:
 @pytest.fixture(params=["wheel", "checkout"])
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     if request.param == "wheel":
-        return request.getfixturevalue("wheel")  # type: ignore[no-any-return]
+        return request.getfixturevalue("wheel")
     return install_checkout(tmp_path_factory.mktemp("checkout") / "venv")
 
 
@@ -113,6 +113,10 @@ def test_a_stack_and_its_commands_import_nothing_from_the_folder_one_stands_in(
         command = [str(installed.penstock), *map(str, arguments)]
         return subprocess.run(command, env=own, cwd=hostile, capture_output=True, text=True, timeout=RUN_S, check=False)
 
+    subprocess.run(
+        [installed.python, "-c", "import tasks"], env=env, cwd=hostile, stderr=subprocess.DEVNULL, check=False
+    )
+    (hostile / MARK).unlink()  # they do what they are there for
     assert run("--help").returncode == 0
     assert not (hostile / MARK).exists()
     before_us(installed.python, hostile)
@@ -131,7 +135,7 @@ def test_a_stack_and_its_commands_import_nothing_from_the_folder_one_stands_in(
     done = run("kb", "add", "notes", note, "--wait", path=".:")
     assert done.returncode == 0, done.stderr
     for program in ("worker", "beat"):
-        assert "Usage: celery" in run(program, "-Q", "cpu", "--help", path=":").stdout
+        assert f"Usage: celery {program}" in run(program, "--help", path=":").stdout
     up.terminate()
     assert up.wait(RUN_S) == 0
     assert not (hostile / MARK).exists(), (hostile / MARK).read_text()

@@ -219,7 +219,9 @@ def beat(context: typer.Context) -> None:
 
 def flower(context: typer.Context) -> None:
     """Run the Flower dashboard: `celery -A tasks flower`. Workers need PENSTOCK_WORKER_EVENTS=true to show up there."""
-    _celery("flower", context.args)
+    asked = "FLOWER_CONF" in os.environ or any(argument.startswith("--conf") for argument in context.args)
+    # Flower itself would run a flowerconfig.py that lies in the current folder.
+    _celery("flower", [*([] if asked else [f"--conf={os.devnull}"]), *context.args])
 
 
 def _celery(program: str, arguments: list[str]) -> None:
