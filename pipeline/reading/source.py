@@ -1,10 +1,9 @@
-"""Source files: finding and checking them, and rendering their pages.
+"""Source files: checking them, and rendering their pages.
 
 Whatever a stranger can put into a file is refused here, before anything is stored: damage, passwords, pages or pictures
 too large for this machine's memory. A file that passes `inspect` is safe to convert and to render.
 """
 
-import os
 import re
 import stat
 import unicodedata
@@ -19,13 +18,10 @@ from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading import images, pdfium
 from pipeline.reading.filetype import FileType, detect_file
 
-SUFFIXES = frozenset({".pdf", ".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"})
-"""The suffixes, in any case, of files in a folder that are inputs."""
-
 MAX_NAME_BYTES = 200
 """The longest name that `safe_filename` returns, in UTF-8. File systems allow 255, and numbers are added to names."""
 
-_ACCEPTED = "PDF, PNG, JPEG, WebP and TIFF files"
+ACCEPTED = "PDF, PNG, JPEG, WebP and TIFF files"
 _MAX_CHECKED_PIXELS = 1_000_000_000  # of all frames of a TIFF together; later frames are checked by their headers
 _FLAT_COLOURS = 16
 _MAX_SUFFIX_BYTES = 20
@@ -70,7 +66,7 @@ def inspect(path: Path, limits: Limits) -> SourceInfo:
     try:
         found = detect_file(path)
         if found is None:
-            raise UserError(f"{path.name} is not of a supported type; {_ACCEPTED} are accepted.", code="unsupported")
+            raise UserError(f"{path.name} is not of a supported type; {ACCEPTED} are accepted.", code="unsupported")
         pages = _check_pdf(path, limits) if found == "pdf" else _check_picture(path, limits)
     except UnitError as error:
         raise UserError(str(error), code=error.code) from error
@@ -89,7 +85,7 @@ def _file_size(path: Path) -> int:
     if stat.S_ISDIR(status.st_mode):
         raise UserError(f"{path} is a folder; name the files in it.", code="directory")
     if not stat.S_ISREG(status.st_mode):  # Opening a named pipe would wait for ever.
-        raise UserError(f"{path} is not an ordinary file; {_ACCEPTED} are accepted.", code="unsupported")
+        raise UserError(f"{path} is not an ordinary file; {ACCEPTED} are accepted.", code="unsupported")
     return status.st_size
 
 
@@ -207,42 +203,6 @@ def save_page(picture: Image.Image, folder: Path, number: int) -> Path:
     except OSError as error:
         raise UnitError(f"The picture of page {number} cannot be written: {error}", code="io") from error
     return path
-
-
-def discover(paths: Sequence[Path]) -> list[Path]:
-    """The input files that `paths` name, each once: files as they are, and all inputs below folders, sorted.
-
-    In folders, hidden files, other suffixes and links that lead out of the folder are skipped. Raises `UserError` with
-    code `missing`, or `no_inputs` for a folder without any.
-    """
-    found: dict[Path, None] = {}
-    for path in paths:
-        if path.is_dir():
-            found.update(dict.fromkeys(_inputs_below(path)))
-        elif path.exists():
-            found[path] = None
-        else:
-            raise UserError(f"{path} does not exist; check the path.", code="missing")
-    return list(found)
-
-
-def _inputs_below(folder: Path) -> list[Path]:
-    root = folder.resolve()
-    found = []
-    for parent, folders, names in os.walk(folder):  # Linked folders are not entered.
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        candidates = (Path(parent, name) for name in names if not name.startswith("."))
-        found += [path for path in candidates if path.suffix.lower() in SUFFIXES and _is_file_below(path, root)]
-    if not found:
-        raise UserError(f"{folder} has no inputs; {_ACCEPTED} are accepted.", code="no_inputs")
-    return sorted(found)
-
-
-def _is_file_below(path: Path, root: Path) -> bool:
-    try:
-        return path.is_file() and (not path.is_symlink() or path.resolve().is_relative_to(root))
-    except (OSError, RuntimeError):  # links in a circle
-        return False
 
 
 def safe_filename(name: str) -> str:

@@ -33,6 +33,7 @@ from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options
 from pipeline.reading import inspection
+from pipeline.reading.inputs import manifest_path
 from pipeline.reading.source import parse_page_range, safe_filename
 from tasks import watch as watching
 from tasks.context import get_context
@@ -93,7 +94,7 @@ class Document(DocumentView):
     @property
     def manifest_path(self) -> Path | None:
         """The manifest beside the merged Markdown."""
-        return files.manifest_path(Path(self.merged_path)) if self.merged_path else None
+        return manifest_path(Path(self.merged_path)) if self.merged_path else None
 
 
 def watch(

@@ -63,7 +63,7 @@ def test_each_bad_file_is_refused_with_its_reason_and_the_good_ones_are_converte
         assert reason in documents[name]["error"]
     for name, pages in good.items():
         assert (documents[name]["status"], documents[name]["pages"]) == ("COMPLETED", pages)
-    assert "Frame three" in (cli.cwd / "good.md").with_stem("good-2").read_text()
+    assert "Frame three" in (cli.cwd / "good.tiff.md").read_text()
 
 
 def test_nothing_is_started_for_files_that_are_all_refused(alone: Cli) -> None:
@@ -86,9 +86,9 @@ def test_broken_corpus_files_are_refused_each_with_its_reason(cli: Cli) -> None:
     paths = {corpus_file(f"documents/{name}.pdf"): reason for name, reason in BROKEN.items()}
     result = cli.run("convert", *paths)
     assert_explained(result, "5 files: 0 written, 5 with problems.")
-    problems = [line for line in result.err.splitlines() if line.startswith("penstock:")]
+    problems = result.err.splitlines()[:-1]
     for problem, (path, reason) in zip(problems, paths.items(), strict=True):
-        assert problem.startswith(f"penstock: {path}: ")
+        assert problem.startswith(f"{path}: REFUSED: ")
         assert reason in problem
     assert not list(cli.cwd.iterdir())
 
@@ -123,6 +123,8 @@ def test_wrong_paths_are_refused_before_any_work(cli: Cli, provider: ProviderSer
 def test_wrong_usage_exits_with_2(cli: Cli) -> None:
     for name in ("one.pdf", "two.pdf"):
         new_pdf(cli.cwd / name)
+    (cli.cwd / "same").mkdir()
+    new_pdf(cli.cwd / "same" / "one.pdf")
     (cli.cwd / "file").touch()
     wrong = {
         ("convert",): "Missing argument",
@@ -130,6 +132,9 @@ def test_wrong_usage_exits_with_2(cli: Cli) -> None:
         ("convert", "--nonsense", "one.pdf"): "No such option",
         ("convert", "one.pdf", "two.pdf", "-o", "-"): "takes one file, not 2",
         ("convert", "one.pdf", "two.pdf", "-o", "file"): "need a folder",
+        ("convert", "one.pdf", "two.pdf", "-o", "out.md"): "need a folder (out.md/ if that is its name)",
+        ("convert", "one.pdf", "same/one.pdf"): "one.pdf and same/one.pdf would both become one.md",
+        ("convert", "one.pdf", "--force", "--keep"): "choose one",
         ("convert", "one.pdf", "--json", "-o", "-"): "choose one",
         ("worker",): "penstock worker --role cpu",
         ("nonsense",): "No such command",

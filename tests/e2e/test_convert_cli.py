@@ -19,14 +19,30 @@ def test_result_and_manifest_are_written_to_the_current_folder(cli: Cli) -> None
     assert sorted(path.name for path in cli.cwd.iterdir()) == ["report.manifest.json", "report.md", "report.pdf"]
 
 
-def test_existing_result_is_kept_unless_forced(cli: Cli) -> None:
-    new_pdf(cli.cwd / "report.pdf")
-    (cli.cwd / "report.md").write_text("mine")
+def test_same_command_again_does_what_is_new_and_keeps_what_is_somebodys(cli: Cli) -> None:
+    report = new_pdf(cli.cwd / "report.pdf")
+    result = cli.cwd / "report.md"
+    result.write_text("mine")
     kept = cli.run("convert", "report.pdf")
-    assert (kept.code, (cli.cwd / "report.md").read_text()) == (1, "mine")
-    assert "report.md exists and is kept: use --force to replace it" in kept.err
+    assert (kept.code, result.read_text()) == (1, "mine")
+    assert "was not written by `penstock convert`, and is kept: use --force to replace it" in kept.err
     assert cli.run("convert", "report.pdf", "--force").code == 0
-    assert "This is page 1" in (cli.cwd / "report.md").read_text()
+    assert "This is page 1" in result.read_text()
+
+    again = cli.run("convert", "report.pdf")
+    assert (again.code, again.err) == (0, "report.md is up to date: nothing to do.\n")
+    assert cli.run("convert", "--json", "report.pdf").documents()[0]["status"] == "UP_TO_DATE"
+    new_pdf(report, pages=2)
+    older = cli.run("convert", "report.pdf", "--keep")
+    assert (older.code, older.err) == (0, "report.md is kept, but it is older than its source\n")
+    assert cli.run("convert", "report.pdf").err == "report.pdf → report.md (2 pages)\n"
+    assert "This is page 2" in result.read_text()
+    assert cli.run("convert", "report.pdf", "--pages", "1").err == "report.pdf → report.md (1 page)\n"
+
+    result.write_text("mine")
+    edited = cli.run("convert", "report.pdf")
+    assert (edited.code, result.read_text()) == (1, "mine")
+    assert "report.md was edited, and is kept, but it was made with other options (pages): use --force" in edited.err
 
 
 def test_dash_sends_the_text_and_nothing_else_to_standard_output(cli: Cli) -> None:
@@ -62,15 +78,18 @@ def test_folders_are_converted_with_all_that_is_below_them(cli: Cli) -> None:
     result = cli.run("convert", "scans", first, "-o", "texts")
     texts = cli.cwd / "texts"
     assert result.code == 0
-    assert sorted(str(path.relative_to(texts)) for path in texts.rglob("*.md")) == ["a-2.md", "a.md", "deep/er/same.md"]
+    assert sorted(str(path.relative_to(texts)) for path in texts.rglob("*.md")) == [
+        "a.md", "a.png.md", "deep/er/same.md",
+    ]  # fmt: skip
+    assert result.err.splitlines()[0] == "Left out 1 file of other types: scans/notes.txt."
     assert result.err.splitlines()[-1] == "3 files: 3 written."
     assert result.err.count(" → ") == 3, "one line a file, also for files with the same content"
 
-    picture_of(["A new picture"]).save(scans / "new.png")
+    picture_of(["A new picture"]).save(scans / "0.png")
     (texts / "a.md").write_text("mine")
     again = cli.run("convert", "scans", "-o", "texts")
     assert again.code == 0
-    assert again.err.splitlines()[-1] == "4 files: 1 written, 3 kept, whose results exist (--force replaces them)."
+    assert again.err.splitlines()[-1] == "4 files: 1 written, 2 up to date, 1 kept."
     assert (texts / "a.md").read_text() == "mine"
 
 
@@ -130,7 +149,7 @@ def test_partial_result_is_told_apart_and_completed_by_the_same_command(cli: Cli
     assert "report.md: PARTIAL_FAILED" in partial.err
     assert (cli.cwd / "report.md").exists()
 
-    assert cli.run(*convert, "--force").code == 0
+    assert cli.run(*convert).code == 0
     assert len(provider.records) == 7, "the first four, and one for each failed page that was tried again"
 
 

@@ -52,9 +52,13 @@ def output_path(settings: Settings, document_id: str, filename: str) -> Path:
     return output_folder(settings, document_id) / f"{stem(filename)}.md"
 
 
-def manifest_path(result: Path) -> Path:
-    """The manifest beside a result, which is Markdown or JSON."""
-    return result.with_name(f"{result.name.removesuffix('.md').removesuffix('.json')}.manifest.json")
+def result_name(filename: str, suffix: str = ".md") -> str:
+    """The name of a copy of a result, which depends on nothing but the source's: `a.pdf`, `a.md`; `a.jpg`, `a.jpg.md`.
+
+    So `a.pdf` and `a.jpg` never claim the same name, whichever comes first.
+    """
+    name = safe_filename(filename)
+    return f"{safe_filename(name.removesuffix('.pdf'))}{suffix}"
 
 
 def stem(filename: str) -> str:

@@ -1,16 +1,54 @@
-"""Results of documents as files."""
+"""Results of documents as files, and what their manifests say of them: from which file each was made, and how."""
 
+import hashlib
 import json
+import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pipeline.flows.documents.files import PICTURES, manifest_path, write_text
+from pipeline.flows.documents.files import PICTURES, staged_text
 from pipeline.interfaces.cli.command import Format
+from pipeline.reading.inputs import manifest_path
 
 if TYPE_CHECKING:
     from tasks.documents import Document
+
+_RECORDS = "results"
+"""The key of the manifest below which each result has its record, by its file's name: several formats share one."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a result is made of: while it stays the same, converting again would bring nothing new."""
+
+    source: Path
+    sha256: str
+    options: dict[str, str | bool]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a manifest says of one result. `source` is relative to the result's folder; hashes are SHA-256."""
+
+    source: str
+    source_sha256: str
+    options: dict[str, str | bool]
+    complete: bool
+    sha256: str
+    replaced: str
+    """The hash of what was there before, in case that was not replaced after all."""
+
+    @classmethod
+    def of(cls, path: Path) -> "Record | None":
+        """The record of the result at `path`; None if it has none that can be read."""
+        found = _read(manifest_path(path)).get(_RECORDS, {}).get(path.name)
+        try:
+            return cls(**found)
+        except TypeError:
+            return None
 
 
 def text_of(document: "Document", form: Format, pictures: str = "") -> str:
@@ -24,12 +62,49 @@ def text_of(document: "Document", form: Format, pictures: str = "") -> str:
     return text.replace(f"]({PICTURES}/", f"]({quote(pictures)}/") if pictures else text
 
 
-def write(document: "Document", path: Path, form: Format) -> None:
-    """Write the result to `path`, with its manifest and its pictures (`NAME.pictures`) beside it. Raises `OSError`."""
+def write(document: "Document", path: Path, form: Format, origin: Origin | None = None) -> None:
+    """Write the result to `path`, with its manifest and its pictures (`NAME.pictures`) beside it. Raises `OSError`.
+
+    `origin`: what it was made of, for `Record.of` to tell later.
+    """
     folder = document.pictures_folder if form is Format.MD else None
     beside = path.with_name(f"{path.stem}.pictures")
     if folder:
         shutil.copytree(folder, beside, dirs_exist_ok=True)
-    write_text(path, text_of(document, form, beside.name if folder else ""))
-    if document.manifest_path and document.manifest_path.exists():
-        write_text(manifest_path(path), document.manifest_path.read_text(encoding="utf-8"))
+    text = text_of(document, form, beside.name if folder else "")
+    facts = {**_read(document.manifest_path), _RECORDS: _records(path)}
+    if origin is not None:
+        facts[_RECORDS][path.name] = {
+            "source": os.path.relpath(origin.source, path.parent),
+            "source_sha256": origin.sha256,
+            "options": origin.options,
+            "complete": document.status.name == "COMPLETED",
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "replaced": sha256(path) if path.is_file() else "",
+        }
+    # File names need not be UTF-8: what cannot be written becomes a JSON escape.
+    manifest = json.dumps(facts, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+    with staged_text(path, text) as place_text, staged_text(manifest_path(path), manifest) as place_manifest:
+        # In this order: whoever is interrupted in between finds a text that its record says is to be replaced.
+        place_manifest()
+        place_text()
+
+
+def sha256(path: Path) -> str:
+    """The hash of a file's content. Raises `OSError`."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _records(path: Path) -> dict[str, Any]:
+    """The records of the other results that share the manifest of the one at `path`."""
+    found = _read(manifest_path(path)).get(_RECORDS, {})
+    return {name: record for name, record in found.items() if name != path.name and path.with_name(name).exists()}
+
+
+def _read(manifest: Path | None) -> dict[str, Any]:
+    try:
+        found = json.loads(manifest.read_text(encoding="utf-8")) if manifest else {}
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

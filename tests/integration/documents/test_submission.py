@@ -17,6 +17,7 @@ from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options, remove_orphans, submit
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import merge, split
+from pipeline.reading.inputs import manifest_path
 from pipeline.storage import installation
 from pipeline.storage.context import Context
 from pipeline.storage.database import Database
@@ -181,7 +182,7 @@ def test_any_file_name_is_taken_and_stays_inside_the_folders(context: Context, p
     assert output.resolve().parent == context.settings.output_dir / view.id
     assert (output.stem == NAMES[name]) if NAMES[name] else (150 < len(output.stem.encode()) <= 200)
     files.write_text(output, "text")
-    files.write_text(files.manifest_path(output), "{}")
+    files.write_text(manifest_path(output), "{}")
 
 
 def test_a_path_that_climbs_gives_a_plain_name(context: Context, pdf: Path) -> None:

@@ -37,7 +37,7 @@ def refusal(output: str, *inputs: str) -> str:
 def test_default_is_the_name_in_the_current_folder() -> None:
     make("in/report.pdf", "scan.of.page.PNG")
     assert paths("", "in/report.pdf") == ["report.md"]
-    assert paths("", "scan.of.page.PNG", "in/report.pdf") == ["scan.of.page.md", "report.md"]
+    assert paths("", "scan.of.page.PNG", "in/report.pdf") == ["scan.of.page.PNG.md", "report.md"]
 
 
 def test_output_is_a_file_unless_it_looks_like_a_folder() -> None:
@@ -49,7 +49,7 @@ def test_output_is_a_file_unless_it_looks_like_a_folder() -> None:
 
 def test_several_results_go_to_a_folder() -> None:
     make("a.pdf", "b.png", "file")
-    assert paths("new", "a.pdf", "b.png") == ["new/a.md", "new/b.md"]
+    assert paths("new", "a.pdf", "b.png") == ["new/a.md", "new/b.png.md"]
     assert refusal("file", "a.pdf", "b.png") == "usage"
 
 
@@ -63,16 +63,33 @@ def test_standard_output_takes_one_result() -> None:
 def test_folders_keep_their_shape() -> None:
     make("in/z.pdf", "in/sub/deep/z.pdf", "in/.hidden/h.pdf", "in/notes.txt", "other/z.pdf")
     assert paths("out", "in") == ["out/sub/deep/z.md", "out/z.md"]
-    assert paths("out", "in", "other") == ["out/sub/deep/z.md", "out/z.md", "out/z-2.md"]
     assert paths("", "in/sub") == ["deep/z.md"]
     assert paths("out", "in/sub") == ["out/deep/z.md"], "a folder, also for a single file in it"
 
 
-def test_same_names_are_numbered_and_never_collide() -> None:
-    make("a.pdf", "a.png", "a-2.pdf", "x/a.tiff", "A.PDF")
-    results = paths("out", "a.pdf", "a.png", "a-2.pdf", "x/a.tiff", "A.PDF")
-    assert results == ["out/a.md", "out/a-2.md", "out/a-2-2.md", "out/a-3.md", "out/A-4.md"]
-    assert len({result.casefold() for result in results}) == 5, "also where case does not tell files apart"
+def test_names_depend_on_nothing_that_lies_beside() -> None:
+    make("a.pdf", "a.png", "a.PDF", "a-2.pdf", "A.tiff")
+    together = paths("out", "a.pdf", "a.png", "a.PDF", "a-2.pdf", "A.tiff")
+    assert together == ["out/a.md", "out/a.png.md", "out/a.PDF.md", "out/a-2.md", "out/A.tiff.md"]
+    alone = [paths("out/", name)[0] for name in ("a.pdf", "a.png", "a.PDF", "a-2.pdf", "A.tiff")]
+    assert alone == together
+
+
+def test_two_inputs_with_one_result_are_refused() -> None:
+    make("a.pdf", "x/a.pdf", "a")
+    for other in ("x/a.pdf", "a"):
+        with pytest.raises(UserError, match=f"a.pdf and {other} would both become out/a.md") as caught:
+            plan([Path("a.pdf"), Path(other)], "out")
+        assert caught.value.code == "usage"
+
+
+def test_name_of_a_file_is_no_folder_for_several_results() -> None:
+    make("a.pdf", "b.pdf", "in/c.pdf")
+    for inputs in (("a.pdf", "b.pdf"), ("in",)):
+        assert refusal("out.md", *inputs) == "usage"
+        assert refusal("out.JSON", *inputs) == "usage"
+        assert len(paths("out.md/", *inputs)) == len(inputs), "a folder, if one says so"
+    assert paths("v1.2", "a.pdf", "b.pdf") == ["v1.2/a.md", "v1.2/b.md"]
 
 
 def test_same_file_is_converted_once_to_where_its_first_name_says(here: Path) -> None:
@@ -85,7 +102,8 @@ def test_same_file_is_converted_once_to_where_its_first_name_says(here: Path) ->
 @pytest.mark.parametrize(
     ("name", "result"),
     [
-        ("-rf.pdf", "-rf.md"), (".pdf", "file.md"), ("no suffix", "no suffix.md"), ("文件.pdf", "文件.md"),
+        ("-rf.pdf", "-rf.md"), (".pdf", "file.md"), ("no suffix", "no suffix.md"), ("s.TIFF", "s.TIFF.md"),
+        ("文件.pdf", "文件.md"),
         ("a\nb.pdf", "a b.md"), ('q"<>|?*:.pdf', "q_______.md"), ("é" * 125 + ".pdf", "é" * 98 + ".md"),
     ],
 )  # fmt: skip

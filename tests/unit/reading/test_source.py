@@ -14,7 +14,6 @@ from pipeline.reading import images, pdfium, source
 from pipeline.reading.source import (
     MAX_NAME_BYTES,
     SourceInfo,
-    discover,
     inspect,
     parse_page_range,
     render_pages,
@@ -295,48 +294,6 @@ def test_page_ranges_give_ascending_pages_of_the_document_or_a_user_error(text, 
 @given(st.sets(st.integers(min_value=1, max_value=99), min_size=1))
 def test_page_ranges_name_what_was_listed(numbers):
     assert parse_page_range(",".join(map(str, numbers)), 99) == sorted(numbers)
-
-
-# Finding inputs
-
-
-def test_folders_give_what_is_below_them_sorted(tmp_path):
-    for name in ("b.PDF", "a.png", "sub/c.tiff", "notes.txt", ".hidden.pdf", ".git/d.pdf", "sub/e.jpeg"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    found = [path.relative_to(tmp_path).as_posix() for path in discover([tmp_path])]
-    assert found == ["a.png", "b.PDF", "sub/c.tiff", "sub/e.jpeg"]
-
-
-def test_files_are_taken_as_named_and_once(tmp_path):
-    odd, other = tmp_path / "no-suffix", tmp_path / "a.pdf"
-    odd.touch()
-    other.touch()
-    assert discover([odd, tmp_path, odd]) == [odd, other]
-
-
-def test_links_that_lead_out_of_the_folder_are_passed_over(tmp_path):
-    inside, outside = tmp_path / "in", tmp_path / "out"
-    inside.mkdir()
-    outside.mkdir()
-    (outside / "secret.pdf").touch()
-    (inside / "real.pdf").touch()
-    (inside / "same.pdf").symlink_to(inside / "real.pdf")
-    (inside / "leaves.pdf").symlink_to(outside / "secret.pdf")
-    (inside / "folder").symlink_to(outside)
-    (inside / "up").symlink_to(inside)
-    (inside / "nowhere.pdf").symlink_to(inside / "absent.pdf")
-    (inside / "circle.pdf").symlink_to(inside / "circle.pdf")
-    assert [path.name for path in discover([inside])] == ["real.pdf", "same.pdf"]
-
-
-def test_nothing_to_find_is_said(tmp_path):
-    with pytest.raises(UserError) as caught:
-        discover([tmp_path])
-    assert caught.value.code == "no_inputs"
-    with pytest.raises(UserError) as caught:
-        discover([tmp_path / "absent"])
-    assert caught.value.code == "missing"
 
 
 # Names

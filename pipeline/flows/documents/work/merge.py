@@ -14,6 +14,7 @@ from pipeline.flows.documents.rules.result import joinable, manifest, merge_mark
 from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work.document import ClaimLost
+from pipeline.reading.inputs import manifest_path
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -75,6 +76,6 @@ def write_result(context: Context, document: Any, claim: Claim) -> None:
 
     with (
         files.staged_text(path, text) as place_text,
-        files.staged_text(files.manifest_path(path), facts) as place_manifest,
+        files.staged_text(manifest_path(path), facts) as place_manifest,
     ):
         context.db.run(commit)

@@ -1,5 +1,6 @@
 """`penstock convert`: files in, Markdown out."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -7,10 +8,14 @@ import typer
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import Format
-from pipeline.interfaces.cli.convert.job import FAILED, Job, report
+from pipeline.interfaces.cli.convert import options as given
+from pipeline.interfaces.cli.convert.job import FAILED, Job, line, report
 from pipeline.interfaces.cli.convert.job import as_json as job_json
 from pipeline.interfaces.cli.convert.run import run
-from pipeline.interfaces.cli.output import err, print_json
+from pipeline.interfaces.cli.output import count, err, one_line, print_json
+
+_NAMED = 5
+"""How many of the files left out are named."""
 
 
 def _path(text: str) -> Path:
@@ -35,27 +40,22 @@ Output = Annotated[
 def convert(
     inputs: Inputs,
     output: Output = "",
-    pages: Annotated[str, typer.Option(help="Pages to convert, such as 1-5,7. Default: all.")] = "",
-    provider: Annotated[str, typer.Option(help="A configured provider, or 'local' (no service).")] = "",
-    model: Annotated[str, typer.Option(help="A model of the provider. Default: the provider's own.")] = "",
-    allow_partial: Annotated[
-        bool, typer.Option("--allow-partial", help="If pages fail, write the others and mark the gaps (exit code 3).")
+    pages: given.Pages = "",
+    provider: given.Provider = "",
+    model: given.Model = "",
+    allow_partial: given.AllowPartial = False,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Replace results, whatever was done to them since.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Replace existing output files.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Replace no result; say which are older than their sources.")
+    ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Convert again, even if the same file was converted before.")
     ] = False,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Pay for every page again: do not reuse stored answers.")
-    ] = False,
-    format_: Annotated[
-        Format,
-        typer.Option("--format", help="md: Markdown; json: blocks with their boxes; docling: a DoclingDocument."),
-    ] = Format.MD,
-    pictures: Annotated[
-        bool,
-        typer.Option("--pictures", help="Keep pictures in NAME.pictures, linked from the Markdown (local, nodes)."),
-    ] = False,
+    no_cache: given.NoCache = False,
+    format_: given.AsFormat = Format.MD,
+    pictures: given.Pictures = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON on standard output.")] = False,
 ) -> None:
     """Convert files to Markdown.
@@ -64,7 +64,8 @@ def convert(
     [bold]penstock convert scans/ photo.jpg -o texts/[/bold]       with every file below scans/
     [bold]penstock convert report.pdf --pages 1-3 -o - | less[/bold]
 
-    Each result has a manifest beside it, report.manifest.json, which says where each page came from.
+    Each result has a manifest beside it, report.manifest.json, which says what it was made of. So the command can be
+    run again: what is new or has changed is converted, what is up to date or was edited stays as it is.
     With [bold]--format json[/bold] the result is report.json: the blocks of each page with their boxes.
     [bold]--format docling[/bold] writes them to report.docling.json, for programs that read Docling's format.
 
@@ -74,32 +75,44 @@ def convert(
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted.
     """
+    from pipeline.flows.documents.submission import Options
     from pipeline.interfaces.cli.convert.targets import STDOUT, plan
-    from pipeline.providers import registry
-    from pipeline.settings import get_settings
+    from pipeline.reading.inputs import other_files
 
-    settings = get_settings()
     if as_json and output == STDOUT:
         raise UserError("--json and -o - both write to standard output: choose one", code="usage")
-    registry.check(settings, provider or settings.provider, model)
-    jobs = [
-        Job(target, kept=True, error=f"{target.path} exists and is kept: use --force to replace it")
-        if target.exists and not force
-        else Job(target)
-        for target in plan(inputs, output, format_.suffix)
-    ]
-    open_jobs = [job for job in jobs if not job.kept]
-    if any(_is_accepted(job) for job in open_jobs):  # else nothing need be started, which takes seconds
-        from tasks.documents import Options
-
-        options = Options(pages, provider, model, allow_partial, use_cache=not no_cache, pictures=pictures, fresh=fresh)
-        run(open_jobs, options, format_)
-    _tell(jobs, as_json=as_json)
-    codes = {job.exit_code for job in open_jobs} or {FAILED}
+    if force and keep:
+        raise UserError("--force replaces results, and --keep does not: choose one", code="usage")
+    options = Options(pages, provider, model, allow_partial, use_cache=not no_cache, pictures=pictures, fresh=fresh)
+    wish = given.Wish(options, format_, force, keep)
+    jobs = [Job(target) for target in plan(inputs, output, format_.suffix)]
+    left_out = other_files(inputs)
+    _tell_left_out(left_out)
+    for job in jobs:
+        _look(job, wish)
+        if not job.is_wanted and job.problem and len(jobs) > 1:
+            err.print(line(job), soft_wrap=True)
+    wanted = [job for job in jobs if job.is_wanted]
+    if any(_is_accepted(job, several=len(jobs) > 1) for job in wanted):  # else nothing need start, which takes seconds
+        run(wanted, wish)
+    _tell(jobs, left_out, as_json=as_json)
+    codes = {job.exit_code for job in jobs}
     raise typer.Exit(FAILED if FAILED in codes else max(codes))
 
 
-def _is_accepted(job: Job) -> bool:
+def _look(job: Job, wish: given.Wish) -> None:
+    """See what there is already, unless it is to be replaced anyway."""
+    from pipeline.interfaces.cli.convert.standing import standing
+
+    if job.target.exists and not wish.force:
+        try:
+            job.origin = wish.origin(job.target.source)
+        except OSError:
+            return  # what cannot be read is refused with its reason
+        job.standing = standing(job.target, job.origin, keep=wish.keep, again=wish.again)
+
+
+def _is_accepted(job: Job, *, several: bool) -> bool:
     """Whether the file is one that can be converted; else the job has ended, and says why."""
     from pipeline.reading.source import inspect
     from pipeline.settings import get_settings
@@ -108,13 +121,23 @@ def _is_accepted(job: Job) -> bool:
         inspect(job.target.source, get_settings().documents)
     except UserError as error:
         job.error, job.ended = str(error), True
+        if several:
+            err.print(line(job), soft_wrap=True)
     return not job.ended
 
 
-def _tell(jobs: list[Job], *, as_json: bool) -> None:
+def _tell_left_out(files: Sequence[Path]) -> None:
+    """Name the files in folders that are of no type that can be converted."""
+    if files:
+        further = f" and {len(files) - _NAMED:,} more" if len(files) > _NAMED else ""
+        names = ", ".join(one_line(str(path)) for path in files[:_NAMED])
+        err.print(f"Left out {count(len(files), 'file')} of other types: {names}{further}.", soft_wrap=True)
+
+
+def _tell(jobs: Sequence[Job], left_out: Sequence[Path], *, as_json: bool) -> None:
     """Say how it ended, and write what goes to standard output."""
     if as_json:
-        print_json({"documents": [job_json(job) for job in jobs]})
+        print_json({"documents": [job_json(job) for job in jobs], "left_out": [str(path) for path in left_out]})
         return
     for sentence in report(jobs):
         err.print(sentence, soft_wrap=True)

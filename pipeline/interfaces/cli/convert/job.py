@@ -1,15 +1,17 @@
 """One input of `penstock convert` on its way to its output, and what is said about it."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.interfaces.cli.convert.standing import Standing, Verdict
 from pipeline.interfaces.cli.output import count, one_line, state
 
 if TYPE_CHECKING:
     from pipeline.interfaces.cli.convert.targets import Target
+    from pipeline.interfaces.cli.results import Origin
     from tasks.documents import Document
 
 DONE, FAILED, PARTIAL = 0, 1, 3
@@ -20,9 +22,11 @@ class Job:
     """One input on its way to its output."""
 
     target: "Target"
+    origin: "Origin | None" = None
+    """What the result is made of, once the source was read."""
+    standing: Standing = Standing(Verdict.CONVERT)  # noqa: RUF009  # it is frozen
     document: "Document | None" = None
     error: str = ""
-    kept: bool = False
     ended: bool = False
     written: Path | None = None
     text: str = ""
@@ -31,20 +35,32 @@ class Job:
     took_s: float = 0.0
 
     @property
+    def is_wanted(self) -> bool:
+        """Whether there is anything to convert."""
+        return self.standing.verdict is Verdict.CONVERT
+
+    @property
     def status(self) -> str:
-        """The document's state; KEPT or REFUSED if there is no document."""
-        if self.kept:
-            return "KEPT"
+        """The document's state; UP_TO_DATE, KEPT or REFUSED if there is no document."""
+        if not self.is_wanted:
+            return self.standing.verdict.value
         return self.document.status.name if self.document else "REFUSED"
 
     @property
     def exit_code(self) -> int:
         """0 done, 1 failed, 3 partial."""
+        if not self.is_wanted:
+            return FAILED if self.standing.behind else DONE
         if self.document is None or self.error:
             return FAILED
         if self.status == "COMPLETED":
             return DONE
         return PARTIAL if self.status == "PARTIAL_FAILED" and self.document.completed_count else FAILED
+
+    @property
+    def problem(self) -> str:
+        """Why it did not end well, and what to do about it; empty if it did."""
+        return self.error or self.standing.reason or (_advice(self.document) if self.document else "")
 
 
 def line(job: Job) -> str:
@@ -52,30 +68,40 @@ def line(job: Job) -> str:
     pages = f" [dim]({count(job.document.pages, 'page')})[/dim]" if job.document and job.document.pages else ""
     written = f" → [bold]{one_line(str(job.written))}[/bold]" if job.written else ""
     ended = f": {state(job.status)}" if not (job.written and job.status == "COMPLETED") else ""
-    return f"{one_line(str(job.target.source))}{written}{ended}{pages}"
+    why = f": {one_line(job.problem)}" if job.problem else ""
+    return f"{one_line(str(job.target.source))}{written}{ended}{pages}{why}"
 
 
-def report(jobs: list[Job]) -> Iterable[str]:
-    """The closing lines: what went wrong, what to do about it, and a summary of several files."""
-    several = len(jobs) > 1
+def report(jobs: Sequence[Job]) -> Iterable[str]:
+    """The closing lines: what became of a single file unless it was written, or a summary of several."""
+    if len(jobs) > 1:
+        yield summary(jobs)
+        return
     for job in jobs:
-        sentence = "" if job.kept and several else job.error or advice(job)
-        if sentence:
-            where = "" if job.kept or str(job.target.source) in sentence else f"{job.target.source}: "
-            yield f"[red]penstock:[/red] {one_line(where + sentence)}"
-    if several:
-        written = sum(job.written is not None for job in jobs)
-        kept = sum(job.kept for job in jobs)
-        failed = sum(job.exit_code != DONE for job in jobs if not job.kept)
-        parts = [f"{written:,} written"] + ([f"[red]{failed:,} with problems[/red]"] if failed else [])
-        parts += [f"{kept:,} kept, whose results exist (--force replaces them)"] if kept else []
-        yield f"{count(len(jobs), 'file')}: {', '.join(parts)}."
+        if job.status == Verdict.UP_TO_DATE:
+            yield f"{one_line(str(job.target.path))} is up to date: nothing to do."
+        elif job.problem:
+            where = "" if not job.is_wanted or str(job.target.source) in job.problem else f"{job.target.source}: "
+            mark = "[red]penstock:[/red] " if job.exit_code else ""
+            yield f"{mark}{one_line(where + job.problem)}"
 
 
-def advice(job: Job) -> str:
+def summary(jobs: Sequence[Job]) -> str:
+    """How many files ended how, as one line."""
+    written = sum(job.written is not None for job in jobs)
+    current = sum(job.status == Verdict.UP_TO_DATE for job in jobs)
+    kept = sum(job.status == Verdict.KEPT for job in jobs)
+    failed = sum(job.exit_code != DONE for job in jobs if job.is_wanted)
+    parts = [f"{written:,} written"] if written or current + kept < len(jobs) else []
+    parts += [f"[red]{failed:,} with problems[/red]"] if failed else []
+    parts += [f"{current:,} up to date"] if current else []
+    parts += [f"{kept:,} kept"] if kept else []
+    nothing = ", nothing to do" if current == len(jobs) else ""
+    return f"{count(len(jobs), 'file')}: {', '.join(parts)}{nothing}."
+
+
+def _advice(document: "Document") -> str:
     """What to do about a document that is not COMPLETED; empty if it is."""
-    document = job.document
-    assert document is not None
     match document.status.name:
         case "PARTIAL_FAILED":
             how = (
@@ -98,15 +124,18 @@ def advice(job: Job) -> str:
 
 
 def as_json(job: Job) -> dict[str, Any]:
+    """The job as `--json` reports it."""
     document = job.document
+    current = job.target.path if job.status == Verdict.UP_TO_DATE else None
+    output = job.written or current
     return {
         "input": str(job.target.source),
-        "output": str(job.written) if job.written else None,
+        "output": str(output) if output else None,
         "id": document.id if document else None,
         "status": job.status,
         "pages": document.pages if document else None,
         "completed": document.completed_count if document else None,
         "failed": document.failed_count if document else None,
-        "error": job.error or (document.error if document else None),
+        "error": job.error or job.standing.reason or (document.error if document else None),
         "seconds": round(job.took_s, 3),
     }

@@ -6,22 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.engine.errors import UserError
-from pipeline.interfaces.cli.command import Format
 from pipeline.interfaces.cli.convert.job import Job, line
+from pipeline.interfaces.cli.convert.options import Wish
 from pipeline.interfaces.cli.output import count, err, state
 from pipeline.interfaces.cli.progress import Bar, Progress
 
 if TYPE_CHECKING:
-    from tasks.documents import Document, Options
+    from tasks.documents import Document
 
 
-def run(jobs: list[Job], options: "Options", form: Format) -> None:
+def run(jobs: Sequence[Job], wish: Wish) -> None:
+    """Convert these jobs' files, on the stack that is running or on one of their own."""
     from contextlib import ExitStack
 
     from pipeline.settings import get_settings
     from pipeline.standalone.stack import using_stack
 
-    again = "`penstock up` continues it" if options.fresh else "run the same command again to continue"
+    again = "`penstock up` continues it" if wish.options.fresh else "run the same command again to continue"
     interrupted = (
         f"Interrupted. Nothing is lost: {again}. `penstock documents` lists, cancels and deletes what there is."
     )
@@ -29,24 +30,33 @@ def run(jobs: list[Job], options: "Options", form: Format) -> None:
         with err.status("Starting …"):
             stack = held.enter_context(using_stack(get_settings()))
         with Progress(stack, interrupted=interrupted, patience_s=0) as progress:
-            _submit(jobs, options, progress)
-            _watch(jobs, progress, form)
+            _submit(jobs, wish, progress)
+            _watch(jobs, wish, progress)
 
 
-def _submit(jobs: list[Job], options: "Options", progress: "Progress") -> None:
-    from tasks.documents import submit
-
+def _submit(jobs: Sequence[Job], wish: Wish, progress: "Progress") -> None:
     for job in jobs:
-        job.started = time.monotonic()
-        try:
-            job.document = submit(job.target.source, options)
-        except UserError as error:
-            job.error = str(error)
-            job.ended = True
-        _show(job, jobs, progress)
+        if not job.ended:
+            submit(job, wish)
+            _show(job, jobs, progress)
 
 
-def _watch(jobs: list[Job], progress: "Progress", form: Format) -> None:
+def submit(job: Job, wish: Wish) -> None:
+    """Submit the job's file; what is refused has ended, and says why."""
+    from pipeline.flows.documents.files import storage_error
+    from tasks import documents
+
+    job.started = time.monotonic()
+    try:
+        job.origin = job.origin or wish.origin(job.target.source)
+        job.document = documents.submit(job.target.source, wish.options)
+    except UserError as error:
+        job.error, job.ended = str(error), True
+    except OSError as error:
+        job.error, job.ended = str(storage_error(error, job.target.source)), True
+
+
+def _watch(jobs: Sequence[Job], wish: Wish, progress: "Progress") -> None:
     """Show how the documents are doing, and write each result as soon as it is ready."""
     from pipeline.providers.gates import closed_because, queue_name
     from pipeline.storage.context import get_context
@@ -66,7 +76,7 @@ def _watch(jobs: list[Job], progress: "Progress", form: Format) -> None:
         for job in waiting[document.id]:
             job.document = document
             if document.settled:
-                _finish(job, document, form)
+                finish(job, document, wish)
             _show(job, jobs, progress)
 
 
@@ -92,7 +102,7 @@ def _bar(job: Job, document: "Document") -> "Bar":
     return Bar(job.target.source.name, done, document.pages or None, figures, state(document.status.name))
 
 
-def _finish(job: Job, document: "Document", form: Format) -> None:
+def finish(job: Job, document: "Document", wish: Wish) -> None:
     """Write the job's output, if its document has one."""
     from pipeline.flows.documents.files import storage_error
     from pipeline.interfaces.cli.results import text_of, write
@@ -103,9 +113,9 @@ def _finish(job: Job, document: "Document", form: Format) -> None:
         return
     try:
         if job.target.path is None:
-            job.text = text_of(document, form, str(document.pictures_folder or ""))
+            job.text = text_of(document, wish.form, str(document.pictures_folder or ""))
             return
-        write(document, job.target.path, form)
+        write(document, job.target.path, wish.form, job.origin)
         job.written = job.target.path
     except OSError as error:
         job.error = str(storage_error(error, job.target.path or Path("standard output")))

@@ -1,16 +1,17 @@
-"""Where results go, decided before any work is done."""
+"""Where results go, decided from names alone and before any work is done."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.documents.files import stem
-from pipeline.reading.source import discover
+from pipeline.flows.documents.files import result_name
+from pipeline.reading.inputs import discover
 
 STDOUT = "-"
+_FILE_SUFFIXES = frozenset({".md", ".markdown", ".txt", ".json"})
+"""What ends with one of these is meant to be a file, and not a new folder."""
 
 
 @dataclass(frozen=True)
@@ -45,29 +46,63 @@ def plan(inputs: Sequence[Path], output: str, suffix: str = ".md") -> list[Targe
     # The files of a folder go to a folder, even if there is only one.
     to_file = len(sources) == 1 and not any(given.is_dir() for given in inputs)
     if output and to_file and not folder.is_dir() and not output.endswith(os.sep):
-        _check_writable(folder.parent)
+        check_writable(folder.parent)
         return [Target(sources[0][0], folder)]
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file, but these results need a folder", code="usage")
-    _check_writable(folder)
-    return _distinct(folder, sources, suffix)
-
-
-def _distinct(folder: Path, sources: Sequence[tuple[Path, Path]], suffix: str) -> list[Target]:
-    taken: set[str] = set()  # case-folded: a.md and A.md are the same file on many systems
-    targets = []
-    for source, below in sources:
-        # a.pdf and a.png, or two folders' report.pdf: a, a-2, a-3 …
-        names = (f"{stem(source.name)}{f'-{n}' if n > 1 else ''}{suffix}" for n in count(1))
-        path = next(candidate for name in names if str(candidate := folder / below / name).casefold() not in taken)
-        taken.add(str(path).casefold())
-        targets.append(Target(source, path))
+    check_folder(output)
+    targets = [Target(source, target_path(folder, below, source, suffix)) for source, below in sources]
+    _check_distinct(targets, folds_case=_folds_case(folder))
     return targets
 
 
-def _check_writable(folder: Path) -> None:
+def target_path(folder: Path, below: Path, source: Path, suffix: str) -> Path:
+    """Where the result of `source` goes, whatever lies beside it: `report.pdf` becomes `report.md`."""
+    return folder / below / result_name(source.name, suffix)
+
+
+def check_folder(output: str) -> None:
+    """Raise `UserError` if `output` cannot be the folder of several results."""
+    folder = Path(output)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file, but these results need a folder", code="usage")
+    if not folder.exists() and not output.endswith(os.sep) and folder.suffix.lower() in _FILE_SUFFIXES:
+        raise UserError(
+            f"-o {output} names a file, but these results need a folder ({output}/ if that is its name)", code="usage"
+        )
+    check_writable(folder)
+
+
+def _check_distinct(targets: Iterable[Target], *, folds_case: bool) -> None:
+    """Raise `UserError` for two inputs that have one target: numbering them would depend on what else there is."""
+    taken: dict[str, Path] = {}
+    for target in targets:
+        name = str(target.path).casefold() if folds_case else str(target.path)
+        if name in taken:
+            raise UserError(
+                f"{taken[name]} and {target.source} would both become {target.path}: convert them in two commands, "
+                "each with a folder of its own (-o)",
+                code="usage",
+            )
+        taken[name] = target.source
+
+
+def _folds_case(folder: Path) -> bool:
+    """Whether a.md and A.md are the same file there."""
+    existing = _existing(folder)
+    for named in (existing, *existing.parents):
+        if (other := named.name.swapcase()) != named.name:
+            return named.with_name(other).exists() and named.with_name(other).samefile(named)
+    return False
+
+
+def _existing(folder: Path) -> Path:
     existing = folder.absolute()
     while not existing.exists():
         existing = existing.parent
+    return existing
+
+
+def check_writable(folder: Path) -> None:
+    """Raise `UserError` unless files can be made in this folder, which need not exist yet."""
+    existing = _existing(folder)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"cannot write to {folder.absolute()}: choose another place with -o", code="output")

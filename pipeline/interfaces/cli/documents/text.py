@@ -46,7 +46,7 @@ def export(
 
     [bold]penstock documents export 3f2a -o texts/[/bold]
     """
-    from pipeline.flows.documents.files import stem, storage_error
+    from pipeline.flows.documents.files import result_name, storage_error
     from pipeline.interfaces.cli.convert.targets import STDOUT
     from pipeline.interfaces.cli.results import write
     from tasks.documents import UserError, status
@@ -59,7 +59,7 @@ def export(
         return
     document, target = status(resolved(document_id)), Path(given)
     if target.is_dir() or given.endswith(os.sep):
-        target /= f"{stem(document.filename)}{format_.suffix}"
+        target /= result_name(document.filename, format_.suffix)
     if target.exists() and not force:
         raise UserError(f"{target} exists and is kept: use --force to replace it", code="exists")
     try:

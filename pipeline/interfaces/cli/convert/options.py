@@ -1,0 +1,68 @@
+"""The options that `penstock convert` and `penstock watch` share, and what of them a result is made of."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.interfaces.cli.command import Format
+
+if TYPE_CHECKING:
+    from pipeline.interfaces.cli.results import Origin
+    from tasks.documents import Options
+
+Pages = Annotated[str, typer.Option(help="Pages to convert, such as 1-5,7. Default: all.")]
+Provider = Annotated[str, typer.Option(help="A configured provider, or 'local' (no service).")]
+Model = Annotated[str, typer.Option(help="A model of the provider. Default: the provider's own.")]
+AllowPartial = Annotated[
+    bool, typer.Option("--allow-partial", help="If pages fail, write the others and mark the gaps (exit code 3).")
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Pay for every page again: do not reuse stored answers.")]
+AsFormat = Annotated[
+    Format, typer.Option("--format", help="md: Markdown; json: blocks with their boxes; docling: a DoclingDocument.")
+]
+Pictures = Annotated[
+    bool, typer.Option("--pictures", help="Keep pictures in NAME.pictures, linked from the Markdown (local, nodes).")
+]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How to convert, and what to do with results that exist. Raises `UserError` if no file can be converted so."""
+
+    options: "Options"
+    form: Format = Format.MD
+    force: bool = False
+    """Replace whatever is there."""
+    keep: bool = False
+    """Replace nothing."""
+
+    def __post_init__(self) -> None:
+        from pipeline.providers import registry
+        from pipeline.settings import get_settings
+
+        settings = get_settings()
+        registry.check(settings, self.options.provider or settings.provider, self.options.model)
+
+    @property
+    def again(self) -> bool:
+        """Convert even what is up to date."""
+        return self.options.fresh or not self.options.use_cache
+
+    def origin(self, source: Path) -> "Origin":
+        """What the result of `source` is made of. Raises `OSError`."""
+        from pipeline.interfaces.cli.results import Origin, sha256
+        from pipeline.providers import registry
+        from pipeline.settings import get_settings
+
+        settings, options = get_settings(), self.options
+        provider = options.provider or settings.provider
+        made_with: dict[str, str | bool] = {
+            "pages": "".join(options.page_range.split()),
+            "provider": provider,
+            "model": registry.model_name(settings, provider, options.model),
+            "pictures": options.pictures,
+            "format": self.form.value,
+        }
+        return Origin(source, sha256(source), made_with)

@@ -1,0 +1,70 @@
+"""How a result that exists stands to its source: up to date, to be replaced, or kept because it may be somebody's."""
+
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from pipeline.interfaces.cli.convert.targets import Target
+from pipeline.interfaces.cli.results import Origin, Record, sha256
+
+
+class Verdict(StrEnum):
+    """What is to be done about a target."""
+
+    CONVERT = "CONVERT"
+    UP_TO_DATE = "UP_TO_DATE"
+    KEPT = "KEPT"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A verdict and the reason for it, in words. `behind`: kept against the wish for what is new."""
+
+    verdict: Verdict
+    reason: str = ""
+    behind: bool = False
+
+
+def standing(target: Target, origin: Origin, *, keep: bool = False, again: bool = False) -> Standing:
+    """How the result at `target` stands to what it would be made of now.
+
+    `keep`: replace none. `again`: none is up to date.
+    """
+    path = target.path
+    if path is None or not target.exists:
+        return Standing(Verdict.CONVERT)
+    record = Record.of(path) if path.is_file() else None
+    text = sha256(path) if record else ""
+    news = _news(record, origin, again=again)
+    if record and text == record.sha256 and not news:
+        return Standing(Verdict.UP_TO_DATE)
+    foreign = _foreign(path, record, text, origin)
+    if not foreign and not keep:
+        return Standing(Verdict.CONVERT)
+    behind = not keep and bool(news or not record)
+    kept = f"{path} {foreign}, and is kept" if foreign else f"{path} is kept"
+    but = f", but {news}" if news else "; its source has not changed" if record else ""
+    return Standing(Verdict.KEPT, kept + but + (": use --force to replace it" if behind else ""), behind)
+
+
+def _foreign(path: Path, record: Record | None, text: str, origin: Origin) -> str:
+    """Why a result is not ours to replace; empty if it is."""
+    if record is None:
+        return "was not written by `penstock convert`"
+    if text not in {record.sha256, record.replaced}:
+        return "was edited"
+    is_same = record.source_sha256 == origin.sha256 or record.source == os.path.relpath(origin.source, path.parent)
+    return "" if is_same else f"is the result of {Path(os.path.normpath(path.parent / record.source))}"
+
+
+def _news(record: Record | None, origin: Origin, *, again: bool) -> str:
+    """What another conversion would have to begin with; empty if nothing has changed, as far as is known."""
+    if record is None:
+        return ""
+    if record.source_sha256 != origin.sha256:
+        return "it is older than its source"
+    if record.options != origin.options:
+        changed = [name for name, value in origin.options.items() if record.options.get(name) != value]
+        return f"it was made with other options ({', '.join(changed)})"
+    return "it is to be converted again" if again else "" if record.complete else "pages are missing from it"

@@ -1,0 +1,86 @@
+"""Files to convert: what is one in a folder, and what is a result that lies there."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pipeline.engine.errors import UserError
+from pipeline.reading.source import ACCEPTED
+
+SUFFIXES = frozenset({".pdf", ".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"})
+"""The suffixes, in any case, of files in a folder that are inputs."""
+
+MANIFEST_SUFFIX = ".manifest.json"
+"""What the names of manifests end with, which lie beside results."""
+
+
+def discover(paths: Sequence[Path]) -> list[Path]:
+    """The input files that `paths` name, each once: files as they are, and all inputs below folders, sorted.
+
+    In folders, hidden files, other suffixes and links that lead out of the folder are skipped. Raises `UserError` with
+    code `missing`, or `no_inputs` for a folder without any.
+    """
+    found: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir():
+            found.update(dict.fromkeys(_inputs_below(path)))
+        elif path.exists():
+            found[path] = None
+        else:
+            raise UserError(f"{path} does not exist; check the path.", code="missing")
+    return list(found)
+
+
+def other_files(paths: Sequence[Path]) -> list[Path]:
+    """The files below folders in `paths` that `discover` passes over for their type, without results that lie there."""
+    return sorted(
+        path
+        for folder in dict.fromkeys(paths)
+        if folder.is_dir()
+        for path in _files_below(folder)
+        if path.suffix.lower() not in SUFFIXES and not _is_result(path)
+    )
+
+
+def is_input_below(path: Path, folder: Path) -> bool:
+    """Whether `discover` finds `path` in `folder`."""
+    parts = path.relative_to(folder).parts
+    hidden = any(part.startswith(".") for part in parts)
+    pictures = any(_is_pictures(parent) for parent in path.parents if parent != folder and folder in parent.parents)
+    return not hidden and not pictures and path.suffix.lower() in SUFFIXES and _is_file_below(path, folder.resolve())
+
+
+def _inputs_below(folder: Path) -> list[Path]:
+    root = folder.resolve()
+    found = [path for path in _files_below(folder) if path.suffix.lower() in SUFFIXES and _is_file_below(path, root)]
+    if not found:
+        raise UserError(f"{folder} has no inputs; {ACCEPTED} are accepted.", code="no_inputs")
+    return sorted(found)
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for parent, folders, names in os.walk(folder):  # Linked folders are not entered.
+        folders[:] = [name for name in folders if not name.startswith(".") and not _is_pictures(Path(parent, name))]
+        yield from (Path(parent, name) for name in names if not name.startswith("."))
+
+
+def _is_pictures(folder: Path) -> bool:
+    """Whether a folder holds the pictures of a result, which are no inputs."""
+    return folder.suffix == ".pictures" and folder.with_suffix(MANIFEST_SUFFIX).exists()
+
+
+def _is_result(path: Path) -> bool:
+    """Whether a file is a result of ours: it has a manifest, or is one."""
+    return path.name.endswith(MANIFEST_SUFFIX) or manifest_path(path).exists()
+
+
+def manifest_path(result: Path) -> Path:
+    """The manifest beside a result, which is Markdown or JSON."""
+    return result.with_name(f"{result.name.removesuffix('.md').removesuffix('.json')}{MANIFEST_SUFFIX}")
+
+
+def _is_file_below(path: Path, root: Path) -> bool:
+    try:
+        return path.is_file() and (not path.is_symlink() or path.resolve().is_relative_to(root))
+    except (OSError, RuntimeError):  # links in a circle
+        return False

@@ -1,0 +1,144 @@
+"""What is to be done about a result that exists, decided from its manifest."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.interfaces.cli.command import Format
+from pipeline.interfaces.cli.convert.standing import Verdict, standing
+from pipeline.interfaces.cli.convert.targets import Target
+from pipeline.interfaces.cli.results import Origin, Record, sha256, write
+from pipeline.reading.inputs import manifest_path
+
+
+@dataclass
+class Folder:
+    """`in/a.pdf`, and its result at `out/a.md`."""
+
+    path: Path
+    options: dict[str, str | bool] = field(default_factory=lambda: {"pages": "", "provider": "local"})
+
+    @property
+    def source(self) -> Path:
+        return self.path / "in" / "a.pdf"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "out" / "a.md"
+
+    def make(self, text: str = "text", *, complete: bool = True, form: Format = Format.MD) -> None:
+        status = SimpleNamespace(name="COMPLETED" if complete else "PARTIAL_FAILED")
+        made: Any = SimpleNamespace(
+            status=status,
+            pictures_folder=None,
+            manifest_path=None,
+            read_text=lambda: text,
+            layout=lambda: {"text": text},
+        )
+        write(made, self.result.with_suffix(form.suffix), form, self.origin())
+
+    def origin(self, source: Path | None = None) -> Origin:
+        return Origin(source or self.source, sha256(source or self.source), self.options)
+
+    def standing(self, **wish: bool) -> tuple[Verdict, bool, str]:
+        found = standing(Target(self.source, self.result), self.origin(), **wish)
+        return found.verdict, found.behind, found.reason
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    made = Folder(tmp_path)
+    made.source.parent.mkdir()
+    made.source.write_bytes(b"source")
+    return made
+
+
+def edit(folder: Folder) -> None:
+    folder.result.write_text("mine")
+
+
+def change(folder: Folder) -> None:
+    folder.source.write_bytes(b"changed")
+
+
+def ask_for_other_pages(folder: Folder) -> None:
+    folder.options = {**folder.options, "pages": "1-3"}
+
+
+def lose_manifest(folder: Folder) -> None:
+    manifest_path(folder.result).unlink()
+
+
+def damage_manifest(folder: Folder) -> None:
+    manifest_path(folder.result).write_text('{"results": {"a.md": {"source": 1}}}')
+
+
+def leave_result_unwritten(folder: Folder) -> None:
+    """As after a kill between the manifest's replacement and the result's."""
+    before = folder.result.read_text()
+    folder.make("new")
+    folder.result.write_text(before)
+
+
+CASES: list[tuple[list[Callable[[Folder], None]], Verdict, bool, str]] = [
+    ([], Verdict.UP_TO_DATE, False, ""),
+    ([change], Verdict.CONVERT, False, ""),
+    ([ask_for_other_pages], Verdict.CONVERT, False, ""),
+    ([leave_result_unwritten], Verdict.CONVERT, False, ""),
+    ([edit], Verdict.KEPT, False, "was edited, and is kept; its source has not changed"),
+    ([edit, change], Verdict.KEPT, True, "was edited, and is kept, but it is older than its source: use --force"),
+    ([edit, ask_for_other_pages], Verdict.KEPT, True, "made with other options (pages): use --force"),
+    ([lose_manifest], Verdict.KEPT, True, "was not written by `penstock convert`, and is kept: use --force"),
+    ([damage_manifest], Verdict.KEPT, True, "was not written by"),
+]
+
+
+@pytest.mark.parametrize(("events", "verdict", "behind", "reason"), CASES)
+def test_result_is_replaced_only_if_it_is_ours_and_there_is_something_new(
+    folder: Folder, events: list[Callable[[Folder], None]], verdict: Verdict, behind: bool, reason: str
+) -> None:
+    assert folder.standing()[0] is Verdict.CONVERT
+    folder.make()
+    for event in events:
+        event(folder)
+    found = folder.standing()
+    assert found[:2] == (verdict, behind)
+    assert reason in found[2]
+    kept = folder.standing(keep=True)
+    assert kept[0] is (Verdict.UP_TO_DATE if verdict is Verdict.UP_TO_DATE else Verdict.KEPT), "with --keep nothing is"
+    assert not kept[1]
+    assert "--force" not in kept[2]
+
+
+def test_result_with_gaps_is_converted_again_and_one_asked_for_afresh_too(folder: Folder) -> None:
+    folder.make(complete=False)
+    assert folder.standing()[0] is Verdict.CONVERT
+    folder.make()
+    assert folder.standing(again=True)[0] is Verdict.CONVERT
+
+
+def test_result_of_another_file_is_kept_unless_that_is_the_same(folder: Folder) -> None:
+    folder.make()
+    moved = folder.path / "elsewhere.pdf"
+    folder.source.rename(moved)
+    target = Target(moved, folder.result)
+    assert standing(target, folder.origin(moved)).verdict is Verdict.UP_TO_DATE
+    moved.write_bytes(b"another")
+    found = standing(target, folder.origin(moved))
+    assert (found.verdict, found.behind) == (Verdict.KEPT, True)
+    assert f"is the result of {folder.source}" in found.reason
+
+
+def test_formats_share_a_manifest_and_each_keeps_its_record(folder: Folder) -> None:
+    folder.make()
+    folder.make(form=Format.JSON)
+    assert folder.standing()[0] is Verdict.UP_TO_DATE
+    assert Record.of(folder.result.with_suffix(".json")) is not None
+    folder.result.unlink()
+    folder.make(form=Format.JSON)
+    assert list(json.loads(manifest_path(folder.result).read_text())["results"]) == ["a.json"]
