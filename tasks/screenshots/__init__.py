@@ -47,8 +47,8 @@ __all__ = [
     "BatchView", "DeadLetter", "Extent", "Forgotten", "Found", "Frame", "Hour", "NoWorkerWarning", "NodeDetail",
     "NodeView", "RejectionView", "ScreenshotView", "SourceView", "Status", "Taken", "UserError", "WorkStatus",
     "batch", "batch_now", "batches", "dead_letters", "extent", "follow", "forget", "ingest", "ingest_upload",
-    "leave_out", "rejections", "replay", "screenshot", "search", "set_active", "show", "sources", "status", "time_zone",
-    "timeline",
+    "leave_out", "rejections", "replay", "screenshot", "screenshots_of", "search", "set_active", "show", "sources",
+    "status", "time_zone", "timeline",
 ]  # fmt: skip
 
 configure_as_library()
@@ -170,6 +170,11 @@ def show(node_id: int) -> NodeDetail:
 def screenshot(shot_id: int) -> ScreenshotView:
     """A frame."""
     return queries.screenshot(get_context(), shot_id)
+
+
+def screenshots_of(batch_id: int) -> list[ScreenshotView]:
+    """A batch's frames that are still there, in its order."""
+    return queries.screenshots_of(get_context(), batch_id)
 
 
 def status() -> Status:

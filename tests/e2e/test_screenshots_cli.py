@@ -91,10 +91,10 @@ def test_without_any_service_what_was_on_the_screen_is_found(here: Cli, shots: l
     assert found["hits"], found
     assert found["screenshots"] == {"done": 3, "waiting": 0, "failed": 0}
     assert found["lexical"] is True
-    node = here.run("screenshots", "show", str(found["hits"][0]["node"]["id"]))
+    node = here.run("screenshots", "show", f"n{found['hits'][0]['node']['id']}")
     assert "no vision model looked" in node.out
-    assert "→ shot:1" in node.out or "→ shot:3" in node.out
-    assert "Total 37 EUR" in here.run("screenshots", "show", "shot:2").out
+    assert "→ f1" in node.out or "→ f3" in node.out
+    assert "Total 37 EUR" in here.run("screenshots", "show", "f2").out
     status = here.run("screenshots", "status").out
     assert "No vision model looked at these screenshots" in status
     assert here.run("screenshots", "add", "shots").err.splitlines()[-1].endswith("3 analysed, 3 known.")
@@ -123,7 +123,7 @@ def test_what_a_model_saw_is_found_by_words_that_the_provider_embeds(
     found = seeing.run("screenshots", "search", "paying", "--json").json()
     assert [hit["node"]["title"] for hit in found["hits"]] == ["Paying invoices"]
     assert (found["lexical"], found["note"]) == (False, "")
-    detail = seeing.run("screenshots", "show", str(found["hits"][0]["node"]["id"]), "--json").json()
+    detail = seeing.run("screenshots", "show", f"n{found['hits'][0]['node']['id']}", "--json").json()
     assert [(call["operation"], call["provider"]) for call in detail["calls"]] == [("vlm_analyze_shard", "ai")]
     model.stop()
     alone = seeing.run("screenshots", "search", "paying")
@@ -165,9 +165,9 @@ def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(
 
 def test_a_folder_is_watched_until_ctrl_c(here: Cli, shots: list[Path], tmp_path: Path) -> None:
     watching = here.start("screenshots", "watch", "shots", "--source", "screen:1", "--existing")
-    watching.wait_for("shot:3")
+    watching.wait_for("f3")
     desk(shots[0].parent / "new.png", "A new one", seed=9)
-    watching.wait_for("new.png → shot:4")
+    watching.wait_for("new.png → f4")
     (shots[0].parent / "note.txt").write_text("no picture")
     watching.interrupt()
     assert watching.wait() == 0

@@ -139,6 +139,13 @@ def screenshot(context: Context, shot_id: int) -> ScreenshotView:
     return _screenshot(context, row)
 
 
+def screenshots_of(context: Context, batch_id: int) -> list[ScreenshotView]:
+    """A batch's frames that are still there, in the order of capture."""
+    query = select(SHOTS).where(SHOTS.c.batch_id == batch_id).order_by(SHOTS.c.ts, SHOTS.c.id)
+    with context.db.read() as session:
+        return [_screenshot(context, row) for row in session.execute(query)]
+
+
 def _screenshot(context: Context, row: Any) -> ScreenshotView:
     path = files.path_of(context.settings, row.file) if row.storage_state == "stored" else None
     return view_of(ScreenshotView, row, path=path)

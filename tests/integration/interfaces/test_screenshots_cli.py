@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +22,7 @@ from pipeline.flows.screenshots.frames.capture import Captured
 from pipeline.flows.screenshots.frames.intake import Frame
 from pipeline.flows.screenshots.graph.models import EDGES
 from pipeline.flows.screenshots.live_settings import CONTROL
-from pipeline.flows.screenshots.models import BATCHES
+from pipeline.flows.screenshots.models import BATCHES, SHOTS
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.rules.schemas import VlmIndex
 from pipeline.flows.screenshots.states import Ask
@@ -142,8 +143,8 @@ def test_add_tells_what_became_of_each_file(context: Context, shots: list[Path],
     again.write_bytes(shots[0].read_bytes())
     os.utime(again, (AT.timestamp() + 60, AT.timestamp() + 60))
     told = penstock("add", shots[0], shots[1], again, tmp_path / "bad.png", "--no-wait", code=3).output
-    assert "desk0.png → shot:1" in told
-    assert "again.png: duplicate of shot:1 (0 of 256 bits differ, up to 10 count as the same)" in told
+    assert "desk0.png → f1" in told
+    assert "again.png: duplicate of f1 (0 of 256 bits differ, up to 10 count as the same)" in told
     assert "bad.png: refused: " in told
     assert "2 screenshots taken in, 1 duplicate, 1 refused." in told
     known = shown("add", shots[0], "--no-wait")["files"]
@@ -163,7 +164,7 @@ def test_add_says_what_no_file_can_be_taken_for(context: Context, tmp_path: Path
 def test_what_is_added_with_a_time_has_that_time(context: Context, shots: list[Path]) -> None:
     penstock("add", shots[0], "--at", "2026-03-01T14:30", "--no-wait")
     assert screenshots.screenshot(1).ts == datetime(2026, 3, 1, 13, 30, tzinfo=UTC), "the zone is Berlin's"
-    assert "2026-03-01 14:30:00" in penstock("show", "shot:1").output
+    assert "2026-03-01 14:30:00" in penstock("show", "f1").output
 
 
 def test_frames_of_a_source_that_is_switched_off_are_not_taken(context: Context, shots: list[Path]) -> None:
@@ -252,25 +253,61 @@ def test_timeline_goes_by_hour_and_thread(context: Context, analysed: list[int])
 def test_what_a_model_calls_an_edge_is_no_markup(context: Context, analysed: list[int]) -> None:
     with context.db.transaction() as session:
         session.execute(update(EDGES).values(type="[/bold][link=x]\x1b[2J"))
-    shown_text = penstock("show", "1").output
+    shown_text = penstock("show", "n1").output
     assert "[/bold][link=x]" in shown_text
     assert "\x1b[2J" not in shown_text
 
 
 def test_show_leads_from_a_node_to_calls_and_frames(context: Context, analysed: list[int]) -> None:
-    text = penstock("show", str(analysed[0])).output
-    assert "vlm_analyze_shard: ai m, prompt abc123, attempt 2 → shot:1" in text
+    text = penstock("show", f"n{analysed[0]}").output
+    assert "vlm_analyze_shard: ai m, prompt abc123, attempt 2 → f1" in text
     assert "the vision model's segments as they stand" in text
-    assert "derived from" in penstock("show", str(analysed[1])).output
-    detail = shown("show", str(analysed[0]))
+    assert "derived from" in penstock("show", f"n{analysed[1]}").output
+    detail = shown("show", f"n{analysed[0]}")
     assert (detail["node"]["title"], len(detail["screenshots"]), len(detail["calls"])) == ("Paying bills", 2, 1)
-    frame = penstock("show", "shot:1").output
+    frame = penstock("show", "f1").output
     for part in ("Firefox", "Invoices", "succeeded", "Bill 0 of March", "kept until"):
         assert part in frame
-    assert shown("show", "shot:1")["status"] == "succeeded"
-    for wrong in ("99", "shot:99"):
+    assert shown("show", "f1")["status"] == "succeeded"
+    for wrong in ("n99", "f99", "b99"):
         with pytest.raises(UserError, match="there is no"):
             CliRunner().invoke(app, ["screenshots", "show", wrong], catch_exceptions=False)
+
+
+def test_ids_carry_their_kind(context: Context, analysed: list[int]) -> None:
+    said = " ".join(penstock("show", "1", code=2).output.replace("│", " ").split())
+    assert "'1' may be f1 (a frame), b1 (a batch) or n1 (a node)" in said
+    assert shown("show", "F1") == shown("show", "shot:1") == shown("show", "f1")
+    batch = penstock("show", "b1").output
+    for part in ("b1 batch_", "f1, f2, f3, f4, f5", "succeeded, expand", "attempts", "the vision model's segments"):
+        assert part in batch
+    assert shown("show", "b1")["total_attempts"] == 1
+    assert re.search(r"^b1 ", penstock("batches").output, re.MULTILINE)
+    assert f" n{analysed[0]}  Paying bills" in penstock("timeline").output
+    assert re.search(rf"^n{analysed[0]} ", penstock("search", "bills").output, re.MULTILINE)
+
+
+def test_pictures_are_opened(
+    context: Context, analysed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    viewer = tmp_path / "bin" / ("open" if sys.platform == "darwin" else "xdg-open")
+    viewer.parent.mkdir()
+    seen, works = tmp_path / "opened", tmp_path / "works"
+    viewer.write_text(f'#!/bin/sh\necho "$1" >> {seen}\ntest -e {works} || {{ echo no app >&2; exit 3; }}\n')
+    viewer.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{viewer.parent}:{os.environ['PATH']}")
+    path = screenshots.screenshot(1).path
+    assert path is not None
+    with pytest.raises(UserError, match=rf"\(no app\): open {path}"):
+        CliRunner().invoke(app, ["screenshots", "show", "f1", "--open"], catch_exceptions=False)
+    works.touch()
+    for one in ("f1", "b1", f"n{analysed[0]}"):
+        assert "Opened f1: " in penstock("show", one, "--open").output
+    assert seen.read_text().splitlines() == [str(path)] * 4
+    with context.db.transaction() as session:
+        session.execute(update(SHOTS).values(storage_state="deleted"))
+    with pytest.raises(UserError, match="no picture is kept any more: f1 deleted after its retention time"):
+        CliRunner().invoke(app, ["screenshots", "show", "f1", "--open"], catch_exceptions=False)
 
 
 def test_dead_letters_have_reasons_and_are_replayed(
@@ -282,7 +319,7 @@ def test_dead_letters_have_reasons_and_are_replayed(
     batch = screenshots.batches()[0]
     failing(context, NO_KEY)
     assert [(one["kind"], one["reason"]) for one in shown("dead-letters")] == [("batch", "shard 1: no key")]
-    assert f"batch:{batch.id}" in penstock("dead-letters").output
+    assert re.search(rf"b{batch.id} +batch", penstock("dead-letters").output)
     assert shown("status")["dead_letters"] == {"batch": 1}
     assert "no key" in penstock("batches", "--failed").output
     with context.db.transaction() as session:
@@ -290,12 +327,12 @@ def test_dead_letters_have_reasons_and_are_replayed(
     monkeypatch.setattr(output.out, "width", 80)
     assert all(len(line) <= 80 for line in penstock("batches").output.splitlines())
     assert "no key" in penstock("batches").output
-    assert "1 dead letter will be tried again" in penstock("replay", f"batch:{batch.id}").output
+    assert "1 dead letter will be tried again" in penstock("replay", f"b{batch.id}").output
     assert screenshots.batches()[0].status == "pending"
     failing(context, NO_KEY)
     assert "1 dead letter will" in penstock("replay", "--all").output
-    with pytest.raises(UserError, match="not dead letters: 7"):
-        CliRunner().invoke(app, ["screenshots", "replay", "7"], catch_exceptions=False)
+    with pytest.raises(UserError, match="not dead letters: n7, b8"):
+        CliRunner().invoke(app, ["screenshots", "replay", "n7", "batch:8"], catch_exceptions=False)
 
 
 def test_what_failed_and_will_be_tried_again_is_said_with_reason_and_time(context: Context, shots: list[Path]) -> None:
@@ -335,7 +372,8 @@ def test_delete_says_what_goes_and_asks(context: Context, analysed: list[int]) -
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("add",), ("search",), ("search", "x", "--since", "soon"), ("show", "x"), ("show", "shot:"), ("replay",),
+        ("add",), ("search",), ("search", "x", "--since", "soon"), ("show", "x"), ("show", "shot:"), ("show", "1"),
+        ("show", "shard:1"), ("replay",), ("replay", "7"), ("replay", "f7"), ("replay", "b7", "--kind", "merge"),
         ("replay", "4", "--all"), ("replay", "shard:4"), ("replay", "--all", "--kind", "shard"), ("delete",),
         ("delete", "--since", "2d"), ("nonsense",),
     ],

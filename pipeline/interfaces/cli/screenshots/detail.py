@@ -1,4 +1,4 @@
-"""`penstock screenshots show`: a node with the calls and frames it is based on, or a frame."""
+"""`penstock screenshots show`: a node with the calls and frames it is based on, a frame, or a batch."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,58 +7,109 @@ from rich.markup import escape
 
 from pipeline.interfaces.cli.command import Json, ready
 from pipeline.interfaces.cli.output import one_line, print_json, print_pairs, printable, state
+from pipeline.interfaces.cli.screenshots import ids, picture
+from pipeline.interfaces.cli.screenshots.ids import Named
 from pipeline.interfaces.cli.screenshots.status import MADE_BY
-from pipeline.interfaces.cli.times import local
+from pipeline.interfaces.cli.times import local, span
 
 if TYPE_CHECKING:
-    from tasks.screenshots import NodeDetail, ScreenshotView, WorkStatus
+    from collections.abc import Callable, Sequence
 
-SHOT = "shot:"
+    from tasks.screenshots import BatchView, NodeDetail, ScreenshotView, WorkStatus
 
 
 def show(
-    reference: Annotated[str, typer.Argument(metavar="ID", help="A node's number, or shot:NUMBER for a frame.")],
+    reference: Annotated[str, typer.Argument(metavar="ID", help=f"As lists show it: {ids.HOW}.")],
+    open_it: Annotated[
+        bool, typer.Option("--open", help="Open the picture, too: of a node or batch, its first.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show a node: what it says, who made it, and the calls and frames it is based on. Or a frame with its text.
 
-    [bold]penstock screenshots show 12[/bold], [bold]penstock screenshots show shot:40[/bold]
+    [bold]penstock screenshots show n7[/bold], [bold]penstock screenshots show f12 --open[/bold]
     """
     from tasks import screenshots
 
+    kind, number = ids.parse(reference)
     ready()
-    is_shot = reference.startswith(SHOT)
-    number = reference.removeprefix(SHOT)
-    if not (number.isascii() and number.isdigit() and len(number) < 19):
-        raise typer.BadParameter("a node's number, or shot:NUMBER", param_hint="ID")
-    found: Any = screenshots.screenshot(int(number)) if is_shot else screenshots.show(int(number))
+    found: Any
+    frames: Sequence[ScreenshotView]
+    tell: Callable[[Any], None]
+    match kind:
+        case Named.FRAME:
+            found = screenshots.screenshot(number)
+            frames, tell = [found], _show_screenshot
+        case Named.BATCH:
+            found = screenshots.batch(number)
+            frames, tell = screenshots.screenshots_of(number) if open_it else [], _show_batch
+        case Named.NODE:
+            found = screenshots.show(number)
+            frames, tell = found.screenshots, _show_node
     if as_json:
         print_json(found)
-    elif is_shot:
-        _show_screenshot(found)
     else:
-        _show_node(found)
+        tell(found)
+    if open_it:
+        picture.show(frames)
 
 
 def _show_screenshot(view: "ScreenshotView") -> None:
     from tasks import screenshots
 
     zone = screenshots.time_zone()
-    gone = {"deleted": "deleted after its retention time", "missing": "missing: it was removed by something else"}
     until = f", kept until {local(view.retention_expires_at, zone)}" if view.retention_expires_at else ""
-    batch = f"batch {view.batch_id}" if view.batch_id else "in the buffer: waiting for a batch"
+    batch = f"batch {ids.batch(view.batch_id)}" if view.batch_id else "in the buffer: waiting for a batch"
     rows = [
-        ("frame", f"shot:{view.id}"),
+        ("frame", ids.frame(view.id)),
         ("source", one_line(view.source_key)),
         ("captured", local(view.ts, zone)),
-        ("app", one_line(view.app or view.app_guess) + ("" if view.app or not view.app_guess else " (a guess)")),
+        ("app", _app(view)),
         ("window", one_line(view.window_title)),
         ("state", state(view.status.value) + f", {batch}"),
+        ("attempts", _attempts(view)),
         ("why", one_line(view.error)),
-        ("file", one_line(str(view.path)) + until if view.path else gone.get(view.storage_state, view.storage_state)),
+        ("file", one_line(str(view.path)) + until if view.path else picture.GONE.get(view.storage_state, "")),
         ("names", one_line(", ".join(view.detected_entities))),
         ("on screen", one_line(" | ".join(view.ui_text_snippets), 400)),
         ("text", escape(printable(view.ocr_text or ""))),
+    ]
+    print_pairs([(name, value) for name, value in rows if value])
+
+
+def _app(view: "ScreenshotView") -> str:
+    if view.app or not view.app_guess:
+        return one_line(view.app)
+    sure = f", {view.app_guess_confidence:.0%} sure" if view.app_guess_confidence is not None else ""
+    return f"{one_line(view.app_guess)} (a guess{sure})"
+
+
+def _attempts(view: "ScreenshotView") -> str:
+    """How often it was looked at, where that was not once."""
+    from tasks import screenshots
+
+    if view.vlm_next_run_at is not None:
+        return f"{view.vlm_attempts}, the next {local(view.vlm_next_run_at, screenshots.time_zone())}"
+    return str(view.vlm_attempts) if view.vlm_attempts > 1 else ""
+
+
+def _show_batch(view: "BatchView") -> None:
+    from tasks import screenshots
+
+    zone = screenshots.time_zone()
+    times = f"{span(view.run_ms / 1000)}, of which the vision model took {span(view.vlm_ms / 1000)}"
+    again = f"again {local(view.next_run_at, zone)}" if view.next_run_at else ""
+    rows = [
+        ("batch", f"{ids.batch(view.id)} {one_line(view.correlation_id)}"),
+        ("source", one_line(view.source_key)),
+        ("captured", f"{local(view.ts_start, zone)} to {local(view.ts_end, zone)}"),
+        ("frames", ", ".join(ids.frame(number) for number in view.shot_ids)),
+        ("state", ", ".join(filter(None, [state(view.status.value), view.step, again]))),
+        ("attempts", str(view.total_attempts)),
+        ("why", one_line(view.error)),
+        ("took", f"{times}, the text model {span(view.text_ms / 1000)}" if view.started_at else ""),
+        ("nodes by", MADE_BY[view.made_by]),
+        *(("note", one_line(note)) for note in view.notes),
     ]
     print_pairs([(name, value) for name, value in rows if value])
 
@@ -67,14 +118,14 @@ def _show_node(detail: "NodeDetail") -> None:
     from tasks import screenshots
 
     node, zone = detail.node, screenshots.time_zone()
-    went = f" (node {detail.asked_id} went into it)" if detail.asked_id != node.id else ""
+    went = f" ({ids.node(detail.asked_id)} went into it)" if detail.asked_id != node.id else ""
     edges = [
-        f"{one_line(edge.type).replace('_', ' ')} node {edge.to_id}" if edge.from_id == node.id
-        else f"node {edge.from_id} is {one_line(edge.type)} this one"
+        f"{one_line(edge.type).replace('_', ' ')} {ids.node(edge.to_id)}" if edge.from_id == node.id
+        else f"{ids.node(edge.from_id)} is {one_line(edge.type)} this one"
         for edge in detail.edges
     ]  # fmt: skip
     rows = [
-        ("node", f"{node.id} {node.kind.value}{went}"),
+        ("node", f"{ids.node(node.id)} {node.kind.value}{went}"),
         ("title", one_line(node.title)),
         ("summary", one_line(node.summary)),
         ("when", local(node.event_time, zone)),
@@ -85,7 +136,7 @@ def _show_node(detail: "NodeDetail") -> None:
         ("made by", MADE_BY[node.made_by.value]),
         ("merge", _with_reason(node.status, node.error)),
         ("vector", _with_reason(detail.vector, detail.vector_error)),
-        *(("merged", f"{one.id} {one_line(one.title, 100)}") for one in detail.merged),
+        *(("merged", f"{ids.node(one.id)} {one_line(one.title, 100)}") for one in detail.merged),
         *(("related", edge) for edge in edges),
     ]
     print_pairs([(name, value) for name, value in [*rows, *_origin(detail)] if value])
@@ -102,11 +153,15 @@ def _origin(detail: "NodeDetail") -> list[tuple[str, str]]:
     zone = screenshots.time_zone()
     rows = []
     for act in detail.provenance:
-        of = f"merged with node {act.from_node_id}" if act.act == "merged" else f"made from batch {act.batch_id}"
+        of = (
+            f"merged with {ids.node(act.from_node_id)}"
+            if act.act == "merged"
+            else f"made from {ids.batch(act.batch_id)}"
+        )
         whom = f"{act.method.value} {one_line(act.model)}".strip()
         rows.append(("origin", f"{of} by {whom}, {local(act.created_at, zone)}"))
     for call in detail.calls:
-        frames = ", ".join(f"{SHOT}{number}" for number in call.screenshot_ids)
+        frames = ", ".join(ids.frame(number) for number in call.screenshot_ids)
         repair = " (repairing an unusable reply)" if call.ask.value == "repair" else ""
         who = one_line(" ".join(filter(None, (call.provider, call.model)))) or "no model"
         prompt = f", prompt {call.prompt_hash[:12]}" if call.prompt_hash else ""
@@ -115,5 +170,5 @@ def _origin(detail: "NodeDetail") -> list[tuple[str, str]]:
         rows.append(("call", "none: no model was asked"))
     for shot in detail.screenshots:
         where = f"{one_line(shot.source_key)} {one_line(shot.window_title, 80)}".rstrip()
-        rows.append(("frame", f"{SHOT}{shot.id} {local(shot.ts, zone)} {where}"))
+        rows.append(("frame", f"{ids.frame(shot.id)} {local(shot.ts, zone)} {where}"))
     return rows

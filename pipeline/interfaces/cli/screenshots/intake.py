@@ -13,6 +13,7 @@ from pipeline.engine.errors import PenstockError, UserError
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
 from pipeline.interfaces.cli.output import count, err, one_line, print_json
 from pipeline.interfaces.cli.progress import Bar, Progress
+from pipeline.interfaces.cli.screenshots import ids
 from pipeline.interfaces.cli.screenshots.sources import source_key
 from pipeline.interfaces.cli.screenshots.status import retry_line
 from pipeline.interfaces.cli.times import HOW, moment
@@ -145,12 +146,12 @@ def line(job: Job) -> str:
     taken = job.taken
     match job.outcome:
         case "accepted" if taken:
-            return f"{name} → [bold]shot:{taken.shot_id}[/bold]"
+            return f"{name} → [bold]{ids.frame(taken.shot_id)}[/bold]"
         case "known" if taken:
-            return f"{name}: already known as shot:{taken.shot_id}"
+            return f"{name}: already known as {ids.frame(taken.shot_id)}"
         case "duplicate" if taken:
             return (
-                f"{name}: [yellow]duplicate[/yellow] of shot:{taken.nearest_id} "
+                f"{name}: [yellow]duplicate[/yellow] of {ids.frame(taken.nearest_id)} "
                 f"({taken.distance} of 256 bits differ, up to {taken.threshold} count as the same)"
             )
         case "inactive":

@@ -7,6 +7,7 @@ import typer
 from pipeline.interfaces.cli.command import Json, ready
 from pipeline.interfaces.cli.ids import whole
 from pipeline.interfaces.cli.output import count, err, one_line, out, print_json, print_list
+from pipeline.interfaces.cli.screenshots import ids
 from pipeline.interfaces.cli.times import Since, Until, local, moment
 
 if TYPE_CHECKING:
@@ -53,13 +54,13 @@ def _show_found(found: "Found") -> None:
     zone = screenshots.time_zone()
 
     def row(hit: "Hit") -> list[str]:
-        said = f"{hit.excerpt} (shot:{hit.shot_id})" if hit.excerpt else hit.node.summary
+        said = f"{hit.excerpt} ({ids.frame(hit.shot_id)})" if hit.excerpt else hit.node.summary
         return [
-            str(hit.node.id), local(hit.node.event_time, zone)[:16], hit.node.kind.value,
+            ids.node(hit.node.id), local(hit.node.event_time, zone)[:16], hit.node.kind.value,
             one_line(", ".join(hit.apps), 40), one_line(hit.node.title + (f" — {said}" if said else ""), 200),
         ]  # fmt: skip
 
-    print_list(found.hits, ("ID>", "WHEN", "KIND?", "APP~?", "WHAT"), row, as_json=False, none="Nothing found.")
+    print_list(found.hits, ("ID", "WHEN", "KIND?", "APP~?", "WHAT"), row, as_json=False, none="Nothing found.")
     shots, vectors = found.screenshots, found.vectors
     err.print(
         f"[dim]Indexed: {count(shots.done, 'screenshot')} ({shots.waiting:,} waiting, {shots.failed:,} failed); "
@@ -113,5 +114,5 @@ def timeline(
         for node in hour.nodes:
             text = node.title + (f" — {node.summary}" if node.summary else "")
             kind = "" if node.kind.value == "event" else f"{node.kind.value}: "
-            line = f"    {local(node.event_time, zone)[11:16]}  {node.id:>5}  {kind}{one_line(text, 200)}"
+            line = f"    {local(node.event_time, zone)[11:16]}  {ids.node(node.id):>5}  {kind}{one_line(text, 200)}"
             out.print(line, soft_wrap=True)

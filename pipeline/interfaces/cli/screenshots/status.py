@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import Json, Limit, ready, tell_if_nothing_runs
 from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list, print_pairs, state
+from pipeline.interfaces.cli.screenshots import ids
 from pipeline.interfaces.cli.screenshots.sources import source_key
 from pipeline.interfaces.cli.times import ago, local, span
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from tasks.screenshots import BatchView, DeadLetter, RejectionView, Status
 
 KINDS = ("batch", "merge", "vector")
+MOST_LETTERS = 1_000_000
 MADE_BY = {
     "model": "the text model",
     "direct": "the vision model's segments as they stand: no text model, or its reply was unusable",
@@ -94,14 +97,14 @@ def batches(
 
     def row(batch: "BatchView") -> list[str]:
         return [
-            str(batch.id), one_line(batch.source_key, 30), str(len(batch.shot_ids)), local(batch.ts_start, zone),
+            ids.batch(batch.id), one_line(batch.source_key, 30), str(len(batch.shot_ids)), local(batch.ts_start, zone),
             state(batch.status.value), str(batch.total_attempts), batch.made_by, str(batch.vlm_ms), str(batch.text_ms),
             one_line("; ".join(filter(None, [batch.error, *batch.notes]))),
         ]  # fmt: skip
 
     print_list(
         sorted(found, key=lambda batch: -batch.id)[:limit],
-        ("ID>", "SOURCE", "FRAMES>?", "FROM?", "STATE", "TRIES>?", "NODES BY?", "VLM MS>?", "TEXT MS>?", "NOTES~"),
+        ("ID", "SOURCE", "FRAMES>?", "FROM?", "STATE", "TRIES>?", "NODES BY?", "VLM MS>?", "TEXT MS>?", "NOTES~"),
         row, as_json=as_json,
         none="No batch failed." if failed else "No batches. `penstock screenshots status` says what waits.",
     )  # fmt: skip
@@ -127,13 +130,13 @@ def rejected(
         differs = "" if one.distance is None else str(one.distance)
         differs += f" of {one.threshold}" if differs and one.threshold is not None else ""
         return [
-            str(one.id), one_line(one.source_key, 30), local(one.ts, zone), one.reason, differs,
-            f"shot:{one.nearest_id}" if one.nearest_id else "", one_line(one.detail, 160),
+            one_line(one.source_key, 30), local(one.ts, zone), one.reason, differs,
+            ids.frame(one.nearest_id), one_line(one.detail, 160),
         ]  # fmt: skip
 
     print_list(
         screenshots.rejections(source=source, limit=limit),
-        ("ID>", "SOURCE", "CAPTURED", "WHY", "DIFFERS", "NEAREST", "DETAIL"), row, as_json=as_json,
+        ("SOURCE", "CAPTURED", "WHY", "DIFFERS", "NEAREST", "DETAIL"), row, as_json=as_json,
         none="No frame was rejected.",
     )  # fmt: skip
 
@@ -143,49 +146,77 @@ def dead_letters(limit: Limit = 100, as_json: Json = False) -> None:
     from tasks import screenshots
 
     def row(letter: "DeadLetter") -> list[str]:
-        return [f"{letter.kind}:{letter.id}", str(letter.attempts), ago(letter.at), one_line(letter.reason, 300)]
+        return [letter_id(letter), letter.kind, str(letter.attempts), ago(letter.at), one_line(letter.reason, 300)]
 
     ready()
     print_list(
-        screenshots.dead_letters(limit), ("ID", "ATTEMPTS>", "GIVEN UP", "WHY"), row, as_json=as_json,
+        screenshots.dead_letters(limit), ("ID", "WHAT", "ATTEMPTS>", "GIVEN UP", "WHY"), row, as_json=as_json,
         none="No dead letters.",
     )  # fmt: skip
 
 
 def replay(
-    ids: Annotated[
+    letters: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID…]", help="As `dead-letters` lists them: batch:4, or 4 --kind batch."),
+        typer.Argument(metavar="[ID…]", help="As `dead-letters` lists them: b4, n17; or 4 --kind batch."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     kind: Annotated[str, typer.Option(help="batch, merge or vector. Default: as the ids say.")] = "",
 ) -> None:
     """Try dead letters again. Only what failed is asked for again; paid results stay.
 
-    [bold]penstock screenshots replay batch:4 merge:17[/bold], [bold]penstock screenshots replay --all[/bold]
+    A node's id stands for its merge and its vector, whichever was given up.
+
+    [bold]penstock screenshots replay b4 n17[/bold], [bold]penstock screenshots replay --all[/bold]
     """
     from tasks import screenshots
 
-    if bool(ids) == everything:
+    if bool(letters) == everything:
         raise typer.BadParameter("name dead letters, or --all", param_hint="ID")
     if kind and kind not in KINDS:
         raise typer.BadParameter(f"choose from {', '.join(KINDS)}", param_hint="--kind")
-    wanted = _by_kind(ids or [], kind)
+    named = [_named(said, kind) for said in letters or []]
     ready()
-    done = 0
-    for one in (kind,) if everything and kind else KINDS if everything else wanted:
-        done += len(screenshots.replay(one, None if everything else wanted[one]))
+    if everything:
+        done = sum(len(screenshots.replay(one)) for one in ((kind,) if kind else KINDS))
+    else:
+        done = sum(len(screenshots.replay(one, numbers)) for one, numbers in _given_up(named).items())
     err.print(f"{count(done, 'dead letter')} will be tried again." if done else "No dead letters.")
     if done:
         tell_if_nothing_runs()
 
 
-def _by_kind(ids: list[str], kind: str) -> dict[str, list[int]]:
+def letter_id(letter: "DeadLetter") -> str:
+    """A dead letter as people see and type it: merges and vectors are named by their nodes."""
+    return ids.batch(letter.id) if letter.kind == "batch" else ids.node(letter.id)
+
+
+def _named(said: str, kind: str) -> tuple[tuple[str, ...], int]:
+    """(the kinds of dead letters that an id may mean, its number)."""
+    older, colon, digits = said.rpartition(":")
+    if kind and not colon and digits.isascii() and digits.isdigit():
+        return (kind,), int(digits)
+    named, number = ids.parse(said)
+    of_kind = {ids.Named.BATCH: ("batch",), ids.Named.NODE: ("merge", "vector")}
+    meant = (older,) if colon else of_kind.get(named, ())
+    kinds = tuple(one for one in meant if one in KINDS and kind in ("", one))
+    if not kinds:
+        raise typer.BadParameter(f"{said!r} is not a dead letter: write b4 or n17", param_hint="ID")
+    return kinds, number
+
+
+def _given_up(named: list[tuple[tuple[str, ...], int]]) -> dict[str, list[int]]:
+    """The dead letters that are meant, by kind. Raises `UserError`, before any is replayed, for one that is none."""
+    from tasks import screenshots
+
+    there = {(letter.kind, letter.id) for letter in screenshots.dead_letters(MOST_LETTERS)}
     found: dict[str, list[int]] = {}
-    for given in ids:
-        said, _, number = given.rpartition(":")
-        named = said or kind or KINDS[0]
-        if named not in KINDS or (kind and named != kind) or not (number.isascii() and number.isdigit()):
-            raise typer.BadParameter(f"{given!r} is not a dead letter: write batch:4, merge:17", param_hint="ID")
-        found.setdefault(named, []).append(int(number))
+    none = []
+    for kinds, number in named:
+        mine = [kind for kind in kinds if (kind, number) in there]
+        none += [] if mine else [ids.batch(number) if kinds == ("batch",) else ids.node(number)]
+        for kind in mine:
+            found.setdefault(kind, []).append(number)
+    if none:
+        raise UserError(f"not dead letters: {', '.join(none)}", code="unknown_dead_letter")
     return found

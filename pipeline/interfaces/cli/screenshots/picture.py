@@ -1,0 +1,47 @@
+"""`penstock screenshots show --open`: a frame's picture in the program that the desktop has for it."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.engine.errors import UserError
+from pipeline.interfaces.cli.output import err, one_line
+from pipeline.interfaces.cli.screenshots import ids
+
+if TYPE_CHECKING:
+    from tasks.screenshots import ScreenshotView
+
+GONE = {"deleted": "deleted after its retention time", "missing": "missing: it was removed by something else"}
+"""What became of a picture that is not kept."""
+
+
+def show(frames: "Sequence[ScreenshotView]") -> None:
+    """Open the first of these frames whose picture is there; says which. Raises `UserError` if none can be opened."""
+    there = [(frame, frame.path) for frame in frames if frame.path is not None and frame.path.is_file()]
+    if not there:
+        states = {f"{ids.frame(frame.id)} {GONE.get(frame.storage_state, GONE['missing'])}" for frame in frames}
+        raise UserError(f"no picture is kept any more: {', '.join(sorted(states)) or 'no frames'}", code="no_picture")
+    frame, path = there[0]
+    _open(path)
+    others = ", ".join(ids.frame(other.id) for other, _ in there[1:])
+    err.print(f"Opened {ids.frame(frame.id)}: {one_line(str(path))}", soft_wrap=True)
+    if others:
+        err.print(f"Others of it: {others}", soft_wrap=True)
+
+
+def _open(path: Path) -> None:
+    opener = "open" if sys.platform == "darwin" else "xdg-open"
+    try:
+        # What it prints must not come between lines of ours.
+        done = subprocess.run(  # noqa: S603  # the path is of our own folder
+            [opener, str(path)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        raise UserError(
+            f"{opener}, which opens pictures, is not installed here: open {path}", code="no_viewer"
+        ) from None
+    if done.returncode:
+        said = f" ({one_line(done.stderr.strip(), 200)})" if done.stderr.strip() else ""
+        raise UserError(f"{opener} found no program for the picture{said}: open {path}", code="no_viewer")
