@@ -20,7 +20,7 @@ from pipeline.flows.music import queries, service
 from pipeline.flows.music.estimate import estimate_run
 from pipeline.flows.music.library.songs import SyncReport
 from pipeline.flows.music.library.sync import OnPage, sync_libraries
-from pipeline.flows.music.search import count_searchable, for_mood, like_song
+from pipeline.flows.music.search import count_searchable, for_words, like_song
 from pipeline.flows.music.service import AlreadyRunning, StartOptions
 from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus
 from pipeline.flows.music.views import BatchView, Estimate, Found, MusicStatus, RunView, SongView
@@ -138,8 +138,8 @@ def batches(*, status: BatchStatus | None = None, limit: int = 50) -> list[Batch
 
 
 def search(words: str, limit: int = 10) -> Found:
-    """Songs for a mood."""
-    return for_mood(get_context(), words, limit)
+    """Songs by what they are called, their albums and tags, and for a mood."""
+    return for_words(get_context(), words, limit)
 
 
 def searchable() -> int:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine import live_settings
 from pipeline.engine.claims import Owner
 from pipeline.engine.settled import Settled
-from pipeline.flows.music import FLOW, plan, routes, service
+from pipeline.flows.music import FLOW, fulltext, plan, routes, service
 from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.plan import BatchLaunch
 from pipeline.flows.music.service import StartOptions
@@ -35,7 +35,13 @@ def add_songs(context: Context, count: int, first: int = 1) -> None:
         }
         for n in range(first, first + count)
     ]  # fmt: skip
-    context.db.run(lambda session: session.execute(insert(SONGS), rows))
+
+    def add(session: Session) -> None:
+        session.execute(insert(SONGS), rows)
+        ids = session.execute(select(SONGS.c.id).where(SONGS.c.server_id.in_([row["server_id"] for row in rows])))
+        fulltext.index(session, list(ids.scalars()))
+
+    context.db.run(add)
 
 
 def change(context: Context, key: str, value: str) -> None:

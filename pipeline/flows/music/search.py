@@ -1,10 +1,12 @@
-"""Finding songs: like one that is there, or for a mood in words."""
+"""Finding songs: like one that is there, by words, or for a mood."""
+
+from collections.abc import Sequence
 
 from sqlalchemy import func, select
 
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.engine.guarded_call import GateClosed
-from pipeline.flows.music import queries
+from pipeline.flows.music import fulltext, queries
 from pipeline.flows.music.live_settings import EMBEDDING_ONLY
 from pipeline.flows.music.models import SONGS
 from pipeline.flows.music.vectors import KIND, embeddings, is_lexical, vector_space
@@ -12,6 +14,7 @@ from pipeline.flows.music.views import Found, Match
 from pipeline.providers.query_vector import query_vector
 from pipeline.storage import vectors
 from pipeline.storage.context import Context
+from pipeline.storage.fusion import fuse, ranks
 
 PATIENCE_S = 20.0
 """How long a search waits for its one call while the gate is full."""
@@ -28,17 +31,24 @@ def like_song(context: Context, reference: str, limit: int = 10) -> Found:
     if found is None:
         raise UserError(f"{song.artist} - {song.title} has no vector yet: `penstock music start`", code="no_vector")
     model, vector = found
-    return _search(context, model, vector, limit, without=song.id)
+    return _search(context, model, vector, _within(limit), without=song.id)
 
 
-def for_mood(context: Context, words: str, limit: int = 10) -> Found:
-    """Songs for a mood, best first. Asks the provider of embeddings, through its gate, if there is one."""
-    if not words.strip():
-        raise UserError("say what mood the songs should have", code="empty_query")
-    if not count_searchable(context):
-        # Nothing could be found: that is not worth a call.
-        return Found([], lexical=is_lexical(context.settings), searched=0)
-    return _search(context, vector_space(context.settings), _embedded(context, words.strip()), limit)
+def for_words(context: Context, words: str, limit: int = 10) -> Found:
+    """Songs by what they are called, their albums and tags, and for a mood; best first.
+
+    Asks the provider of embeddings, through its gate, if there is one, and songs with vectors.
+    """
+    words, limit = words.strip(), _within(limit)
+    if not words:
+        raise UserError("say what the songs should be like, or what they are called", code="empty_query")
+    with context.db.read() as session:
+        named = fulltext.search(session, words, limit + _SPARE)
+    space = vector_space(context.settings)
+    # Where no song has a vector, that is not worth a call.
+    hits = _hits(context, space, _embedded(context, words), limit) if _count(context, space) else []
+    ranked = fuse(ranks(named), ranks(hit.item_id for hit in hits))
+    return _found(context, space, [item for item, _ in ranked], hits, limit)
 
 
 def count_searchable(context: Context) -> int:
@@ -52,16 +62,34 @@ def _count(context: Context, model: str) -> int:
         return session.execute(query).scalar_one()
 
 
+def _within(limit: int) -> int:
+    return max(1, min(limit, MAX_LIMIT))
+
+
 def _search(
     context: Context, model: str, vector: "vectors.Floats | list[float]", limit: int, *, without: int | None = None
 ) -> Found:
-    limit = max(1, min(limit, MAX_LIMIT))
+    hits = _hits(context, model, vector, limit, without=without)
+    return _found(context, model, [hit.item_id for hit in hits], hits, limit)
+
+
+def _hits(
+    context: Context, model: str, vector: "vectors.Floats | list[float]", limit: int, *, without: int | None = None
+) -> "list[vectors.Hit]":
     with context.db.read() as session:
-        hits = vectors.search(session, KIND, model, vector, limit + _SPARE, without=without)
-    songs = queries.songs_by_id(context, [hit.item_id for hit in hits])
-    matches = [Match(songs[hit.item_id], round(hit.score, 4)) for hit in hits if hit.item_id in songs]
-    here = [match for match in matches if match.song.missing_since is None]
-    return Found(here[:limit], lexical=model.startswith("local:"), searched=_count(context, model))
+        return vectors.search(session, KIND, model, vector, limit + _SPARE, without=without)
+
+
+def _found(context: Context, model: str, ids: Sequence[int], hits: "Sequence[vectors.Hit]", limit: int) -> Found:
+    scores = {hit.item_id: round(hit.score, 4) for hit in hits}
+    songs = queries.songs_by_id(context, list(ids))
+    here = [songs[one] for one in ids if one in songs and songs[one].missing_since is None]
+    with context.db.read() as session:
+        there = session.execute(select(func.count()).where(SONGS.c.missing_since.is_(None))).scalar_one()
+    return Found(
+        [Match(song, scores.get(song.id)) for song in here[:limit]], lexical=model.startswith("local:"),
+        searched=_count(context, model), songs=there,
+    )  # fmt: skip
 
 
 def _embedded(context: Context, words: str) -> list[float]:

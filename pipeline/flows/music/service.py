@@ -67,8 +67,7 @@ def check(settings: Settings, options: StartOptions) -> None:
         raise UserError("the limit must be at least 1 song", code="bad_limit")
     if options.mode is not Mode.EMBEDDING:
         if not music.provider:
-            message = "no provider writes metadata: set PENSTOCK_MUSIC__PROVIDER to one of PENSTOCK_PROVIDERS__…"
-            raise UserError(message, code="no_provider")
+            raise UserError(_without_provider(settings), code="no_provider")
         registry.check(settings, music.provider, music.model)
         if fallback_of(settings):
             registry.check(settings, fallback_of(settings))
@@ -77,6 +76,21 @@ def check(settings: Settings, options: StartOptions) -> None:
     if not options.skip_sync and not (music.server_url or music.folder):
         message = "no music library is named: set PENSTOCK_MUSIC__SERVER_URL or PENSTOCK_MUSIC__FOLDER, or --skip-sync"
         raise UserError(message, code="no_library")
+
+
+def _without_provider(settings: Settings) -> str:
+    """What works without a provider, and what it would take to have one."""
+    if settings.providers:
+        take = f"set PENSTOCK_MUSIC__PROVIDER to one of your providers ({', '.join(sorted(settings.providers))})"
+    else:
+        take = (
+            "name one, also one on this machine: PENSTOCK_PROVIDERS__OLLAMA__BASE_URL=http://localhost:11434/v1, "
+            "PENSTOCK_PROVIDERS__OLLAMA__MODEL=… and PENSTOCK_MUSIC__PROVIDER=ollama"
+        )
+    return (
+        "no provider writes metadata. Without one, `penstock music sync` reads the songs, and `penstock music search` "
+        f"finds them by title, artist, album, genre and year. For descriptions, tags and moods, {take}"
+    )
 
 
 def start(context: Context, options: StartOptions) -> RunView:

@@ -136,10 +136,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Match:
-    """A song that a search found; `score` is the cosine, -1 to 1."""
+    """A song that a search found. `score`: the cosine, -1 to 1; None: found by its words alone, without a vector."""
 
     song: SongView
-    score: float
+    score: float | None
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,9 @@ class Found:
     matches: list[Match]
     lexical: bool
     searched: int
-    """Songs that could be found: those with a vector of the current space."""
+    """Songs that could be found by mood: those with a vector of the current space."""
+    songs: int = 0
+    """Songs that could be found by their words: all that are there."""
 
 
 def song_view(row: Any) -> SongView:

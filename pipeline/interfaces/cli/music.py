@@ -253,13 +253,16 @@ def _show_status(found: "MusicStatus") -> None:
 
 @app.command()
 def search(
-    words: Annotated[str, typer.Argument(help="A mood in words, such as 'rainy night, slow'.")] = "",
+    words: Annotated[
+        str, typer.Argument(help="Words of titles, artists, albums, genres or tags, or a mood: 'rainy night, slow'.")
+    ] = "",
     like: Annotated[str, typer.Option(help="Find songs like this one instead: number, id or title.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most this many songs.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Find songs for a mood, or like another song.
+    """Find songs by their words, for a mood, or like another song.
 
+    Names, albums, genres and years are searched as soon as songs are synced; tags and moods once they are described.
     With an embeddings provider, a mood costs one small call, which needs a stack; one is started if none is running.
     For example: [bold]penstock music search "rainy night, slow piano"[/bold], or
     [bold]penstock music search --like "So What"[/bold].
@@ -268,7 +271,7 @@ def search(
     from tasks import music
 
     if bool(words.strip()) == bool(like.strip()):
-        raise typer.BadParameter("give either a mood, or a song with --like", param_hint="WORDS")
+        raise typer.BadParameter("give either words, or a song with --like", param_hint="WORDS")
     settings = ready()
     if like:
         found = music.similar(like, limit)
@@ -281,7 +284,12 @@ def search(
     if as_json:
         print_json(found)
         return
-    if found.lexical:
+    if found.songs and not found.searched:
+        err.print(
+            "[dim]By names, albums, genres and tags alone, not by mood: no song has a vector yet "
+            "(`penstock music start`).[/dim]", soft_wrap=True,
+        )  # fmt: skip
+    elif found.lexical:
         err.print(
             "[dim]By words alone, without meaning: no embeddings provider is configured "
             "(PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER).[/dim]", soft_wrap=True,
@@ -290,12 +298,14 @@ def search(
     def row(match: "Match") -> list[str]:
         song = match.song
         return [
-            f"{match.score:.2f}", str(song.id), one_line(f"{song.artist} - {song.title}", 60),
-            one_line(song.mood, 20), one_line(", ".join(song.tags), 60),
+            "words" if match.score is None else f"{match.score:.2f}", str(song.id),
+            one_line(f"{song.artist} - {song.title}", 60), one_line(song.album, 40), one_line(song.mood, 20),
+            one_line(", ".join(song.tags or [song.genre]), 60),
         ]  # fmt: skip
 
-    none = "Nothing found." if found.searched else "No song has a vector yet: `penstock music start`."
-    print_list(found.matches, ("SCORE>", "ID>", "SONG", "MOOD", "TAGS"), row, as_json=False, none=none)
+    none = "Nothing found." if found.songs else "No songs: `penstock music sync` reads them."
+    columns = ("SCORE>", "ID>", "SONG", "ALBUM?", "MOOD?", "TAGS?")
+    print_list(found.matches, columns, row, as_json=False, none=none)
 
 
 @app.command()

@@ -109,5 +109,10 @@ def test_wrong_usage_is_exit_code_2(context: Context, arguments: tuple[str, ...]
 
 
 def test_search_before_any_run_says_what_to_do(context: Context) -> None:
-    assert "penstock music start" in penstock("search", "calm").output
+    assert "penstock music sync" in penstock("search", "calm").output
+    add_songs(context, 2)
+    found = penstock("search", "song 2").output
+    assert "penstock music start" in found
+    assert "Ann - Song 2" in found
+    assert "Ann - Song 1" not in found
     assert shown("search", "calm")["lexical"] is True  # type: ignore[index]

@@ -167,12 +167,12 @@ def test_mood_search_asks_the_provider_through_the_gate(driver: Driver, provider
     add_songs(driver.context, 3)
     driver.run(driver.start())
     before = calls(provider, EMBED)
-    found = search.for_mood(driver.context, "calm night")
+    found = search.for_words(driver.context, "calm night")
     assert (len(found.matches), found.lexical, found.searched) == (3, False, 3)
     assert calls(provider, EMBED) == before + 1
     queue_control.pause(driver.context, "embedding-only", None)
     with pytest.raises(UserError, match="operator"):
-        search.for_mood(driver.context, "calm night")
+        search.for_words(driver.context, "calm night")
 
 
 class TestWithoutEmbeddings:
@@ -193,7 +193,7 @@ class TestWithoutEmbeddings:
     def test_words_find_songs_and_it_says_that_they_are_words(self, driver: Driver, provider: ProviderServer) -> None:
         add_songs(driver.context, 5)
         driver.run(driver.start())
-        found = search.for_mood(driver.context, "image of song 4")
+        found = search.for_words(driver.context, "image of song 4")
         assert found.lexical
         assert found.matches[0].song.title == "Song 4"
         assert (calls(provider, CHAT), calls(provider, EMBED)) == (1, 0)
@@ -250,7 +250,7 @@ def test_each_call_s_cost_stands_in_its_trace_so_that_a_cap_outlives_redis(
     driver.context.settings.providers["ai"] = priced
     add_songs(driver.context, 10)
     driver.run(driver.start())
-    search.for_mood(driver.context, "calm night")
+    search.for_words(driver.context, "calm night")
     with driver.context.db.read() as session:
         traced = session.execute(select(AiCall)).scalars().all()
     assert len(traced) == 3
@@ -262,6 +262,6 @@ def test_each_call_s_cost_stands_in_its_trace_so_that_a_cap_outlives_redis(
 
 def test_search_for_a_mood_pays_nothing_where_nothing_can_be_found(driver: Driver, provider: ProviderServer) -> None:
     add_songs(driver.context, 3)
-    found = search.for_mood(driver.context, "calm night")
+    found = search.for_words(driver.context, "calm night")
     assert (found.matches, found.searched) == ([], 0)
     assert provider.records == []

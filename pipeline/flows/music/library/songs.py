@@ -9,6 +9,7 @@ from sqlalchemy import CursorResult, and_, delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
+from pipeline.flows.music import fulltext
 from pipeline.flows.music.models import SONGS, Song
 from pipeline.flows.music.states import SongStatus
 from pipeline.providers.replies import clean
@@ -124,6 +125,8 @@ def store(session: Session, library: str, songs: Iterable[SongTags], started: da
     session.execute(update(SONGS).where(listed, SONGS.c.seen_at < started).values(seen_at=started))
     if changed:
         session.execute(update(Song), changed)
+    added = SONGS.c.library == library, SONGS.c.server_id.in_([row["server_id"] for row in new])
+    fulltext.index(session, [*session.execute(select(SONGS.c.id).where(*added)).scalars(), *(c["id"] for c in changed)])
     report.added, report.changed = len(new), len(changed)
     return report
 
@@ -177,7 +180,9 @@ def relink(session: Session, library: str, started: datetime, name: str, ids: ra
 
 def _take_over(session: Session, pairs: Sequence[tuple[int, Any]], started: datetime) -> None:
     """Give old songs the library's id and tags of their new rows, and delete those."""
-    session.execute(delete(SONGS).where(SONGS.c.id.in_([row.id for _, row in pairs])))
+    gone = [row.id for _, row in pairs]
+    fulltext.FULL_TEXT.remove(session, gone)
+    session.execute(delete(SONGS).where(SONGS.c.id.in_(gone)))
     fields = ("server_id", *_TAGS)
     session.execute(
         update(Song),
@@ -189,6 +194,7 @@ def _take_over(session: Session, pairs: Sequence[tuple[int, Any]], started: date
             for old_id, row in pairs
         ],
     )  # fmt: skip
+    fulltext.index(session, [old_id for old_id, _ in pairs])
 
 
 def windows(session: Session, library: str, started: datetime) -> list[range]:

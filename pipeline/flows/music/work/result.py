@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, and_, or_, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import FREE
+from pipeline.flows.music import fulltext
 from pipeline.flows.music.models import BATCHES, SONGS, Song
 from pipeline.flows.music.rules.findings import song_columns
 from pipeline.flows.music.rules.prompts import SongFacts
@@ -50,6 +51,7 @@ def keep(session: Session, batch_id: int, now: datetime) -> Kept:
         }  # fmt: skip
         rows = [{"id": key, **song_columns(found, songs[key]), **values} for key, found in analyses.items()]
         session.execute(update(Song), rows)
+        fulltext.index(session, list(analyses))
     embedded = keep_vectors(session, batch, songs.keys(), now)
     return Kept(Mode(batch.mode), set(songs), set(analyses), embedded)
 

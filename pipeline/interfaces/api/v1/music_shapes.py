@@ -86,16 +86,17 @@ class SongMatchShape(Shape):
     """A song that a search found."""
 
     song: SongShape
-    score: float = Field(description="The cosine, -1 to 1.")
+    score: float | None = Field(description="The cosine, -1 to 1; null: found by its words, without a vector.")
 
 
 class FoundSongsShape(Shape):
     """What a search found."""
 
-    model_config = example(matches=[{"song": SONG, "score": 0.71}], lexical=False, searched=1200)
+    model_config = example(matches=[{"song": SONG, "score": 0.71}], lexical=False, searched=1200, songs=1250)
     matches: list[SongMatchShape]
     lexical: bool = Field(description="By words alone: no provider of embeddings is configured.")
-    searched: int = Field(description="Songs that could be found: those with a vector.")
+    searched: int = Field(description="Songs that could be found by mood: those with a vector.")
+    songs: int = Field(description="Songs that could be found by names, albums and tags: all that are there.")
 
 
 class MusicBatchShape(Shape):

@@ -4,8 +4,10 @@ from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.orm import Session
 
 from pipeline.engine.tables import UtcDateTime
+from pipeline.flows.music import fulltext
 
 revision = "0008"
 down_revision = "0007"
@@ -45,6 +47,21 @@ def _screenshot_columns() -> dict[str, tuple[sa.Column[Any], ...]]:
     }
 
 
+def _index_songs() -> None:
+    """Songs in full text. Terms are made by pipeline.storage.fulltext; the database keeps and ranks them."""
+    if op.get_bind().dialect.name == "sqlite":
+        op.execute("CREATE VIRTUAL TABLE music_fts USING fts5(head, apps, body, tokenize = 'ascii')")
+    else:
+        op.execute(
+            "CREATE TABLE music_fts (rowid BIGINT PRIMARY KEY REFERENCES music_songs (id) ON DELETE CASCADE,"
+            " terms TSVECTOR NOT NULL)"
+        )
+        op.execute("CREATE INDEX ix_music_fts_terms ON music_fts USING gin (terms)")
+    with Session(bind=op.get_bind()) as session:
+        fulltext.index(session, list(session.execute(sa.text("SELECT id FROM music_songs")).scalars()))
+        session.commit()  # the session's part: the migration's transaction goes on
+
+
 def upgrade() -> None:
     for table in ("documents", "page_attempts"):
         op.add_column(table, sa.Column("cost", sa.Double(), nullable=False, server_default="0"))
@@ -55,9 +72,11 @@ def upgrade() -> None:
     for table, columns in _screenshot_columns().items():
         for column in columns:
             op.add_column(table, column)
+    _index_songs()
 
 
 def downgrade() -> None:
+    op.drop_table("music_fts")
     for table, columns in _screenshot_columns().items():
         for column in columns:
             op.drop_column(table, column.name)

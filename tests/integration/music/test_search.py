@@ -1,0 +1,90 @@
+"""Songs are found by their words: names and albums once they are synced, tags and moods once they are described."""
+
+import json
+
+import pytest
+
+from pipeline.engine.errors import UserError
+from pipeline.flows.music import search
+from pipeline.flows.music.library import songs as library
+from pipeline.flows.music.library.songs import SongTags
+from pipeline.flows.music.service import StartOptions, check
+from pipeline.storage.context import Context
+from tests.support import songs
+from tests.support.music import CHAT, Driver, add_songs, calls
+from tests.support.provider_server import ProviderServer, Record
+
+TAGS = [
+    SongTags("a", "So What", "Miles Davis", "Kind of Blue", "Jazz", 1959, path="a.flac"),
+    SongTags("b", "Blue in Green", "Miles Davis", "Kind of Blue", "Jazz", 1959, path="b.flac"),
+    SongTags("c", "夜的第七章", "周杰伦", "依然范特西", "Pop", 2006, path="c.flac"),
+]
+
+
+def _store(context: Context, *tags: SongTags) -> None:
+    now = context.db.now()
+    context.db.run(lambda session: library.store(session, library.FOLDER, tags, now))
+
+
+def _found(context: Context, words: str) -> list[str]:
+    return [match.song.title for match in search.for_words(context, words).matches]
+
+
+class TestWithoutProvider:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {}
+
+    def test_songs_that_were_only_synced_are_found_by_names_albums_genres_and_years(self, context: Context) -> None:
+        _store(context, *TAGS)
+        assert _found(context, "davis what") == ["So What"]
+        assert _found(context, "Kind of Blue") == ["Blue in Green", "So What"], "in the title weighs more"
+        assert _found(context, "jazz 1959 green") == ["Blue in Green"]
+        assert _found(context, "周杰伦 第七章") == ["夜的第七章"]
+        assert _found(context, "green submarine") == ["Blue in Green"], "where none has all words, some do"
+        found = search.for_words(context, "nothing of the kind at all")
+        assert (found.searched, found.songs, found.lexical) == (0, 3, True)
+
+    def test_changed_tags_are_searched_and_missing_songs_are_not_found(self, context: Context) -> None:
+        _store(context, *TAGS)
+        _store(context, SongTags("a", "Freddie Freeloader", "Miles Davis", path="a.flac"))
+        assert _found(context, "freeloader") == ["Freddie Freeloader"]
+        assert _found(context, "what") == []
+        now = context.db.now()
+        context.db.run(lambda session: library.flag_missing(session, library.FOLDER, now, now))
+        assert _found(context, "davis") == []
+
+    def test_a_song_that_comes_back_under_another_id_is_found_once(self, context: Context) -> None:
+        _store(context, *TAGS)
+        started = context.db.now()
+        new = SongTags("z", "So What (Remastered)", "Miles Davis", path="a.flac")
+        context.db.run(lambda session: library.store(session, library.FOLDER, [new], started))
+        ids = range(1, 100)
+        context.db.run(
+            lambda session: library.relink(session, library.FOLDER, started, "path", ids, paid=False)
+        )  # fmt: skip
+        assert _found(context, "what") == ["So What (Remastered)"]
+        assert _found(context, "remastered") == ["So What (Remastered)"]
+
+    def test_start_says_what_works_without_a_provider_and_what_it_would_take(self, context: Context) -> None:
+        with pytest.raises(UserError) as refused:
+            check(context.settings, StartOptions())
+        for part in ("penstock music search", "penstock music sync", "PENSTOCK_MUSIC__PROVIDER", "ollama"):
+            assert part in str(refused.value)
+
+
+def test_tags_and_descriptions_are_found_beside_moods(driver: Driver, provider: ProviderServer) -> None:
+    def answer(record: Record) -> str:
+        tags = {"mood_coord": ["Melancholic"], "objects": ["Lighthouse"]}
+        asked = songs.asked(record)
+        told = [songs.analysis(one, **({"embedding_tags": tags} if one["title"] == "Song 2" else {})) for one in asked]
+        return json.dumps({"songs": told})
+
+    provider.script.answer = answer
+    add_songs(driver.context, 3)
+    driver.run(driver.start())
+    assert calls(provider, CHAT) == 1
+    first, *others = search.for_words(driver.context, "lighthouse melancholic").matches
+    assert first.song.title == "Song 2"
+    assert first.score is not None
+    assert len(others) == 2, "by mood, the others come after it"
