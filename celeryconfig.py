@@ -101,6 +101,7 @@ beat_schedule = {
         "options": {"expires": _settings.watchdog_interval_s},
     },
     "fail-unserved": {"task": "maintenance.fail_unserved", "schedule": 60.0, "options": {"expires": 60}},
+    "catch-up": {"task": "maintenance.catch_up", "schedule": 60.0, "options": {"expires": 60}},
     "tend-nodes": {
         "task": "maintenance.tend_nodes",
         "schedule": _tend_nodes_s,

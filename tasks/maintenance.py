@@ -73,6 +73,17 @@ def fail_unserved() -> None:
             tasks.fail_unserved()
 
 
+@app.task(name="maintenance.catch_up", ignore_result=True)
+def catch_up() -> None:
+    """Do some of what flows put off. A flow that raises never stops another."""
+    context = get_context()
+    if not take_tick(context, "catch-up", 60):
+        return
+    for flow in flows():
+        with isolated("catch_up.failed", flow=flow.name):
+            flow.catch_up(context)
+
+
 @app.task(name="maintenance.launch", ignore_result=True)
 def launch_all() -> int:
     """Send whatever is to be done and has no message, of every flow: a gate has opened. How many messages."""

@@ -54,6 +54,8 @@ class Flow:
     minute: it may read whatever waits."""
     clean_up: Callable[[Context], int] = lambda _: 0
     """Remove what nobody owns or wants any more; how many files."""
+    catch_up: Callable[[Context], int] = lambda _: 0
+    """Do some of what was put off; how much. Beat asks once a minute."""
     retained: Callable[[Context], Iterable[Retention]] = _nothing
     """What piles up, and how long it is kept. It goes when clean-up runs, and with `penstock prune`."""
     gated_queues: Callable[[Settings], list[GatedQueue]] = lambda _: []

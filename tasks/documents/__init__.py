@@ -20,6 +20,7 @@ from pipeline.engine.logs import configure_as_library
 from pipeline.engine.presence import NoWorker
 from pipeline.engine.views import PASSING, view_of
 from pipeline.flows.documents import files, page_pictures, queries, service, submission
+from pipeline.flows.documents import search as searching
 from pipeline.flows.documents.queries import (
     AttemptView,
     CostView,
@@ -29,6 +30,7 @@ from pipeline.flows.documents.queries import (
     PageView,
     UnknownDocument,
 )
+from pipeline.flows.documents.search import Found, Hit
 from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options
@@ -40,10 +42,11 @@ from tasks.context import get_context
 from tasks.documents.canvas import TASKS
 
 __all__ = [
-    "AttemptView", "Choice", "Choices", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "NoWorker",
-    "NoWorkerWarning", "Options", "PageStatus", "PageView", "UnknownDocument", "UserError", "attempts", "cancel",
-    "costs", "count_documents", "delete", "figures", "list_documents", "page", "page_picture", "pages", "pause",
-    "promote", "remerge", "resume", "retry", "retry_failed", "retry_page", "status", "submit", "submit_upload", "watch",
+    "AttemptView", "Choice", "Choices", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "Found", "Hit",
+    "NoWorker", "NoWorkerWarning", "Options", "PageStatus", "PageView", "UnknownDocument", "UserError", "attempts",
+    "cancel", "costs", "count_documents", "delete", "figures", "list_documents", "page", "page_picture", "pages",
+    "pause", "promote", "remerge", "resume", "retry", "retry_failed", "retry_page", "search", "status", "submit",
+    "submit_upload", "watch",
 ]  # fmt: skip
 
 configure_as_library()
@@ -190,6 +193,14 @@ def pages(
 ) -> list[PageView]:
     """The document's pages in order, those after page `after`."""
     return queries.pages(get_context(), document_id, status=status, after=after, limit=limit)
+
+
+def search(words: str, which: Filter | None = None, *, document_id: str = "", limit: int = 20) -> Found:
+    """Pages with these words and the passages around them, best first, of all that was merged.
+
+    Only of documents that match `which`, or of one. Raises `UserError` for no words.
+    """
+    return searching.find(get_context(), words, which or Filter(), document_id=document_id, limit=limit)
 
 
 def page(document_id: str, number: int) -> PageView:

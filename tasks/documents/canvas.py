@@ -9,10 +9,12 @@ from typing import Any
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Signature, chord, group
 
+from pipeline.engine.isolation import isolated
 from pipeline.engine.launch import Place, Wanted
 from pipeline.flows.documents import FLOW, plan, queries
 from pipeline.flows.documents.plan import CPU, Stage
 from pipeline.flows.documents.queries import UnknownDocument
+from pipeline.flows.documents.work import text_index
 from pipeline.flows.documents.work.merge import merge_document
 from pipeline.flows.documents.work.page_lane import PageLane
 from pipeline.flows.documents.work.split import split_document
@@ -124,6 +126,9 @@ def merge(self: Any, document_id: str) -> None:
             return
         merged = merge_document(context, document_id, owner(self))
         TASKS.announce(document_id)
+        if merged:
+            with isolated("document.not_indexed", document=document_id):
+                text_index.index(context, document_id)
     if not merged:
         TASKS.wake_in(plan.next_wait_s(context))
         TASKS.launch(document_id)

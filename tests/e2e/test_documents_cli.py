@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from tests.support.cli import Cli, Running, new_pdf
@@ -55,6 +56,18 @@ def test_document_can_be_looked_at_from_all_sides(cli: Cli) -> None:
     assert "This is page 2" in texts.out
     assert "completed" in table.out
     assert "This is page 1" in text.out
+
+
+def test_pages_are_found_by_their_words(cli: Cli) -> None:
+    document = convert(cli)
+
+    def found() -> Any:
+        return cli.run("documents", "search", "page", "2", "--document", document[:9], "--json").json()["hits"]
+
+    # It is indexed a moment after it is completed.
+    wait_until(found, 60, "its text is indexed")
+    ((page, shown),) = [(hit["page_source"], hit["passage"]) for hit in found()]
+    assert (page, "This is page 2" in shown) == (2, True)
 
 
 def test_export_follows_the_rules_of_convert(cli: Cli, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from pipeline.flows.documents import plan, queries, retention, submission, unserved
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.documents.work import text_index
 from pipeline.flows.documents.work.merge import MERGE
 from pipeline.flows.documents.work.page import CONVERT
 from pipeline.flows.documents.work.split import SPLIT
@@ -17,6 +18,7 @@ FLOW = Flow(
     anything=plan.ANYTHING,
     fail_unserved=unserved.fail_unserved,
     clean_up=submission.remove_orphans,
+    catch_up=text_index.catch_up,
     retained=retention.retained,
     followed={"documents": (DOCUMENTS, DocumentStatus), "pages": (PAGES, PageStatus)},
     counted={"pages": queries.count_pages},

@@ -5,7 +5,7 @@ import zlib
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Dialect, ForeignKey, Index, Integer, LargeBinary, String, Text, false
+from sqlalchemy import BigInteger, Dialect, ForeignKey, Index, Integer, LargeBinary, String, Text, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
@@ -13,8 +13,14 @@ from pipeline.engine.announced import announced
 from pipeline.engine.claims import ClaimColumns, claimable_index, claims_index, waits_index
 from pipeline.engine.tables import Base, UtcDateTime, storable, table_of
 from pipeline.flows.documents.states import OPEN, PAGE, DocumentStatus, PageEvent, PageStatus
+from pipeline.storage.fulltext import FullText
 
 _Id = BigInteger().with_variant(Integer, "sqlite")
+
+
+FULL_TEXT = FullText("page_fts", items="pages", time="updated_at")
+"""Of pages whose document was merged."""
+_UNINDEXED = text("unindexed")
 
 
 class CompressedJson(TypeDecorator[dict[str, Any]]):
@@ -40,6 +46,7 @@ class Document(ClaimColumns, Base):
         claims_index("documents"),
         claimable_index("documents", "created_at", "id", states=OPEN),
         waits_index("documents"),
+        Index("ix_documents_unindexed", "finished_at", sqlite_where=_UNINDEXED, postgresql_where=_UNINDEXED),
         announced(
             "documents",
             "document",
@@ -81,6 +88,8 @@ class Document(ClaimColumns, Base):
     use_cache: Mapped[bool] = mapped_column(default=True)
     pictures: Mapped[bool] = mapped_column(default=False)
     """Keep the pictures on its pages as files."""
+    unindexed: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """It was merged, and its text is still to be indexed."""
     cost: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """Of all calls for it, over its whole life, by the providers' price lists."""
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -30,6 +30,7 @@ from pipeline.flows.documents.states import (
     progress,
     resume_event,
 )
+from pipeline.flows.documents.work import text_index
 from pipeline.flows.documents.work.document import lock
 from pipeline.flows.documents.work.page import CONVERT
 from pipeline.providers import registry
@@ -112,6 +113,7 @@ def retry(context: Context, document_id: str, choice: Choice = Choice(), *, fres
             pages=0, completed_count=0, failed_count=0, attempts=0, error=None, finished_at=None,
             use_cache=document.use_cache and not fresh,
         )  # fmt: skip
+        text_index.forget(session, document_id)
         session.execute(delete(PAGES).where(PAGES.c.document_id == document_id))
 
     return _change(context, document_id, act)
@@ -236,6 +238,7 @@ def remove(context: Context, document_id: str) -> None:
 
 def remove_rows(session: Session, document_id: str) -> None:
     """Delete a document's rows, which the caller has locked. Its calls stay on record, without a word of it."""
+    text_index.forget(session, document_id)
     for table in (PAGES, ATTEMPTS):
         session.execute(delete(table).where(table.c.document_id == document_id))
     session.execute(delete(DOCUMENTS).where(DOCUMENTS.c.id == document_id))

@@ -68,7 +68,7 @@ def write_result(context: Context, document: Any, claim: Claim) -> None:
     facts = json.dumps(manifest(plain(after), pages, attempts, costs), indent=2, ensure_ascii=False)
 
     def commit(session: Session) -> None:
-        stage.settle(session, context, MERGE, document, claim, event, **values)
+        stage.settle(session, context, MERGE, document, claim, event, unindexed=True, **values)
         # Before the commit, under the row's lock: no COMPLETED row lacks its file, and a merger that lost its claim
         # places none.
         place_text()

@@ -13,6 +13,7 @@ from pipeline.flows.documents import files
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import DocumentEvent, DocumentStatus, PageStatus, progress
 from pipeline.flows.documents.work import document as stage
+from pipeline.flows.documents.work import text_index
 from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.providers import registry
 from pipeline.reading.source import inspect, parse_page_range, render_pages
@@ -88,6 +89,7 @@ def insert_pages(
         session, context, SPLIT, document, claim, pages=len(images), completed_count=0, failed_count=0,
         progress=progress(DocumentStatus.PROCESSING, len(images), 0, 0),
     )  # fmt: skip
+    text_index.forget(session, document.id)
     session.execute(delete(PAGES).where(PAGES.c.document_id == document.id))
     rows = [
         {

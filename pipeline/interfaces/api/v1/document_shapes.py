@@ -95,6 +95,26 @@ class AttemptShape(BaseModel):
     created_at: datetime
 
 
+class FoundPageShape(BaseModel):
+    """A page with the words."""
+
+    model_config = ConfigDict(from_attributes=True)
+    document_id: str
+    filename: str
+    page: int = Field(description="Its position in the result, from 1.")
+    page_source: int = Field(description="Its position in the file, from 1.")
+    passage: str = Field(description="The text around one of the words.")
+
+
+class FoundPagesShape(BaseModel):
+    """Pages, best first."""
+
+    model_config = ConfigDict(from_attributes=True)
+    hits: list[FoundPageShape]
+    any_word: bool = Field(description="No page has all the words: these have some of them.")
+    unindexed: int = Field(description="Documents whose text is still to be indexed.")
+
+
 class SubmitOptions(BaseModel):
     """How to convert a file."""
 

@@ -7,18 +7,18 @@ from typing import Annotated, Any
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import StringConstraints, ValidationError
 
 from pipeline.engine.rates import Rate
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import here, reader, writer
-from pipeline.interfaces.api.fields import ByName, HexId, Limit, Search, Wait
+from pipeline.interfaces.api.fields import ByName, HexId, Limit, Line, Search, Wait
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.moments import Since, Until
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import RETRY_S, Refused, documented
 from pipeline.interfaces.api.uploads import File, Form, uploaded
-from pipeline.interfaces.api.v1.document_shapes import EXAMPLE, DocumentShape, SubmitOptions, shape
+from pipeline.interfaces.api.v1.document_shapes import EXAMPLE, DocumentShape, FoundPagesShape, SubmitOptions, shape
 from tasks import documents as flow
 from tasks.documents import Document, DocumentStatus, Filter, Options
 
@@ -26,6 +26,9 @@ router = APIRouter(prefix="/documents", tags=["documents"])
 PATH = "/api/v1/documents"
 Status = Annotated[DocumentStatus, ByName()]
 Statuses = Annotated[list[Status] | None, Query(max_length=10, description="Only those in one of these states.")]
+Words = Annotated[
+    Annotated[Line, StringConstraints(min_length=1)], Query(description="Words in any script, such as: invoice march.")
+]
 _CHILDREN, _AND_WAITING = BoundedSemaphore(4), BoundedSemaphore(12)
 """Child processes that look at files at the same time, and requests that have one or wait for one: each takes a thread,
 and others need threads as well."""
@@ -142,6 +145,21 @@ class a_child:  # noqa: N801  # reads as a sentence: with a_child()
     def __exit__(self, *_: object) -> None:
         _CHILDREN.release()
         _AND_WAITING.release()
+
+
+# Before those with an id: `search` must not be taken for one.
+@router.get("/search", dependencies=reader)
+def search(
+    q: Words,
+    status: Statuses = None,
+    name: Search = None,
+    created_from: Since = None,
+    created_before: Until = None,
+    limit: Limit = 20,
+) -> FoundPagesShape:
+    """Find pages by their words in all documents that were merged, best first."""
+    which = Filter(frozenset(status or ()), name or "", created_from, created_before)
+    return FoundPagesShape.model_validate(flow.search(q, which, limit=limit))
 
 
 @router.get("/{document_id}", dependencies=reader, responses=documented(404))

@@ -5,12 +5,13 @@ from collections.abc import Callable
 import typer
 
 from pipeline.interfaces.cli.command import help_of
-from pipeline.interfaces.cli.documents import actions, detail, listing, text
+from pipeline.interfaces.cli.documents import actions, detail, listing, search, text
 
 app = typer.Typer(rich_markup_mode="rich", invoke_without_command=True)
 app.callback(help=help_of(listing.documents))(listing.documents)
 _COMMANDS: dict[str, Callable[..., None]] = {
     "list": listing.list_,
+    "search": search.search,
     "show": detail.show,
     "pages": detail.pages,
     "attempts": detail.attempts,

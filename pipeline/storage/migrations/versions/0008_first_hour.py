@@ -47,16 +47,29 @@ def _screenshot_columns() -> dict[str, tuple[sa.Column[Any], ...]]:
     }
 
 
-def _index_songs() -> None:
-    """Songs in full text. Terms are made by pipeline.storage.fulltext; the database keeps and ranks them."""
+def _full_text(table: str, items: str) -> None:
+    """A table of full text. Terms are made by pipeline.storage.fulltext; the database keeps and ranks them."""
     if op.get_bind().dialect.name == "sqlite":
-        op.execute("CREATE VIRTUAL TABLE music_fts USING fts5(head, apps, body, tokenize = 'ascii')")
-    else:
-        op.execute(
-            "CREATE TABLE music_fts (rowid BIGINT PRIMARY KEY REFERENCES music_songs (id) ON DELETE CASCADE,"
-            " terms TSVECTOR NOT NULL)"
-        )
-        op.execute("CREATE INDEX ix_music_fts_terms ON music_fts USING gin (terms)")
+        op.execute(f"CREATE VIRTUAL TABLE {table} USING fts5(head, apps, body, tokenize = 'ascii')")
+        return
+    op.execute(
+        f"CREATE TABLE {table} (rowid BIGINT PRIMARY KEY REFERENCES {items} (id) ON DELETE CASCADE,"
+        " terms TSVECTOR NOT NULL)"
+    )
+    op.execute(f"CREATE INDEX ix_{table}_terms ON {table} USING gin (terms)")
+
+
+def _search_documents() -> None:
+    """Pages in full text. Those of documents that were merged before are indexed later, some a minute."""
+    _full_text("page_fts", "pages")
+    op.add_column("documents", sa.Column("unindexed", sa.Boolean(), nullable=False, server_default=sa.false()))
+    op.execute("UPDATE documents SET unindexed = true WHERE merged_path IS NOT NULL")
+    left = sa.text("unindexed")
+    op.create_index("ix_documents_unindexed", "documents", ["finished_at"], sqlite_where=left, postgresql_where=left)
+
+
+def _index_songs() -> None:
+    _full_text("music_fts", "music_songs")
     with Session(bind=op.get_bind()) as session:
         fulltext.index(session, list(session.execute(sa.text("SELECT id FROM music_songs")).scalars()))
         session.commit()  # the session's part: the migration's transaction goes on
@@ -69,6 +82,7 @@ def upgrade() -> None:
     op.execute(_PAID)
     op.execute(_PAID_FOR_DOCUMENTS)
     op.add_column("documents", sa.Column("source_path", sa.Text, nullable=False, server_default=""))
+    _search_documents()
     for table, columns in _screenshot_columns().items():
         for column in columns:
             op.add_column(table, column)
@@ -80,6 +94,9 @@ def downgrade() -> None:
     for table, columns in _screenshot_columns().items():
         for column in columns:
             op.drop_column(table, column.name)
+    op.drop_table("page_fts")
+    op.drop_index("ix_documents_unindexed", "documents")
+    op.drop_column("documents", "unindexed")
     op.drop_column("documents", "source_path")
     for table in ("documents", "page_attempts"):
         op.drop_column(table, "cost")

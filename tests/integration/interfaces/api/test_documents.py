@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+from pipeline.flows.documents import FLOW
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
@@ -233,3 +234,17 @@ def test_who_may_only_read_changes_nothing(
 def test_one_s_own_key_is_needed_for_an_upload_before_it_is_read(connect: Connect, context: Context, pdf: Path) -> None:
     problem(send(connect(host="0.0.0.0"), pdf), 401, "unauthorized")
     assert not context.settings.upload_dir.exists()
+
+
+def test_pages_are_found_by_their_words(api: TestClient, context: Context) -> None:
+    merged: dict[str, Any] = {"finished_at": context.db.now(), "unindexed": True, "source_path": "/home/me/a.pdf"}
+    made = insert_document(context, DocumentStatus.COMPLETED, [C, C], **merged)
+    assert api.get(f"{DOCUMENTS}/search", params={"q": "text"}).json() == {
+        "hits": [], "any_word": False, "unindexed": 1
+    }  # fmt: skip
+    FLOW.catch_up(context)
+    found = api.get(f"{DOCUMENTS}/search", params={"q": "text 2", "status": "COMPLETED", "name": "report"}).json()
+    hit = {"document_id": made, "filename": "report.pdf", "page": 2, "page_source": 2, "passage": "text of page 2"}
+    assert found == {"hits": [hit], "any_word": False, "unindexed": 0}
+    problem(api.get(f"{DOCUMENTS}/search", params={"q": ""}), 422, "invalid")
+    problem(api.get(f"{DOCUMENTS}/search", params={"q": " "}), 422, "empty_query")

@@ -1,0 +1,74 @@
+"""Finding pages by their words, in all documents that were merged."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Select, func, select
+
+from pipeline.engine.errors import UserError
+from pipeline.flows.documents.models import DOCUMENTS, FULL_TEXT, PAGES
+from pipeline.flows.documents.queries import Filter
+from pipeline.storage.context import Context
+from pipeline.storage.fulltext import looser
+from pipeline.storage.fusion import excerpt
+
+MAX_LIMIT = 200
+MAX_WORDS_CHARS = 4000
+PASSAGE_CHARS = 240
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A page with the words. `page` is its position in the result, `page_source` in the file; both count from 1."""
+
+    document_id: str
+    filename: str
+    source_path: str
+    page: int
+    page_source: int
+    passage: str
+    """The text around one of the words, on one line."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """Pages, best first."""
+
+    hits: list[Hit]
+    any_word: bool
+    """No page has all the words: these have some of them."""
+    unindexed: int
+    """Documents whose text is still to be indexed."""
+
+
+def find(context: Context, words: str, which: Filter, *, document_id: str = "", limit: int = 20) -> Found:
+    """Pages for these words, best first, of such documents or of one. Raises `UserError` for no words."""
+    if not words.strip():
+        raise UserError("say what to look for", code="empty_query")
+    words, limit = words.strip()[:MAX_WORDS_CHARS], max(1, min(limit, MAX_LIMIT))
+    only = _pages_of(which, document_id)
+    left = select(func.count()).select_from(DOCUMENTS).where(DOCUMENTS.c.unindexed)
+    with context.db.read() as session:
+        ids = FULL_TEXT.search(session, words, limit, only=only)
+        loose = not ids
+        for fewer in looser(words) if loose else ():
+            ids = ids or FULL_TEXT.search(session, fewer, limit, only=only, any_word=True)
+        columns = (DOCUMENTS.c.filename, DOCUMENTS.c.source_path, *PAGES.c)
+        pages = select(*columns).join(DOCUMENTS, DOCUMENTS.c.id == PAGES.c.document_id).where(PAGES.c.id.in_(ids))
+        rows = {row.id: row for row in session.execute(pages)}
+        unindexed = session.execute(left).scalar_one()
+    hits = [
+        Hit(
+            row.document_id, row.filename, row.source_path, row.page, row.page_source,
+            excerpt(row.content, words, PASSAGE_CHARS),
+        )
+        for row in (rows[page_id] for page_id in ids if page_id in rows)
+    ]  # fmt: skip
+    return Found(hits, loose and bool(hits), unindexed)
+
+
+def _pages_of(which: Filter, document_id: str) -> Select[int] | None:
+    """The pages among which to look; None: all."""
+    conditions = which.where() + ([DOCUMENTS.c.id == document_id] if document_id else [])
+    if not conditions:
+        return None
+    return select(PAGES.c.id).join(DOCUMENTS, DOCUMENTS.c.id == PAGES.c.document_id).where(*conditions)

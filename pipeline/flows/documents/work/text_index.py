@@ -1,0 +1,87 @@
+"""The full text of documents: pages are indexed in portions once their document is merged.
+
+Not in the transaction that merges: whoever writes ten thousand pages at once keeps all others waiting. A row says that
+its document is still to be indexed, so what is cut off here is caught up with later.
+"""
+
+import time
+from typing import Any
+
+import structlog
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from pipeline.engine.isolation import isolated
+from pipeline.flows.documents.models import DOCUMENTS, FULL_TEXT, PAGES
+from pipeline.flows.documents.states import PageStatus
+from pipeline.flows.documents.work.document import lock
+from pipeline.storage.context import Context
+from pipeline.storage.fulltext import Text
+
+log = structlog.get_logger(__name__)
+_PORTION = 50
+"""Pages indexed in one transaction."""
+_MOST_DOCUMENTS = 1000
+CATCH_UP_S = 5.0
+
+
+def index(context: Context, document_id: str) -> int:
+    """Index the document's pages if that is to be done; how many. Stops if it is merged again meanwhile."""
+    with context.db.read() as session:
+        mine = select(DOCUMENTS.c.finished_at).where(DOCUMENTS.c.id == document_id, DOCUMENTS.c.unindexed)
+        merged_at = session.execute(mine).scalar()
+    if merged_at is None:
+        return 0
+    done = after = 0
+    while rows := context.db.run(lambda session: _portion(session, document_id, merged_at, after)):  # noqa: B023
+        done, after = done + len(rows), rows[-1].page
+    return done
+
+
+def _portion(session: Session, document_id: str, merged_at: Any, after: int) -> list[Any]:
+    """Index the pages that follow `after`; those that it was about. None are left: the document is indexed."""
+    document = lock(session, document_id)
+    if document is None or document.finished_at != merged_at:
+        return []
+    some = (
+        select(PAGES.c.id, PAGES.c.page, PAGES.c.status, PAGES.c.content)
+        .where(PAGES.c.document_id == document_id, PAGES.c.page > after)
+        .order_by(PAGES.c.page)
+        .limit(_PORTION)
+    )
+    rows = list(session.execute(some))
+    if not rows:
+        session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(unindexed=False))
+        return []
+    FULL_TEXT.remove(session, [row.id for row in rows if row.status != PageStatus.COMPLETED])
+    FULL_TEXT.put(session, [_text(row, document) for row in rows if row.status == PageStatus.COMPLETED])
+    return rows
+
+
+def _text(page: Any, document: Any) -> Text:
+    """What a page is found by: its headings, its text, and the first one by the file's name."""
+    headings = [line.lstrip("#") for line in page.content.splitlines() if line.startswith("#")]
+    return Text(page.id, "\n".join([document.filename] * (page.page == 1) + headings), "", page.content)
+
+
+def forget(session: Session, document_id: str) -> None:
+    """Take a document's pages out of the index, before their rows go."""
+    FULL_TEXT.remove(
+        session, session.execute(select(PAGES.c.id).where(PAGES.c.document_id == document_id)).scalars().all()
+    )
+
+
+def catch_up(context: Context) -> int:
+    """Index for a while what was merged before there was an index, or by a worker that died over it; how many pages."""
+    left = select(DOCUMENTS.c.id).where(DOCUMENTS.c.unindexed, DOCUMENTS.c.finished_at.is_not(None))
+    with context.db.read() as session:
+        found = session.execute(left.order_by(DOCUMENTS.c.finished_at.desc()).limit(_MOST_DOCUMENTS)).scalars().all()
+    until, done = time.monotonic() + CATCH_UP_S, 0
+    for document_id in found:
+        if time.monotonic() > until:
+            break
+        with isolated("document.not_indexed", document=document_id):
+            done += index(context, document_id)
+    if done:
+        log.info("documents.indexed", pages=done)
+    return done

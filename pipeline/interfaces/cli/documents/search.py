@@ -1,0 +1,48 @@
+"""`penstock documents search`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.interfaces.cli.command import Json, ready
+from pipeline.interfaces.cli.documents.document import resolved
+from pipeline.interfaces.cli.documents.listing import Name
+from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list
+
+if TYPE_CHECKING:
+    from tasks.documents import Hit
+
+
+def search(
+    words: Annotated[list[str], typer.Argument(help="Words in any script, such as: invoice march.")],
+    document: Annotated[str, typer.Option(metavar="ID", help="Only in this document.")] = "",
+    name: Name = "",
+    limit: Annotated[int, typer.Option(min=1, max=200, help="At most this many pages.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """Find pages by their words in all converted documents, with the passage.
+
+    A page has to have all the words; three letters or more also find longer words that begin so.
+
+    [bold]penstock documents search invoice march[/bold]
+    """
+    from tasks import documents
+
+    ready()
+    only = resolved(document) if document else ""
+    found = documents.search(" ".join(words), documents.Filter(name=name), document_id=only, limit=limit)
+    if as_json:
+        print_json(found)
+        return
+
+    def row(hit: "Hit") -> list[str]:
+        return [hit.document_id, one_line(hit.filename), str(hit.page_source), one_line(hit.passage)]
+
+    print_list(found.hits, ("ID?", "FILE~", "PAGE>", "TEXT"), row, as_json=False, none="Nothing found.")
+    if found.any_word:
+        err.print("[dim]No page has all the words: these have some of them.[/dim]", soft_wrap=True)
+    if found.unindexed:
+        err.print(
+            f"[yellow]Note:[/yellow] the text of {count(found.unindexed, 'document')} is not indexed yet: "
+            "`penstock up` does it within minutes.", soft_wrap=True,
+        )  # fmt: skip
