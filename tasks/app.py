@@ -56,7 +56,8 @@ def configuration() -> ModuleType:
     return module
 
 
-app = _Application("penstock", loader=_Loader)
+# Not the current one: a program that imports us may have an application of its own. A worker makes its own the current.
+app = _Application("penstock", loader=_Loader, set_as_current=False)
 # By the URL's scheme, so that the URL itself stays an ordinary one.
 app.loader.override_backends = {
     "redis": "tasks.chord_counter:ChordCounter",

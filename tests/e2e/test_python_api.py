@@ -32,6 +32,25 @@ show([document.id, waited.id, waited.status.name, waited.pages, waited.read_text
     assert found[5].endswith("report.manifest.json")
 
 
+def test_program_that_has_a_celery_of_its_own_keeps_it(cli: Cli) -> None:
+    new_pdf(cli.cwd / "report.pdf", pages=2)
+    found = program(
+        cli,
+        """
+from celery import Celery, current_app, shared_task
+host = Celery("host", broker="memory://", backend="cache+memory://")
+@shared_task
+def greet(): pass
+from tasks import knowledge, music, screenshots
+from tasks.documents import submit
+document = submit("report.pdf", page_range="1-2").wait(timeout_s=60)
+greet.delay()
+show([document.status.name, current_app.main, greet.app.main, greet.app.conf.broker_url])
+""",
+    )
+    assert found == ["COMPLETED", "host", "host", "memory://"]
+
+
 def test_same_submission_gives_the_same_document_unless_fresh(cli: Cli) -> None:
     new_pdf(cli.cwd / "report.pdf")
     first, second, fresh = program(

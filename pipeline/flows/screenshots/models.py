@@ -122,6 +122,13 @@ class Rejection(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
+_TOLD = (
+    "correlation_id", "source_key", "step", "attempts", "attempts_before", "started_at", "finished_at", "waited_ms",
+    "vlm_ms", "text_ms", "error",
+)  # fmt: skip
+"""What the events of a batch tell. Source 000, sections 7.1 and 7.2."""
+
+
 class Batch(ClaimColumns, Base):
     """Frames of one source that are analysed together."""
 
@@ -133,7 +140,7 @@ class Batch(ClaimColumns, Base):
         claimable_index("screenshot_batches", "step", "urgency", "created_at", "id", states=CLAIMABLE),
         claims_index("screenshot_batches"),
         waits_index("screenshot_batches"),
-        announced("screenshots", "screenshot_batch", WorkStatus, "source_key", "step", "attempts", "error"),
+        announced("screenshots", "screenshot_batch", WorkStatus, *_TOLD),
     )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
