@@ -47,8 +47,9 @@ class Fleet:
 
 def _nobody(redis: "Redis") -> NoWorker | None:
     context = get_context()
-    if not context.online:
-        return NoWorker(f"Nothing runs on {context.settings.data_dir}: start it with `penstock up`.")
+    if context.settings.embedded_redis:  # where that runs, a supervisor sees to the workers
+        down = f"Nothing runs on {context.settings.data_dir}: start it with `penstock up`."
+        return None if context.online else NoWorker(down)
     try:
         return None if Presence(redis).alive() else NoWorker()
     except RedisError:
