@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from celery import Celery
+from celery._state import _get_active_apps
 from celery.app import backends
 from celery.loaders.app import AppLoader
 from celery.signals import celeryd_after_setup, setup_logging, worker_process_init
@@ -56,8 +57,10 @@ def configuration() -> ModuleType:
     return module
 
 
-# Not the current one: a program that imports us may have an application of its own. A worker makes its own the current.
-app = _Application("penstock", loader=_Loader, set_as_current=False)
+# Not the current one where a program that imports us has an application of its own. Else somebody has to be: Celery
+# would make up another one, which reads the configuration of whatever folder one stands in.
+_is_alone = not list(_get_active_apps())
+app = _Application("penstock", loader=_Loader, set_as_current=_is_alone)
 # By the URL's scheme, so that the URL itself stays an ordinary one.
 app.loader.override_backends = {
     "redis": "tasks.chord_counter:ChordCounter",
