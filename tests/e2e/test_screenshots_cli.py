@@ -76,7 +76,10 @@ def shots(tmp_path: Path) -> list[Path]:
     """Three pictures, a minute apart."""
     folder = tmp_path / "shots"
     folder.mkdir()
-    found = [desk(folder / f"desk{n}.png", f"Invoice number {n}", f"Total {n * 37} EUR", seed=n) for n in range(3)]
+    found = [
+        desk(folder / f"desk{n}.png", "File Edit View Help", f"Invoice number {n}", f"Total {n * 37} EUR", seed=n)
+        for n in range(3)
+    ]
     for number, path in enumerate(found):
         os.utime(path, (1_772_355_600 + 60 * number,) * 2)
     return found
@@ -111,6 +114,9 @@ def test_some_refused_files_are_exit_code_3_and_the_json_says_which(here: Cli, s
     assert outcomes["copy.png"] == ("duplicate", None)
     assert outcomes["bad.png"] == ("refused", None)
     assert here.run("screenshots", "add", "shots/bad.png").code == 1
+    hours = here.run("screenshots", "timeline", "--json").json()
+    titles = [node["title"] for hour in hours for node in hour["nodes"]]
+    assert titles == [f"Invoice number {n}" for n in range(3)], "not what stands in the menu"
 
 
 def test_what_a_model_saw_is_found_by_words_that_the_provider_embeds(

@@ -3,10 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from pipeline.flows.screenshots.rules import headings
 from pipeline.flows.screenshots.rules.batches import HistoryPack, Shot
+from pipeline.flows.screenshots.rules.headings import DASHES, SeenLine
 from pipeline.flows.screenshots.rules.schemas import (
     MAX_KEYWORDS,
     MAX_NAME,
@@ -35,9 +37,6 @@ GAP_MS = 120_000
 """A longer pause ends a segment."""
 
 UNTITLED = "Screen without a title"
-_LEAST_LETTERS = 5
-_MOST_OF_HEADING = 80
-_DASHES = re.compile(r"\s+[-–—|·]\s+")
 _MARKS = re.compile(r"^(?:[●•*✳]\s*|\(\d+\+?\)\s*|\[\d+\+?\]\s*)+")
 _WORD = re.compile(r"[^\W\d_][\w'-]{2,}")
 _FILE = re.compile(r"(?<![\w./@-])[\w-]+(?:\.[\w-]+)*\.(?:py|ts|tsx|js|rs|go|java|c|cpp|h|md|txt|pdf|docx?|xlsx?|pptx?"
@@ -68,7 +67,7 @@ class Place:
 def place_of(shot: Shot) -> Place:
     """Program and document of a frame, without marks that come and go (unsaved, unread)."""
     title = _MARKS.sub("", " ".join(shot.window_title.split()))
-    parts = [part for part in _DASHES.split(title) if part]
+    parts = [part for part in DASHES.split(title) if part]
     app = " ".join(shot.app_hint.split())
     if app:
         kept = [part for part in parts if part.casefold() != app.casefold()]
@@ -78,72 +77,97 @@ def place_of(shot: Shot) -> Place:
     return Place(clipped(app, MAX_NAME), clipped(" – ".join(kept), MAX_TITLE))
 
 
-def index_by_rules(screens: Mapping[int, Shot], texts: Mapping[int, str], history: HistoryPack) -> VlmIndex:
-    """An index of the same shape as the model's. `screens`: by screen id; `texts`: recognised, by our screenshot id.
+@dataclass(frozen=True)
+class Frame:
+    """A frame, where it was taken, and what was read on it that says something of it."""
+
+    shot: Shot
+    place: Place
+    title: str
+    """Of the window, or else what distinguishes the frame."""
+    told: Sequence[str]
+
+
+def index_by_rules(
+    screens: Mapping[int, Shot], texts: Mapping[int, str], history: HistoryPack,
+    lines: Mapping[int, Sequence[SeenLine]] | None = None,
+) -> VlmIndex:  # fmt: skip
+    """An index of the same shape as the model's. `screens`: by screen id; `texts`: recognised, by our screenshot id;
+    `lines`: the same texts, with the places of their lines.
 
     One segment for each stay at a place; a stay at the place of a thread in the history continues it.
     """
-    stays = _stays(screens)
-    segments = [_segment(place, members, screens, texts, history, n) for n, (place, members) in enumerate(stays, 1)]
+    frames = _frames(screens, texts, lines or {})
+    stays = _stays(frames)
+    segments = [
+        _segment([frames[screen] for screen in members], members, history, n) for n, members in enumerate(stays, 1)
+    ]
     seen = [_seen(shot, texts.get(shot.id, "")) for _, shot in sorted(screens.items())]
     shown = [f"{shot.window_title}\n{texts.get(shot.id, '')}" for _, shot in sorted(screens.items())]
     return VlmIndex(segments=segments, entities=entities_in(shown), screenshots=seen)
 
 
 def title_of(segment: Segment, screens: Mapping[int, Shot]) -> str:
-    """The window title that a segment was made from; empty if none was known."""
+    """The title of a segment, whose thread may have it, too; empty if neither program nor window was known."""
     shown = [screens[screen] for screen in segment.screen_ids if screen in screens]
-    return place_of(shown[0]).name if shown else ""
+    return segment.event.title if shown and place_of(shown[0]).name else ""
 
 
-def _stays(screens: Mapping[int, Shot]) -> list[tuple[Place, list[int]]]:
-    """Runs of screens at one place without a long pause. A clock that was set back is not a pause."""
-    stays: list[tuple[Place, list[int]]] = []
-    last_ms = 0
-    for screen_id, shot in sorted(screens.items()):
+def _frames(
+    screens: Mapping[int, Shot], texts: Mapping[int, str], lines: Mapping[int, Sequence[SeenLine]]
+) -> dict[int, Frame]:  # fmt: skip
+    read = {screen: lines.get(shot.id) or headings.lines_of(texts.get(shot.id, "")) for screen, shot in screens.items()}
+    told = headings.telling(read)
+    found = {}
+    for screen, shot in sorted(screens.items()):
         place = place_of(shot)
-        # Two frames without a title need not have anything in common.
-        if place.name and stays and stays[-1][0] == place and shot.ts_ms - last_ms <= GAP_MS:
-            stays[-1][1].append(screen_id)
+        title = place.name
+        if not place.document:
+            bar = headings.window_title(read[screen])
+            document = place_of(replace(shot, window_title=bar)).document if bar else ""
+            document = document or headings.heading(told[screen]) or headings.last_resort(read[screen])
+            place = Place(place.app, document if place.app else "")
+            title = place.name or (place_of(replace(shot, window_title=bar)).name if bar else document)
+        found[screen] = Frame(shot, place, title or UNTITLED, [line.text for line in told[screen] or read[screen]])
+    return found
+
+
+def _stays(frames: Mapping[int, Frame]) -> list[list[int]]:
+    """Runs of screens at one place without a long pause. A clock that was set back is not a pause."""
+    stays: list[list[int]] = []
+    last: Frame | None = None
+    for screen_id, frame in frames.items():
+        # Two frames of which nothing is known need not have anything in common.
+        stayed = last is not None and frame.place.name and frame.place == last.place
+        if stayed and last is not None and frame.shot.ts_ms - last.shot.ts_ms <= GAP_MS:
+            stays[-1].append(screen_id)
         else:
-            stays.append((place, [screen_id]))
-        last_ms = shot.ts_ms
+            stays.append([screen_id])
+        last = frame
     return stays
 
 
-def _segment(
-    place: Place, members: Sequence[int], screens: Mapping[int, Shot], texts: Mapping[int, str],
-    history: HistoryPack, number: int,
-) -> Segment:  # fmt: skip
-    shots = [screens[screen] for screen in members]
-    said = [texts.get(shot.id, "") for shot in shots]
-    known = (one.thread_id for one in history.threads if place.name and one.title.casefold() == place.name.casefold())
+def _segment(frames: Sequence[Frame], members: Sequence[int], history: HistoryPack, number: int) -> Segment:
+    place, title = frames[0].place, frames[0].title
+    known = (one.thread_id for one in history.threads if place.name and one.title.casefold() == title.casefold())
     thread = next(known, "")
     return Segment(
         segment_id=f"seg_{number}",
         screen_ids=list(members),
         event=SegmentEvent(
-            title=place.name or _heading(said), summary=_summary(place, shots, said), importance=min(5, 1 + len(shots)),
-            confidence=CONFIDENCE,
+            title=title, summary=_summary(frames), importance=min(5, 1 + len(frames)), confidence=CONFIDENCE
         ),
         merge_hint=MergeHint(decision="MERGE", thread_id=thread) if thread else MergeHint(),
-        keywords=keywords_in([place.document, *said]),
+        keywords=keywords_in([place.document, *(line for frame in frames for line in frame.told)]),
     )  # fmt: skip
 
 
-def _heading(said: Sequence[str]) -> str:
-    """What a frame without a title is called: the first recognised line with enough letters."""
-    lines = [" ".join(line.split()) for text in said for line in text.splitlines()]
-    worded = (line for line in lines if sum(letter.isalpha() for letter in line) >= _LEAST_LETTERS)
-    return clipped(next(worded, UNTITLED), _MOST_OF_HEADING)
-
-
-def _summary(place: Place, shots: Sequence[Shot], said: Sequence[str]) -> str:
-    times = [shot.ts_ms for shot in shots]
+def _summary(frames: Sequence[Frame]) -> str:
+    times = [frame.shot.ts_ms for frame in frames]
     span = " to ".join(dict.fromkeys(_clock(moment) for moment in (min(times), max(times))))
-    count = "1 screenshot" if len(shots) == 1 else f"{len(shots)} screenshots"
-    where = f" in {place.app}" if place.app else ""
-    lines = unique(" ".join(line.split()) for text in said for line in text.splitlines())
+    count = "1 screenshot" if len(frames) == 1 else f"{len(frames)} screenshots"
+    where = f" in {frames[0].place.app}" if frames[0].place.app else ""
+    lines = unique(" ".join(line.split()) for frame in frames for line in frame.told)
     seen = " · ".join(line for line in lines if len(line) > 3)
     head = f"{count}{where}, {span} UTC."
     return clipped(f"{head} Seen: {seen}" if seen else head, min(MAX_SUMMARY, 500))

@@ -24,6 +24,7 @@ from pipeline.flows.screenshots.live_settings import CPU
 from pipeline.flows.screenshots.models import SHARDS
 from pipeline.flows.screenshots.rules import heuristics, prompts, vision_reply
 from pipeline.flows.screenshots.rules.batches import HistoryPack, Shot, shot_of
+from pipeline.flows.screenshots.rules.headings import Box, SeenLine
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.rules.schemas import INDEX_SCHEMA, VlmIndex
 from pipeline.flows.screenshots.states import SHARD, Ask, Origin, Step, WorkEvent, WorkStatus
@@ -173,13 +174,13 @@ class ShardMessage(Message):
         return fail(self._context, unit, error, self._tracer.trace)
 
     def _analyse(self, unit: ShardUnit) -> Settled:
-        texts: dict[int, str] = {}
+        lines: dict[int, list[SeenLine]] = {}
         pictures: dict[int, bytes] = {}
         if self._queue == CPU:
-            texts = {screen: self._recognise(image) for screen, image in self._load(unit, fingerprint.load_image)}
+            lines = {screen: self._recognise(image) for screen, image in self._load(unit, fingerprint.load_image)}
         else:
             pictures = dict(self._load(unit, self._pictures.take if self._pictures else jpeg_of))
-        seen = texts or pictures
+        seen = lines or pictures
         screens = {screen: shot_of(unit.shots[screen]) for screen in seen}
         notes, total = [], len(json.loads(unit.row.shot_ids))
         if len(seen) < total:
@@ -191,7 +192,9 @@ class ShardMessage(Message):
         if pictures:
             return self._ask(unit, screens, [picture for _, picture in sorted(pictures.items())], notes)
         # Window titles, recognised text and rules, where no provider looks.
-        found = heuristics.index_by_rules(screens, {screens[one].id: text for one, text in texts.items()}, unit.history)
+        read = {screens[one].id: found for one, found in lines.items()}
+        texts = {shot_id: "\n".join(line.text for line in found) for shot_id, found in read.items()}
+        found = heuristics.index_by_rules(screens, texts, unit.history, read)
         shot_ids = sorted(shot.id for shot in screens.values())
         used = UsedCall(Operation.RULES, "local", Origin.RULES.value, "", unit.attempts, Ask.FIRST, shot_ids)
         return self._settle(unit, Read(found, (heuristics.NOTE,)), notes, used)
@@ -211,11 +214,17 @@ class ShardMessage(Message):
                 continue
             yield screen, loaded
 
-    def _recognise(self, image: Image.Image) -> str:
+    def _recognise(self, image: Image.Image) -> list[SeenLine]:
         from pipeline.reading import ocr  # noqa: PLC0415  # takes a second, which calls of a provider never need
 
         lines = ocr.recognise(image, ocr.threads_for(self._context.settings.documents.converter_count))
-        return clean("\n".join(line.text for line in lines))
+        across, down = image.size
+        return [
+            SeenLine(
+                clean(line.text), Box(line.left / across, line.top / down, line.right / across, line.bottom / down)
+            )
+            for line in lines
+        ]
 
     def _ask(self, unit: ShardUnit, screens: dict[int, Shot], pictures: list[bytes], notes: list[str]) -> Settled:
         if self._guarded is None:

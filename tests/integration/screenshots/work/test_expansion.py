@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from pipeline.flows.screenshots.models import BATCHES, SHOTS
 from pipeline.flows.screenshots.work import expansion
 from pipeline.providers import gates, queue_control
 from pipeline.reading import ocr
+from pipeline.reading.layout.model import Line
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import Hand, rows_of
 from tests.integration.screenshots.work.conftest import NewBatch
@@ -267,7 +267,7 @@ def shots_of_batch(context: Context, batch: int) -> list[int]:
 
 def _recognise_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read on frames decides nothing here, and reading it takes long."""
-    monkeypatch.setattr(ocr, "recognise", lambda image, _threads: [SimpleNamespace(text=f"text {id(image)}")])
+    monkeypatch.setattr(ocr, "recognise", lambda image, _threads: [Line(f"text {id(image)}", 9, 9, 99, 29, 20)])
 
 
 def test_segments_made_by_rules_are_told_from_those_of_a_model(

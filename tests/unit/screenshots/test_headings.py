@@ -1,0 +1,95 @@
+"""What a frame is called where its window's title is not known. Lines and boxes as recognised on drawn screens."""
+
+from pipeline.flows.screenshots.rules.batches import HistoryPack, HistoryThread
+from pipeline.flows.screenshots.rules.headings import Box, SeenLine
+from pipeline.flows.screenshots.rules.heuristics import UNTITLED, index_by_rules, title_of
+from pipeline.flows.screenshots.rules.schemas import VlmIndex
+from tests.unit.screenshots.factories import shot
+
+WIDTH, HEIGHT = 1600, 900
+Drawn = tuple[str, int, int, int, int]
+
+PANEL: tuple[Drawn, ...] = (("Activities", 6, 2, 78, 23), ("Mon 14:32", 756, 2, 837, 23))
+BROWSER: tuple[Drawn, ...] = (
+    *PANEL, ("Invoices - Acme", 16, 33, 140, 53), ("Inbox (3)", 235, 32, 311, 56),
+    ("https://acme.example/invoices/2026", 116, 72, 414, 92),
+    ("Most Visited Getting Started Wiki Calendar Mail", 17, 109, 390, 130),
+    ("Home Products Pricing", 198, 150, 417, 171), ("Support Log out", 424, 148, 579, 171),
+)  # fmt: skip
+INVOICES: tuple[Drawn, ...] = (
+    *BROWSER, ("Open invoices of March", 197, 200, 651, 240), ("Invoice 2026-17 due 14 March", 196, 266, 624, 292),
+    ("Ann pays late; remind her on Friday.", 197, 328, 507, 352),
+)  # fmt: skip
+SETTINGS: tuple[Drawn, ...] = (
+    *BROWSER, ("Settings", 196, 202, 593, 238), ("E-mail me when an invoice is paid", 196, 266, 494, 292),
+    ("Send a weekly summary", 195, 296, 412, 324), ("Save", 195, 328, 322, 352),
+)  # fmt: skip
+EDITOR: tuple[Drawn, ...] = (
+    *PANEL, ("pool.py - penstock - Visual Studio Code", 555, 28, 839, 51),
+    ("File Edit Selection View Go Run Terminal Help", 5, 56, 361, 78), ("EXPLORER", 16, 91, 87, 112),
+    ("def acquire(self, timeout_s: float) -> Connection:", 316, 118, 803, 141),
+)  # fmt: skip
+OFFICE: tuple[Drawn, ...] = (
+    ("Datei Bearbeiten Ansicht Einfügen Format Extras Fenster Hilfe", 14, 6, 604, 30),
+    ("Protokoll der Sitzung", 466, 140, 942, 172), ("Anwesend: Ann, Bob und Carla", 466, 208, 712, 231),
+)  # fmt: skip
+CHINESE: tuple[Drawn, ...] = (("文件编辑视图工具帮助", 14, 6, 300, 30), ("数据库连接池", 466, 240, 712, 261))
+
+
+def seen(drawn: tuple[Drawn, ...]) -> list[SeenLine]:
+    return [
+        SeenLine(text, Box(left / WIDTH, top / HEIGHT, right / WIDTH, bottom / HEIGHT))
+        for text, left, top, right, bottom in drawn
+    ]
+
+
+def index(*frames: tuple[Drawn, ...], app: str = "", history: HistoryPack | None = None) -> VlmIndex:
+    screens = {number: shot(number, app_hint=app) for number in range(1, len(frames) + 1)}
+    lines = {screens[number].id: seen(drawn) for number, drawn in enumerate(frames, 1)}
+    texts = {shot_id: "\n".join(line.text for line in read) for shot_id, read in lines.items()}
+    return index_by_rules(screens, texts, history or HistoryPack(), lines)
+
+
+def titles(*frames: tuple[Drawn, ...], app: str = "") -> list[str]:
+    return [one.event.title for one in index(*frames, app=app).segments]
+
+
+def test_frames_are_called_by_their_window_or_their_heading_and_not_by_toolbars() -> None:
+    assert titles(INVOICES, SETTINGS, EDITOR, OFFICE, CHINESE) == [
+        "Open invoices of March", "Settings", "pool.py – penstock – Visual Studio Code", "Protokoll der Sitzung",
+        "数据库连接池",
+    ]  # fmt: skip
+
+
+def test_a_frame_alone_is_called_alike() -> None:
+    assert [titles(one)[0] for one in (INVOICES, EDITOR, OFFICE)] == [
+        "Open invoices of March", "pool.py – penstock – Visual Studio Code", "Protokoll der Sitzung",
+    ]  # fmt: skip
+
+
+def test_what_shows_nothing_but_controls_has_no_title_and_a_clock_is_better_than_nothing() -> None:
+    assert titles((("File Edit View Help", 5, 56, 361, 78),)) == [UNTITLED]
+    assert titles((("File Edit View Help", 5, 56, 361, 78), ("Monday, November 11", 700, 400, 900, 420))) == [
+        "Monday, November 11"
+    ]
+
+
+def test_toolbars_are_neither_in_the_summary_nor_keywords_but_can_be_searched() -> None:
+    found = index(INVOICES, SETTINGS)
+    summary = found.segments[0].event.summary
+    assert "Open invoices of March" in summary
+    for chrome in ("Activities", "14:32", "https:", "Inbox (3)", "Log out"):
+        assert chrome not in summary
+    assert "activities" not in found.segments[0].keywords
+    assert "Most Visited" in found.screenshots[0].ocr_text
+
+
+def test_with_a_program_alone_the_heading_tells_its_windows_apart_and_names_their_thread() -> None:
+    history = HistoryPack(threads=[HistoryThread(thread_id="t1", title="Settings – Firefox")])
+    found = index(INVOICES, INVOICES, SETTINGS, app="Firefox", history=history)
+    assert [(one.event.title, one.screen_ids) for one in found.segments] == [
+        ("Open invoices of March – Firefox", [1, 2]), ("Settings – Firefox", [3]),
+    ]  # fmt: skip
+    assert [one.merge_hint.thread_id for one in found.segments] == ["", "t1"]
+    screens = {number: shot(number, app_hint="Firefox") for number in (1, 2, 3)}
+    assert [title_of(one, screens) for one in found.segments] == [one.event.title for one in found.segments]
