@@ -5,12 +5,13 @@ from datetime import timedelta
 from kombu.entity import Exchange, Queue
 
 from pipeline.engine.connection import CONNECT_TIMEOUT_S, TIMEOUT_S, sentinel_options
-from pipeline.flows import FLOWS
+from pipeline.flows import FLOWS, check_sections
 from pipeline.nodes.settings import gateway_settings
 from pipeline.providers.gates import gated_queues
 from pipeline.settings import get_settings
 
 _settings = get_settings()
+check_sections(_settings)
 _tend_nodes_s = gateway_settings(_settings).dlq_scan_interval_ms / 1000
 
 broker_url = _settings.broker_url

@@ -1,5 +1,6 @@
 """The context for Python's way in: like a command, it works without `penstock up` or `penstock migrate` before it."""
 
+from pipeline.flows import check_sections
 from pipeline.storage import context as storage
 from pipeline.storage.context import Context
 from pipeline.storage.schema import ensure
@@ -14,6 +15,7 @@ def get_context() -> Context:
     """
     context = storage.get_context()
     if _READY not in context.made:
+        check_sections(context.settings)
         ensure(context)
         context.made[_READY] = True
     return context

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pipeline.providers import gates
+from pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from pipeline.flows.flow import Flow
@@ -19,6 +20,20 @@ FLOWS = ("documents", "music", "screenshots", "knowledge", "webhooks")
 def flows() -> "tuple[Flow, ...]":
     """All flows. Imported when somebody asks for all of them: who only submits a document needs no other flow."""
     return tuple(import_module(f"{__name__}.{name}").FLOW for name in FLOWS)
+
+
+def check_sections(settings: Settings) -> None:
+    """Read the settings that flows and the gateway keep in packages of their own.
+
+    Raises what reading settings raises: a misspelt one is said where a command begins, not by whoever needs it first.
+    """
+    if not settings.sections_set:
+        return
+    from pipeline.nodes.settings import gateway_settings  # noqa: PLC0415  # as flows: not for whoever needs none
+
+    gateway_settings(settings)
+    for flow in flows():
+        flow.settings(settings)
 
 
 gates.declare(flows)

@@ -60,6 +60,8 @@ class Flow:
     """What piles up, and how long it is kept. It goes when clean-up runs, and with `penstock prune`."""
     gated_queues: Callable[[Settings], list[GatedQueue]] = lambda _: []
     """Queues of the flow's own whose messages each call a provider."""
+    settings: Callable[[Settings], Any] = lambda _: None
+    """Reads the settings that the flow keeps in its own package; they are listed in `pipeline.settings.SECTIONS`."""
     live_settings: Callable[[Settings], dict[str, Live]] = _no_settings
     """Settings that can be changed while everything runs, by key."""
     followed: Mapping[str, tuple[Table, type[IntEnum | StrEnum]]] = field(default_factory=dict)

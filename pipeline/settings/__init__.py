@@ -12,6 +12,7 @@ its settings in its own package and asks for them with `Settings.section`.
 import hashlib
 import os
 import tempfile
+import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +35,7 @@ from pipeline.settings.providers import LOCAL, Price, ProviderProfile
 from pipeline.settings.redis_url import RedisUrl
 from pipeline.settings.retention import RetentionSettings
 from pipeline.settings.screenshots import ScreenshotSettings
+from pipeline.settings.spelling import Speller
 
 __all__ = [
     "LOCAL", "ApiSettings", "ConfigFileError", "DocumentSettings", "MusicSettings", "Price", "ProviderProfile",
@@ -41,6 +43,9 @@ __all__ = [
 ]  # fmt: skip
 
 Section = TypeVar("Section", bound=BaseModel)
+CONFIG = "PENSTOCK_CONFIG"
+SECTIONS = ("gateway", "knowledge", "webhooks")
+"""Settings that are no fields here: their packages read them, with `Settings.section`."""
 MAX_SOCKET_PATH = 100
 """Bytes; the system's limit for a unix socket is about 104."""
 
@@ -66,11 +71,22 @@ class _Sources(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # the signature is given
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        path = config_path()
+        if os.environ.get(CONFIG) and not path.is_file():
+            raise ConfigFileError(f"{CONFIG} names {path}, and there is no such file")
         try:
-            file_settings = TomlConfigSettingsSource(settings_cls, toml_file=config_path())
+            file_settings = TomlConfigSettingsSource(settings_cls, toml_file=path)
         except (OSError, ValueError) as error:  # no permission, not UTF-8, not TOML
-            raise ConfigFileError(f"{config_path()} cannot be read: {error}") from error
+            raise ConfigFileError(f"{path} cannot be read: {error}") from error
+        if wrong := cls._misspelt(file_settings.toml_data, path):
+            raise UnreadableSettingsError("; ".join(wrong))
         return init_settings, Environment(settings_cls), file_settings
+
+    @classmethod
+    def _misspelt(cls, table: Mapping[str, Any], path: Path) -> list[str]:
+        """What is set here that is no setting: of the one section that this model is."""
+        speller, (name, *_) = Speller(cls), cls.model_fields
+        return [*speller.in_environment(os.environ, name), *speller.in_file(table, str(path), name)]
 
 
 class Settings(_Sources):
@@ -107,6 +123,11 @@ class Settings(_Sources):
     log_json: bool = False
     _sections: dict[str, BaseModel] = PrivateAttr(default_factory=dict)
 
+    @classmethod
+    def _misspelt(cls, table: Mapping[str, Any], path: Path) -> list[str]:
+        speller = Speller(cls, SECTIONS)
+        return [*speller.in_environment(os.environ), *speller.in_file(table, str(path))]
+
     def section(self, name: str, kind: type[Section]) -> Section:
         """The settings of a flow that is not a field here: `PENSTOCK_<NAME>__…` and the table `[name]`.
 
@@ -119,6 +140,13 @@ class Settings(_Sources):
                 raise UnreadableSettingsError(problem)
             self._sections[name] = section
         return cast("Section", self._sections[name])
+
+    @property
+    def sections_set(self) -> set[str]:
+        """The `SECTIONS` for which the environment or the file says anything."""
+        given = {name.upper().removeprefix("PENSTOCK_").partition("__")[0].lower() for name in os.environ}
+        path = config_path()
+        return (given | set(tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else ())) & set(SECTIONS)
 
     @field_validator("data_dir")
     @classmethod
@@ -213,8 +241,8 @@ def _unknown_provider(flow: str, section: BaseModel, known: Mapping[str, object]
 
 
 def config_path() -> Path:
-    """The TOML file that settings are read from; it need not exist."""
-    named = os.environ.get("PENSTOCK_CONFIG")
+    """The TOML file that settings are read from; that of the data folder need not exist."""
+    named = os.environ.get(CONFIG)
     data_dir = os.environ.get("PENSTOCK_DATA_DIR")
     return Path(named) if named else (Path(data_dir) if data_dir else user_data_path("penstock")) / "penstock.toml"
 

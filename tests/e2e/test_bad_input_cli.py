@@ -238,7 +238,7 @@ def test_doctor_finds_a_healthy_installation_healthy(cli: Cli) -> None:
 
 
 def test_doctor_names_what_is_broken_and_how_to_mend_it(cli: Cli) -> None:
-    broken = cli.using(PENSTOCK_REDIS_URL=DEAD_REDIS, PENSTOCK_DATABASE_URL=DEAD_DATABASE, PENSTOCK_PROVDER="typo")
+    broken = cli.using(PENSTOCK_REDIS_URL=DEAD_REDIS, PENSTOCK_DATABASE_URL=DEAD_DATABASE)
     result = broken.run("doctor", "--json")
     assert result.code == 1
     found = checked(result)
@@ -250,8 +250,17 @@ def test_doctor_names_what_is_broken_and_how_to_mend_it(cli: Cli) -> None:
     assert "PENSTOCK_DATABASE_URL" in found["database"]["advice"]
     assert "PENSTOCK_REDIS_URL" in found["redis"]["advice"]
     assert "base_url" in found["provider down"]["advice"]
-    assert "PENSTOCK_PROVDER" in found["settings"]["found"]
     assert "pass-word" not in result.out
+
+
+def test_a_misspelt_setting_stops_every_command_with_the_nearest_name(alone: Cli) -> None:
+    for variable, value, said, command in (
+        ("PENSTOCK_PROVDER", "typo", "did you mean PENSTOCK_PROVIDER?", ("doctor",)),
+        ("PENSTOCK_PROVIDERS__AI__DAILY_SPENDCAP", "5", "__DAILY_SPEND_CAP?", ("convert", "x.pdf")),
+        ("PENSTOCK_KNOWLEDGE__CHUNK_TOKNS", "5", "__CHUNK_TOKENS?", ("worker", "-Q", "cpu")),
+        ("PENSTOCK_CONFIG", "/nowhere/penstock.toml", "names /nowhere/penstock.toml", ("documents", "list")),
+    ):
+        assert_explained(alone.using(**{variable: value}).run(*command), variable, said)
 
 
 def test_workers_and_beat_say_that_nothing_runs(alone: Cli) -> None:

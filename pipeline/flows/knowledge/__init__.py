@@ -3,6 +3,7 @@
 from pipeline.flows.flow import Flow
 from pipeline.flows.knowledge import live_settings, orphans, plan, unserved
 from pipeline.flows.knowledge.models import ITEMS
+from pipeline.flows.knowledge.settings import own
 from pipeline.flows.knowledge.states import ItemStatus
 from pipeline.flows.knowledge.work.batch import EMBED
 from pipeline.flows.knowledge.work.content import READ
@@ -18,6 +19,7 @@ FLOW = Flow(
     fail_unserved=unserved.fail_unserved,
     clean_up=orphans.remove_orphans,
     gated_queues=live_settings.gated_queues,
+    settings=own,
     live_settings=live_settings.live_settings,
     followed={"items": (ITEMS, ItemStatus)},
     ids={"items": ITEMS.c.id, "groups": ITEMS.c.group_id},

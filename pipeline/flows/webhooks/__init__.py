@@ -3,6 +3,7 @@
 from pipeline.flows.flow import Flow
 from pipeline.flows.webhooks import plan, service
 from pipeline.flows.webhooks.models import DELIVERIES, ENDPOINTS
+from pipeline.flows.webhooks.settings import webhooks_of
 from pipeline.flows.webhooks.states import DeliveryStatus
 from pipeline.flows.webhooks.work.delivery import WORK
 
@@ -16,5 +17,6 @@ FLOW = Flow(
     retained=service.retained,
     followed={"webhook_deliveries": (DELIVERIES, DeliveryStatus)},
     ids={"endpoints": ENDPOINTS.c.id},
+    settings=webhooks_of,
     hears=plan.hears,
 )

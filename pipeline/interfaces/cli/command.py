@@ -34,12 +34,23 @@ def help_of(command: Callable[..., None]) -> str:
     return "\n\n".join(part if part.startswith("[bold]") else part.replace("\n", " ") for part in paragraphs)
 
 
-def ready() -> "Settings":
-    """The settings, with the embedded database migrated. Raises `UserError` if another one is not."""
+def all_settings() -> "Settings":
+    """The settings, of which none is misspelt, also where they are read later. Raises `UnreadableSettingsError`."""
     from pipeline.settings import get_settings
-    from pipeline.standalone.stack import migrate_embedded
 
     settings = get_settings()
+    if settings.sections_set:
+        from pipeline.flows import check_sections
+
+        check_sections(settings)
+    return settings
+
+
+def ready() -> "Settings":
+    """The settings, with the embedded database migrated. Raises `UserError` if another one is not."""
+    from pipeline.standalone.stack import migrate_embedded
+
+    settings = all_settings()
     migrate_embedded(settings)
     return settings
 

@@ -5,7 +5,6 @@ import platform
 import shutil
 import stat
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -17,10 +16,9 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from pipeline.engine.connection import ask_sentinels
 from pipeline.engine.errors import PenstockError
 from pipeline.engine.presence import Presence
-from pipeline.flows import FLOWS, flows
+from pipeline.flows import flows
 from pipeline.interfaces.cli.output import count
 from pipeline.nodes import service
-from pipeline.nodes.settings import SECTION as GATEWAY
 from pipeline.nodes.settings import gateway_settings
 from pipeline.nodes.views import NodeStatus
 from pipeline.providers import gates, registry
@@ -90,14 +88,6 @@ def _versions(_: Settings) -> Iterator[Check]:
 def _settings(settings: Settings) -> Iterator[Check]:
     config = config_path()
     yield Check("settings", OK, f"{config} {'read' if config.is_file() else '(none)'}")
-    known = {*Settings.model_fields, *FLOWS, GATEWAY, "config"}
-    in_file = tomllib.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    in_environment = [name for name in os.environ if name.startswith("PENSTOCK_")]
-    unknown = [f"{name} in {config.name}" for name in in_file if name not in known]
-    known |= {"node_token"}
-    unknown += [name for name in in_environment if name[9:].partition("__")[0].lower() not in known]
-    if unknown:
-        yield Check("settings", WARN, f"unknown: {', '.join(unknown)}", "check the spelling; they have no effect")
     try:
         registry.check(settings, settings.provider)
     except PenstockError as error:

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.views import money, plain
-from pipeline.interfaces.cli.command import Json, ready_context
+from pipeline.interfaces.cli.command import Json, all_settings, ready_context
 from pipeline.interfaces.cli.output import err, one_line, out, print_json, print_pairs, state
 
 if TYPE_CHECKING:
@@ -34,11 +34,10 @@ def up(
     """
     from pipeline.engine.logs import configure
     from pipeline.nodes.settings import gateway_settings
-    from pipeline.settings import get_settings
     from pipeline.standalone.locks import supervisor_lock
     from pipeline.standalone.supervisor import Supervisor, read_info
 
-    settings = get_settings()
+    settings = all_settings()
     configure(settings.log_level, as_json=settings.log_json)
     nodes = gateway_settings(settings)
     with_api = settings.api.with_stack if api is None else api
@@ -135,9 +134,8 @@ def _spent(on: "Spending") -> str:
 def doctor(as_json: Json = False) -> None:
     """Check versions, settings, database, Redis, flows and providers; say how to fix what is wrong (exit code 1)."""
     from pipeline.interfaces.cli.doctor import FAIL, checks
-    from pipeline.settings import get_settings
 
-    found = checks(get_settings())
+    found = checks(all_settings())
     if as_json:
         print_json(found)
     else:
@@ -185,12 +183,11 @@ def worker(
     Further options override the role's: `penstock worker --role ai -c 64`. A worker of a role without
     any queues says what to configure, and waits until it is told to stop.
     """
-    from pipeline.settings import get_settings
     from pipeline.standalone.roles import NothingToDo, arguments
 
     if role:
         try:
-            command = arguments(get_settings(), role)[1:]
+            command = arguments(all_settings(), role)[1:]
         except NothingToDo as error:
             _wait_for_signal(str(error))
             return
@@ -226,18 +223,17 @@ def flower(context: typer.Context) -> None:
 
 def _celery(program: str, arguments: list[str]) -> None:
     from pipeline.engine import search_path
-    from pipeline.settings import get_settings
     from pipeline.standalone.stack import migrate_embedded
     from pipeline.storage.context import get_context
 
     arguments = ["--help" if argument == "-h" else argument for argument in arguments]
     if "--help" not in arguments:
+        settings = all_settings()
         if not get_context().online:
             raise UserError(
                 "no Redis is running here: `penstock up` starts one; PENSTOCK_REDIS_URL names another",
                 code="offline",
             )
-        settings = get_settings()
         if program != "flower":
             migrate_embedded(settings)
         elif not settings.worker_events:

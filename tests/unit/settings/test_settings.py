@@ -102,11 +102,59 @@ def test_the_file_in_the_data_folder_is_read(tmp_path: Path) -> None:
     assert settings.documents.page_timeout_s == DocumentSettings().page_timeout_s
 
 
-def test_another_file_can_be_named_and_need_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def misspelt() -> str:
+    with pytest.raises(UnreadableSettingsError) as caught:
+        Settings()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "nearest"),
+    [
+        ("PENSTOCK_LOG_LEVL", "PENSTOCK_LOG_LEVEL"),
+        ("PENSTOCK_DOCUMENTS__LEASE", "PENSTOCK_DOCUMENTS__LEASE_S"),
+        ("PENSTOCK_DOCUMENTS_LEASE_S", "PENSTOCK_DOCUMENTS__LEASE_S"),
+        ("PENSTOCK_GATEWAY_ENABLED", "PENSTOCK_GATEWAY__ENABLED"),
+        ("PENSTOCK_PROVIDERS__OPENAI__DAILY_SPENDCAP", "PENSTOCK_PROVIDERS__OPENAI__DAILY_SPEND_CAP"),
+        ("penstock_api_port", "PENSTOCK_API__PORT"),
+        ("PENSTOCK_LOG_LEVEL__DEEPER", "PENSTOCK_LOG_LEVEL"),
+    ],
+)
+def test_a_misspelt_variable_is_an_error_with_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, variable: str, nearest: str
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    assert misspelt() == f"{variable} is not a setting; did you mean {nearest}?"
+
+
+def test_all_misspelt_names_are_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_QQQQQQ", "1")
+    monkeypatch.setenv("PENSTOCK_PROVIDERS", '{"ai": {"modle": "m"}}')
+    write_config(
+        tmp_path, "[document]\nlease_s = 400\n[documents]\nlease = 400\n[providers.ai]\nurl = ''\n[webhooks]\nx = 1\n"
+    )
+    file = tmp_path / "penstock.toml"
+    assert misspelt() == (
+        "PENSTOCK_PROVIDERS: ai.modle is not a setting; did you mean model?; PENSTOCK_QQQQQQ is not a setting; "
+        f"document in {file} is not a setting; did you mean documents?; "
+        f"documents.lease in {file} is not a setting; did you mean lease_s?; "
+        f"providers.ai.url in {file} is not a setting; did you mean base_url?"
+    )
+
+
+def test_what_is_no_setting_and_not_meant_as_one_is_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NODE_TOKEN", "CORPUS", "SERVICE_HOST", "SERVICE_PORT_HTTP", "API_PORT_8484_TCP_ADDR", "WEBHOOKS__X"):
+        monkeypatch.setenv(f"PENSTOCK_{name}", "x")
+    monkeypatch.setenv("PENSTOCK_PORT", "tcp://10.0.0.1:8484")
+    monkeypatch.setenv("PENSTOCK_PROVIDERS__AI__PRICES__GPT-4O__INPUT", "2.5")
+    assert Settings().providers["ai"].prices["gpt-4o"].input == 2.5
+
+
+def test_another_file_can_be_named_and_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other.toml"
     monkeypatch.setenv("PENSTOCK_CONFIG", str(other))
     assert config_path() == other
-    assert Settings().log_level == "INFO"
+    assert misspelt() == f"PENSTOCK_CONFIG names {other}, and there is no such file"
     other.write_text('log_level = "DEBUG"\n')
     assert Settings().log_level == "DEBUG"
 
@@ -261,6 +309,27 @@ class GreetingSettings(BaseModel):
     provider: str = ""
 
 
+@pytest.fixture
+def greetings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.settings.SECTIONS", ("greetings",))
+
+
+@pytest.mark.usefixtures("greetings")
+def test_what_is_misspelt_in_the_settings_of_a_further_flow_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_config(tmp_path, "[greetings]\nrepeat = 2\n")
+    monkeypatch.setenv("PENSTOCK_GREETINGS__WORD", "[]")
+    settings = Settings()
+    assert settings.sections_set == {"greetings"}
+    with pytest.raises(UnreadableSettingsError) as caught:
+        settings.section("greetings", GreetingSettings)
+    said = str(caught.value)
+    assert "PENSTOCK_GREETINGS__WORD is not a setting; did you mean PENSTOCK_GREETINGS__WORDS?" in said
+    assert "greetings.repeat in" in said
+
+
+@pytest.mark.usefixtures("greetings")
 def test_a_further_flow_brings_its_own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert Settings().section("greetings", GreetingSettings) == GreetingSettings()
     write_config(tmp_path, "[greetings]\nwords = ['hi']\nrepeats = 2\n")
@@ -286,6 +355,7 @@ def test_a_further_flow_brings_its_own_settings(monkeypatch: pytest.MonkeyPatch,
         ),
     ],
 )
+@pytest.mark.usefixtures("greetings")
 def test_settings_that_a_flow_brings_are_refused_like_all_others(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, error: type[Exception], said: str
 ) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import Format
+from pipeline.interfaces.cli.command import Format, all_settings
 
 if TYPE_CHECKING:
     from pipeline.interfaces.cli.results import Origin
@@ -40,9 +40,8 @@ class Wish:
 
     def __post_init__(self) -> None:
         from pipeline.providers import registry
-        from pipeline.settings import get_settings
 
-        settings = get_settings()
+        settings = all_settings()
         registry.check(settings, self.options.provider or settings.provider, self.options.model)
 
     @property

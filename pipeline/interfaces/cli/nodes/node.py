@@ -8,6 +8,8 @@ from uuid import uuid4
 
 import typer
 
+from pipeline.interfaces.cli.command import all_settings
+
 if TYPE_CHECKING:
     import ssl
 
@@ -66,9 +68,8 @@ def node(
     from pipeline.nodes.link import LinkLimits
     from pipeline.nodes.settings import gateway_settings
     from pipeline.providers.node_executor import ProviderExecutor
-    from pipeline.settings import get_settings
 
-    settings = get_settings()
+    settings = all_settings()
     configure(settings.log_level, as_json=settings.log_json)
     secret = _token(context, token, token_file)
     urls = _urls(gateway)
