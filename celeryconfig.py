@@ -32,7 +32,7 @@ imports = (
 
 task_queues = tuple(
     Queue(name, Exchange(name), routing_key=name)
-    for name in ("maintenance", "control", "cpu", "io", *gated_queues(_settings))
+    for name in ("maintenance", "control", "cpu", "io", "capture", *gated_queues(_settings))
 )
 task_default_queue = "control"
 task_create_missing_queues = False
@@ -43,6 +43,7 @@ task_routes = {
     "knowledge.read": {"queue": "io"},
     "maintenance.*": {"queue": "maintenance"},
     "*.wake": {"queue": "maintenance"},
+    "screenshots.tick": {"queue": "maintenance"},
 }
 """Lanes name their queue themselves; everything else is short and goes to `control`. `maintenance`, which every worker
 consumes, is for what recovers work: it must not wait behind that work."""
@@ -110,4 +111,7 @@ beat_schedule = {
     },
     "clean-up": {"task": "maintenance.clean_up", "schedule": timedelta(hours=1), "options": {"expires": 3600}},
 }
+if _settings.screenshots.capture_sources:
+    _capture_s = _settings.screenshots.capture_interval_s
+    beat_schedule["capture"] = {"task": "screenshots.tick", "schedule": _capture_s, "options": {"expires": _capture_s}}
 beat_schedule_filename = str(_settings.data_dir / "beat-schedule")

@@ -1,9 +1,11 @@
 """Who looks at screenshots, how they are batched, and when a frame counts as seen."""
 
+import re
 from typing import Self
 
 from pydantic import BaseModel, Field, model_validator
 
+_CAPTURED = re.compile(r"screen:(\*|[1-9][0-9]{0,3})|window:[^\s:/\\]{1,100}")
 _LONGEST_DAYS = 36_500
 """Calendars end: "for ever" is a hundred years."""
 
@@ -70,8 +72,11 @@ class ScreenshotSettings(BaseModel):
     """Days that the record of rejected frames is kept: an idle screen adds 17,000 lines a day."""
     max_image_mb: int = Field(default=50, ge=1, le=200)
     """The largest frame that is accepted."""
+    capture_sources: list[str] = Field(default_factory=list, max_length=50)
+    """What workers of the role `capture` capture: `screen:1`, `screen:*` (every screen), `window:Firefox` (a program's
+    foremost window), `window:0x2a00007`. Empty: nothing."""
     capture_interval_s: float = Field(default=5, ge=0.2)
-    """How often `penstock screenshots capture` captures the screens."""
+    """How often they do, and `penstock screenshots capture`."""
     excluded_apps: list[str] = Field(default_factory=list)
     """Programs whose frames are never stored: patterns such as `*KeePass*`, in any case."""
     excluded_titles: list[str] = Field(default_factory=list)
@@ -97,6 +102,11 @@ class ScreenshotSettings(BaseModel):
     def _pressure_widens(self) -> Self:
         if self.dedup_threshold_pressed < self.dedup_threshold:
             raise ValueError("screenshots: dedup_threshold_pressed must not be below dedup_threshold")
+        for source in self.capture_sources:
+            if not _CAPTURED.fullmatch(source):
+                raise ValueError(
+                    f"screenshots: capture_sources: {source!r} is not screen:NUMBER, screen:* or window:NAME"
+                )
         if any(wait < 0 for wait in self.backoff_s):
             raise ValueError("screenshots: backoff_s must not hold negative waits")
         return self

@@ -15,7 +15,7 @@ import structlog
 
 from pipeline.engine import search_path
 from pipeline.settings import Settings
-from pipeline.standalone.roles import ROLES, arguments
+from pipeline.standalone.roles import arguments, needed
 
 log = structlog.get_logger(__name__)
 LONGEST_BACKOFF_S = 30.0
@@ -79,11 +79,11 @@ class Child:
         return self.process is not None and self.process.poll() is None
 
 
-def celery_children(settings: Settings, output: IO[bytes] | None) -> list[Child]:
-    """Workers by role, and beat."""
+def celery_children(settings: Settings, output: IO[bytes] | None, *, capture: bool) -> list[Child]:
+    """Workers by role, and beat. `capture`: also one that captures the screens, if that is configured."""
     quiet = ["--without-gossip", "--without-mingle", *([] if settings.worker_events else ["--without-heartbeat"])]
     # A process less: reading for knowledge bases waits most of the time.
-    roles = [role for role in ROLES if role != "io" and (role != "ai" or settings.providers)]
+    roles = [role for role in needed(settings) if role != "io" and (role != "capture" or capture)]
     commands = {f"worker-{role}": [*arguments(settings, role, with_io=True), *quiet] for role in roles}
     commands["beat"] = ["beat", "--pidfile="]
     child = partial(search_path.program, "pipeline.standalone.child")

@@ -5,7 +5,7 @@ from pipeline.engine.errors import UserError
 from pipeline.providers.gates import gated_queues
 from pipeline.settings import Settings
 
-ROLES = ("cpu", "ai", "control", "io")
+ROLES = ("cpu", "ai", "control", "io", "capture")
 CONTROL_THREADS, IO_THREADS = 7, 4
 """Reading and fetching is limited to three at once as a rule (`knowledge.io_concurrency`), and so are webhooks
 (`webhooks.width`), so that in a worker of both queues short work always finds a thread."""
@@ -37,7 +37,22 @@ def arguments(settings: Settings, role: str, *, with_io: bool = False) -> list[s
                     code="idle",
                 )
             return _worker(role, queues, "threads", settings.ai_concurrency)
+        case "capture":
+            if not settings.screenshots.capture_sources:
+                raise NothingToDo(
+                    "a capture worker has nothing to do: name what it is to capture, such as "
+                    """PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES='["screen:*"]' (beat needs it too), and start it again""",
+                    code="idle",
+                )
+            # One for the screens, and one for sweeps, which every worker does.
+            return _worker(role, "capture", "threads", 2)
     raise UserError(f"there is no role {role}: choose from {', '.join(ROLES)}", code="usage")
+
+
+def needed(settings: Settings) -> list[str]:
+    """The roles that have something to do as things are configured."""
+    idle = {"ai": not gated_queues(settings), "capture": not settings.screenshots.capture_sources}
+    return [role for role in ROLES if not idle.get(role)]
 
 
 def _worker(role: str, queues: str, pool: str, concurrency: int) -> list[str]:

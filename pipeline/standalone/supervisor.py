@@ -59,7 +59,10 @@ class Supervisor:
         self._redis = (
             Child("redis", lambda: redis_server.command(settings), output) if settings.embedded_redis else None
         )
-        self._children = [*celery_children(settings, output), *(server_child(name, output) for name in servers)]
+        self._children = [
+            *celery_children(settings, output, capture=mode == "up"),
+            *(server_child(name, output) for name in servers),
+        ]
         self._signals = 0
 
     def run(

@@ -1,5 +1,6 @@
-"""The screenshots flow as Celery tasks: `batch` for a source's frames. A batch's canvas: `begin`, then
-`chord(analyse × shards, merge_shards)`, then `expand`; after it `merge_nodes`, then `group(merge_node × places)`.
+"""The screenshots flow as Celery tasks: `capture` for what is on the screens, `batch` for a source's frames. A batch's
+canvas: `begin`, then `chord(analyse × shards, merge_shards)`, then `expand`; after it `merge_nodes`, then
+`group(merge_node × places)`.
 
 Each is launched from rows when the one before it ends, to the queue that is open then. Messages carry ids only and are
 nudges: each task looks at the row and does what is to be done, or nothing.
@@ -16,10 +17,11 @@ from pipeline.engine.launch import Place, Wanted
 from pipeline.flows.screenshots import FLOW, events, plan
 from pipeline.flows.screenshots.frames import buffer, retention
 from pipeline.flows.screenshots.frames.intake import Taken
-from pipeline.flows.screenshots.live_settings import CONTROL, CPU, screenshots_in_force
+from pipeline.flows.screenshots.live_settings import CAPTURE, CONTROL, CPU, screenshots_in_force
 from pipeline.flows.screenshots.plan import Action, Asked, Scope, routes, scope_of
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis, embedding, merge
+from pipeline.flows.screenshots.work.capture import Captures
 from pipeline.flows.screenshots.work.expansion import ExpandMessage
 from pipeline.flows.screenshots.work.merge import MergeMessage
 from pipeline.flows.screenshots.work.pictures import Pictures
@@ -28,16 +30,19 @@ from pipeline.providers import gates
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
 from tasks.flow import FlowTasks, Messages, at_work, expect, once, owner
+from tasks.maintenance import take_tick
 from tasks.presence import holder_of
 
-MERGES, VECTORS = f"{FLOW.name}:{Scope.MERGES}", f"{FLOW.name}:{Scope.VECTORS}"
-"""What the places of merges and vectors are of."""
+CAPTURES, MERGES, VECTORS = (f"{FLOW.name}:{scope}" for scope in (Scope.CAPTURES, Scope.MERGES, Scope.VECTORS))
+"""What the places of captures, merges and vectors are of."""
 
 
 def _messages(context: Context, scopes: Sequence[str]) -> Iterator[Messages]:
     """What these scopes' rows ask for. Of batches that wait for their turn, some are picked first."""
     for source, flush in plan.buffers(context, scopes):
         yield Messages(Wanted(_buffer(source, flush), CONTROL), partial(_batching, source, flush))
+    if Scope.CAPTURES in scopes and context.settings.screenshots.capture_sources:
+        yield Messages(Wanted(CAPTURES, CAPTURE), lambda _: capture.si().set(queue=CAPTURE))
     ids = plan.batch_ids(scopes)
     if Scope.BATCHES in scopes:
         ids += plan.take_turns(context)
@@ -54,6 +59,8 @@ def _messages(context: Context, scopes: Sequence[str]) -> Iterator[Messages]:
         yield Messages(Wanted(VECTORS, queue), lambda _: embed.si(queue).set(queue=queue))
 
 
+ON_SCREEN = Captures()
+"""What this process sees of its display."""
 PICTURES = Pictures()
 """Those that this process has made ahead."""
 TASKS = FlowTasks(FLOW, messages=_messages)
@@ -89,6 +96,25 @@ def _canvas(context: Context, asked: Asked, numbers: Sequence[int]) -> Signature
 
 def _merging(queue: str, numbers: Sequence[int]) -> Signature:
     return group(merge_node.si(queue, number).set(queue=queue) for number in numbers)
+
+
+@app.task(name="screenshots.tick", ignore_result=True)
+def tick() -> None:
+    """Beat: ask a worker with a display for what is on the screens. Two beats ask once."""
+    context = get_context()
+    if take_tick(context, "capture", context.settings.screenshots.capture_interval_s):
+        TASKS.launch(Scope.CAPTURES)
+
+
+@app.task(bind=True, name="screenshots.capture", ignore_result=True)
+@once
+def capture(self: Any) -> None:
+    """Take in what the settings name of this machine's screens and windows, as it is now."""
+    context = get_context()
+    with at_work(self, Place(CAPTURES, CAPTURE)) as place:
+        taken = ON_SCREEN.take(context, owner(self).worker_id) if place is not None else []
+    for source, one in taken:
+        after_intake(one, source)
 
 
 def after_intake(taken: Taken, source: str) -> None:

@@ -13,6 +13,8 @@ CONTROL = "control"
 """Work that takes a moment and calls nobody."""
 CPU = "cpu"
 """Text recognition here, if no provider analyses frames."""
+CAPTURE = "capture"
+"""Captures of screens and windows: only a worker with a display consumes it."""
 _HELP = {
     "batch_size": "screenshots of a batch, from the next one on",
     "batch_timeout_s": "seconds after its first screenshot when a smaller batch is ready",

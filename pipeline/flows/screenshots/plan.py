@@ -58,6 +58,8 @@ class Scope(StrEnum):
     """The others."""
     VECTORS = "vectors"
     """Of nodes."""
+    CAPTURES = "captures"
+    """Of screens and windows: beat asks for them."""
 
     @classmethod
     def all(cls) -> list[str]:

@@ -8,8 +8,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.screenshots.deletion import forget
-from pipeline.flows.screenshots.frames import rejections
-from pipeline.flows.screenshots.frames.intake import Frame, ingest, set_active
+from pipeline.flows.screenshots.frames.intake import ingest, leave_out, set_active
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.states import BATCH, EMBEDDING, NODE, SCREENSHOT, WorkEvent, WorkStatus
@@ -19,12 +18,6 @@ __all__ = ["DEAD_LETTERS", "forget", "ingest", "leave_out", "replay", "set_activ
 
 DEAD_LETTERS = {"batch": (BATCHES, BATCH), "merge": (NODES, NODE), "vector": (EMBEDDINGS, EMBEDDING)}
 """Kinds of dead letters; merges and vectors are named by their nodes."""
-
-
-def leave_out(context: Context, frame: Frame) -> None:
-    """Note in the ledger that a frame was not even captured, since a person excluded what it would have shown."""
-    now = context.db.now()
-    context.db.run(lambda session: rejections.note(session, frame.source, frame.ts, "excluded", now))
 
 
 def replay(context: Context, kind: str, ids: Sequence[int] | None = None, *, strict: bool = True) -> list[int]:

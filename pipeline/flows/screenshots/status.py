@@ -16,6 +16,7 @@ from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHOTS, SOURCE
 from pipeline.flows.screenshots.rules import heuristics
 from pipeline.flows.screenshots.states import CLAIMABLE, WorkStatus
 from pipeline.flows.screenshots.views import Retry, Status
+from pipeline.flows.screenshots.work import capture
 from pipeline.providers import gates
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
@@ -54,6 +55,7 @@ def status(context: Context) -> Status:
         pressure=pressure, rejected=rejected, retries=again,
         dead_letters={kind: count for kind, count in gave_up.items() if count},
         made_by=made_by, closed=closed(context), notes=notes, is_worker_running=_alive(context),
+        capture=capture.latest(context),
     )  # fmt: skip
 
 

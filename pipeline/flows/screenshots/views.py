@@ -246,6 +246,21 @@ class Retry:
 
 
 @dataclass(frozen=True)
+class CaptureView:
+    """What workers with a display capture by themselves, and how the latest time went."""
+
+    sources: list[str]
+    every_s: float
+    last_s: float | None
+    """Seconds since a worker tried; None if none has, or that is forgotten."""
+    worker: str
+    missing: list[str]
+    """Sources that were not there then, such as windows that are closed."""
+    error: str
+    """Why nothing could be captured."""
+
+
+@dataclass(frozen=True)
 class Status:
     """How the flow stands. Each of the first four: how many by state."""
 
@@ -271,3 +286,5 @@ class Status:
     notes: list[str]
     """What was done without a model, left out or corrected, in words."""
     is_worker_running: bool
+    capture: CaptureView | None = None
+    """None if workers are to capture nothing."""

@@ -11,7 +11,7 @@ from pipeline.engine.presence import Presence, last_sweep_s
 from pipeline.providers import gates
 from pipeline.providers.gates import GatedQueue
 from pipeline.providers.spend import running_sum
-from pipeline.standalone.roles import ROLES
+from pipeline.standalone.roles import needed
 from pipeline.storage.context import Context
 
 _MOST_ROLES = 20
@@ -26,7 +26,7 @@ def families(context: Context) -> list[Metric]:
         raise RedisError("the embedded Redis is down")
     queues = list(gates.gated_queues(context.settings).values())
     return [*_queues(context, queues), *_gates(context, queues), *_breakers(context), *_spent(context, queues),
-            *_workers(context, needs_ai=bool(queues)), *_server(context)]  # fmt: skip
+            *_workers(context), *_server(context)]  # fmt: skip
 
 
 def _queues(context: Context, gated: list[GatedQueue]) -> Iterator[Metric]:
@@ -97,11 +97,11 @@ def _spent(context: Context, queues: list[GatedQueue]) -> Iterator[Metric]:
     yield spent
 
 
-def _workers(context: Context, *, needs_ai: bool) -> Iterator[Metric]:
+def _workers(context: Context) -> Iterator[Metric]:
     alive = Gauge(
         "penstock_workers", "Workers that live, by role: what stands before the @ in their names.", labels=["role"]
     )
-    counted = dict.fromkeys((role for role in ROLES if needs_ai or role != "ai"), 0)
+    counted = dict.fromkeys(needed(context.settings), 0)
     for worker in sorted(Presence(context.redis).alive()):
         role, at, _ = worker.partition("@")
         role = role if at and (role in counted or len(counted) < _MOST_ROLES) else _OTHERS

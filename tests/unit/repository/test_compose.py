@@ -9,7 +9,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from pipeline.providers.gates import gated_queues
-from pipeline.settings import ProviderProfile, Settings
+from pipeline.settings import ProviderProfile, ScreenshotSettings, Settings
 from pipeline.standalone.roles import ROLES, arguments
 from tests.unit.repository.test_docs import ROOT, unknown_variables
 
@@ -38,16 +38,17 @@ def test_the_compose_file_is_valid() -> None:
 
 
 def test_each_queue_has_its_workers_and_each_worker_a_queue_that_exists() -> None:
-    assert sorted(option(service, "--role") for service in WORKERS.values()) == sorted(ROLES)
+    assert sorted(option(service, "--role") for service in WORKERS.values()) == sorted({*ROLES} - {"capture"})
 
 
 def test_roles_consume_every_queue_with_the_pool_that_its_work_needs() -> None:
-    settings = Settings(providers={"a": ProviderProfile(), "b": ProviderProfile()})
+    watched = ScreenshotSettings(capture_sources=["screen:*"])
+    settings = Settings(providers={"a": ProviderProfile(), "b": ProviderProfile()}, screenshots=watched)
     commands = {role: arguments(settings, role) for role in ROLES}
     pools = {role: command[command.index("-P") + 1] for role, command in commands.items()}
-    assert pools == {"cpu": "prefork", "ai": "threads", "control": "threads", "io": "threads"}
+    assert pools == {"cpu": "prefork", "ai": "threads", "control": "threads", "io": "threads", "capture": "threads"}
     queues = {queue for command in commands.values() for queue in command[command.index("-Q") + 1].split(",")}
-    assert queues == {"cpu", "control", "io", *gated_queues(settings)}
+    assert queues == {"cpu", "control", "io", "capture", *gated_queues(settings)}
 
 
 def test_flower_sees_every_worker_s_tasks() -> None:

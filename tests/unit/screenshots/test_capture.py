@@ -12,8 +12,9 @@ from PIL import Image
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.screenshots.frames import foreground
-from pipeline.flows.screenshots.frames.capture import Capturer
+from pipeline.flows.screenshots.frames.capture import Capturer, missing
 from pipeline.flows.screenshots.frames.foreground import Foreground, of_xprop
+from pipeline.flows.screenshots.frames.windows import Picture, Window
 from pipeline.settings import ScreenshotSettings
 
 FREE = ScreenshotSettings()
@@ -58,6 +59,60 @@ def test_each_monitor_is_a_png_with_the_program_in_front() -> None:
             "PNG", (4, 3), (0, 0, 255), (255, 0, 0),
         )  # fmt: skip
     assert screens.closed
+
+
+@dataclass
+class Windows:
+    """Windows of these numbers are shown, in green."""
+
+    shown: set[int] = field(default_factory=lambda: {7})
+    grabbed: list[int] = field(default_factory=list)
+    closed: bool = False
+
+    def grab(self, number: int, /) -> Picture | None:
+        self.grabbed.append(number)
+        return Picture((2, 2), b"\0\xff\0\0" * 4) if number in self.shown else None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def of_windows(windows: Windows, **found: Window | None) -> Capturer:
+    """A capturer that finds these windows by their names, and by their numbers."""
+    known = {**found, **{hex(one.number): one for one in found.values() if one}}
+    return Capturer(EXCLUDING, Screens, Foreground, lambda: windows, known.get)
+
+
+def test_a_window_is_captured_with_its_own_program_and_title() -> None:
+    windows = Windows()
+    with of_windows(windows, Mail=Window(7, "Mail", "Inbox"), Gone=None, Hidden=Window(8, "Hidden", "")) as capturer:
+        wanted = ["window:Mail", "screen:2", "window:Gone", "window:Hidden", "screen:9"]
+        screen, window = found = capturer.capture(wanted)
+    assert (screen.frame.source, window.frame.source) == ("screen:2", "window:Mail")
+    assert (window.frame.app, window.frame.window_title) == ("Mail", "Inbox")
+    with Image.open(BytesIO(window.data)) as green:
+        assert (green.size, green.getpixel((1, 1))) == ((2, 2), (0, 255, 0))
+    assert missing(wanted, found) == ["window:Gone", "window:Hidden", "screen:9"]
+    assert windows.closed
+
+
+def test_a_window_of_an_excluded_program_is_not_even_grabbed() -> None:
+    windows = Windows()
+    (one,) = of_windows(windows, Safe=Window(7, "KeePassXC", "vault")).capture(["window:Safe"])
+    assert (one.data, one.frame.app, windows.grabbed) == (b"", "KeePassXC", [])
+
+
+def test_a_window_that_turned_to_something_excluded_meanwhile_is_dropped() -> None:
+    pages = iter([Window(7, "Browser", "News"), Window(7, "Browser", "Vault")])
+    rules = ScreenshotSettings(excluded_titles=["vault"])
+    (one,) = Capturer(rules, Screens, Foreground, Windows, lambda _: next(pages)).capture(["window:Browser"])
+    assert (one.data, one.frame.window_title) == (b"", "Vault")
+
+
+@pytest.mark.parametrize("source", ["screen:0", "screen:one", "window:a b", "window:", "desk"])
+def test_what_is_no_source_is_refused_in_the_settings(source: str) -> None:
+    with pytest.raises(ValueError, match="capture_sources"):
+        ScreenshotSettings(capture_sources=["screen:*", source])
 
 
 def test_what_is_excluded_is_not_even_grabbed() -> None:

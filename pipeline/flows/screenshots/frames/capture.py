@@ -1,4 +1,4 @@
-"""Captures this machine's screens: a PNG of each monitor, and the program in front; nothing of excluded ones."""
+"""Captures this machine's screens and windows: a PNG of each, and the program it shows; nothing of excluded ones."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +14,18 @@ from PIL import Image
 from pipeline.engine.errors import UserError
 from pipeline.flows.screenshots.frames.foreground import Foreground, foreground
 from pipeline.flows.screenshots.frames.intake import Frame, excluded_by
+from pipeline.flows.screenshots.frames.windows import Picture, Window, WindowGrabber, find
 from pipeline.settings import ScreenshotSettings
 
+EVERY_SCREEN = "screen:*"
+"""All screens, as one source to capture."""
 PNG_LEVEL = 3
 """A third of the time of the default, for a tenth more bytes."""
 
 
 @dataclass(frozen=True)
 class Captured:
-    """What `ingest` takes. `data`: the monitor as PNG; empty where it is excluded, which `ingest` notes."""
+    """What `ingest` takes. `data`: the screen or window as PNG; empty where it is excluded, which `ingest` notes."""
 
     frame: Frame
     data: bytes = field(repr=False)
@@ -39,6 +42,14 @@ class Grabber(Protocol):
     def close(self) -> None: ...
 
 
+class OfWindows(Protocol):
+    """Takes pictures of single windows."""
+
+    def grab(self, number: int, /) -> Picture | None: ...
+
+    def close(self) -> None: ...
+
+
 class Capturer:
     """Captures again and again over one connection to the display. Close it, or use it in a `with`.
 
@@ -48,9 +59,13 @@ class Capturer:
     def __init__(
         self, rules: ScreenshotSettings, grabber: Callable[[], Grabber] = mss.mss,
         in_front: Callable[[], Foreground | None] = foreground,
+        windows: Callable[[], OfWindows] = WindowGrabber, find_window: Callable[[str], Window | None] = find,
     ) -> None:  # fmt: skip
         self._rules = rules
         self._in_front = in_front
+        self._find = find_window
+        self._open = windows
+        self._windows: OfWindows | None = None
         try:
             self._grabber = grabber()
         except (ScreenShotError, OSError) as error:
@@ -66,24 +81,53 @@ class Capturer:
 
     def close(self) -> None:
         self._grabber.close()
+        if self._windows is not None:
+            self._windows.close()
 
-    def capture(self) -> list[Captured]:
-        """Every monitor as it is now: `screen:1`, `screen:2`, …"""
-        before = self._look()
+    def capture(self, sources: Sequence[str] = (EVERY_SCREEN,)) -> list[Captured]:
+        """These screens (`screen:1`, …) and windows (`window:NAME`) as they are now; those that are not there, not."""
+        names = [source.partition(":")[2] for source in sources if source.startswith("window:")]
+        screens = [source for source in sources if source.startswith("screen:")]
         try:
-            monitors = self._grabber.monitors[1:]
-            at = datetime.now(UTC)
-            # What is excluded is not even grabbed.
-            shots = [] if self._excludes(before) else [_png(self._grabber.grab(monitor)) for monitor in monitors]
+            found = self._screens(screens) if screens else []
+            return found + [one for name in names if (one := self._window(name)) is not None]
         except (ScreenShotError, OSError) as error:
             raise _no_display(error) from error
+
+    def _screens(self, wanted: Sequence[str]) -> list[Captured]:
+        before = self._look()
+        named = {f"screen:{number}": one for number, one in enumerate(self._grabber.monitors[1:], start=1)}
+        monitors = {source: one for source, one in named.items() if source in wanted or EVERY_SCREEN in wanted}
+        at = datetime.now(UTC)
+        # What is excluded is not even grabbed.
+        shots = [] if self._excludes(before) else [_png(self._grabber.grab(one)) for one in monitors.values()]
         # Another program may have come to the front meanwhile: what either look excludes is dropped.
         after = self._look()
         front = after if self._excludes(after) else before
         if self._excludes(front):
             shots = [b""] * len(monitors)
-        frames = [Frame(f"screen:{number}", at, front.app, front.title) for number in range(1, len(monitors) + 1)]
+        frames = [Frame(source, at, front.app, front.title) for source in monitors]
         return [Captured(frame, data) for frame, data in zip(frames, shots, strict=True)]
+
+    def _window(self, name: str) -> Captured | None:
+        """What the window itself shows, whatever stands before it: so only its own program and title may exclude it."""
+        window, at = self._find(name), datetime.now(UTC)
+        if window is None:
+            return None
+        if self._windows is None:
+            self._windows = self._open()
+        data = b""
+        if not self._excludes(Foreground(window.app, window.title)):
+            shot = self._windows.grab(window.number)
+            after = self._find(hex(window.number))
+            if shot is None or after is None:
+                return None
+            # It may have turned to something else meanwhile, such as another page.
+            if self._excludes(Foreground(after.app, after.title)):
+                window = after
+            else:
+                data = _png(shot)
+        return Captured(Frame(f"window:{name}", at, window.app, window.title), data)
 
     def _look(self) -> Foreground:
         found = self._in_front()
@@ -97,6 +141,12 @@ class Capturer:
 
     def _excludes(self, front: Foreground) -> bool:
         return bool(excluded_by(front.app, front.title, self._rules))
+
+
+def missing(sources: Sequence[str], captured: Sequence[Captured]) -> list[str]:
+    """Those of these sources of which nothing was captured, since they are not there, or not shown."""
+    found = {one.frame.source for one in captured}
+    return [source for source in sources if source not in {*found, EVERY_SCREEN}]
 
 
 def _png(shot: Any) -> bytes:

@@ -36,14 +36,14 @@ def foreground() -> Foreground | None:
 
 
 def _x11() -> Foreground | None:
-    root = _xprop("-root", "_NET_ACTIVE_WINDOW")
+    root = xprop("-root", "_NET_ACTIVE_WINDOW")
     if root is None:
         return None
     window = re.search(r"window id # (0x[0-9a-f]+)", root)
     if window is None or int(window[1], 16) == 0:
         # Without a window manager nothing tells. With one, nothing is in front.
         return Foreground() if window else None
-    said = _xprop("-id", window[1], "-notype", "WM_CLASS", "_NET_WM_NAME", "WM_NAME")
+    said = xprop("-id", window[1], "-notype", "WM_CLASS", "_NET_WM_NAME", "WM_NAME")
     return of_xprop(said) if said is not None else None
 
 
@@ -71,7 +71,8 @@ def _unescaped(text: str) -> str:
         return plain.decode("latin-1")
 
 
-def _xprop(*arguments: str) -> str | None:
+def xprop(*arguments: str) -> str | None:
+    """What `xprop` says; None if it is not installed, cannot reach the display, or finds no such window."""
     # In another locale, characters that it cannot show would become question marks.
     return _said("xprop", *arguments, env={"LC_ALL": "C"})
 

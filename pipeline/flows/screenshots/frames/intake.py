@@ -102,6 +102,12 @@ def ingest(context: Context, picture: Path | bytes, frame: Frame, *, look: Look 
     return taken
 
 
+def leave_out(context: Context, frame: Frame) -> None:
+    """Note in the ledger that a frame was not even captured, since a person excluded what it would have shown."""
+    now = context.db.now()
+    context.db.run(lambda session: rejections.note(session, frame.source, frame.ts, "excluded", now))
+
+
 def _look(path: Path) -> Fingerprint:
     return fingerprint.read_frame(path.read_bytes())
 

@@ -93,13 +93,24 @@ class RetryShape(Shape):
     reason: str
 
 
+class CaptureShape(Shape):
+    """What workers with a display capture by themselves."""
+
+    sources: list[str]
+    every_s: float
+    last_s: float | None = Field(description="Seconds since a worker tried.")
+    worker: str
+    missing: list[str] = Field(description="Sources that were not there then, such as windows that are closed.")
+    error: str = Field(description="Why nothing could be captured.")
+
+
 class ScreenshotStatusShape(Shape):
     """How the flow stands. Each of the first four: how many by state."""
 
     model_config = example(
         screenshots={"succeeded": 40}, batches={"succeeded": 8}, merges={"succeeded": 12}, vectors={"succeeded": 12},
         buffered=2, next_batch_in_s=21.5, oldest_waiting_s=None, pressure=0, rejected={"duplicate": 31}, retries=[],
-        dead_letters={}, made_by={"model": 12}, closed=[], notes=[], is_worker_running=True,
+        dead_letters={}, made_by={"model": 12}, closed=[], notes=[], is_worker_running=True, capture=None,
     )  # fmt: skip
     screenshots: dict[str, int]
     batches: dict[str, int]
@@ -116,6 +127,7 @@ class ScreenshotStatusShape(Shape):
     closed: list[str] = Field(description="Gates that keep work waiting, in words.")
     notes: list[str]
     is_worker_running: bool
+    capture: CaptureShape | None = Field(description="None if nothing is captured by itself.")
 
 
 class ScreenshotBatchShape(Shape):

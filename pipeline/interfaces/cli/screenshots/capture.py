@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.engine.errors import PenstockError
+from pipeline.engine.errors import PenstockError, UserError
 from pipeline.interfaces.cli.command import ready
 from pipeline.interfaces.cli.output import count, err, one_line
 from pipeline.interfaces.cli.screenshots.intake import Job, Source, left_out, line, take
@@ -69,6 +69,12 @@ def capture(
     monitor: Annotated[
         list[int] | None, typer.Option(min=1, help="Only this screen, counted from 1; may be repeated.")
     ] = None,
+    window: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Only this program's foremost window, or that of this number (X11); may be repeated."
+        ),
+    ] = None,
     exclude_app: Annotated[
         list[str] | None,
         typer.Option(metavar="PATTERN", help="Never this program, such as '*KeePass*'; may be repeated."),
@@ -78,15 +84,19 @@ def capture(
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Capture once and end.")] = False,
 ) -> None:
-    """Capture this machine's screens at intervals, until Ctrl-C. Each screen is a source: screen:1, screen:2 …
+    """Capture this machine's screens or windows at intervals, until Ctrl-C: screen:1, screen:2 …, window:Firefox.
 
     [bold]penstock screenshots capture --every 10 --exclude-app "*KeePass*" --exclude-title "*private browsing*"[/bold]
+    [bold]penstock screenshots capture --window Firefox[/bold]
+
+    Without --monitor and --window: what PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES names, or else every screen. A worker
+    of the role `capture` (part of `penstock up`) captures what that setting names without this command.
 
     A frame that looks like a recent one is a duplicate and left out. Nothing is captured while an excluded program is
     in front; if programs are excluded and the program in front cannot be determined here, the command says so and ends.
     Work runs on the stack of `penstock up`, or on one that is started for this command and ends with it.
     """
-    from pipeline.flows.screenshots.frames.capture import Capturer
+    from pipeline.flows.screenshots.frames.capture import EVERY_SCREEN, Capturer, missing
     from pipeline.standalone.stack import using_stack
 
     settings = ready()
@@ -97,14 +107,25 @@ def capture(
             "excluded_titles": [*own.excluded_titles, *(exclude_title or ())],
         }
     )
+    named = [*(f"screen:{number}" for number in monitor or ()), *(f"window:{name}" for name in window or ())]
+    for source in named:
+        source_key(source, "--window")
+    sources = list(dict.fromkeys(named)) or own.capture_sources or [EVERY_SCREEN]
     interval_s = every or own.capture_interval_s
     by: Counter[str] = Counter()
+    absent: list[str] = []
     with Capturer(rules) as capturer, using_stack(settings) as stack:
         try:
             with err.status("Capturing …") as shown:
                 while True:
                     begun = time.monotonic()
-                    _take(capturer.capture(), monitor or (), by)
+                    found = capturer.capture(sources)
+                    if once and not found:
+                        raise UserError(f"there is no {', '.join(sources)} now", code="not_found")
+                    _take(found, by)
+                    absent, before = missing(sources, found), absent
+                    for source in sorted({*absent} - {*before}):
+                        err.print(f"[yellow]{one_line(source)}[/yellow] is not there, or not shown.", soft_wrap=True)
                     if once:
                         return
                     stack.ensure()
@@ -116,15 +137,12 @@ def capture(
             _tell_end(by)
 
 
-def _take(frames: "Sequence[Captured]", monitors: Sequence[int], by: Counter[str]) -> None:
-    """Take in the frames of these screens (all, if none is named)."""
+def _take(frames: "Sequence[Captured]", by: Counter[str]) -> None:
+    """Take these frames in."""
     from tasks import screenshots
 
-    wanted = {f"screen:{number}" for number in monitors}
     for captured in frames:
         frame = captured.frame
-        if wanted and frame.source not in wanted:
-            continue
         if not captured.data:
             screenshots.leave_out(frame)
             by["excluded"] += 1

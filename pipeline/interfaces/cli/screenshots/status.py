@@ -12,10 +12,12 @@ from pipeline.interfaces.cli.screenshots.sources import source_key
 from pipeline.interfaces.cli.times import ago, local, span
 
 if TYPE_CHECKING:
-    from pipeline.flows.screenshots.views import Retry
+    from pipeline.flows.screenshots.views import CaptureView, Retry
     from tasks.screenshots import BatchView, DeadLetter, RejectionView, Status
 
 KINDS = ("batch", "merge", "vector")
+CAPTURES_WITHIN_S = 10
+"""How late a capture may be before nobody seems to capture."""
 MOST_LETTERS = 1_000_000
 MADE_BY = {
     "model": "the text model",
@@ -59,10 +61,25 @@ def _show_status(found: "Status") -> None:
         *(("again", one_line(retry_line(retry))) for retry in found.retries),
         ("dead letters", f"{dead}: `penstock screenshots dead-letters` says why" if dead else ""),
         *(("closed", one_line(reason)) for reason in found.closed),
+        ("capture", one_line(_capture(found.capture)) if found.capture else ""),
         ("workers", "running" if found.is_worker_running else "none running: `penstock up` starts them"),
         *(("note", one_line(note)) for note in found.notes),
     ]
     print_pairs([(name, value) for name, value in rows if value])
+
+
+def _capture(found: "CaptureView") -> str:
+    """`screen:1, window:Firefox every 5 s, last 3 s ago; not there: window:Firefox`."""
+    what = f"{', '.join(found.sources)} every {found.every_s:g} s"
+    if found.last_s is None or found.last_s > 3 * found.every_s + CAPTURES_WITHIN_S:
+        since = "" if found.last_s is None else f" for {span(found.last_s)}"
+        starts = "`penstock up` or `penstock worker --role capture` in the desktop session does"
+        return f"{what}: nobody captures{since}; {starts}"
+    if found.error:
+        return f"{what}: {found.error}"
+    return f"{what}, last {span(found.last_s)} ago" + (
+        f"; not there: {', '.join(found.missing)}" if found.missing else ""
+    )
 
 
 def _counts(by_state: dict[str, int]) -> str:

@@ -1,0 +1,88 @@
+"""What a worker with a display does at each tick: captures the sources of the settings, and takes the frames in."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock
+
+import structlog
+from redis import RedisError
+
+from pipeline.engine.errors import UserError
+from pipeline.flows.screenshots.frames.capture import Captured, Capturer, missing
+from pipeline.flows.screenshots.frames.intake import Taken, ingest, leave_out
+from pipeline.flows.screenshots.views import CaptureView
+from pipeline.settings import ScreenshotSettings
+from pipeline.storage.context import Context
+
+log = structlog.get_logger(__name__)
+_KEY = "penstock:{screenshots}:capture"
+"""How the latest tick went. If that is lost, the next one says it again."""
+_REMEMBERED_S = 86_400
+
+
+class Captures:
+    """The captures of this process, over one connection to its display."""
+
+    def __init__(self, capturer: Callable[[ScreenshotSettings], Capturer] = Capturer) -> None:
+        self._make = capturer
+        self._capturer: Capturer | None = None
+        self._said = ("", "")
+        self._lock = Lock()
+
+    def take(self, context: Context, worker: str) -> list[tuple[str, Taken]]:
+        """Capture each source once; what became of the frames, by source. Why one cannot be captured is in `latest`."""
+        with self._lock:
+            sources, error = context.settings.screenshots.capture_sources, ""
+            captured: list[Captured] = []
+            try:
+                self._capturer = self._capturer or self._make(context.settings.screenshots)
+                captured = self._capturer.capture(sources)
+            except UserError as wrong:
+                error = str(wrong)
+                self.close()
+            self._note(context, worker, error, [] if error else missing(sources, captured))
+            return [(one.frame.source, taken) for one in captured if (taken := _take(context, one)) is not None]
+
+    def close(self) -> None:
+        """Let go of the display."""
+        if self._capturer is not None:
+            with suppress(Exception):  # it may be gone
+                self._capturer.close()
+        self._capturer = None
+
+    def _note(self, context: Context, worker: str, error: str, absent: Sequence[str]) -> None:
+        if (error, str(absent)) != self._said and (error or absent):
+            log.warning("capture.not_all", error=error, missing=absent)
+        self._said = error, str(absent)
+        told = {"at": time.time(), "worker": worker, "error": error, "missing": absent}
+        with suppress(RedisError):
+            context.redis.set(_KEY, json.dumps(told), ex=_REMEMBERED_S)
+
+
+def _take(context: Context, captured: Captured) -> Taken | None:
+    """None if it was refused, which is logged and in the ledger."""
+    if not captured.data:
+        leave_out(context, captured.frame)
+        return Taken(False, reason="excluded")
+    try:
+        return ingest(context, captured.data, captured.frame)
+    except UserError:
+        return None
+
+
+def latest(context: Context) -> CaptureView | None:
+    """What workers capture, and how it went; None if they are to capture nothing."""
+    own = context.settings.screenshots
+    if not own.capture_sources:
+        return None
+    told = None
+    with suppress(RedisError):
+        told = context.redis.get(_KEY) if context.online else None
+    found = json.loads(str(told)) if told else {}
+    return CaptureView(
+        sources=own.capture_sources, every_s=own.capture_interval_s,
+        last_s=max(0.0, time.time() - found["at"]) if found else None,
+        worker=found.get("worker", ""), missing=found.get("missing", []), error=found.get("error", ""),
+    )  # fmt: skip

@@ -1,0 +1,150 @@
+"""A worker with a display captures what the settings name: beat asks for it, one message at a time."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pipeline.engine.errors import UserError
+from pipeline.engine.metrics import queue_depths
+from pipeline.flows.screenshots.frames.capture import Captured
+from pipeline.flows.screenshots.frames.intake import Frame
+from pipeline.flows.screenshots.frames.windows import WindowGrabber, find
+from pipeline.flows.screenshots.live_settings import CAPTURE, CONTROL
+from pipeline.flows.screenshots.models import BATCHES, REJECTIONS, SHOTS
+from pipeline.flows.screenshots.plan import Scope
+from pipeline.flows.screenshots.work.capture import Captures
+from pipeline.settings import ScreenshotSettings
+from pipeline.storage.context import Context
+from tasks import screenshots
+from tasks.screenshots import canvas
+from tests.integration.screenshots.conftest import rows_of
+from tests.support.frames import encoded, noise
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {
+        "PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES": '["screen:1", "screen:2", "window:Mail"]',
+        "PENSTOCK_SCREENSHOTS__CAPTURE_INTERVAL_S": "60",
+        "PENSTOCK_SCREENSHOTS__BATCH_SIZE": "1",
+    }
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+class Display:
+    """A screen, one that shows something excluded, and no window; or nothing at all while `gone`."""
+
+    gone = False
+
+    def __init__(self, rules: ScreenshotSettings) -> None:
+        self.closed = False
+
+    def capture(self, sources: Sequence[str]) -> list[Captured]:
+        if Display.gone:
+            raise UserError("the screens cannot be captured", code="no_display")
+        at = datetime.now(UTC)
+        shown = encoded(noise(f"at {at}"))
+        return [Captured(Frame("screen:1", at, "Mail", "Inbox"), shown), Captured(Frame("screen:2", at, "Safe"), b"")]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def display(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Display, "gone", False)
+    monkeypatch.setattr(canvas, "ON_SCREEN", Captures(Display))  # type: ignore[arg-type]
+
+
+def test_beat_asks_once_however_often_it_ticks_and_the_frames_are_batched(context: Context, display: None) -> None:
+    assert screenshots.status().capture is not None
+    canvas.tick.apply()
+    assert queue_depths(context.redis, [CAPTURE]) == {CAPTURE: 1}
+    canvas.tick.apply()
+    canvas.TASKS.launch(Scope.CAPTURES)
+    assert queue_depths(context.redis, [CAPTURE]) == {CAPTURE: 1}, "nobody captures yet: nothing piles up"
+    canvas.capture.apply()
+    (shot,) = rows_of(context, SHOTS)
+    assert (shot.source_key, shot.app, shot.window_title) == ("screen:1", "Mail", "Inbox")
+    assert [(row.source_key, row.reason) for row in rows_of(context, REJECTIONS)] == [("screen:2", "excluded")]
+    assert queue_depths(context.redis, [CONTROL]) == {CONTROL: 1}, "screenshots.batch"
+    canvas.batch.apply(["screen:1"])
+    assert len(rows_of(context, BATCHES)) == 1
+
+
+def test_status_says_what_is_captured_what_is_not_there_and_why_nothing_can_be(context: Context, display: None) -> None:
+    def told() -> tuple[float | None, list[str], str]:
+        found = screenshots.status().capture
+        assert found is not None
+        return found.last_s, found.missing, found.error
+
+    assert told() == (None, [], "")
+    canvas.capture.apply()
+    last_s, absent, error = told()
+    assert last_s is not None
+    assert (absent, error) == (["window:Mail"], "")
+    Display.gone = True
+    canvas.capture.apply()
+    assert told()[1:] == ([], "the screens cannot be captured")
+    Display.gone = False
+    canvas.capture.apply()
+    assert told()[1:] == (["window:Mail"], ""), "the display is back"
+
+
+@pytest.fixture
+def x11(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A display with two windows, one of which stands before the other."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*command: str) -> None:
+        with (tmp_path / f"{command[0]}.log").open("ab") as log:
+            started.append(subprocess.Popen(command, stdout=log, stderr=log))
+
+    display = tmp_path / "display"
+    with display.open("wb") as told:
+        server = ["Xvfb", "-screen", "0", "800x600x24", "-nolisten", "tcp", "-displayfd", str(told.fileno())]
+        started.append(subprocess.Popen(server, pass_fds=[told.fileno()], stderr=subprocess.DEVNULL))
+    wait_until(lambda: display.read_text().endswith("\n"), 30, "the display is up")
+    monkeypatch.setenv("DISPLAY", f":{display.read_text().strip()}")
+    for name, color in (("Below", "red"), ("Above", "blue")):
+        run("xmessage", "-name", name, "-geometry", "300x200+50+50", "-bg", color, name)
+        wait_until(lambda name=name: bool(_number(name)), 30, f"the window {name} is shown")
+    yield
+    for process in reversed(started):
+        process.kill()
+        process.wait()
+
+
+def _number(name: str) -> str:
+    said = subprocess.run(["xwininfo", "-name", name], capture_output=True, check=False).stdout.decode()
+    return said.partition("Window id: ")[2].partition(" ")[0] if "IsViewable" in said else ""
+
+
+@pytest.mark.skipif(not all(map(shutil.which, ("Xvfb", "xmessage", "xprop", "xwininfo"))), reason="needs Xvfb")
+def test_a_window_is_seen_whole_though_another_stands_before_it(x11: None) -> None:
+    below, above = _number("Below"), _number("Above")
+    listed = ["-f", "_NET_CLIENT_LIST_STACKING", "32x", "-set", "_NET_CLIENT_LIST_STACKING", f"{below},{above}"]
+    subprocess.run(["xprop", "-root", *listed], check=True)
+    front = find("xmessage")
+    assert front is not None
+    assert (hex(front.number), front.title) == (above, "Above")
+    assert find("nothing") is find("0x1") is None
+    grabber = WindowGrabber()
+    try:
+        seen = grabber.grab(int(below, 16))
+        assert seen is not None
+        assert seen.size == (300, 200)
+        red = sum(seen.bgra[at : at + 3] == b"\0\0\xff" for at in range(0, len(seen.bgra), 4))
+        assert red > 40_000, "nothing of the blue one"
+        assert grabber.grab(0x999999) is None
+    finally:
+        grabber.close()
