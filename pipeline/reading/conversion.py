@@ -46,7 +46,9 @@ class Options(NamedTuple):
 
 
 class ConvertedPage(NamedTuple):
-    """A page's Markdown. `layout`: its `width`, `height`, their `unit` ("pt" or "px"), and its `blocks` as data."""
+    """A page's Markdown. `layout`: its `width`, `height`, their `unit` ("pt" or "px"), and its `blocks` as data.
+
+    Where the text was recognised, `confidence` as well: how sure the recognition is of it, 0 to 1."""
 
     text: str
     layout: dict[str, Any]
@@ -136,9 +138,9 @@ class _View(NamedTuple):
     top: float
     scale: float
 
-    def lines(self, threads: int) -> list[Line]:
+    def read(self, threads: int) -> ocr.Reading:
         """The text in the picture, in its pixels."""
-        return [] if images.is_blank(self.picture) else ocr.recognise(self.picture, threads)
+        return ocr.Reading([], None) if images.is_blank(self.picture) else ocr.read(self.picture, threads)
 
     def placed(self, line: Line) -> Line:
         """A line in pixels of the picture as one on the page."""
@@ -156,17 +158,18 @@ class _PdfSource:
         self._document = document
         self._options = options
         self._profile = profile
-        self._recognised: OrderedDict[bytes, list[Line]] = OrderedDict()
+        self._recognised: OrderedDict[bytes, ocr.Reading] = OrderedDict()
 
     def convert(self, number: int, image: Path | None = None, picture_folder: Path | None = None) -> ConvertedPage:
         """The boxes of its blocks are in points."""
         layer, views, content = self._look(number, image)
-        content = replace(content, lines=tuple(self._lines(layer, views)))
+        lines, confidence = self._text(layer, views)
+        content = replace(content, lines=tuple(lines))
         blocks_of = layout.convert if layer.usable else orientation.blocks
         blocks = blocks_of(content, self._profile, keep_furniture=self._options.keep_headers)
         if picture_folder is not None:
             blocks = with_pictures(blocks, self._saved_pictures(number, picture_folder))
-        return _converted(content, blocks, number, "pt")
+        return _converted(content, blocks, number, "pt", confidence)
 
     def _look(self, number: int, image: Path | None) -> tuple[TextLayer, list[_View], PageContent]:
         """The page's text layer, pictures of what is not in it, and what is drawn. PDFium is free again afterwards."""
@@ -188,23 +191,28 @@ class _PdfSource:
                 views.append(_View(picture, box[0], box[1], (box[2] - box[0]) / picture.width))
             return layer, views, content
 
-    def _lines(self, layer: TextLayer, views: Sequence[_View]) -> list[Line]:
-        recognised = [line for view in views for line in self._read(view)]
+    def _text(self, layer: TextLayer, views: Sequence[_View]) -> ocr.Reading:
+        readings = [self._read(view) for view in views]
+        recognised = [line for reading in readings for line in reading.lines]
         if layer.usable:
-            return layer.lines + pictures.new_lines(recognised, layer.lines)
+            return ocr.Reading(layer.lines + pictures.new_lines(recognised, layer.lines), None)
+        confidence = min((one.confidence for one in readings if one.confidence is not None), default=None)
         # A poor text layer is better than nothing, and than a little of a script that recognition does not know.
         characters = sum(len(line.text) for line in recognised)
-        return recognised if characters > _POOR * layer.quality * layer.characters else layer.lines
+        if characters > _POOR * layer.quality * layer.characters:
+            return ocr.Reading(recognised, confidence)
+        return ocr.Reading(layer.lines, layer.quality if layer.characters else confidence)
 
-    def _read(self, view: _View) -> list[Line]:
+    def _read(self, view: _View) -> ocr.Reading:
         """The text in the view, placed on the page. Logos and headers are on every page, so recognise them once."""
         key = hashlib.blake2b(view.picture.tobytes(), digest_size=16).digest()
         if key not in self._recognised:
-            self._recognised[key] = view.lines(self._options.threads)
+            self._recognised[key] = view.read(self._options.threads)
         self._recognised.move_to_end(key)
         if len(self._recognised) > _REMEMBERED_PICTURES:
             self._recognised.popitem(last=False)
-        return [view.placed(line) for line in self._recognised[key]]
+        found = self._recognised[key]
+        return found._replace(lines=[view.placed(line) for line in found.lines])
 
     def _saved_pictures(self, number: int, folder: Path) -> list[Picture]:
         """The page's pictures, written to `folder`."""
@@ -229,15 +237,18 @@ class _PictureSource:
     def convert(self, number: int, image: Path | None = None, picture_folder: Path | None = None) -> ConvertedPage:  # noqa: ARG002  # a picture holds none
         """The boxes of its blocks are in pixels."""
         picture = images.load_picture(image or self._path, 1 if image else number, self._options.max_pixels)
-        lines = _View(picture, 0.0, 0.0, 1.0).lines(self._options.threads)
+        lines, confidence = _View(picture, 0.0, 0.0, 1.0).read(self._options.threads)
         content = PageContent(picture.width, picture.height, tuple(lines))
         blocks = orientation.blocks(content, None, keep_furniture=self._options.keep_headers)
-        return _converted(content, blocks, number, "px")
+        return _converted(content, blocks, number, "px", confidence)
 
 
-def _converted(content: PageContent, blocks: list[Block], page: int, unit: str) -> ConvertedPage:
+def _converted(
+    content: PageContent, blocks: list[Block], page: int, unit: str, confidence: float | None
+) -> ConvertedPage:
     found = {
         "width": round(content.width, 1), "height": round(content.height, 1), "unit": unit,
         "blocks": layout.as_dicts(blocks, page),
+        **({} if confidence is None else {"confidence": round(confidence, 3)}),
     }  # fmt: skip
     return ConvertedPage(layout.render(blocks), found)

@@ -21,6 +21,7 @@ _SURE = 0.9
 _LEAST_SURE = 0.75
 _BETTER = 0.05
 _LETTERS = 3  # 6890 reads just as well upside down
+_LONGER_THAN_ICONS = 3.0  # length by height
 _LEAST = 0.5  # below, it is not text but a rule or a detail of a picture
 
 
@@ -31,8 +32,42 @@ class Found(NamedTuple):
     corners: Quad
 
 
+class Piece(NamedTuple):
+    """A piece of a picture read in its direction, whether it says something or not; corners as `Found` has them."""
+
+    text: str
+    corners: Quad
+    score: float
+
+
 def read_all(quads: Sequence[Quad], read: Read) -> list[Found]:
     """The texts of all pieces, each read in its direction; those that say nothing are left out."""
+    return telling(read_pieces(quads, read))
+
+
+def telling(pieces: Sequence[Piece]) -> list[Found]:
+    """The pieces that say something."""
+    return [Found(piece.text, piece.corners) for piece in pieces if piece.score >= _LEAST and piece.text.strip()]
+
+
+def confidence(pieces: Sequence[Piece]) -> float | None:
+    """How sure the engine is of all that looks like text, 0 to 1; None if nothing does.
+
+    By length, not by characters: a line in a script that the engine does not know is read as nothing, or as one sign.
+    What says nothing and is no longer than a short word is rather an icon.
+    """
+    length = sure = 0.0
+    for piece in pieces:
+        along, across = _sides(piece.corners)
+        says = piece.score >= _LEAST and piece.text.strip()
+        if says or along > _LONGER_THAN_ICONS * across:
+            length += along
+            sure += along * (piece.score if piece.text.strip() else 0.0)
+    return sure / length if length else None
+
+
+def read_pieces(quads: Sequence[Quad], read: Read) -> list[Piece]:
+    """All pieces, each read in its direction."""
     pieces = _Pieces(quads, read)
     turn = _page_turn(pieces)
     sideways = {index for index, quad in enumerate(quads) if _ratio(turned(quad, turn)) >= _TALL}
@@ -40,11 +75,7 @@ def read_all(quads: Sequence[Quad], read: Read) -> list[Found]:
     pieces.read(list(best), turn)
     best |= _sideways_turns(pieces, sorted(sideways), turn)
     texts = {index: pieces.text(index, angle) for index, angle in best.items()}
-    return [
-        Found(text.text, turned(quads[index], best[index]))
-        for index, text in sorted(texts.items())
-        if text.score >= _LEAST and text.text.strip()
-    ]
+    return [Piece(text.text, turned(quads[index], best[index]), text.score) for index, text in sorted(texts.items())]
 
 
 def turned(quad: Quad, angle: int) -> Quad:

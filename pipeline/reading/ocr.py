@@ -7,6 +7,7 @@ survive one. Its models are in its wheel, so nothing is downloaded.
 import math
 import os
 import threading
+from typing import NamedTuple
 
 from PIL import Image
 
@@ -40,7 +41,21 @@ class _Shared:
 _SHARED = _Shared()
 
 
+class Reading(NamedTuple):
+    """What was read in a picture.
+
+    `confidence`: how sure the engine is of it, 0 to 1; None if nothing looks like text."""
+
+    lines: list[Line]
+    confidence: float | None
+
+
 def recognise(image: Image.Image, threads: int) -> list[Line]:
+    """The lines of `read`."""
+    return read(image, threads).lines
+
+
+def read(image: Image.Image, threads: int) -> Reading:
     """Lines of text in an RGB image, with boxes in its pixels; none for a blank one.
 
     Each has the angle in which it runs. Boxes of a picture that leans are where they would be if it did not.
@@ -58,12 +73,12 @@ def recognise(image: Image.Image, threads: int) -> list[Line]:
             raise UnitError(message, kind=ErrorKind.PERMANENT, code="ocr_unavailable") from error
         try:
             look = engine.look(padded(looked_at))
-            found = direction.read_all(look.quads, look.read)
+            pieces = direction.read_pieces(look.quads, look.read)
         except Exception as error:  # It raises types of its own, of OpenCV, of onnxruntime and of NumPy.
             raise UnitError(f"Text recognition failed: {error}", code="ocr_failed") from error
     enlarged = image.width / looked_at.width
-    lines = orientation.as_lines(found, (looked_at.width / 2, looked_at.height / 2))
-    return [orientation.scaled(line, enlarged) for line in lines]
+    lines = orientation.as_lines(direction.telling(pieces), (looked_at.width / 2, looked_at.height / 2))
+    return Reading([orientation.scaled(line, enlarged) for line in lines], direction.confidence(pieces))
 
 
 def threads_for(processes: int) -> int:

@@ -189,10 +189,11 @@ def count_documents(which: Filter) -> int:
 
 
 def pages(
-    document_id: str, *, status: PageStatus | None = None, after: int = 0, limit: int | None = None
-) -> list[PageView]:
-    """The document's pages in order, those after page `after`."""
-    return queries.pages(get_context(), document_id, status=status, after=after, limit=limit)
+    document_id: str, *, status: PageStatus | None = None, doubtful: bool = False, after: int = 0,
+    limit: int | None = None,
+) -> list[PageView]:  # fmt: skip
+    """The document's pages in order, those after page `after`; `doubtful`: only those whose text is."""
+    return queries.pages(get_context(), document_id, status=status, doubtful=doubtful, after=after, limit=limit)
 
 
 def search(words: str, which: Filter | None = None, *, document_id: str = "", limit: int = 20) -> Found:

@@ -36,6 +36,7 @@ def test_every_sound_pdf_is_completed_and_every_broken_one_refused(converted: di
     assert refused == REFUSED
     assert {converted[name]["status"] for name in converted.keys() - REFUSED} == {"COMPLETED"}
     assert {name: converted[name]["pages"] for name in PAGES} == PAGES
+    assert not [name for name in converted.keys() - REFUSED if converted[name]["doubtful"]]
 
 
 def test_every_result_has_text(converted: dict[str, dict[str, object]]) -> None:

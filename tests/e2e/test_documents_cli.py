@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from tests.support.cli import Cli, Running, new_pdf
 from tests.support.provider_server import Fault, ProviderServer
+from tests.support.samples import picture_of
 from tests.support.waiting import wait_until
 
 
@@ -182,6 +183,20 @@ def test_cost_is_shown_wherever_one_looks(cli: Cli, provider: ProviderServer) ->
     assert re.search(r"^cost +0\.0\d+ \(ai vision-1: 0\.0\d+ for [\d,]+\+[\d,]+ tokens\)$", text.out, re.MULTILINE)
     manifest = json.loads(next(cli.data_dir.glob(f"output/{document}/*.manifest.json")).read_text())
     assert manifest["totals"]["cost"] == round(cost, 9)
+
+
+def test_a_picture_that_recognition_cannot_read_is_doubtful_wherever_one_looks(cli: Cli) -> None:
+    # In a script that it does not know.
+    picture_of(["Съешь ещё этих мягких", "Широкая электрификация"]).save(cli.cwd / "scan.png")
+    result = cli.run("convert", "scan.png")
+    document = cli.newest()
+    assert f"1 doubtful: `penstock documents pages {document} --doubtful`" in result.err
+    pages, listed, shown = cli.run_all(
+        ["documents", *arguments] for arguments in (["pages", document, "--doubtful"], ["list"], ["show", document])
+    )
+    assert "% doubtful" in pages.out
+    assert "1/1, 1 doubtful" in next(row for row in listed.out.splitlines() if row.startswith(document))
+    assert f"1 of 1; `penstock documents pages {document} --doubtful` lists them" in shown.out
 
 
 def test_delete_asks_first_and_removes_everything(cli: Cli) -> None:

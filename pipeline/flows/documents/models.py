@@ -78,6 +78,8 @@ class Document(ClaimColumns, Base):
     completed_count: Mapped[int] = mapped_column(default=0)
     failed_count: Mapped[int] = mapped_column(default=0)
     merged_path: Mapped[str | None] = mapped_column(String(1000))
+    doubtful_count: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Pages of its result whose text is doubtful."""
     outdated: Mapped[bool] = mapped_column(default=False, server_default=false())
     """The merged file is from before the last retry or merge that was asked for: it stays until there is a new one."""
     error: Mapped[str | None] = mapped_column(Text)
@@ -124,6 +126,10 @@ class Page(ClaimColumns, Base):
     model: Mapped[str] = mapped_column(String(120), default="")
     content: Mapped[str] = mapped_column(Text, default="")
     """Markdown. A retry keeps the old text until it has a new one."""
+    confidence: Mapped[float | None]
+    """How sure text recognition was of its text, 0 to 1; None if the text was not recognised, or nobody said."""
+    doubtful: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """`rules.doubt`, as of when the text came."""
     image_path: Mapped[str | None] = mapped_column(String(1000))
     error: Mapped[str | None] = mapped_column(Text)
     retry_count: Mapped[int] = mapped_column(default=0)

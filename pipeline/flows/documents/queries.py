@@ -58,6 +58,8 @@ class DocumentView:
     finished_at: datetime | None
     cost: float = 0.0
     """Of all calls for it, over its whole life."""
+    doubtful_count: int = 0
+    """Pages of its result whose text is doubtful: recognition was not sure of it."""
     outdated: bool = False
     """Its result is from before the last retry, and stays until there is a new one."""
 
@@ -83,6 +85,10 @@ class PageView:
     worker_id: str | None
     next_run_at: datetime | None
     updated_at: datetime
+    confidence: float | None = None
+    """How sure text recognition was of it, 0 to 1; None if it was not recognised, or nobody said."""
+    doubtful: bool = False
+    """Somebody should compare the text with the page."""
 
 
 @dataclass(frozen=True)
@@ -201,13 +207,16 @@ def documents_by_id(context: Context, ids: Collection[str]) -> list[DocumentView
 
 
 def pages(
-    context: Context, document_id: str, *, status: PageStatus | None = None, after: int = 0, limit: int | None = None
-) -> list[PageView]:
+    context: Context, document_id: str, *, status: PageStatus | None = None, doubtful: bool = False, after: int = 0,
+    limit: int | None = None,
+) -> list[PageView]:  # fmt: skip
     """The document's pages in order, those after page `after`; none before it is split."""
     query = select(PAGES).where(PAGES.c.document_id == document_id, PAGES.c.page > after).order_by(PAGES.c.page)
     query = query.limit(limit)
     if status is not None:
         query = query.where(PAGES.c.status == status)
+    if doubtful:
+        query = query.where(PAGES.c.doubtful)
     with context.db.read() as session:
         return [view_of(PageView, row) for row in session.execute(query)]
 

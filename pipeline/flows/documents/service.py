@@ -19,6 +19,7 @@ from pipeline.engine.views import view_of
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.queries import DocumentView, UnknownDocument, no_page
+from pipeline.flows.documents.rules.doubt import is_doubtful
 from pipeline.flows.documents.states import (
     AT_REST,
     DOCUMENT,
@@ -186,7 +187,8 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
             )
         PAGE.target(PageStatus(row.status), PageEvent.PROMOTE)
         mine = PAGES.c.id == row.id
-        PAGE.move(session, PAGES, PageEvent.PROMOTE, mine, content=tried.text, error=None, updated_at=now)
+        text = {"content": tried.text, "confidence": None, "doubtful": is_doubtful(tried.text, None)}
+        PAGE.move(session, PAGES, PageEvent.PROMOTE, mine, **text, error=None, updated_at=now)
         session.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id == row.id))
         was_failed = row.status == PageStatus.FAILED
         completed = document.completed_count + was_failed

@@ -5,9 +5,10 @@ import pytest
 from PIL import Image
 
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.flows.documents.rules.doubt import is_doubtful
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
-from pipeline.reading import ocr
+from pipeline.reading import ocr, pdfium
 from pipeline.reading.layout import to_markdown
 from pipeline.reading.ocr_engine import Text
 from pipeline.settings import Settings
@@ -47,6 +48,16 @@ def test_words_in_a_picture_are_recognised():
     assert to_markdown(lines).replace("\n\n", " ") == "Hello wonderful world Invoice 2024-117"
     assert 30 < lines[0].left < 60
     assert 20 < lines[0].size < 45
+
+
+def test_recognition_knows_which_scans_it_cannot_read():
+    path = corpus_file("documents/MEDRPT-2024-PAT-3847_medical_report_scan.pdf")
+    with pdfium.open_document(path) as document, document.page(1) as page:
+        scan = page.render(150, 3_000_000)
+    scan = scan.crop((0, scan.height // 2, scan.width, scan.height * 3 // 4))
+    poor = scan.resize((scan.width // 4, scan.height // 4))
+    good, bad = ocr.read(scan, threads=1), ocr.read(poor, threads=1)
+    assert (is_doubtful("", good.confidence), is_doubtful("", bad.confidence)) == (False, True), (good, bad)
 
 
 def test_blank_picture_has_no_lines():

@@ -6,7 +6,7 @@ from PIL import Image
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
 from pipeline.reading import ocr, orientation, pdfium
-from pipeline.reading.direction import Found, read_all, turned
+from pipeline.reading.direction import Found, Piece, confidence, read_all, turned
 from pipeline.reading.layout import Line, PageContent, rotation
 from pipeline.reading.layout.model import Rule
 from pipeline.reading.ocr_engine import Text
@@ -80,6 +80,17 @@ def test_what_is_read_no_way_is_left_upright():
     found = [clockwise(corners, 90) for corners in column(12)]  # writing from top to bottom
     assert read_all(found, Reader([], unsure=0.4)) == []
     assert read_all([], Reader([])) == []
+
+
+def test_confidence_is_that_of_all_that_looks_like_text():
+    line, icon = (
+        ((0.0, 0.0), (300.0, 0.0), (300.0, 20.0), (0.0, 20.0)),
+        ((0.0, 0.0), (20.0, 0.0), (20.0, 20.0), (0.0, 20.0)),
+    )
+    assert confidence([]) is None
+    assert confidence([Piece("read well", line, 0.9), Piece("", icon, 0.9), Piece("?", icon, 0.1)]) == 0.9
+    assert confidence([Piece("read well", line, 0.9), Piece("  ", line, 0.9)]) == pytest.approx(0.45)
+    assert confidence([Piece("guessed", line, 0.1), Piece("a", icon, 0.9)]) == pytest.approx((30 + 18) / 320)
 
 
 def test_digits_are_compared_both_ways():

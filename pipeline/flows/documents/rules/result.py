@@ -86,6 +86,7 @@ def manifest(
             "completed": document["completed_count"],
             "failed": document["failed_count"],
             "attempts": len(attempts),
+            "doubtful": sum(page["doubtful"] for page in pages),
             "cached": sum(attempt["cached"] for attempt in attempts),
             "input_tokens": sum(attempt["input_tokens"] for attempt in attempts),
             "output_tokens": sum(attempt["output_tokens"] for attempt in attempts),

@@ -53,15 +53,16 @@ def write_result(context: Context, document: Any, claim: Claim) -> None:
     partial = document.completed_count < document.pages
     event = DocumentEvent.MERGED_PARTIAL if partial else DocumentEvent.MERGED
     now = context.db.now()
+    pages = [plain(page) for page in queries.pages(context, document.id)]
     values: dict[str, Any] = {
         "merged_path": str(path),
         "outdated": False,
+        "doubtful_count": sum(page["doubtful"] for page in pages),
         "progress": 95 if partial else 100,
         "finished_at": now,
     }
     status = DOCUMENT.target(DocumentStatus.MERGING, event)
     after = view_of(DocumentView, document, **values, status=status, worker_id=None, error=None, updated_at=now)
-    pages = [plain(page) for page in queries.pages(context, document.id)]
     text = merge_markdown(pages, queries.layouts(context, document.id, joinable(pages)))
     attempts = [plain(attempt) for attempt in queries.attempts(context, document.id)]
     costs = [plain(cost) for cost in queries.costs(context, document.id)]

@@ -24,6 +24,7 @@ from pipeline.engine.traces import AiCall, message_of, preview
 from pipeline.engine.views import view_of
 from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
+from pipeline.flows.documents.rules.doubt import is_doubtful
 from pipeline.flows.documents.states import (
     DOCUMENT,
     PAGE,
@@ -230,7 +231,7 @@ def _settle(
     outcomes = [
         Outcome(
             one.unit.id, one.unit.attempt, one.unit.claim, one.error,
-            values={"content": storable(one.answer.text)} if one.answer else {},
+            values=_text_of(one.answer) if one.answer else {},
         )
         for one in attempts
     ]  # fmt: skip
@@ -242,6 +243,14 @@ def _settle(
     _record(session, [attempt for attempt in attempts if not isinstance(attempt.error, GateClosed)], held, now)
     _store_layouts(session, [attempt for attempt in attempts if attempt.unit.id in held])
     return changes
+
+
+def _text_of(answer: Answer) -> dict[str, Any]:
+    """The columns of a page with this answer."""
+    confidence = (answer.layout or {}).get("confidence")
+    return {
+        "content": storable(answer.text), "confidence": confidence, "doubtful": is_doubtful(answer.text, confidence),
+    }  # fmt: skip
 
 
 def _store_layouts(session: Session, attempts: Sequence[Attempt]) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 EXAMPLE: dict[str, JsonValue] = {
     "id": "0123456789abcdef", "filename": "report.pdf", "type": "pdf", "status": "COMPLETED", "progress": 100,
     "settled": True, "has_result": True, "outdated": False, "pages": 12, "completed_count": 12, "failed_count": 0,
+    "doubtful_count": 0,
     "page_range": "", "provider": "local", "model": "", "model_name": "", "error": None, "allow_partial": False,
     "size_bytes": 123456, "created_at": "2026-11-22T10:00:00Z", "updated_at": "2026-11-22T10:00:09Z",
     "started_at": "2026-11-22T10:00:01Z", "finished_at": "2026-11-22T10:00:09Z", "cost": 0.0,
@@ -39,6 +40,7 @@ class DocumentShape(BaseModel):
     pages: int = Field(description="Pages to convert; 0 until the document is split.")
     completed_count: int
     failed_count: int
+    doubtful_count: int = Field(description="Pages of its Markdown whose recognition is doubtful.")
     page_range: str
     provider: str
     model: str
@@ -62,6 +64,8 @@ class PageShape(BaseModel):
     provider: str
     model: str
     characters: int
+    confidence: float | None = Field(description="How sure text recognition was, 0 to 1; null if nobody said.")
+    doubtful: bool = Field(description="Its text should be compared with the page.")
     error: str | None
     attempts: int
     retry_count: int

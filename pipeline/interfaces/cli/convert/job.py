@@ -66,6 +66,9 @@ class Job:
 def line(job: Job) -> str:
     """How a job ended, as one line."""
     pages = f" [dim]({count(job.document.pages, 'page')})[/dim]" if job.document and job.document.pages else ""
+    if job.document and job.document.doubtful_count and job.written:
+        look = f"`penstock documents pages {job.document.id} --doubtful`"
+        pages += f" [yellow]{job.document.doubtful_count:,} doubtful[/yellow]: {look}"
     written = f" → [bold]{one_line(str(job.written))}[/bold]" if job.written else ""
     ended = f": {state(job.status)}" if not (job.written and job.status == "COMPLETED") else ""
     why = f": {one_line(job.problem)}" if job.problem else ""
@@ -136,6 +139,8 @@ def as_json(job: Job) -> dict[str, Any]:
         "pages": document.pages if document else None,
         "completed": document.completed_count if document else None,
         "failed": document.failed_count if document else None,
+        "doubtful": document.doubtful_count if document else None,
+        "cost": document.cost if document else None,
         "error": job.error or job.standing.reason or (document.error if document else None),
         "seconds": round(job.took_s, 3),
     }

@@ -26,6 +26,9 @@ def show(document_id: Id, as_json: Json = False) -> None:
     shown |= {name: value[:19].replace("T", " ") + " UTC" for name, value in shown.items() if name.endswith("_at")}
     if shown.pop("outdated"):
         shown["result"] = "from before the last retry, until there is a new one"
+    if shown.pop("doubtful_count"):
+        count = f"{document.doubtful_count:,} of {document.pages:,}"
+        shown["doubtful pages"] = f"{count}; `penstock documents pages {document.id} --doubtful` lists them"
     shown["cost"] = _cost(document, paid)
     print_pairs(
         [
@@ -52,23 +55,32 @@ def _cost(document: "Document", paid: list["CostView"]) -> str:
 def pages(
     document_id: Id,
     failed: Annotated[bool, typer.Option("--failed", help="Only failed pages, with the reasons.")] = False,
+    doubtful: Annotated[bool, typer.Option("--doubtful", help="Only pages whose recognition is doubtful.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List a document's pages: state, attempts, error, length of the text."""
+    """List a document's pages: state, attempts, error, length of the text, whether recognition was sure of it."""
     from tasks.documents import PageStatus
     from tasks.documents import pages as find
 
     def row(page: "PageView") -> list[str]:
         return [
             str(page.page), str(page.page_source), state(page.status.name), str(page.attempts), str(len(page.content)),
+            _certainty(page),
             one_line(f"{page.provider} {page.model}"), one_line(page.error),
         ]  # fmt: skip
 
     print_list(
-        find(resolved(document_id), status=PageStatus.FAILED if failed else None),
-        ("PAGE>", "IN FILE>?", "STATE", "ATTEMPTS>?", "CHARACTERS>?", "PROVIDER?", "ERROR"), row, as_json=as_json,
-        none="No page has failed." if failed else "There are no pages yet.",
+        find(resolved(document_id), status=PageStatus.FAILED if failed else None, doubtful=doubtful),
+        ("PAGE>", "IN FILE>?", "STATE", "ATTEMPTS>?", "CHARACTERS>?", "SURE?", "PROVIDER?", "ERROR"), row,
+        as_json=as_json,
+        none="No page has failed." if failed else "No page is doubtful." if doubtful else "There are no pages yet.",
     )  # fmt: skip
+
+
+def _certainty(page: "PageView") -> str:
+    """How sure text recognition was, if anybody said, and whether that is too little."""
+    share = "" if page.confidence is None else f"{page.confidence:.0%}"
+    return f"[yellow]{share} doubtful[/yellow]".replace("] ", "]") if page.doubtful else share
 
 
 def attempts(

@@ -44,6 +44,7 @@ def list_(status: States = None, name: Name = "", limit: Limit = 50, as_json: Js
 
     def row(document: "Document") -> list[str]:
         pages = f"{document.completed_count:,}/{document.pages:,}" if document.pages else ""
+        pages += f", {document.doubtful_count:,} doubtful" if document.doubtful_count else ""
         return [
             document.id, one_line(document.filename), state(document.status.name), pages,
             *([one_line(document.page_range, 30)] if ranges else []),

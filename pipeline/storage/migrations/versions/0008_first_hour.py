@@ -79,6 +79,9 @@ def upgrade() -> None:
     for table in ("documents", "page_attempts"):
         op.add_column(table, sa.Column("cost", sa.Double(), nullable=False, server_default="0"))
     op.add_column("documents", sa.Column("outdated", sa.Boolean(), nullable=False, server_default=sa.false()))
+    op.add_column("documents", sa.Column("doubtful_count", sa.Integer(), nullable=False, server_default="0"))
+    op.add_column("pages", sa.Column("confidence", sa.Double(), nullable=True))
+    op.add_column("pages", sa.Column("doubtful", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.execute(_PAID)
     op.execute(_PAID_FOR_DOCUMENTS)
     op.add_column("documents", sa.Column("source_path", sa.Text, nullable=False, server_default=""))
@@ -101,3 +104,6 @@ def downgrade() -> None:
     for table in ("documents", "page_attempts"):
         op.drop_column(table, "cost")
     op.drop_column("documents", "outdated")
+    op.drop_column("documents", "doubtful_count")
+    op.drop_column("pages", "confidence")
+    op.drop_column("pages", "doubtful")
