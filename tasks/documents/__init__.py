@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from pipeline.engine import events
 from pipeline.engine.errors import NoWorkerWarning, UserError
@@ -42,10 +42,10 @@ from tasks.context import get_context
 from tasks.documents.canvas import TASKS
 
 __all__ = [
-    "AttemptView", "Choice", "Choices", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "Found", "Hit",
-    "NoWorker", "NoWorkerWarning", "Options", "PageStatus", "PageView", "UnknownDocument", "UserError", "attempts",
-    "cancel", "costs", "count_documents", "delete", "figures", "list_documents", "page", "page_picture", "pages",
-    "pause", "promote", "remerge", "resume", "retry", "retry_failed", "retry_page", "search", "status", "submit",
+    "AttemptView", "Choice", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "Found", "Hit", "NoWorker",
+    "NoWorkerWarning", "Options", "PageStatus", "PageView", "UnknownDocument", "UserError", "attempts", "cancel",
+    "costs", "count_documents", "delete", "figures", "list_documents", "page", "page_picture", "pages", "pause",
+    "promote", "remerge", "resume", "retry", "retry_failed", "retry_page", "search", "status", "submit",
     "submit_upload", "watch",
 ]  # fmt: skip
 
@@ -131,26 +131,22 @@ def watch(
                 yield document
 
 
-class Choices(TypedDict, total=False):
-    """The fields of `Options`, as keywords of `submit`."""
-
-    page_range: str
-    provider: str
-    model: str
-    allow_partial: bool
-    use_cache: bool
-    pictures: bool
-    fresh: bool
-
-
-def submit(path: str | PathLike[str], options: Options | None = None, **choices: Unpack[Choices]) -> Document:
+def submit(
+    path: str | PathLike[str], options: Options | None = None, *, page_range: str | None = None,
+    provider: str | None = None, model: str | None = None, allow_partial: bool | None = None,
+    use_cache: bool | None = None, pictures: bool | None = None, fresh: bool | None = None,
+) -> Document:  # fmt: skip
     """Submit a file; returns the document that will hold its text.
 
-    Options as an `Options`, as keywords, or both: page_range, provider, model, allow_partial, use_cache, pictures,
-    fresh. The same content and options find the same document again, unless `fresh`.
+    Options as an `Options`, as keywords, or both: a keyword that is not None wins. The same content and options find
+    the same document again, unless `fresh`.
     """
-    chosen = replace(options or Options(), **choices)
-    return _launched(submission.submit(get_context(), Path(path), chosen))
+    given = {
+        "page_range": page_range, "provider": provider, "model": model, "allow_partial": allow_partial,
+        "use_cache": use_cache, "pictures": pictures, "fresh": fresh,
+    }  # fmt: skip
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return _launched(submission.submit(get_context(), Path(path), replace(options or Options(), **chosen)))
 
 
 def submit_upload(

@@ -48,7 +48,8 @@ def test_snippets_of_the_docs_pass_a_strict_type_checker_and_mistakes_do_not(whe
     checked = subprocess.run(
         [
             sys.executable, "-m", "mypy", "--strict", "--python-executable", wheel.python, "--config-file", "",
-            "--no-error-summary", "--hide-error-context", "--no-color-output", *found, "wrong.py",
+            "--cache-dir", ROOT / ".mypy_cache" / "docs", "--no-error-summary", "--hide-error-context",
+            "--no-color-output", *found, "wrong.py",
         ],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip

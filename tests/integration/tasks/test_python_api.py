@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import get_type_hints
 
@@ -70,10 +71,16 @@ def test_waiting_for_a_base_says_that_nobody_works() -> None:
 
 @pytest.mark.parametrize(
     ("keywords", "options"),
-    [(documents.Choices, documents.Options), (music.Choices, music.StartOptions), (calls.Which, CallFilter)],
+    [(music.Choices, music.StartOptions), (calls.Which, CallFilter)],
 )
 def test_keywords_are_the_options(keywords: type, options: type) -> None:
     assert get_type_hints(keywords) == {one.name: one.type for one in dataclasses.fields(options)}
+
+
+def test_options_of_submit_are_its_keywords() -> None:
+    known = signature(documents.submit, eval_str=True).parameters
+    given = {one.name: one.annotation for one in known.values() if one.kind is Parameter.KEYWORD_ONLY}
+    assert given == {one.name: one.type | None for one in dataclasses.fields(documents.Options)}  # type: ignore[operator]
 
 
 def test_keywords_win_over_options(context: Context, tmp_path: Path) -> None:
