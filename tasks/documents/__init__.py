@@ -7,7 +7,7 @@
 Every function returns plain typed objects; a document has `wait()`. All raise `UserError` with a message for people.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from os import PathLike
@@ -42,11 +42,11 @@ from tasks.context import get_context
 from tasks.documents.canvas import TASKS
 
 __all__ = [
-    "AttemptView", "Choice", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "Found", "Hit", "NoWorker",
-    "NoWorkerWarning", "Options", "PageStatus", "PageView", "UnknownDocument", "UserError", "attempts", "cancel",
-    "costs", "count_documents", "delete", "figures", "list_documents", "page", "page_picture", "pages", "pause",
-    "promote", "remerge", "resume", "retry", "retry_failed", "retry_page", "search", "status", "submit",
-    "submit_upload", "watch",
+    "AttemptView", "Choice", "Choices", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "Found",
+    "Hit", "NoWorker", "NoWorkerWarning", "Options", "PageStatus", "PageView", "UnknownDocument", "UserError",
+    "attempts", "cancel", "costs", "count_documents", "delete", "figures", "list_documents", "page", "page_picture",
+    "pages", "pause", "promote", "remerge", "resume", "retry", "retry_failed", "retry_page", "search", "several",
+    "status", "submit", "submit_upload", "watch",
 ]  # fmt: skip
 
 configure_as_library()
@@ -167,6 +167,11 @@ def submit_upload(
 def status(document_id: str) -> Document:
     """The document as it is now."""
     return _document(queries.document(get_context(), document_id))
+
+
+def several(document_ids: Collection[str]) -> list[Document]:
+    """Those of these documents that exist, as they are now."""
+    return [_document(view) for view in queries.documents_by_id(get_context(), document_ids)]
 
 
 def list_documents(

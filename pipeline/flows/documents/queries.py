@@ -15,7 +15,7 @@ from pipeline.engine.tables import portions
 from pipeline.engine.views import plain, view_of
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.rules import result
-from pipeline.flows.documents.states import AT_REST, PAGE, DocumentStatus, PageEvent, PageStatus
+from pipeline.flows.documents.states import AT_REST, OPEN, PAGE, DocumentStatus, PageEvent, PageStatus
 from pipeline.reading.export import docling
 from pipeline.reading.filetype import MIME_TYPES
 from pipeline.storage import short_ids
@@ -125,6 +125,14 @@ class CostView:
     input_tokens: int
     output_tokens: int
     cost: float
+
+
+@dataclass(frozen=True)
+class Load:
+    """Documents under way, and how many of their pages are still to be converted, as far as they are split."""
+
+    documents: int
+    pages: int
 
 
 @dataclass(frozen=True)
@@ -336,6 +344,15 @@ def count_pages(session: Session) -> dict[int, int]:
         PageStatus.COMPLETED: completed, PageStatus.FAILED: failed,
     }  # fmt: skip
     return {int(state): int(count) for state, count in found.items() if count}
+
+
+def load_beside(context: Context, ids: Collection[str]) -> Load:
+    """What is under way beside these documents."""
+    left = DOCUMENTS.c.pages - DOCUMENTS.c.completed_count - DOCUMENTS.c.failed_count
+    query = select(DOCUMENTS.c.id, left.label("pages")).where(in_states(DOCUMENTS, OPEN))
+    with context.db.read() as session:
+        others = [row.pages for row in session.execute(query) if row.id not in ids]
+    return Load(len(others), sum(others))
 
 
 def figures(context: Context) -> Figures:

@@ -39,6 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("convert")(convert.command.convert)
+app.command("watch", help=help_of(convert.inbox.watch))(convert.inbox.watch)
 app.command("up")(stack.up)
 app.command("api")(api.api)
 app.command("gateway")(nodes.gateway.gateway)

@@ -1,4 +1,4 @@
-"""What a command shows while it waits for work: bars on a terminal, elsewhere a line for each change.
+"""What a command shows while it waits for work: bars on a terminal, elsewhere a line every few seconds.
 
 Meanwhile it keeps the stack up, and says why work waits.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from rich import progress as bars
 
 from pipeline.interfaces.cli.output import err, one_line
+from pipeline.interfaces.cli.pace import Pace
 
 if TYPE_CHECKING:
     from pipeline.standalone.stack import Stack
@@ -21,6 +22,9 @@ MAX_BARS = 12
 """More would scroll."""
 PATIENCE_S = 5.0
 """How long nothing may move before a command asks what is holding the work up."""
+LINE_EVERY_S = 5.0
+"""How often a line says how far work is where there is no terminal; one that says nothing new has to wait for …"""
+SAME_LINE_EVERY_S = 60.0
 _WIDE = 80
 """Columns that a terminal needs before there is room for bars and times."""
 
@@ -36,6 +40,8 @@ class Bar:
     state: str = ""
     busy: bool = False
     """Units are in progress: no need to ask what holds the work up."""
+    waits: str = ""
+    """What it waits for, in words."""
 
 
 class Progress:
@@ -51,9 +57,12 @@ class Progress:
         self._patience_s = patience_s
         self._on_terminal = err.is_terminal and not quiet
         self._name_width, bar_width = _widths(err.width)
+        self._is_wide = bar_width > 0
         self._bars = bars.Progress(*_columns(bar_width), console=err, disable=not self._on_terminal)
         self._max_bars = min(MAX_BARS, max(1, err.height - 3))
         self._shown: dict[str, bars.TaskID] = {}
+        self._known: dict[str, tuple[Bar, Pace]] = {}
+        self._line, self._line_at = "", time.monotonic()
         self._told = {""}
         self._moved_at = time.monotonic()
         self.state: Any = None
@@ -71,21 +80,41 @@ class Progress:
             err.print(("\n" if self._on_terminal else "") + self._interrupted, soft_wrap=True)
 
     def show(self, key: str, bar: Bar) -> None:
-        """Show or update the bar of `key`; harmless if there is no room for another one."""
+        """Show or update the bar of `key`, the first one's on top; harmless if there is no room for another one."""
+        _, pace = self._known.get(key, (bar, Pace()))
+        self._known[key] = bar, pace
+        pace.see(bar.done, time.monotonic())
         name = one_line(bar.name, self._name_width)
         if key not in self._shown:
             if len(self._shown) >= self._max_bars:
                 return
             self._shown[key] = self._bars.add_task(name, total=bar.total, figures="", state="")
+        waits = f" [dim]{one_line(bar.waits, self._name_width)}[/dim]" if bar.waits and self._is_wide else ""
         self._bars.update(
-            self._shown[key], description=name, total=bar.total, completed=bar.done, figures=bar.figures,
-            state=bar.state,
+            self._shown[key], description=name, total=bar.total, completed=bar.done, state=bar.state + waits,
+            figures=self._figures(bar, pace) if self._is_wide else bar.figures,
         )  # fmt: skip
 
     def remove(self, key: str) -> None:
         """Remove a bar, which makes room for another one."""
+        self._known.pop(key, None)
         if key in self._shown:
             self._bars.remove_task(self._shown.pop(key))
+
+    def _figures(self, bar: Bar, pace: Pace) -> str:
+        return ", ".join(part for part in (bar.figures, pace.words(bar.total, time.monotonic())) if part)
+
+    def _say_how_far(self) -> None:
+        """Where there is no terminal: a line now and then, about the first bar."""
+        if self._on_terminal or not self._known:
+            return
+        bar, pace = next(iter(self._known.values()))
+        parts = [self._figures(bar, pace), " ".join(part for part in (bar.state, one_line(bar.waits)) if part)]
+        line = f"{one_line(bar.name)}: {', '.join(part for part in parts if part)}"
+        since = time.monotonic() - self._line_at
+        if since >= (LINE_EVERY_S if line != self._line else SAME_LINE_EVERY_S):
+            self._line, self._line_at = line, time.monotonic()
+            self.note(line)
 
     def note(self, sentence: str) -> None:
         """Say something (markup) above the bars."""
@@ -105,6 +134,7 @@ class Progress:
             self.show("", bar)
             line = f"{bar.name}: {bar.figures}"
             if line != last_line and not self._on_terminal:
+                self._line_at = time.monotonic()
                 self.note(line)
             last_line = line
         return cast("State", self.state)
@@ -114,6 +144,7 @@ class Progress:
         if time.monotonic() - self._moved_at >= self._patience_s:
             for sentence in (self._stack.trouble(), *reasons()):
                 self.note_once(sentence)
+        self._say_how_far()
         self._stack.ensure()
 
     def note_once(self, sentence: str, key: str = "") -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.interfaces.cli import progress as shown_progress
 from pipeline.interfaces.cli.progress import Bar, Progress
 
 
@@ -27,6 +28,23 @@ def test_a_line_is_written_whenever_the_figures_change(capsys: pytest.CaptureFix
     with progress() as shown:
         assert shown.follow([0, 0, 1, 1, 3], bar) == 3
     assert said(capsys) == ["songs: 0/3 songs", "songs: 1/3 songs", "songs: 3/3 songs"]
+
+
+def test_without_a_terminal_lines_say_how_far_it_is_and_what_it_waits_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shown_progress, "LINE_EVERY_S", 0.0)
+    with progress(patience_s=1000) as shown:
+        shown.keep()
+        shown.show("", Bar("all [files]", 0, None, "0/2 files", waits="waits to be split"))
+        shown.show("one", Bar("one.pdf", 0, 1, "0/1 page"))
+        for _ in range(3):
+            shown.keep()
+        shown.show("", Bar("all [files]", 1, 3, "0/2 files, 1/3 pages", "PROCESSING"))
+        shown.keep()
+    assert said(capsys) == [
+        "all [files]: 0/2 files, waits to be split", "all [files]: 0/2 files, 1/3 pages, PROCESSING",
+    ]  # fmt: skip
 
 
 def test_quiet_follows_in_silence(capsys: pytest.CaptureFixture[str]) -> None:

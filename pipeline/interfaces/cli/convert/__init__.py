@@ -1,5 +1,5 @@
-"""`penstock convert`: files in, Markdown out."""
+"""`penstock convert` and `penstock watch`: files in, Markdown out."""
 
-from pipeline.interfaces.cli.convert import command
+from pipeline.interfaces.cli.convert import command, inbox
 
-__all__ = ["command"]
+__all__ = ["command", "inbox"]

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.engine.errors import UserError
-from pipeline.interfaces.cli.convert.job import Job, line
+from pipeline.interfaces.cli.convert.board import Board
+from pipeline.interfaces.cli.convert.job import Job
 from pipeline.interfaces.cli.convert.options import Wish
-from pipeline.interfaces.cli.output import count, err, state
-from pipeline.interfaces.cli.progress import Bar, Progress
+from pipeline.interfaces.cli.output import err
+from pipeline.interfaces.cli.progress import Progress
 
 if TYPE_CHECKING:
     from tasks.documents import Document
@@ -30,15 +31,12 @@ def run(jobs: Sequence[Job], wish: Wish) -> None:
         with err.status("Starting …"):
             stack = held.enter_context(using_stack(get_settings()))
         with Progress(stack, interrupted=interrupted, patience_s=0) as progress:
-            _submit(jobs, wish, progress)
-            _watch(jobs, wish, progress)
-
-
-def _submit(jobs: Sequence[Job], wish: Wish, progress: "Progress") -> None:
-    for job in jobs:
-        if not job.ended:
-            submit(job, wish)
-            _show(job, jobs, progress)
+            board = Board(jobs, progress)
+            for job in jobs:
+                if not job.ended:
+                    submit(job, wish)
+                    board.show(job)
+            _watch(jobs, wish, board)
 
 
 def submit(job: Job, wish: Wish) -> None:
@@ -56,50 +54,20 @@ def submit(job: Job, wish: Wish) -> None:
         job.error, job.ended = str(storage_error(error, job.target.source)), True
 
 
-def _watch(jobs: Sequence[Job], wish: Wish, progress: "Progress") -> None:
+def _watch(jobs: Sequence[Job], wish: Wish, board: Board) -> None:
     """Show how the documents are doing, and write each result as soon as it is ready."""
-    from pipeline.providers.gates import closed_because, queue_name
-    from pipeline.storage.context import get_context
     from tasks.documents import watch
 
     waiting: dict[str, list[Job]] = {}
     for job in jobs:
         if job.document is not None:
             waiting.setdefault(job.document.id, []).append(job)
-
-    def reasons() -> list[str]:
-        providers = {job.document.provider for job in jobs if job.document and not job.document.settled}
-        found = (closed_because(get_context(), queue_name("vision", provider)) for provider in sorted(providers))
-        return [f"{why}: its pages wait and continue by themselves (`penstock queues`)." for why in found if why]
-
-    for document in watch(list(waiting), idle=lambda: progress.keep(reasons)):
+    for document in watch(list(waiting), idle=board.keep):
         for job in waiting[document.id]:
             job.document = document
             if document.settled:
                 finish(job, document, wish)
-            _show(job, jobs, progress)
-
-
-def _show(job: Job, jobs: Sequence[Job], progress: "Progress") -> None:
-    """Show a job's bar, and a line once it has ended. Of several files each then makes room for the next one's bar."""
-    several = len(jobs) > 1
-    if several:
-        done = sum(other.ended for other in jobs)
-        progress.show("", Bar("all files", done, len(jobs), f"{done:,}/{count(len(jobs), 'file')}"))
-    if job.document is not None:
-        if several and job.ended:
-            progress.remove(job.document.id)
-        else:
-            progress.show(job.document.id, _bar(job, job.document))
-    if job.ended and (job.written or several):
-        progress.note(line(job))
-
-
-def _bar(job: Job, document: "Document") -> "Bar":
-    failed = f", [red]{document.failed_count:,} failed[/red]" if document.failed_count else ""
-    figures = f"{document.completed_count:,}/{count(document.pages, 'page')}{failed}" if document.pages else ""
-    done = document.completed_count + document.failed_count
-    return Bar(job.target.source.name, done, document.pages or None, figures, state(document.status.name))
+            board.show(job)
 
 
 def finish(job: Job, document: "Document", wish: Wish) -> None:

@@ -1,0 +1,111 @@
+"""What `penstock convert` shows while it works: a bar for each file, a line once it has ended, and why others wait."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pipeline.interfaces.cli.convert.job import Job, line
+from pipeline.interfaces.cli.output import count, state
+from pipeline.interfaces.cli.progress import Bar, Progress
+
+if TYPE_CHECKING:
+    from pipeline.flows.documents.queries import Load
+    from tasks.documents import Document
+
+
+class Board:
+    """The jobs of a command, on its progress."""
+
+    def __init__(self, jobs: Sequence[Job], progress: Progress) -> None:
+        self._jobs = jobs
+        self._progress = progress
+        self._several = len(jobs) > 1
+        self._others: Load | None = None
+        self._closed: dict[str, str] = {}
+        self._show_all()
+
+    def show(self, job: Job) -> None:
+        """Show a job's bar, and a line once it has ended. Of several files each then makes room for the next bar."""
+        if job.document is not None:
+            if self._several and job.ended:
+                self._progress.remove(job.document.id)
+            else:
+                self._progress.show(job.document.id, self._bar(job, job.document))
+        self._show_all()
+        if job.ended and (job.written or self._several):
+            self._progress.note(line(job))
+
+    def keep(self) -> None:
+        """About once a second: keep the stack up, and say what work waits for."""
+        from pipeline.flows.documents.queries import load_beside
+        from pipeline.storage.context import get_context
+
+        waiting = [job.document for job in self._jobs if job.document and not job.document.settled]
+        self._closed = closed({document.provider for document in waiting})
+        if any(_has_not_begun(document) for document in waiting):
+            self._others = load_beside(get_context(), {document.id for document in waiting})
+        for job in self._jobs:
+            if job.document and not job.document.settled:
+                self._progress.show(job.document.id, self._bar(job, job.document))
+        self._show_all()
+        self._progress.keep(lambda: reasons(self._closed))
+
+    def _show_all(self) -> None:
+        """The bar of all files, or of the only one before it is submitted."""
+        if not self._several:
+            if self._jobs[0].document is None and not self._jobs[0].ended:
+                self._progress.show("", Bar(self._jobs[0].target.source.name, 0, None, "", waits="being read"))
+            else:
+                self._progress.remove("")
+            return
+        ended = sum(job.ended for job in self._jobs)
+        documents = {job.document.id: job.document for job in self._jobs if job.document}.values()
+        done = sum(document.completed_count + document.failed_count for document in documents)
+        pages = sum(document.pages for document in documents)
+        is_known = all(job.ended or (job.document and job.document.pages) for job in self._jobs)
+        figures = f"{ended:,}/{count(len(self._jobs), 'file')}"
+        figures += f", {done:,}/{count(pages, 'page')}" if pages else ""
+        waits = (
+            "" if done else next((why for job in self._jobs if job.document and (why := self._waits(job.document))), "")
+        )
+        self._progress.show("", Bar("all files", done, pages if is_known else None, figures, waits=waits))
+
+    def _bar(self, job: Job, document: "Document") -> Bar:
+        failed = f", [red]{document.failed_count:,} failed[/red]" if document.failed_count else ""
+        figures = f"{document.completed_count:,}/{count(document.pages, 'page')}{failed}" if document.pages else ""
+        done = document.completed_count + document.failed_count
+        return Bar(
+            job.target.source.name, done, document.pages or None, figures, state(document.status.name),
+            waits=self._waits(document),
+        )  # fmt: skip
+
+    def _waits(self, document: "Document") -> str:
+        """What a document waits for that moves no page; empty for one that does."""
+        if document.settled or not _has_not_begun(document):
+            return ""
+        if why := self._closed.get(document.provider):
+            return why
+        what = "waits to be split" if document.status.name == "PENDING" else ""
+        behind = f"behind {_words(self._others)}" if self._others and self._others.documents else ""
+        return ", ".join(part for part in (what, behind) if part)
+
+
+def closed(providers: Collection[str]) -> dict[str, str]:
+    """Why nothing goes to these providers now, in words; those to which something does are left out."""
+    from pipeline.providers.gates import closed_because, queue_name
+    from pipeline.storage.context import get_context
+
+    found = {name: closed_because(get_context(), queue_name("vision", name)) for name in sorted(providers)}
+    return {name: why for name, why in found.items() if why}
+
+
+def reasons(closed: Mapping[str, str]) -> list[str]:
+    """Why pages wait, as sentences."""
+    return [f"{why}: its pages wait and continue by themselves (`penstock queues`)." for why in closed.values()]
+
+
+def _words(load: "Load") -> str:
+    return f"{count(load.pages, 'page')} of others" if load.pages else count(load.documents, "other document")
+
+
+def _has_not_begun(document: "Document") -> bool:
+    return document.status.name in {"PENDING", "PROCESSING"} and not document.completed_count + document.failed_count

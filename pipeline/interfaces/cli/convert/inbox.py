@@ -1,0 +1,171 @@
+"""`penstock watch`: a folder whose files are converted as they come, until Ctrl-C.
+
+It remembers nothing itself: what is done is in the manifests beside the results, what is under way in the database.
+"""
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline.interfaces.cli.command import Format
+from pipeline.interfaces.cli.convert import options as given
+from pipeline.interfaces.cli.convert.board import closed, reasons
+from pipeline.interfaces.cli.convert.job import Job, line
+from pipeline.interfaces.cli.convert.run import finish, submit
+from pipeline.interfaces.cli.convert.standing import Verdict, standing
+from pipeline.interfaces.cli.convert.targets import Target, check_folder, target_path
+from pipeline.interfaces.cli.output import count, err, one_line
+from pipeline.interfaces.cli.progress import Bar, Progress
+
+LOOK_EVERY_S = 1.0
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where files to convert appear, also below it.")],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="OUT", help="The folder for the results.")],
+    pages: given.Pages = "",
+    provider: given.Provider = "",
+    model: given.Model = "",
+    allow_partial: given.AllowPartial = False,
+    format_: given.AsFormat = Format.MD,
+    pictures: given.Pictures = False,
+) -> None:
+    """Convert every file that is in a folder or appears there, until Ctrl-C.
+
+    [bold]penstock watch inbox/ -o texts/[/bold]
+
+    A file is taken when it is complete, and again when it changes. Results are named and kept as by `penstock convert`:
+    what is up to date is not converted again, and what somebody edited is not replaced. Start it again, after Ctrl-C or
+    a crash, and it goes on with what came meanwhile and what was under way.
+
+    Work runs on the stack of `penstock up`, or on one that is started for this command and ends with it.
+    """
+    from threading import Event
+
+    from pipeline.flows.documents.submission import Options
+    from pipeline.reading.filetype import is_temporary
+    from pipeline.reading.inputs import is_input_below
+    from pipeline.reading.watcher import turns
+    from pipeline.settings import get_settings
+    from pipeline.standalone.stack import using_stack
+
+    check_folder(output)
+    wish = given.Wish(Options(pages, provider, model, allow_partial, pictures=pictures), format_)
+    root = folder.resolve()
+
+    def is_wanted(path: Path) -> bool:
+        return not is_temporary(path) and is_input_below(path, root)
+
+    found = turns(root, is_wanted, Event(), existing=True, below=True)
+    with using_stack(get_settings()) as stack:
+        ended = "\nEnded. What is under way goes on with the same command, or with `penstock up`."
+        err.print(f"Watching {one_line(str(folder))} for files to convert. Ctrl-C ends it.", soft_wrap=True)
+        inbox = None
+        try:
+            with Progress(stack, interrupted=ended, patience_s=0) as progress:
+                inbox = Inbox(folder, Path(output), wish, progress)
+                for paths in found:
+                    inbox.turn(folder / path.relative_to(root) for path in paths if is_wanted(path))
+        except KeyboardInterrupt:
+            pass
+        finally:
+            if inbox is not None:
+                err.print(inbox.summary, soft_wrap=True)
+
+
+class Inbox:
+    """The files of a watched folder on their way to their results."""
+
+    def __init__(self, folder: Path, output: Path, wish: given.Wish, progress: Progress) -> None:
+        self._folder = folder
+        self._output = output
+        self._wish = wish
+        self._progress = progress
+        self._arrived: deque[Path] = deque()
+        self._open: dict[Path, Job] = {}
+        """By result: what is submitted and not written yet. What failed stays, since somebody may retry it."""
+        self._told: dict[Path, str] = {}
+        self._counts: Counter[str] = Counter()
+        self._looked_at = float("-inf")
+
+    @property
+    def summary(self) -> str:
+        """What became of the files so far."""
+        names = ("written", "up to date", "kept", "refused")
+        parts = [f"{self._counts[name]:,} {name}" for name in names if self._counts[name] or name == "written"]
+        parts += [f"{len(self._open):,} without a result yet"] if self._open else []
+        return f"{', '.join(parts)}."
+
+    def turn(self, arrived: Iterable[Path]) -> None:
+        """Take what has arrived, for at most a second, and write what is ready."""
+        self._arrived.extend(arrived)
+        until = time.monotonic() + LOOK_EVERY_S
+        while self._arrived and time.monotonic() < until:
+            self._take(self._arrived.popleft())
+        if time.monotonic() - self._looked_at >= LOOK_EVERY_S:
+            self._look()
+            self._looked_at = time.monotonic()
+
+    def _take(self, source: Path) -> None:
+        below = source.parent.relative_to(self._folder)
+        path = target_path(self._output, below, source, self._wish.form.suffix)
+        job = Job(Target(source, path))
+        other = self._open.get(path)
+        try:
+            job.origin = self._wish.origin(source)
+            job.standing = standing(job.target, job.origin)
+        except OSError:
+            return  # it is gone again, or cannot be read: it comes again when that changes
+        if other is not None and other.target.source != source:
+            job.error = f"{other.target.source} has the same result, {path}: rename one of them"
+        elif job.is_wanted:
+            submit(job, self._wish)
+        if job.is_wanted and not job.error:
+            self._open[path] = job
+            self._told.pop(path, None)
+            return
+        outcome = {Verdict.UP_TO_DATE: "up to date", Verdict.KEPT: "kept"}.get(job.standing.verdict, "refused")
+        self._counts[outcome] += 1
+        if outcome != "up to date":
+            self._progress.note(line(job))
+
+    def _look(self) -> None:
+        """Write the results that are ready, say what failed, and keep the stack up."""
+        from tasks.documents import several
+
+        ids = {job.document.id for job in self._open.values() if job.document}
+        known = {document.id: document for document in several(ids)}
+        for path, job in list(self._open.items()):
+            document = known.get(job.document.id) if job.document else None
+            if document is None:
+                job.error, job.document = "its document was deleted", None
+            else:
+                job.error, job.document = "", document
+                if document.settled:
+                    finish(job, document, self._wish)
+            said = job.error or (job.status if job.ended and document and document.settled else "")
+            if said and self._told.get(path) != said:
+                self._told[path] = said
+                self._progress.note(line(job))
+            if job.written or document is None:
+                del self._open[path]
+                self._told.pop(path, None)
+                self._counts["written" if job.written else "refused"] += 1
+        self._show()
+
+    def _show(self) -> None:
+        """How far what is under way has come; nothing while nothing is."""
+        moving = [job.document for job in self._open.values() if job.document and not job.document.settled]
+        if moving:
+            done = sum(document.completed_count + document.failed_count for document in moving)
+            pages = sum(document.pages for document in moving)
+            figures = f"{count(len(moving) + len(self._arrived), 'file')}"
+            figures += f", {done:,}/{count(pages, 'page')}" if pages else ""
+            self._progress.show("", Bar("under way", done, pages or None, figures))
+        else:
+            self._progress.remove("")
+        self._progress.keep(lambda: reasons(closed({document.provider for document in moving})))
