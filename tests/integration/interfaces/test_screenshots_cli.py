@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -395,7 +396,7 @@ class Screens:
     def __exit__(self, *_: object) -> None:
         """Nothing is held."""
 
-    def capture(self) -> list[Captured]:
+    def capture(self, sources: Sequence[str]) -> list[Captured]:
         self.looks += 1
         if self.looks > 2:
             raise KeyboardInterrupt
@@ -404,7 +405,8 @@ class Screens:
         pictures = [self.picture(0), self.picture(self.looks)]
         if front == "KeePassXC":
             pictures = [b"", b""]
-        return [Captured(frame, data) for frame, data in zip(frames, pictures, strict=True)]
+        found = [Captured(frame, data) for frame, data in zip(frames, pictures, strict=True)]
+        return [one for one in found if {one.frame.source, "screen:*"} & {*sources}]
 
     def picture(self, seed: int) -> bytes:
         path = Path(os.environ["PENSTOCK_DATA_DIR"]) / "screen.png"
@@ -417,6 +419,16 @@ def test_capturing_goes_on_until_ctrl_c_and_counts(context: Context, monkeypatch
     assert "3 screenshots taken in, 1 duplicate." in text
     assert [source["key"] for source in shown("sources")] == ["screen:1", "screen:2"]
     assert screenshots.screenshot(1).app == "Firefox"
+
+
+def test_a_window_that_is_not_there_is_said_once(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capturing, "Capturer", Screens)
+    text = penstock("capture", "--every", "0.2", "--monitor", "1", "--window", "Mail").output
+    assert text.count("window:Mail is not there") == 1
+    assert "1 screenshot taken in" in text
+    assert [source["key"] for source in shown("sources")] == ["screen:1"]
+    alone = CliRunner().invoke(app, ["screenshots", "capture", "--once", "--window", "Mail"])
+    assert (alone.exit_code, str(alone.exception)) == (1, "there is no window:Mail now")
 
 
 def test_what_the_command_line_excludes_is_not_captured_but_noted(

@@ -86,7 +86,7 @@ def capture(
 ) -> None:
     """Capture this machine's screens or windows at intervals, until Ctrl-C: screen:1, screen:2 …, window:Firefox.
 
-    [bold]penstock screenshots capture --every 10 --exclude-app "*KeePass*" --exclude-title "*private browsing*"[/bold]
+    [bold]penstock screenshots capture --every 10 --exclude-app "*KeePass*"[/bold]
     [bold]penstock screenshots capture --window Firefox[/bold]
 
     Without --monitor and --window: what PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES names, or else every screen. A worker
