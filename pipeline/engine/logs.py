@@ -19,8 +19,15 @@ def sign(who: Callable[[], Mapping[str, str]]) -> None:
     _signature[:] = [who]
 
 
-def configure(level: str, *, as_json: bool) -> None:
-    """Send structlog and the standard library's logging through one handler on standard error."""
+_BEHIND_COMMANDS = ("pipeline.engine", "pipeline.providers", "pipeline.storage", "tasks")
+"""What commands tell people about in sentences of their own."""
+
+
+def configure(level: str, *, as_json: bool, for_command: bool = False) -> None:
+    """Send structlog and the standard library's logging through one handler on standard error.
+
+    `for_command`: its own sentences say what happened, so only errors are logged of what is behind it.
+    """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -55,6 +62,8 @@ def configure(level: str, *, as_json: bool) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    for name in _BEHIND_COMMANDS:
+        logging.getLogger(name).setLevel(logging.ERROR if for_command else logging.NOTSET)
     # A line for each message received and done would bury the lines that name documents and pages.
     for chatty in (
         "celery.worker.strategy",

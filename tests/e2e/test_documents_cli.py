@@ -204,7 +204,8 @@ def test_delete_asks_first_and_removes_everything(cli: Cli) -> None:
     asked = cli.run("documents", "delete", document, stdin="n\n")
     assert (asked.code, cli.status(document)) == (1, "COMPLETED")
     assert "[y/N]" in asked.err
-    assert cli.run("documents", "delete", document, document[:8], "--yes").code == 0
+    deleted = cli.run("documents", "delete", document, document[:8], "--yes")
+    assert (deleted.code, deleted.err.count("\n"), ": deleted" in deleted.err) == (0, 1, True), "no log lines"
     assert cli.run("documents", "show", document).code == 1
     left = [path for path in cli.data_dir.rglob("*") if document in str(path)]
     assert not left

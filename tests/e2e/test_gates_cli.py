@@ -81,13 +81,15 @@ def test_drain_waits_for_what_is_in_flight(cli: Cli, provider: ProviderServer) -
 
 
 def test_a_breaker_opened_by_hand_closes_its_queue_until_it_is_closed(cli: Cli, provider: ProviderServer) -> None:
-    assert cli.run("breakers", "open", "single:vision", "--for", "10m", "--reason", "invoice unpaid").code == 0
+    opened = cli.run("breakers", "open", "single:vision", "--for", "10m", "--reason", "invoice unpaid")
+    assert (opened.code, opened.err.count("\n")) == (0, 1), "no log lines"
+    assert opened.err.startswith("single:vision: open, a probe in")
     state = next(row for row in cli.run("breakers", "--json").json() if row["name"] == "single:vision")
     assert (state["state"], state["reason"]) == ("open", "invoice unpaid")
     new_pdf(cli.cwd / "report.pdf")
     convert = cli.start("convert", "report.pdf", "--provider", "single")
     convert.wait_for("left alone for a while (invoice unpaid)")
-    assert cli.run("breakers", "close", "single:vision").code == 0
+    assert cli.run("breakers", "close", "single:vision").err == "single:vision: closed\n"
     assert convert.wait() == 0
     assert len(provider.records) == 1
 

@@ -69,7 +69,7 @@ app.command("flower", context_settings=_passed_on)(stack.flower)
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted."""
-    configure("WARNING", as_json=False)
+    configure("WARNING", as_json=False, for_command=True)
     warnings.simplefilter("ignore", NoWorkerWarning)  # commands that wait say it in their own way
     try:
         app()
