@@ -81,7 +81,7 @@ class Table:
         for index in reversed(range(last + 1)):
             if "?" in self._marks[index] and _line_width(widths) > room:
                 del widths[index]
-        for index in gives:
+        for index in sorted(gives & widths.keys()):
             widths[index] += max(0, min(natural[index] - widths[index], room - _line_width(widths)))
         return {**widths, last: natural[last]} if last in widths and last not in gives else widths
 
