@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Event as Flag
 from threading import Thread, current_thread
 from types import TracebackType
 from typing import Self
@@ -131,7 +130,7 @@ def follow(
     Waits for the next one, and ends after `timeout_s` seconds; None: never. Rides over a restart of the database.
     Raises `EventsGone` if some of them are not kept any more, and `UserError` for a type that no event has.
     """
-    return _follow(_begin(after), _wanted(flow, types, scope_id), timeout_s, Flag())
+    return _follow(_begin(after), _wanted(flow, types, scope_id), timeout_s, lambda _: False)
 
 
 def subscribe(
@@ -152,14 +151,14 @@ class Subscription:
         self.last = begin
         """The number of the last event that the handler was called with: begin after it the next time."""
         self._handler = handler
-        self._closed = Flag()
-        found = _follow(begin, wanted, None, self._closed)
+        self._end = float("inf")
+        found = _follow(begin, wanted, None, lambda last: last >= self._end)
         self._thread = Thread(target=self._run, args=(found,), name="penstock-events", daemon=True)
         self._thread.start()
 
     def _run(self, found: Iterator[Event]) -> None:
         for event in found:
-            if self._closed.is_set():
+            if event.seq > self._end:
                 return
             try:
                 self._handler(event)
@@ -168,10 +167,15 @@ class Subscription:
             self.last = event.seq
 
     def close(self) -> None:
-        """Call the handler no more. Waits for the call under way, unless that is where this is called."""
-        self._closed.set()
+        """Call the handler with what has happened until now, and then no more.
+
+        From the handler itself: no more at once. So it is after ten seconds, and where the database is away.
+        """
         if current_thread() is not self._thread:
-            self._thread.join(_CLOSE_S)
+            with suppress(SQLAlchemyError):
+                self._end = min(self._end, kept().last)
+                self._thread.join(_CLOSE_S)
+        self._end = 0
 
     def __enter__(self) -> Self:
         return self
@@ -224,10 +228,12 @@ def _wanted(flow: str, patterns: Sequence[str], scope_id: str) -> Filter:
     return Filter(flow, tuple(patterns), scope_id)
 
 
-def _follow(last: int, wanted: Filter, timeout_s: float | None, closed: Flag) -> Iterator[Event]:
+def _follow(
+    last: int, wanted: Filter, timeout_s: float | None, has_ended: Callable[[int], bool]
+) -> Iterator[Event]:  # fmt: skip
     deadline = _deadline(timeout_s)
     with Listener() as listener:
-        while not closed.is_set():
+        while not has_ended(last):
             found = after_if_possible(last)
             for one in found:
                 last = one.seq

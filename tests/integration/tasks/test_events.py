@@ -49,7 +49,9 @@ def test_handler_is_called_until_it_is_closed_whatever_it_raises(document: docum
         documents.pause(document.id)
         last = called.get(timeout=WAIT_S)
         assert (last.type, last.data["filename"]) == ("document.paused", document.filename)
-    assert subscription.last == last.seq
+        documents.resume(document.id)
+    assert called.get_nowait().type == "document.pending", "what happened before the end is handed over"
+    assert subscription.last == last.seq + 1
     documents.cancel(document.id)
     assert called.empty()
     begun_again: Queue[Event] = Queue()
