@@ -26,6 +26,8 @@ early waits."""
 WAKE_TTL_S = 2.0
 """How long a token that wakes a worker is kept for it."""
 FOR_EVER = -1
+CLOSED_BY = {"spend": "the spend cap", "breaker": "its breaker", "operator": "an operator", "limits": "its limits"}
+"""What closes a queue, in words."""
 _LACKS_RECORD = 2
 
 

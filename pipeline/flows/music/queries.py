@@ -6,6 +6,7 @@ from redis import RedisError
 from sqlalchemy import and_, func, or_, select
 
 from pipeline.engine.errors import UserError
+from pipeline.engine.gate import CLOSED_BY
 from pipeline.engine.metrics import count_by
 from pipeline.engine.presence import Presence
 from pipeline.engine.views import view_of
@@ -171,5 +172,5 @@ def _closed_gates(context: Context, run: RunView, routes: Routes) -> str:
             by, left_s, reason = closed
             left = f"{left_s:.0f} s left" if left_s < float("inf") else ""
             detail = ", ".join(part for part in (reason, left) if part)
-            found.append(f"{name}: {by}" + (f" ({detail})" if detail else ""))
+            found.append(f"{name} is closed by {CLOSED_BY[by]}" + (f" ({detail})" if detail else ""))
     return "; ".join(found)

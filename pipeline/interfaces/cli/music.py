@@ -219,15 +219,15 @@ def status(as_json: Json = False) -> None:
     """Show the state of the pipeline, its songs and its batches."""
     from tasks import music
 
-    ready()
+    settings = ready()
     found = music.status()
     if as_json:
         print_json(found.contract())
     else:
-        _show_status(found)
+        _show_status(found, settings.music.provider)
 
 
-def _show_status(found: "MusicStatus") -> None:
+def _show_status(found: "MusicStatus", provider: str) -> None:
 
     songs = "  ".join(f"{name} {count}" for name, count in found.songs.items()) or "none: `penstock music sync`"
     batches = (
@@ -239,6 +239,8 @@ def _show_status(found: "MusicStatus") -> None:
         ("songs", songs + (f"  missing {found.missing_songs}" if found.missing_songs else "")),
         ("batches", batches),
     ]
+    if not provider:
+        rows.append(("provider", "none: songs are found by their words; `penstock music start` says what it takes"))
     if found.stand_in:
         rows.append(("stand-in", f"{escape(found.stand_in)} writes metadata: the provider's breaker is open"))
     rows.append(("workers", "running" if found.is_worker_running else "none running: `penstock up` starts them"))
@@ -289,7 +291,7 @@ def search(
             "[dim]By names, albums, genres and tags alone, not by mood: no song has a vector yet "
             "(`penstock music start`).[/dim]", soft_wrap=True,
         )  # fmt: skip
-    elif found.lexical:
+    elif found.songs and found.lexical:
         err.print(
             "[dim]By words alone, without meaning: no embeddings provider is configured "
             "(PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER).[/dim]", soft_wrap=True,

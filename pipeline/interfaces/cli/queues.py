@@ -23,7 +23,6 @@ queues = typer.Typer(
 breakers = typer.Typer(
     help="Show the providers' breakers; open and close them.", rich_markup_mode="rich", invoke_without_command=True
 )
-_BY = {"spend": "the spend cap", "breaker": "its breaker", "operator": "an operator", "limits": "its limits"}
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="A queue with a gate; see `penstock queues`.")]
 For = Annotated[str, typer.Option("--for", help="How long: 90s, 10m, 2h. Default: until resumed.")]
 
@@ -56,7 +55,9 @@ def list_queues(command: typer.Context, as_json: Json = False) -> None:
 
 
 def _row(queue: "QueueView") -> dict[str, Any]:
-    gate = f"closed by {_BY.get(queue.closed_by, queue.closed_by)}" if queue.closed_by else queue.gate
+    from pipeline.engine.gate import CLOSED_BY
+
+    gate = f"closed by {CLOSED_BY[queue.closed_by]}" if queue.closed_by else queue.gate
     resumes = "by itself" if queue.closed_by == "limits" else _in(queue.resumes_in_s) if queue.closed_by else ""
     return {
         "queue": queue.name, "waiting": queue.waiting, "in_flight": queue.in_flight, "limits": plain(queue.limits),
