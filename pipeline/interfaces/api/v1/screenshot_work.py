@@ -8,9 +8,10 @@ from pipeline.flows.screenshots import queries
 from pipeline.flows.screenshots.views import DeadLetter
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import InContext, reader, writer
-from pipeline.interfaces.api.fields import Limit, Line
+from pipeline.interfaces.api.fields import Limit, Line, RowId
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.pages import Cursor, Page
+from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.v1.screenshot_shapes import (
     DeadLetterSelection,
     DeadLetterShape,
@@ -37,6 +38,12 @@ def list_batches(
     (before,) = pages.decode(cursor, int) or (None,)
     found = queries.batches(context, status=status, limit=limit + 1, before=before)
     return pages.page(found, limit, ScreenshotBatchShape.model_validate, lambda batch: (batch.id,))
+
+
+@router.get("/batches/{batch_id}", dependencies=reader, responses=documented(404))
+def show_batch(batch_id: RowId) -> ScreenshotBatchShape:
+    """Show a batch: state, attempts, who made the nodes, how long calls took, what was repaired."""
+    return ScreenshotBatchShape.model_validate(flow.batch(batch_id))
 
 
 @router.get("/rejected", dependencies=reader)

@@ -97,17 +97,17 @@ def _show_batch(view: "BatchView") -> None:
     from tasks import screenshots
 
     zone = screenshots.time_zone()
-    times = f"{span(view.run_ms / 1000)}, of which the vision model took {span(view.vlm_ms / 1000)}"
+    times = f"{span(view.run_ms / 1000)}: looking {span(view.vlm_ms / 1000)}, making nodes {span(view.text_ms / 1000)}"
     again = f"again {local(view.next_run_at, zone)}" if view.next_run_at else ""
     rows = [
         ("batch", f"{ids.batch(view.id)} {one_line(view.correlation_id)}"),
         ("source", one_line(view.source_key)),
         ("captured", f"{local(view.ts_start, zone)} to {local(view.ts_end, zone)}"),
         ("frames", ", ".join(ids.frame(number) for number in view.shot_ids)),
-        ("state", ", ".join(filter(None, [state(view.status.value), view.step, again]))),
+        ("state", ", ".join(filter(None, [state(view.status.value), "" if view.finished_at else view.step, again]))),
         ("attempts", str(view.total_attempts)),
         ("why", one_line(view.error)),
-        ("took", f"{times}, the text model {span(view.text_ms / 1000)}" if view.started_at else ""),
+        ("took", times if view.started_at else ""),
         ("nodes by", MADE_BY[view.made_by]),
         *(("note", one_line(note)) for note in view.notes),
     ]

@@ -175,6 +175,9 @@ class TestOnOneDatabase:
         shown = api.get(f"{SHOTS}/nodes/{node_id}").json()
         assert (shown["node"]["title"], [shot["id"] for shot in shown["screenshots"]]) == ("Paying bills", [shots[0]])
         assert (shown["calls"][0]["model"], "path" in shown["screenshots"][0]) == ("m", False)
+        made = api.get(f"{SHOTS}/batches/{batch}").json()
+        assert (made["id"], made["total_attempts"], shown["screenshots"][0]["vlm_attempts"]) == (batch, 1, 1)
+        problem(api.get(f"{SHOTS}/batches/99"), 404, "unknown_batch")
         later = api.get(f"{SHOTS}/timeline", params={"since": RANGE["until"]}).json()
         assert later == {"items": [], "next_cursor": None}
         status = api.get(f"{SHOTS}/status").json()

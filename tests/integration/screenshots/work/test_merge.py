@@ -53,6 +53,22 @@ def traced(context: Context) -> list[str]:
         return list(session.execute(select(AiCall.status).where(AiCall.operation == "text_merge")).scalars())
 
 
+def test_messages_change_ends_from_merge_to_merge(driver: Driver, hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, shots = hand.batch()
+    hand.analyse(batch, [Draft("event", said(title), BEGIN, shots) for title in ("a", "b", "c")])
+    ends: list[bool] = []
+
+    def claim(*given: Any, newest: bool, **more: Any) -> Any:
+        ends.append(newest)
+        return claimed(*given, newest=newest, **more)
+
+    claimed = merge.claim
+    monkeypatch.setattr(merge, "claim", claim)
+    with merge.MergeMessage(hand.context, CONTROL, driver.owner(), None) as message:
+        assert message.run(turn=1).done == 3
+    assert ends == [True, False, True, False]
+
+
 def test_nodes_with_nothing_to_be_merged_with_need_no_model(
     context: Context, driver: Driver, provider: ProviderServer, pair: tuple[int, int]
 ) -> None:
