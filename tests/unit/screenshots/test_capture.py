@@ -11,7 +11,7 @@ from mss.exception import ScreenShotError
 from PIL import Image
 
 from pipeline.engine.errors import UserError
-from pipeline.flows.screenshots.frames import foreground
+from pipeline.flows.screenshots.frames import capture, foreground
 from pipeline.flows.screenshots.frames.capture import Capturer, missing
 from pipeline.flows.screenshots.frames.foreground import Foreground, of_xprop
 from pipeline.flows.screenshots.frames.windows import Picture, Window
@@ -96,6 +96,16 @@ def test_a_window_is_captured_with_its_own_program_and_title() -> None:
     assert windows.closed
 
 
+def test_a_screen_that_is_plugged_in_is_seen_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugged = [Screens(monitors=(0, 1)), Screens(monitors=(0, 1, 2))]
+    opened = iter(plugged)
+    capturer = Capturer(FREE, lambda: next(opened), Foreground)
+    assert [len(capturer.capture()), len(capturer.capture())] == [1, 1]
+    monkeypatch.setattr(capture, "FRESH_S", -1.0)
+    assert len(capturer.capture()) == 2
+    assert [one.closed for one in plugged] == [True, False]
+
+
 def test_a_window_of_an_excluded_program_is_not_even_grabbed() -> None:
     windows = Windows()
     (one,) = of_windows(windows, Safe=Window(7, "KeePassXC", "vault")).capture(["window:Safe"])
@@ -148,12 +158,16 @@ def test_no_display_says_what_to_do() -> None:
     assert error.value.code == "no_display"
 
 
-def test_a_display_that_goes_away_is_said_too() -> None:
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [(ScreenShotError("connection lost"), "connection lost"), (AssertionError(), "the display is gone")],
+)
+def test_a_display_that_goes_away_is_said_too(how: Exception, said: str) -> None:
     class Broken(Screens):
         def grab(self, monitor: int, /) -> Shot:
-            raise ScreenShotError("connection lost")
+            raise how
 
-    with pytest.raises(UserError, match="connection lost"):
+    with pytest.raises(UserError, match=said):
         Capturer(FREE, Broken, Foreground).capture()
 
 

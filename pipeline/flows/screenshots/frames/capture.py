@@ -1,5 +1,6 @@
 """Captures this machine's screens and windows: a PNG of each, and the program it shows; nothing of excluded ones."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,6 +20,10 @@ from pipeline.settings import ScreenshotSettings
 
 EVERY_SCREEN = "screen:*"
 """All screens, as one source to capture."""
+_LOST = (ScreenShotError, OSError, AssertionError)
+"""There is no display, or none any more: for the latter, `mss` asserts that there is a reply."""
+FRESH_S = 30.0
+"""How long a connection is used: it knows the screens that there were at its beginning."""
 PNG_LEVEL = 3
 """A third of the time of the default, for a tenth more bytes."""
 
@@ -51,7 +56,7 @@ class OfWindows(Protocol):
 
 
 class Capturer:
-    """Captures again and again over one connection to the display. Close it, or use it in a `with`.
+    """Captures again and again. Close it, or use it in a `with`.
 
     Raises `UserError` without a display, or if programs are excluded and nothing tells which one is in front.
     """
@@ -66,9 +71,10 @@ class Capturer:
         self._find = find_window
         self._open = windows
         self._windows: OfWindows | None = None
+        self._connect = grabber
         try:
-            self._grabber = grabber()
-        except (ScreenShotError, OSError) as error:
+            self._grabber, self._since = grabber(), time.monotonic()
+        except _LOST as error:
             raise _no_display(error) from error
 
     def __enter__(self) -> Self:
@@ -80,9 +86,11 @@ class Capturer:
         self.close()
 
     def close(self) -> None:
-        self._grabber.close()
-        if self._windows is not None:
-            self._windows.close()
+        try:
+            self._grabber.close()
+        finally:
+            if self._windows is not None:
+                self._windows.close()
 
     def capture(self, sources: Sequence[str] = (EVERY_SCREEN,)) -> list[Captured]:
         """These screens (`screen:1`, …) and windows (`window:NAME`) as they are now; those that are not there, not."""
@@ -91,10 +99,13 @@ class Capturer:
         try:
             found = self._screens(screens) if screens else []
             return found + [one for name in names if (one := self._window(name)) is not None]
-        except (ScreenShotError, OSError) as error:
+        except _LOST as error:
             raise _no_display(error) from error
 
     def _screens(self, wanted: Sequence[str]) -> list[Captured]:
+        if time.monotonic() - self._since > FRESH_S:
+            self._grabber.close()
+            self._grabber, self._since = self._connect(), time.monotonic()
         before = self._look()
         named = {f"screen:{number}": one for number, one in enumerate(self._grabber.monitors[1:], start=1)}
         monitors = {source: one for source, one in named.items() if source in wanted or EVERY_SCREEN in wanted}
@@ -156,8 +167,9 @@ def _png(shot: Any) -> bytes:
 
 
 def _no_display(error: Exception) -> UserError:
+    said = str(error) or "the display is gone"
     return UserError(
-        f"the screens cannot be captured ({error}): start this in a desktop session (on Linux X11, with DISPLAY set; "
+        f"the screens cannot be captured ({said}): start this in a desktop session (on Linux X11, with DISPLAY set; "
         "on macOS, allow screen recording), or let another program save screenshots and watch its folder",
         code="no_display",
     )

@@ -98,7 +98,9 @@ def ingest(context: Context, picture: Path | bytes, frame: Frame, *, look: Look 
         taken = Taken(False, reason="excluded")
     else:
         taken = _read(context, picture, frame, look, name).take()
-    log.info("screenshot.taken", source=frame.source, shot=taken.shot_id, reason=taken.reason, ready=taken.ready)
+    # Most frames of a screen are duplicates, and the ledger has them.
+    tell = log.info if taken.accepted else log.debug
+    tell("screenshot.taken", source=frame.source, shot=taken.shot_id, reason=taken.reason, ready=taken.ready)
     return taken
 
 
