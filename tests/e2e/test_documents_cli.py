@@ -175,6 +175,7 @@ def test_cost_is_shown_wherever_one_looks(cli: Cli, provider: ProviderServer) ->
     }  # fmt: skip
     assert "COST" in table.out
     assert round(sum(one["cost"] for one in attempts.json()), 9) == round(cost, 9)
+    assert "COST" in cli.run("documents").out
     assert next(one["cost"] for one in listed.json() if one["id"] == document) == cost
     today = next(one for one in status.json()["spending"] if one["provider"] == "ai")
     assert today["today"] >= cost
@@ -190,7 +191,7 @@ def test_a_picture_that_recognition_cannot_read_is_doubtful_wherever_one_looks(c
     picture_of(["Съешь ещё этих мягких", "Широкая электрификация"]).save(cli.cwd / "scan.png")
     result = cli.run("convert", "scan.png")
     document = cli.newest()
-    assert f"1 doubtful: `penstock documents pages {document} --doubtful`" in result.err
+    assert f"(1 page), 1 doubtful (`penstock documents pages {document} --doubtful`)" in result.err
     pages, listed, shown = cli.run_all(
         ["documents", *arguments] for arguments in (["pages", document, "--doubtful"], ["list"], ["show", document])
     )

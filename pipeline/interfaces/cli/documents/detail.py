@@ -24,9 +24,10 @@ def show(document_id: Id, as_json: Json = False) -> None:
         return
     shown = {name: value for name, value in plain(document).items() if value not in (None, "")}
     shown |= {name: value[:19].replace("T", " ") + " UTC" for name, value in shown.items() if name.endswith("_at")}
+    shown.pop("doubtful_count")
     if shown.pop("outdated"):
         shown["result"] = "from before the last retry, until there is a new one"
-    if shown.pop("doubtful_count"):
+    elif document.doubtful_count:
         count = f"{document.doubtful_count:,} of {document.pages:,}"
         shown["doubtful pages"] = f"{count}; `penstock documents pages {document.id} --doubtful` lists them"
     shown["cost"] = _cost(document, paid)
@@ -80,7 +81,7 @@ def pages(
 def _certainty(page: "PageView") -> str:
     """How sure text recognition was, if anybody said, and whether that is too little."""
     share = "" if page.confidence is None else f"{page.confidence:.0%}"
-    return f"[yellow]{share} doubtful[/yellow]".replace("] ", "]") if page.doubtful else share
+    return f"[yellow]{f'{share} doubtful'.strip()}[/yellow]" if page.doubtful else share
 
 
 def attempts(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline.engine.views import money
 from pipeline.interfaces.cli.command import Json, Limit, ready
 from pipeline.interfaces.cli.output import one_line, print_list, state
 from pipeline.interfaces.cli.times import ago
@@ -41,6 +42,7 @@ def list_(status: States = None, name: Name = "", limit: Limit = 50, as_json: Js
     found = list_documents(which=Filter(frozenset(map(_state, status or ())), name), limit=limit)
     # Columns that would be empty only take room from those that tell namesakes apart.
     ranges, folders = any(one.page_range for one in found), any(one.source_path for one in found)
+    costs = any(one.cost for one in found)
 
     def row(document: "Document") -> list[str]:
         pages = f"{document.completed_count:,}/{document.pages:,}" if document.pages else ""
@@ -49,13 +51,14 @@ def list_(status: States = None, name: Name = "", limit: Limit = 50, as_json: Js
             document.id, one_line(document.filename), state(document.status.name), pages,
             *([one_line(document.page_range, 30)] if ranges else []),
             *([one_line(_folder(document))] if folders else []),
-            f"{document.progress} %", one_line(document.provider), ago(document.updated_at),
+            f"{document.progress} %", one_line(document.provider),
+            *([money(document.cost) if document.cost else ""] if costs else []), ago(document.updated_at),
         ]  # fmt: skip
 
     print_list(
         found,
         ("ID", "FILE~", "STATE", "DONE>", *(["OF PAGES~?"] if ranges else []), *(["FOLDER~?"] if folders else []),
-         "PROGRESS>?", "PROVIDER?", "CHANGED"), row, as_json=as_json,
+         "PROGRESS>?", "PROVIDER?", *(["COST>?"] if costs else []), "CHANGED"), row, as_json=as_json,
         none="No document is so." if status or name else "No documents. `penstock convert FILE` makes one.",
     )  # fmt: skip
 

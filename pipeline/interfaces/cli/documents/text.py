@@ -2,13 +2,16 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline.interfaces.cli.command import Format
 from pipeline.interfaces.cli.documents.document import AsFormat, Id, resolved
 from pipeline.interfaces.cli.output import err, one_line, print_json, state
+
+if TYPE_CHECKING:
+    from tasks.documents import Document
 
 
 def text(document_id: Id, format_: AsFormat = Format.MD) -> None:
@@ -22,10 +25,14 @@ def text(document_id: Id, format_: AsFormat = Format.MD) -> None:
         print_json(document.docling())
     else:
         found = document.read_text()
-        if document.outdated:
-            now = state(document.status.name)
-            err.print(f"[yellow]Note:[/yellow] this is the result from before the last retry, which is {now}.")
+        _tell_if_outdated(document)
         typer.echo(found, nl=False)
+
+
+def _tell_if_outdated(document: "Document") -> None:
+    if document.outdated:
+        now = state(document.status.name)
+        err.print(f"[yellow]Note:[/yellow] this is the result from before the last retry, which is {now}.")
 
 
 def export(
@@ -66,4 +73,5 @@ def export(
         write(document, target, format_)
     except OSError as error:
         raise storage_error(error, target) from error
+    _tell_if_outdated(document)
     err.print(f"{document.id} {one_line(document.filename)} → [bold]{one_line(str(target))}[/bold]", soft_wrap=True)
