@@ -1,123 +1,32 @@
-"""`penstock screenshots …` as people use it, with a hand that does the workers' part."""
+"""`penstock screenshots …` as people use it: taking in, status, dead letters, deleting, capturing."""
 
 import json
 import os
 import re
-import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from sqlalchemy import update
-from structlog.testing import capture_logs
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
-from pipeline.engine.claims import Owner
-from pipeline.engine.errors import ErrorKind, UnitError, UserError
+from pipeline.engine.errors import UnitError, UserError
 from pipeline.flows.screenshots.frames import capture as capturing
 from pipeline.flows.screenshots.frames.capture import Captured
 from pipeline.flows.screenshots.frames.intake import Frame
-from pipeline.flows.screenshots.graph.models import EDGES
-from pipeline.flows.screenshots.live_settings import CONTROL
-from pipeline.flows.screenshots.models import BATCHES, SHOTS
-from pipeline.flows.screenshots.rules.provenance import Operation
-from pipeline.flows.screenshots.rules.schemas import VlmIndex
-from pipeline.flows.screenshots.states import Ask
-from pipeline.flows.screenshots.work import analysis, shard
-from pipeline.flows.screenshots.work.expansion import ExpandMessage
-from pipeline.flows.screenshots.work.message import UsedCall
+from pipeline.flows.screenshots.models import BATCHES
 from pipeline.interfaces.cli import output
 from pipeline.interfaces.cli.main import app
 from pipeline.settings import ScreenshotSettings
 from pipeline.standalone import stack
 from pipeline.storage.context import Context
 from tasks import screenshots
+from tests.integration.interfaces.screenshots.conftest import AT, NO_KEY, failing, penstock, shown
 from tests.support.screens import batch_ready
 from tests.support.screenshots import desk
-
-ME = Owner("here:1:a", "request-1")
-NO_KEY = UnitError("no key", kind=ErrorKind.PERMANENT)
-AT = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
-
-
-@pytest.fixture
-def settings_env() -> dict[str, str]:
-    return {
-        "PENSTOCK_PROVIDERS__AI__BASE_URL": "http://127.0.0.1:9/v1",
-        "PENSTOCK_PROVIDERS__AI__MODEL": "m",
-        "PENSTOCK_SCREENSHOTS__TIME_ZONE": "Europe/Berlin",
-    }
-
-
-@pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    return sqlite_url
-
-
-@pytest.fixture
-def shots(tmp_path: Path) -> list[Path]:
-    """Five pictures, ten seconds apart."""
-    folder = tmp_path / "shots"
-    folder.mkdir()
-    found = [desk(folder / f"desk{number}.png", f"Invoice {number}", seed=number) for number in range(5)]
-    for number, path in enumerate(found):
-        at = (AT + timedelta(seconds=10 * number)).timestamp()
-        os.utime(path, (at, at))
-    return found
-
-
-def penstock(*arguments: str | Path, code: int = 0, stdin: str = "") -> Result:
-    with capture_logs():
-        result = CliRunner().invoke(app, ["screenshots", *map(str, arguments)], input=stdin)
-    assert result.exit_code == code, (result.output, result.exception)
-    return result
-
-
-def shown(*arguments: str | Path, code: int = 0) -> Any:
-    return json.loads(penstock(*arguments, "--json", code=code).stdout)
-
-
-def segment(title: str, screens: list[int], summary: str = "", **more: Any) -> dict[str, Any]:
-    return {"screen_ids": screens, "event": {"title": title, "summary": summary}, **more}
-
-
-@pytest.fixture
-def analysed(context: Context, shots: list[Path]) -> list[int]:
-    """Nodes that a vision model's segments became: an event and what was derived from it, and another event."""
-    penstock("add", shots[0].parent, "--app", "Firefox", "--title", "Invoices", "--no-wait")
-    batch_ready(context)
-    batch = screenshots.batches()[0]
-    analysis.claim(context, batch.id)
-    part = shard.claim(context, batch.id, ME)
-    assert part is not None
-    segments = [
-        segment("Paying bills", [1, 2], "three of March", derived={"knowledge": [{"title": "Ann pays late"}]}),
-        segment("修复数据库连接池泄漏", [3, 4, 5]),
-    ]
-    seen = [{"screenshot_id": batch.shot_ids[0], "ocr_text": "Bill 0 of March"}]
-    index = VlmIndex.model_validate({"segments": segments, "screenshots": seen})
-    call = UsedCall(Operation.ANALYSE, "ai", "m", "abc123", 2, Ask.FIRST, batch.shot_ids)
-    assert shard.settle(context, part, index, call).done
-    analysis.settle(context, batch.id)
-    with ExpandMessage(context, batch.id, CONTROL, ME, None) as work:
-        assert work.run().done
-    found = [node for hour in screenshots.timeline(derived=True) for node in hour.nodes]
-    return sorted(node.id for node in found)
-
-
-def failing(context: Context, error: UnitError) -> None:
-    """The latest batch is looked at, which ends in this."""
-    batch_ready(context)
-    batch = screenshots.batches()[0]
-    analysis.claim(context, batch.id)
-    part = shard.claim(context, batch.id, ME)
-    assert part is not None
-    shard.fail(context, part, error)
-    analysis.settle(context, batch.id)
 
 
 def test_help_names_every_command(context: Context) -> None:
@@ -221,94 +130,6 @@ def test_status_counts_and_says_in_words_what_was_done_without_a_model(context: 
     assert (found["batches"], found["buffered"], found["pressure"]) == ({"pending": 1}, 0, 0)
     assert any("No vision model looked" in note for note in found["notes"])
     assert "no meaning" in penstock("status").output
-
-
-def test_search_says_how_much_is_indexed_and_that_vectors_are_lexical(context: Context, analysed: list[int]) -> None:
-    text = penstock("search", "bills", "--since", "2026-02-28").output
-    assert "Paying bills — three of March" in text
-    assert "2026-03-01 10:00" in text, "told in the zone of the settings"
-    assert "Indexed: 5 screenshots (0 waiting, 0 failed); vectors of 0 nodes (3 waiting, 0 failed)." in text
-    assert "lexical only" in text
-    found = shown("search", "数据库")
-    assert [hit["node"]["id"] for hit in found["hits"]] == [analysed[2]]
-    assert found["lexical"] is True
-    assert shown("search", "bills", "--since", "2026-03-02")["hits"] == []
-    assert shown("search", "bills", "--app", "Word")["hits"] == []
-    assert shown("search", "bills", "--app", "firefox")["hits"] != []
-    assert "Nothing found" in penstock("search", "zebra").output
-    assert shown("search", "paying", "bills")["hits"] == shown("search", "paying bills")["hits"] != []
-
-
-def test_timeline_goes_by_hour_and_thread(context: Context, analysed: list[int]) -> None:
-    hours = shown("timeline")
-    assert [(hour["begins_at"], len(hour["nodes"])) for hour in hours] == [("2026-03-01T10:00:00+01:00", 1)] * 2
-    assert len(shown("timeline", "--derived")[0]["nodes"]) == 2
-    assert len(shown("timeline", "--until", "2026-03-01T10:00:20")) == 1
-    assert len(shown("timeline", "--thread", hours[1]["thread_id"])) == 1
-    text = penstock("timeline").output
-    assert text.count("2026-03-01 10:00") == 1, "an hour is named once, with its threads below"
-    assert "2026-03-01 10:00\n  Paying bills" in text
-    assert "Nothing is known" in penstock("timeline", "--since", "2026-03-02").output
-
-
-def test_what_a_model_calls_an_edge_is_no_markup(context: Context, analysed: list[int]) -> None:
-    with context.db.transaction() as session:
-        session.execute(update(EDGES).values(type="[/bold][link=x]\x1b[2J"))
-    shown_text = penstock("show", "n1").output
-    assert "[/bold][link=x]" in shown_text
-    assert "\x1b[2J" not in shown_text
-
-
-def test_show_leads_from_a_node_to_calls_and_frames(context: Context, analysed: list[int]) -> None:
-    text = penstock("show", f"n{analysed[0]}").output
-    assert "vlm_analyze_shard: ai m, prompt abc123, attempt 2 → f1" in text
-    assert "the vision model's segments as they stand" in text
-    assert "derived from" in penstock("show", f"n{analysed[1]}").output
-    detail = shown("show", f"n{analysed[0]}")
-    assert (detail["node"]["title"], len(detail["screenshots"]), len(detail["calls"])) == ("Paying bills", 2, 1)
-    frame = penstock("show", "f1").output
-    for part in ("Firefox", "Invoices", "succeeded", "Bill 0 of March", "kept until"):
-        assert part in frame
-    assert shown("show", "f1")["status"] == "succeeded"
-    for wrong in ("n99", "f99", "b99"):
-        with pytest.raises(UserError, match="there is no"):
-            CliRunner().invoke(app, ["screenshots", "show", wrong], catch_exceptions=False)
-
-
-def test_ids_carry_their_kind(context: Context, analysed: list[int]) -> None:
-    said = " ".join(penstock("show", "1", code=2).output.replace("│", " ").split())
-    assert "'1' may be f1 (a frame), b1 (a batch) or n1 (a node)" in said
-    assert shown("show", "F1") == shown("show", "shot:1") == shown("show", "f1")
-    batch = penstock("show", "b1").output
-    for part in ("b1 batch_", "f1, f2, f3, f4, f5", "succeeded", "attempts", "the vision model's segments"):
-        assert part in batch
-    assert shown("show", "b1")["total_attempts"] == 1
-    assert re.search(r"^b1 ", penstock("batches").output, re.MULTILINE)
-    assert f" n{analysed[0]}  Paying bills" in penstock("timeline").output
-    assert re.search(rf"^n{analysed[0]} ", penstock("search", "bills").output, re.MULTILINE)
-
-
-def test_pictures_are_opened(
-    context: Context, analysed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    viewer = tmp_path / "bin" / ("open" if sys.platform == "darwin" else "xdg-open")
-    viewer.parent.mkdir()
-    seen, works = tmp_path / "opened", tmp_path / "works"
-    viewer.write_text(f'#!/bin/sh\necho "$1" >> {seen}\ntest -e {works} || {{ echo no app >&2; exit 3; }}\n')
-    viewer.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{viewer.parent}:{os.environ['PATH']}")
-    path = screenshots.screenshot(1).path
-    assert path is not None
-    with pytest.raises(UserError, match=rf"\(no app\): open {path}"):
-        CliRunner().invoke(app, ["screenshots", "show", "f1", "--open"], catch_exceptions=False)
-    works.touch()
-    for one in ("f1", "b1", f"n{analysed[0]}"):
-        assert "Opened f1: " in penstock("show", one, "--open").output
-    assert seen.read_text().splitlines() == [str(path)] * 4
-    with context.db.transaction() as session:
-        session.execute(update(SHOTS).values(storage_state="deleted"))
-    with pytest.raises(UserError, match="no picture is kept any more: f1 deleted after its retention time"):
-        CliRunner().invoke(app, ["screenshots", "show", "f1", "--open"], catch_exceptions=False)
 
 
 def test_dead_letters_have_reasons_and_are_replayed(
@@ -438,18 +259,3 @@ def test_what_the_command_line_excludes_is_not_captured_but_noted(
     told = penstock("capture", "--once", "--monitor", "2", "--exclude-app", "*KeePass*").output
     assert "0 screenshots taken in, 1 excluded." in told
     assert [(one["source_key"], one["reason"]) for one in shown("rejected")] == [("screen:2", "excluded")]
-
-
-class TestWithAProviderOfEmbeddings:
-    @pytest.fixture
-    def settings_env(self) -> dict[str, str]:
-        ai = {"PENSTOCK_PROVIDERS__AI__BASE_URL": "http://127.0.0.1:9/v1", "PENSTOCK_PROVIDERS__AI__MODEL": "m"}
-        return {**ai, "PENSTOCK_SCREENSHOTS__EMBEDDINGS_PROVIDER": "ai"}
-
-    def test_one_that_is_down_leaves_words_alone_and_that_is_said(self, context: Context, analysed: list[int]) -> None:
-        text = penstock("search", "bills").output
-        assert "Paying bills" in text
-        assert "By words alone, without meaning: " in text
-        found = shown("search", "bills")
-        assert found["note"]
-        assert (found["lexical"], len(found["hits"])) == (False, 1)
