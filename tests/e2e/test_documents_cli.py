@@ -99,8 +99,8 @@ def test_paused_document_goes_on_when_it_is_resumed(cli: Cli, provider: Provider
     assert f"`penstock documents resume {document}` continues" in running.output
     assert cli.run("documents", "pause", document).code == 0, "harmless"
     provider.configure({"latency_s": 0})
-    assert cli.run("documents", "resume", document).code == 0
-    wait_for(cli, document, "COMPLETED")
+    assert cli.run("documents", "resume", document, "--wait").code == 0
+    assert cli.status(document) == "COMPLETED"
     assert len(provider.records) == 30
     assert "is not paused: it is COMPLETED" in cli.run("documents", "resume", document).err
 
@@ -135,24 +135,25 @@ def test_failed_pages_can_be_tried_again_with_another_model(cli: Cli, provider: 
 
     merged = cli.run("documents", "remerge", document)
     assert (merged.code, "merge with --allow-partial" in merged.err) == (1, True)
-    assert cli.run("documents", "remerge", document, "--allow-partial").code == 0
-    wait_until(lambda: cli.run("documents", "text", document).code == 0, 90, "there is a text with gaps")
+    gaps = cli.run("documents", "remerge", document, "--allow-partial", "--wait")
+    assert (gaps.code, "PARTIAL_FAILED" in gaps.err.splitlines()[-1]) == (3, True)
+    assert "is missing" in cli.run("documents", "text", document).out
 
-    again = cli.run("documents", "retry", document, "--failed", "--model", "vision-2")
-    assert "failed pages will be converted again" in again.err
-    wait_for(cli, document, "COMPLETED")
+    again = cli.run("documents", "retry", document, "--failed", "--model", "vision-2", "--wait")
+    assert (again.code, "failed pages will be converted again" in again.err) == (0, True)
+    assert "COMPLETED" in again.err.splitlines()[-1]
+    assert cli.status(document) == "COMPLETED"
     assert sorted(record.model for record in provider.records) == ["vision-1"] * 4 + ["vision-2"] * 2
 
 
 def test_page_can_be_converted_again_and_an_older_text_taken_back(cli: Cli, provider: ProviderServer) -> None:
     document = convert(cli, "--provider", "ai", pages=2)
     provider.push(Fault(status=200, text="# Second thoughts"))
-    assert cli.run("documents", "retry-page", document, "2").code == 0
-    wait_for(cli, document, "COMPLETED")
-    wait_until(lambda: "Second thoughts" in cli.run("documents", "text", document).out, 90, "the new text is merged")
+    assert cli.run("documents", "retry-page", document, "2", "--wait").code == 0
+    assert "Second thoughts" in cli.run("documents", "text", document).out
     first = cli.run("documents", "attempts", document, "2", "--json").json()[0]
-    assert cli.run("documents", "promote", document, "2", str(first["id"])).code == 0
-    wait_until(lambda: "Second thoughts" not in cli.run("documents", "text", document).out, 90, "the old text is back")
+    assert cli.run("documents", "promote", document, "2", str(first["id"]), "--wait").code == 0
+    assert "Second thoughts" not in cli.run("documents", "text", document).out
 
 
 def test_cost_is_shown_wherever_one_looks(cli: Cli, provider: ProviderServer) -> None:
@@ -258,3 +259,5 @@ def test_commands_need_no_running_stack(alone: Cli) -> None:
     assert "Nothing is running here: `penstock up` continues it." in again.err
     assert alone.run("status", "--json").json()["documents"] == {"PENDING": 1}
     assert alone.run("documents", "cancel", document).code == 0
+    waited = alone.run("documents", "retry", document, "--wait")
+    assert (waited.code, alone.status(document)) == (0, "COMPLETED"), waited.err

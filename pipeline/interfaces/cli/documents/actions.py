@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.interfaces.cli.documents.document import Id, resolved, tell
+from pipeline.interfaces.cli.documents.document import Id, Wait, carry_out, resolved
 from pipeline.interfaces.cli.output import err, one_line
 
 Provider = Annotated[str, typer.Option(help="Use this provider for the pages concerned.")]
@@ -15,21 +15,24 @@ def cancel(document_id: Id) -> None:
     """Stop a document for good. Results of pages in progress are discarded."""
     from tasks.documents import cancel as act
 
-    tell(act(resolved(document_id)), "cancelled")
+    found = resolved(document_id)
+    carry_out(lambda: act(found), "cancelled")
 
 
 def pause(document_id: Id) -> None:
     """Let pages in progress finish, and start no others until `resume`."""
     from tasks.documents import pause as act
 
-    tell(act(resolved(document_id)), "paused")
+    found = resolved(document_id)
+    carry_out(lambda: act(found), "paused")
 
 
-def resume(document_id: Id) -> None:
+def resume(document_id: Id, wait: Wait = False) -> None:
     """Continue a paused document."""
     from tasks.documents import resume as act
 
-    tell(act(resolved(document_id)), "resumed")
+    found = resolved(document_id)
+    carry_out(lambda: act(found), "resumed", wait=wait)
 
 
 def retry(
@@ -38,42 +41,48 @@ def retry(
     fresh: Annotated[bool, typer.Option("--fresh", help="Ask the provider again, even for cached pages.")] = False,
     provider: Provider = "",
     model: Model = "",
+    wait: Wait = False,
 ) -> None:
     """Convert a document again, or its failed pages."""
     from tasks.documents import retry as again
     from tasks.documents import retry_failed, status
 
     found = resolved(document_id)
-    if failed:
-        begun = status(found).failed_count > 0
-        document = retry_failed(found, provider=provider, model=model)
-        tell(document, "failed pages will be converted again" if begun else "no page has failed, nothing to do")
-    else:
-        tell(again(found, provider=provider, model=model, fresh=fresh), "will be converted again")
+    if not failed:
+        done = "will be converted again"
+        carry_out(lambda: again(found, provider=provider, model=model, fresh=fresh), done, wait=wait)
+        return
+    begun = status(found).failed_count > 0
+    done = "failed pages will be converted again" if begun else "no page has failed, nothing to do"
+    carry_out(lambda: retry_failed(found, provider=provider, model=model), done, wait=wait and begun)
 
 
-def retry_page(document_id: Id, page: int, provider: Provider = "", model: Model = "") -> None:
+def retry_page(document_id: Id, page: int, provider: Provider = "", model: Model = "", wait: Wait = False) -> None:
     """Convert one page again. It keeps its old text until the new one is ready."""
     from tasks.documents import retry_page as act
 
-    tell(act(resolved(document_id), page, provider=provider, model=model), f"page {page} will be converted again")
+    found, done = resolved(document_id), f"page {page} will be converted again"
+    carry_out(lambda: act(found, page, provider=provider, model=model), done, wait=wait)
 
 
-def promote(document_id: Id, page: int, attempt: int) -> None:
+def promote(document_id: Id, page: int, attempt: int, wait: Wait = False) -> None:
     """Make the text of an older attempt the page's text (see `attempts`)."""
     from tasks.documents import promote as act
 
-    tell(act(resolved(document_id), page, attempt), f"page {page} has the text of attempt {attempt}")
+    found, done = resolved(document_id), f"page {page} has the text of attempt {attempt}"
+    carry_out(lambda: act(found, page, attempt), done, wait=wait)
 
 
 def remerge(
     document_id: Id,
     allow_partial: Annotated[bool, typer.Option("--allow-partial", help="Mark the gaps where pages failed.")] = False,
+    wait: Wait = False,
 ) -> None:
     """Merge a document's pages into its Markdown again."""
     from tasks.documents import remerge as act
 
-    tell(act(resolved(document_id), allow_partial=allow_partial), "will be merged again")
+    found = resolved(document_id)
+    carry_out(lambda: act(found, allow_partial=allow_partial), "will be merged again", wait=wait)
 
 
 def delete(

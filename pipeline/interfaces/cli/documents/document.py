@@ -1,18 +1,29 @@
 """What the commands for one document share: how it is named, and what is said once it was acted on."""
 
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.command import Format, ready_context, tell_if_nothing_runs
+from pipeline.interfaces.cli.command import Format, ready, ready_context, tell_if_nothing_runs
 from pipeline.interfaces.cli.output import err, one_line, state
 
 if TYPE_CHECKING:
+    from pipeline.interfaces.cli.convert.job import Job
+    from pipeline.standalone.stack import Stack
     from tasks.documents import Document
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The document's id, or the beginning of it.")]
 AsFormat = Annotated[
     Format, typer.Option("--format", help="md: Markdown; json: blocks with their boxes; docling: a DoclingDocument.")
+]
+Wait = Annotated[
+    bool,
+    typer.Option(
+        "--wait", help="Wait for the end, on a stack of its own if none runs; exit as `penstock convert` does."
+    ),
 ]
 
 
@@ -23,9 +34,53 @@ def resolved(prefix: str) -> str:
     return resolve(ready_context(), prefix)
 
 
-def tell(document: "Document", done: str) -> None:
-    """Say what was done, the state since then, and how to go on if nothing runs."""
+def carry_out(act: "Callable[[], Document]", done: str, *, wait: bool = False) -> None:
+    """Do something to a document and say so, with how to go on if nothing runs.
+
+    `wait`: show how it goes until it is at rest or paused, on the stack that runs or on one of its own, and leave with
+    the exit code that `penstock convert` would.
+    """
+    if not wait:
+        document = act()
+        _tell(document, done)
+        if not document.settled:
+            tell_if_nothing_runs()
+        return
+    from pipeline.interfaces.cli.convert.job import line
+    from pipeline.standalone.stack import using_stack
+
+    with ExitStack() as held:
+        with err.status("Starting …"):
+            stack = held.enter_context(using_stack(ready()))
+        document = act()
+        _tell(document, done)
+        job = _followed(document, stack)
+    err.print(line(job), soft_wrap=True)
+    if job.exit_code:
+        raise typer.Exit(job.exit_code)
+
+
+def _tell(document: "Document", done: str) -> None:
     name = one_line(document.filename)
     err.print(f"{document.id} {name}: {done}. Now {state(document.status.name)}", soft_wrap=True)
-    if not document.settled:
-        tell_if_nothing_runs()
+
+
+def _followed(document: "Document", stack: "Stack") -> "Job":
+    """Show how a document goes until it is at rest or paused; how it ended."""
+    from pipeline.interfaces.cli.convert.board import Board
+    from pipeline.interfaces.cli.convert.job import Job
+    from pipeline.interfaces.cli.convert.targets import Target
+    from pipeline.interfaces.cli.progress import Progress
+    from tasks.documents import watch
+
+    interrupted = (
+        f"Interrupted. Nothing is lost: `penstock up` continues it, `penstock documents show {document.id}` says how "
+        "far it is."
+    )
+    job = Job(Target(Path(document.filename), None), document=document)
+    with Progress(stack, interrupted=interrupted, patience_s=0) as progress:
+        board = Board([job], progress)
+        for now in watch(document.id, idle=board.keep):
+            job.document, job.ended = now, now.settled
+            board.show(job)
+    return job
