@@ -124,6 +124,12 @@ def test_next_command_recovers_from_a_killed_stack(alone: Cli, slow: ProviderSer
     assert len(slow.records) <= PAGES + 8
     alone.wait_until_gone()
     assert alone.claims() == 0
+    log = (alone.data_dir / "penstock.log").read_text().splitlines()
+    told = [line for line in log if "claims.given_back" in line]
+    assert told, "what the dead stack held was given back"
+    assert all("stuck={'PROCESSING': " in line and "worker=" in line for line in told), told
+    moved = [line for line in log if "state.changed" in line and "kind=document" in line]
+    assert any("from=PROCESSING" in line and "to=READY_TO_MERGE" in line and "worker=ai@" in line for line in moved)
 
 
 def test_commands_at_the_same_time_share_one_stack(alone: Cli, slow: ProviderServer) -> None:

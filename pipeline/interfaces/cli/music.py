@@ -1,4 +1,4 @@
-"""`penstock music …`: describe the songs of a library, and search them by mood."""
+"""`penstock music …`: describe the songs of a library, and find them by words and mood."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ FAILED, PARTIAL = 1, 3
 _LOOK_S = 0.5
 
 app = typer.Typer(
-    help="Sync songs from a music server or a folder, let a model describe them, and search them by mood.\n\n"
+    help="Sync songs from a music server or a folder, let a model describe them, and find them by words and mood.\n\n"
     "Set PENSTOCK_MUSIC__SERVER_URL, PENSTOCK_MUSIC__USER and PENSTOCK_MUSIC__PASSWORD (or PENSTOCK_MUSIC__FOLDER), "
     "and PENSTOCK_MUSIC__PROVIDER; docs/music.md has all. Then: [bold]penstock music sync[/bold], "
     "[bold]penstock music start --dry-run[/bold], [bold]penstock music start --wait[/bold], "

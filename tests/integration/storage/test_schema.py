@@ -2,6 +2,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Barrier
 
@@ -27,6 +28,9 @@ import pipeline.storage.installation
 import pipeline.storage.vectors  # noqa: F401  # their tables belong to the schema
 from pipeline.engine.tables import Base
 from pipeline.flows.documents.models import DOCUMENTS
+from pipeline.flows.music import fulltext
+from pipeline.flows.music.library import songs
+from pipeline.flows.music.library.songs import SongTags
 from pipeline.storage import schema
 from pipeline.storage.database import Database
 
@@ -123,6 +127,17 @@ def test_every_migration_can_be_taken_back_and_made_again(db: Database) -> None:
     assert schema.migrate(db)
     assert schema.current(db) == schema.HEAD
     assert {"documents", "pages"} <= tables(db)
+
+
+def test_songs_that_are_there_are_found_by_their_words_after_the_migration(db: Database) -> None:
+    schema.migrate(db)
+    now = datetime.now(UTC)
+    tags = SongTags("a", "So What", "Miles Davis", "Kind of Blue")
+    db.run(lambda session: songs.store(session, songs.FOLDER, [tags], now))
+    run(db, "downgrade", "0007")
+    assert schema.migrate(db)
+    with db.read() as session:
+        assert len(fulltext.search(session, "miles kind", 10)) == 1
 
 
 def test_rows_can_be_written_to_the_migrated_schema(db: Database) -> None:

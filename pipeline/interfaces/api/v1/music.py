@@ -35,7 +35,8 @@ from tasks.music import BatchStatus, PipelineState, SongStatus, StartOptions
 router = APIRouter(prefix="/music", tags=["music"])
 PATH = "/api/v1/music"
 Mood = Annotated[
-    Annotated[Line, StringConstraints(min_length=1)], Query(description="A mood in words, such as: rainy night, slow.")
+    Annotated[Line, StringConstraints(min_length=1)],
+    Query(description="Words of names, albums, genres or tags, or a mood, such as: rainy night, slow."),
 ]
 _sync = Lock()
 
@@ -140,7 +141,7 @@ def similar(context: InContext, song_id: RowId, limit: Limit = 10) -> FoundSongs
 
 @router.get("/search", dependencies=reader, responses=documented(409))
 def search(q: Mood, limit: Limit = 10) -> FoundSongsShape:
-    """Find songs for a mood, best first. With a provider of embeddings, that costs one small call."""
+    """Find songs with these words or for this mood, best first. With a provider of embeddings, that costs one small call."""
     try:
         return FoundSongsShape.model_validate(flow.search(q, limit))
     except UserError as error:
