@@ -141,7 +141,10 @@ def similar(context: InContext, song_id: RowId, limit: Limit = 10) -> FoundSongs
 
 @router.get("/search", dependencies=reader, responses=documented(409))
 def search(q: Mood, limit: Limit = 10) -> FoundSongsShape:
-    """Find songs with these words or for this mood, best first. With a provider of embeddings, that costs one small call."""
+    """Find songs with these words or for this mood, best first.
+
+    With a provider of embeddings, that costs one small call.
+    """
     try:
         return FoundSongsShape.model_validate(flow.search(q, limit))
     except UserError as error:
