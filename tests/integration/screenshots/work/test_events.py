@@ -10,6 +10,7 @@ from pipeline.flows.screenshots.models import BATCHES
 from pipeline.flows.screenshots.states import WorkStatus
 from pipeline.flows.screenshots.work import analysis, expansion, shard
 from pipeline.storage.context import Context
+from tasks import events as followed
 from tests.integration.screenshots.conftest import ME, rows_of
 from tests.integration.screenshots.work.conftest import NewBatch
 from tests.support.provider_server import ProviderServer
@@ -46,6 +47,12 @@ def test_batch_is_announced_when_it_begins_and_when_it_is_done_with_its_times(
     assert text_ms >= 50
     assert total_ms >= vlm_ms + text_ms - 1
     assert "errorMessage" not in finished
+    (kept,) = followed.follow(0, types=["screenshot_batch.succeeded"], scope_id=str(batch), timeout_s=0)
+    told = {name: kept.data[name] for name in ("correlation_id", "source_key", "vlm_ms", "text_ms", "error")}
+    assert told == {
+        "correlation_id": row.correlation_id, "source_key": "screen:1", "vlm_ms": vlm_ms, "text_ms": text_ms,
+        "error": None,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
