@@ -149,6 +149,12 @@ def test_commands_at_the_same_time_share_one_stack(alone: Cli, slow: ProviderSer
 
 
 def test_up_and_the_stacks_of_commands_do_not_get_in_each_others_way(alone: Cli, slow: ProviderServer) -> None:
+    # Beside the others, a worker that captures: of `up` alone.
+    captures = {
+        "PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES": '["screen:*"]',
+        "PENSTOCK_SCREENSHOTS__CAPTURE_INTERVAL_S": "1",
+    }
+    alone = alone.using(**captures, DISPLAY=None, WAYLAND_DISPLAY=None)
     convert = start_convert(alone, slow)
     up = alone.start("up")
     up.wait_for("waiting until it is done")
@@ -166,7 +172,10 @@ def test_up_and_the_stacks_of_commands_do_not_get_in_each_others_way(alone: Cli,
     assert alone.supervisor == info, "the command used the stack and left it up"
     status = alone.run("status", "--json").json()
     assert status["documents"] == {"COMPLETED": 2}
-    assert {worker.partition("@")[0] for worker in status["workers"]} == {"cpu", "ai", "control"}
+    assert {worker.partition("@")[0] for worker in status["workers"]} == {"cpu", "ai", "control", "capture"}
+    told = alone.run("screenshots", "status", "--json").json()["capture"]
+    assert told["worker"].startswith("capture@"), told
+    assert "the screens cannot be captured" in told["error"], "there is no display"
     up.interrupt()
     assert up.wait() == 0
 
