@@ -25,6 +25,9 @@ def test_title_and_hint_say_where_somebody_is() -> None:
     assert (place.app, place.document) == ("Visual Studio Code", "main.py – penstock")
     hinted = place_of(shot(1, app_hint="Firefox", window_title="(3) Inbox — Firefox"))
     assert (hinted.app, hinted.document, hinted.name) == ("Firefox", "Inbox", "Inbox – Firefox")
+    assert place_of(shot(1, app_hint="firefox", window_title="Inbox — Mozilla Firefox")).name == "Inbox – firefox"
+    assert place_of(shot(1, app_hint="Code", window_title="Visual Studio Code")).document == ""
+    assert place_of(shot(1, app_hint="Firefox", window_title="Firefox for work - notes")).document != ""
     assert place_of(shot(1)).name == ""
 
 

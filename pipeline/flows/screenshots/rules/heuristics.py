@@ -70,11 +70,17 @@ def place_of(shot: Shot) -> Place:
     parts = [part for part in DASHES.split(title) if part]
     app = " ".join(shot.app_hint.split())
     if app:
-        kept = [part for part in parts if part.casefold() != app.casefold()]
+        # The last part often has more of the program's name: `Inbox — Mozilla Firefox`.
+        kept = [part for n, part in enumerate(parts, 1) if not _names(part, app, is_last=n == len(parts))]
     else:
         app = parts[-1] if len(parts) > 1 else ""
         kept = parts[:-1] if len(parts) > 1 else parts
     return Place(clipped(app, MAX_NAME), clipped(" – ".join(kept), MAX_TITLE))
+
+
+def _names(part: str, app: str, *, is_last: bool) -> bool:
+    words, of_app = (re.findall(r"\w+", text.casefold()) for text in (part, app))
+    return part.casefold() == app.casefold() or (is_last and bool(of_app) and words[-len(of_app) :] == of_app)
 
 
 @dataclass(frozen=True)
