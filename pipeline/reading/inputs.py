@@ -54,7 +54,11 @@ def _inputs_below(folder: Path) -> list[Path]:
     root = folder.resolve()
     found = [path for path in _files_below(folder) if path.suffix.lower() in SUFFIXES and _is_file_below(path, root)]
     if not found:
-        raise UserError(f"{folder} has no inputs; {ACCEPTED} are accepted.", code="no_inputs")
+        others = other_files([folder])
+        named = (
+            f" It has {', '.join(path.name for path in others[:3])}{' …' if len(others) > 3 else ''}." if others else ""
+        )
+        raise UserError(f"{folder} has no inputs; {ACCEPTED} are accepted.{named}", code="no_inputs")
     return sorted(found)
 
 

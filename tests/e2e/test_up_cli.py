@@ -85,7 +85,9 @@ def test_second_signal_does_not_wait_for_slow_pages(alone: Cli, provider: Provid
 
 
 def test_interrupted_convert_goes_on_where_it_was(alone: Cli, slow: ProviderServer) -> None:
-    convert = start_convert(alone, slow)
+    (alone.cwd / "bad.pdf").write_text("no PDF")
+    convert = start_convert(alone, slow, "bad.pdf")
+    convert.wait_for("bad.pdf: REFUSED: bad.pdf is not of a supported type")
     convert.interrupt()
     assert convert.wait() == 130
     assert "run the same command again to continue" in convert.output

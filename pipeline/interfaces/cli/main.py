@@ -38,7 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("convert")(convert.command.convert)
+app.command("convert", help=help_of(convert.command.convert))(convert.command.convert)
 app.command("watch", help=help_of(convert.inbox.watch))(convert.inbox.watch)
 app.command("up")(stack.up)
 app.command("api")(api.api)

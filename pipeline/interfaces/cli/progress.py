@@ -83,7 +83,8 @@ class Progress:
         """Show or update the bar of `key`, the first one's on top; harmless if there is no room for another one."""
         _, pace = self._known.get(key, (bar, Pace()))
         self._known[key] = bar, pace
-        pace.see(bar.done, time.monotonic())
+        if bar.total is not None:  # else what was done before may still come to light, and that says nothing
+            pace.see(bar.done, time.monotonic())
         name = one_line(bar.name, self._name_width)
         if key not in self._shown:
             if len(self._shown) >= self._max_bars:

@@ -37,7 +37,8 @@ def test_links_that_lead_out_of_the_folder_are_passed_over(tmp_path):
 
 
 def test_nothing_to_find_is_said(tmp_path):
-    with pytest.raises(UserError) as caught:
+    (tmp_path / "letter.docx").touch()
+    with pytest.raises(UserError, match=r"has no inputs.* It has letter.docx") as caught:
         discover([tmp_path])
     assert caught.value.code == "no_inputs"
     with pytest.raises(UserError) as caught:

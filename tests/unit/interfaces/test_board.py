@@ -1,0 +1,78 @@
+"""What `convert` says of files that have not begun: what each waits for."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pipeline.flows.documents import queries
+from pipeline.flows.documents.queries import Load
+from pipeline.interfaces.cli.convert import board as board_module
+from pipeline.interfaces.cli.convert.board import Board
+from pipeline.interfaces.cli.convert.job import Job
+from pipeline.interfaces.cli.convert.targets import Target
+from pipeline.interfaces.cli.progress import Bar
+
+
+class Shown:
+    """The bars there are."""
+
+    def __init__(self) -> None:
+        self.bars: dict[str, Bar] = {}
+
+    def show(self, key: str, bar: Bar) -> None:
+        self.bars[key] = bar
+
+    def remove(self, key: str) -> None:
+        self.bars.pop(key, None)
+
+    def keep(self, _: object) -> None:
+        pass
+
+
+def job(name: str, status: str = "", *, pages: int = 0, done: int = 0) -> Job:
+    document: Any = SimpleNamespace(
+        id=name, status=SimpleNamespace(name=status), pages=pages, completed_count=done, failed_count=0, provider="ai",
+        settled=status == "COMPLETED",
+    )  # fmt: skip
+    return Job(Target(Path(f"{name}.pdf"), Path(f"{name}.md")), document=document if status else None)
+
+
+@pytest.mark.parametrize(
+    ("found", "others", "closed", "waits"),
+    [
+        (job("a", "PENDING"), Load(0, 0), {}, "waits to be split"),
+        (job("a", "PENDING"), Load(3, 0), {}, "waits to be split, behind 3 other documents"),
+        (job("a", "PENDING"), Load(2, 1200), {}, "waits to be split, behind 1,200 pages of others"),
+        (job("a", "PROCESSING", pages=4), Load(2, 1), {}, "behind 1 page of others"),
+        (job("a", "PROCESSING", pages=4), Load(0, 0), {"ai": "vision.ai is paused"}, "vision.ai is paused"),
+        (job("a", "PROCESSING", pages=4, done=1), Load(2, 1), {"ai": "vision.ai is paused"}, ""),
+        (job("a", "SPLITTING"), Load(2, 1), {}, ""),
+    ],
+)
+def test_what_has_not_begun_says_what_it_waits_for(
+    found: Job, others: Load, closed: dict[str, str], waits: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "load_beside", lambda *_: others)
+    monkeypatch.setattr(board_module, "closed", lambda _: closed)
+    shown: Any = Shown()
+    board = Board([found], shown)
+    board.keep()
+    assert shown.bars["a"].waits == waits
+
+
+def test_a_single_file_is_shown_before_it_is_submitted() -> None:
+    shown: Any = Shown()
+    Board([job("a")], shown)
+    assert shown.bars[""] == Bar("a.pdf", 0, None, "", waits="being read")
+
+
+def test_all_files_together_count_pages_and_know_their_total_once_all_are_split() -> None:
+    shown: Any = Shown()
+    jobs = [job("a", "PROCESSING", pages=4, done=1), job("b", "PENDING")]
+    Board(jobs, shown)
+    assert (shown.bars[""].figures, shown.bars[""].total) == ("0/2 files, 1/4 pages", None)
+    jobs[1] = job("b", "PROCESSING", pages=6)
+    Board(jobs, shown).show(jobs[1])
+    assert (shown.bars[""].figures, shown.bars[""].total) == ("0/2 files, 1/10 pages", 10)
