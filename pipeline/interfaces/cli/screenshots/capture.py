@@ -15,7 +15,8 @@ from pipeline.interfaces.cli.screenshots.intake import Job, Source, left_out, li
 from pipeline.interfaces.cli.screenshots.sources import source_key
 
 if TYPE_CHECKING:
-    from pipeline.flows.screenshots.frames.capture import Captured
+    from pipeline.flows.screenshots.frames.capture import Captured, Capturer
+    from pipeline.standalone.stack import Stack
 
 
 def watch(
@@ -92,11 +93,11 @@ def capture(
     Without --monitor and --window: what PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES names, or else every screen. A worker
     of the role `capture` (part of `penstock up`) captures what that setting names without this command.
 
-    A frame that looks like a recent one is a duplicate and left out. Nothing is captured while an excluded program is
-    in front; if programs are excluded and the program in front cannot be determined here, the command says so and ends.
+    A frame that looks like a recent one is a duplicate and left out. No screen is captured while an excluded program is
+    in front, and no window of one; if that cannot be determined here, the command says so and ends.
     Work runs on the stack of `penstock up`, or on one that is started for this command and ends with it.
     """
-    from pipeline.flows.screenshots.frames.capture import EVERY_SCREEN, Capturer, missing
+    from pipeline.flows.screenshots.frames.capture import EVERY_SCREEN, Capturer
     from pipeline.standalone.stack import using_stack
 
     settings = ready()
@@ -111,30 +112,36 @@ def capture(
     for source in named:
         source_key(source, "--window")
     sources = list(dict.fromkeys(named)) or own.capture_sources or [EVERY_SCREEN]
-    interval_s = every or own.capture_interval_s
+    with Capturer(rules) as capturer, using_stack(settings) as stack:
+        _capture(capturer, stack, sources, None if once else every or own.capture_interval_s)
+
+
+def _capture(capturer: "Capturer", stack: "Stack", sources: Sequence[str], interval_s: float | None) -> None:
+    """Until Ctrl-C; once without an interval."""
+    from pipeline.flows.screenshots.frames.capture import missing
+
     by: Counter[str] = Counter()
     absent: list[str] = []
-    with Capturer(rules) as capturer, using_stack(settings) as stack:
-        try:
-            with err.status("Capturing …") as shown:
-                while True:
-                    begun = time.monotonic()
-                    found = capturer.capture(sources)
-                    if once and not found:
-                        raise UserError(f"there is no {', '.join(sources)} now", code="not_found")
-                    _take(found, by)
-                    absent, before = missing(sources, found), absent
-                    for source in sorted({*absent} - {*before}):
-                        err.print(f"[yellow]{one_line(source)}[/yellow] is not there, or not shown.", soft_wrap=True)
-                    if once:
-                        return
-                    stack.ensure()
-                    shown.update(f"Capturing: {_counted(by)}. Ctrl-C ends it.")
-                    time.sleep(max(0.0, begun + interval_s - time.monotonic()))
-        except KeyboardInterrupt:
-            err.print()
-        finally:
-            _tell_end(by)
+    try:
+        with err.status("Capturing …") as shown:
+            while True:
+                begun = time.monotonic()
+                found = capturer.capture(sources)
+                if interval_s is None and not found:
+                    raise UserError(f"there is no {', '.join(sources)} now", code="not_found")
+                _take(found, by)
+                absent, before = missing(sources, found), absent
+                for source in sorted({*absent} - {*before}):
+                    err.print(f"[yellow]{one_line(source)}[/yellow] is not there, or not shown.", soft_wrap=True)
+                if interval_s is None:
+                    return
+                stack.ensure()
+                shown.update(f"Capturing: {_counted(by)}. Ctrl-C ends it.")
+                time.sleep(max(0.0, begun + interval_s - time.monotonic()))
+    except KeyboardInterrupt:
+        err.print()
+    finally:
+        _tell_end(by)
 
 
 def _take(frames: "Sequence[Captured]", by: Counter[str]) -> None:
