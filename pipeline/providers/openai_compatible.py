@@ -21,11 +21,11 @@ from pipeline.providers.errors import Target, from_exception, from_reply, unit_e
 from pipeline.providers.protocols import MEDIA_TYPES, Answer, Usage, Vectors
 from pipeline.providers.replies import finite_vectors
 from pipeline.settings import ProviderProfile
+from pipeline.settings.providers import PUBLIC_SERVICE
 
 MAX_REPLY_BYTES = 32 * 2**20
 """Longer replies are not read to their end."""
 
-_PUBLIC_SERVICE = ProviderProfile().base_url
 _NO_KEY = "none"
 
 
@@ -207,7 +207,7 @@ class OpenAICompatible:
     def _check_configured(self) -> None:
         if not self.model:
             raise self._error(f"has no model: set {self._target.env}MODEL", code="no_model")
-        if not self._key and self.profile.base_url == _PUBLIC_SERVICE:
+        if self.profile.lacks_key:
             raise self._error(f"needs a key: set {self._target.env}API_KEY", code="auth")
         if not (self._key.isascii() and self._key.isprintable()):
             raise self._error(
@@ -220,7 +220,7 @@ class OpenAICompatible:
 
 def token_limit_field(profile: ProviderProfile) -> str:
     """The name of the limit on an answer's tokens: the public service's newer models only know the new one."""
-    return "max_completion_tokens" if profile.base_url == _PUBLIC_SERVICE else "max_tokens"
+    return "max_completion_tokens" if profile.base_url == PUBLIC_SERVICE else "max_tokens"
 
 
 def _new_client(profile: ProviderProfile, key: str, limit: "_SizeLimit") -> openai.AsyncOpenAI:

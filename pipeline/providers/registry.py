@@ -80,7 +80,7 @@ def cuts_pictures(settings: Settings, provider: str) -> bool:
 
 
 def check(settings: Settings, provider: str, model: str = "") -> None:
-    """Raise `UserError` (`unknown_provider`, `unknown_model`, `no_model`) now, rather than on every page later."""
+    """Raise `UserError` (`unknown_provider`, `unknown_model`, `no_model`, `no_key`) now, rather than on each page."""
     if len(model) > MAX_MODEL_CHARS or not model.isprintable():
         message = (
             f"{model[:MAX_MODEL_CHARS]!r} is not a model: names have at most {MAX_MODEL_CHARS} printable characters"
@@ -94,6 +94,8 @@ def check(settings: Settings, provider: str, model: str = "") -> None:
     if not (model or profile.model or profile.kind == "nodes"):  # a node may choose
         message = f"provider '{provider}' has no model: name one, or set {_variable(provider)}MODEL"
         raise UserError(message, code="no_model")
+    if profile.lacks_key:
+        raise UserError(f"provider '{provider}' needs a key: set {_variable(provider)}API_KEY", code="no_key")
 
 
 def _profile(settings: Settings, provider: str) -> ProviderProfile:

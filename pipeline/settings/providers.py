@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, SecretStr, ValidationInfo, field_validator, model_validator
 
+PUBLIC_SERVICE = "https://api.openai.com/v1"
 LOCAL = "local"
 """The provider that needs no service: text layer, layout and OCR on this machine."""
 
@@ -31,7 +32,7 @@ class ProviderProfile(BaseModel):
     """One named AI service: one that speaks the OpenAI API, or the inference nodes behind a gateway."""
 
     kind: Literal["openai_compatible", "nodes"] = "openai_compatible"
-    base_url: str = Field(default="https://api.openai.com/v1", validate_default=True)
+    base_url: str = Field(default=PUBLIC_SERVICE, validate_default=True)
     """Of `nodes`: the addresses of gateways, separated by commas."""
     api_key: SecretStr = SecretStr("")
     model: str = ""
@@ -63,6 +64,11 @@ class ProviderProfile(BaseModel):
     """Of the pictures of pages that it is shown. For nodes `NODE_DPI`, if nothing else is set."""
     when_no_node: Literal["wait", "error"] = "error"
     """What a call does while no node offers what it asks for: wait until `timeout_s`, or pause the queue."""
+
+    @property
+    def lacks_key(self) -> bool:
+        """Whether a key is missing for sure; services on one's own machines often need none."""
+        return self.base_url == PUBLIC_SERVICE and not self.api_key.get_secret_value().strip()
 
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float:
         """What a call cost, by the price list; 0 for a model without a price."""

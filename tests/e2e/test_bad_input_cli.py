@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,8 @@ def test_wrong_usage_exits_with_2(cli: Cli) -> None:
         ("convert", "one.pdf", "--force", "--keep"): "choose one",
         ("convert", "one.pdf", "--json", "-o", "-"): "choose one",
         ("worker",): "penstock worker --role cpu",
+        ("worker", "-Q", "cpu,vision.x"): "there is no provider 'x'; known are 'local', 'ai'",
+        ("worker", "--queues=ctrl"): "there is no queue ctrl: choose from maintenance, control, cpu",
         ("nonsense",): "No such command",
     }
     for result, reason in zip(cli.run_all(wrong), wrong.values(), strict=True):
@@ -148,11 +151,15 @@ def test_providers_that_cannot_work_are_told_apart(cli: Cli, provider: ProviderS
     convert = ["convert", "report.pdf", "--provider"]
     assert_explained(cli.run(*convert, "nobody"), "no provider 'nobody'", "PENSTOCK_PROVIDERS__NOBODY__BASE_URL")
 
+    keyless = cli.using(PENSTOCK_PROVIDERS__OPENAI__MODEL="vision-1")
+    needed = "provider 'openai' needs a key: set PENSTOCK_PROVIDERS__OPENAI__API_KEY"
+    assert_explained(keyless.run(*convert, "openai"), needed)
+
     provider.configure({"api_key": "another-key"})
-    assert_explained(cli.run(*convert, "ai"), "1 of 1 pages failed", "says why")
+    assert_explained(cli.run(*convert, "ai"), "1 of 1 pages failed", "PENSTOCK_PROVIDERS__AI__API_KEY", "says of each")
     wrong_key = cli.newest()
     provider.configure({"api_key": "secret-key"})
-    assert_explained(cli.run(*convert, "ai", "--model", "vision-9"), "1 of 1 pages failed")
+    assert_explained(cli.run(*convert, "ai", "--model", "vision-9"), "1 of 1 pages failed", "vision-9")
     wrong_model = cli.newest()
     assert_explained(cli.run(*convert, "down"), "1 of 1 pages failed")
 
@@ -266,4 +273,6 @@ def test_a_misspelt_setting_stops_every_command_with_the_nearest_name(alone: Cli
 def test_workers_and_beat_say_that_nothing_runs(alone: Cli) -> None:
     for result in alone.run_all((["worker", "-Q", "cpu"], ["beat"], ["flower"])):
         assert_explained(result, "`penstock up` starts one", "PENSTOCK_REDIS_URL")
-    assert "-Q, --queues" in alone.run("worker", "--help").out
+    shown = alone.run("worker", "--help").out
+    assert shown.index("ai: calls") < shown.index("-Q, --queues")
+    assert alone.run("--version").out == f"penstock {version('penstock')}\n"

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -29,6 +29,15 @@ from pipeline.interfaces.cli.nodes import node
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"penstock {version('penstock')}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="penstock",
     help="Turn piles of documents into Markdown with AI models: nothing lost, nothing paid for twice.\n\n"
@@ -38,6 +47,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("convert", help=help_of(convert.command.convert))(convert.command.convert)
 app.command("watch", help=help_of(convert.inbox.watch))(convert.inbox.watch)
 app.command("up")(stack.up)

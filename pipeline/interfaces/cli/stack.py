@@ -176,15 +176,27 @@ def migrate(
 
 def worker(
     context: typer.Context,
-    role: Annotated[str, typer.Option(help="cpu, ai (all queues of the configured providers) or control.")] = "",
+    role: Annotated[
+        str,
+        typer.Option(
+            help="cpu: splits documents, converts and recognises on this machine. ai: calls all configured providers. "
+            "control: launches and merges. io: reads and fetches for knowledge bases. capture: looks at this machine's "
+            "screens."
+        ),
+    ] = "",
 ) -> None:
-    """Run a Celery worker, by role or with Celery's options: `penstock worker -Q x` is `celery -A tasks worker -Q x`.
+    """Run a Celery worker, by role or with Celery's options: `penstock worker --role cpu`, `penstock worker -Q cpu`.
 
-    Further options override the role's: `penstock worker --role ai -c 64`. A worker of a role without
+    Further options are Celery's, and override the role's: `penstock worker --role ai -c 64`. A worker of a role without
     any queues says what to configure, and waits until it is told to stop.
     """
     from pipeline.standalone.roles import NothingToDo, arguments
 
+    if {"-h", "--help"} & set(context.args):
+        typer.echo(context.get_help(), nl=False)  # what is written in colour is printed as it is made
+        out.print("Further options, Celery's own:")
+        _celery("worker", ["--help"])
+        return
     if role:
         try:
             command = arguments(all_settings(), role)[1:]
@@ -193,10 +205,38 @@ def worker(
             return
         _celery("worker", [*command, *context.args])
         return
-    if not any(argument.startswith(("-Q", "--queues")) or argument in {"-h", "--help"} for argument in context.args):
+    queues = _queues(context.args)
+    if not queues:
         # Without -Q, a worker may consume queues after a reconnect that were never meant for it.
-        raise UserError("name its queues: `penstock worker --role cpu` (or ai, control), or -Q QUEUES", code="usage")
+        roles = "or ai, control, io, capture"
+        raise UserError(f"name its queues: `penstock worker --role cpu` ({roles}), or -Q QUEUES", code="usage")
+    _check_queues(queues)
     _celery("worker", context.args)
+
+
+def _queues(arguments: list[str]) -> list[str]:
+    """The queues that `-Q` names."""
+    found: list[str] = []
+    for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
+        if argument in {"-Q", "--queues"}:
+            found += following.split(",")
+        elif argument.startswith(("-Q", "--queues=")):
+            found += argument.removeprefix("-Q").removeprefix("--queues=").split(",")
+    return [name.strip() for name in found if name.strip()]
+
+
+def _check_queues(names: list[str]) -> None:
+    from pipeline.providers import registry
+    from tasks.app import configuration
+
+    settings = all_settings()
+    known = [queue.name for queue in configuration().task_queues]
+    for name in names:
+        _, _, provider = name.partition(".")
+        if name not in known and provider and provider not in registry.names(settings):
+            raise UserError(f"no queue {name}: {registry.unknown(settings, provider)}", code="usage")
+        if name not in known:
+            raise UserError(f"there is no queue {name}: choose from {', '.join(known)}", code="usage")
 
 
 def _wait_for_signal(sentence: str) -> None:
@@ -210,12 +250,12 @@ def _wait_for_signal(sentence: str) -> None:
 
 
 def beat(context: typer.Context) -> None:
-    """Run Celery beat, the clock of the sweeper that cleans up after dead workers: `celery -A tasks beat`."""
+    """Run Celery beat, the clock of the sweeper that cleans up after dead workers; options are Celery's."""
     _celery("beat", context.args)
 
 
 def flower(context: typer.Context) -> None:
-    """Run the Flower dashboard: `celery -A tasks flower`. Workers need PENSTOCK_WORKER_EVENTS=true to show up there."""
+    """Run the Flower dashboard; options are Flower's. Workers need PENSTOCK_WORKER_EVENTS=true to show up there."""
     asked = "FLOWER_CONF" in os.environ or any(argument.startswith("--conf") for argument in context.args)
     # Flower itself would run a flowerconfig.py that lies in the current folder.
     _celery("flower", [*([] if asked else [f"--conf={os.devnull}"]), *context.args])

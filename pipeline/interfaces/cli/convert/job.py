@@ -108,7 +108,7 @@ def _advice(document: "Document") -> str:
     match document.status.name:
         case "PARTIAL_FAILED":
             how = (
-                f"`penstock documents pages {document.id} --failed` says why; "
+                f"`penstock documents pages {document.id} --failed` says of each why; "
                 f"`penstock documents retry {document.id} --failed` tries again"
             )
             kept = (
@@ -116,7 +116,7 @@ def _advice(document: "Document") -> str:
                 if document.merged_path and not document.outdated
                 else ", or use --allow-partial to write what there is"
             )
-            return f"{document.failed_count:,} of {document.pages:,} pages failed. {how}{kept}."
+            return f"{document.failed_count:,} of {document.pages:,} pages failed{_because(document.id)}. {how}{kept}."
         case "FAILED":
             return document.error or "failed"
         case "CANCELLED":
@@ -124,6 +124,14 @@ def _advice(document: "Document") -> str:
         case "PAUSED":
             return f"paused; `penstock documents resume {document.id}` continues"
     return ""
+
+
+def _because(document_id: str) -> str:
+    from pipeline.flows.documents.queries import commonest_error
+    from pipeline.storage.context import get_context
+
+    why = commonest_error(get_context(), document_id).rstrip(".")
+    return f": {why}" if why else ""
 
 
 def as_json(job: Job) -> dict[str, Any]:
