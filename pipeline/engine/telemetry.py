@@ -39,7 +39,7 @@ def begin(process: str) -> Any | None:
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
     except ImportError:
-        log.warning("telemetry.not_installed", install="pip install 'penstock[otel]'")
+        log.warning("telemetry.not_installed", install="pip install '.[otel]' in Penstock's folder")
         return None
     own = Resource({"service.name": "penstock", "service.version": version("penstock"), "penstock.process": process})
     made = TracerProvider(resource=own.merge(OTELResourceDetector().detect()))

