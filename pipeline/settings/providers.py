@@ -68,7 +68,7 @@ class ProviderProfile(BaseModel):
     @property
     def lacks_key(self) -> bool:
         """Whether a key is missing for sure; services on one's own machines often need none."""
-        return self.base_url == PUBLIC_SERVICE and not self.api_key.get_secret_value().strip()
+        return self.kind != "nodes" and self.base_url == PUBLIC_SERVICE and not self.api_key.get_secret_value().strip()
 
     def cost(self, model: str, input_tokens: int, output_tokens: int) -> float:
         """What a call cost, by the price list; 0 for a model without a price."""

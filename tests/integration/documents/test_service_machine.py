@@ -353,6 +353,7 @@ def settings_env() -> dict[str, str]:
     return {
         "PENSTOCK_PROVIDERS__OPENAI__BASE_URL": "http://127.0.0.1:9/v1",
         "PENSTOCK_PROVIDERS__OPENAI__MODEL": "m-1",
+        "PENSTOCK_PROVIDERS__OPENAI__API_KEY": "sk-1",
         "PENSTOCK_DOCUMENTS__BACKOFF_S": "[5.0, 15.0]",
     }
 
