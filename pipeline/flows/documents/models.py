@@ -20,7 +20,8 @@ _Id = BigInteger().with_variant(Integer, "sqlite")
 
 FULL_TEXT = FullText("page_fts", items="pages", time="updated_at")
 """Of pages whose document was merged."""
-_UNINDEXED = text("unindexed")
+# As SQLAlchemy asks each of them: they compare an index's condition by its words.
+_UNINDEXED_SQLITE, _UNINDEXED_POSTGRESQL = text("unindexed = 1"), text("unindexed")
 
 
 class CompressedJson(TypeDecorator[dict[str, Any]]):
@@ -46,7 +47,12 @@ class Document(ClaimColumns, Base):
         claims_index("documents"),
         claimable_index("documents", "created_at", "id", states=OPEN),
         waits_index("documents"),
-        Index("ix_documents_unindexed", "finished_at", sqlite_where=_UNINDEXED, postgresql_where=_UNINDEXED),
+        Index(
+            "ix_documents_unindexed",
+            "finished_at",
+            sqlite_where=_UNINDEXED_SQLITE,
+            postgresql_where=_UNINDEXED_POSTGRESQL,
+        ),
         announced(
             "documents",
             "document",

@@ -15,7 +15,7 @@ from pipeline.engine import work as kernel
 from pipeline.engine.claims import Owner
 from pipeline.engine.work import Outcome
 from pipeline.flows import flows
-from pipeline.flows.documents import queries
+from pipeline.flows.documents import FLOW, queries, search
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.providers import calls, queue_control
 from pipeline.providers.calls import By, CallFilter
@@ -98,6 +98,8 @@ def _lists(context: Context) -> None:
     for page in PageStatus:
         queries.pages(context, WAITING, status=page)
     queries.attempts(context, WAITING, 3)
+    search.find(context, "invoice march", queries.Filter())
+    FLOW.catch_up(context)
     recent = CallFilter(since=context.db.now() - timedelta(hours=1))
     calls.calls(context, limit=50)
     calls.calls(context, recent, limit=50)
@@ -141,7 +143,7 @@ def _scans(plan: list[str], statement: str) -> Iterator[str]:
     """Lines of a plan that say that a large table, or an index of all its rows, is read from end to end.
 
     An index that is read in its order where the statement ends early is how lists are made; one of the few rows that
-    are held, claimable or waiting has no end that is far away.
+    are held, claimable, waiting or not indexed yet has no end that is far away.
     """
     # Whether there is any such row: that ends at the first one, and PostgreSQL knows whether there are many.
     if SUMS.fullmatch(statement.replace("\n", "")) or statement.startswith("SELECT (EXISTS"):
@@ -152,6 +154,6 @@ def _scans(plan: list[str], statement: str) -> Iterator[str]:
         if not found or found["table"] not in LARGE:
             continue
         index = found["index"] or next(iter(re.findall(r"USING (?:COVERING )?INDEX (\S+)", line)), "")
-        few = index.endswith(("_claimed", "_claimable", "_next_run_at"))
+        few = index.endswith(("_claimed", "_claimable", "_next_run_at", "_unindexed"))
         if not index or not (few or ends_early or "Index Cond" in following):
             yield line.strip()

@@ -64,8 +64,10 @@ def _search_documents() -> None:
     _full_text("page_fts", "pages")
     op.add_column("documents", sa.Column("unindexed", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.execute("UPDATE documents SET unindexed = true WHERE merged_path IS NOT NULL")
-    left = sa.text("unindexed")
-    op.create_index("ix_documents_unindexed", "documents", ["finished_at"], sqlite_where=left, postgresql_where=left)
+    op.create_index(
+        "ix_documents_unindexed", "documents", ["finished_at"],
+        sqlite_where=sa.text("unindexed = 1"), postgresql_where=sa.text("unindexed"),
+    )  # fmt: skip
 
 
 def _index_songs() -> None:
