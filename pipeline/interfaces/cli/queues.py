@@ -23,6 +23,7 @@ queues = typer.Typer(
 breakers = typer.Typer(
     help="Show the providers' breakers; open and close them.", rich_markup_mode="rich", invoke_without_command=True
 )
+_MEANS = {"closed": "calls are made", "open": "no calls", "half-open": "one probe"}
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="A queue with a gate; see `penstock queues`.")]
 For = Annotated[str, typer.Option("--for", help="How long: 90s, 10m, 2h. Default: until resumed.")]
 
@@ -145,7 +146,7 @@ def list_breakers(command: typer.Context, as_json: Json = False) -> None:
 
     def row(state: "BreakerState") -> list[str]:
         probe = _in(state.left_s) if state.state == "open" else "now" if state.state == "half-open" else ""
-        return [state.name, state.state, state.reason, probe, str(state.failures)]
+        return [state.name, f"{state.state} ({_MEANS[state.state]})", state.reason, probe, str(state.failures)]
 
     ready_context()
     print_list(
@@ -157,7 +158,7 @@ def list_breakers(command: typer.Context, as_json: Json = False) -> None:
 
 @breakers.command("open")
 def open_breaker(name: str, for_: For = "", reason: Annotated[str, typer.Option()] = "by hand") -> None:
-    """Open a breaker by hand: its provider's queues stop. Default: for one cool-down."""
+    """Open a breaker by hand: no calls are made, and its provider's queues stop. Default: for one cool-down."""
     from tasks import queues as control
 
     _online()
@@ -167,7 +168,7 @@ def open_breaker(name: str, for_: For = "", reason: Annotated[str, typer.Option(
 
 @breakers.command("close")
 def close_breaker(name: str) -> None:
-    """Close a breaker now, and cancel its timer."""
+    """Close a breaker now, and cancel its timer: its provider's queues flow again."""
     from tasks import queues as control
 
     _online()

@@ -54,7 +54,7 @@ class BreakerShape(Shape):
 
     model_config = example(name="openai:vision", state="open", reason="5 failures in a row", left_s=12.5, failures=5)
     name: str
-    state: str = Field(description="`closed`, `open` or `half-open`.")
+    state: str = Field(description="`closed`: calls are made; `open`: none are; `half-open`: one is, as a probe.")
     reason: str
     left_s: float = Field(description="Seconds until an open one lets a probe through.")
     failures: int = Field(description="In a row.")
