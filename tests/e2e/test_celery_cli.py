@@ -14,19 +14,28 @@ import pytest
 
 from tests.support.cli import Cli, Running, new_pdf
 from tests.support.provider_server import ProviderServer
+from tests.support.screenshots import desk
 from tests.support.waiting import wait_until
 
 EXAMPLE = Path(__file__).resolve().parents[2] / ".env.example"
 PAGES = 6
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_without_a_provider_says_what_to_set_and_waits_until_it_is_stopped(alone: Cli, end: int) -> None:
+@pytest.mark.parametrize(
+    ("role", "setting", "end"),
+    [
+        ("ai", "PENSTOCK_PROVIDERS__<NAME>__API_KEY", signal.SIGTERM),
+        ("capture", "PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES", signal.SIGINT),
+    ],
+)
+def test_a_worker_that_has_nothing_to_do_says_what_to_set_and_waits_until_it_is_stopped(
+    alone: Cli, role: str, setting: str, end: int
+) -> None:
     shipped = dict(re.findall(r"^(PENSTOCK_\w+)=(.*)$", EXAMPLE.read_text(encoding="utf-8"), re.MULTILINE))
     unset = {name: None for name in alone.env if name.startswith("PENSTOCK_PROVIDERS__")}
-    worker = alone.using(**unset, **shipped).start("worker", "--role", "ai")
+    worker = alone.using(**unset, **shipped).start("worker", "--role", role)
     worker.wait_for("Waiting to be stopped.")
-    assert "PENSTOCK_PROVIDERS__<NAME>__API_KEY" in worker.output
+    assert setting in worker.output
     assert len(worker.output.splitlines()) == 1
     assert worker.process.poll() is None
     os.kill(worker.process.pid, end)
@@ -53,9 +62,11 @@ class Flower:
 @pytest.fixture
 def monitored(alone: Cli) -> Iterator[Cli]:
     """`penstock up` with events, where one page is one hop."""
+    captures = {"PENSTOCK_SCREENSHOTS__CAPTURE_SOURCES": '["screen:*"]', "PENSTOCK_SCREENSHOTS__BATCH_SIZE": "1"}
     cli = alone.using(
-        PENSTOCK_WORKER_EVENTS="true", PENSTOCK_PROVIDERS__AI__CONCURRENCY="2", PENSTOCK_DOCUMENTS__QUANTUM_S="0"
-    )
+        PENSTOCK_WORKER_EVENTS="true", PENSTOCK_PROVIDERS__AI__CONCURRENCY="2", PENSTOCK_DOCUMENTS__QUANTUM_S="0",
+        DISPLAY=None, WAYLAND_DISPLAY=None, **captures,
+    )  # fmt: skip
     up = cli.start("up")
     up.wait_for("Penstock is up")
     yield cli
@@ -83,10 +94,10 @@ def test_flower_shows_living_workers_and_each_hop_as_a_task_of_its_own(
 ) -> None:
     def alive() -> bool:
         return sorted(name.partition("@")[0] for name, up in flower.get("workers?status=true").items() if up) == [
-            "ai", "control", "cpu",
+            "ai", "capture", "control", "cpu",
         ]  # fmt: skip
 
-    wait_until(alive, 90, "three workers live", last=lambda: flower.get("workers?status=true"))
+    wait_until(alive, 90, "four workers live", last=lambda: flower.get("workers?status=true"))
     new_pdf(monitored.cwd / "report.pdf", PAGES)
     assert monitored.run("convert", "report.pdf", "--provider", "ai").code == 0
     assert len(provider.records) == PAGES
@@ -101,3 +112,12 @@ def test_flower_shows_living_workers_and_each_hop_as_a_task_of_its_own(
 
     wait_until(all_ended, 90, "each page is a hop that has ended", last=hops)
     assert len({task["root_id"] for task in hops().values()}) == 1
+
+    # Captures come on beat; a frame that was added is batched by a task, too.
+    desk(monitored.cwd / "desk.png", "Invoice")
+    assert monitored.run("screenshots", "add", "desk.png", "--no-wait").code == 0
+
+    def names() -> set[str]:
+        return {task["name"] for task in flower.get("tasks?limit=1000").values() if task["state"] == "SUCCESS"}
+
+    wait_until(lambda: {"screenshots.capture", "screenshots.batch"} <= names(), 90, "both are seen", last=names)
