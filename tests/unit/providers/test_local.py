@@ -37,7 +37,7 @@ def no_ocr(monkeypatch):
     def refuse(image, threads):
         raise AssertionError("the text layer should do")
 
-    monkeypatch.setattr(ocr, "recognise", refuse)
+    monkeypatch.setattr(ocr, "read", refuse)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def fake_ocr(monkeypatch):
         width, height = image.size
         return [Line("seen words", width * 0.1, height * 0.4, width * 0.9, height * 0.6, height * 0.15)]
 
-    monkeypatch.setattr(ocr, "recognise", recognise)
+    monkeypatch.setattr(ocr, "read", lambda image, threads: ocr.Reading(recognise(image, threads), 0.9))
     return seen
 
 
@@ -189,7 +189,7 @@ def test_unreadable_text_layer_gives_way_to_recognition(converter, tmp_path, fak
 def test_poor_text_layer_is_better_than_nothing(converter, tmp_path, monkeypatch):
     path = text_pdf(tmp_path / "a.pdf", [["all there is"]])
     monkeypatch.setattr(text_layer, "_mapped_share", lambda handle, count: 0.1)
-    monkeypatch.setattr(ocr, "recognise", lambda image, threads: [])
+    monkeypatch.setattr(ocr, "read", lambda image, threads: ocr.Reading([], 0.9))
     assert convert(converter, path).text == "all there is"
 
 

@@ -52,7 +52,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         words = hashlib.sha256(image.tobytes()).hexdigest()[:12]
         return [Line(f"seen {words}", image.width * 0.1, 40.0, image.width * 0.9, 60.0, 15.0)]
 
-    monkeypatch.setattr(ocr, "recognise", recognise)
+    monkeypatch.setattr(ocr, "read", lambda image, threads: ocr.Reading(recognise(image, threads), 0.9))
     return threads_of
 
 
