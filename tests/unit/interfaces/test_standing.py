@@ -1,6 +1,7 @@
 """What is to be done about a result that exists, decided from its manifest."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from pipeline.flows.documents.submission import Options
 from pipeline.interfaces.cli.command import Format
+from pipeline.interfaces.cli.convert.job import Job
+from pipeline.interfaces.cli.convert.options import Wish
+from pipeline.interfaces.cli.convert.run import finish
 from pipeline.interfaces.cli.convert.standing import Verdict, standing
 from pipeline.interfaces.cli.convert.targets import Target
 from pipeline.interfaces.cli.results import Origin, Record, sha256, write
@@ -31,16 +36,15 @@ class Folder:
     def result(self) -> Path:
         return self.path / "out" / "a.md"
 
-    def make(self, text: str = "text", *, complete: bool = True, form: Format = Format.MD) -> None:
+    def document(self, text: str, *, complete: bool = True) -> Any:
         status = SimpleNamespace(name="COMPLETED" if complete else "PARTIAL_FAILED")
-        made: Any = SimpleNamespace(
-            status=status,
-            pictures_folder=None,
-            manifest_path=None,
-            read_text=lambda: text,
-            layout=lambda: {"text": text},
-        )
-        write(made, self.result.with_suffix(form.suffix), form, self.origin())
+        return SimpleNamespace(
+            status=status, pictures_folder=None, manifest_path=None, read_text=lambda: text, layout=dict,
+            merged_path="somewhere", outdated=False, completed_count=1,
+        )  # fmt: skip
+
+    def make(self, text: str = "text", *, complete: bool = True, form: Format = Format.MD) -> None:
+        write(self.document(text, complete=complete), self.result.with_suffix(form.suffix), form, self.origin())
 
     def origin(self, source: Path | None = None) -> Origin:
         return Origin(source or self.source, sha256(source or self.source), self.options)
@@ -132,6 +136,26 @@ def test_result_of_another_file_is_kept_unless_that_is_the_same(folder: Folder) 
     found = standing(target, folder.origin(moved))
     assert (found.verdict, found.behind) == (Verdict.KEPT, True)
     assert f"is the result of {folder.source}" in found.reason
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_somebody_wrote_while_it_was_converted_is_kept_unless_forced(folder: Folder, force: bool) -> None:
+    folder.make()
+    change(folder)
+    document = folder.document("new")
+    job = Job(Target(folder.source, folder.result), origin=folder.origin(), document=document)
+    edit(folder)
+    finish(job, document, Wish(Options(), force=force))
+    assert folder.result.read_text() == ("new" if force else "mine")
+    assert job.status == ("COMPLETED" if force else "KEPT")
+    assert ("was edited, and is kept" in job.problem) is not force
+
+
+def test_named_pipe_is_nothing_to_read_from(folder: Folder) -> None:
+    pipe = folder.path / "pipe.pdf"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError):
+        Wish(Options()).origin(pipe)
 
 
 def test_formats_share_a_manifest_and_each_keeps_its_record(folder: Folder) -> None:

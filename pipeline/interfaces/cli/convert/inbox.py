@@ -151,10 +151,10 @@ class Inbox:
             if said and self._told.get(path) != said:
                 self._told[path] = said
                 self._progress.note(line(job))
-            if job.written or document is None:
+            if job.written or document is None or not job.is_wanted:
                 del self._open[path]
                 self._told.pop(path, None)
-                self._counts["written" if job.written else "refused"] += 1
+                self._counts["written" if job.written else "kept" if not job.is_wanted else "refused"] += 1
         self._show()
 
     def _show(self) -> None:

@@ -50,11 +50,13 @@ class Wish:
         return self.options.fresh or not self.options.use_cache
 
     def origin(self, source: Path) -> "Origin":
-        """What the result of `source` is made of. Raises `OSError`."""
+        """What the result of `source` is made of. Raises `OSError`, also for what is not an ordinary file."""
         from pipeline.interfaces.cli.results import Origin, sha256
         from pipeline.providers import registry
         from pipeline.settings import get_settings
 
+        if not source.is_file():  # opening a named pipe would wait for ever
+            raise FileNotFoundError(source)
         settings, options = get_settings(), self.options
         provider = options.provider or settings.provider
         made_with: dict[str, str | bool] = {

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,17 +42,16 @@ def run(jobs: Sequence[Job], wish: Wish) -> None:
 
 def submit(job: Job, wish: Wish) -> None:
     """Submit the job's file; what is refused has ended, and says why."""
-    from pipeline.flows.documents.files import storage_error
     from tasks import documents
 
     job.started = time.monotonic()
+    if job.origin is None:
+        with suppress(OSError):  # submitting says what is wrong with it
+            job.origin = wish.origin(job.target.source)
     try:
-        job.origin = job.origin or wish.origin(job.target.source)
         job.document = documents.submit(job.target.source, wish.options)
     except UserError as error:
         job.error, job.ended = str(error), True
-    except OSError as error:
-        job.error, job.ended = str(storage_error(error, job.target.source)), True
 
 
 def _watch(jobs: Sequence[Job], wish: Wish, board: Board) -> None:
@@ -71,8 +71,9 @@ def _watch(jobs: Sequence[Job], wish: Wish, board: Board) -> None:
 
 
 def finish(job: Job, document: "Document", wish: Wish) -> None:
-    """Write the job's output, if its document has one."""
+    """Write the job's output, if its document has one, and nobody wrote there meanwhile."""
     from pipeline.flows.documents.files import storage_error
+    from pipeline.interfaces.cli.convert.standing import Verdict, standing
     from pipeline.interfaces.cli.results import text_of, write
 
     job.ended = True
@@ -83,6 +84,11 @@ def finish(job: Job, document: "Document", wish: Wish) -> None:
         if job.target.path is None:
             job.text = text_of(document, wish.form, str(document.pictures_folder or ""))
             return
+        if job.origin and not wish.force:
+            found = standing(job.target, job.origin, keep=wish.keep)
+            if found.verdict is Verdict.KEPT:
+                job.standing = found
+                return
         write(document, job.target.path, wish.form, job.origin)
         job.written = job.target.path
     except OSError as error:
