@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 from alembic import command
@@ -12,7 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, select, text
+from sqlalchemy import MetaData, Table, insert, inspect, select, text
 
 import pipeline.engine.live_settings
 import pipeline.engine.traces
@@ -27,7 +28,7 @@ import pipeline.storage.idempotency
 import pipeline.storage.installation
 import pipeline.storage.vectors  # noqa: F401  # their tables belong to the schema
 from pipeline.engine.tables import Base
-from pipeline.flows.documents.models import DOCUMENTS
+from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS
 from pipeline.flows.music import fulltext
 from pipeline.flows.music.library import songs
 from pipeline.flows.music.library.songs import SongTags
@@ -197,3 +198,30 @@ def test_a_migration_that_fails_leaves_no_half_of_a_schema(db: Database, monkeyp
             schema.migrate(db)
     assert tables(db) <= {"alembic_version"}
     assert schema.migrate(db)
+
+
+def test_what_documents_cost_before_is_taken_from_the_calls_on_record(db: Database) -> None:
+    run(db, "upgrade", "0007")
+    known = MetaData()
+    known.reflect(db.engine, only=["documents", "page_attempts", "ai_calls"])
+    document, attempt = known.tables["documents"], known.tables["page_attempts"]
+    with db.engine.begin() as connection:
+        connection.execute(insert(document).values(filled(document, id="d", submission_key="k")))
+        for page, provider, cached in ((1, "ai", False), (2, "local", False), (3, "ai", True)):
+            values = {"id": page, "document_id": "d", "page": page, "provider": provider, "cached": cached}
+            connection.execute(insert(attempt).values(filled(attempt, latency_ms=7, **values)))
+        calls = known.tables["ai_calls"]
+        for number, (latency_ms, cost) in enumerate(((7, 0.25), (9, 0.5)), 1):
+            values = {"id": number, "flow": "documents", "scope_id": "d", "unit": "1", "provider": "ai", "cost": cost}
+            connection.execute(insert(calls).values(filled(calls, latency_ms=latency_ms, **values)))
+    schema.migrate(db)
+    with db.read() as session:
+        assert session.execute(select(DOCUMENTS.c.cost)).scalars().all() == [0.75]
+        assert session.execute(select(ATTEMPTS.c.cost).order_by(ATTEMPTS.c.page)).scalars().all() == [0.25, 0, 0]
+
+
+def filled(table: Table, **values: Any) -> dict[str, Any]:
+    """A row with these values, and something in every other column that needs one."""
+    blank: dict[type, Any] = {str: "x", int: 0, float: 0.0, bool: False, datetime: datetime(2026, 1, 1)}  # noqa: DTZ001
+    needed = [column for column in table.columns if not column.nullable and column.name not in values]
+    return {**{column.name: blank[column.type.python_type] for column in needed}, **values}

@@ -45,12 +45,13 @@ def fake_ocr(monkeypatch):
     """Recognises the same line in the middle of everything; gives the list of pictures that it was shown."""
     seen = []
 
-    def recognise(image, threads):
+    def read(image, threads):
         seen.append(image.size)
         width, height = image.size
-        return [Line("seen words", width * 0.1, height * 0.4, width * 0.9, height * 0.6, height * 0.15)]
+        line = Line("seen words", width * 0.1, height * 0.4, width * 0.9, height * 0.6, height * 0.15)
+        return ocr.Reading([line], 0.97)
 
-    monkeypatch.setattr(ocr, "read", lambda image, threads: ocr.Reading(recognise(image, threads), 0.9))
+    monkeypatch.setattr(ocr, "read", read)
     return seen
 
 
@@ -189,7 +190,7 @@ def test_unreadable_text_layer_gives_way_to_recognition(converter, tmp_path, fak
 def test_poor_text_layer_is_better_than_nothing(converter, tmp_path, monkeypatch):
     path = text_pdf(tmp_path / "a.pdf", [["all there is"]])
     monkeypatch.setattr(text_layer, "_mapped_share", lambda handle, count: 0.1)
-    monkeypatch.setattr(ocr, "read", lambda image, threads: ocr.Reading([], 0.9))
+    monkeypatch.setattr(ocr, "read", lambda image, threads: ocr.Reading([], None))
     assert convert(converter, path).text == "all there is"
 
 

@@ -47,12 +47,12 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Text recognition that gives a line that depends on every pixel; with how many threads it was asked to."""
     threads_of: list[int] = []
 
-    def recognise(image: Image.Image, threads: int) -> list[Line]:
+    def read(image: Image.Image, threads: int) -> ocr.Reading:
         threads_of.append(threads)
         words = hashlib.sha256(image.tobytes()).hexdigest()[:12]
-        return [Line(f"seen {words}", image.width * 0.1, 40.0, image.width * 0.9, 60.0, 15.0)]
+        return ocr.Reading([Line(f"seen {words}", image.width * 0.1, 40.0, image.width * 0.9, 60.0, 15.0)], 0.97)
 
-    monkeypatch.setattr(ocr, "read", lambda image, threads: ocr.Reading(recognise(image, threads), 0.9))
+    monkeypatch.setattr(ocr, "read", read)
     return threads_of
 
 

@@ -65,11 +65,11 @@ def test_letters_for_other_letters_make_none(name):
 def fake_ocr(monkeypatch):
     seen = []
 
-    def recognise(image, threads):
+    def read(image, threads):
         seen.append(image.size)
-        return [Line("recognised words " * 40, 10, 10, 900, 40, 20)]
+        return ocr.Reading([Line("recognised words " * 40, 10, 10, 900, 40, 20)], 0.97)
 
-    monkeypatch.setattr(ocr, "read", lambda image, threads: ocr.Reading(recognise(image, threads), 0.9))
+    monkeypatch.setattr(ocr, "read", read)
     return seen
 
 
@@ -136,7 +136,7 @@ def test_a_font_without_a_unicode_map_gives_way_to_recognition(tmp_path, fake_oc
 
 def test_a_script_that_recognition_does_not_know_keeps_its_poor_text_layer(tmp_path, monkeypatch):
     monkeypatch.setattr(text_layer, "_mapped_share", lambda handle, count: 0.6)
-    monkeypatch.setattr(ocr, "read", lambda image, threads: ocr.Reading([Line(",", 10, 10, 20, 20, 8)], 0.9))
+    monkeypatch.setattr(ocr, "read", lambda image, threads: ocr.Reading([Line(",", 10, 10, 20, 20, 8)], 0.4))
     assert "pump house" in converted(tmp_path / "a.pdf", shown_lines(ENGLISH))
 
 
