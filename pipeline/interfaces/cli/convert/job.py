@@ -83,7 +83,7 @@ def report(jobs: Sequence[Job]) -> Iterable[str]:
     for job in jobs:
         if job.status == Verdict.UP_TO_DATE:
             yield f"{one_line(str(job.target.path))} is up to date: nothing to do."
-        elif job.problem:
+        elif job.problem and not job.written:  # else its line has said so
             where = "" if not job.is_wanted or str(job.target.source) in job.problem else f"{job.target.source}: "
             mark = "[red]penstock:[/red] " if job.exit_code else ""
             yield f"{mark}{one_line(where + job.problem)}"
