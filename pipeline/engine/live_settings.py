@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
@@ -141,10 +142,17 @@ def values_in(rows: Mapping[str, str], known: Mapping[str, Live]) -> list[Value]
     return found
 
 
+def unknown(key: str, known: Iterable[str]) -> UserError:
+    """The error for a key that is none of these, with the nearest that is."""
+    near = get_close_matches(key, list(known), n=1)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    return UserError(f"there is no live setting {key}{meant}; see `penstock settings list`", code="unknown_setting")
+
+
 def change(session: Session, known: Mapping[str, Live], key: str, text: str, now: datetime) -> Any:
     """Set a live setting from its text; the value. Raises `UserError` for an unknown key or a bad value."""
     if key not in known:
-        raise UserError(f"there is no live setting {key}; see `penstock settings list`", code="unknown_setting")
+        raise unknown(key, known)
     try:
         value = known[key].read(text.strip())
     except ValueError as error:

@@ -393,7 +393,7 @@ def live_settings(context: Context) -> list[live.Value]:
 
 def live_setting(context: Context, key: str) -> live.Value:
     """One live setting. Raises `UserError` for an unknown key."""
-    for value in live_settings(context):
-        if value.key == key:
-            return value
-    raise UserError(f"there is no live setting {key}; see `penstock settings list`", code="unknown_setting")
+    found = {value.key: value for value in live_settings(context)}
+    if key not in found:
+        raise live.unknown(key, found)
+    return found[key]

@@ -62,7 +62,8 @@ class Speller:
         named = parts[1] if parts[0] == "providers" and len(parts) > 2 else "name"
         known = [*_variables(self._model, "", named.upper()), *(f"{one.upper()}__" for one in self._sections)]
         near = get_close_matches(name.removeprefix(PREFIX), known, n=1, cutoff=0.6)  # the prefix is like any other
-        return f"; did you mean {PREFIX}{near[0]}?" if near else ""
+        rest = "__".join(parts[1:]).upper() if near and near[0].endswith("__") else ""
+        return f"; did you mean {PREFIX}{near[0]}{rest}?" if near else ""
 
     def _beside(self, path: Sequence[str]) -> list[str]:
         """The names where this one stands."""

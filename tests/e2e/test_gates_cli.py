@@ -99,11 +99,22 @@ def test_what_makes_no_sense_is_refused_with_what_there_is(cli: Cli) -> None:
         [
             ["queues", "pause", "visoin"], ["queues", "pause", QUEUE, "--for", "soon"],
             ["queues", "limit", QUEUE, "0/s"], ["queues", "limit", QUEUE, "many"],
-            ["breakers", "close", "nobody"], ["settings", "set", "colour", "red"], ["settings", "get", "colour"],
+            ["breakers", "close", "nobody"], ["settings", "set", "colour", "red"],
+            ["settings", "get", "queue_batchsize"],
             ["queues", "limit", QUEUE, "5/s", "--concurrency", "-1"], ["settings", "set", "queue_concurrency", "0"],
         ]
     )  # fmt: skip
-    words = (QUEUE, "10m", "pause it", "10/s", "single:vision", "settings list", "settings list", "-1", "from 1")
+    words = (
+        QUEUE,
+        "10m",
+        "pause it",
+        "10/s",
+        "single:vision",
+        "settings list",
+        "did you mean queue_batch_size?",
+        "-1",
+        "from 1",
+    )
     for result, word in zip(refused, words, strict=True):
         assert result.code in (1, 2), result
         assert word in result.err, result
