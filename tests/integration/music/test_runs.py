@@ -222,8 +222,11 @@ def test_of_failed_batches_the_newest_are_kept(driver: Driver) -> None:
     assert _prune(driver.context) == {}
     kept = driver.context.settings.retention.model_copy(update={"failed_batches_count": 2})
     context = Context(driver.context.settings.model_copy(update={"retention": kept}))
-    assert _prune(context) == {"failed batches": len(ids) - 2}
-    assert [row.id for row in batch_rows(context)] == ids[-2:]
+    try:
+        assert _prune(context) == {"failed batches": len(ids) - 2}
+    finally:
+        context.db.dispose()
+    assert [row.id for row in batch_rows(driver.context)] == ids[-2:]
 
 
 def test_a_run_is_waited_for_by_its_handle(driver: Driver) -> None:
