@@ -6,7 +6,7 @@ in the data folder). The environment wins.
 
 The settings of documents, music and screenshots are modules here, one a flow, and fields of `Settings`: this is the
 bottom layer, which imports no flow, and `settings.documents.lease_s` stays a type that is checked. A further flow keeps
-its settings in its own package and asks for them with `Settings.section`.
+its settings in its own package, is named in `SECTIONS`, and asks for them with `Settings.section`.
 """
 
 import hashlib
