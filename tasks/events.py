@@ -91,7 +91,11 @@ def kept(context: Context | None = None) -> Kept:
 
 
 def after(seq: int, limit: int = PORTION, *, types: Sequence[str] = (), context: Context | None = None) -> list[Event]:
-    """Up to `limit` events after this number, in order; of these, those of the types wanted."""
+    """Up to `limit` events after this number, in order; of these, those of the types wanted.
+
+    Raises `UserError` for a type that no event has.
+    """
+    _wanted("", types, "")
     with (context or get_context()).db.read() as session:
         return [one for one in outbox.after(session, seq, limit) if wants(types, one.type)]
 

@@ -70,7 +70,7 @@ def watch(
     outstanding: Callable[[Found], int],
     concerns: Callable[[dict[str, str]], bool],
     *,
-    undone: str,
+    undone: tuple[str, str],
     timeout_s: float | None = None,
     idle: Callable[[], object] = lambda: None,
     fleet: Fleet | None = None,
@@ -78,7 +78,8 @@ def watch(
     """What `look` gives, again and again, until nothing of it is `outstanding`.
 
     `concerns` says of an event (its fields) whether it is worth a look. `idle` is called about once a second, and the
-    `fleet` looked at. Raises `TimeoutError`, in the words `N {undone} after …`, after `timeout_s` seconds.
+    `fleet` looked at. Raises `TimeoutError`, in the words `N {undone} after …`, for one or several, after `timeout_s`
+    seconds.
     """
     deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
     fleet = fleet or Fleet()
@@ -98,7 +99,7 @@ def watch(
             left_s = min(LOOK_AGAIN_S, deadline - time.monotonic())
             if left_s <= 0:
                 raise TimeoutError(
-                    f"{left} {undone} after {timeout_s} s" + (f". {fleet.missed}" if fleet.missed else "")
+                    f"{left} {undone[left != 1]} after {timeout_s} s" + (f". {fleet.missed}" if fleet.missed else "")
                 )
             listener.pause(concerns, left_s)
 

@@ -42,7 +42,7 @@ from tasks.context import get_context
 from tasks.documents.canvas import TASKS
 
 __all__ = [
-    "AttemptView", "Choice", "Choices", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "Found",
+    "AttemptView", "Choice", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "Found",
     "Hit", "NoWorker", "NoWorkerWarning", "Options", "PageStatus", "PageView", "UnknownDocument", "UserError",
     "attempts", "cancel", "costs", "count_documents", "delete", "figures", "list_documents", "page", "page_picture",
     "pages", "pause", "promote", "remerge", "resume", "retry", "retry_failed", "retry_page", "search", "several",
@@ -122,7 +122,7 @@ def watch(
 
     looks = watching.watch(
         look, lambda _: len(waiting), lambda event: event.get("document") in waiting,
-        undone="documents have not settled", timeout_s=timeout_s, idle=idle, fleet=fleet,
+        undone=("document has not settled", "documents have not settled"), timeout_s=timeout_s, idle=idle, fleet=fleet,
     )  # fmt: skip
     for found in looks:
         for document in found:

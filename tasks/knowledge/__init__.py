@@ -113,24 +113,29 @@ def add(base_id: str, sources: Sequence[Source], progress: Progress = lambda *_:
     return added
 
 
-def add_files(base_id: str, paths: Iterable[str | PathLike[str]]) -> Added:
-    """Add files, of which copies are kept."""
-    return add(base_id, [Source(ItemType.FILE, Path(path)) for path in paths])
+def add_files(base_id: str, paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> Added:
+    """Add files, or one, of which copies are kept."""
+    several = [paths] if isinstance(paths, str | PathLike) else paths
+    return add(base_id, [Source(ItemType.FILE, Path(path)) for path in several])
 
 
-def add_urls(base_id: str, urls: Iterable[str]) -> Added:
-    """Add web pages."""
-    return add(base_id, [Source(ItemType.URL, url=url) for url in urls])
+def add_urls(base_id: str, urls: str | Iterable[str]) -> Added:
+    """Add web pages, or one."""
+    return add(base_id, [Source(ItemType.URL, url=url) for url in _several(urls)])
 
 
-def add_sitemaps(base_id: str, urls: Iterable[str]) -> Added:
-    """Add sitemaps, each with all of its pages as one item."""
-    return add(base_id, [Source(ItemType.SITEMAP, url=url) for url in urls])
+def add_sitemaps(base_id: str, urls: str | Iterable[str]) -> Added:
+    """Add sitemaps, or one, each with all of its pages as one item."""
+    return add(base_id, [Source(ItemType.SITEMAP, url=url) for url in _several(urls)])
 
 
-def add_notes(base_id: str, texts: Iterable[str]) -> Added:
-    """Add notes, in Markdown."""
-    return add(base_id, [Source(ItemType.NOTE, text=text) for text in texts])
+def add_notes(base_id: str, texts: str | Iterable[str]) -> Added:
+    """Add notes, or one, in Markdown."""
+    return add(base_id, [Source(ItemType.NOTE, text=text) for text in _several(texts)])
+
+
+def _several(given: str | Iterable[str]) -> Iterable[str]:
+    return [given] if isinstance(given, str) else given
 
 
 def add_directory(
@@ -311,6 +316,6 @@ def wait(base_id: str, timeout_s: float | None = None, idle: Callable[[], object
         lambda: queries.counts(get_context(), [found]).get(found, {}),
         lambda counted: sum(counted.get(state, 0) for state in OPEN),
         lambda event: event.get("flow") == FLOW.name,
-        undone=f"items of {base_id} are open", timeout_s=timeout_s, idle=idle,
+        undone=(f"item of {base_id} is open", f"items of {base_id} are open"), timeout_s=timeout_s, idle=idle,
     )  # fmt: skip
     return counted

@@ -67,7 +67,7 @@ def watch(
         lambda: replace(_run(queries.run(get_context(), run_id)), no_worker=fleet.no_worker),
         lambda run: int(run.outcome is None and run.status is not PipelineState.PAUSED),
         lambda event: event.get("run") == run_id,
-        undone="run has not ended", timeout_s=timeout_s, idle=idle, fleet=fleet,
+        undone=("run has not ended", "runs have not ended"), timeout_s=timeout_s, idle=idle, fleet=fleet,
     )  # fmt: skip
     for run in looks:
         if run != seen:

@@ -132,7 +132,7 @@ def follow(
         lambda: queries.states_of(get_context(), ids),
         lambda found: sum(state not in _AT_REST for state in found.values()),
         lambda event: event.get("flow") == "screenshots",
-        undone="screenshots are not analysed", timeout_s=timeout_s, idle=idle,
+        undone=("screenshot is not analysed", "screenshots are not analysed"), timeout_s=timeout_s, idle=idle,
     )  # fmt: skip
 
 

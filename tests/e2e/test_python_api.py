@@ -101,7 +101,7 @@ took_s = time.monotonic() - began
 show([gave_up, took_s, status(document.id).at_rest, document.wait(timeout_s=60).status.name])
 """,
     )
-    assert "have not settled after 0.3 s" in found[0]
+    assert "has not settled after 0.3 s" in found[0]
     assert 0.25 < found[1] < 5
     assert found[2:] == [False, "COMPLETED"]
 
@@ -202,7 +202,7 @@ show([listed, document.status.name, said, seen])
     assert found[:2] == [[], "PENDING"]
     assert len(found[2]) == 2
     for message, caught in found[2]:
-        assert "1 documents have not settled after 1.5 s. Nothing runs on" in message
+        assert "1 document has not settled after 1.5 s. Nothing runs on" in message
         assert caught == [["NoWorkerWarning", "<string>"]], "once, and at the line that waits"
     assert found[3][0] is None
     assert "`penstock up`" in found[3][-1]

@@ -235,7 +235,7 @@ def test_a_time_that_no_other_can_be_counted_back_from_is_refused(context: Conte
 def test_a_frame_is_waited_for_by_its_handle(context: Context, tmp_path: Path) -> None:
     Image.effect_noise((400, 300), 90).save(tmp_path / "desk.png")
     taken = screenshots.ingest(tmp_path / "desk.png", source="screen:0")
-    with pytest.raises(TimeoutError, match="1 screenshots are not analysed after 0 s"):
+    with pytest.raises(TimeoutError, match="1 screenshot is not analysed after 0 s"):
         taken.wait(timeout_s=0)
     with context.db.transaction() as session:
         session.execute(update(SHOTS).values(status=WorkStatus.FAILED_PERMANENT))

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import get_type_hints
@@ -12,7 +13,7 @@ from pipeline.engine.presence import Presence
 from pipeline.engine.views import plain
 from pipeline.providers.calls import CallFilter
 from pipeline.storage.context import Context
-from tasks import calls, documents, knowledge, music, queues, screenshots, webhooks
+from tasks import calls, documents, events, knowledge, music, queues, screenshots, webhooks
 from tests.support.samples import text_pdf
 
 
@@ -64,9 +65,37 @@ def test_waiting_for_a_base_says_that_nobody_works() -> None:
     knowledge.add_notes(base.id, ["# A note"])
     with (
         pytest.warns(knowledge.NoWorkerWarning),
-        pytest.raises(TimeoutError, match=f"1 items of {base.id} are open after 1.2 s. No worker is running"),
+        pytest.raises(TimeoutError, match=f"1 item of {base.id} is open after 1.2 s. No worker is running"),
     ):
         knowledge.wait(base.id, timeout_s=1.2)
+
+
+@pytest.mark.usefixtures("context")
+def test_one_file_address_or_note_may_be_added_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "note.md").write_text("# A note", encoding="utf-8")
+    base = knowledge.create_base("manuals", chunk_tokens=100)
+    for path in (str(tmp_path / "note.md"), tmp_path / "note.md"):
+        added = knowledge.add_files(base.id, path)
+        assert [one.name for one in added.created] + [one.code for one in added.failed] in (["note.md"], ["duplicate"])
+    assert [one.url for one in knowledge.add_urls(base.id, "https://example.com/help").created] == [
+        "https://example.com/help"
+    ]
+    assert len(knowledge.add_notes(base.id, "under the mat").created) == 1
+
+
+@pytest.mark.usefixtures("context")
+def test_a_type_that_no_event_has_is_refused_by_all_that_take_types() -> None:
+    for ask in (events.after, events.follow):
+        with pytest.raises(events.UserError, match="no event has the type document: see"):
+            ask(0, types=["document"])
+
+
+@pytest.mark.parametrize(
+    "name", ["documents", "screenshots", "knowledge", "music", "events", "webhooks", "queues", "calls"]
+)
+def test_all_names_of_an_interface_are_there(name: str) -> None:
+    module = import_module(f"tasks.{name}")
+    assert not [one for one in module.__all__ if not hasattr(module, one)]
 
 
 @pytest.mark.parametrize(
