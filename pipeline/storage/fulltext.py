@@ -4,6 +4,9 @@ Chinese has no spaces, and neither database's own tokenizer knows its words. FTS
 of fewer than three characters, and most Chinese words have two; PostgreSQL's core has no such tokenizer at all. So runs
 of CJK characters become overlapping pairs, which are searched as a phrase: 数据库 is 数据 next to 据库. The last
 character of a run also stands alone, so that a single character is found as the beginning of a term.
+
+Other letters lose their accents: "bjork" finds Björk. Items that were indexed before this still have them, so a query
+asks for both.
 """
 
 import re
@@ -29,6 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from pipeline.storage.database import Database
+from pipeline.storage.letters import plain
 from pipeline.storage.lists import one_of
 
 _CJK = (
@@ -62,7 +66,7 @@ class Text:
 def terms(words: str, most: int = 10_000) -> list[str]:
     """The terms of a text, in its order."""
     found: list[str] = []
-    for match in _TERM.finditer(unicodedata.normalize("NFKC", words).casefold()):
+    for match in _TERM.finditer(plain(_folded(words))):
         run = match.group()
         if not _IS_CJK.match(run):
             found.append(run[:_LONGEST_TERM])
@@ -71,6 +75,10 @@ def terms(words: str, most: int = 10_000) -> list[str]:
         if len(found) >= most:
             break
     return found[:most]
+
+
+def _folded(words: str) -> str:
+    return unicodedata.normalize("NFKC", words).casefold()
 
 
 def looser(words: str) -> list[str]:
@@ -86,10 +94,16 @@ def looser(words: str) -> list[str]:
     return found + ([" ".join(pairs)] if len(pairs) > len(asked) else [])
 
 
+def _spellings(words: Sequence[str]) -> list[list[tuple[list[str], bool]]]:
+    """The phrases for each word of a query: without accents and, if it has any, also as it is written."""
+    both = ((plain(word), word) for word in map(_folded, words))
+    return [found for spelt in both if (found := _phrases(list(dict.fromkeys(spelt))))]
+
+
 def _phrases(words: Sequence[str]) -> list[tuple[list[str], bool]]:
-    """(adjacent terms, whether the last one is only a beginning) for each word of a query."""
+    """(adjacent terms, whether the last one is only a beginning) for each word."""
     found = []
-    for word in (unicodedata.normalize("NFKC", word).casefold() for word in words):
+    for word in words:
         parts: list[str] = []
         beginning = False
         for match in _TERM.finditer(word):
@@ -106,17 +120,24 @@ def _phrases(words: Sequence[str]) -> list[tuple[list[str], bool]]:
 
 
 def _fts5(words: Sequence[str], joined: str, column: str = "") -> str:
-    phrases = [f'"{" ".join(parts)}"{"*" if beginning else ""}' for parts, beginning in _phrases(words)]
+    phrases = []
+    for spellings in _spellings(words):
+        spelt = [f'"{" ".join(parts)}"{"*" if beginning else ""}' for parts, beginning in spellings]
+        phrases.append(spelt[0] if len(spelt) == 1 else f"({' OR '.join(spelt)})")
     return f"{column} : ({joined.join(phrases)})" if phrases and column else joined.join(phrases)
 
 
 def _tsquery(words: Sequence[str], joined: str, weight: str = "") -> str:
-    found = []
-    for parts, beginning in _phrases(words):
+    def phrase(parts: Sequence[str], *, beginning: bool) -> str:
         marks = [f":{weight}" if weight else "" for _ in parts]
         if beginning:
             marks[-1] = f":*{weight}"
-        found.append("(" + " <-> ".join(f"'{part}'{mark}" for part, mark in zip(parts, marks, strict=True)) + ")")
+        return "(" + " <-> ".join(f"'{part}'{mark}" for part, mark in zip(parts, marks, strict=True)) + ")"
+
+    found = []
+    for spellings in _spellings(words):
+        spelt = [phrase(parts, beginning=beginning) for parts, beginning in spellings]
+        found.append(spelt[0] if len(spelt) == 1 else f"({' | '.join(spelt)})")
     return joined.join(found)
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+from pipeline.storage.letters import plain
+
 RRF_K = 60
 """The usual constant of reciprocal rank fusion: a first place counts 1/61."""
 MAX_WORDS = 8
@@ -29,8 +31,8 @@ def sought(words: str) -> list[str]:
 def excerpt(text: str, words: str, chars: int) -> str:
     """About so many characters of a text on one line, around the longest of the words that is in it."""
     flat = " ".join(text.split())
-    folded = flat.casefold()
-    place = next((at for word in sought(words) if (at := folded.find(word)) >= 0), 0)
+    folded = plain(flat.casefold())
+    place = next((at for word in sought(words) if (at := folded.find(plain(word))) >= 0), 0)
     begin = max(0, place - chars // 3)
     end = begin + chars
     return ("…" if begin else "") + flat[begin:end] + ("…" if end < len(flat) else "")

@@ -45,6 +45,24 @@ class TestWithoutProvider:
         found = search.for_words(context, "nothing of the kind at all")
         assert (found.searched, found.songs, found.lexical) == (0, 3, True)
 
+    def test_accents_are_not_needed_and_do_no_harm(self, context: Context) -> None:
+        _store(
+            context, SongTags("d", "Jóga", "Björk", "Homogenic", "Electronic"), SongTags("e", "Ænima", "TOOL"),
+            SongTags("f", "がらくた", "Łona"), SongTags("g", "からくた", "Lona"),
+        )  # fmt: skip
+        assert _found(context, "joga bjork") == _found(context, "JÓGA Bjo\u0308rk") == ["Jóga"]
+        assert _found(context, "ænima") == _found(context, "aenima") == ["Ænima"]
+        assert _found(context, "がらくた") == ["がらくた"], "another sound is no accent"
+        assert sorted(_found(context, "lona")) == ["からくた", "がらくた"]
+
+    def test_what_was_indexed_with_accents_is_still_found(
+        self, context: Context, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as earlier:
+            earlier.setattr("pipeline.storage.fulltext.plain", str)
+            _store(context, SongTags("d", "Jóga", "Björk", "Homogenic", "Electronic"))
+        assert _found(context, "Björk Jóg") == ["Jóga"]
+
     def test_changed_tags_are_searched_and_missing_songs_are_not_found(self, context: Context) -> None:
         _store(context, *TAGS)
         _store(context, SongTags("a", "Freddie Freeloader", "Miles Davis", path="a.flac"))
