@@ -34,10 +34,10 @@ _LOOK_S = 0.5
 
 app = typer.Typer(
     help="Sync songs from a music server or a folder, let a model describe them, and find them by words and mood.\n\n"
-    "Set PENSTOCK_MUSIC__SERVER_URL, PENSTOCK_MUSIC__USER and PENSTOCK_MUSIC__PASSWORD (or PENSTOCK_MUSIC__FOLDER), "
-    "and PENSTOCK_MUSIC__PROVIDER; docs/music.md has all. Then: [bold]penstock music sync[/bold], "
-    "[bold]penstock music start --dry-run[/bold], [bold]penstock music start --wait[/bold], "
-    '[bold]penstock music search "rainy night"[/bold].',
+    "Set PENSTOCK_MUSIC__SERVER_URL, PENSTOCK_MUSIC__USER and PENSTOCK_MUSIC__PASSWORD, or PENSTOCK_MUSIC__FOLDER. "
+    'Then [bold]penstock music sync[/bold], and [bold]penstock music search "miles davis"[/bold] needs no provider.\n\n'
+    "For moods, set PENSTOCK_MUSIC__PROVIDER too; docs/music.md has all. Then [bold]penstock music start "
+    '--dry-run[/bold], [bold]penstock music start --wait[/bold], [bold]penstock music search "rainy night"[/bold].',
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -64,11 +64,13 @@ def sync(
         print_json(report)
         return
     err.print(
-        f"{report.seen} songs: {report.added} new, {report.changed} changed, {report.relinked} found again under "
-        f"another id, {report.returned} back, {report.missing} gone.", soft_wrap=True,
+        f"{count(report.seen, 'song')}: {report.added} new, {report.changed} changed, {report.relinked} found again "
+        f"under another id, {report.returned} back, {report.missing} gone.", soft_wrap=True,
     )  # fmt: skip
     if report.note:
         err.print(f"[yellow]Note:[/yellow] {report.note}.", soft_wrap=True)
+    if report.added:
+        err.print("Find them by names, albums and genres: `penstock music search WORDS`.", soft_wrap=True)
 
 
 @app.command()
@@ -287,10 +289,11 @@ def search(
         print_json(found)
         return
     if found.songs and not found.searched:
+        how = "`penstock music start`" if settings.music.provider else "`penstock music start` says what it takes"
         err.print(
-            "[dim]By names, albums, genres and tags alone, not by mood: no song has a vector yet "
-            "(`penstock music start`).[/dim]", soft_wrap=True,
-        )  # fmt: skip
+            f"[dim]By names, albums, genres and years alone, not by mood: no song is described yet ({how}).[/dim]",
+            soft_wrap=True,
+        )
     elif found.songs and found.lexical:
         err.print(
             "[dim]By words alone, without meaning: no embeddings provider is configured "
@@ -301,7 +304,7 @@ def search(
         song = match.song
         return [
             "words" if match.score is None else f"{match.score:.2f}", str(song.id),
-            one_line(f"{song.artist} - {song.title}", 60), one_line(song.album, 40), one_line(song.mood, 20),
+            _called(song), one_line(song.album, 40), one_line(song.mood, 20),
             one_line(", ".join(song.tags or [song.genre]), 60),
         ]  # fmt: skip
 
@@ -353,11 +356,15 @@ def _show_song(view: "SongView", *, as_json: bool) -> None:
     print_pairs(rows)
 
 
+def _called(song: "SongView") -> str:
+    return one_line(" - ".join(filter(None, (song.artist, song.title))), 60)
+
+
 def _list_songs(found: "list[SongView]", *, as_json: bool) -> None:
     def row(view: "SongView") -> list[str]:
         gone = " (missing)" if view.missing_since else ""
         return [
-            str(view.id), one_line(f"{view.artist} - {view.title}", 60), state(view.status.value) + gone,
+            str(view.id), _called(view), state(view.status.value) + gone,
             one_line(view.mood, 20), "yes" if view.vector_model else "", one_line(view.error, 80),
         ]  # fmt: skip
 

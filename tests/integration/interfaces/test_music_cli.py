@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -116,3 +117,22 @@ def test_search_before_any_run_says_what_to_do(context: Context) -> None:
     assert "Ann - Song 2" in found
     assert "Ann - Song 1" not in found
     assert shown("search", "calm")["lexical"] is True  # type: ignore[index]
+
+
+class TestWithoutProvider:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {}
+
+    def test_sync_and_search_lead_on_and_a_song_without_tags_is_called_by_its_file(
+        self, context: Context, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "songs"
+        folder.mkdir()
+        (folder / "Rain Dogs.mp3").write_bytes(b"no tags")
+        assert "1 song: 1 new" in (output := penstock("sync", "--folder", str(folder)).output)
+        assert "penstock music search" in output
+        found = penstock("search", "dogs")
+        assert "says what it takes" in found.output, "`start` would be refused"
+        assert "  Rain Dogs" in found.stdout
+        assert "- Rain Dogs" not in found.stdout + penstock("show").stdout
