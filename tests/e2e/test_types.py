@@ -10,7 +10,7 @@ import pytest
 from tests.support.installed import Installed
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/python.md", "docs/webhooks.md", "docs/screenshots.md")
+PAGES = ("README.md", "docs/python.md", "docs/webhooks.md", "docs/screenshots.md", "docs/knowledge.md")
 WRONG = """
 from tasks import calls, knowledge, music
 from tasks.documents import submit, watch
