@@ -43,11 +43,12 @@ class Record:
 
     @classmethod
     def of(cls, path: Path) -> "Record | None":
-        """The record of the result at `path`; None if it has none that can be read."""
-        found = _read(manifest_path(path)).get(_RECORDS, {}).get(path.name)
+        """The record of the result at `path`; None if it has none that can be read, whoever wrote its manifest."""
+        from pydantic import TypeAdapter, ValidationError
+
         try:
-            return cls(**found)
-        except TypeError:
+            return TypeAdapter(cls).validate_python(_recorded(path).get(path.name))
+        except ValidationError:
             return None
 
 
@@ -98,13 +99,19 @@ def sha256(path: Path) -> str:
 
 def _records(path: Path) -> dict[str, Any]:
     """The records of the other results that share the manifest of the one at `path`."""
-    found = _read(manifest_path(path)).get(_RECORDS, {})
-    return {name: record for name, record in found.items() if name != path.name and path.with_name(name).exists()}
+    found = {name: record for name, record in _recorded(path).items() if name == Path(name).name != path.name}
+    return {name: record for name, record in found.items() if path.with_name(name).exists()}
+
+
+def _recorded(path: Path) -> dict[str, Any]:
+    """What the manifest of the result at `path` has of results, by their names."""
+    found = _read(manifest_path(path)).get(_RECORDS)
+    return found if isinstance(found, dict) else {}
 
 
 def _read(manifest: Path | None) -> dict[str, Any]:
     try:
         found = json.loads(manifest.read_text(encoding="utf-8")) if manifest else {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

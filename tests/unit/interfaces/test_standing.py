@@ -151,6 +151,29 @@ def test_what_somebody_wrote_while_it_was_converted_is_kept_unless_forced(folder
     assert ("was edited, and is kept" in job.problem) is not force
 
 
+@pytest.mark.parametrize(
+    "lie",
+    ['"a.md"', "[]", "null", '{"../../a.md": {}}', '{"a.md": null}', '{"a.md": []}', "[" * 200_000],
+)
+def test_manifest_that_lies_of_its_results_is_nobodys(folder: Folder, lie: str) -> None:
+    folder.make()
+    manifest_path(folder.result).write_text(f'{{"results": {lie}}}')
+    found = standing(Target(folder.source, folder.result), folder.origin())
+    assert (found.verdict, found.behind) == (Verdict.KEPT, True)
+    folder.make("replaced")  # by force
+    assert standing(Target(folder.source, folder.result), folder.origin()).verdict is Verdict.UP_TO_DATE
+
+
+@pytest.mark.parametrize("lie", [{"sha256": ["a"]}, {"source": None, "source_sha256": ""}, {"options": ["pages"]}])
+def test_record_of_other_types_is_none(folder: Folder, lie: dict[str, Any]) -> None:
+    folder.make()
+    manifest = json.loads(manifest_path(folder.result).read_text())
+    manifest["results"]["a.md"] |= lie
+    manifest_path(folder.result).write_text(json.dumps(manifest))
+    assert Record.of(folder.result) is None
+    assert standing(Target(folder.source, folder.result), folder.origin()).verdict is Verdict.KEPT
+
+
 def test_named_pipe_is_nothing_to_read_from(folder: Folder) -> None:
     pipe = folder.path / "pipe.pdf"
     os.mkfifo(pipe)

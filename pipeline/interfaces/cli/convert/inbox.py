@@ -17,7 +17,6 @@ from pipeline.interfaces.cli.convert.board import closed, reasons
 from pipeline.interfaces.cli.convert.job import Job, line
 from pipeline.interfaces.cli.convert.run import finish, submit
 from pipeline.interfaces.cli.convert.standing import Verdict, standing
-from pipeline.interfaces.cli.convert.targets import Target, check_folder, target_path
 from pipeline.interfaces.cli.output import count, err, one_line
 from pipeline.interfaces.cli.progress import Bar, Progress
 
@@ -47,6 +46,7 @@ def watch(
     from threading import Event
 
     from pipeline.flows.documents.submission import Options
+    from pipeline.interfaces.cli.convert.targets import check_folder
     from pipeline.reading.filetype import is_temporary
     from pipeline.reading.inputs import is_input_below
     from pipeline.reading.watcher import turns
@@ -111,6 +111,8 @@ class Inbox:
             self._looked_at = time.monotonic()
 
     def _take(self, source: Path) -> None:
+        from pipeline.interfaces.cli.convert.targets import Target, target_path
+
         below = source.parent.relative_to(self._folder)
         path = target_path(self._output, below, source, self._wish.form.suffix)
         job = Job(Target(source, path))

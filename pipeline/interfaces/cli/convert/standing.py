@@ -4,9 +4,11 @@ import os
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.interfaces.cli.convert.targets import Target
-from pipeline.interfaces.cli.results import Origin, Record, sha256
+if TYPE_CHECKING:
+    from pipeline.interfaces.cli.convert.targets import Target
+    from pipeline.interfaces.cli.results import Origin, Record
 
 
 class Verdict(StrEnum):
@@ -26,11 +28,13 @@ class Standing:
     behind: bool = False
 
 
-def standing(target: Target, origin: Origin, *, keep: bool = False, again: bool = False) -> Standing:
+def standing(target: "Target", origin: "Origin", *, keep: bool = False, again: bool = False) -> Standing:
     """How the result at `target` stands to what it would be made of now.
 
     `keep`: replace none. `again`: none is up to date.
     """
+    from pipeline.interfaces.cli.results import Record, sha256
+
     path = target.path
     if path is None or not target.exists:
         return Standing(Verdict.CONVERT)
@@ -48,7 +52,7 @@ def standing(target: Target, origin: Origin, *, keep: bool = False, again: bool 
     return Standing(Verdict.KEPT, kept + but + (": use --force to replace it" if behind else ""), behind)
 
 
-def _foreign(path: Path, record: Record | None, text: str, origin: Origin) -> str:
+def _foreign(path: Path, record: "Record | None", text: str, origin: "Origin") -> str:
     """Why a result is not ours to replace; empty if it is."""
     if record is None:
         return "was not written by `penstock convert`"
@@ -58,7 +62,7 @@ def _foreign(path: Path, record: Record | None, text: str, origin: Origin) -> st
     return "" if is_same else f"is the result of {Path(os.path.normpath(path.parent / record.source))}"
 
 
-def _news(record: Record | None, origin: Origin, *, again: bool) -> str:
+def _news(record: "Record | None", origin: "Origin", *, again: bool) -> str:
     """What another conversion would have to begin with; empty if nothing has changed, as far as is known."""
     if record is None:
         return ""
