@@ -35,14 +35,12 @@ from pipeline.storage.database import Database
 from pipeline.storage.letters import plain
 from pipeline.storage.lists import one_of
 
-_CJK = (
-    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
-)
-_TERM = re.compile(f"[{_CJK}]+|(?:(?![{_CJK}])[^\\W_])+")
-_IS_CJK = re.compile(f"[{_CJK}]")
+CJK = "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+_TERM = re.compile(f"[{CJK}]+|(?:(?![{CJK}])[^\\W_])+")
+_IS_CJK = re.compile(f"[{CJK}]")
 _LONGEST_TERM = 64
 _MOST = {"head": 1000, "apps": 200, "body": 8000}
-_SHORTEST_PREFIX = 3
+SHORTEST_PREFIX = 3
 _MOST_LOOSE = 8
 _MOST_WORDS, _LONGEST_WORD = 32, 200
 _MOST_BYTES = 800_000
@@ -87,7 +85,7 @@ def looser(words: str) -> list[str]:
     First its longest words, which say most; then pairs of CJK characters, for what was written without blanks.
     """
     asked = words.split()
-    telling = [word for word in asked if len(word) > _SHORTEST_PREFIX or _IS_CJK.search(word)]
+    telling = [word for word in asked if len(word) > SHORTEST_PREFIX or _IS_CJK.search(word)]
     first = sorted(dict.fromkeys(telling or asked), key=len, reverse=True)[:_MOST_LOOSE]
     pairs = [term for term in dict.fromkeys(terms(words)) if len(term) > 1 and _IS_CJK.match(term)][:_MOST_LOOSE]
     found = [" ".join(first)] if len(asked) > 1 else []
@@ -113,7 +111,7 @@ def _phrases(words: Sequence[str]) -> list[tuple[list[str], bool]]:
             if is_cjk and match.end() != len(word) and len(run) > 1:
                 pairs.append(run[-1])  # what follows is adjacent to the run's last character
             parts += pairs
-            beginning = len(run) == 1 if is_cjk else len(run) >= _SHORTEST_PREFIX
+            beginning = len(run) == 1 if is_cjk else len(run) >= SHORTEST_PREFIX
         if parts:
             found.append((parts, beginning))
     return found

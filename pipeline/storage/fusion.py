@@ -1,12 +1,20 @@
 """What searches by words and by vectors have in common: one ranking from several, and an excerpt of what was found."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
+from pipeline.storage.fulltext import CJK, SHORTEST_PREFIX
 from pipeline.storage.letters import plain
 
 RRF_K = 60
 """The usual constant of reciprocal rank fusion: a first place counts 1/61."""
 MAX_WORDS = 8
+_MOST_SPOTS = 200
+_LONGEST_CUT = 16
+"""So much less may be shown for the sake of whole words at both ends."""
+_LETTER = f"[^\\W_{CJK}]"
+_IS_CJK = re.compile(f"[{CJK}]")
+_PART = re.compile(f"[{CJK}]+|{_LETTER}+")
 
 
 def ranks(items: Iterable[int]) -> dict[int, int]:
@@ -28,11 +36,42 @@ def sought(words: str) -> list[str]:
     return sorted(set(words.casefold().split()), key=len, reverse=True)[:MAX_WORDS]
 
 
+def spots(text: str, words: str) -> list[tuple[int, int]]:
+    """Where the words of a query stand in a text: as words, or at their beginning as a search finds them."""
+    found = dict.fromkeys(part for word in sought(words) for part in _PART.findall(plain(word)))
+    cjk = [part for part in found if _IS_CJK.match(part)]
+    pairs = [part[i : i + 2] for part in cjk for i in range(len(part) - 1)]
+    asked = [_at_beginnings(part) for part in sorted({*found} - {*cjk}, key=len, reverse=True)]
+    asked += [re.escape(part) for part in sorted({*cjk, *pairs}, key=len, reverse=True)]
+    if not asked:
+        return []
+    letters = text.casefold() if text.isascii() else [plain(letter.casefold()) for letter in text]  # ß is two then
+    places = [at for at, letter in enumerate(letters) for _ in letter]
+    matches = re.finditer("|".join(asked), "".join(letters))
+    return [(places[match.start()], places[match.end() - 1] + 1) for match in matches]
+
+
+def _at_beginnings(word: str) -> str:
+    rest = f"{_LETTER}*" if len(word) >= SHORTEST_PREFIX else ""
+    return f"(?<!{_LETTER}){re.escape(word)}{rest}(?!{_LETTER})"
+
+
 def excerpt(text: str, words: str, chars: int) -> str:
-    """About so many characters of a text on one line, around the longest of the words that is in it."""
+    """About so many characters of a text on one line, where it has most of the words, above all the long ones."""
     flat = " ".join(text.split())
-    folded = plain(flat.casefold())
-    place = next((at for word in sought(words) if (at := folded.find(plain(word))) >= 0), 0)
-    begin = max(0, place - chars // 3)
+    begin = max(0, _place(flat, spots(flat, words)[:_MOST_SPOTS], chars) - chars // 3)
     end = begin + chars
+    if begin and (blank := flat.find(" ", begin - 1, begin + _LONGEST_CUT)) >= 0:
+        begin = blank + 1
+    if end < len(flat) and (blank := flat.rfind(" ", end - _LONGEST_CUT, end + 1)) > begin:
+        end = blank
     return ("…" if begin else "") + flat[begin:end] + ("…" if end < len(flat) else "")
+
+
+def _place(text: str, found: Sequence[tuple[int, int]], chars: int) -> int:
+    best = place = 0
+    for at, (begin, _) in enumerate(found):
+        near = {text[b:e].casefold() for b, e in found[at:] if e <= begin + chars - chars // 3 - _LONGEST_CUT}
+        if (weight := sum(map(len, near))) > best:
+            best, place = weight, begin
+    return place

@@ -1,15 +1,17 @@
 """Finding pages by their words, in all documents that were merged."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Select, func, select
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents.models import DOCUMENTS, FULL_TEXT, PAGES
 from pipeline.flows.documents.queries import Filter
+from pipeline.reading.export import markdown
 from pipeline.storage.context import Context
 from pipeline.storage.fulltext import looser
-from pipeline.storage.fusion import excerpt
+from pipeline.storage.fusion import excerpt, spots
 
 MAX_LIMIT = 200
 MAX_WORDS_CHARS = 4000
@@ -26,7 +28,9 @@ class Hit:
     page: int
     page_source: int
     passage: str
-    """The text around one of the words, on one line."""
+    """The text around the words, on one line, without the markup of Markdown and HTML."""
+    spots: list[tuple[int, int]]
+    """Where the words stand in it: from, to. Empty if a page is found by its file's name."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +60,15 @@ def find(context: Context, words: str, which: Filter, *, document_id: str = "", 
         pages = select(*columns).join(DOCUMENTS, DOCUMENTS.c.id == PAGES.c.document_id).where(PAGES.c.id.in_(ids))
         rows = {row.id: row for row in session.execute(pages)}
         unindexed = session.execute(left).scalar_one()
-    hits = [
-        Hit(
-            row.document_id, row.filename, row.source_path, row.page, row.page_source,
-            excerpt(row.content, words, PASSAGE_CHARS),
-        )
-        for row in (rows[page_id] for page_id in ids if page_id in rows)
-    ]  # fmt: skip
+    hits = [_hit(rows[page_id], words) for page_id in ids if page_id in rows]
     return Found(hits, loose and bool(hits), unindexed)
+
+
+def _hit(page: Any, words: str) -> Hit:
+    passage = excerpt(markdown.plain_text(page.content), words, PASSAGE_CHARS)
+    return Hit(
+        page.document_id, page.filename, page.source_path, page.page, page.page_source, passage, spots(passage, words)
+    )
 
 
 def _pages_of(which: Filter, document_id: str) -> Select[int] | None:

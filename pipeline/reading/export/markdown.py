@@ -29,6 +29,11 @@ def blocks(markdown: str) -> list[Json]:
     return found
 
 
+def plain_text(markdown: str) -> str:
+    """What a page says, without any markup: a line for each block, and for each row of a table."""
+    return "\n".join(block["text"] for block in blocks(markdown) if block["text"])
+
+
 def _block(kind: str, text: str, **more: Any) -> Json:
     return {"type": kind, "text": text, "bbox": None, **more}
 

@@ -16,6 +16,7 @@ from pipeline.flows.documents.search import Found
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work import text_index
 from pipeline.flows.documents.work.merge import merge_document
+from pipeline.reading.export import markdown
 from pipeline.storage.context import Context
 from tests.support.documents import insert_document
 
@@ -79,6 +80,26 @@ def test_pages_are_found_with_page_and_passage(context: Context, monkeypatch: py
     assert places(find(context, "filter", Filter(name="MANUAL"))) == [(manual, 1)]
     with pytest.raises(UserError, match="say what to look for"):
         find(context, " ")
+
+
+def test_passages_are_plain_text_around_most_of_the_words(context: Context) -> None:
+    filler = "Nothing of note here. " * 40
+    page = (
+        f"# Invoice\n\n{filler}\n\n## **Totals** of [March](http://x)\n\n"
+        "<table>\n<tr><th>Invoice</th><th>Sum &amp; tax</th></tr>\n"
+        f"<tr><td>4711</td><td>12,00</td></tr>\n</table>\n\n| a | b |\n| --- | --- |\n| Straße | 2 |\n\n{filler}"
+    )
+    merged(context, {1: page, 2: "# 设备\n\n数据库的备份每天进行。"})
+    FLOW.catch_up(context)
+    hit = find(context, "invoice marc").hits[0]
+    assert "note here. Totals of March Invoice Sum & tax 4711 12,00 a b Straße 2 Nothing of" in hit.passage
+    assert [hit.passage[begin:end] for begin, end in hit.spots] == ["March", "Invoice"]
+    street = find(context, "STRASSE").hits[0]
+    assert [street.passage[begin:end] for begin, end in street.spots] == ["Straße"]
+    assert (hit.passage[0], hit.passage[-1]) == ("…", "…")
+    assert set(hit.passage.strip("…").split()) <= set(markdown.plain_text(page).split()), "no word is cut"
+    (chinese,) = find(context, "备份").hits
+    assert (chinese.passage, chinese.spots) == ("设备 数据库的备份每天进行。", [(7, 9)])
 
 
 def test_index_follows_the_texts_and_forgets_what_is_deleted(context: Context) -> None:

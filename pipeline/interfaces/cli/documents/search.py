@@ -3,11 +3,12 @@
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from pipeline.interfaces.cli.command import Json, ready
 from pipeline.interfaces.cli.documents.document import resolved
 from pipeline.interfaces.cli.documents.listing import Name
-from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list
+from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list, printable
 
 if TYPE_CHECKING:
     from tasks.documents import Hit
@@ -36,7 +37,7 @@ def search(
         return
 
     def row(hit: "Hit") -> list[str]:
-        return [hit.document_id, one_line(hit.filename), str(hit.page_source), one_line(hit.passage)]
+        return [hit.document_id, one_line(hit.filename), str(hit.page_source), _shown(hit)]
 
     print_list(found.hits, ("ID?", "FILE~", "PAGE>", "TEXT"), row, as_json=False, none="Nothing found.")
     if found.any_word:
@@ -46,3 +47,14 @@ def search(
             f"[yellow]Note:[/yellow] the text of {count(found.unindexed, 'document')} is not indexed yet: "
             "`penstock up` does it within minutes.", soft_wrap=True,
         )  # fmt: skip
+
+
+def _shown(hit: "Hit") -> str:
+    """The passage, with the words that were found in bold."""
+    shown, done = "", 0
+    for begin, end in hit.spots:
+        shown += (
+            escape(printable(hit.passage[done:begin])) + f"[bold]{escape(printable(hit.passage[begin:end]))}[/bold]"
+        )
+        done = end
+    return shown + escape(printable(hit.passage[done:]))
