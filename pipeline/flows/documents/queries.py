@@ -13,6 +13,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.metrics import Throughput, count_by, throughput
 from pipeline.engine.tables import portions
 from pipeline.engine.views import plain, view_of
+from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.rules import result
 from pipeline.flows.documents.states import AT_REST, OPEN, PAGE, DocumentStatus, PageEvent, PageStatus
@@ -144,13 +145,19 @@ class Figures:
     last_hour: Throughput
 
 
+def document_view(context: Context, row: Any) -> DocumentView:
+    """The row for callers: its result is in the data folder as it is named now, which may have been moved since."""
+    merged = files.output_path(context.settings, row.id, row.filename) if row.merged_path else None
+    return view_of(DocumentView, row, merged_path=str(merged) if merged else None)
+
+
 def document(context: Context, document_id: str) -> DocumentView:
     """Raises `UnknownDocument`."""
     with context.db.read() as session:
         row = session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id == document_id)).one_or_none()
     if row is None:
         raise UnknownDocument(document_id)
-    return view_of(DocumentView, row)
+    return document_view(context, row)
 
 
 def resolve(context: Context, beginning: str) -> str:
@@ -194,7 +201,7 @@ def documents(
     if after is not None:
         query = query.where(or_(created_at < after[0], and_(created_at == after[0], key < after[1])))
     with context.db.read() as session:
-        return [view_of(DocumentView, row) for row in session.execute(query)]
+        return [document_view(context, row) for row in session.execute(query)]
 
 
 def count_documents(context: Context, which: Filter) -> int:
@@ -208,7 +215,7 @@ def documents_by_id(context: Context, ids: Collection[str]) -> list[DocumentView
     """Those of the documents that exist."""
     with context.db.read() as session:
         return [
-            view_of(DocumentView, row)
+            document_view(context, row)
             for some in portions(ids)
             for row in session.execute(select(DOCUMENTS).where(DOCUMENTS.c.id.in_(some)))
         ]

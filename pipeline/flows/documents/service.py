@@ -15,10 +15,9 @@ from pipeline.engine import announced, traces, work
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
 from pipeline.engine.traces import AiCall
-from pipeline.engine.views import view_of
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
-from pipeline.flows.documents.queries import DocumentView, UnknownDocument, no_page
+from pipeline.flows.documents.queries import DocumentView, UnknownDocument, document_view, no_page
 from pipeline.flows.documents.rules.doubt import is_doubtful
 from pipeline.flows.documents.states import (
     AT_REST,
@@ -253,7 +252,7 @@ def _change(context: Context, document_id: str, act: Callable[[Session, Any, dat
 
     def work(session: Session) -> DocumentView:
         act(session, _lock(session, document_id), context.db.now())
-        return view_of(DocumentView, _lock(session, document_id))
+        return document_view(context, _lock(session, document_id))
 
     return context.db.run(work)
 

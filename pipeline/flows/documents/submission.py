@@ -15,10 +15,9 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import insert_if_absent, storable
-from pipeline.engine.views import view_of
 from pipeline.flows.documents import files, service
 from pipeline.flows.documents.models import DOCUMENTS
-from pipeline.flows.documents.queries import DocumentView
+from pipeline.flows.documents.queries import DocumentView, document_view
 from pipeline.flows.documents.states import AT_REST, DocumentStatus
 from pipeline.providers import registry
 from pipeline.reading.source import SourceInfo, inspect, parse_page_range, safe_filename
@@ -110,7 +109,7 @@ def _store(context: Context, copy: Path, row: dict[str, Any]) -> DocumentView:
     def work(session: Session) -> DocumentView:
         # Repeated after a commit whose answer was lost, it finds its own row.
         insert_if_absent(session, DOCUMENTS, {"id": document_id, **row}, "submission_key")
-        return view_of(DocumentView, session.execute(select(DOCUMENTS).where(DOCUMENTS.c.submission_key == key)).one())
+        return document_view(context, session.execute(select(DOCUMENTS).where(DOCUMENTS.c.submission_key == key)).one())
 
     try:
         files.place(copy, files.source_path(context.settings, document_id, row["type"]))  # no row ever lacks its file
@@ -139,7 +138,7 @@ def _remove_unowned(context: Context, document_id: str) -> None:
 def _find(context: Context, key: str) -> DocumentView | None:
     with context.db.read() as session:
         row = session.execute(select(DOCUMENTS).where(DOCUMENTS.c.submission_key == key)).one_or_none()
-    return view_of(DocumentView, row) if row else None
+    return document_view(context, row) if row else None
 
 
 def _hash(copy: Path) -> str:

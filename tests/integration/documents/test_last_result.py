@@ -42,6 +42,15 @@ def test_the_last_good_result_stays_through_a_retry_that_is_cancelled_or_fails_u
     ]
 
 
+def test_a_result_is_found_in_a_data_folder_that_was_moved(context: Context) -> None:
+    document_id = insert_document(context, D.COMPLETED, [P.COMPLETED])
+    path = write_output(context, document_id)
+    set_row(context, document_id, merged_path=f"/former{path}")
+    for view in (tasks.documents.status(document_id), *tasks.documents.list_documents()):
+        assert (view.merged_path, view.read_text()) == (path, "merged before\n")
+    assert service.remerge(context, document_id).merged_path == path
+
+
 def test_a_page_of_the_file_that_has_another_number_here_is_named(context: Context) -> None:
     document_id = insert_document(context, D.COMPLETED, [P.COMPLETED] * 2, page_range="600-601")
     with context.db.transaction() as session:

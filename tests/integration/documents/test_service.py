@@ -216,7 +216,7 @@ def test_retrying_a_document_begins_from_nothing_but_keeps_the_ledger(context: C
     row = document(context, document_id)
     assert (view.status, view.progress, view.pages, view.completed_count, view.failed_count) == (D.PENDING, 0, 0, 0, 0)
     assert (view.error, view.finished_at, row.attempts, row.use_cache) == (None, None, 0, False)
-    assert (view.merged_path, view.outdated) == ("/x.md", True), "readable until there is a new one"
+    assert (row.merged_path, view.outdated) == ("/x.md", True), "readable until there is a new one"
     assert pages(context, document_id) == []
     assert [tried.text for tried in attempts(context, document_id)] == ["older"]
 

@@ -13,7 +13,7 @@ from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, problem
-from tests.support.documents import insert_document, write_output
+from tests.support.documents import insert_document, set_row, write_output
 from tests.support.samples import encrypted_pdf, text_pdf
 
 C, F = PageStatus.COMPLETED, PageStatus.FAILED
@@ -142,10 +142,9 @@ def test_pages_attempts_blocks_and_results(api: TestClient, context: Context) ->
 
 
 def test_results_are_attachments(api: TestClient, context: Context) -> None:
-    document_id = insert_document(context, DocumentStatus.COMPLETED, [C], filename="bericht é.pdf")
-    path = write_output(context, document_id, "# Title\n")
-    again = insert_document(context, DocumentStatus.COMPLETED, [C], filename="bericht é.pdf", merged_path=path)
-    answer = api.get(f"{DOCUMENTS}/{again}/markdown")
+    made = insert_document(context, DocumentStatus.COMPLETED, [C], filename="bericht é.pdf")
+    set_row(context, made, merged_path=write_output(context, made, "# Title\n"))
+    answer = api.get(f"{DOCUMENTS}/{made}/markdown")
     assert answer.text == "# Title\n"
     assert answer.headers["content-type"] == "text/markdown; charset=utf-8"
     assert answer.headers["content-disposition"].startswith("attachment;")
