@@ -72,6 +72,8 @@ class Screenshot(Base):
     app: Mapped[str] = mapped_column(String(200), default="")
     """What the capturing side says (`appHint`); `app_guess` is the model's."""
     window_title: Mapped[str] = mapped_column(String(500), default="")
+    original_path: Mapped[str] = mapped_column(Text, default="", server_default="")
+    """Where the file that was added is on its machine; empty for what came as bytes. `file` is our copy."""
     status: Mapped[str] = mapped_column(String(20), default=WorkStatus.PENDING.value)
     """vlmStatus."""
     vlm_attempts: Mapped[int] = mapped_column(default=0, server_default="0")

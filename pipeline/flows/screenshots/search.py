@@ -46,16 +46,16 @@ def find(context: Context, words: str, *, since: datetime | None = None, app: st
     return Found(hits, found.screenshots, found.vectors, lexical, note)
 
 
-def _excerpt(context: Context, node_id: int, words: str) -> tuple[int | None, str]:
-    """(a frame on which one of the words was read, what stands around it); (None, "") where none was."""
+def _excerpt(context: Context, node_id: int, words: str) -> tuple[int | None, str, str]:
+    """(a frame on which one of the words was read, what stands around it, its file); (None, "", "") where none was."""
     read = or_(*(SHOTS.c.ocr_text.icontains(word, autoescape=True) for word in sought(words)))
-    shown = select(SHOTS.c.id, SHOTS.c.ocr_text).join(LINKS, LINKS.c.shot_id == SHOTS.c.id)
+    shown = select(SHOTS.c.id, SHOTS.c.ocr_text, SHOTS.c.original_path).join(LINKS, LINKS.c.shot_id == SHOTS.c.id)
     latest = shown.where(LINKS.c.node_id == node_id, read).order_by(SHOTS.c.ts.desc(), SHOTS.c.id.desc()).limit(1)
     with context.db.read() as session:
         row = session.execute(latest).one_or_none()
     if row is None:
-        return None, ""
-    return row.id, excerpt(row.ocr_text, words, EXCERPT_CHARS)
+        return None, "", ""
+    return row.id, excerpt(row.ocr_text, words, EXCERPT_CHARS), row.original_path
 
 
 def _embedded(context: Context, words: str) -> QueryVector:

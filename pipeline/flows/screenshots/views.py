@@ -62,6 +62,8 @@ class ScreenshotView:
     storage_state: str
     retention_expires_at: datetime | None
     created_at: datetime
+    original_path: str = ""
+    """Where the file that was added was then; empty for what came as bytes."""
     path: Path | None = None
 
 
@@ -216,6 +218,8 @@ class Hit:
     """A frame on which one of the words was read."""
     excerpt: str = ""
     """The text around it."""
+    original_path: str = ""
+    """The file that was added as this frame."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
-from pipeline.engine.tables import insert_if_absent
+from pipeline.engine.tables import insert_if_absent, storable
 from pipeline.flows.screenshots.frames import buffer, files, rejections
 from pipeline.flows.screenshots.frames.buffer import Pressure
 from pipeline.flows.screenshots.live_settings import screenshots_in_force
@@ -43,6 +43,8 @@ class Frame:
     ts: datetime
     app: str = ""
     window_title: str = ""
+    original_path: str = ""
+    """Of a file that somebody keeps: where it is."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def _read(context: Context, picture: Path | bytes, frame: Frame, look: Look | No
     except UnitError as error:
         if error.kind is not ErrorKind.PERMANENT:
             raise
-        now, why = context.db.now(), str(error)
+        now, why = context.db.now(), ": ".join(filter(None, (Path(frame.original_path).name, str(error))))
         context.db.run(
             lambda session: rejections.note(
                 session, frame.source, frame.ts, Verdict.REFUSED, now, sha256=sha256, detail=why
@@ -132,7 +134,10 @@ def _read(context: Context, picture: Path | bytes, frame: Frame, look: Look | No
         log.info("screenshot.refused", source=frame.source, code=error.code)
         name = name or (str(picture) if isinstance(picture, Path) else f"the frame of {frame.source}")
         raise UserError(f"{name}: {error}", code=error.code) from error
-    named = replace(frame, app=_plain(frame.app)[:MAX_APP], window_title=_plain(frame.window_title)[:MAX_TITLE])
+    named = replace(
+        frame, app=_plain(frame.app)[:MAX_APP], window_title=_plain(frame.window_title)[:MAX_TITLE],
+        original_path=storable(frame.original_path),
+    )  # fmt: skip
     return Candidate(context, screenshots_in_force(context), named, data, sha256, seen, look or _look)
 
 
@@ -194,6 +199,8 @@ class Candidate:
         if (known := self._known(session)) is not None:
             # Our own row, if the transaction is repeated after a commit whose answer was lost: then the file is wanted.
             made = bool(file) and known.file == file
+            if frame.original_path:  # it may have been moved
+                session.execute(update(SHOTS).where(SHOTS.c.id == known.id).values(original_path=frame.original_path))
             return Taken(made, known.id, "" if made else "known", ready=True)
         pressed = buffer.pressure_on(session, source, self.rules)
         session.execute(update(SOURCES).where(SOURCES.c.key == source.key).values(seen_at=now, pressure=pressed.level))
@@ -208,8 +215,8 @@ class Candidate:
             return None
         row = {
             "source_key": frame.source, "ts": frame.ts, "file": file, "sha256": self.sha256, "phash": self.seen.phash,
-            "size_bytes": len(self.data), "app": frame.app, "window_title": frame.window_title, "created_at": now,
-            "updated_at": now,
+            "size_bytes": len(self.data), "app": frame.app, "window_title": frame.window_title,
+            "original_path": frame.original_path, "created_at": now, "updated_at": now,
         }  # fmt: skip
         shot_id: int = session.execute(insert(SHOTS).values(**row).returning(SHOTS.c.id)).scalar_one()
         ready = buffer.is_full(session, frame.source, pressed)

@@ -70,6 +70,7 @@ def _show_screenshot(view: "ScreenshotView") -> None:
         ("attempts", _attempts(view)),
         ("why", one_line(view.error)),
         ("file", one_line(str(view.path)) + until if view.path else picture.GONE.get(view.storage_state, "")),
+        ("added as", one_line(view.original_path, 600)),
         ("names", one_line(", ".join(view.detected_entities))),
         ("on screen", one_line(" | ".join(view.ui_text_snippets), 400)),
         ("text", escape(printable(view.ocr_text or ""))),
@@ -169,6 +170,6 @@ def _origin(detail: "NodeDetail") -> list[tuple[str, str]]:
     if not detail.calls:
         rows.append(("call", "none: no model was asked"))
     for shot in detail.screenshots:
-        where = f"{one_line(shot.source_key)} {one_line(shot.window_title, 80)}".rstrip()
-        rows.append(("frame", f"{ids.frame(shot.id)} {local(shot.ts, zone)} {where}"))
+        where = (one_line(shot.source_key), one_line(shot.window_title, 80), one_line(shot.original_path, 600))
+        rows.append(("frame", " ".join(filter(None, (ids.frame(shot.id), local(shot.ts, zone), *where)))))
     return rows

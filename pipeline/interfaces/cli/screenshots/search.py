@@ -1,5 +1,6 @@
 """`penstock screenshots search` and `timeline`."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,7 +55,8 @@ def _show_found(found: "Found") -> None:
     zone = screenshots.time_zone()
 
     def row(hit: "Hit") -> list[str]:
-        said = f"{hit.excerpt} ({ids.frame(hit.shot_id)})" if hit.excerpt else hit.node.summary
+        frame = " ".join(filter(None, (ids.frame(hit.shot_id), Path(hit.original_path).name)))
+        said = f"({frame}) {hit.excerpt}" if hit.excerpt else hit.node.summary
         return [
             ids.node(hit.node.id), local(hit.node.event_time, zone)[:16], hit.node.kind.value,
             one_line(", ".join(hit.apps), 40), one_line(hit.node.title + (f" — {said}" if said else ""), 200),

@@ -32,9 +32,10 @@ _PAID_FOR_DOCUMENTS = """
 
 
 def _screenshot_columns() -> dict[str, tuple[sa.Column[Any], ...]]:
-    """Attempts and waits of frames and batches."""
+    """Attempts and waits of frames and batches, and the files that were added."""
     return {
         "screenshots": (
+            sa.Column("original_path", sa.Text(), nullable=False, server_default=""),
             sa.Column("vlm_attempts", sa.Integer(), nullable=False, server_default="0"),
             sa.Column("vlm_next_run_at", UtcDateTime(), nullable=True),
             sa.Column("app_guess_confidence", sa.Float(), nullable=True),

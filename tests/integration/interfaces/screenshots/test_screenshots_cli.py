@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
@@ -60,6 +61,21 @@ def test_add_tells_what_became_of_each_file(context: Context, shots: list[Path],
     known = shown("add", shots[0], "--no-wait")["files"]
     assert [(one["outcome"], one["id"]) for one in known] == [("known", 1)]
     assert screenshots.screenshot(1).ts == AT, "a file's time is when it was captured"
+
+
+def test_frames_lead_back_to_the_files_that_were_added_also_when_those_were_moved(
+    context: Context, shots: list[Path], tmp_path: Path
+) -> None:
+    moved = tmp_path / "moved.png"
+    shutil.copy2(shots[0], moved)  # with its time
+    bad = tmp_path / "bad.png"
+    bad.write_text("no picture")
+    penstock("add", shots[0], bad, "--no-wait", code=3)
+    assert shown("show", "f1")["original_path"] == str(shots[0])
+    assert "bad.png: " in shown("rejected")[0]["detail"]
+    shots[0].unlink()
+    assert "already known as f1" in penstock("add", moved, "--no-wait").output
+    assert str(moved) in penstock("show", "f1").output.replace("\n", "")
 
 
 def test_add_says_what_no_file_can_be_taken_for(context: Context, tmp_path: Path) -> None:
