@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from pipeline.engine.errors import UserError
 from pipeline.flows.documents.submission import Options
 from pipeline.interfaces.cli.command import Format
+from pipeline.interfaces.cli.convert.inbox import Inbox
 from pipeline.interfaces.cli.convert.job import Job
 from pipeline.interfaces.cli.convert.options import Wish
 from pipeline.interfaces.cli.convert.run import finish
@@ -172,6 +175,30 @@ def test_record_of_other_types_is_none(folder: Folder, lie: dict[str, Any]) -> N
     manifest_path(folder.result).write_text(json.dumps(manifest))
     assert Record.of(folder.result) is None
     assert standing(Target(folder.source, folder.result), folder.origin()).verdict is Verdict.KEPT
+
+
+def test_document_that_is_deleted_meanwhile_ends_its_own_file_alone(folder: Folder) -> None:
+    def gone() -> str:
+        raise UserError("there is no document 1", code="unknown_document")
+
+    job = Job(Target(folder.source, folder.result))
+    job.document = document = folder.document("")
+    document.read_text = gone
+    finish(job, document, Wish(Options()))
+    assert (job.error, job.written) == ("there is no document 1", None)
+
+
+def test_watched_file_that_may_not_be_read_is_refused_aloud(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(folder.source))
+
+    monkeypatch.setattr(Wish, "origin", refuse)
+    told: list[str] = []
+    progress = Mock(note=told.append)
+    inbox = Inbox(folder.source.parent, folder.result.parent, Wish(Options()), progress)
+    inbox._take(folder.source)
+    assert told == [f"{folder.source}: [red]REFUSED[/red]: no permission: {folder.source}"]
+    assert inbox.summary == "0 written, 1 refused."
 
 
 def test_named_pipe_is_nothing_to_read_from(folder: Folder) -> None:

@@ -120,11 +120,13 @@ class Inbox:
         try:
             job.origin = self._wish.origin(source)
             job.standing = standing(job.target, job.origin)
+        except PermissionError as error:
+            job.error = f"no permission: {error.filename}"
         except OSError:
-            return  # it is gone again, or cannot be read: it comes again when that changes
+            return  # it is gone again
         if other is not None and other.target.source != source:
             job.error = f"{other.target.source} has the same result, {path}: rename one of them"
-        elif job.is_wanted:
+        elif job.is_wanted and not job.error:
             submit(job, self._wish)
         if job.is_wanted and not job.error:
             self._open[path] = job

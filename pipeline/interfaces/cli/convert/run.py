@@ -93,3 +93,5 @@ def finish(job: Job, document: "Document", wish: Wish) -> None:
         job.written = job.target.path
     except OSError as error:
         job.error = str(storage_error(error, job.target.path or Path("standard output")))
+    except UserError as error:  # the document was deleted just now
+        job.error = str(error)
