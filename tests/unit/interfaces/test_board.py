@@ -13,6 +13,8 @@ from pipeline.interfaces.cli.convert.board import Board
 from pipeline.interfaces.cli.convert.job import Job
 from pipeline.interfaces.cli.convert.targets import Target
 from pipeline.interfaces.cli.progress import Bar
+from pipeline.providers import registry
+from pipeline.settings import ProviderProfile, get_settings
 
 
 class Shown:
@@ -76,3 +78,16 @@ def test_all_files_together_count_pages_and_know_their_total_once_all_are_split(
     jobs[1] = job("b", "PROCESSING", pages=6)
     Board(jobs, shown).show(jobs[1])
     assert (shown.bars[""].figures, shown.bars[""].total) == ("0/2 files, 1/10 pages", 10)
+
+
+def test_a_provider_that_only_the_command_knows_is_told_from_one_that_nobody_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = job("a", "FAILED")
+    document: Any = failed.document
+    document.error = registry.unknown(get_settings(), "ai")
+    assert failed.problem == document.error
+    monkeypatch.setattr(get_settings(), "providers", {"ai": ProviderProfile()})
+    assert "the stack that is running does not know the provider 'ai'" in failed.problem
+    document.error = "it is damaged"
+    assert failed.problem == "it is damaged"

@@ -118,12 +118,25 @@ def _advice(document: "Document") -> str:
             )
             return f"{document.failed_count:,} of {document.pages:,} pages failed{_because(document.id)}. {how}{kept}."
         case "FAILED":
-            return document.error or "failed"
+            return _unknown_to_the_stack(document) or document.error or "failed"
         case "CANCELLED":
             return f"cancelled; `penstock documents retry {document.id}` starts again"
         case "PAUSED":
             return f"paused; `penstock documents resume {document.id}` continues"
     return ""
+
+
+def _unknown_to_the_stack(document: "Document") -> str:
+    """That only this command knows the document's provider; empty if its failure is another."""
+    from pipeline.settings import get_settings
+
+    missing = (document.error or "").startswith(f"there is no provider '{document.provider}'")
+    if not missing or document.provider not in get_settings().providers:
+        return ""
+    return (
+        f"the stack that is running does not know the provider '{document.provider}': it was started without these "
+        "settings. End it (`penstock up`, `penstock watch`, or your workers) and start it again with them"
+    )
 
 
 def _because(document_id: str) -> str:
