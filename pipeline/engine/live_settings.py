@@ -71,7 +71,10 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 def amount(text: str) -> float:
     """Reads an amount of money, 0 or more."""
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"'{text}' is not a number") from None
     if not 0 <= number < 1e9:
         raise ValueError(f"{text} is not from 0 to 1000000000")
     return number

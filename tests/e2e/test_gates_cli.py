@@ -129,5 +129,8 @@ def test_pauses_made_while_nothing_runs_hold_when_it_does(alone: Cli, provider: 
     up.wait_for("Penstock is up")
     wait_until(lambda: row_of(alone, "vision.ai")["gate"] == "closed by an operator", 90, "the pause is in force")
     assert not provider.records
+    assert "vision.ai is paused by an operator" in alone.run("status").out
+    assert alone.run("breakers", "open", "ai:vision").code == 0
+    assert "no longer paused by an operator, but" in alone.run("queues", "resume", "vision.ai").err
     up.interrupt()
     assert up.wait() == 0

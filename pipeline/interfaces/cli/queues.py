@@ -4,6 +4,7 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.views import plain
@@ -84,12 +85,14 @@ def pause(
 
 @queues.command()
 def resume(queue: Queue) -> None:
-    """End an operator's pause. A breaker's pause remains: see `penstock breakers close`."""
+    """End an operator's pause. What else closes the queue remains, and is named; see `penstock breakers close`."""
+    from pipeline.providers import gates
     from tasks import queues as control
 
-    ready_context()
+    context = ready_context()
     control.resume(queue)
-    err.print(f"{queue}: no longer paused by an operator")
+    still = gates.closed_because(context, queue) if context.online else ""
+    err.print(f"{queue}: no longer paused by an operator" + (f", but {escape(still)}" if still else ""), soft_wrap=True)
 
 
 @queues.command()

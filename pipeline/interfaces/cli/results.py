@@ -52,6 +52,12 @@ class Record:
             return None
 
 
+def predates_records(path: Path) -> bool:
+    """Whether the manifest of the result at `path` was written by a version that kept no records."""
+    facts = _read(manifest_path(path))
+    return facts.keys() >= {"version", "document"} and _RECORDS not in facts
+
+
 def text_of(document: "Document", form: Format, pictures: str = "") -> str:
     """The result as one text; `pictures`: the folder that its links name, if any.
 

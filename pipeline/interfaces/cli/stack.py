@@ -110,12 +110,16 @@ def _show_status(
     )
     waiting = "  ".join(f"{name} {number:,}" for name, number in (queues or {}).items())
     away = "Redis is not reachable" if context.online and queues is None else "not running"
+    closed = found.fleet.closed if found.fleet else []
     idle = "none; `penstock up` starts them, `penstock convert` for as long as it needs them"
+    if context.settings.redis_url:
+        idle = "none; start some with `penstock worker`, or `penstock up`" if found.fleet else "not known"
     print_pairs(
         [
             *counted,
             ("last hour", throughput if hour.finished else "no attempts"),
             ("queues", waiting or away),
+            *([("closed", "\n".join(map(one_line, closed)))] if closed else []),
             ("workers", "\n".join(map(one_line, workers)) or idle),
             *([("spent today", "\n".join(map(_spent, found.spending)))] if found.spending else []),
             ("data", one_line(str(context.settings.data_dir))),

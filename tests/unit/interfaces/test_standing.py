@@ -92,6 +92,12 @@ def leave_result_unwritten(folder: Folder) -> None:
     folder.result.write_text(before)
 
 
+def make_with_an_older_version(folder: Folder) -> None:
+    """Which wrote a manifest without records."""
+    manifest = manifest_path(folder.result)
+    manifest.write_text(json.dumps({"version": 1, "document": {}, "pages": []}))
+
+
 CASES: list[tuple[list[Callable[[Folder], None]], Verdict, bool, str]] = [
     ([], Verdict.UP_TO_DATE, False, ""),
     ([change], Verdict.CONVERT, False, ""),
@@ -102,6 +108,12 @@ CASES: list[tuple[list[Callable[[Folder], None]], Verdict, bool, str]] = [
     ([edit, ask_for_other_pages], Verdict.KEPT, True, "made with other options (pages): use --force"),
     ([lose_manifest], Verdict.KEPT, True, "was not written by `penstock convert`, and is kept: use --force"),
     ([damage_manifest], Verdict.KEPT, True, "was not written by"),
+    (
+        [make_with_an_older_version],
+        Verdict.KEPT,
+        True,
+        "by an older version, which did not note its source, and is kept",
+    ),
 ]
 
 

@@ -55,6 +55,10 @@ def standing(target: "Target", origin: "Origin", *, keep: bool = False, again: b
 def _foreign(path: Path, record: "Record | None", text: str, origin: "Origin") -> str:
     """Why a result is not ours to replace; empty if it is."""
     if record is None:
+        from pipeline.interfaces.cli.results import predates_records
+
+        if predates_records(path):
+            return "was written by an older version, which did not note its source"
         return "was not written by `penstock convert`"
     if text not in {record.sha256, record.replaced}:
         return "was edited"
