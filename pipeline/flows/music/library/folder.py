@@ -112,21 +112,23 @@ def _reader() -> Any:
 
 def _tags_of(file: Any) -> dict[str, Any]:
     tags = file.tags or {}
-    found: dict[str, Any] = {name: _first(tags, keys) for name, keys in _NAMES.items()}
+    found: dict[str, Any] = {name: _first(tags, keys, all_of_it=name == "genre") for name, keys in _NAMES.items()}
     date = found.pop("date")[:4]
     found["year"] = int(date) if date.isascii() and date.isdigit() else None
     found["duration_s"] = getattr(file.info, "length", None)
     return found
 
 
-def _first(tags: Any, keys: tuple[str, ...]) -> str:
-    """The first value under any of these keys, as text."""
+def _first(tags: Any, keys: tuple[str, ...], *, all_of_it: bool = False) -> str:
+    """The first value under any of these keys, as text; or all the values under the first key that has any."""
     for key in keys:
         try:
             value = tags[key]
         except (KeyError, ValueError):
             continue
         value = getattr(value, "data", None) or getattr(value, "text", value)
+        if all_of_it and isinstance(value, list):
+            value = ", ".join(str(getattr(one, "value", one)) for one in value)
         value = value[0] if isinstance(value, list) and value else value
         text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(getattr(value, "value", value))
         if text and text != "[]":
