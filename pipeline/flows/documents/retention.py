@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from pipeline.flows.documents import files, service
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS
 from pipeline.flows.documents.states import AT_REST
+from pipeline.flows.documents.work import text_index
 from pipeline.storage import retention
 from pipeline.storage.context import Context
 from pipeline.storage.retention import LEDGER_LEAST, Retention, Rule
@@ -45,6 +46,7 @@ def _discard(context: Context, ids: Sequence[str], over: ColumnElement[bool]) ->
         portion = delete(ATTEMPTS).where(ATTEMPTS.c.id.in_(some)).returning(ATTEMPTS.c.id)
         while context.db.run(lambda session, portion=portion: len(session.execute(portion).all())):  # type: ignore[misc]
             pass
+        text_index.forget_ahead(context, document_id)
 
         def work(session: Session, document_id: str = document_id, still: Any = still) -> bool:
             due = session.execute(still.with_for_update()).first() is not None

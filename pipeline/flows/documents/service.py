@@ -233,6 +233,7 @@ def remove(context: Context, document_id: str) -> None:
         _lock(session, document_id)
         remove_rows(session, document_id)
 
+    text_index.forget_ahead(context, document_id)
     context.db.run(work)
     files.remove_all(context.settings, document_id)
 

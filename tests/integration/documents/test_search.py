@@ -144,3 +144,19 @@ def test_a_document_that_is_merged_again_meanwhile_is_indexed_again(
     assert find(context, "filter").unindexed == 1
     assert FLOW.catch_up(context) == 3
     assert find(context, "filter").unindexed == 0
+
+
+def test_pages_leave_the_index_in_portions_and_come_back_if_their_document_stays(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_index, "_PORTION", 2)
+    document_id = merged(context)
+    text_index.index(context, document_id)
+    assert indexed(context) == 3
+    text_index.forget_ahead(context, document_id)  # and whoever was to delete it was killed
+    assert (indexed(context), find(context, "pump").unindexed) == (0, 1)
+    assert text_index.catch_up(context) == 3
+    text_index.forget_ahead(context, document_id)
+    service.remove(context, document_id)
+    text_index.forget_ahead(context, document_id)  # harmless for what is gone
+    assert (indexed(context), find(context, "pump").unindexed) == (0, 0)

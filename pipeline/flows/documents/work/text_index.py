@@ -71,6 +71,27 @@ def forget(session: Session, document_id: str) -> None:
     )
 
 
+def forget_ahead(context: Context, document_id: str) -> None:
+    """The same in portions, for a document that is deleted next: of many pages it takes long.
+
+    Should it not be deleted after all, it is indexed again.
+    """
+    after = 0
+
+    def portion(session: Session) -> int:
+        document = lock(session, document_id)
+        if document is None or document.merged_path is None:
+            return 0
+        session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(unindexed=True))
+        some = select(PAGES.c.id, PAGES.c.page).where(PAGES.c.document_id == document_id, PAGES.c.page > after)
+        rows = session.execute(some.order_by(PAGES.c.page).limit(_PORTION)).all()
+        FULL_TEXT.remove(session, [row.id for row in rows])
+        return rows[-1].page if rows else 0
+
+    while after := context.db.run(portion):
+        pass
+
+
 def catch_up(context: Context) -> int:
     """Index for a while what was merged before there was an index, or by a worker that died over it; how many pages."""
     left = select(DOCUMENTS.c.id).where(DOCUMENTS.c.unindexed, DOCUMENTS.c.finished_at.is_not(None))
