@@ -19,7 +19,9 @@ def test_files_are_converted_as_they_come_and_change(cli: Cli) -> None:
     inbox, results = cli.cwd / "in", cli.cwd / "out"
     (inbox / "moved").mkdir(parents=True)
     new_pdf(inbox / "there.pdf")
+    (inbox / "notes.docx").write_text("of another type")
     watching = cli.start(*WATCH)
+    watching.wait_for("Left out 1 file of other types: in/notes.docx.")
     watching.wait_for("in/there.pdf → out/there.md (1 page)")
     new_pdf(cli.cwd / "new.pdf").rename(inbox / "new.pdf")
     (inbox / "bad.pdf").write_text("no PDF")

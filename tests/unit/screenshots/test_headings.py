@@ -35,6 +35,24 @@ OFFICE: tuple[Drawn, ...] = (
 )  # fmt: skip
 CHINESE: tuple[Drawn, ...] = (("文件编辑视图工具帮助", 14, 6, 300, 30), ("数据库连接池", 466, 240, 712, 261))
 
+BUTTONS: tuple[Drawn, ...] = (("AutoSave", 37, 13, 84, 28), ("Off", 99, 12, 124, 28), ("Search", 676, 11, 725, 29))
+SHEET: tuple[Drawn, ...] = (
+    ("冈", 11, 11, 29, 29), *BUTTONS, ("Book1 - Excel", 248, 12, 340, 28), ("File Home Insert", 15, 45, 128, 61),
+    ("Merge & Center", 492, 105, 571, 121), ("Conditional", 739, 99, 795, 116),
+)  # fmt: skip
+LETTER: tuple[Drawn, ...] = (
+    *BUTTONS, ("Document 10.docx", 242, 12, 339, 28), ("General* Last Modified: Just now", 334, 13, 521, 27),
+    ("No Spacing", 812, 93, 880, 109), ("Title", 1090, 85, 1145, 115),
+)  # fmt: skip
+NOTES: tuple[Drawn, ...] = (
+    ("Notes for Windows", 738, 8, 864, 22), ("Ann Lee", 1376, 6, 1434, 23), ("ann111@HOST-26L", 175, 130, 312, 148),
+    ("Daily note", 175, 190, 224, 208),
+)  # fmt: skip
+TABS: tuple[Drawn, ...] = (
+    ("Monday 14:32", 756, 2, 837, 23), ("News - today", 170, 10, 300, 26), ("Weather", 420, 10, 500, 26),
+    ("Rain until the evening", 400, 200, 700, 240),
+)  # fmt: skip
+
 
 def seen(drawn: tuple[Drawn, ...]) -> list[SeenLine]:
     return [
@@ -52,6 +70,12 @@ def index(*frames: tuple[Drawn, ...], app: str = "", history: HistoryPack | None
 
 def titles(*frames: tuple[Drawn, ...], app: str = "") -> list[str]:
     return [one.event.title for one in index(*frames, app=app).segments]
+
+
+def test_a_title_bar_with_buttons_says_what_the_window_is_and_tabs_and_clocks_do_not() -> None:
+    assert titles(SHEET, LETTER, NOTES, TABS) == [
+        "Book1 – Excel", "Document 10.docx", "Notes for Windows", "Rain until the evening",
+    ]  # fmt: skip
 
 
 def test_frames_are_called_by_their_window_or_their_heading_and_not_by_toolbars() -> None:

@@ -12,6 +12,8 @@ from pipeline.flows.screenshots.rules.schemas import clipped
 MAX_HEADING = 80
 DASHES = re.compile(r"\s+[-–—|·]\s+")
 """What stands between a document and its program in the title of a window."""
+FILE = re.compile(r"(?<![\w./@-])[\w-]+(?:\.[\w-]+)*\.(?:py|ts|tsx|js|rs|go|java|c|cpp|h|md|txt|pdf|docx?|xlsx?|pptx?"
+                  r"|csv|json|ya?ml|toml|sql|html?|css|sh|ipynb|png|jpe?g)\b", re.IGNORECASE)  # fmt: skip
 _LEAST_LETTERS = 5
 _WIDE = 3
 """Letters that a Chinese, Japanese or Korean character is worth."""
@@ -19,12 +21,15 @@ _LARGE = 1.25
 """Times the usual size of a frame's text: measured sizes of one font differ by less."""
 _BAR = 0.12
 """The part of a frame, from above, in which titles of windows stand."""
+_TOP = 0.045
+"""The same of a window that fills the screen: below are its menus, where a file's name says little of the window."""
+_CENTRED, _TOUCHES, _NEAR = 0.06, 0.01, 0.2
 _EDGES = (0.15, 0.12, 0.85, 0.95)
 """Left, top, right and bottom: what lies wholly beyond is a bar more often than content."""
 
 _CONTROLS = re.compile(
     r"\b(?:file|edit|view|go|run|insert|format|styles?|tools?|window|help|history|bookmarks|selection|terminal|table|form|"
-    r"home|back|forward|reload|search|settings|options|share|save|close|undo|redo|copy|paste|menu|activities|applications|"
+    r"home|autosave|off|back|forward|reload|search|settings|options|share|save|close|undo|redo|copy|paste|menu|activities|applications|"
     r"places|log ?in|log ?out|sign ?in|sign ?up|support|pricing|products|most visited|getting started|"
     r"datei|bearbeiten|ansicht|chronik|lesezeichen|extras|hilfe|einfügen|fenster|suchen|einstellungen|anmelden|abmelden|"
     r"fichier|édition|affichage|historique|marque-pages|outils|aide|insertion|fenêtre|"
@@ -99,21 +104,34 @@ def last_resort(lines: Iterable[SeenLine]) -> str:
 
 
 def window_title(lines: Sequence[SeenLine]) -> str:
-    """The title of a window as its bar shows it: `pool.py - Code`, alone in its row. Tabs stand side by side."""
+    """The title of a window as its bar shows it: `pool.py - Code`, a file's name, or what stands alone in the middle.
+
+    Buttons and fields may stand beside it. Tabs stand side by side: which of them is seen is not known.
+    """
     for line in lines:
-        if line.box is None or line.box.bottom > _BAR or len(DASHES.split(line.text)) < 2:
+        box = line.box
+        if box is None or box.bottom > _BAR or _letters(line.text) < _LEAST_LETTERS or _is_control(line, 0.0):
             continue
-        beside = [other for other in lines if other is not line and _is_beside(other, line.box)]
-        if _letters(line.text) >= _LEAST_LETTERS and not beside and not _is_control(line, 0.0):
+        named = len(DASHES.split(line.text)) > 1 or bool(FILE.search(line.text) and box.bottom <= _TOP)
+        is_name = not _is_address(line.text) and not _is_clock(line.text)
+        centred = is_name and box.bottom <= _TOP and abs(box.left + box.right - 1) < _CENTRED
+        reach = 1.0 if named else _NEAR
+        if (named or centred) and not any(_is_beside(other, box, reach) for other in lines if other is not line):
             return line.text
     return ""
 
 
-def _is_beside(line: SeenLine, box: Box) -> bool:
-    if line.box is None or _letters(line.text) < _LEAST_LETTERS - 2:
+def _is_beside(line: SeenLine, box: Box, reach: float) -> bool:
+    """Whether a line that is no button stands in the same row, not further away than `reach`.
+
+    What touches the box only goes on with it, and a character or two are an icon.
+    """
+    if line.box is None or _letters(line.text) < _LEAST_LETTERS - 1 or _is_control(line, 0.0):
         return False
     shared = min(line.box.bottom, box.bottom) - max(line.box.top, box.top)
-    return shared > 0.5 * min(line.box.bottom - line.box.top, box.bottom - box.top)
+    apart = max(line.box.left - box.right, box.left - line.box.right)
+    in_row = shared > 0.5 * min(line.box.bottom - line.box.top, box.bottom - box.top)
+    return in_row and abs(apart) >= _TOUCHES and apart <= reach
 
 
 def _weight(line: SeenLine, usual: float) -> float:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from pipeline.flows.screenshots.rules import headings
 from pipeline.flows.screenshots.rules.batches import HistoryPack, Shot
-from pipeline.flows.screenshots.rules.headings import DASHES, SeenLine
+from pipeline.flows.screenshots.rules.headings import DASHES, FILE, SeenLine
 from pipeline.flows.screenshots.rules.schemas import (
     MAX_KEYWORDS,
     MAX_NAME,
@@ -39,8 +39,6 @@ GAP_MS = 120_000
 UNTITLED = "Screen without a title"
 _MARKS = re.compile(r"^(?:[●•*✳]\s*|\(\d+\+?\)\s*|\[\d+\+?\]\s*)+")
 _WORD = re.compile(r"[^\W\d_][\w'-]{2,}")
-_FILE = re.compile(r"(?<![\w./@-])[\w-]+(?:\.[\w-]+)*\.(?:py|ts|tsx|js|rs|go|java|c|cpp|h|md|txt|pdf|docx?|xlsx?|pptx?"
-                   r"|csv|json|ya?ml|toml|sql|html?|css|sh|ipynb|png|jpe?g)\b", re.IGNORECASE)  # fmt: skip
 _HOST = re.compile(r"https?://([\w-]+(?:\.[\w-]+)+)", re.IGNORECASE)
 _TICKET = re.compile(r"\b[A-Z][A-Z0-9]{1,9}-\d{1,6}\b")
 _CHINESE = re.compile(r"[\u4e00-\u9fff]{2,6}")
@@ -207,5 +205,5 @@ def keywords_in(texts: Iterable[str]) -> list[str]:
 
 def entities_in(texts: Iterable[str]) -> list[str]:
     """Files, sites and tickets, which have a form of their own. Names of people have none."""
-    found = [name for text in texts for form in (_FILE, _HOST, _TICKET) for name in form.findall(text)]
+    found = [name for text in texts for form in (FILE, _HOST, _TICKET) for name in form.findall(text)]
     return [clipped(name, MAX_NAME) for name in unique(found)][:MAX_SNIPPETS]

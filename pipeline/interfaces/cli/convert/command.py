@@ -9,13 +9,10 @@ import typer
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import Format
 from pipeline.interfaces.cli.convert import options as given
-from pipeline.interfaces.cli.convert.job import FAILED, Job, line, report
+from pipeline.interfaces.cli.convert.job import FAILED, Job, line, passed_over, report
 from pipeline.interfaces.cli.convert.job import as_json as job_json
 from pipeline.interfaces.cli.convert.run import run
-from pipeline.interfaces.cli.output import count, err, one_line, print_json
-
-_NAMED = 5
-"""How many of the files left out are named."""
+from pipeline.interfaces.cli.output import err, print_json
 
 
 def _path(text: str) -> Path:
@@ -87,7 +84,8 @@ def convert(
     wish = given.Wish(options, format_, force, keep)
     jobs = [Job(target) for target in plan(inputs, output, format_.suffix)]
     left_out = other_files(inputs)
-    _tell_left_out(left_out)
+    if left_out:
+        err.print(passed_over(left_out), soft_wrap=True)
     for job in jobs:
         _look(job, wish)
         if not job.is_wanted and job.problem and len(jobs) > 1:
@@ -124,14 +122,6 @@ def _is_accepted(job: Job, *, several: bool) -> bool:
         if several:
             err.print(line(job), soft_wrap=True)
     return not job.ended
-
-
-def _tell_left_out(files: Sequence[Path]) -> None:
-    """Name the files in folders that are of no type that can be converted."""
-    if files:
-        further = f" and {len(files) - _NAMED:,} more" if len(files) > _NAMED else ""
-        names = ", ".join(one_line(str(path)) for path in files[:_NAMED])
-        err.print(f"Left out {count(len(files), 'file')} of other types: {names}{further}.", soft_wrap=True)
 
 
 def _tell(jobs: Sequence[Job], left_out: Sequence[Path], *, as_json: bool) -> None:

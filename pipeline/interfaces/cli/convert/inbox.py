@@ -14,7 +14,7 @@ import typer
 from pipeline.interfaces.cli.command import Format
 from pipeline.interfaces.cli.convert import options as given
 from pipeline.interfaces.cli.convert.board import closed, reasons
-from pipeline.interfaces.cli.convert.job import Job, line
+from pipeline.interfaces.cli.convert.job import Job, line, passed_over
 from pipeline.interfaces.cli.convert.run import finish, submit
 from pipeline.interfaces.cli.convert.standing import Verdict, standing
 from pipeline.interfaces.cli.output import count, err, one_line
@@ -48,7 +48,7 @@ def watch(
     from pipeline.flows.documents.submission import Options
     from pipeline.interfaces.cli.convert.targets import check_folder
     from pipeline.reading.filetype import is_temporary
-    from pipeline.reading.inputs import is_input_below
+    from pipeline.reading.inputs import is_input_below, other_files
     from pipeline.reading.watcher import turns
     from pipeline.settings import get_settings
     from pipeline.standalone.stack import using_stack
@@ -64,6 +64,8 @@ def watch(
     with using_stack(get_settings()) as stack:
         ended = "\nEnded. What is under way goes on with the same command, or with `penstock up`."
         err.print(f"Watching {one_line(str(folder))} for files to convert. Ctrl-C ends it.", soft_wrap=True)
+        if left_out := other_files([folder]):
+            err.print(passed_over(left_out), soft_wrap=True)
         inbox = None
         try:
             with Progress(stack, interrupted=ended, patience_s=0) as progress:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tasks.documents import Document
 
 DONE, FAILED, PARTIAL = 0, 1, 3
+_NAMED = 5
+"""How many of the files left out are named."""
 
 
 @dataclass
@@ -61,6 +63,13 @@ class Job:
     def problem(self) -> str:
         """Why it did not end well, and what to do about it; empty if it did."""
         return self.error or self.standing.reason or (_advice(self.document) if self.document else "")
+
+
+def passed_over(files: Sequence[Path]) -> str:
+    """A sentence that names the files in folders that are of no type that can be converted."""
+    further = f" and {len(files) - _NAMED:,} more" if len(files) > _NAMED else ""
+    names = ", ".join(one_line(str(path)) for path in files[:_NAMED])
+    return f"Left out {count(len(files), 'file')} of other types: {names}{further}."
 
 
 def line(job: Job) -> str:

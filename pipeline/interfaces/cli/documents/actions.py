@@ -90,9 +90,16 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Delete documents with their pages, attempts and stored files. Results written elsewhere stay."""
+    from pipeline.storage.short_ids import LEAST_BESIDE_NAMES
+    from tasks.documents import UserError, status
     from tasks.documents import delete as act
-    from tasks.documents import status
 
+    if yes and (short := [prefix for prefix in document_ids if len(prefix) < LEAST_BESIDE_NAMES]):
+        raise UserError(
+            f"{short[0]} is too short an id to delete by without being asked: give {LEAST_BESIDE_NAMES} characters "
+            "or more",
+            code="usage",
+        )
     found = [status(found) for found in dict.fromkeys(resolved(prefix) for prefix in document_ids)]
     if not yes:
         typer.confirm(f"Delete {', '.join(document.filename for document in found)}?", abort=True, err=True)
