@@ -128,6 +128,8 @@ def settle(context: Context, batch_id: int) -> Settled:
             return Settled(1, status=WorkStatus.PENDING)
         if WorkStatus.RUNNING in states or WorkStatus.PENDING in states:
             return Settled()  # whoever ends the last one sends the next message
+        if any(shard.status == WorkStatus.FAILED and shard.next_run_at is None for shard in shards):
+            return Settled()  # this message is of the attempt before: in this one they were not asked about yet
         errors = [shard.error for shard in shards if shard.status == WorkStatus.FAILED and shard.error]
         error = UnitError(errors[0] if errors else "a shard failed")
         rules = retry.policy(context.settings)
