@@ -64,6 +64,9 @@ def test_limits_of_queue_and_provider_are_set_shown_and_unset(cli: Cli) -> None:
     listed = cli.run("settings", "list")
     assert f"queue.{QUEUE}.limits" in listed.out
     assert cli.run("settings", "unset", f"queue.{QUEUE}.limits").code == 0
+    cap = "provider.single.daily_spend_cap"
+    assert cli.run("settings", "set", cap, "0.00001").err == f"{cap} = 0.00001\n"
+    assert cli.run("settings", "unset", cap).code == 0
     assert [limit["limit"] for limit in row_of(cli)["limits"]] == ["500/min", "10/s"]  # type: ignore[attr-defined]
 
 

@@ -29,7 +29,10 @@ def like_song(context: Context, reference: str, limit: int = 10) -> Found:
     with context.db.read() as session:
         found = vectors.get(session, KIND, song.id)
     if found is None:
-        raise UserError(f"{song.artist} - {song.title} has no vector yet: `penstock music start`", code="no_vector")
+        raise UserError(
+            f"{song.artist} - {song.title} has no vector yet; `penstock music start` makes them, or says what it takes",
+            code="no_vector",
+        )
     model, vector = found
     return _search(context, model, vector, _within(limit), without=song.id)
 

@@ -17,6 +17,11 @@ app = typer.Typer(
 Key = Annotated[str, typer.Argument(metavar="KEY", help="See `penstock settings list`.")]
 
 
+def _shown(value: object) -> str:
+    """A value as people write it: `0.00001` and not `1e-05`."""
+    return f"{value:.12f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """List every live setting with its value and what it means."""
@@ -24,7 +29,7 @@ def list_(as_json: Json = False) -> None:
 
     def row(value: "Value") -> list[str]:
         note = f"[red]{one_line(value.error, 200)}[/red]" if value.error else "default" if value.is_default else "set"
-        return [value.key, one_line(str(value.value)), note, value.help]
+        return [value.key, one_line(_shown(value.value)), note, value.help]
 
     print_list(
         gates.live_settings(ready_context()), ("KEY", "VALUE", "", "MEANING?"), row, as_json=as_json,
@@ -37,7 +42,7 @@ def get(key: Key) -> None:
     """Print one setting's value."""
     from pipeline.providers import gates
 
-    typer.echo(gates.live_setting(ready_context(), key).value)
+    typer.echo(_shown(gates.live_setting(ready_context(), key).value))
 
 
 @app.command("set")
@@ -46,7 +51,7 @@ def set_(key: Key, value: str) -> None:
     from tasks import queues as control
 
     ready_context()
-    err.print(f"{key} = {control.change_setting(key, value)}")
+    err.print(f"{key} = {one_line(_shown(control.change_setting(key, value)))}")
 
 
 @app.command()
@@ -55,4 +60,4 @@ def unset(key: Key) -> None:
     from tasks import queues as control
 
     ready_context()
-    err.print(f"{key} = {control.reset_setting(key)} (default)")
+    err.print(f"{key} = {one_line(_shown(control.reset_setting(key)))} (default)")

@@ -45,7 +45,7 @@ def search(
     if found.unindexed:
         err.print(
             f"[yellow]Note:[/yellow] the text of {count(found.unindexed, 'document')} is not indexed yet: "
-            "`penstock up` does it within minutes.", soft_wrap=True,
+            "`penstock up`, or beat and a worker, does it within minutes.", soft_wrap=True,
         )  # fmt: skip
 
 
