@@ -42,9 +42,9 @@ demo: setup ## Convert examples/about-penstock.pdf with no service at all, and s
 	@$(BIN)/python -c 'import json, sys; print(*(f"{k}: {v}" for k, v in json.load(sys.stdin)["totals"].items()), sep=", ")' \
 		< $(DEMO)/about-penstock.manifest.json
 
-# Tests that start fleets wait a good deal, so one worker more than there are cores, up to four. Each has a Redis and a
+# Tests that start fleets wait a good deal, so two workers more than there are cores, up to four. Each has a Redis and a
 # PostgreSQL of its own. The longest tests come first.
-WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -lt 4 ] && echo $$((n + 1)) || echo 4)
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -lt 2 ] && echo 3 || echo 4)
 PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 test: setup ## Run all tests; they bring their own Redis and PostgreSQL

@@ -84,7 +84,7 @@ show([[d.filename, d.status.name, d.completed_count] for d in watch([d.id for d 
 
 
 def test_waiting_gives_up_in_time_and_the_work_goes_on(cli: Cli, provider: ProviderServer) -> None:
-    provider.configure({"latency_s": 1})
+    provider.configure({"latency_s": 4})
     new_pdf(cli.cwd / "report.pdf", pages=2)
     found = program(
         cli,

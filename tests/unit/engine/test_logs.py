@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from pipeline.engine.logs import configure
+from pipeline.engine.logs import configure, sign
 
 SECRET = "sk-Zq9-very-secret-0123456789"
 
@@ -30,6 +30,7 @@ def written(capsys: pytest.CaptureFixture[str]) -> Iterator[Written]:
     """What is written to standard error; logging is as before at the end."""
     root = logging.getLogger()
     before = root.handlers[:], root.level
+    sign(dict)  # a worker that another test was in this process signs no more
     yield Written(capsys)
     root.handlers[:] = before[0]
     root.setLevel(before[1])
