@@ -20,6 +20,8 @@ _HTML = re.compile(
     rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE | re.DOTALL
 )
 _FEED = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?(?:<[!?][^>]*>\s*)*<(?:\w+:)?(?:rss|feed|rdf)\b", re.IGNORECASE)
+_UNREADABLE = (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError, OSError)
+"""What reading a damaged archive raises."""
 _ZIPPED = {"word/": "docx", "ppt/": "pptx", "xl/": "xlsx"}
 _PLAIN_SUFFIXES = frozenset({
     ".json", ".ipynb", ".jsonl", ".ndjson", ".xml", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".env",
@@ -116,7 +118,7 @@ def _packed_kind(path: Path, filename: str, limits: Limits) -> Kind:
                     return Kind.EPUB
                 if declared.startswith(b"application/vnd.oasis"):
                     raise refused(f"{filename} is an OpenDocument file; save it as docx, xlsx or pptx.", "unsupported")
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError, RuntimeError, OSError) as error:
+    except _UNREADABLE as error:
         raise refused(f"{filename} is damaged or cut off; export or download it again.", "corrupt") from error
     for folder, kind in _ZIPPED.items():
         if "[Content_Types].xml" in names and any(name.startswith(folder) for name in names):

@@ -31,11 +31,11 @@ from pipeline.settings.api import ApiSettings
 from pipeline.settings.documents import DocumentSettings
 from pipeline.settings.environment import Environment, UnreadableSettingsError
 from pipeline.settings.music import MusicSettings
+from pipeline.settings.names import Speller
 from pipeline.settings.providers import LOCAL, Price, ProviderProfile
 from pipeline.settings.redis_url import RedisUrl
 from pipeline.settings.retention import RetentionSettings
 from pipeline.settings.screenshots import ScreenshotSettings
-from pipeline.settings.spelling import Speller
 
 __all__ = [
     "LOCAL", "ApiSettings", "ConfigFileError", "DocumentSettings", "MusicSettings", "Price", "ProviderProfile",

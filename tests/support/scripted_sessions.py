@@ -11,9 +11,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import pytest
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from pipeline.engine.errors import UnitError
+from pipeline.nodes.client import Session, SessionLimits
 from pipeline.nodes.protocol import (
     SESSION_PATH,
     Attachment,
@@ -225,3 +228,24 @@ class ScriptedGateway:
                 asked = Asked(message, parts, connection, socket)
                 self.seen.asked.append(asked)
                 await (self.script.popleft() if self.script else self.step)(asked)
+
+
+FAST = SessionLimits(back_off_s=(0.01, 0.05))
+
+
+def run(urls: str, talk: Callable[[Session], Awaitable[Any]], limits: SessionLimits = FAST, token: str = TOKEN) -> Any:
+    async def main() -> Any:
+        async with Session(urls, token, limits=limits) as session:
+            return await talk(session)
+
+    return asyncio.run(main())
+
+
+async def error_of(reply: Awaitable[object]) -> UnitError:
+    with pytest.raises(UnitError) as caught:
+        await reply
+    return caught.value
+
+
+async def seen(gateway: ScriptedGateway, condition: Callable[[], object], what: str) -> None:
+    await asyncio.to_thread(gateway.wait_for, condition, what)

@@ -87,9 +87,7 @@ def convert(
     if left_out:
         err.print(passed_over(left_out), soft_wrap=True)
     for job in jobs:
-        _look(job, wish)
-        if not job.is_wanted and job.problem and len(jobs) > 1:
-            err.print(line(job), soft_wrap=True)
+        _look(job, wish, several=len(jobs) > 1)
     wanted = [job for job in jobs if job.is_wanted]
     if any(_is_accepted(job, several=len(jobs) > 1) for job in wanted):  # else nothing need start, which takes seconds
         run(wanted, wish)
@@ -98,16 +96,18 @@ def convert(
     raise typer.Exit(FAILED if FAILED in codes else max(codes))
 
 
-def _look(job: Job, wish: given.Wish) -> None:
-    """See what there is already, unless it is to be replaced anyway."""
-    from pipeline.interfaces.cli.convert.standing import standing
+def _look(job: Job, wish: given.Wish, *, several: bool) -> None:
+    """See what there is already, unless it is to be replaced anyway; of several, say at once why one is kept."""
+    from pipeline.interfaces.cli.convert.judgement import judge
 
     if job.target.exists and not wish.force:
         try:
             job.origin = wish.origin(job.target.source)
         except OSError:
             return  # what cannot be read is refused with its reason
-        job.standing = standing(job.target, job.origin, keep=wish.keep, again=wish.again)
+        job.judgement = judge(job.target, job.origin, keep=wish.keep, again=wish.again)
+        if not job.is_wanted and job.problem and several:
+            err.print(line(job), soft_wrap=True)
 
 
 def _is_accepted(job: Job, *, several: bool) -> bool:

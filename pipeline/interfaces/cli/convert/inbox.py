@@ -15,8 +15,8 @@ from pipeline.interfaces.cli.command import Format
 from pipeline.interfaces.cli.convert import options as given
 from pipeline.interfaces.cli.convert.board import closed, reasons
 from pipeline.interfaces.cli.convert.job import Job, line, passed_over
+from pipeline.interfaces.cli.convert.judgement import Verdict, judge
 from pipeline.interfaces.cli.convert.run import finish, submit
-from pipeline.interfaces.cli.convert.standing import Verdict, standing
 from pipeline.interfaces.cli.output import count, err, one_line
 from pipeline.interfaces.cli.progress import Bar, Progress
 
@@ -121,7 +121,7 @@ class Inbox:
         other = self._open.get(path)
         try:
             job.origin = self._wish.origin(source)
-            job.standing = standing(job.target, job.origin)
+            job.judgement = judge(job.target, job.origin)
         except PermissionError as error:
             job.error = f"no permission: {error.filename}"
         except OSError:
@@ -134,7 +134,7 @@ class Inbox:
             self._open[path] = job
             self._told.pop(path, None)
             return
-        outcome = {Verdict.UP_TO_DATE: "up to date", Verdict.KEPT: "kept"}.get(job.standing.verdict, "refused")
+        outcome = {Verdict.UP_TO_DATE: "up to date", Verdict.KEPT: "kept"}.get(job.judgement.verdict, "refused")
         self._counts[outcome] += 1
         if outcome != "up to date":
             self._progress.note(line(job))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.interfaces.cli.convert.standing import Standing, Verdict
+from pipeline.interfaces.cli.convert.judgement import Judgement, Verdict
 from pipeline.interfaces.cli.output import count, one_line, state
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Job:
     target: "Target"
     origin: "Origin | None" = None
     """What the result is made of, once the source was read."""
-    standing: Standing = Standing(Verdict.CONVERT)  # noqa: RUF009  # it is frozen
+    judgement: Judgement = Judgement(Verdict.CONVERT)  # noqa: RUF009  # it is frozen
     document: "Document | None" = None
     error: str = ""
     ended: bool = False
@@ -39,20 +39,20 @@ class Job:
     @property
     def is_wanted(self) -> bool:
         """Whether there is anything to convert."""
-        return self.standing.verdict is Verdict.CONVERT
+        return self.judgement.verdict is Verdict.CONVERT
 
     @property
     def status(self) -> str:
         """The document's state; UP_TO_DATE, KEPT or REFUSED if there is no document."""
         if not self.is_wanted:
-            return self.standing.verdict.value
+            return self.judgement.verdict.value
         return self.document.status.name if self.document else "REFUSED"
 
     @property
     def exit_code(self) -> int:
         """0 done, 1 failed, 3 partial."""
         if not self.is_wanted:
-            return FAILED if self.standing.behind else DONE
+            return FAILED if self.judgement.behind else DONE
         if self.document is None or self.error:
             return FAILED
         if self.status == "COMPLETED":
@@ -62,7 +62,7 @@ class Job:
     @property
     def problem(self) -> str:
         """Why it did not end well, and what to do about it; empty if it did."""
-        return self.error or self.standing.reason or (_advice(self.document) if self.document else "")
+        return self.error or self.judgement.reason or (_advice(self.document) if self.document else "")
 
 
 def passed_over(files: Sequence[Path]) -> str:
@@ -171,6 +171,6 @@ def as_json(job: Job) -> dict[str, Any]:
         "failed": document.failed_count if document else None,
         "doubtful": document.doubtful_count if document else None,
         "cost": document.cost if document else None,
-        "error": job.error or job.standing.reason or (document.error if document else None),
+        "error": job.error or job.judgement.reason or (document.error if document else None),
         "seconds": round(job.took_s, 3),
     }

@@ -73,7 +73,7 @@ def _watch(jobs: Sequence[Job], wish: Wish, board: Board) -> None:
 def finish(job: Job, document: "Document", wish: Wish) -> None:
     """Write the job's output, if its document has one, and nobody wrote there meanwhile."""
     from pipeline.flows.documents.files import storage_error
-    from pipeline.interfaces.cli.convert.standing import Verdict, standing
+    from pipeline.interfaces.cli.convert.judgement import Verdict, judge
     from pipeline.interfaces.cli.results import text_of, write
 
     job.ended = True
@@ -85,9 +85,9 @@ def finish(job: Job, document: "Document", wish: Wish) -> None:
             job.text = text_of(document, wish.form, str(document.pictures_folder or ""))
             return
         if job.origin and not wish.force:
-            found = standing(job.target, job.origin, keep=wish.keep)
+            found = judge(job.target, job.origin, keep=wish.keep)
             if found.verdict is Verdict.KEPT:
-                job.standing = found
+                job.judgement = found
                 return
         write(document, job.target.path, wish.form, job.origin)
         job.written = job.target.path

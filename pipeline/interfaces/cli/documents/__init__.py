@@ -5,12 +5,12 @@ from collections.abc import Callable
 import typer
 
 from pipeline.interfaces.cli.command import help_of
-from pipeline.interfaces.cli.documents import actions, detail, listing, search, text
+from pipeline.interfaces.cli.documents import actions, catalog, detail, search, text
 
 app = typer.Typer(rich_markup_mode="rich", invoke_without_command=True)
-app.callback(help=help_of(listing.documents))(listing.documents)
+app.callback(help=help_of(catalog.documents))(catalog.documents)
 _COMMANDS: dict[str, Callable[..., None]] = {
-    "list": listing.list_,
+    "list": catalog.list_,
     "search": search.search,
     "show": detail.show,
     "pages": detail.pages,

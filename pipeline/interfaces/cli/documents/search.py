@@ -6,8 +6,8 @@ import typer
 from rich.markup import escape
 
 from pipeline.interfaces.cli.command import Json, ready
+from pipeline.interfaces.cli.documents.catalog import Name
 from pipeline.interfaces.cli.documents.document import resolved
-from pipeline.interfaces.cli.documents.listing import Name
 from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list, printable
 
 if TYPE_CHECKING:

@@ -77,17 +77,12 @@ def node(
     sizes = gateway_settings(settings)
     profile = settings.providers.get(provider)
     given_id, trust = _given(node_id), _trust(ca)
+    limits = LinkLimits(max_message_bytes=sizes.max_message_bytes, max_attachment_bytes=sizes.max_attachment_bytes)
     options = AgentOptions(
-        urls,
-        secret,
-        given_id or own_id(settings),
-        name=(name or socket.gethostname())[:120],
-        slots=slots or (profile.concurrency if profile else _LOCAL_SLOTS),
+        urls, secret, given_id or own_id(settings), name=(name or socket.gethostname())[:120], trust=trust,
+        slots=slots or (profile.concurrency if profile else _LOCAL_SLOTS), grace_s=grace, limits=limits,
         software=f"penstock {version('penstock')}",
-        grace_s=grace,
-        limits=LinkLimits(max_message_bytes=sizes.max_message_bytes, max_attachment_bytes=sizes.max_attachment_bytes),
-        trust=trust,
-    )
+    )  # fmt: skip
     _live(options, executor)
 
 

@@ -16,9 +16,9 @@ from pipeline.flows.documents.submission import Options
 from pipeline.interfaces.cli.command import Format
 from pipeline.interfaces.cli.convert.inbox import Inbox
 from pipeline.interfaces.cli.convert.job import Job
+from pipeline.interfaces.cli.convert.judgement import Verdict, judge
 from pipeline.interfaces.cli.convert.options import Wish
 from pipeline.interfaces.cli.convert.run import finish
-from pipeline.interfaces.cli.convert.standing import Verdict, standing
 from pipeline.interfaces.cli.convert.targets import Target
 from pipeline.interfaces.cli.results import Origin, Record, sha256, write
 from pipeline.reading.inputs import manifest_path
@@ -52,8 +52,8 @@ class Folder:
     def origin(self, source: Path | None = None) -> Origin:
         return Origin(source or self.source, sha256(source or self.source), self.options)
 
-    def standing(self, **wish: bool) -> tuple[Verdict, bool, str]:
-        found = standing(Target(self.source, self.result), self.origin(), **wish)
+    def judge(self, **wish: bool) -> tuple[Verdict, bool, str]:
+        found = judge(Target(self.source, self.result), self.origin(), **wish)
         return found.verdict, found.behind, found.reason
 
 
@@ -121,14 +121,14 @@ CASES: list[tuple[list[Callable[[Folder], None]], Verdict, bool, str]] = [
 def test_result_is_replaced_only_if_it_is_ours_and_there_is_something_new(
     folder: Folder, events: list[Callable[[Folder], None]], verdict: Verdict, behind: bool, reason: str
 ) -> None:
-    assert folder.standing()[0] is Verdict.CONVERT
+    assert folder.judge()[0] is Verdict.CONVERT
     folder.make()
     for event in events:
         event(folder)
-    found = folder.standing()
+    found = folder.judge()
     assert found[:2] == (verdict, behind)
     assert reason in found[2]
-    kept = folder.standing(keep=True)
+    kept = folder.judge(keep=True)
     assert kept[0] is (Verdict.UP_TO_DATE if verdict is Verdict.UP_TO_DATE else Verdict.KEPT), "with --keep nothing is"
     assert not kept[1]
     assert "--force" not in kept[2]
@@ -136,9 +136,9 @@ def test_result_is_replaced_only_if_it_is_ours_and_there_is_something_new(
 
 def test_result_with_gaps_is_converted_again_and_one_asked_for_afresh_too(folder: Folder) -> None:
     folder.make(complete=False)
-    assert folder.standing()[0] is Verdict.CONVERT
+    assert folder.judge()[0] is Verdict.CONVERT
     folder.make()
-    assert folder.standing(again=True)[0] is Verdict.CONVERT
+    assert folder.judge(again=True)[0] is Verdict.CONVERT
 
 
 def test_result_of_another_file_is_kept_unless_that_is_the_same(folder: Folder) -> None:
@@ -146,9 +146,9 @@ def test_result_of_another_file_is_kept_unless_that_is_the_same(folder: Folder) 
     moved = folder.path / "elsewhere.pdf"
     folder.source.rename(moved)
     target = Target(moved, folder.result)
-    assert standing(target, folder.origin(moved)).verdict is Verdict.UP_TO_DATE
+    assert judge(target, folder.origin(moved)).verdict is Verdict.UP_TO_DATE
     moved.write_bytes(b"another")
-    found = standing(target, folder.origin(moved))
+    found = judge(target, folder.origin(moved))
     assert (found.verdict, found.behind) == (Verdict.KEPT, True)
     assert f"is the result of {folder.source}" in found.reason
 
@@ -173,10 +173,10 @@ def test_what_somebody_wrote_while_it_was_converted_is_kept_unless_forced(folder
 def test_manifest_that_lies_of_its_results_is_nobodys(folder: Folder, lie: str) -> None:
     folder.make()
     manifest_path(folder.result).write_text(f'{{"results": {lie}}}')
-    found = standing(Target(folder.source, folder.result), folder.origin())
+    found = judge(Target(folder.source, folder.result), folder.origin())
     assert (found.verdict, found.behind) == (Verdict.KEPT, True)
     folder.make("replaced")  # by force
-    assert standing(Target(folder.source, folder.result), folder.origin()).verdict is Verdict.UP_TO_DATE
+    assert judge(Target(folder.source, folder.result), folder.origin()).verdict is Verdict.UP_TO_DATE
 
 
 @pytest.mark.parametrize("lie", [{"sha256": ["a"]}, {"source": None, "source_sha256": ""}, {"options": ["pages"]}])
@@ -186,7 +186,7 @@ def test_record_of_other_types_is_none(folder: Folder, lie: dict[str, Any]) -> N
     manifest["results"]["a.md"] |= lie
     manifest_path(folder.result).write_text(json.dumps(manifest))
     assert Record.of(folder.result) is None
-    assert standing(Target(folder.source, folder.result), folder.origin()).verdict is Verdict.KEPT
+    assert judge(Target(folder.source, folder.result), folder.origin()).verdict is Verdict.KEPT
 
 
 def test_document_that_is_deleted_meanwhile_ends_its_own_file_alone(folder: Folder) -> None:
@@ -223,7 +223,7 @@ def test_named_pipe_is_nothing_to_read_from(folder: Folder) -> None:
 def test_formats_share_a_manifest_and_each_keeps_its_record(folder: Folder) -> None:
     folder.make()
     folder.make(form=Format.JSON)
-    assert folder.standing()[0] is Verdict.UP_TO_DATE
+    assert folder.judge()[0] is Verdict.UP_TO_DATE
     assert Record.of(folder.result.with_suffix(".json")) is not None
     folder.result.unlink()
     folder.make(form=Format.JSON)

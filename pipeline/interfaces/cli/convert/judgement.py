@@ -20,7 +20,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Standing:
+class Judgement:
     """A verdict and the reason for it, in words. `behind`: kept against the wish for what is new."""
 
     verdict: Verdict
@@ -28,7 +28,7 @@ class Standing:
     behind: bool = False
 
 
-def standing(target: "Target", origin: "Origin", *, keep: bool = False, again: bool = False) -> Standing:
+def judge(target: "Target", origin: "Origin", *, keep: bool = False, again: bool = False) -> Judgement:
     """How the result at `target` stands to what it would be made of now.
 
     `keep`: replace none. `again`: none is up to date.
@@ -37,19 +37,19 @@ def standing(target: "Target", origin: "Origin", *, keep: bool = False, again: b
 
     path = target.path
     if path is None or not target.exists:
-        return Standing(Verdict.CONVERT)
+        return Judgement(Verdict.CONVERT)
     record = Record.of(path) if path.is_file() else None
     text = sha256(path) if record else ""
     news = _news(record, origin, again=again)
     if record and text == record.sha256 and not news:
-        return Standing(Verdict.UP_TO_DATE)
+        return Judgement(Verdict.UP_TO_DATE)
     foreign = _foreign(path, record, text, origin)
     if not foreign and not keep:
-        return Standing(Verdict.CONVERT)
+        return Judgement(Verdict.CONVERT)
     behind = not keep and bool(news or not record)
     kept = f"{path} {foreign}, and is kept" if foreign else f"{path} is kept"
     but = f", but {news}" if news else "; its source has not changed" if record else ""
-    return Standing(Verdict.KEPT, kept + but + (": use --force to replace it" if behind else ""), behind)
+    return Judgement(Verdict.KEPT, kept + but + (": use --force to replace it" if behind else ""), behind)
 
 
 def _foreign(path: Path, record: "Record | None", text: str, origin: "Origin") -> str:
