@@ -1,7 +1,8 @@
 """Child processes that read hostile files: killed when they take too long or too much memory, or are not wanted.
 
-Starting one and importing its libraries takes a second, so a process keeps a few that are idle. They are given the path
-of a file, and none of our environment.
+Starting one and importing its libraries takes half a second, so a process keeps a few that are idle. They are given the
+path of a file, and none of our environment. `run` does one task; a `Session` holds one child for as long as its caller
+has many, so that what the child has open stays open. What tasks there are is the table of `child_tasks`.
 """
 
 import atexit
@@ -11,10 +12,11 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -24,12 +26,14 @@ from pipeline.reading.content import Limits, Progress, Reading, Section, Unwante
 from pipeline.reading.frames import Buffer, pack
 
 _KEPT_IDLE = 2
-_MAX_TASKS = 100
-_MAX_IDLE_RSS = 700_000_000
+_MAX_TASKS = 5_000
+_MAX_IDLE_RSS = 1_400_000_000  # Text recognition keeps 0.8 GB, and takes a second to start.
 _TICK_S = 0.1
 _ASK_S = 0.5
+_START_S = 120.0
 _READ_BYTES = 2**20
 _BYTES_PER_CHARACTER = 6  # in JSON, at most
+_ALMOST = 0.5  # of the memory allowed: a refused request may be as large as all that was granted before
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH")
 _SCALARS = [field.name for field in fields(Limits) if field.name not in {"fetch", "sitemap"}]
 
@@ -56,34 +60,80 @@ def read(
 
 
 def run(
-    task: dict[str, Any], name: str, limits: Limits, wanted: Wanted = lambda: True, progress: Progress = lambda _: None
-) -> dict[str, Any]:
-    """A child's answer to any task that `child_main` knows. Raises what `read` raises."""
-    asked = {**task, "name": name, "limits": {field: getattr(limits, field) for field in _SCALARS}}
-    for _ in range(3):
-        child = _take()
-        try:
-            answer = child.ask(asked, name, limits, wanted, progress)
-        except _Gone as gone:
-            code = child.end()
-            if gone.started:
-                raise _crash(code, name) from None
-            continue  # An idle child ends by itself; this one did as it was given the task.
-        except BaseException:
-            child.end()
-            raise
-        _give_back(child)
-        if "error" in answer:
-            raise UnitError(str(answer["error"]), kind=ErrorKind(answer["kind"]), code=str(answer["code"]))
-        return answer
-    raise UnitError("No process to read files can be started; look at this machine's memory.", code="no_reader")
+    task: Mapping[str, Any], name: str, limits: Limits, wanted: Wanted = lambda: True,
+    progress: Progress = lambda _: None,
+) -> dict[str, Any]:  # fmt: skip
+    """A child's answer to one task. Raises what `Session.ask` raises."""
+    with Session() as session:
+        return session.ask(task, name, limits, wanted, progress)
 
 
-def _crash(code: int, name: str) -> UnitError:
+class Session:
+    """Tasks that follow one another and use the same child: for one thread, and to be closed.
+
+    A task that fails as it should leaves the child as it is. A child that dies or is killed fails its task alone: the
+    next one gets another child, so that tasks must not rely on what earlier ones did.
+    """
+
+    def __init__(self) -> None:
+        self._child: _Child | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the child back to those that are idle; harmless if there is none."""
+        child, self._child = self._child, None
+        if child is not None and child.is_ours:
+            _give_back(child)
+
+    def ask(
+        self, task: Mapping[str, Any], name: str, limits: Limits, wanted: Wanted = lambda: True,
+        progress: Progress = lambda _: None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """The answer to `task`, an entry of `child_tasks.TASKS` by its fact `task`; errors call the file `name`.
+
+        `wanted` is asked twice a second; each `progress` gives the task another `limits.timeout_s`. Raises `Unwanted`,
+        or `UnitError`: with code `too_slow`, `too_large` or `unreadable` (permanent) if it was too much for the child,
+        `no_reader` (transient) if there is none, or what the task itself raises.
+        """
+        asked = {**task, "name": name, "limits": {field: getattr(limits, field) for field in _SCALARS}}
+        for _ in range(3):
+            if self._child is None or not self._child.is_ours:
+                self._child = _take()
+            child = self._child
+            try:
+                answer = child.ask(asked, name, limits, wanted, progress)
+            except _Gone as gone:
+                code, self._child = child.end(), None
+                if gone.started:
+                    raise _crash(code, name, child.peak, limits) from None
+                continue  # An idle child ends by itself; this one did as it was given the task.
+            except BaseException:
+                self._child = None
+                child.end()
+                raise
+            if "error" in answer:
+                raise UnitError(str(answer["error"]), kind=ErrorKind(answer["kind"]), code=str(answer["code"]))
+            return answer
+        raise UnitError("No process to read files can be started; look at this machine's memory.", code="no_reader")
+
+
+def _crash(code: int, name: str, peak: int, limits: Limits) -> UnitError:
+    """Why a child has died. PDFium ends its process when memory is refused to it."""
     if code == -signal.SIGXCPU:
         return refused(f"Reading {name} takes too much processor time; split it.", "too_slow")
+    if peak > limits.memory_mb * 10**6 * _ALMOST:
+        return _too_much(name, limits)
     how = signal.Signals(-code).name if code < 0 else f"status {code}"
     return refused(f"The process that read {name} crashed ({how}): the file is damaged or too complex.", "unreadable")
+
+
+def _too_much(name: str, limits: Limits) -> UnitError:
+    return refused(f"Reading {name} takes more than the allowed {limits.memory_mb} MB; split it.", "too_large")
 
 
 class _Child:
@@ -92,13 +142,25 @@ class _Child:
     def __init__(self) -> None:
         environment = {name: value for name, value in search_path.environment().items() if name in _PASSED_ON}
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
-        # Not in a session of its own: whoever kills the group of a worker kills this process as well.
-        self.process = subprocess.Popen(  # noqa: S603  # our own program
-            search_path.program("pipeline.reading.child_main"),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, bufsize=0,
-        )  # fmt: skip
+        theirs, self._lifeline = os.pipe()
+        try:
+            # Not in a session of its own: whoever kills the group of a worker kills this process as well.
+            self.process = subprocess.Popen(  # noqa: S603  # our own program
+                search_path.program("pipeline.reading.child_main", str(theirs)), pass_fds=[theirs],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, bufsize=0,
+            )  # fmt: skip
+        except BaseException:
+            os.close(self._lifeline)
+            raise
+        finally:
+            os.close(theirs)
         self._observed = psutil.Process(self.process.pid)
+        self._parent = os.getpid()
         self.tasks = 0
+        self.peak = 0
+        """The most memory that it was seen with during the last task, in bytes."""
+        with _pool.lock:
+            _pool.living.add(self)
 
     def ask(
         self, task: dict[str, Any], name: str, limits: Limits, wanted: Wanted, progress: Progress
@@ -107,49 +169,48 @@ class _Child:
         assert self.process.stdin
         assert self.process.stdout
         self.tasks += 1
+        self.peak = 0
         self._write(pack(task))
         answers = self.process.stdout.fileno()
         buffer = Buffer(limits.max_chars * _BYTES_PER_CHARACTER + 1_000_000)
         poll = select.poll()
         poll.register(answers, select.POLLIN)
-        started = False
+        clock = _Clock(name, limits)
         ask_at = 0.0
-        deadline = time.monotonic() + limits.timeout_s
-        ends = time.monotonic() + limits.total_s
         while True:
             if poll.poll(_TICK_S * 1000):
                 data = os.read(answers, _READ_BYTES)
                 if not data:
-                    raise _Gone(started)
+                    raise _Gone(clock.started)
                 buffer.feed(data)
-                while message := buffer.next():
+                while message := _next(buffer, name):
                     if "started" in message:
-                        started = True
+                        clock.start()
                     elif "progress" in message:
                         progress(float(message["progress"]))
-                        deadline = time.monotonic() + limits.timeout_s
+                        clock.extend()
                     else:
                         return message
-            now = time.monotonic()
-            if now >= ask_at:
-                ask_at = now + _ASK_S
+            self._check_memory(name, limits)
+            if time.monotonic() >= ask_at:
+                ask_at = time.monotonic() + _ASK_S
                 if not wanted():
                     raise Unwanted(f"{name} is not wanted any more.")
-                self._check_memory(name, limits)
-            if now > min(deadline, ends):
-                allowed = limits.timeout_s if now > deadline else limits.total_s
-                raise refused(f"Reading {name} takes more than {allowed:g} s; split it.", "too_slow")
+            clock.check()
 
     def _write(self, data: bytes) -> None:
         assert self.process.stdin
+        left = memoryview(data)
         try:
-            self.process.stdin.write(data)  # It fits into the pipe, since the child has read all before it.
+            while left:  # It reads all of this at once, since it waits for nothing else.
+                left = left[self.process.stdin.write(left) or 0 :]
         except BrokenPipeError:
             raise _Gone(started=False) from None
 
     def _check_memory(self, name: str, limits: Limits) -> None:
-        if self.memory > limits.memory_mb * 10**6:
-            raise refused(f"Reading {name} takes more than the allowed {limits.memory_mb} MB; split it.", "too_large")
+        self.peak = max(self.peak, self.memory)
+        if self.peak > limits.memory_mb * 10**6:
+            raise _too_much(name, limits)
 
     @property
     def memory(self) -> int:
@@ -162,21 +223,66 @@ class _Child:
         """Kill it; its exit status."""
         self.process.kill()
         self.close_pipes()
+        with _pool.lock:
+            _pool.living.discard(self)
         return self.process.wait()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process started it, and not one that it was forked from."""
+        return self._parent == os.getpid()
 
     def close_pipes(self) -> None:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
+        lifeline, self._lifeline = self._lifeline, -1
+        if lifeline >= 0:
+            os.close(lifeline)
+
+
+class _Clock:
+    """Ends a task that takes too long. It counts from when the child begins, and each sign of progress gives more."""
+
+    def __init__(self, name: str, limits: Limits) -> None:
+        self._name = name
+        self._limits = limits
+        self._deadline = self._ends = time.monotonic() + _START_S
+        self.started = False
+
+    def start(self) -> None:
+        self.started = True
+        self._ends = time.monotonic() + self._limits.total_s
+        self.extend()
+
+    def extend(self) -> None:
+        self._deadline = time.monotonic() + self._limits.timeout_s
+
+    def check(self) -> None:
+        now = time.monotonic()
+        if now <= min(self._deadline, self._ends):
+            return
+        if not self.started:
+            raise UnitError("No process to read files begins; is this machine too busy?", code="no_reader")
+        allowed = self._limits.timeout_s if now > self._deadline else self._limits.total_s
+        raise refused(f"Reading {self._name} takes more than {allowed:g} s; split it.", "too_slow")
+
+
+def _next(buffer: Buffer, name: str) -> dict[str, Any] | None:
+    try:
+        return buffer.next()
+    except (ValueError, RecursionError) as error:
+        raise refused(f"{name} gives more than can be taken: {error}.", "too_large") from error
 
 
 class _Pool:
-    """The idle children of this process."""
+    """The children of this process: all that live, and those that are idle."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.idle: list[_Child] = []
+        self.living: set[_Child] = set()
 
 
 def _take() -> _Child:
@@ -184,7 +290,11 @@ def _take() -> _Child:
         with _pool.lock:
             child = _pool.idle.pop() if _pool.idle else None
         if child is None:
-            return _Child()
+            try:
+                return _Child()
+            except OSError as error:
+                message = f"No process to read files can be started: {error}; look at this machine's memory."
+                raise UnitError(message, code="no_reader") from error
         if child.process.poll() is None:
             return child
         child.end()
@@ -210,7 +320,7 @@ def close_idle() -> None:
 def _renew() -> None:
     """Start afresh in a forked process: the children are the parent's, and must notice when the parent has gone."""
     global _pool  # noqa: PLW0603 (a process has one, and a fork makes a process)
-    for child in _pool.idle:
+    for child in _pool.living:
         child.close_pipes()
     _inherited.append(_pool)
     _pool = _Pool()

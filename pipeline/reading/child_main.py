@@ -2,26 +2,27 @@
 
 It is given a task at a time on its standard input and answers on its standard output. It ends when the process that
 started it has gone, and by itself when it has been idle for a while. It cannot connect to anything or start a program.
+What it can do is the table of `child_tasks`.
 """
 
 import contextlib
+import fcntl
 import os
-import queue
 import resource
+import select
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from pipeline.engine.errors import UnitError
-from pipeline.reading import extraction, inspection
-from pipeline.reading.content import Limits, Reading, check_characters, refused
+from pipeline.reading.child_tasks import TASKS
+from pipeline.reading.content import Limits, Task, refused
 from pipeline.reading.frames import Buffer, pack
 
 IDLE_S = 60.0
-MAX_TASK_BYTES = 100_000
+MAX_TASK_BYTES = 1_000_000
 _SLACK_BYTES = 2**30  # Address space that threads and memory pools reserve and never use.
 _MAX_FILE_BYTES = 64 * 2**20
 _PROGRESS_EVERY_S = 0.2
@@ -31,28 +32,30 @@ _FORBIDDEN = frozenset({
 })  # fmt: skip
 
 
-def main() -> None:
+def main(lifeline: int) -> None:
+    """`lifeline`: the reading end of a pipe into which nobody writes, and which closes when the parent ends."""
     replies = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # What libraries print must not mix with the answers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this process.
+    for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(stop, signal.SIG_IGN)  # They are for the parent, which then ends this process.
+    _end_with(lifeline)
     _restrict()
-    tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(tasks,), name="tasks", daemon=True).start()
-    with contextlib.suppress(queue.Empty, BrokenPipeError):
-        while True:
-            task = tasks.get(timeout=IDLE_S)
-            _send(replies, {"started": True})
-            _send(replies, _answer(task, replies))
-
-
-def _receive(tasks: "queue.SimpleQueue[dict[str, Any]]") -> None:
-    """Takes tasks as they arrive, also during one, so that the parent's end is noticed at any time."""
     buffer = Buffer(MAX_TASK_BYTES)
-    while data := os.read(0, 65536):
-        buffer.feed(data)
-        while task := buffer.next():
-            tasks.put(task)
-    os._exit(0)
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    with contextlib.suppress(BrokenPipeError):
+        while poll.poll(IDLE_S * 1000) and (data := os.read(0, 65536)):
+            buffer.feed(data)
+            while task := buffer.next():
+                _send(replies, {"started": True})
+                _send(replies, _answer(task, replies))
+
+
+def _end_with(lifeline: int) -> None:
+    """Have the kernel end this process when the parent closes its end, even while a library holds on to Python."""
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _restrict() -> None:
@@ -74,33 +77,12 @@ def _limit(what: int, value: int) -> None:
         resource.setrlimit(what, (value, resource.getrlimit(what)[1]))
 
 
-def _answer(task: dict[str, Any], replies: int) -> dict[str, Any]:
-    limits = Limits(**task["limits"])
+def _answer(asked: dict[str, Any], replies: int) -> dict[str, Any]:
+    limits = Limits(**asked["limits"])
     _limit_processor(limits)
     with contextlib.suppress(OSError):  # Linux alone keeps to this limit, and says what is used.
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         _limit(resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory_mb * 10**6 + _SLACK_BYTES)
-    try:
-        if task["task"] in inspection.TASKS:
-            return inspection.TASKS[task["task"]](task)
-        reading = _read(task, limits, replies)
-        check_characters(sum(len(section.text) for section in reading.sections), str(task["name"]), limits)
-        return _as_message(reading)
-    except Exception as error:  # noqa: BLE001  # an answer, whatever happened
-        failure = _failure(error, str(task["name"]), limits)
-        return {"error": str(failure), "kind": failure.kind.value, "code": failure.code}
-
-
-def _limit_processor(limits: Limits) -> None:
-    """So that this process ends even if its parent cannot kill it."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + limits.timeout_s * max(1, limits.ocr_threads)) + 5)
-
-
-def _read(task: dict[str, Any], limits: Limits, replies: int) -> Reading:
-    path, name = Path(task["path"]), str(task["name"])
-    if task["task"] == "page":
-        return extraction.extract_page(path, name, str(task["charset"]), limits)
     said_at = 0.0
 
     def progress(share: float) -> None:
@@ -110,7 +92,17 @@ def _read(task: dict[str, Any], limits: Limits, replies: int) -> Reading:
             _limit_processor(limits)
             _send(replies, {"progress": share})
 
-    return extraction.extract_file(path, name, limits, progress)
+    try:
+        return TASKS[asked["task"]](Task(asked, limits, progress))
+    except Exception as error:  # noqa: BLE001  # an answer, whatever happened
+        failure = _failure(error, str(asked["name"]), limits)
+        return {"error": str(failure), "kind": failure.kind.value, "code": failure.code}
+
+
+def _limit_processor(limits: Limits) -> None:
+    """So that this process ends even if its parent cannot kill it."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + limits.timeout_s * max(1, limits.ocr_threads)) + 5)
 
 
 def _failure(error: Exception, name: str, limits: Limits) -> UnitError:
@@ -125,11 +117,6 @@ def _failure(error: Exception, name: str, limits: Limits) -> UnitError:
     return refused(f"{name} cannot be read: {type(error).__name__}: {str(error)[:300]}", "unreadable")
 
 
-def _as_message(reading: Reading) -> dict[str, Any]:
-    sections = [[section.text, section.page, section.source, section.plain] for section in reading.sections]
-    return {"title": reading.title[:500], "sections": sections, "warnings": reading.warnings[:100]}
-
-
 def _send(descriptor: int, message: dict[str, Any]) -> None:
     data = memoryview(pack(message))
     while data:
@@ -137,4 +124,4 @@ def _send(descriptor: int, message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

@@ -1,7 +1,9 @@
 """What is read from a file or a web page, and how much of it at most."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 
@@ -94,6 +96,23 @@ class Limits:
     page_s: float = 60.0
     fetch: FetchLimits = field(default_factory=FetchLimits)
     sitemap: SitemapLimits = field(default_factory=SitemapLimits)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a child process is asked to do: facts of its own kind, and how much it may take."""
+
+    facts: Mapping[str, Any]
+    limits: Limits
+    progress: Progress = lambda _: None
+
+    def __getitem__(self, name: str) -> Any:
+        return self.facts[name]
+
+    @property
+    def path(self) -> Path:
+        """The file that it is about."""
+        return Path(self.facts["path"])
 
 
 def refused(message: str, code: str) -> UnitError:

@@ -3,16 +3,14 @@
 PDFium and Pillow read what somebody sent; if that crashes them or takes all memory, it is not this process that ends.
 """
 
-from base64 import b64decode, b64encode
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from base64 import b64decode
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from PIL import Image
 
 from pipeline.engine.errors import UnitError, UserError
-from pipeline.reading import child, images, pdfium, source
+from pipeline.reading import child, source
 from pipeline.reading.content import Limits, Wanted
 from pipeline.reading.filetype import FileType
 from pipeline.reading.source import SourceInfo
@@ -23,23 +21,14 @@ if TYPE_CHECKING:
 _CAPS = Limits(timeout_s=60, memory_mb=1_500)
 
 
-@dataclass(frozen=True)
-class _Size:
-    """`source.Limits` as a child is told them."""
-
-    max_upload_mb: int
-    max_pages: int
-    max_page_points: float
-
-
 def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambda: True) -> SourceInfo:
     """What `source.inspect` finds; errors call the file `name`.
 
     Raises `UserError` as that does, or with code `too_slow`, `too_large` or `unreadable_file` if it was too much for
     the child; `Unwanted`.
     """
-    size = _Size(limits.max_upload_mb, limits.max_pages, limits.max_page_points)
-    found = _run({"task": "inspect", "path": str(path.absolute()), "size": asdict(size)}, name, wanted)
+    size = {name: getattr(limits, name) for name in ("max_upload_mb", "max_pages", "max_page_points")}
+    found = _run({"task": "inspect", "path": str(path.absolute()), "size": size}, name, wanted)
     return SourceInfo(cast("FileType", found["type"]), int(found["pages"]), int(found["size_bytes"]))
 
 
@@ -88,36 +77,3 @@ def _ask(task: dict[str, Any], name: str, wanted: Wanted) -> dict[str, Any]:
 def _own_name(task: dict[str, Any]) -> str:
     """What the file is called here, which means nothing to who sent it."""
     return Path(task["path"]).name
-
-
-def _inspect(task: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return asdict(source.inspect(Path(task["path"]), _Size(**task["size"])))
-    except UserError as error:
-        raise UnitError(str(error), code=error.code) from error
-
-
-def _render(task: dict[str, Any]) -> dict[str, Any]:
-    path, number = Path(task["path"]), int(task["page"])
-    if task["type"] != "pdf":
-        picture = images.load_picture(path, number, task["max_pixels"])
-    else:
-        with pdfium.open_document(path) as document, document.page(number) as page:
-            picture = page.render(task["dpi"], task["max_pixels"])
-    images.save(picture, Path(task["target"]), "PNG", compress_level=6)
-    return {"done": True}
-
-
-def _frame(task: dict[str, Any]) -> dict[str, Any]:
-    from pipeline.reading.fingerprint import read_frame as read  # noqa: PLC0415  # only who looks at frames needs it
-
-    found = read(Path(task["path"]).read_bytes())
-    sketch = b64encode(found.sketch.tobytes()).decode()
-    width, height = found.sketch.size
-    return {"phash": found.phash, "format": found.format, "sketch": sketch, "width": width, "height": height}
-
-
-TASKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "frame": _frame, "inspect": _inspect, "render": _render,
-}  # fmt: skip
-"""What a child does, by the task's name."""

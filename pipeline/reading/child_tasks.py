@@ -1,0 +1,66 @@
+"""What a child process does for `child`, by the task's name. Each answers with an object that JSON can hold."""
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.engine.errors import UnitError, UserError
+from pipeline.reading import extraction, images, pdfium, source
+from pipeline.reading.content import Reading, Task, check_characters
+
+
+def _file(task: Task) -> dict[str, Any]:
+    return _as_message(extraction.extract_file(task.path, task["name"], task.limits, task.progress), task)
+
+
+def _page(task: Task) -> dict[str, Any]:
+    return _as_message(extraction.extract_page(task.path, task["name"], task["charset"], task.limits), task)
+
+
+def _as_message(reading: Reading, task: Task) -> dict[str, Any]:
+    check_characters(sum(len(section.text) for section in reading.sections), task["name"], task.limits)
+    sections = [[section.text, section.page, section.source, section.plain] for section in reading.sections]
+    return {"title": reading.title[:500], "sections": sections, "warnings": reading.warnings[:100]}
+
+
+@dataclass(frozen=True)
+class _Size:
+    """`source.Limits` as they were told."""
+
+    max_upload_mb: int
+    max_pages: int
+    max_page_points: float
+
+
+def _inspect(task: Task) -> dict[str, Any]:
+    try:
+        return asdict(source.inspect(task.path, _Size(**task["size"])))
+    except UserError as error:
+        raise UnitError(str(error), code=error.code) from error
+
+
+def _render(task: Task) -> dict[str, Any]:
+    path, number = task.path, int(task["page"])
+    if task["type"] != "pdf":
+        picture = images.load_picture(path, number, task["max_pixels"])
+    else:
+        with pdfium.open_document(path) as document, document.page(number) as page:
+            picture = page.render(task["dpi"], task["max_pixels"])
+    images.save(picture, Path(task["target"]), "PNG", compress_level=6)
+    return {"done": True}
+
+
+def _frame(task: Task) -> dict[str, Any]:
+    from pipeline.reading.fingerprint import read_frame  # noqa: PLC0415  # only who looks at frames needs it
+
+    found = read_frame(task.path.read_bytes())
+    sketch = b64encode(found.sketch.tobytes()).decode()
+    width, height = found.sketch.size
+    return {"phash": found.phash, "format": found.format, "sketch": sketch, "width": width, "height": height}
+
+
+TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {
+    "file": _file, "frame": _frame, "inspect": _inspect, "page": _page, "render": _render,
+}  # fmt: skip
