@@ -1,8 +1,10 @@
-"""The type of a file by its first bytes, since suffixes lie. Imports nothing: vision providers need no PDF library."""
+"""The type of a file by its first bytes, since suffixes lie. Imports no library: vision providers need none for PDF."""
 
 import re
 from pathlib import Path
 from typing import Literal
+
+from pipeline.reading.user_file import open_file
 
 FileType = Literal["pdf", "png", "jpeg", "webp", "tiff"]
 
@@ -33,7 +35,7 @@ def detect(head: bytes) -> FileType | None:
 
 def detect_file(path: Path) -> FileType | None:
     """The type of the file at `path`. Raises `OSError` if it cannot be read."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return detect(file.read(HEAD_BYTES))
 
 

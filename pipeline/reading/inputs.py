@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pipeline.engine.errors import UserError
 from pipeline.reading.source import ACCEPTED
+from pipeline.reading.user_file import is_file_below
 
 SUFFIXES = frozenset({".pdf", ".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"})
 """The suffixes, in any case, of files in a folder that are inputs."""
@@ -47,12 +48,12 @@ def is_input_below(path: Path, folder: Path) -> bool:
     parts = path.relative_to(folder).parts
     hidden = any(part.startswith(".") for part in parts)
     pictures = any(_is_pictures(parent) for parent in path.parents if parent != folder and folder in parent.parents)
-    return not hidden and not pictures and path.suffix.lower() in SUFFIXES and _is_file_below(path, folder.resolve())
+    return not hidden and not pictures and path.suffix.lower() in SUFFIXES and is_file_below(path, folder.resolve())
 
 
 def _inputs_below(folder: Path) -> list[Path]:
     root = folder.resolve()
-    found = [path for path in _files_below(folder) if path.suffix.lower() in SUFFIXES and _is_file_below(path, root)]
+    found = [path for path in _files_below(folder) if path.suffix.lower() in SUFFIXES and is_file_below(path, root)]
     if not found:
         others = other_files([folder])
         named = (
@@ -81,10 +82,3 @@ def _is_result(path: Path) -> bool:
 def manifest_path(result: Path) -> Path:
     """The manifest beside a result, which is Markdown or JSON."""
     return result.with_name(f"{result.name.removesuffix('.md').removesuffix('.json')}{MANIFEST_SUFFIX}")
-
-
-def _is_file_below(path: Path, root: Path) -> bool:
-    try:
-        return path.is_file() and (not path.is_symlink() or path.resolve().is_relative_to(root))
-    except (OSError, RuntimeError):  # links in a circle
-        return False

@@ -10,6 +10,7 @@ from watchfiles import Change
 from watchfiles import watch as changes_in
 
 from pipeline.engine.errors import UserError
+from pipeline.reading.user_file import is_file_below
 
 SETTLE_S = 0.5
 """A file that keeps its size and time this long is complete. If it changes after all, it is given again."""
@@ -50,6 +51,7 @@ class _Watched:
 
     def __init__(self, folder: Path, wanted: Wanted, below: bool, settle_s: float) -> None:
         self._folder = folder
+        self._root = folder.resolve()
         self._wanted = wanted
         self._below = below
         self._settle_s = settle_s
@@ -58,7 +60,7 @@ class _Watched:
 
     def turns(self, stop: threading.Event, *, existing: bool) -> Iterator[list[Path]]:
         if not existing:
-            looks = {path: _look(path) for path in self._listed(self._folder)}
+            looks = {path: self._look(path) for path in self._listed(self._folder)}
             self._given = {path: look for path, look in looks.items() if look is not None}
         return self._turns(stop)
 
@@ -97,7 +99,7 @@ class _Watched:
         now = time.monotonic()
         found: list[tuple[int, Path]] = []
         for path, (before, since) in list(self._waiting.items()):
-            look = _look(path)
+            look = self._look(path)
             if look is None or look == self._given.get(path):
                 del self._waiting[path]
             elif look != before:
@@ -108,14 +110,13 @@ class _Watched:
                 found.append((look.mtime_ns, path))
         return [path for _, path in sorted(found)]
 
-
-def _look(path: Path) -> _Look | None:
-    """None if it is gone, or not a file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return _Look(found.st_size, found.st_mtime_ns) if path.is_file() else None
+    def _look(self, path: Path) -> _Look | None:
+        """None if it is gone, no file, or a link that leads out of the folder."""
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        return _Look(found.st_size, found.st_mtime_ns) if is_file_below(path, self._root) else None
 
 
 def _check(folder: Path) -> None:

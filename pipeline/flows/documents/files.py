@@ -14,9 +14,11 @@ from uuid import uuid4
 
 from pipeline.engine.errors import UserError
 from pipeline.reading.source import safe_filename
+from pipeline.reading.user_file import open_file
 from pipeline.settings import Settings
 
 PICTURES = "pictures"
+_PIECE = 2**20
 
 
 def upload_folder(settings: Settings, document_id: str) -> Path:
@@ -75,12 +77,20 @@ def incoming(settings: Settings, source: Path) -> Iterator[Path]:
     copy = settings.upload_dir / f"incoming-{uuid4().hex}"
     try:
         settings.upload_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        shutil.copyfile(source, copy)
+        # What has more is refused anyway, and a file that grows might never end.
+        _copy(source, copy, settings.documents.max_upload_mb * 1_000_000 + 1)
         yield copy
     except OSError as error:
         raise storage_error(error, source) from error
     finally:
         copy.unlink(missing_ok=True)
+
+
+def _copy(source: Path, copy: Path, max_bytes: int) -> None:
+    """Copy a file's first bytes. Raises `OSError`, also for what is no ordinary file."""
+    with open_file(source) as file, copy.open("xb") as target:
+        while max_bytes and (piece := file.read(min(max_bytes, _PIECE))):
+            max_bytes -= target.write(piece)
 
 
 def place(copy: Path, path: Path) -> None:

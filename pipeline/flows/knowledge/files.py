@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.engine.errors import UserError
+from pipeline.reading.user_file import NotOrdinary, open_file
 from pipeline.settings import Settings
 
 _PIECE = 1 << 20
@@ -52,11 +52,8 @@ def incoming(
 def _copied(source: Path, target: BinaryIO, max_bytes: int, called: str) -> tuple[str, int]:
     digest, size = hashlib.sha256(), 0
     try:
-        # Not a link, and nothing that would block, such as a pipe.
-        with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
+        with open_file(source, follow=False) as file:
             before = os.fstat(file.fileno())
-            if not stat.S_ISREG(before.st_mode):
-                raise UserError(f"{called} is not a file", code="not_a_file")
             while piece := file.read(_PIECE):
                 size += len(piece)
                 if size > max_bytes:
@@ -65,6 +62,8 @@ def _copied(source: Path, target: BinaryIO, max_bytes: int, called: str) -> tupl
                 digest.update(piece)
                 target.write(piece)
             after = os.fstat(file.fileno())
+    except NotOrdinary as error:
+        raise UserError(f"{called} is not a file", code="not_a_file") from error
     except OSError as error:
         raise UserError(f"{called}: {error.strerror or error}", code="io_error") from error
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or size != after.st_size:

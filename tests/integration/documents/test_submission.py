@@ -196,12 +196,12 @@ def no_space(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def half_a_copy(source: Path, target: Path) -> None:
+def half_a_copy(source: Path, target: Path, _: int) -> None:
     Path(target).write_bytes(Path(source).read_bytes()[:100])
     no_space()
 
 
-@pytest.mark.parametrize("act", ["shutil.copyfile", "pathlib.Path.replace", "pathlib.Path.mkdir"])
+@pytest.mark.parametrize("act", ["pipeline.flows.documents.files._copy", "pathlib.Path.replace", "pathlib.Path.mkdir"])
 def test_a_full_disk_while_storing_leaves_nothing_and_says_what_to_do(
     context: Context, pdf: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:

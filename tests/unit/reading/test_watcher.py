@@ -75,6 +75,9 @@ def test_new_pictures_come_and_old_ones_and_other_files_do_not(tmp_path: Path, s
     for name in (".hidden.png", "notes.txt", "half.png.part", "~x.png"):
         watched.put(name)
     (watched.folder / "folder.png").mkdir()
+    os.mkfifo(watched.folder / "pipe.png")
+    (tmp_path / "private.png").write_bytes(PICTURE)
+    (watched.folder / "leaves.png").symlink_to(tmp_path / "private.png")
     watched.put("new.PNG")
     assert watched.next() == "new.PNG"
     watched.put("later.jpg")

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from pipeline.flows.music.library.songs import FOLDER, LibraryError, Listing, SongTags
+from pipeline.reading.user_file import is_file_below, open_file
 
 log = structlog.get_logger(__name__)
 SUFFIXES = frozenset({
@@ -37,6 +38,7 @@ class MusicFolder:
         if not folder.is_dir():
             raise LibraryError(f"there is no folder {folder}: check PENSTOCK_MUSIC__FOLDER", code="no_folder")
         self._folder = folder
+        self._root = folder.resolve()
         self._read = _reader()
         self.unreadable = 0
 
@@ -72,6 +74,9 @@ class MusicFolder:
         relative = os.fsencode(path.relative_to(self._folder))
         shown = relative.decode("utf-8", "replace")
         tags: dict[str, Any] = {}
+        if not is_file_below(path, self._root):
+            log.warning("music.not_a_song", file=shown, reason="no ordinary file, or a link out of the folder")
+            return None
         try:
             tags = self._read(path)
         except OSError as error:
@@ -99,7 +104,8 @@ def _reader() -> Any:
 
     def read(path: Path) -> dict[str, Any]:
         try:
-            file = mutagen.File(path)
+            with open_file(path) as opened:
+                file = mutagen.File(opened)
         except mutagen.MutagenError as error:
             # An error of the system, wrapped: not the file's fault.
             if error.args and isinstance(error.args[0], OSError):

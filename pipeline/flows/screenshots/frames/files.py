@@ -13,6 +13,7 @@ from sqlalchemy import select
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.flows.screenshots.models import SHOTS
 from pipeline.reading.filetype import is_temporary
+from pipeline.reading.user_file import NotOrdinary, open_file
 from pipeline.settings import Settings
 from pipeline.storage import installation
 from pipeline.storage.context import Context
@@ -39,13 +40,11 @@ def read(picture: Path | bytes, max_mb: int) -> bytes:
         _check_size(len(picture), max_mb)
         return picture
     try:
-        # A pipe or a device might never end.
-        found = picture.stat()
-        if not stat.S_ISREG(found.st_mode):
-            raise UserError(f"{picture} is not a file", code="not_a_file")
-        _check_size(found.st_size, max_mb)
-        with picture.open("rb") as file:
+        with open_file(picture) as file:
+            _check_size(os.fstat(file.fileno()).st_size, max_mb)
             data = file.read(max_mb * 2**20 + 1)
+    except NotOrdinary as error:
+        raise UserError(f"{picture} is not a file", code="not_a_file") from error
     except FileNotFoundError as error:
         raise UserError(f"{picture} does not exist", code="not_found") from error
     except (OSError, ValueError) as error:

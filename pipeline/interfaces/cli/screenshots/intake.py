@@ -109,14 +109,16 @@ def add(
 def _pictures(given: Sequence[Path]) -> list[Path]:
     """The files named, and the pictures in the folders named, oldest first within a folder.
 
-    A file that is named is taken whatever its suffix; in a folder, only pictures are.
+    A file that is named is taken whatever its suffix; in a folder, only pictures are, and no links that lead out of it.
     """
     from pipeline.flows.screenshots.frames.files import is_picture
+    from pipeline.reading.user_file import is_file_below
 
     found: dict[Path, None] = {}
     for path in given:
         if path.is_dir():
-            inside = [one for one in path.iterdir() if is_picture(one) and one.is_file()]
+            root = path.resolve()
+            inside = [one for one in path.iterdir() if is_picture(one) and is_file_below(one, root)]
             found |= dict.fromkeys(sorted(inside, key=lambda one: (one.stat().st_mtime, one.name)))
         else:
             found[path] = None

@@ -63,6 +63,19 @@ def test_add_tells_what_became_of_each_file(context: Context, shots: list[Path],
     assert screenshots.screenshot(1).ts == AT, "a file's time is when it was captured"
 
 
+def test_add_takes_no_pipe_and_what_links_show_outside_the_folder_only_by_name(
+    context: Context, shots: list[Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe.png")
+    (folder / "leaves.png").symlink_to(shots[0])
+    assert "no picture in these folders" in str(penstock("add", folder, "--no-wait", code=1).exception)
+    told = penstock("add", folder / "pipe.png", folder / "leaves.png", "--no-wait", code=3).output
+    assert "pipe.png: refused: is not a file" in told
+    assert "leaves.png → f1" in told
+
+
 def test_frames_lead_back_to_the_files_that_were_added_also_when_those_were_moved(
     context: Context, shots: list[Path], tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Songs come from a folder of real audio files."""
 
+import os
 import wave
 from pathlib import Path
 
@@ -55,6 +56,19 @@ def test_tags_are_read_and_a_file_without_any_is_called_by_its_name(context: Con
     rain = found["Rain"]
     assert (rain.artist, rain.album, rain.genre, rain.year) == ("Ann", "Weather", "Jazz, Ambient", 1999)
     assert (rain.duration_s, rain.musicbrainz_id, rain.path) == (1, "mb-1", "a/rain.wav")
+
+
+def test_pipes_and_links_that_lead_out_are_no_songs(
+    context: Context, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    os.mkfifo(folder / "x.mp3")
+    (folder / "device.mp3").symlink_to("/dev/zero")
+    (folder / "private.wav").symlink_to(song(tmp_path_factory.mktemp("home") / "private.wav", title="Private"))
+    (folder / "same.wav").symlink_to("a/rain.wav")
+    report = sync.sync_libraries(context)
+    assert (report.seen, report.complete) == (2, True)
+    with context.db.read() as session:
+        assert sorted(session.execute(select(SONGS.c.path)).scalars()) == ["a/rain.wav", "same.wav"]
 
 
 def test_file_that_was_moved_is_the_same_song(context: Context, folder: Path) -> None:

@@ -1,0 +1,48 @@
+"""Files that users name or keep in folders: only ordinary ones are opened, and links do not lead out of a folder."""
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO, cast
+
+
+class NotOrdinary(OSError):
+    """It is a folder, a pipe, a socket or a device: reading it might never end."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(None, "it is not an ordinary file", str(path))
+
+
+def open_file(path: Path, *, follow: bool = True) -> BinaryIO:
+    """The ordinary file at `path`, for reading; its size and time are those of what was opened, whatever comes after.
+
+    Never waits: opening a named pipe would, until somebody writes. Raises `NotOrdinary`, or another `OSError`; unless
+    `follow`, also for a link.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        # Looked at before, since to open a device may do something; and after, since it may have been replaced.
+        _check(path, path.stat(follow_symlinks=follow), links=not follow)
+        descriptor = os.open(name, flags | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
+        try:
+            _check(path, os.fstat(descriptor))
+        except NotOrdinary:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    return cast("BinaryIO", open(path, "rb", opener=opener))
+
+
+def _check(path: Path, found: os.stat_result, *, links: bool = False) -> None:
+    """`links`: they pass, for `O_NOFOLLOW` to refuse them in the system's words."""
+    if not stat.S_ISREG(found.st_mode) and not (links and stat.S_ISLNK(found.st_mode)):
+        raise NotOrdinary(path)
+
+
+def is_file_below(path: Path, root: Path) -> bool:
+    """Whether `path` is an ordinary file below `root`, a resolved folder, and no link on its way leads out of that."""
+    try:
+        return path.is_file() and path.resolve().is_relative_to(root)
+    except (OSError, RuntimeError, ValueError):  # links in a circle; a NUL in its name
+        return False

@@ -1,0 +1,71 @@
+"""Only ordinary files are opened, and nothing is waited for."""
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pipeline.reading import user_file
+from pipeline.reading.user_file import NotOrdinary, is_file_below, open_file
+
+
+def _socket(path: Path) -> None:
+    with closing(socket.socket(socket.AF_UNIX)) as server:
+        server.bind(os.path.relpath(path))  # the system takes 107 bytes
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, _socket, lambda path: path.symlink_to("/dev/zero")])
+def test_what_might_never_end_is_not_opened(
+    tmp_path: Path, make: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "x.mp3"
+    make(path)
+    with pytest.raises(NotOrdinary):
+        open_file(path)
+
+
+def test_a_file_that_becomes_a_pipe_after_the_look_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "x.png")
+    look, looks = user_file._check, []
+
+    def swapped(path: Path, found: os.stat_result, *, links: bool = False) -> None:
+        looks.append(path)
+        if len(looks) > 1:
+            look(path, found, links=links)
+
+    monkeypatch.setattr(user_file, "_check", swapped)
+    before = {path.name for path in Path("/proc/self/fd").iterdir()}
+    with pytest.raises(NotOrdinary):
+        open_file(tmp_path / "x.png")
+    assert {path.name for path in Path("/proc/self/fd").iterdir()} == before
+
+
+def test_links_are_followed_only_if_asked(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"text")
+    (tmp_path / "link").symlink_to("a")
+    with open_file(tmp_path / "link") as file:
+        assert file.read() == b"text"
+    with pytest.raises(OSError, match="symbolic links") as error:
+        open_file(tmp_path / "link", follow=False)
+    assert error.value.errno == errno.ELOOP
+
+
+def test_no_link_on_a_files_way_may_lead_out_of_the_folder(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    for folder in (inside, outside):
+        folder.mkdir()
+        (folder / "a.pdf").touch()
+    (inside / "folder").symlink_to(outside)
+    (inside / "same").symlink_to(inside)
+    (inside / "leaves.pdf").symlink_to(outside / "a.pdf")
+    here = {
+        name for name in ("a.pdf", "same/a.pdf", "folder/a.pdf", "leaves.pdf") if is_file_below(inside / name, inside)
+    }
+    assert here == {"a.pdf", "same/a.pdf"}
