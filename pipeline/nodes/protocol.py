@@ -12,14 +12,15 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 from pydantic_core import from_json
 
+from pipeline.nodes.texts import SHOWN, Line, ModelName, Name
+
 VERSION: Literal[1] = 1
 NODE_PATH, SESSION_PATH = "/ws/node", "/ws/session"
 MAX_ATTACHMENTS = 64
 
 Id = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 RequestId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
-ModelName = Annotated[str, StringConstraints(max_length=120, pattern=r"^[^\x00-\x1f\x7f]*$")]
-Line = Annotated[str, StringConstraints(max_length=2000)]
+Versions = Annotated[tuple[Annotated[int, Field(ge=0, le=2**31)], ...], Field(max_length=64)]
 Attempt = Annotated[int, Field(ge=1, le=1_000_000)]
 Milliseconds = Annotated[int, Field(ge=1, le=24 * 3600 * 1000)]
 
@@ -77,9 +78,9 @@ class Message(Part):
 class Attachment(Part):
     """A binary frame that follows."""
 
-    name: Annotated[str, StringConstraints(max_length=120)] = ""
-    media_type: Annotated[str, StringConstraints(max_length=100)] = "application/octet-stream"
-    size: int = Field(ge=0)
+    name: Name = ""
+    media_type: Annotated[str, StringConstraints(max_length=100), SHOWN] = "application/octet-stream"
+    size: int = Field(ge=0, le=2**40)
     """In bytes."""
 
 
@@ -106,7 +107,7 @@ class HeldJob(Part):
 class JobError(Part):
     """Why a job failed. `kind` as `ErrorKind`: permanent, transient, rate_limited, quota, cancelled."""
 
-    code: Annotated[str, StringConstraints(max_length=64)] = "failed"
+    code: Annotated[str, StringConstraints(max_length=64), SHOWN] = "failed"
     message: Line = ""
     kind: Literal["permanent", "transient", "rate_limited", "quota", "cancelled"] = "transient"
     retry_after_s: Annotated[float, Field(ge=0, le=86_400)] | None = None
@@ -127,13 +128,13 @@ class NodeRegister(Message):
     """The first message of a node."""
 
     type: Literal["node_register"] = "node_register"
-    versions: tuple[int, ...] = (VERSION,)
+    versions: Versions = (VERSION,)
     node_id: Id
-    name: Annotated[str, StringConstraints(max_length=120)] = ""
+    name: Name = ""
     slots: int = Field(ge=1, le=1024)
     """How many jobs at once."""
     offers: tuple[Offer, ...] = Field(min_length=1, max_length=16)
-    software: Annotated[str, StringConstraints(max_length=120)] = ""
+    software: Name = ""
     held: tuple[HeldJob, ...] = Field(default=(), max_length=2048)
 
 
@@ -243,9 +244,9 @@ class SessionOpen(Message):
     """The first message of a session. With the `session_id` of before, it goes on where it was."""
 
     type: Literal["session_open"] = "session_open"
-    versions: tuple[int, ...] = (VERSION,)
+    versions: Versions = (VERSION,)
     session_id: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
-    name: Annotated[str, StringConstraints(max_length=120)] = ""
+    name: Name = ""
 
 
 class JobRequest(WithAttachments):

@@ -13,6 +13,7 @@ from pipeline.engine.tables import storable
 
 MAX_LIMIT, MAX_WAIT_S = 200, 60
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 _CONTROLS_BUT_LINES = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -22,9 +23,16 @@ def _line(text: str) -> str:
     return text
 
 
-def _prose(text: str) -> str:
+def clean_lines(text: str) -> str:
+    """The text. Raises `ValueError` for control characters other than line breaks and tabs."""
     if _CONTROLS_BUT_LINES.search(text) or storable(text) != text:
         raise ValueError("must not have control characters other than line breaks and tabs")
+    return text
+
+
+def _base64(text: str) -> str:
+    if not _BASE64.fullmatch(text):
+        raise ValueError("is not Base64")
     return text
 
 
@@ -50,14 +58,38 @@ class ByName:
         )
 
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True), AfterValidator(_line)]
+DROPPED = "dropped"
+"""In the metadata of a schema: whatever is sent there, only whether it is something gets through."""
+
+
+@dataclass(frozen=True)
+class _Something:
+    """Reads anything as whether it is something, so that nothing of it gets any further."""
+
+    def __get_pydantic_core_schema__(self, source: type[bool], _: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            bool, metadata={DROPPED: True}, json_schema_input_schema=core_schema.any_schema()
+        )
+
+
+Given = Annotated[bool, _Something()]
+"""Whether something was given that means nothing here, or is refused."""
+CLEAN = AfterValidator(_line)
+"""For text with a length of its own: one line."""
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True), CLEAN]
 """A name that people gave something: one line, not empty."""
-Line = Annotated[str, StringConstraints(max_length=500), AfterValidator(_line)]
+Line = Annotated[str, StringConstraints(max_length=500), CLEAN]
 """One line, perhaps empty."""
-Prose = Annotated[str, StringConstraints(max_length=100_000), AfterValidator(_prose)]
+Url = Annotated[str, StringConstraints(min_length=1, max_length=4000), CLEAN]
+"""An address that a request names; whether it may be used is seen later."""
+CLEAN_LINES = AfterValidator(clean_lines)
+"""For text with a length of its own: many lines."""
+Prose = Annotated[str, StringConstraints(max_length=100_000), CLEAN_LINES]
 """A text of many lines."""
-LongProse = Annotated[str, StringConstraints(max_length=5_000_000), AfterValidator(_prose)]
+LongProse = Annotated[str, StringConstraints(max_length=5_000_000), CLEAN_LINES]
 """A text as long as a book."""
+Base64 = Annotated[str, StringConstraints(max_length=90_000_000), AfterValidator(_base64)]
+"""A file in a request. How large it may be is up to the limit of the body."""
 Word = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$")]
 """A technical name: a provider, a model, a queue, a setting."""
 Id = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]

@@ -3,10 +3,13 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
+from pydantic import StringConstraints
 
 from pipeline.interfaces.api.dependencies import reader
+from pipeline.interfaces.api.fields import CLEAN
 from pipeline.interfaces.metrics.exposition import Exposition
 
+Accept = Annotated[str, StringConstraints(max_length=1000), CLEAN]
 router = APIRouter(tags=["metrics"], dependencies=reader)
 
 
@@ -15,7 +18,7 @@ router = APIRouter(tags=["metrics"], dependencies=reader)
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "All metrics."}},
 )
-def metrics(request: Request, accept: Annotated[str, Header(max_length=1000)] = "") -> Response:
+def metrics(request: Request, accept: Annotated[Accept, Header()] = "") -> Response:
     """Say how much waits, runs and failed, what gates and providers do, and how the API is. See docs/metrics.md."""
     exposition: Exposition = request.app.state.metrics
     content, content_type = exposition.scrape(accept)

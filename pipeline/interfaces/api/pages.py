@@ -10,9 +10,10 @@ from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Query
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, StringConstraints, TypeAdapter, ValidationError
 
 from pipeline.engine.tables import storable
+from pipeline.interfaces.api.fields import CLEAN
 from pipeline.interfaces.api.moments import is_fit
 from pipeline.interfaces.api.problems import Refused
 
@@ -21,7 +22,8 @@ Shown = TypeVar("Shown")
 _MAX_CURSOR = 500
 
 Cursor = Annotated[
-    str | None, Query(max_length=_MAX_CURSOR, description="`next_cursor` of the page before; none: the first page.")
+    Annotated[str, StringConstraints(max_length=_MAX_CURSOR), CLEAN] | None,
+    Query(description="`next_cursor` of the page before; none: the first page."),
 ]
 
 

@@ -10,7 +10,7 @@ from pipeline.flows.knowledge import search as searching
 from pipeline.flows.knowledge.queries import UnknownBase
 from pipeline.flows.knowledge.views import Hit
 from pipeline.interfaces.api.dependencies import InContext, reader
-from pipeline.interfaces.api.fields import Name, Prose
+from pipeline.interfaces.api.fields import Given, Name, Prose
 from pipeline.interfaces.api.problems import Refused
 
 router = APIRouter(tags=["dify"], dependencies=reader)
@@ -32,13 +32,19 @@ class RetrievalSetting(BaseModel):
     score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
+class Conditions(BaseModel):
+    """Which metadata records must have."""
+
+    conditions: Given = False
+
+
 class Retrieval(BaseModel):
     """What Dify asks."""
 
     knowledge_id: Name = Field(description="A base, by its id or its name.")
     query: Prose
     retrieval_setting: RetrievalSetting = RetrievalSetting()
-    metadata_condition: dict[str, Any] | None = Field(default=None, description="Not possible here.")
+    metadata_condition: Conditions | None = Field(default=None, description="Not possible here.")
 
 
 class Record(BaseModel):
@@ -61,7 +67,7 @@ class Records(BaseModel):
 )
 def retrieve(context: InContext, asked: Retrieval) -> Records | JSONResponse:
     """Search a knowledge base as Dify does."""
-    if asked.metadata_condition and asked.metadata_condition.get("conditions"):
+    if asked.metadata_condition and asked.metadata_condition.conditions:
         raise Refused("metadata_condition is not possible here: leave it out", code="unsupported_condition")
     setting = asked.retrieval_setting
     try:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Request
-from pydantic import ValidationError
+from pydantic import StringConstraints, ValidationError
 
 from pipeline.flows.documents import queries
 from pipeline.flows.documents.files import stem
@@ -16,13 +16,17 @@ from pipeline.interfaces.api.compat.docling.options import ConvertOptions
 from pipeline.interfaces.api.compat.docling.result import markdown
 from pipeline.interfaces.api.compat.docling.task import Task, has_result, message
 from pipeline.interfaces.api.dependencies import InContext, writer
+from pipeline.interfaces.api.fields import CLEAN
 from pipeline.interfaces.api.problems import Refused
 from pipeline.reading.source import safe_filename
 from pipeline.storage.context import Context
 from tasks.documents import Options
 
 router = APIRouter(tags=["open-webui"], dependencies=writer)
-Filename = Annotated[str, Header(alias="X-Filename", max_length=3000, description="Percent-encoded.")]
+Filename = Annotated[
+    Annotated[str, StringConstraints(max_length=3000), CLEAN],
+    Header(alias="X-Filename", description="Percent-encoded."),
+]
 _BODY: dict[str, Any] = {
     "requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 }

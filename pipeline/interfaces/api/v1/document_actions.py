@@ -77,7 +77,7 @@ class Selection(BaseModel):
     ids: Annotated[list[HexId], Field(max_length=MOST_AT_ONCE)] | None = None
     filter: DocumentFilter = Field(default_factory=DocumentFilter)
     all_matching: StrictBool = Field(default=False, description="Must be true to act on all that match.")
-    cursor: Annotated[str, Field(max_length=500)] | None = Field(
+    cursor: Line | None = Field(
         default=None, description="`next_cursor` of the answer before, to go on with the others."
     )
 

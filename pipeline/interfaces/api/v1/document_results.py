@@ -12,7 +12,7 @@ from pydantic import StringConstraints
 from pipeline.flows.documents.page_pictures import MAX_DPI, MIN_DPI
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import here, reader
-from pipeline.interfaces.api.fields import ByName, HexId, Limit, PageNumber
+from pipeline.interfaces.api.fields import ByName, HexId, Limit, Line, PageNumber
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import Refused, documented
 from pipeline.interfaces.api.v1.document_shapes import (
@@ -73,7 +73,7 @@ def show_picture(
     document_id: HexId,
     page: PageNumber,
     dpi: Annotated[int, Query(ge=MIN_DPI, le=MAX_DPI)] = 100,
-    if_none_match: Annotated[str | None, Header(max_length=500)] = None,
+    if_none_match: Annotated[Line | None, Header()] = None,
 ) -> Response:
     """A page as it is in the file, as PNG."""
     tag = f'"{document_id}-{flow.page(document_id, page).page_source}-{dpi}"'

@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import StringConstraints
 
 from pipeline.interfaces.api.dependencies import ByCaller, reader
 from pipeline.interfaces.api.feed import Feed, Stay
-from pipeline.interfaces.api.fields import Id, Word
+from pipeline.interfaces.api.fields import Id, Line, Word
 from pipeline.interfaces.api.problems import documented
 from tasks import events
 from tasks.events import Event, Filter
@@ -49,7 +50,9 @@ async def follow(
     caller: ByCaller,
     wanted: Annotated[Filter, Depends(_filter)],
     after: Number = None,
-    last_event_id: Annotated[str | None, Header(max_length=20, description="What a client saw last; wins.")] = None,
+    last_event_id: Annotated[
+        Annotated[Line, StringConstraints(max_length=20)] | None, Header(description="What a client saw last; wins.")
+    ] = None,
 ) -> AsyncIterator[ServerSentEvent]:
     """Follow what changes: each event's `id` is its number, from which a client that comes again goes on.
 

@@ -3,11 +3,12 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import here, reader, writer
 from pipeline.interfaces.api.fields import HexId, Limit, Name, Prose, Search, Word
+from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.v1.knowledge_shapes import (
@@ -154,7 +155,7 @@ class Question(BaseModel):
     types: Annotated[list[ItemType], Field(max_length=10)] | None = None
     item_ids: Annotated[list[HexId], Field(max_length=1000)] | None = None
     group_ids: Annotated[list[Word], Field(max_length=1000)] | None = None
-    since: AwareDatetime | None = Field(default=None, description="Only of items added since then.")
+    since: At | None = Field(default=None, description="Only of items added since then.")
     min_score: float | None = Field(default=None, ge=0, le=1)
     around: int = Field(default=0, ge=0, le=5, description="With so many chunks before and after each.")
     by_meaning: bool = Field(default=True, description="False: by words alone, without a call to a provider.")

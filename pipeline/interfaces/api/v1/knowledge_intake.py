@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse
 from pipeline.interfaces.api import uploads
 from pipeline.interfaces.api.bodies import is_upload
 from pipeline.interfaces.api.dependencies import here, writer
-from pipeline.interfaces.api.fields import HexId, LongProse, Name, Wait
+from pipeline.interfaces.api.fields import Given, HexId, Line, LongProse, Name, Url, Wait
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.problems import MEDIA_TYPE, RETRY_S, STATUS, Problem, Refused, documented
 from pipeline.interfaces.api.uploads import Form
@@ -33,20 +33,19 @@ MAX_FILES, MAX_ITEMS = 500, 1000
 """Of one request."""
 _STRICT = ConfigDict(**NAMES, extra="forbid")
 _UPLOAD = "files are not read from paths: upload them to this address as multipart/form-data"
-Address = Annotated[str, Field(max_length=4000)]
 
 
 class ItemData(BaseModel):
     """What an item is made of, as in the source."""
 
     model_config = _STRICT
-    url: Address | None = None
+    url: Url | None = None
     content: LongProse | None = Field(default=None, description="A note, in Markdown.")
     name: Name | None = None
-    group_id: Any = None
-    group_name: Any = None
-    path: Any = None
-    file: Any = None
+    path: Line | None = None
+    file: Given = False
+    group_id: Given = False
+    group_name: Given = False
 
 
 class NewItem(ItemData):
@@ -66,7 +65,7 @@ class NewItems(BaseModel):
     items: Annotated[list[NewItem], Field(min_length=1, max_length=MAX_ITEMS)]
 
 
-_BODY: TypeAdapter[NewItem | NewItems | list[NewItem]] = TypeAdapter(
+BODY: TypeAdapter[NewItem | NewItems | list[NewItem]] = TypeAdapter(
     NewItems | Annotated[list[NewItem], Field(min_length=1, max_length=MAX_ITEMS)] | NewItem
 )
 _PROPERTIES: dict[str, Any] = {
@@ -190,7 +189,7 @@ def _add_files(base_id: str, form: Form) -> Added:
 def _read(body: bytes) -> tuple[list[Source], list[NotAdded]]:
     """(what is to be added; what cannot be)."""
     try:
-        given = _BODY.validate_json(body)
+        given = BODY.validate_json(body)
     except ValidationError as error:
         raise _invalid(error) from None
     items = given.items if isinstance(given, NewItems) else given if isinstance(given, list) else [given]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import here, reader, writer
-from pipeline.interfaces.api.fields import HexId, Limit, Wait, Word
+from pipeline.interfaces.api.fields import HexId, Limit, Line, Wait, Word
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import RETRY_S, documented
@@ -154,7 +154,7 @@ class ItemSelection(BaseModel):
     ids: Annotated[list[HexId], Field(max_length=MOST_AT_ONCE)] | None = None
     filter: ItemFilter = Field(default_factory=ItemFilter)
     all_matching: StrictBool = Field(default=False, description="Must be true to act on all that match.")
-    cursor: Annotated[str, Field(max_length=500)] | None = Field(
+    cursor: Line | None = Field(
         default=None, description="`next_cursor` of the answer before, to go on with the others."
     )
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import admin, reader, writer
-from pipeline.interfaces.api.fields import Id, Limit, Line, RowId
+from pipeline.interfaces.api.fields import Id, Limit, Line, RowId, Url
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import documented
@@ -17,8 +17,7 @@ from tasks import webhooks as flow
 from tasks.webhooks import DeliveryStatus
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
-Types = Annotated[list[Annotated[str, Field(max_length=80)]], Field(max_length=50)]
-Url = Annotated[str, Field(min_length=1, max_length=2000)]
+Types = Annotated[list[Annotated[Line, Field(max_length=80)]], Field(max_length=50)]
 _WAITS = {"ep": "ep_0123456789abcdef", "url": "https://example.com/hook"}
 
 

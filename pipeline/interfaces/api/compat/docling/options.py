@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from pipeline.interfaces.api.fields import Line, Word
+from pipeline.interfaces.api.fields import Base64, Line, Url, Word, clean_lines
 from pipeline.interfaces.api.problems import Refused
 from pipeline.settings import LOCAL
 from tasks.documents import Options
@@ -40,6 +40,11 @@ def _page_range(value: object) -> object:
     return [int(number[:18]) for number in re.findall(r"[0-9]+", value[:100])] if isinstance(value, str) else value
 
 
+def _page_break(text: str) -> str:
+    clean_lines(text.replace("\f", ""))
+    return text
+
+
 def _in_order(value: tuple[int, int]) -> tuple[int, int]:
     first, last = value
     if not 1 <= first <= last:
@@ -47,9 +52,11 @@ def _in_order(value: tuple[int, int]) -> tuple[int, int]:
     return value
 
 
-PageRange = Annotated[tuple[int, int], BeforeValidator(_page_range), AfterValidator(_in_order)]
-PageBreak = Annotated[str, StringConstraints(max_length=MAX_PAGE_BREAK)]
-Formats = Annotated[list[Format], BeforeValidator(_listed), Field(min_length=1, max_length=20)]
+Page = Annotated[int, Field(ge=0, le=2**63 - 1)]
+"""Clients send the largest number of their language for "to the end"."""
+PageRange = Annotated[tuple[Page, Page], BeforeValidator(_page_range), AfterValidator(_in_order)]
+PageBreak = Annotated[str, StringConstraints(max_length=MAX_PAGE_BREAK), AfterValidator(_page_break)]
+Formats = Annotated[Annotated[list[Format], Field(min_length=1, max_length=20)], BeforeValidator(_listed)]
 
 
 class ConvertOptions(BaseModel):
@@ -58,7 +65,7 @@ class ConvertOptions(BaseModel):
     to_formats: Formats = ["md"]
     page_range: PageRange | None = Field(default=None, description="First and last page, from 1.")
     document_timeout: float | None = Field(
-        default=None, gt=0, description="How long a synchronous call waits, at most."
+        default=None, gt=0, le=86_400, description="How long a synchronous call waits, at most."
     )
     abort_on_error: bool = Field(default=False, description="No result at all if any page fails.")
     image_export_mode: Literal["placeholder", "embedded", "referenced"] = Field(
@@ -104,14 +111,14 @@ class HttpSource(BaseModel):
     """A file to be fetched."""
 
     kind: Literal["http"]
-    url: Annotated[str, StringConstraints(min_length=1, max_length=4000)]
+    url: Url
 
 
 class FileSource(BaseModel):
     """A file in the request itself."""
 
     kind: Literal["file"]
-    base64_string: str = Field(description="The file; the whole request has to fit into `api.max_json_mb`.")
+    base64_string: Base64 = Field(description="The file; the whole request has to fit into `api.max_json_mb`.")
     filename: Line
 
 

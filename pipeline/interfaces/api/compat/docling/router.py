@@ -14,6 +14,7 @@ from typing import IO, Annotated, Any
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import StringConstraints
 
 from pipeline.flows.documents.queries import DocumentView
 from pipeline.interfaces.api import remote
@@ -29,13 +30,14 @@ from pipeline.interfaces.api.compat.docling.options import (
 )
 from pipeline.interfaces.api.compat.docling.task import Task, documents_of, status
 from pipeline.interfaces.api.dependencies import InContext, reader, writer
-from pipeline.interfaces.api.fields import MAX_WAIT_S
+from pipeline.interfaces.api.fields import CLEAN, MAX_WAIT_S
 from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.api.uploads import File
 from pipeline.reading.source import safe_filename
 from pipeline.storage.context import Context
 
 router = APIRouter(tags=["docling-serve"])
+TaskId = Annotated[str, StringConstraints(max_length=1000), CLEAN]
 PollWait = Annotated[float, Query(ge=0, le=3600, description=f"Answer after this many seconds, at most {MAX_WAIT_S}.")]
 
 _FORM: dict[str, Any] = {
@@ -98,7 +100,7 @@ async def convert_source_async(request: Request, context: InContext, body: Conve
 
 
 @router.get("/v1/status/poll/{task_id}", dependencies=reader)
-async def poll(request: Request, context: InContext, task_id: str, wait: PollWait = 0.0) -> dict[str, Any]:
+async def poll(request: Request, context: InContext, task_id: TaskId, wait: PollWait = 0.0) -> dict[str, Any]:
     """Say how a task is doing, at once or when it has ended."""
     task = Task.parse(task_id)
     if wait:
@@ -107,7 +109,7 @@ async def poll(request: Request, context: InContext, task_id: str, wait: PollWai
 
 
 @router.get("/v1/result/{task_id}", dependencies=reader)
-def fetch(context: InContext, task_id: str) -> Response:
+def fetch(context: InContext, task_id: TaskId) -> Response:
     """Fetch the result of a task that has ended, as often as you like: results are kept."""
     task = Task.parse(task_id)
     found = documents_of(context, task)

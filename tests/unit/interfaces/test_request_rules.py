@@ -1,0 +1,172 @@
+"""Whatever takes requests keeps the rules: every string, number and list is bounded, and free of control characters.
+
+The test reads the schemas by which requests are validated, so it sees every endpoint that is added.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic_core import SchemaValidator, ValidationError
+
+from pipeline.interfaces import api as package
+from pipeline.interfaces.api import compat, health, metrics, v1
+from pipeline.interfaces.api.compat.docling.options import ConvertOptions
+from pipeline.interfaces.api.fields import DROPPED, Line
+from pipeline.interfaces.api.v1.document_shapes import SubmitOptions
+from pipeline.interfaces.api.v1.knowledge_intake import BODY, ItemData
+from pipeline.interfaces.api.v1.screenshot_shapes import FrameFields
+from pipeline.nodes.protocol import from_node, from_session
+
+ROUTES = [
+    route
+    for router in (*v1.ROUTERS, *compat.ROUTERS, health.router, metrics.router)
+    for route in router.routes
+    if isinstance(route, APIRoute)
+]
+FORMS = [SubmitOptions, FrameFields, ItemData, ConvertOptions]
+"""What fields of multipart forms, and queries beside a file as the body, are validated by."""
+CONTENT = {"message.text", "message.result", "message.body"}
+"""What models and whoever asks them say to one another through the gateway: limited as a whole, and shown nowhere."""
+READERS = {"bodies.py", "idempotency.py", "uploads.py", "knowledge_intake.py"}
+"""The modules that may read a body by themselves; whatever they read is limited and validated."""
+
+DIRTY: list[Any] = ["a\0b", "a\x1b[2Jb", "a\x85b", "a\x9bb", "\u202ea", "a\u2066b", "a\ud800b"]
+LONG = [char * 10_001 for char in "a0- ,._:/["]
+ABSURD: list[Any] = [
+    10**30, -(10**30), 2**63, float("nan"), float("inf"), -1e308, 1e308, "9" * 400, "1e400", "nan", "-inf",
+    "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", [[]] * 9, {"a": {}}, timedelta(days=10**8),
+]  # fmt: skip
+CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+WRAPPERS = frozenset({"function-after", "function-before", "function-wrap"})
+HARMLESS = frozenset({"bool", "enum", "literal", "none"})
+LISTS = frozenset({"list", "set", "tuple"})
+
+
+def breaches(schema: Any, where: str, definitions: dict[str, Any]) -> Iterator[str]:
+    """What in this schema lets through what it must not."""
+    kind = schema["type"]
+    if kind == "definitions":
+        definitions = definitions | {one["ref"]: one for one in schema["definitions"]}
+    elif kind == "definition-ref":  # each once: a model may be within itself
+        definitions = dict(definitions)
+        schema = definitions.pop(schema["schema_ref"], {"type": "none"})
+    if kind in LISTS and "max_length" not in schema and (kind != "tuple" or "variadic_item_index" in schema):
+        yield f"{where}: a list of any length"
+    if kind == "dict":
+        yield f"{where}: takes any names"
+    if schema.get("config", {}).get("extra_fields_behavior") == "allow":
+        yield f"{where}: takes any field"
+    within = list(_within(schema))
+    for name, one in within:
+        yield from breaches(one, where + name, definitions)
+    if not within and schema["type"] not in HARMLESS and not schema.get("metadata", {}).get(DROPPED):
+        yield from _taken(schema, where)
+
+
+def _within(schema: Any) -> Iterator[tuple[str, Any]]:
+    """(name, schema) of what this one is made of; nothing for a scalar, with the functions around it."""
+    if "choices" in schema:
+        choices = schema["choices"]
+        for one in choices.values() if isinstance(choices, dict) else choices:
+            yield "", one[0] if isinstance(one, tuple) else one
+    elif schema["type"] == "model-fields":
+        for name, one in schema["fields"].items():
+            yield f".{name}", one["schema"]
+    elif schema["type"] in LISTS:
+        items = schema["items_schema"]
+        for one in items if isinstance(items, list) else [items]:
+            yield "[]", one
+    elif "schema" in schema and (schema["type"] not in WRAPPERS or any(_within(_innermost(schema)))):
+        yield "", schema["schema"]
+
+
+def _innermost(schema: Any) -> Any:
+    while schema["type"] in WRAPPERS:
+        schema = schema["schema"]
+    return schema
+
+
+def _taken(schema: Any, where: str) -> Iterator[str]:
+    """What of the hostile a scalar takes."""
+    innermost = _innermost(schema)
+    hostile = (
+        [*DIRTY, *(() if "max_length" in innermost else LONG)] if innermost["type"] == "str" else [*DIRTY, *ABSURD]
+    )
+    validator = SchemaValidator(schema)
+    for one in hostile:
+        try:
+            taken = validator.validate_python(one)
+        except (ValidationError, OverflowError):
+            continue
+        if one in DIRTY and isinstance(taken, str) and not any(map(CONTROL.match, taken)):
+            continue  # it was cleaned
+        yield f"{where}: takes {str(one)[:20]!r}"
+
+
+def check(schema: Any, where: str) -> list[str]:
+    return list(breaches(schema, where, {}))
+
+
+def flat(dependant: Dependant) -> Iterator[Any]:
+    for kind in ("path_params", "query_params", "header_params", "cookie_params", "body_params"):
+        for field in getattr(dependant, kind):
+            yield kind, field
+    for one in dependant.dependencies:
+        yield from flat(one)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{min(route.methods)} {route.path}")
+def test_what_an_endpoint_takes_is_bounded_and_clean(route: APIRoute) -> None:
+    found = [
+        said
+        for kind, field in flat(route.dependant)
+        for said in check(field._type_adapter.core_schema, f"{kind.removesuffix('_params')} {field.name}")
+    ]
+    assert not found
+
+
+def test_all_routes_are_seen() -> None:
+    assert len(ROUTES) > 100
+
+
+@pytest.mark.parametrize("model", FORMS, ids=lambda model: model.__name__)
+def test_what_comes_in_forms_is_bounded_and_clean(model: type[BaseModel]) -> None:
+    assert not check(model.__pydantic_core_schema__, model.__name__)
+
+
+def test_what_an_endpoint_reads_by_itself_is_bounded_and_clean() -> None:
+    assert not check(BODY.core_schema, "items")
+    folder = Path(str(package.__file__)).parent
+    reading = re.compile(r"\b(request|receive\w*)\.(body|stream|json|form)\(|await receive\(")
+    assert {path.name for path in folder.rglob("*.py") if reading.search(path.read_text())} <= READERS
+
+
+@pytest.mark.parametrize("messages", [from_node, from_session], ids=["node", "session"])
+def test_what_the_gateway_takes_is_bounded_and_clean(messages: TypeAdapter[Any]) -> None:
+    found = [said for said in check(messages.core_schema, "message") if said.partition(": ")[0] not in CONTENT]
+    assert not found
+
+
+class Careless(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    text: str = ""
+    cut: str = Field(default="", max_length=9)
+    number: int = 0
+    below: float = Field(default=0, lt=9)
+    many: list[Line] = []
+    anything: Any = None
+    by_name: dict[str, int] = {}
+
+
+def test_the_rules_find_what_breaks_them() -> None:
+    said = "\n".join(check(Careless.__pydantic_core_schema__, "body"))
+    for name in ("text", "cut", "number", "below", "many", "anything", "by_name"):
+        assert f"body.{name}" in said
+    assert "any field" in said
