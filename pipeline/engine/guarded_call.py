@@ -109,7 +109,9 @@ class GuardedCall:
 
     def _account(self, hooks: "_StampHooks", model: str, input_tokens: int, output_tokens: int) -> None:
         made = Made(hooks.stamp, self.cost, self.tokens, time.monotonic() - hooks.stamped_at)
-        self._finish(input_tokens + output_tokens - self.tokens if self.tokens else 0, made)
+        used = input_tokens + output_tokens
+        # A service that says nothing has used what was estimated: no call uses no token.
+        self._finish(used - self.tokens if self.tokens and used else 0, made)
         cost = self.cost_of(model, input_tokens, output_tokens)
         if cost:
             self.on_cost(cost)

@@ -39,6 +39,7 @@ class AiCall(Base):
     status: Mapped[str] = mapped_column(String(20))
     """`ok`, or the kind of the error."""
     error: Mapped[str | None] = mapped_column(Text)
+    """Of a call that went well: what the service said about its tokens and was not believed."""
     latency_ms: Mapped[int] = mapped_column(default=0)
     input_tokens: Mapped[int] = mapped_column(default=0)
     output_tokens: Mapped[int] = mapped_column(default=0)

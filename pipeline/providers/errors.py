@@ -4,7 +4,6 @@ The structured parts of a reply (error codes, Google's details, headers) decide 
 also in the 429 of a limit per minute, which passes by itself.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from datetime import datetime
 import openai
 from pydantic import SecretStr
 
+from pipeline.engine import foreign_json
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.retry import seconds_or_date
 from pipeline.engine.tables import storable
@@ -66,6 +66,9 @@ _SETTING_OF = {"temperature": "TEMPERATURE", "max_tokens": "MAX_TOKENS", "max_co
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|gsk|key)[-_][-\w*.…]{6,}|\bAIza[-\w*]{8,}|\bBearer\s+\S+", re.IGNORECASE)
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
 _TRY_AGAIN = re.compile(r"(?:try again|retry) in ((?:\d+(?:\.\d+)?(?:ms|[dhms]))+)", re.IGNORECASE)
+_MAX_READ = 20_000
+"""How much of a message is looked at."""
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _DATA_LIKE = re.compile(r"data:[\w.+-]+/[\w.+-]+;base64,[A-Za-z0-9+/=]*|[A-Za-z0-9+/=_-]{80,}")
 
 
@@ -161,25 +164,25 @@ def clean(text: str, secret: SecretStr) -> str:
     key = secret.get_secret_value().strip()
     if key:
         text = text.replace(key, "***")
-    text = _DATA_LIKE.sub("[data]", _KEY_LIKE.sub("***", text))
-    text = storable(" ".join(text.split()))
+    text = _DATA_LIKE.sub("[data]", _KEY_LIKE.sub("***", text[:_MAX_READ]))
+    text = storable(_CONTROLS.sub("", " ".join(text.split())))
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
 
 
 def read_error(body: bytes) -> ErrorFacts:
     """The facts in an error's body in the forms of OpenAI, Google and other servers; each of them may be missing."""
     try:
-        data = json.loads(body)
+        data = foreign_json.loads(body)
     except (ValueError, RecursionError):
         return ErrorFacts()
     data = data[0] if isinstance(data, list) and data else data
     error = data.get("error", data) if isinstance(data, dict) else data
     if not isinstance(error, dict):
-        return ErrorFacts(message=error if isinstance(error, str) else "")
+        return ErrorFacts(message=error[:_MAX_READ] if isinstance(error, str) else "")
     details = [d for d in _items(error.get("details")) if isinstance(d, dict)]
     named = [error.get("code"), error.get("type"), error.get("status"), *(d.get("reason") for d in details)]
     return ErrorFacts(
-        message=str(error.get("message") or error.get("detail") or ""),
+        message=str(error.get("message") or error.get("detail") or "")[:_MAX_READ],
         codes=frozenset(name.casefold() for name in named if isinstance(name, str)),
         param=param if isinstance(param := error.get("param"), str) else "",
         quota_ids=tuple(_quota_ids(details)),

@@ -1,7 +1,6 @@
 """What a node does its jobs with: this machine's own conversion, or a service that it can reach."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, TypeVar
@@ -12,7 +11,7 @@ from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.nodes.executor import Parts
 from pipeline.nodes.protocol import MAX_ATTACHMENTS, MODEL_NOT_AVAILABLE, Attachment, Capability, Offer
 from pipeline.providers import registry
-from pipeline.providers.protocols import Answer, PageRef
+from pipeline.providers.protocols import Answer, PageRef, Usage
 from pipeline.providers.vision_pages import TruncatedAnswer
 from pipeline.reading.filetype import detect
 from pipeline.settings import LOCAL, Settings
@@ -100,7 +99,7 @@ class ProviderExecutor:
                 embeddings = registry.embeddings(self._settings, self._provider, model)
                 found = embeddings.embed(_checked(body, _TextsBody).texts)
                 return {
-                    "vectors": found.vectors, "model": found.model, "usage": asdict(found.usage),
+                    "vectors": found.vectors, "model": found.model, "usage": _tokens(found.usage),
                     "latency_ms": found.latency_ms,
                 }, []  # fmt: skip
             case Capability.VISION:
@@ -186,9 +185,13 @@ def _checked(body: dict[str, Any], kind: type[Body]) -> Body:
         raise _bad(f"the body is not as it should be: {where}: {first['msg'][:200]}") from None
 
 
+def _tokens(usage: Usage) -> dict[str, int]:
+    return {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+
+
 def _said(answer: Answer) -> dict[str, Any]:
     return {
-        "text": answer.text, "model": answer.model, "truncated": answer.truncated, "usage": asdict(answer.usage),
+        "text": answer.text, "model": answer.model, "truncated": answer.truncated, "usage": _tokens(answer.usage),
         "latency_ms": answer.latency_ms,
     }  # fmt: skip
 

@@ -19,7 +19,8 @@ from pipeline.engine.errors import UnitError
 from pipeline.engine.tables import storable
 from pipeline.nodes.client import Attachment
 from pipeline.nodes.protocol import Capability
-from pipeline.providers.nodes import MadeText, Nodes, usage_of
+from pipeline.providers import token_claim
+from pipeline.providers.nodes import MadeText, Nodes
 from pipeline.providers.protocols import MEDIA_TYPES, Answer, PageReader, PageRef
 from pipeline.providers.vision_pages import TruncatedAnswer, read_image
 from pipeline.reading.filetype import MIME_TYPES, detect
@@ -139,7 +140,9 @@ class _NodeReader:
         links = self._saved(page, page.pictures, reply.attachments) if page.pictures is not None else {}
         text = _LINK.sub(lambda link: f"]({links[link[1]]})" if link[1] in links else link[0], storable(made.text))
         layout = made.layout.as_dict(page.number, links) if made.layout is not None else None
-        answer = Answer(text, self._nodes.model_of(made), usage_of(made), reply.latency_ms, made.truncated, layout)
+        most = token_claim.most_asked((), 1), token_claim.most_answered(text, self._nodes.profile.max_tokens)
+        usage = self._nodes.usage_of(made, *most)
+        answer = Answer(text, self._nodes.model_of(made), usage, reply.latency_ms, made.truncated, layout)
         if made.truncated:
             name = self._nodes.name
             message = f"the answer of provider '{name}' for page {page.number} stops at its node's limit of tokens"

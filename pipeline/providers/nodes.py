@@ -10,19 +10,19 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import RequestHooks, request_hooks
 from pipeline.engine.tables import storable
 from pipeline.nodes.client import Attachment, JobFailed, Session, SessionReply
 from pipeline.nodes.protocol import MODEL_NOT_AVAILABLE, NO_NODE, NODE_BUSY, Capability
-from pipeline.providers import call_loop
+from pipeline.providers import call_loop, token_claim
 from pipeline.providers.errors import Target, unit_error
 from pipeline.providers.protocols import MEDIA_TYPES, Answer, Usage, Vectors
-from pipeline.providers.replies import BadReply, as_model, finite_vectors
+from pipeline.providers.replies import MAX_MODEL_CHARS, BadReply, as_model, finite_vectors, model_name
 from pipeline.settings import ProviderProfile
 
 NO_NODE_WAIT_S = 15.0
@@ -31,25 +31,17 @@ NO_NODE_WAIT_S = 15.0
 _NOBODY = {NO_NODE, MODEL_NOT_AVAILABLE, NODE_BUSY}
 """What the gateway says when it has asked every node that there is."""
 _REMEMBERED = 10_000
-_MAX_MODEL_CHARS = 120
 _PROBE_S = 10.0
 
-Tokens = Annotated[int, Field(ge=0, le=2_000_000_000)]
 Result = TypeVar("Result", bound=BaseModel)
 
 
-class _Usage(BaseModel):
-    model_config = ConfigDict(strict=True)
-    input_tokens: Tokens = 0
-    output_tokens: Tokens = 0
-
-
 class Made(BaseModel):
-    """What every result of a node says of itself."""
+    """What every result of a node says of itself. Nonsense about model and usage must not cost what was made."""
 
     model_config = ConfigDict(strict=True)
-    model: str = ""
-    usage: _Usage = Field(default_factory=_Usage)
+    model: Any = ""
+    usage: Any = None
     truncated: bool = False
 
 
@@ -115,7 +107,10 @@ class Nodes:
             capability, {"prompt": prompt} | {key: value for key, value in more.items() if value}, pictures
         )
         made = self.read(MadeText, reply)
-        return Answer(storable(made.text), self.model_of(made), usage_of(made), reply.latency_ms, made.truncated)
+        text = storable(made.text)
+        most_in = token_claim.most_asked([prompt, system], len(pictures))
+        usage = self.usage_of(made, most_in, token_claim.most_answered(text, self.profile.max_tokens))
+        return Answer(text, self.model_of(made), usage, reply.latency_ms, made.truncated)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """One vector for each text, in one call; no call for no texts. Raises `UnitError`."""
@@ -130,7 +125,8 @@ class Nodes:
         except ValueError as error:
             raise self.bad_reply(f"gave {error}") from None
         # Vectors are compared with those of the same model: nodes may give one model several names.
-        return Vectors(vectors, self.model or self.model_of(made), usage_of(made), reply.latency_ms)
+        usage = self.usage_of(made, token_claim.most_asked(texts), 0)
+        return Vectors(vectors, self.model or self.model_of(made), usage, reply.latency_ms)
 
     def probe(self) -> str:
         """Open a session, which costs nothing; the answer in words. Raises `UnitError`."""
@@ -272,7 +268,12 @@ class Nodes:
 
     def model_of(self, made: Made) -> str:
         """The model that answered, as the node says."""
-        return storable(made.model)[:_MAX_MODEL_CHARS] or self.model
+        return model_name(made.model) or self.model
+
+    def usage_of(self, made: Made, most_in: int, most_out: int) -> Usage:
+        """The tokens that a node says it used, as far as it is believed."""
+        said = made.usage.get if isinstance(made.usage, dict) else lambda _: None
+        return token_claim.believed(self.name, said("input_tokens"), said("output_tokens"), most_in, most_out)
 
     def bad_reply(self, message: str) -> UnitError:
         """What a node sent is not what was asked for; another may do better."""
@@ -283,17 +284,12 @@ class Nodes:
         return unit_error(self._target, message, kind=kind, code=code, retry_after_s=retry_after_s)
 
 
-def usage_of(made: Made) -> Usage:
-    """The tokens that a node says it used."""
-    return Usage(made.usage.input_tokens, made.usage.output_tokens)
-
-
 class _Shared:
     """A session of one process; closed when nobody has it any more."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, urls: str, token: str) -> None:
         self.loop = loop
-        self.session = Session(urls, token, name=f"{socket.gethostname()} {os.getpid()}"[:_MAX_MODEL_CHARS])
+        self.session = Session(urls, token, name=f"{socket.gethostname()} {os.getpid()}"[:MAX_MODEL_CHARS])
         weakref.finalize(self, call_loop.drop, loop, self.session.close).atexit = False
 
 

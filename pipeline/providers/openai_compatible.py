@@ -2,10 +2,9 @@
 
 import asyncio
 import base64
-import json
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -13,13 +12,15 @@ from typing import Any, Protocol
 import httpx2
 import openai
 
+from pipeline.engine import foreign_json
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.tables import storable
-from pipeline.providers import call_loop
+from pipeline.providers import call_loop, token_claim
 from pipeline.providers.errors import Target, from_exception, from_reply, unit_error
 from pipeline.providers.protocols import MEDIA_TYPES, Answer, Usage, Vectors
-from pipeline.providers.replies import finite_vectors
+from pipeline.providers.replies import finite_vectors, model_name
+from pipeline.providers.reply_limit import ReplyLimit
 from pipeline.settings import ProviderProfile
 from pipeline.settings.providers import PUBLIC_SERVICE
 
@@ -56,7 +57,10 @@ class OpenAICompatible:
         self.model = model or profile.model
         self.profile = profile
         self._target = Target(name, self.model, profile.timeout_s, profile.api_key)
-        self._limit = _SizeLimit(max_reply_bytes, self._target)
+        self._limit = ReplyLimit(
+            max_reply_bytes,
+            lambda message, code: unit_error(self._target, message, kind=ErrorKind.PERMANENT, code=code),
+        )
         self._client: tuple[asyncio.AbstractEventLoop, openai.AsyncOpenAI] | None = None
 
     def describe(self, image: bytes, media_type: str, prompt: str) -> Answer:
@@ -70,11 +74,10 @@ class OpenAICompatible:
         """Answer `prompt` about `images`, of one of `MEDIA_TYPES`; `json_schema` as for `complete`."""
         if media_type not in MEDIA_TYPES or not images or not all(images):
             raise self._error("takes PNG, JPEG and WebP pictures only", code="bad_image")
-        content: list[dict[str, object]] = [{"type": "text", "text": prompt}]
-        for image in images:
-            url = f"data:{media_type};base64,{base64.b64encode(image).decode('ascii')}"
-            content.append({"type": "image_url", "image_url": {"url": url}})
-        return self._ask(content, system, json_schema)
+        urls = (f"data:{media_type};base64,{base64.b64encode(image).decode('ascii')}" for image in images)
+        return self._ask(
+            prompt, system, json_schema, [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        )
 
     def complete(self, prompt: str, *, system: str = "", json_schema: dict[str, object] | None = None) -> Answer:
         """Answer `prompt`. Raises `UnitError`.
@@ -84,13 +87,18 @@ class OpenAICompatible:
         """
         return self._ask(prompt, system, json_schema)
 
-    def _ask(self, content: object, system: str, json_schema: dict[str, object] | None) -> Answer:
+    def _ask(
+        self, prompt: str, system: str, json_schema: dict[str, object] | None, pictures: Sequence[object] = ()
+    ) -> Answer:
         messages: list[dict[str, object]] = [{"role": "system", "content": system}] if system else []
-        messages.append({"role": "user", "content": content})
+        messages.append(
+            {"role": "user", "content": [{"type": "text", "text": prompt}, *pictures] if pictures else prompt}
+        )
+        most_in = token_claim.most_asked([prompt, system], len(pictures))
         if json_schema is None:
-            return self._chat(messages)
+            return self._chat(messages, most_in)
         schema = {"name": "answer", "strict": True, "schema": json_schema}
-        return self._chat(messages, response_format={"type": "json_schema", "json_schema": schema})
+        return self._chat(messages, most_in, response_format={"type": "json_schema", "json_schema": schema})
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """One vector for each text, in one call; no call for no texts. Raises `UnitError`."""
@@ -108,7 +116,8 @@ class OpenAICompatible:
             vectors = _vectors_of(reply.data, len(inputs))
         except ValueError as error:
             raise self._error(f"gave {error}", kind=ErrorKind.TRANSIENT, code="bad_reply") from None
-        return Vectors(vectors, self._model_of(reply), _usage_of(reply.data), reply.latency_ms)
+        usage = self._usage_of(reply, token_claim.most_asked(inputs))
+        return Vectors(vectors, self._model_of(reply), usage, reply.latency_ms)
 
     def probe(self) -> str:
         """Ask for the list of models, which costs nothing; the answer in words. Raises `UnitError`."""
@@ -128,7 +137,7 @@ class OpenAICompatible:
         if self._client and call_loop.is_running(self._client[0]):
             call_loop.run(close(self._client[1]))
 
-    def _chat(self, messages: list[dict[str, object]], **extra: object) -> Answer:
+    def _chat(self, messages: list[dict[str, object]], most_in: int, **extra: object) -> Answer:
         body = {token_limit_field(self.profile): self.profile.max_tokens, **extra}
         reply = self._call(
             lambda client: client.chat.completions.with_raw_response.create(
@@ -148,10 +157,12 @@ class OpenAICompatible:
         if message.get("refusal") or reason.startswith("content_filter"):
             why = message.get("refusal") or "its content filter stopped the answer"
             raise self._error(f"refused to answer: {why}", code="refused")
-        text, truncated = _text_of(message.get("content")), reason == "length"
-        if text is None and not truncated:
+        found, truncated = _text_of(message.get("content")), reason == "length"
+        if found is None and not truncated:
             raise self._error("gave an answer without content", kind=ErrorKind.TRANSIENT, code="empty_reply")
-        return Answer(text or "", self._model_of(reply), _usage_of(reply.data), reply.latency_ms, truncated)
+        text = storable(found or "")
+        usage = self._usage_of(reply, most_in, token_claim.most_answered(text, self.profile.max_tokens))
+        return Answer(text, self._model_of(reply), usage, reply.latency_ms, truncated)
 
     def _call(self, send: Callable[[openai.AsyncOpenAI], Awaitable[_HasContent]]) -> _Reply:
         async def exchange() -> bytes:
@@ -173,7 +184,9 @@ class OpenAICompatible:
 
     def _parse(self, body: bytes) -> dict[str, Any]:
         try:
-            data = json.loads(body)
+            data = foreign_json.loads(body)
+        except foreign_json.TooManyParts as parts:
+            raise self._error(f"gave a reply that is not read: {parts}", code="too_large") from None
         except (ValueError, RecursionError):
             data = None
         if not isinstance(data, dict):
@@ -200,9 +213,13 @@ class OpenAICompatible:
     def _key(self) -> str:
         return self.profile.api_key.get_secret_value().strip()
 
+    def _usage_of(self, reply: _Reply, most_in: int, most_out: int = 0) -> Usage:
+        usage = reply.data.get("usage")
+        said = usage.get if isinstance(usage, dict) else lambda _: None
+        return token_claim.believed(self.name, said("prompt_tokens"), said("completion_tokens"), most_in, most_out)
+
     def _model_of(self, reply: _Reply) -> str:
-        model = reply.data.get("model")
-        return (storable(model) if isinstance(model, str) else "") or self.model
+        return model_name(reply.data.get("model")) or self.model
 
     def _check_configured(self) -> None:
         if not self.model:
@@ -223,7 +240,7 @@ def token_limit_field(profile: ProviderProfile) -> str:
     return "max_completion_tokens" if profile.base_url == PUBLIC_SERVICE else "max_tokens"
 
 
-def _new_client(profile: ProviderProfile, key: str, limit: "_SizeLimit") -> openai.AsyncOpenAI:
+def _new_client(profile: ProviderProfile, key: str, limit: ReplyLimit) -> openai.AsyncOpenAI:
     """A client that has not connected yet. It does not hold its provider, so that dropping the provider closes it."""
 
     async def finish_headers(request: httpx2.Request) -> None:
@@ -274,14 +291,6 @@ def _text_of(content: object) -> str | None:
     return content if isinstance(content, str) else None
 
 
-def _usage_of(data: dict[str, Any]) -> Usage:
-    """The tokens that were used; 0 if the reply does not say, or says nonsense."""
-    usage = data.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-    tokens = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
-    return Usage(*(n if isinstance(n, int) and n > 0 else 0 for n in tokens))
-
-
 def _vectors_of(data: dict[str, Any], count: int) -> list[list[float]]:
     """The vectors in the order of the inputs. Raises a `ValueError` that says what is wrong with them."""
     items = data.get("data")
@@ -295,33 +304,3 @@ def _vectors_of(data: dict[str, Any], count: int) -> list[list[float]]:
     if placed.keys() != set(range(count)):
         raise ValueError("vectors with a wrong index")
     return finite_vectors([placed[index] for index in range(count)], count)
-
-
-@dataclass(frozen=True)
-class _SizeLimit:
-    """Ends replies longer than `max_bytes` with an error of `target`."""
-
-    max_bytes: int
-    target: Target
-
-    async def apply(self, response: httpx2.Response) -> None:
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _LimitedStream(response.stream, self)
-
-
-class _LimitedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, limit: _SizeLimit) -> None:
-        self._stream = stream
-        self._limit = limit
-        self._seen = 0
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._stream:
-            self._seen += len(chunk)
-            if self._seen > self._limit.max_bytes:
-                message = f"sent a reply of more than {self._limit.max_bytes} bytes"
-                raise unit_error(self._limit.target, message, kind=ErrorKind.PERMANENT, code="too_large")
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()

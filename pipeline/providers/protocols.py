@@ -12,10 +12,13 @@ MEDIA_TYPES = frozenset({"image/png", "image/jpeg", "image/webp"})
 
 @dataclass(frozen=True)
 class Usage:
-    """The tokens that a call was charged for; 0 if the provider does not say."""
+    """The tokens that a call was charged for; 0 if the provider does not say.
+
+    `note`: what it said and was not believed, in words; see `token_claim`."""
 
     input_tokens: int = 0
     output_tokens: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ class Vectors:
     model: str
     usage: Usage = field(default_factory=Usage)
     latency_ms: int = 0
+
+
+def charged(made: Answer | Vectors) -> tuple[str, int, int]:
+    """(model, input tokens, output tokens): what a call is charged by."""
+    return made.model, made.usage.input_tokens, made.usage.output_tokens
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,24 @@
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from pipeline.engine import foreign_json
+from pipeline.engine.tables import storable
+
 MAX_REPLY_CHARS = 1_000_000
 MAX_ERRORS = 5
 """How many problems of one reply are kept and told to the model."""
 _FENCE = re.compile(r"\A\s*```[a-zA-Z]*\s*\n(.*?)\n?```\s*\Z", re.DOTALL)
-_HUGE = sys.float_info.max
+MAX_MODEL_CHARS = 120
+MAX_DIMENSIONS = 65_536
+_HUGE = 3.4e38
+"""Vectors are kept with four bytes a number."""
+_NUMBERS = {int, float}  # and not bool, which is an int, too
 _SEPARATOR = re.compile(r"\s*,?\s*")
 _BARE_LIST = r"\[\s*(?=\{)"
 
@@ -38,13 +44,18 @@ def clean(text: object) -> str:
     return str(text).replace("\x00", "").encode("utf-8", "replace").decode().strip()
 
 
+def model_name(said: object) -> str:
+    """The name that a service gives the model that answered, as it is stored; empty if it gives none."""
+    return storable(said[:MAX_MODEL_CHARS]) if isinstance(said, str) else ""
+
+
 def as_json(text: str, max_chars: int | None = MAX_REPLY_CHARS) -> object:
     """The JSON in a reply, bare or in a code fence. Raises `BadReply`."""
     if max_chars is not None and len(text) > max_chars:
         raise BadReply(f"the reply has {len(text):,} characters, more than {max_chars:,}")
     fenced = _FENCE.match(text)
     try:
-        return json.loads(fenced[1] if fenced else text)
+        return foreign_json.loads(fenced[1] if fenced else text)
     except RecursionError:
         raise BadReply("the reply is nested too deeply") from None
     except ValueError as error:
@@ -106,7 +117,9 @@ def finite_vectors(found: object, count: int) -> list[list[float]]:
     for values in found:
         if not isinstance(values, list) or not values:
             raise ValueError("an empty vector")
-        if not all(isinstance(value, int | float) and -_HUGE <= value <= _HUGE for value in values):
+        if len(values) > MAX_DIMENSIONS:
+            raise ValueError(f"a vector of more than {MAX_DIMENSIONS:,} numbers")
+        if not all(type(value) in _NUMBERS and -_HUGE <= value <= _HUGE for value in values):
             raise ValueError("a vector with numbers that are not finite")
     if len({len(values) for values in found}) > 1:
         raise ValueError("vectors of different lengths")
@@ -117,7 +130,7 @@ def _whole_items(text: str, beginning: str) -> list[object]:
     """The items that are complete in the first list after `beginning`, a pattern."""
     begin = re.search(beginning, text)
     position = begin.end() if begin else len(text)
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(parse_int=foreign_json.whole_number)
     found: list[object] = []
     while position < len(text) and text[position] != "]":
         try:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import astuple
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -10,7 +9,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GateClosed, GuardedCall
 from pipeline.engine.tables import storable
 from pipeline.engine.traces import message_of, preview
-from pipeline.providers.protocols import Answer, Usage, Vectors
+from pipeline.providers.protocols import Answer, Usage, Vectors, charged
 
 Result = TypeVar("Result", Answer, Vectors)
 NO_GATE = "the queue has no gate: its provider is not configured"
@@ -36,7 +35,7 @@ class Tracer:
         }  # fmt: skip
         begun = time.monotonic()
         try:
-            result = self.guarded.call(ask, lambda answer: (answer.model, *astuple(answer.usage)))
+            result = self.guarded.call(ask, charged)
         except GateClosed:
             raise
         except UnitError as error:
@@ -47,7 +46,8 @@ class Tracer:
         said = f"{len(result.vectors)} vectors" if isinstance(result, Vectors) else preview(storable(result.text))
         tokens: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
         tokens["cost"] = self.guarded.cost_of(result.model, usage.input_tokens, usage.output_tokens)
-        self.trace = trace | tokens | {"model": (result.model or model)[:120], "preview": said} | _took(begun)
+        named = {"model": (result.model or model)[:120], "preview": said, "error": usage.note or None}
+        self.trace = trace | tokens | named | _took(begun)
         return result
 
 

@@ -117,7 +117,7 @@ def show(
         ("tokens", tokens),
         ("cost", _cost(call.cost) or "0, or its model has no price (PENSTOCK_PROVIDERS__<NAME>__PRICES)"),
     ]
-    pairs += [("error", one_line(call.error))] if call.error else []
+    pairs += [("error" if call.failed else "note", one_line(call.error))] if call.error else []
     print_pairs([(name, value.replace("<NAME>", one_line(call.provider).upper())) for name, value in pairs])
     if call.preview:
         out.print(f"\n{one_line(call.preview)}", soft_wrap=True)

@@ -11,15 +11,20 @@ from redis import Redis
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from pipeline.engine.guarded_call import request_hooks
-from pipeline.providers import gates
+from pipeline.engine import traces
+from pipeline.engine.guarded_call import GuardedCall, request_hooks
+from pipeline.providers import calls, gates, spend
+from pipeline.providers.openai_compatible import OpenAICompatible
+from pipeline.providers.traced_call import Tracer
 from pipeline.storage.context import Context
+from tests.support.provider_server import Fault, ProviderServer
 
 PROVIDERS = {
     "p": {
         "base_url": "http://127.0.0.1:1/v1", "model": "m", "limits": "100/min", "prices": {"*": {"input": 1.0}},
         "daily_spend_cap": 1000,
     },
+    "t": {"base_url": "http://127.0.0.1:1/v1", "model": "m", "limits": "100 tokens/min", "estimated_tokens": 60},
 }  # fmt: skip
 
 
@@ -48,11 +53,16 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     event.remove(Engine, "before_cursor_execute", sql)
 
 
+def _admitted(context: Context, queue: str, holder: str, tokens: int = 0) -> GuardedCall:
+    guarded = gates.guarded_call(context, queue, holder)
+    assert guarded is not None
+    assert guarded.gate.admit(holder, tokens=tokens).granted
+    return guarded
+
+
 def _priced_call(context: Context, holder: str) -> None:
     """Everything that a message with one call does at its gate."""
-    guarded = gates.guarded_call(context, "vision.p", holder)
-    assert guarded is not None
-    assert guarded.gate.admit(holder).granted
+    guarded = _admitted(context, "vision.p", holder)
 
     def ask() -> str:
         hooks = request_hooks.get()
@@ -88,3 +98,41 @@ def test_a_message_without_a_call_gives_back_its_slot_once(context: Context, mon
         guarded.leave()
     assert found == {"redis": 1}
     assert guarded.gate.look().in_flight == 0
+
+
+def test_absurd_usage_loses_no_answer_trips_no_cap_and_is_told_on_the_calls_row(context: Context) -> None:
+    gates.sync(context)
+    body = {
+        "choices": [{"message": {"content": "fine"}}],
+        "usage": {"prompt_tokens": 10**15, "completion_tokens": 10**30},
+    }
+    profile = context.settings.providers["p"]
+    with ProviderServer() as server:
+        server.push(Fault(status=200, body=body))
+        service = OpenAICompatible("p", profile.model_copy(update={"base_url": server.base_url}))
+        tracer = Tracer(_admitted(context, "vision.p", "a"), context.db.now)
+        answer = tracer.call("text", "describe", "p", "m", lambda: service.complete("Hi"))
+    assert answer.text == "fine"
+    context.db.run(lambda session: traces.record(session, "music", "run", 1, tracer.trace))
+    [row] = calls.calls(context)
+    assert (row.status, row.failed) == ("ok", False)
+    assert "the service says 10^15 input tokens" in str(row.error)
+    assert "10^30 output tokens" in str(row.error)
+    assert 0 < row.input_tokens + row.output_tokens < 1_000_000
+    assert 0 < spend.running_sum(context, "p", profile) < 1
+
+
+def test_a_service_that_does_not_say_what_it_used_has_used_what_was_estimated(context: Context) -> None:
+    gates.sync(context)
+    guarded = _admitted(context, "vision.t", "a", tokens=60)
+
+    def ask() -> str:
+        hooks = request_hooks.get()
+        assert hooks is not None
+        hooks.ready()
+        hooks.sent()
+        return "answer"
+
+    guarded.call(ask, lambda _: ("m", 0, 0))
+    guarded.leave()
+    assert not guarded.gate.admit("b", tokens=60).granted

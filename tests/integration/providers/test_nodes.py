@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pipeline.engine.guarded_call import GateClosed, request_hooks
 from pipeline.providers import registry
 from pipeline.providers.nodes import Nodes
 from pipeline.providers.protocols import Usage
+from pipeline.providers.token_claim import most_answered
 from pipeline.settings import ProviderProfile, Settings
 from tests.support.scripted_sessions import TOKEN, Asked, ScriptedGateway, cut, refuse, reply, silence
 
@@ -121,15 +123,28 @@ def test_vectors_come_in_the_order_of_the_texts_under_the_model_that_was_asked(g
 @pytest.mark.parametrize(
     "result",
     [
-        {}, {"text": None}, {"text": 7}, {"text": "t", "usage": []}, {"text": "t", "truncated": "yes"},
-        {"text": "t", "usage": {"input_tokens": -1}}, {"text": "t", "usage": {"output_tokens": 10**30}},
-        {"text": "t", "model": {"a": 1}},
+        {}, {"text": None}, {"text": 7}, {"text": "t", "truncated": "yes"},
     ],
 )  # fmt: skip
 def test_a_result_of_another_shape_is_refused(gateway: ScriptedGateway, nodes: Nodes, result: dict[str, Any]) -> None:
     gateway.script.append(reply(result))
     error = error_of(nodes)
     assert (error.kind, error.code) == (ErrorKind.TRANSIENT, "bad_reply")
+
+
+@pytest.mark.parametrize(
+    ("said", "usage"),
+    [
+        ({"usage": []}, Usage()), ({"usage": {"input_tokens": -1}}, Usage()), ({"model": {"a": 1}}, Usage()),
+        ({"usage": {"output_tokens": 10**30}}, Usage(0, most_answered("t", 8192))),
+    ],
+)  # fmt: skip
+def test_nonsense_about_model_and_usage_does_not_cost_the_answer(
+    gateway: ScriptedGateway, nodes: Nodes, said: dict[str, Any], usage: Usage
+) -> None:
+    gateway.script.append(reply({"text": "t"} | said))
+    answer = nodes.complete("Hi")
+    assert (answer.text, replace(answer.usage, note="")) == ("t", usage)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, LAYOUTS, PAGES
 from pipeline.flows.documents.work.page import Attempt, PageUnit
 from pipeline.providers import registry
-from pipeline.providers.protocols import Answer, PageConverter, PageReader, PageRef
+from pipeline.providers.protocols import Answer, PageConverter, PageReader, PageRef, charged
 from pipeline.reading.source import render_pages
 from pipeline.storage.context import Context
 
@@ -73,7 +72,7 @@ class PageConversion:
         # A truncated answer is an error, but it was paid for.
         paid: Answer | None = answer or getattr(error, "answer", None)
         if paid is not None and self._guarded is not None and not facts.get("cached"):
-            facts["cost"] = self._guarded.cost_of(paid.model, paid.usage.input_tokens, paid.usage.output_tokens)
+            facts["cost"] = self._guarded.cost_of(*charged(paid))
         return Attempt(unit, answer, error, latency_ms=int((time.monotonic() - begun) * 1000), **facts)
 
     def _answer(self, unit: PageUnit, facts: dict[str, Any]) -> Answer:
@@ -97,7 +96,7 @@ class PageConversion:
         if self._guarded is None:
             return reader.convert(page)
         facts["queue"] = self._guarded.gate.queue
-        return self._guarded.call(lambda: reader.convert(page), lambda answer: (answer.model, *astuple(answer.usage)))
+        return self._guarded.call(lambda: reader.convert(page), charged)
 
     def _page_ref(self, unit: PageUnit, converter: PageConverter) -> PageRef:
         settings = self._context.settings
