@@ -3,9 +3,12 @@
 import logging
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
+from io import StringIO
+from typing import Any, TextIO
 
 import structlog
+
+from pipeline.engine.control_characters import printable, printable_line
 
 _SECRET = ("key", "secret", "password", "token", "authorization")
 _NOT_SECRET = ("_tokens", "_key_hash")
@@ -45,7 +48,7 @@ def configure(level: str, *, as_json: bool, for_command: bool = False) -> None:
         structlog.processors.JSONRenderer()
         if as_json
         else structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback, pad_event_to=24
+            colors=sys.stderr.isatty(), exception_formatter=_write_traceback, pad_event_to=24
         )
     )
     handler = logging.StreamHandler()
@@ -54,7 +57,7 @@ def configure(level: str, *, as_json: bool, for_command: bool = False) -> None:
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info if as_json else _keep,
+                structlog.processors.format_exc_info if as_json else _harmless,
                 renderer,
             ],
         )
@@ -96,8 +99,21 @@ def configure_as_library() -> None:
         )
 
 
-def _keep(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    return event
+def _harmless(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """What the renderer shows as it is; it quotes the values of fields itself."""
+    shown = {printable_line(field): value for field, value in event.items()}
+    return shown | {"event": _below(str(event.get("event", "")))}
+
+
+def _write_traceback(sio: TextIO, exc_info: Any) -> None:
+    written = StringIO()
+    structlog.dev.plain_traceback(written, exc_info)
+    sio.write(_below(written.getvalue()))
+
+
+def _below(text: str) -> str:
+    """A text whose further lines are indented: what strangers wrote never looks like a line of the log."""
+    return printable(text).replace("\n", "\n    ")
 
 
 def _sign(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -4,6 +4,7 @@ import sys
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from pipeline.engine.control_characters import printable
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure
 from pipeline.settings import get_settings
@@ -21,7 +22,7 @@ def main() -> int:
         try:
             Supervisor(settings, "on-demand", output=None).run(unused=Idleness(settings))
         except (UserError, SQLAlchemyError, OSError) as error:
-            sys.stderr.write(f"{error}\n")
+            sys.stderr.write(f"{printable(str(error))}\n")
             return 1
     return 0
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.interfaces.cli.output import err, one_line, print_json
+from pipeline.interfaces.cli.output import err, one_line, print_json, print_text
 from pipeline.interfaces.cli.times import ago, duration_s
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ _LONGEST_S = 100 * 366 * 86_400
 
 def checked_name(name: str, noun: str) -> str:
     """The name as it is stored. Raises `UserError` for one that no list could show."""
+    from pipeline.engine.control_characters import printable
     from pipeline.engine.errors import UserError
-    from pipeline.interfaces.cli.output import printable
 
-    if not name.strip() or len(name) > 100 or printable(name) != name or "\n" in name:
+    if not name.strip() or len(name) > 100 or printable(name) != name or {"\n", "\t"} & set(name):
         raise UserError(f"a {noun}'s name has 1 to 100 characters, all printable", code="usage")
     return name.strip()
 
@@ -48,7 +48,7 @@ def show_once(secret: str, made: "CredentialView", noun: str, good_for: str, *, 
     until = f", until {made.expires_at:%Y-%m-%d %H:%M} UTC" if made.expires_at else ""
     said = f"{noun.capitalize()} {made.id} ({one_line(made.name)}, {good_for}{until}). It is not shown again:"
     err.print(said, soft_wrap=True)
-    typer.echo(secret)
+    print_text(f"{secret}\n")
 
 
 def state_cells(one: "CredentialView", now: "datetime") -> list[str]:

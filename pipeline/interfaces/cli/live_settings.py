@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.interfaces.cli.command import Json, ready_context
-from pipeline.interfaces.cli.output import err, one_line, print_list
+from pipeline.interfaces.cli.output import err, one_line, print_list, print_text
 
 if TYPE_CHECKING:
     from pipeline.engine.live_settings import Value
@@ -42,7 +42,7 @@ def get(key: Key) -> None:
     """Print one setting's value."""
     from pipeline.providers import gates
 
-    typer.echo(_shown(gates.live_setting(ready_context(), key).value))
+    print_text(f"{_shown(gates.live_setting(ready_context(), key).value)}\n")
 
 
 @app.command("set")

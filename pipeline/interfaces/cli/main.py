@@ -1,11 +1,17 @@
 """The commands, and how errors are reported at the terminal."""
 
+import io
 import sys
+import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from pipeline.engine.control_characters import printable
 from pipeline.engine.errors import NoWorkerWarning, PenstockError
 from pipeline.engine.logs import configure
 from pipeline.interfaces.cli import (
@@ -26,6 +32,7 @@ from pipeline.interfaces.cli import (
 )
 from pipeline.interfaces.cli.command import help_of
 from pipeline.interfaces.cli.nodes import node
+from pipeline.interfaces.cli.output import err, print_text
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 
@@ -34,11 +41,34 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"penstock {version('penstock')}")
+        print_text(f"penstock {version('penstock')}\n")
         raise typer.Exit
 
 
+class _Commands(TyperGroup):
+    """Commands whose errors about arguments hold no control characters: scripts pass names that strangers chose."""
+
+    def make_context(self, *given: Any, **options: Any) -> Any:
+        with _printable_errors():
+            return super().make_context(*given, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _printable_errors():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "format_message"):  # an error of click, whose classes typer does not export
+            error.message = printable(str(getattr(error, "message", "")))  # type: ignore[attr-defined]
+        raise
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="penstock",
     help="Turn piles of documents into Markdown with AI models: nothing lost, nothing paid for twice.\n\n"
     "Start with: [bold]penstock convert report.pdf[/bold]",
@@ -90,24 +120,26 @@ app.command("flower", context_settings=_passed_on)(stack.flower)
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted."""
     configure("WARNING", as_json=False, for_command=True)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # None without a terminal, and anything in tests
+        sys.stdout.reconfigure(errors="backslashreplace")  # as for standard error: no text is a reason to fail
     warnings.simplefilter("ignore", NoWorkerWarning)  # commands that wait say it in their own way
     try:
         app()
     except PenstockError as error:
         _fail(str(error), WRONG_USAGE if getattr(error, "code", "") == "usage" else FAILED)
     except KeyboardInterrupt:
-        sys.stderr.write("\n")
+        err.print()
         sys.exit(INTERRUPTED)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is shown
         if not (sentence := _explained(error)):
-            raise
+            # A defect. What it quotes may be anybody's text.
+            err.print(traceback.format_exc(), soft_wrap=True, markup=False, end="")
+            sys.exit(FAILED)
         _fail(sentence, FAILED)
 
 
 def _fail(sentence: str, code: int) -> None:
-    from pipeline.interfaces.cli.output import printable
-
-    sys.stderr.write(f"penstock: {printable(sentence)}\n")
+    err.print(f"penstock: {sentence}", soft_wrap=True, markup=False)
     sys.exit(code)
 
 

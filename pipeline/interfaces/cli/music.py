@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from pipeline.engine.views import plain
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
 from pipeline.interfaces.cli.output import (
     count,
     err,
+    escape,
     one_line,
     out,
     print_json,
     print_list,
     print_pairs,
-    printable,
     state,
 )
 from pipeline.interfaces.cli.progress import Bar, Progress
@@ -68,7 +67,7 @@ def sync(
         f"under another id, {report.returned} back, {report.missing} gone.", soft_wrap=True,
     )  # fmt: skip
     if report.note:
-        err.print(f"[yellow]Note:[/yellow] {report.note}.", soft_wrap=True)
+        err.print(f"[yellow]Note:[/yellow] {one_line(report.note)}.", soft_wrap=True)
     if report.added:
         err.print("Find them by names, albums and genres: `penstock music search WORDS`.", soft_wrap=True)
 
@@ -352,7 +351,7 @@ def _show_song(view: "SongView", *, as_json: bool) -> None:
     for name, value in plain(view).items():
         if value not in (None, "", []) and name != "analysis":
             text = ", ".join(value) if isinstance(value, list) else str(value)
-            rows.append((name.replace("_", " "), escape(printable(text))))
+            rows.append((name.replace("_", " "), escape(text)))
     print_pairs(rows)
 
 

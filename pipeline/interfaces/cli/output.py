@@ -1,24 +1,87 @@
-"""How output looks: results go to standard output, everything else to standard error."""
+"""The one printer of the command line: results go to standard output, everything else to standard error.
+
+What strangers wrote (names, titles, pages, errors, replies) is shown, never obeyed. Nothing printed here has control
+characters but our own colours, even where somebody forgot to escape it, and markup knows nothing but these colours.
+"""
 
 import json
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO, TypeVar
 
-from rich.console import Console
-from rich.markup import escape
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
+from pipeline.engine.control_characters import json_escaped, printable, printable_line
 from pipeline.engine.views import plain
+
+_TAG = re.compile(r"\[(/?)(bold|dim|red|green|yellow|magenta|cyan)\]")
+_NO_TAG = "\0"
+"""Behind a bracket of what would else be a tag. `printable` leaves none in what strangers wrote."""
+
+
+class Printer(Console):
+    """A console that every text may be given to: no links, emoji codes, errors about markup, nor control characters."""
+
+    def render_str(self, text: str, *, markup: bool | None = None, **_: Any) -> Text:
+        return Text(printable(text)) if markup is False else marked(text)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        written = ""
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                written = _after(written, segment.text)
+                yield Segment(written, segment.style)
 
 
 def _console(stream: TextIO, **options: Any) -> Console:
     # Pipes and files have no width: never break or cut a line there.
-    return Console(highlight=False, width=None if stream.isatty() else 10_000, **options)
+    return Printer(highlight=False, width=None if stream.isatty() else 10_000, **options)
 
 
 out = _console(sys.stdout)
 err = _console(sys.stderr, stderr=True)
+
+
+def marked(text: str) -> Text:
+    """Markup as coloured text. Whatever else is in brackets stays as it is."""
+    shown, styles, done = Text(), list[str](), 0
+
+    def add(piece: str) -> None:
+        shown.append(_after(shown.plain, piece.replace(_NO_TAG, "")), " ".join(styles))
+
+    for tag in _TAG.finditer(text):
+        add(text[done : tag.start()])
+        done = tag.end()
+        if not tag[1]:
+            styles.append(tag[2])
+        elif tag[2] in styles:
+            styles.remove(tag[2])
+    add(text[done:])
+    return shown
+
+
+def _after(before: str, text: str) -> str:
+    """The text as it is printable behind this one, which decides about a joiner at its beginning."""
+    last = before[-1:]
+    return printable(last + text)[len(last) :]
+
+
+def escape(text: str) -> str:
+    """Markup that shows this text as it is, whatever stands around it; of several lines, if it has them."""
+    return _TAG.sub(lambda tag: f"[{_NO_TAG}{tag[0][1:]}", printable(text))
+
+
+def one_line(text: str | None, width: int | None = None) -> str:
+    """Markup that shows a text as one line, cut at `width` characters."""
+    flat = printable_line(text or "")
+    return escape(flat if width is None or len(flat) <= width else flat[: width - 1] + "…")
+
 
 STYLES = {
     "COMPLETED": "green",
@@ -40,9 +103,18 @@ _LEAST_WIDTH, _LEAST_LAST = 12, 30
 
 def print_json(value: Any) -> None:
     """Print a view, or a container of views, as JSON on standard output."""
-    text = json.dumps(plain(value), indent=2, ensure_ascii=False, default=str) + "\n"
-    # What UTF-8 cannot hold, such as a file name in another encoding, becomes a JSON escape.
-    sys.stdout.write(text.encode("utf-8", "backslashreplace").decode())
+    # A file name that is not UTF-8 becomes JSON escapes, too.
+    sys.stdout.write(json_escaped(json.dumps(plain(value), indent=2, ensure_ascii=False, default=str)) + "\n")
+
+
+def print_text(text: str) -> None:
+    """Write a result on standard output: as it is where a file or a program takes it, printable on a terminal."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+
+
+def confirm(question: str) -> None:
+    """Ask a person, and end the command unless they agree."""
+    typer.confirm(printable_line(question), abort=True, err=True)
 
 
 class Table:
@@ -59,7 +131,7 @@ class Table:
 
     def add(self, *cells: str) -> None:
         """Add a row; cells may hold markup."""
-        self._rows.append([Text.from_markup(cell) for cell in cells])
+        self._rows.append([marked(cell.replace("\n", " ")) for cell in cells])
 
     def print(self) -> None:
         """Print the table on standard output."""
@@ -129,14 +201,3 @@ def count(number: int, noun: str) -> str:
     """`1 page`, `2 pages`, `3 batches`."""
     plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
-
-
-def printable(text: str) -> str:
-    """A text without characters that a terminal would take as commands."""
-    return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text)
-
-
-def one_line(text: str | None, width: int | None = None) -> str:
-    """A text as one printable line, cut at `width` characters, with its markup escaped."""
-    flat = printable(" ".join((text or "").split()))
-    return escape(flat if width is None or len(flat) <= width else flat[: width - 1] + "…")

@@ -10,11 +10,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rich import progress as bars
+from rich.table import Column
+from rich.text import Text
 
-from pipeline.interfaces.cli.output import err, one_line
+from pipeline.interfaces.cli.output import err, marked, one_line
 from pipeline.interfaces.cli.pace import Pace
 
 if TYPE_CHECKING:
+    from rich.console import JustifyMethod
+
     from pipeline.standalone.stack import Stack
 
 State = TypeVar("State")
@@ -42,6 +46,17 @@ class Bar:
     """Units are in progress: no need to ask what holds the work up."""
     waits: str = ""
     """What it waits for, in words."""
+
+
+class Words(bars.ProgressColumn):
+    """Markup that a bar carries: its description, or one of its fields."""
+
+    def __init__(self, field: str = "", justify: "JustifyMethod" = "left") -> None:
+        super().__init__(Column(no_wrap=True, justify=justify))
+        self._field = field
+
+    def render(self, task: bars.Task) -> Text:
+        return marked(str(task.fields[self._field]) if self._field else task.description)
 
 
 class Progress:
@@ -165,8 +180,7 @@ def _widths(width: int) -> tuple[int, int]:
 
 
 def _columns(bar_width: int) -> list[bars.ProgressColumn]:
-    name, figures = bars.TextColumn("{task.description}"), bars.TextColumn("{task.fields[figures]}", justify="right")
-    state = bars.TextColumn("{task.fields[state]}")
+    name, figures, state = Words(), Words("figures", justify="right"), Words("state")
     if not bar_width:
         return [name, figures, state]
     return [name, bars.BarColumn(bar_width), figures, state, bars.TimeElapsedColumn()]

@@ -4,12 +4,11 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.views import plain
 from pipeline.interfaces.cli.command import Json, ready_context
-from pipeline.interfaces.cli.output import err, print_list
+from pipeline.interfaces.cli.output import err, escape, marked, one_line, print_list
 from pipeline.interfaces.cli.times import duration_s, span
 
 if TYPE_CHECKING:
@@ -50,7 +49,8 @@ def list_queues(command: typer.Context, as_json: Json = False) -> None:
     def cells(row: dict[str, Any]) -> list[str]:
         limits = ", ".join(f"{limit['limit']} ({limit['used']})" for limit in row["limits"])
         flight = "" if row["in_flight"] is None else str(row["in_flight"])
-        return [row["queue"], str(row["waiting"]), flight, limits, row["gate"], row["reason"], row["resumes"]]
+        name, reason = one_line(row["queue"]), one_line(row["reason"])
+        return [name, str(row["waiting"]), flight, limits, row["gate"], reason, row["resumes"]]
 
     columns = ("QUEUE", "WAITING>", "IN FLIGHT>", "LIMITS (USED)", "GATE", "REASON?", "RESUMES?")
     print_list(found, columns, cells, as_json=as_json, none="No queues.")
@@ -132,7 +132,7 @@ def drain(queue: Queue, timeout: Annotated[str, typer.Option(help="Give up after
     at = gates.gate(context, gates.require(context, queue))
     control.pause(queue, None, "drained")
     deadline = time.monotonic() + (duration_s(timeout) or 0)
-    with err.status(f"{queue}: waiting for calls in flight"):
+    with err.status(marked(f"{one_line(queue)}: waiting for calls in flight")):
         while in_flight := at.look().in_flight:
             if time.monotonic() > deadline:
                 raise UserError(f"{queue}: {in_flight} calls are still in flight after {timeout}", code="timeout")
@@ -149,7 +149,8 @@ def list_breakers(command: typer.Context, as_json: Json = False) -> None:
 
     def row(state: "BreakerState") -> list[str]:
         probe = _in(state.left_s) if state.state == "open" else "now" if state.state == "half-open" else ""
-        return [state.name, f"{state.state} ({_MEANS[state.state]})", state.reason, probe, str(state.failures)]
+        means = f"{state.state} ({_MEANS[state.state]})"
+        return [one_line(state.name), means, one_line(state.reason), probe, str(state.failures)]
 
     ready_context()
     print_list(

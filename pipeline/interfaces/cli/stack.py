@@ -5,12 +5,11 @@ import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.views import money, plain
 from pipeline.interfaces.cli.command import Json, all_settings, ready_context
-from pipeline.interfaces.cli.output import err, one_line, out, print_json, print_pairs, state
+from pipeline.interfaces.cli.output import err, escape, one_line, out, print_json, print_pairs, state
 
 if TYPE_CHECKING:
     from pipeline.interfaces.overview import Overview, Spending

@@ -3,19 +3,18 @@
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from pipeline.interfaces.cli.command import Json, Limit, ready, tell_if_nothing_runs
 from pipeline.interfaces.cli.ids import whole
 from pipeline.interfaces.cli.output import (
     count,
     err,
+    escape,
     one_line,
     out,
     print_json,
     print_list,
     print_pairs,
-    printable,
     state,
 )
 from pipeline.interfaces.cli.times import Since, Until, ago, moment, zone_of_here
@@ -156,7 +155,7 @@ def _show(view: "DeliveryView", attempts: "list[AttemptView]", *, as_json: bool)
         return
     print_pairs([
         ("endpoint", view.endpoint_id), ("event", f"{view.seq or 'test'} {view.type}"),
-        ("state", state(view.status.value)), *([("error", escape(printable(view.error)))] if view.error else []),
+        ("state", state(view.status.value)), *([("error", escape(view.error))] if view.error else []),
         *(
             (f"attempt {number}", f"{one.response_status or 'no answer'}, {one.latency_ms:,} ms, {ago(one.created_at)}"
              + (f": {one_line(one.error or one.preview)}" if one.error or one.preview else ""))

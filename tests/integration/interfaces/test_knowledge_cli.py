@@ -120,7 +120,7 @@ def test_item_says_what_it_is_doing_and_is_cancelled_reprocessed_and_removed(con
     assert "stalled" in now
     assert "number 2 of its base" in now
     assert shown("item", first, "--chunks")["standing"]["place"] == 1
-    assert "It is [bold]broken[/bold].\N{REPLACEMENT CHARACTER}[31m" in penstock("item", failed).output
+    assert "It is [bold]broken[/bold].\\x1b[31m" in penstock("item", failed).output
     done = penstock("cancel", first, failed, "nothing", code=3).output
     assert (f"{first}: cancelled" in done, f"{failed}: had ended already" in done) == (True, True)
     assert "there is no knowledge item nothing" in done

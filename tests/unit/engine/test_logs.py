@@ -128,3 +128,18 @@ def test_configuring_twice_writes_each_event_once(written: Written) -> None:
     configure("INFO", as_json=True)
     structlog.get_logger("a").info("once")
     assert len(written.events()) == 1
+
+
+def test_what_strangers_wrote_is_quoted_and_begins_no_line(written: Written) -> None:
+    configure("INFO", as_json=False)
+    hostile = "a\x1b[2J\x9b\u202e\n2026-01-01T00:00:00Z [info     ] forged"
+    structlog.get_logger("a").info(hostile, **{"x": hostile, hostile: [hostile]})
+    logging.getLogger("some.library").warning("%s", hostile)
+    try:
+        raise ValueError(hostile)
+    except ValueError:
+        logging.getLogger("some.library").exception("failed")
+    shown = written.text()
+    assert not {"\x1b", "\x9b", "\u202e"} & set(shown)
+    assert "a\\x1b[2J\\x9b\\u202e" in shown
+    assert not [line for line in shown.splitlines() if line.startswith("2026-01-01")]

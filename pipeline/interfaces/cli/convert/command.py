@@ -12,7 +12,7 @@ from pipeline.interfaces.cli.convert import options as given
 from pipeline.interfaces.cli.convert.job import FAILED, Job, line, passed_over, report
 from pipeline.interfaces.cli.convert.job import as_json as job_json
 from pipeline.interfaces.cli.convert.run import run
-from pipeline.interfaces.cli.output import err, print_json
+from pipeline.interfaces.cli.output import err, print_json, print_text
 
 
 def _path(text: str) -> Path:
@@ -131,4 +131,4 @@ def _tell(jobs: Sequence[Job], left_out: Sequence[Path], *, as_json: bool) -> No
         return
     for sentence in report(jobs):
         err.print(sentence, soft_wrap=True)
-    typer.echo("".join(job.text for job in jobs), nl=False)
+    print_text("".join(job.text for job in jobs))

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from pipeline.interfaces.cli.documents.document import Id, Wait, carry_out, resolved
-from pipeline.interfaces.cli.output import err, one_line
+from pipeline.interfaces.cli.output import confirm, err, one_line
 
 Provider = Annotated[str, typer.Option(help="Use this provider for the pages concerned.")]
 Model = Annotated[str, typer.Option(help="Use this model for the pages concerned.")]
@@ -102,7 +102,7 @@ def delete(
         )
     found = [status(found) for found in dict.fromkeys(resolved(prefix) for prefix in document_ids)]
     if not yes:
-        typer.confirm(f"Delete {', '.join(document.filename for document in found)}?", abort=True, err=True)
+        confirm(f"Delete {', '.join(document.filename for document in found)}?")
     for document in found:
         act(document.id)
         err.print(f"{document.id} {one_line(document.filename)}: deleted", soft_wrap=True)

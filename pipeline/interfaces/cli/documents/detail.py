@@ -7,7 +7,7 @@ import typer
 from pipeline.engine.views import money, plain
 from pipeline.interfaces.cli.command import Json
 from pipeline.interfaces.cli.documents.document import Id, resolved
-from pipeline.interfaces.cli.output import one_line, print_json, print_list, print_pairs, state
+from pipeline.interfaces.cli.output import one_line, print_json, print_list, print_pairs, print_text, state
 
 if TYPE_CHECKING:
     from tasks.documents import AttemptView, CostView, Document, PageView
@@ -105,7 +105,7 @@ def attempts(
     found = find(resolved(document_id), page)
     if text and found and not as_json:
         for attempt in found:
-            typer.echo(f"<!-- attempt {attempt.id}, page {attempt.page}: {attempt.status} -->\n\n{attempt.text}\n")
+            print_text(f"<!-- attempt {attempt.id}, page {attempt.page}: {attempt.status} -->\n\n{attempt.text}\n\n")
         return
     print_list(
         found, ("ATTEMPT>", "PAGE>", "ENDED", "MODEL?", "TOKENS IN>?", "OUT>?", "MS>?", "COST>?", "ERROR"), row,

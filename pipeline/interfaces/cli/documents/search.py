@@ -3,12 +3,11 @@
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from pipeline.interfaces.cli.command import Json, ready
 from pipeline.interfaces.cli.documents.catalog import Name
 from pipeline.interfaces.cli.documents.document import resolved
-from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list, printable
+from pipeline.interfaces.cli.output import count, err, escape, one_line, print_json, print_list
 
 if TYPE_CHECKING:
     from tasks.documents import Hit
@@ -53,8 +52,6 @@ def _shown(hit: "Hit") -> str:
     """The passage, with the words that were found in bold."""
     shown, done = "", 0
     for begin, end in hit.spots:
-        shown += (
-            escape(printable(hit.passage[done:begin])) + f"[bold]{escape(printable(hit.passage[begin:end]))}[/bold]"
-        )
+        shown += escape(hit.passage[done:begin]) + f"[bold]{escape(hit.passage[begin:end])}[/bold]"
         done = end
-    return shown + escape(printable(hit.passage[done:]))
+    return shown + escape(hit.passage[done:])

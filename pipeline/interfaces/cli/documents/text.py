@@ -8,7 +8,7 @@ import typer
 
 from pipeline.interfaces.cli.command import Format
 from pipeline.interfaces.cli.documents.document import AsFormat, Id, resolved
-from pipeline.interfaces.cli.output import err, one_line, print_json, state
+from pipeline.interfaces.cli.output import err, one_line, print_json, print_text, state
 
 if TYPE_CHECKING:
     from tasks.documents import Document
@@ -26,7 +26,7 @@ def text(document_id: Id, format_: AsFormat = Format.MD) -> None:
     else:
         found = document.read_text()
         _tell_if_outdated(document)
-        typer.echo(found, nl=False)
+        print_text(found)
 
 
 def _tell_if_outdated(document: "Document") -> None:

@@ -6,7 +6,7 @@ import typer
 
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
 from pipeline.interfaces.cli.ids import whole_base
-from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list, print_pairs, state
+from pipeline.interfaces.cli.output import confirm, count, err, one_line, print_json, print_list, print_pairs, state
 from pipeline.interfaces.cli.times import ago
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def delete(base: Base, yes: Yes = False) -> None:
     found = knowledge.base(base)
     items = sum(knowledge.counts().get(found.id, {}).values())
     if not yes:
-        typer.confirm(f"Delete {found.name} with {count(items, 'item')}?", abort=True, err=True)
+        confirm(f"Delete {found.name} with {count(items, 'item')}?")
     knowledge.delete_base(found.id)
     err.print(f"{found.id} {one_line(found.name)}: is being deleted", soft_wrap=True)
     tell_if_nothing_runs()

@@ -13,7 +13,7 @@ from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
 from pipeline.interfaces.cli.knowledge.bases import Base
 from pipeline.interfaces.cli.output import count, err, one_line, print_json
-from pipeline.interfaces.cli.progress import Bar, Progress
+from pipeline.interfaces.cli.progress import Bar, Progress, Words
 
 if TYPE_CHECKING:
     from pipeline.standalone.stack import Stack
@@ -150,7 +150,7 @@ def _add(
 
     from tasks import knowledge
 
-    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn())
+    columns = (Words(), bars.BarColumn(), bars.MofNCompleteColumn())
     with bars.Progress(*columns, console=err, disable=quiet or not err.is_terminal) as shown:
 
         def told(what: str) -> Callable[[int, int], object]:

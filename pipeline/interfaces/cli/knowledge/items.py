@@ -5,21 +5,21 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import Json, Limit, ready, tell_if_nothing_runs
 from pipeline.interfaces.cli.ids import whole, whole_base
 from pipeline.interfaces.cli.knowledge.bases import Base, Yes
 from pipeline.interfaces.cli.output import (
+    confirm,
     count,
     err,
+    escape,
     one_line,
     out,
     print_json,
     print_list,
     print_pairs,
-    printable,
     state,
 )
 from pipeline.interfaces.cli.times import ago
@@ -143,7 +143,7 @@ def item(
             f"\n[bold]{piece.number}[/bold]  {one_line(' > '.join(piece.heading))}  [dim]{one_line(', '.join(where))}"
             "[/dim]", soft_wrap=True,
         )  # fmt: skip
-        out.print(escape(printable(piece.text)), soft_wrap=True)
+        out.print(escape(piece.text), soft_wrap=True)
 
 
 def activity(standing: "Standing") -> str:
@@ -205,7 +205,7 @@ def remove(item_ids: Items, yes: Yes = False) -> None:
     views = [knowledge.item(item_id) for item_id in dict.fromkeys(item_ids)]
     if not yes:
         names = ", ".join(view.name for view in views[:5]) + (" …" if len(views) > 5 else "")
-        typer.confirm(f"Remove {printable(names)}?", abort=True, err=True)
+        confirm(f"Remove {names}?")
     knowledge.delete(*(view.id for view in views))
     for view in views:
         err.print(f"{view.id} {one_line(view.name)}: is being deleted", soft_wrap=True)

@@ -94,11 +94,11 @@ def _live(options: "AgentOptions", executor: "Executor") -> None:
     import sys
     import threading
 
-    from pipeline.interfaces.cli.output import err, printable
+    from pipeline.interfaces.cli.output import err
     from pipeline.nodes.agent import Agent
 
     def tell(sentence: str) -> None:
-        err.print(printable(sentence), soft_wrap=True, markup=False)
+        err.print(sentence, soft_wrap=True, markup=False)
 
     def leave(code: int) -> None:
         # A thread in the middle of a job cannot be ended, and would hold up the usual way out.

@@ -3,10 +3,9 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from pipeline.interfaces.cli.command import Json, ready
-from pipeline.interfaces.cli.output import one_line, print_json, print_pairs, printable, state
+from pipeline.interfaces.cli.output import escape, one_line, print_json, print_pairs, state
 from pipeline.interfaces.cli.screenshots import ids, picture
 from pipeline.interfaces.cli.screenshots.ids import Named
 from pipeline.interfaces.cli.screenshots.status import MADE_BY
@@ -73,7 +72,7 @@ def _show_screenshot(view: "ScreenshotView") -> None:
         ("added as", one_line(view.original_path, 600)),
         ("names", one_line(", ".join(view.detected_entities))),
         ("on screen", one_line(" | ".join(view.ui_text_snippets), 400)),
-        ("text", escape(printable(view.ocr_text or ""))),
+        ("text", escape(view.ocr_text or "")),
     ]
     print_pairs([(name, value) for name, value in rows if value])
 

@@ -6,7 +6,7 @@ import typer
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
-from pipeline.interfaces.cli.output import count, err, one_line, print_json, print_list
+from pipeline.interfaces.cli.output import confirm, count, err, one_line, print_json, print_list
 from pipeline.interfaces.cli.times import ago, local, moment
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def delete(
         parts += [f"{count(goes.nodes, 'node')} that rest on them, with their vectors"] if goes.nodes else []
         parts += [f"{count(goes.rejections, 'record')} of rejected frames"] if goes.rejections else []
         err.print(f"{local(begin, zone)} to {local(end, zone)}: {', '.join(parts)} go for good.", soft_wrap=True)
-        typer.confirm("Delete it?", abort=True, err=True)
+        confirm("Delete it?")
     done = screenshots.forget(begin, end)
     if as_json:
         print_json(done)

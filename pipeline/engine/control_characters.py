@@ -1,0 +1,56 @@
+"""Characters that a terminal, an editor or a log takes as commands, shown as escapes that people can read.
+
+Whatever strangers wrote (names, titles, pages, errors, replies) passes here on its way to a terminal or a log.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable
+
+_CONTROL = re.compile(
+    "["
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0, DEL and C1, but for the tab and the line feed
+    "\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # bidi, joiners, invisible formats
+    "\u2028\u2029"  # what some programs take as the end of a line
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f"
+    "\ud800-\udfff"  # bytes of a name that is not UTF-8, and halves of characters
+    "]"
+)
+_JOINERS = frozenset("\u200c\u200d")
+_JOINED = frozenset({"Lo", "Mn", "Mc", "So", "Sk"})
+"""What a joiner may follow: letters and signs of scripts without capitals (Persian, Hindi …), and emoji."""
+_BYTES = range(0xDC80, 0xDD00)
+"""How Python holds bytes of arguments and file names that are not UTF-8."""
+
+
+def printable(text: str) -> str:
+    r"""The text with `\x1b`, `\u202e` and the like instead of control characters; line feeds and tabs stay."""
+    return _replaced(text.replace("\r\n", "\n"), _escape)
+
+
+def printable_line(text: str) -> str:
+    """The same as one line: white space of any kind becomes single spaces."""
+    return printable(" ".join(text.split()))
+
+
+def json_escaped(text: str) -> str:
+    """JSON with its control characters as JSON escapes: it means the same, is UTF-8, and harms no terminal."""
+    return _replaced(text, lambda char: json.dumps(char)[1:-1])
+
+
+def _replaced(text: str, escape: Callable[[str], str]) -> str:
+    def shown(found: re.Match[str]) -> str:
+        char, at = found[0], found.start()
+        if char in _JOINERS and at and unicodedata.category(text[at - 1]) in _JOINED:
+            return char
+        return escape(char)
+
+    return _CONTROL.sub(shown, text)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if code in _BYTES:
+        code -= 0xDC00
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
