@@ -135,10 +135,7 @@ def test_what_strangers_wrote_is_quoted_and_begins_no_line(written: Written) -> 
     hostile = "a\x1b[2J\x9b\u202e\n2026-01-01T00:00:00Z [info     ] forged"
     structlog.get_logger("a").info(hostile, **{"x": hostile, hostile: [hostile]})
     logging.getLogger("some.library").warning("%s", hostile)
-    try:
-        raise ValueError(hostile)
-    except ValueError:
-        logging.getLogger("some.library").exception("failed")
+    logging.getLogger("some.library").error("failed", exc_info=ValueError(hostile))
     shown = written.text()
     assert not {"\x1b", "\x9b", "\u202e"} & set(shown)
     assert "a\\x1b[2J\\x9b\\u202e" in shown

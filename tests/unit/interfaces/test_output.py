@@ -128,7 +128,8 @@ def test_a_defect_s_traceback_quotes_without_obeying(
     with pytest.raises(SystemExit) as ended:
         COMMANDS.main()
     assert ended.value.code == 1
-    assert "RuntimeError: a\\x1b[2J" in (said := capfd.readouterr().err)
+    said = capfd.readouterr().err
+    assert "RuntimeError: a\\x1b[2J" in said
     assert_harmless(said)
 
 
