@@ -1,6 +1,7 @@
 """All of a worker's configuration: broker, backend, queues, routes, beat schedule. DESIGN: `docs/architecture.md`."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from kombu.entity import Exchange, Queue
 
@@ -95,7 +96,7 @@ task_time_limit = 3600
 worker_max_memory_per_child = 1_500_000
 """kB: a process that OCR or a hostile page blew up is replaced after its task."""
 
-beat_schedule = {
+beat_schedule: dict[str, dict[str, Any]] = {
     "sweep": {"task": "maintenance.sweep", "schedule": _settings.sweep_interval_s, "options": {"expires": 30}},
     "watchdog": {
         "task": "maintenance.watchdog",
@@ -114,4 +115,9 @@ beat_schedule = {
 if _settings.screenshots.capture_sources:
     _capture_s = _settings.screenshots.capture_interval_s
     beat_schedule["capture"] = {"task": "screenshots.tick", "schedule": _capture_s, "options": {"expires": _capture_s}}
-beat_schedule_filename = str(_settings.data_dir / "beat-schedule")
+beat_scheduler = "celery.beat:Scheduler"
+"""Keeps nothing on disk: Celery's own default unpickles a file, which whoever may write to the folder would choose."""
+for _entry in beat_schedule.values():
+    # Due as soon as beat runs, as if it had been down for long: what comes once an hour would never come where beat is
+    # started anew more often. Ticks that come too soon after the last are passed over (`maintenance.take_tick`).
+    _entry["last_run_at"] = datetime(2000, 1, 1, tzinfo=UTC)

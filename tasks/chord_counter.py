@@ -5,6 +5,9 @@ from typing import Any
 
 from celery.backends.redis import RedisBackend, SentinelBackend
 
+from pipeline.engine.private_socket import PrivateSocket
+from pipeline.settings import get_settings
+
 
 class _CountsLanes:
     """A Redis backend that counts a lane of many hops as one part and does not listen for results.
@@ -24,6 +27,12 @@ class _CountsLanes:
         return super().on_chord_part_return(  # type: ignore[misc]
             request, state, result, propagate, **kwargs
         )
+
+    def _params_from_url(self, url: str, defaults: Any) -> Any:
+        options = super()._params_from_url(url, defaults)  # type: ignore[misc]
+        if "path" in options and get_settings().redis.private:
+            options["connection_class"] = PrivateSocket
+        return options
 
     def add_pending_result(self, result: Any, *_: Any, **__: Any) -> Any:
         return result

@@ -101,7 +101,7 @@ def clean_up() -> int:
     Nothing goes if the data folder is not this database's.
     """
     context = get_context()
-    if not take_tick(context, "clean-up", 60) or not installation.belong_together(context):
+    if not take_tick(context, "clean-up", 3600) or not installation.belong_together(context):
         return 0
     removed = 0
     for flow in flows():

@@ -18,6 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelManagedConnection
 
+from pipeline.engine.private_socket import AsyncPrivateSocket, PrivateSocket
 from pipeline.settings.redis_url import RedisUrl, RedisUrlError
 
 TIMEOUT_S, CONNECT_TIMEOUT_S = 10.0, 5.0
@@ -39,7 +40,10 @@ def connect(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -> "Red
         "retry": Retry(_backoff(retries), retries),
     }
     if where.path:
-        return Redis(unix_socket_path=where.path, **options)
+        local = Redis(unix_socket_path=where.path, **options)
+        if where.private:
+            local.connection_pool.connection_class = PrivateSocket
+        return local
     if not where.master:
         host, port = where.hosts[0]
         return Redis(host, port, **options)
@@ -58,7 +62,10 @@ def connect_async(url: str, *, retries: int = 8, timeout_s: float = TIMEOUT_S) -
     where = RedisUrl.parse(url)
     options = _options(where, timeout_s) | {"db": where.db, "retry": AsyncRetry(_backoff(retries), retries)}
     if where.path:
-        return redis_asyncio.Redis(unix_socket_path=where.path, **options)
+        local = redis_asyncio.Redis(unix_socket_path=where.path, **options)
+        if where.private:
+            local.connection_pool.connection_class = AsyncPrivateSocket
+        return local
     if not where.master:
         host, port = where.hosts[0]
         return redis_asyncio.Redis(host=host, port=port, **options)

@@ -31,7 +31,8 @@ def environment() -> dict[str, str]:
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     kept = [entry for entry in given if not _is_root(entry) and not is_stray(entry)]
     wanted = kept if ROOT in _installed() else [ROOT, *kept]
-    others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # Whatever starts a Python of its own, such as a worker that detaches itself, does not look around either.
+    others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONSAFEPATH": "1"}
     return others | ({"PYTHONPATH": os.pathsep.join(wanted)} if wanted else {})
 
 

@@ -188,7 +188,10 @@ class Settings(_Sources):
 
     @property
     def redis_socket(self) -> Path:
-        """Where the embedded Redis listens: in the data folder, or in a private folder if no URL can hold that path."""
+        """Where the embedded Redis listens: in the data folder, or in a private folder if no URL can hold that path.
+
+        Anybody can guess the name of the latter, and may have made it first: the URL says that it must be ours.
+        """
         path = self.data_dir / "redis.sock"
         if len(str(path).encode()) <= MAX_SOCKET_PATH and not set("%?#") & set(str(path)):
             return path
@@ -197,7 +200,8 @@ class Settings(_Sources):
 
     @property
     def effective_redis_url(self) -> str:
-        return self.redis_url or f"unix://{self.redis_socket}?db=0"
+        private = "" if self.redis_socket.parent == self.data_dir else "&private=true"
+        return self.redis_url or f"unix://{self.redis_socket}?db=0{private}"
 
     @property
     def redis(self) -> RedisUrl:

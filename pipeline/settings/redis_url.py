@@ -2,7 +2,7 @@
 
     redis://[user:password@]host[:6379][/0]
     rediss://[user:password@]host[:6379][/0][?ssl_ca_certs=/path/ca.pem&…]
-    unix://[user:password@]/path/redis.sock[?db=0]
+    unix://[user:password@]/path/redis.sock[?db=0][&private=true]
     sentinel://[user:password@]host1[:26379],host2[:26379],…[/0]?master=NAME[&sentinel_password=…][&ssl=true&…]
 
 Celery's form with several URLs (`sentinel://host1:26379/0;sentinel://host2:26379/0?master=NAME`) is read as well.
@@ -23,7 +23,7 @@ _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "redis": ("db", "protocol"),
     "rediss": ("db", "protocol", *_TLS),
-    "unix": ("db", "protocol"),
+    "unix": ("db", "protocol", "private"),
     "sentinel": ("master", "sentinel_username", "sentinel_password", "ssl", "protocol", *_TLS),
 }
 _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:\s]*))(?::(?P<port>[0-9]{1,5}))?")
@@ -56,6 +56,8 @@ class RedisUrl:
     tls: Tls = field(default_factory=dict)
     """Empty: not encrypted. For servers and sentinels alike."""
     protocol: int | None = None
+    private: bool = False
+    """The socket's folder must be this user's alone; it is looked at before each connection."""
 
     @classmethod
     def parse(cls, url: str) -> Self:
@@ -82,6 +84,7 @@ class RedisUrl:
             sentinel_password=options.get("sentinel_password", ""),
             tls=_tls(scheme, options),
             protocol=_protocol(options.get("protocol", "")),
+            private=_flag(options, "private", default=False),
         )
 
     @property

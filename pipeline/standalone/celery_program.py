@@ -1,6 +1,7 @@
 """Celery's own program on our application: `python -m pipeline.standalone.celery_program worker -Q …`.
 
-`celery -A tasks` looks in the folder one stands in before it looks anywhere else, and may find another `tasks` there.
+In this process, and without `-A`: `celery -A tasks` looks in the folder one stands in before it looks anywhere else,
+and may find another `tasks` there.
 """
 
 import os
@@ -11,6 +12,7 @@ _OTHERS = (
     "WORKDIR", "BROKER",
 )  # fmt: skip
 """Variables, with `CELERY_` before them or without, by which Celery would take another application or broker."""
+_MODULE = "pipeline.standalone.celery_program"
 
 
 def forget_others() -> None:
@@ -21,17 +23,19 @@ def forget_others() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run `celery -A tasks` with these arguments; its exit code is Celery's."""
+    """Run `celery` with these arguments on our application; its exit code is Celery's."""
     forget_others()
-    sys.argv = ["celery", "-A", "tasks", *arguments]
+    # What a worker runs anew after SIGHUP, with Python before it: a `celery` there would be one of the current folder.
+    sys.argv = ["-Pm", _MODULE, *arguments]
     from celery import maybe_patch_concurrency  # noqa: PLC0415  # before anything else of Celery
 
-    maybe_patch_concurrency(sys.argv)
+    maybe_patch_concurrency(["celery", *arguments])
     from celery.bin.celery import celery  # noqa: PLC0415
 
-    import tasks.app  # noqa: F401, PLC0415  # so that `-A tasks` finds this one
+    from tasks.app import app  # noqa: PLC0415
 
-    sys.exit(celery(prog_name="celery", auto_envvar_prefix="CELERY"))
+    celery.params[0].default = app
+    sys.exit(celery.main(arguments, prog_name="celery", auto_envvar_prefix="CELERY"))
 
 
 if __name__ == "__main__":

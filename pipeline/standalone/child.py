@@ -20,7 +20,7 @@ def end_with_supervisor() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run `celery -A tasks` with these arguments."""
+    """Run `celery` with these arguments on our application."""
     end_with_supervisor()
     celery_program.forget_others()
     from tasks.app import app  # noqa: PLC0415  # after the watch: the import takes a second

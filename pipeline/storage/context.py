@@ -4,14 +4,15 @@ import os
 import socket
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from redis import Redis
 
+from pipeline.engine import private_socket
 from pipeline.engine.connection import connect
 from pipeline.settings import Settings, get_settings
+from pipeline.settings.redis_url import RedisUrl
 from pipeline.storage.database import Database
 
 
@@ -28,7 +29,7 @@ class Context:
     @property
     def online(self) -> bool:
         """False if the embedded Redis is down: there is nobody to notify, and the next stack finds the rows."""
-        return not self.settings.embedded_redis or _listens(self.settings.redis_socket)
+        return not self.settings.embedded_redis or _listens(self.settings.redis)
 
     @cached_property
     def made(self) -> dict[Any, Any]:
@@ -40,13 +41,15 @@ class Context:
         return connect(self.settings.effective_redis_url)
 
 
-def _listens(path: Path) -> bool:
+def _listens(where: RedisUrl) -> bool:
     # The socket alone proves nothing: a Redis that was killed leaves it behind, and clients try for seconds.
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(1)
         try:
-            client.connect(str(path))
-        except OSError:
+            if where.private:
+                private_socket.check(where.path)
+            client.connect(where.path)
+        except (OSError, private_socket.ForeignSocket):
             return False
     return True
 

@@ -3,6 +3,7 @@
 import ast
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from tests.support.cli import RUN_S, Cli, environment, new_pdf
 from tests.support.installed import ROOT, Installed, install_checkout
 from tests.support.leftovers import short_folder
 from tests.support.redis_server import free_port
+from tests.support.waiting import wait_until
 
 MARK = "imported.txt"
 HOSTILE = """with open({mark!r}, "a") as mark:
@@ -87,6 +89,17 @@ def before_us(python: Path, folder: Path) -> None:
         (folder / f"{name}.py").unlink(missing_ok=True)
 
 
+def without_tasks(folder: Path) -> Path:
+    """The same, but for `tasks`: what Celery is told to load and finds in the current folder, it loads from there."""
+    other = folder / "other"
+    other.mkdir()
+    for path in folder.glob("*.py"):
+        if path.name != "tasks.py":
+            shutil.copy(path, other)
+    shutil.copytree(folder / "pipeline", other / "pipeline")
+    return other
+
+
 @pytest.fixture(params=["wheel", "checkout"])
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     if request.param == "wheel":
@@ -136,6 +149,32 @@ def test_a_stack_and_its_commands_import_nothing_from_the_folder_one_stands_in(
     assert done.returncode == 0, done.stderr
     for program in ("worker", "beat"):
         assert f"Usage: celery {program}" in run(program, "--help", path=":").stdout
+    assert "cannot detach" in run("worker", "-Q", "cpu", "-DP", "threads").stderr
+    celery = subprocess.run(
+        [installed.python, "-P", "-m", "celery", "-A", "tasks", "report"], env=env, cwd=without_tasks(hostile),
+        capture_output=True, text=True, timeout=RUN_S, check=False,
+    )  # fmt: skip
+    assert "celery:" in celery.stdout, celery.stderr
+    log = data_dir / "programs.log"
+    with log.open("w") as written:
+        programs = [
+            subprocess.Popen(
+                [installed.penstock, *command],
+                env=env,
+                cwd=hostile,
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=written,
+            )
+            for command in (["worker", "-Q", "cpu", "-P", "solo"], ["beat"], ["flower", f"--port={free_port()}"])
+        ]
+        wait_until(lambda: log.read_text().count(" ready.") == 1, RUN_S, "the worker is ready", last=log.read_text)
+        programs[0].send_signal(signal.SIGHUP)  # it starts itself anew
+        wait_until(lambda: log.read_text().count(" ready.") == 2, RUN_S, "it is ready again", last=log.read_text)
+        wait_until(lambda: "Connected to redis" in log.read_text(), RUN_S, "Flower runs", last=log.read_text)
+        for process in programs:
+            process.terminate()
+            process.wait(RUN_S)
     up.terminate()
     assert up.wait(RUN_S) == 0
     assert not (hostile / MARK).exists(), (hostile / MARK).read_text()

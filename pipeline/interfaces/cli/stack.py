@@ -195,6 +195,7 @@ def worker(
     """
     from pipeline.standalone.roles import NothingToDo, arguments
 
+    _refuse_to_detach(context.args)
     if {"-h", "--help"} & set(context.args):
         typer.echo(context.get_help(), nl=False)  # what is written in colour is printed as it is made
         out.print("Further options, Celery's own:")
@@ -215,6 +216,12 @@ def worker(
         raise UserError(f"name its queues: `penstock worker --role cpu` ({roles}), or -Q QUEUES", code="usage")
     _check_queues(queues)
     _celery("worker", context.args)
+
+
+def _refuse_to_detach(arguments: list[str]) -> None:
+    """Celery would start `python -m celery` anew: without our application, and from the current folder."""
+    if any(argument == "--detach" or argument.startswith("-D") for argument in arguments):
+        raise UserError("a worker cannot detach itself: run it under systemd or the like, or with nohup", code="usage")
 
 
 def _queues(arguments: list[str]) -> list[str]:
@@ -258,10 +265,15 @@ def beat(context: typer.Context) -> None:
 
 
 def flower(context: typer.Context) -> None:
-    """Run the Flower dashboard; options are Flower's. Workers need PENSTOCK_WORKER_EVENTS=true to show up there."""
-    asked = "FLOWER_CONF" in os.environ or any(argument.startswith("--conf") for argument in context.args)
-    # Flower itself would run a flowerconfig.py that lies in the current folder.
-    _celery("flower", [*([] if asked else [f"--conf={os.devnull}"]), *context.args])
+    """Run the Flower dashboard; options are Flower's. Workers need PENSTOCK_WORKER_EVENTS=true to show up there.
+
+    It listens on 127.0.0.1. On another --address it wants a login: FLOWER_BASIC_AUTH=name:password.
+    """
+    from pipeline.interfaces.cli.dashboard import flower_arguments
+
+    if {"-h", "--help"} & set(context.args):
+        _celery("flower", ["--help"])
+    _celery("flower", flower_arguments(context.args))
 
 
 def _celery(program: str, arguments: list[str]) -> None:
