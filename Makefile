@@ -6,12 +6,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-COMPARED := $(VENV)/.compared
 DEMO := .demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast clients simulate mutations lint bench quality clean
+.PHONY: help setup lock demo test test-fast clients simulate mutations lint bench quality clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,9 +27,19 @@ $(BIN)/python:
 		echo '$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,dev]'
+# Each file that is installed has one of the hashes in the lock; what builds Penstock itself is one of them.
+LOCKS := requirements.lock requirements-dev.lock
+
+$(INSTALLED): pyproject.toml $(LOCKS) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes $(addprefix -r ,$(LOCKS))
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
+
+lock: ## Renew the locks after a change of pyproject.toml or constraints.txt
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-lock/bin/python deploy/lock.py .venv-lock/bin/uv
+	rm -rf .venv-lock
 
 # Nothing of the caller's own settings: the demo is the embedded stack and the local converter, in a folder of its own.
 demo: setup ## Convert examples/about-penstock.pdf with no service at all, and show the Markdown
@@ -91,11 +100,7 @@ lint: setup ## Style, formatting, types and layers
 bench: setup ## Measure the documents flow (ARGS=--quick: shorter), and print a table
 	$(BIN)/python -m benchmarks.documents $(ARGS)
 
-$(COMPARED): pyproject.toml constraints.txt | $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	@touch $@
-
-quality: setup $(COMPARED) ## Count what local conversion gets right, beside markitdown and PDFium (ARGS=--failures: and wrong)
+quality: setup ## Count what local conversion gets right, beside markitdown and PDFium (ARGS=--failures: and wrong)
 	$(BIN)/python -m benchmarks.conversion $(ARGS)
 
 clean: ## Remove caches, builds and the demo's data; .venv stays

@@ -94,7 +94,7 @@ def check(settings: Settings, provider: str, model: str = "") -> None:
     if not (model or profile.model or profile.kind == "nodes"):  # a node may choose
         message = f"provider '{provider}' has no model: name one, or set {_variable(provider)}MODEL"
         raise UserError(message, code="no_model")
-    if profile.lacks_key:
+    if profile.lacks_key and not settings.keyless:
         raise UserError(f"provider '{provider}' needs a key: set {_variable(provider)}API_KEY", code="no_key")
 
 

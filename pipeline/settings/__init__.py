@@ -100,6 +100,8 @@ class Settings(_Sources):
     """Empty: a private redis-server on a unix socket in the data folder."""
     provider: str = LOCAL
     """The provider that converts pages where none is named."""
+    keyless: bool = False
+    """This process calls no provider, and is given no keys: a key that is missing here is missing nowhere."""
     providers: dict[str, ProviderProfile] = Field(default_factory=dict)
     documents: DocumentSettings = Field(default_factory=DocumentSettings)
     music: MusicSettings = Field(default_factory=MusicSettings)

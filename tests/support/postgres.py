@@ -60,6 +60,11 @@ class Postgres:
     def url(self, database: str) -> str:
         return f"postgresql://postgres@/{database}?host={self._folder}"
 
+    @property
+    def programs(self) -> Path:
+        """The folder of `psql` and the like."""
+        return Path(self._server.bin_path)
+
     def start(self) -> None:
         """Start it; returns when it accepts connections."""
         # Without fsync: tests kill processes, and what those wrote the system keeps.

@@ -117,12 +117,13 @@ def test_all_share_data_and_settings() -> None:
     for name, service in OWN.items():
         if name != "flower":
             assert service["volumes"] == ["data:/data"], name
-            assert service["environment"] == SERVICES["worker-cpu"]["environment"], name
+            own = {**service["environment"], "PENSTOCK_KEYLESS": "true"}
+            assert own == SERVICES["worker-cpu"]["environment"], name
     assert set(COMPOSE["volumes"]) == {"data", "postgres", "redis"}
 
 
 def test_redis_keeps_what_it_is_given() -> None:
-    command = " ".join(SERVICES["redis"]["command"])
+    command = SERVICES["redis"]["command"][-1]
     assert "--appendonly yes" in command
     assert "--maxmemory-policy noeviction" in command
 
@@ -136,15 +137,47 @@ def test_a_lane_finds_a_process() -> None:
 def test_secrets_come_from_outside() -> None:
     for service in SERVICES.values():
         for name, value in service.get("environment", {}).items():
-            if re.search("PASSWORD|KEY|AUTH|SECRET|TOKEN", name):
-                assert re.fullmatch(r"\$\{\w+:\?.*\}", value), name
+            if re.search("PASSWORD|KEY$|AUTH|SECRET|TOKEN", name):
+                assert not value or re.fullmatch(r"\$\{\w+:\?.*\}", value), name
     assert "penstock:${POSTGRES_PASSWORD:?" in SERVICES["worker-cpu"]["environment"]["PENSTOCK_DATABASE_URL"]
-    filled = re.findall(r"^#?(\w*(?:PASSWORD|KEY|AUTH)\w*)=(.+)$", example(), re.MULTILINE)
-    assert not filled
+    for text in (example(), example("keys.env.example")):
+        assert not re.findall(r"^#?(\w*(?:PASSWORD|KEY|AUTH)\w*)=(.+)$", text, re.MULTILINE)
 
 
-def example() -> str:
-    return (ROOT / ".env.example").read_text(encoding="utf-8")
+def test_only_what_calls_providers_has_their_keys() -> None:
+    files = {name: [file["path"] for file in service["env_file"]] for name, service in OWN.items()}
+    keyed = {"worker-ai", "worker-control", "api", "cli"}
+    assert {name for name, read in files.items() if "keys.env" in read} == keyed
+    for name in keyed ^ (OWN.keys() - {"flower"}):
+        assert SERVICES[name]["environment"]["PENSTOCK_KEYLESS"] == "true", name
+    for name in keyed:
+        assert SERVICES[name]["environment"]["PENSTOCK_KEYLESS"] == "false", name
+    assert not re.findall(r"^#?\w+API_KEY=", example(), re.MULTILINE)
+    assert re.findall(r"^#?\w+API_KEY=", example("keys.env.example"), re.MULTILINE)
+    assert not files["flower"]
+    logins = [name for name, service in OWN.items() if service["environment"].get("FLOWER_BASIC_AUTH")]
+    assert logins == ["flower"]
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+    assert {".env", "keys.env"} <= set(ignored)
+
+
+def test_every_connection_to_redis_has_a_password() -> None:
+    urls = {service["environment"]["PENSTOCK_REDIS_URL"] for service in OWN.values()}
+    assert urls == {"redis://:${REDIS_PASSWORD:?set it in .env, see .env.example}@redis:6379/0"}
+
+
+def test_images_can_be_pinned() -> None:
+    pins = (ROOT / "deploy" / "pin-images").read_text(encoding="utf-8")
+    named = dict(re.findall(r"\b([A-Z]+_IMAGE)=([\w./:-]+)", pins))
+    texts = " ".join((ROOT / name).read_text(encoding="utf-8") for name in ("docker-compose.yml", "Dockerfile"))
+    used = dict(re.findall(r"\$\{([A-Z]+_IMAGE):-([\w./:-]+)\}", texts))
+    assert used == named
+    assert f"ARG PYTHON_IMAGE={named['PYTHON_IMAGE']}\n" in texts
+    assert set(re.findall(r"^FROM (\S+)", texts, re.MULTILINE)) == {"${PYTHON_IMAGE}"}
+
+
+def example(name: str = ".env.example") -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def test_env_example_names_all_that_the_compose_file_asks_for() -> None:
@@ -152,7 +185,7 @@ def test_env_example_names_all_that_the_compose_file_asks_for() -> None:
     assert asked <= set(re.findall(r"^#?(\w+)=", example(), re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", ["docker-compose.yml", ".env.example", "Dockerfile", "Makefile"])
+@pytest.mark.parametrize("name", ["docker-compose.yml", ".env.example", "keys.env.example", "Dockerfile", "Makefile"])
 def test_files_name_only_settings_that_exist(name: str) -> None:
     assert not unknown_variables((ROOT / name).read_text(encoding="utf-8"))
 
@@ -175,9 +208,3 @@ def test_the_image_does_not_run_as_root() -> None:
     users = re.findall(r"^USER (.+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
     assert users
     assert users[-1] not in {"root", "0"}
-
-
-def test_constraints_are_names_and_versions_only() -> None:
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+", line)] == []
-    assert len(lines) == len({line.partition("==")[0].casefold() for line in lines})

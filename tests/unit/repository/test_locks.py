@@ -1,0 +1,62 @@
+"""What is installed: the versions of constraints.txt, each file of which must have a known hash."""
+
+import re
+import tomllib
+
+from tests.unit.repository.test_docs import ROOT
+
+LOCKS = ("requirements.lock", "requirements-dev.lock")
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).casefold()
+
+
+def pins(text: str) -> dict[str, str]:
+    """Versions by the packages' names."""
+    return {canonical(name): version for name, version in re.findall(r"^([\w.-]+)==([\w.!+]+)", text, re.MULTILINE)}
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_constraints_are_names_and_versions_only() -> None:
+    lines = text_of("constraints.txt").splitlines()
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+", line)] == []
+    assert len(lines) == len({canonical(line.partition("==")[0]) for line in lines})
+
+
+def test_the_locks_hold_what_the_constraints_say_once() -> None:
+    locked = [pins(text_of(name)) for name in LOCKS]
+    assert not locked[0].keys() & locked[1].keys()
+    assert locked[0] | locked[1] == pins(text_of("constraints.txt")), "renew them: make lock"
+
+
+def test_each_locked_package_has_hashes_and_comes_from_no_place_of_its_own() -> None:
+    for name in LOCKS:
+        text = text_of(name)
+        entry = r"[A-Za-z0-9._-]+==[\w.!+]+(?: ; [^\\\n]+)? \\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+"
+        assert re.fullmatch(f"(?:{entry})+", text), name
+
+
+def test_the_locks_have_all_that_the_project_asks_for() -> None:
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
+
+    def names(requirements: list[str]) -> set[str]:
+        found = {re.match(r"[\w.-]+", one) for one in requirements}
+        return {canonical(match[0]) for match in found if match} - {"penstock"}
+
+    extras = project["optional-dependencies"]
+    assert names(project["dependencies"] + extras["embedded"]) <= pins(text_of(LOCKS[0])).keys()
+    locked = pins(text_of(LOCKS[0])).keys() | pins(text_of(LOCKS[1])).keys()
+    assert names([one for extra in extras.values() for one in extra]) <= locked
+    assert "mutagen" not in pins(text_of(LOCKS[0])), "its licence is the GPL: only who asks for it gets it"
+
+
+def test_what_builds_penstock_is_locked_too() -> None:
+    build = tomllib.loads(text_of("pyproject.toml"))["build-system"]["requires"]
+    assert {canonical(re.split(r"[<>=]", one)[0]) for one in build} <= pins(text_of(LOCKS[0])).keys()
+    for name in ("Makefile", "Dockerfile"):
+        assert "--require-hashes" in text_of(name)
+        assert "--no-build-isolation" in text_of(name)
