@@ -3,20 +3,23 @@
 import asyncio
 import ipaddress
 import socket
+import ssl
 from threading import Event
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pipeline.engine.errors import UserError
+from pipeline.interfaces.http_guard import PROBLEM, SECURITY_HEADERS, problem
 
 KEEP_ALIVE_S = 15
 _DISCARD_S = 5.0
 """How long the rest of a body that was refused is read, so that the client gets to read why."""
 BACKLOG = 512
+MAX_HEAD_BYTES = 32 * 1024
 
 
 class PortInUse(UserError):
@@ -50,6 +53,42 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
         raise UserError(f"nobody can listen on {host} here: {error.strerror or error}", code="usage") from error
 
 
+def check_openness(host: str, settings: "Exposed", section: str) -> None:
+    """Raise `UserError` for a certificate that cannot be used, and `NoTls` if keys would cross a network in the clear.
+
+    `section` names the settings: `API`, `GATEWAY`.
+    """
+    if settings.tls_certificate:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_certificate, settings.tls_key)
+        except OSError as error:  # those of TLS are among them
+            names = f"PENSTOCK_{section}__TLS_CERTIFICATE and PENSTOCK_{section}__TLS_KEY"
+            message = f"{names} are not a PEM certificate and its key: {error.strerror or error}"
+            raise UserError(message, code="tls") from None
+    elif not (is_loopback(host) or settings.tls_by_proxy):
+        raise NoTls(host, section)
+
+
+class Exposed(Protocol):
+    """Settings of a server that others may reach."""
+
+    tls_certificate: str
+    tls_key: str
+    tls_by_proxy: bool
+
+
+class NoTls(UserError):
+    """Keys would cross a network in the clear."""
+
+    def __init__(self, host: str, section: str) -> None:
+        super().__init__(
+            f"nothing listens on {host} without TLS, since keys would cross the network in the clear: set "
+            f"PENSTOCK_{section}__TLS_CERTIFICATE and PENSTOCK_{section}__TLS_KEY, or, if a proxy before it speaks TLS "
+            f"and nobody gets past that, PENSTOCK_{section}__TLS_BY_PROXY=true",
+            code="no_tls",
+        )
+
+
 class Server(uvicorn.Server):
     """Tells those who wait or stream that it ends, so that they do not keep it."""
 
@@ -64,16 +103,58 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
+async def _crowded(_scope: Any, _receive: Any, send: Any) -> None:
+    body = problem(503, "busy", "too many connections are open: try again in a moment")
+    await send({"type": "http.response.start", "status": 503, "headers": _plain(body, (b"retry-after", b"5"))})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _plain(body: bytes, *more: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer that no application gives. The connection ends with it."""
+    known = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+    length = (b"content-length", str(len(body)).encode())
+    return [*known, (b"content-type", PROBLEM.encode()), length, (b"connection", b"close"), *more]
+
+
+def _address(connection: Any) -> str:
+    client = getattr(connection, "client", None)
+    return client[0] if client else ""
+
+
 class Patience(H11Protocol):
-    """Closes connections on which the head of a request, or the rest of a refused body, does not come to an end."""
+    """Closes connections on which the head of a request, or the rest of a refused body, does not come to an end.
+
+    Beyond `most` connections it says that it is busy. Of one address it takes `most_each`, so that one stranger cannot
+    keep everybody else away; further ones are closed at once.
+    """
 
     head_s = 10.0
+    most = most_each = 512
     _deadline: asyncio.TimerHandle | None = None
     _awaited: tuple[str, Any] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if sum(_address(one) == _address(self) for one in self.connections) > self.most_each:
+            transport.abort()
+            return
         self._watch()
+
+    def handle_events(self) -> None:
+        whole = self.app
+        if len(self.connections) > self.most:
+            self.app = _crowded
+        try:
+            super().handle_events()
+        finally:
+            self.app = whole
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # h11's words quote what was sent
+        body = problem(400, "bad_request", "this is not HTTP as it should be")
+        answer = h11.Response(status_code=400, headers=_plain(body), reason=b"Bad Request")
+        whole = (answer, h11.Data(data=body), h11.EndOfMessage())
+        self.transport.write(b"".join(self.conn.send(event) or b"" for event in whole))
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -77,6 +77,8 @@ class GatewaySettings(BaseModel):
     tls_certificate: str = ""
     """A PEM file with the certificate and its chain. Empty: plain `ws://`, for this machine or behind a proxy."""
     tls_key: str = ""
+    tls_by_proxy: bool = False
+    """A proxy before it speaks TLS, so that it may listen beyond this machine without."""
     max_nodes: int = Field(default=10_000, ge=1)
     max_sessions: int = Field(default=1000, ge=1)
     """Connections to one instance."""

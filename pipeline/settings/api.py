@@ -1,9 +1,9 @@
 """Limits and address of the REST API."""
 
 from ipaddress import IPv4Network, IPv6Network
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 HostName = Annotated[str, Field(min_length=1, max_length=253)]
 
@@ -16,6 +16,11 @@ class ApiSettings(BaseModel):
     port: int = Field(default=8484, ge=1, le=65_535)
     with_stack: bool = True
     """Whether `penstock up` runs the API too."""
+    tls_certificate: str = ""
+    """A PEM file with the certificate and its chain. Empty: plain HTTP, for this machine or behind a proxy."""
+    tls_key: str = ""
+    tls_by_proxy: bool = False
+    """A proxy before it speaks TLS, so that it may listen beyond this machine without."""
     prefix: str = ""
     """Where a reverse proxy puts it, such as `/penstock`; requests may come with the prefix or without."""
     require_key: bool = False
@@ -46,6 +51,8 @@ class ApiSettings(BaseModel):
     max_sync_wait_s: float = Field(default=120, gt=0, le=3600)
     """How long a synchronous conversion by the API of docling-serve or MinerU waits before it is answered with 504."""
     max_connections: int = Field(default=512, ge=8)
+    connections_per_address: int = Field(default=256, ge=1)
+    """Of one client, or of a proxy; further ones are closed at once."""
     streams: int = Field(default=100, ge=0)
     """Streams of events that are open at the same time."""
     streams_per_key: int = Field(default=10, ge=0)
@@ -54,6 +61,12 @@ class ApiSettings(BaseModel):
     """Requests that are worked on at the same time."""
     idempotency_hours: float = Field(default=24, gt=0, le=24 * 30)
     """How long the answer to a request with an Idempotency-Key is kept."""
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ValueError("tls_certificate and tls_key are set together")
+        return self
 
     @field_validator("prefix")
     @classmethod

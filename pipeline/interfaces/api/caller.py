@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pipeline.engine.connection import connect
 from pipeline.engine.rates import Rate, TooMany, take
 from pipeline.interfaces.api.problems import Refused
+from pipeline.interfaces.http_guard import SAFE
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope as KeyScope
 from pipeline.storage.context import Context
@@ -77,7 +78,10 @@ class CallerMiddleware:
         if scope["type"] == "http":
             address = scope["client"][0] if scope.get("client") else "local"
             secret = presented(Headers(scope=scope))
-            scope.setdefault("state", {})["caller"] = await run_sync(self._caller, secret, address)
+            caller = await run_sync(self._caller, secret, address)
+            if caller.scope is None and scope["method"] not in SAFE:
+                raise keyless()  # before any of its body is read
+            scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, receive, send)
 
     def _caller(self, secret: str, address: str) -> Caller:
@@ -102,13 +106,16 @@ def presented(headers: Headers) -> str:
     return bearer or headers.get("x-api-key", "").strip()
 
 
+def keyless() -> Refused:
+    """The answer to whoever has no key where one is needed."""
+    said = "this needs a key: send it as `Authorization: Bearer …`; `penstock keys create` makes one"
+    return Refused(said, code="unauthorized", headers=_CHALLENGE)
+
+
 def allow(caller: Caller, needed: KeyScope, *, read_only: bool) -> None:
     """Raise `Refused` unless the caller may do what needs this scope: 401 without a key, 403 with a lesser one."""
     if caller.scope is None:
-        raise Refused(
-            "this needs a key: send it as `Authorization: Bearer …`; `penstock keys create` makes one",
-            code="unauthorized", headers=_CHALLENGE,
-        )  # fmt: skip
+        raise keyless()
     if not caller.scope.includes(needed):
         raise Refused(f"this needs a key with the scope {needed}; yours has {caller.scope}", code="forbidden")
     if read_only and needed is not KeyScope.READ:

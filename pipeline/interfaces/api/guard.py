@@ -1,9 +1,6 @@
 """The outermost layer: which hosts and origins may call, security headers, one log line, an answer to every error."""
 
-import ipaddress
 import time
-from collections.abc import Collection
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 import structlog
@@ -12,20 +9,18 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.interfaces.api.problems import Refused, response_for
+from pipeline.interfaces.http_guard import (
+    SAFE,
+    SECURITY_HEADERS,
+    holds_secret,
+    host_of,
+    is_ours,
+    netloc_of,
+    without_secrets,
+)
 from pipeline.settings import ApiSettings
 
 log = structlog.get_logger(__name__)
-SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
-    "cache-control": "no-store",
-}
-"""For answers that say nothing else of themselves."""
 
 
 class Guard:
@@ -48,7 +43,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
                 headers["x-request-id"] = request_id
             await send(message)
@@ -78,58 +73,39 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         given = headers.get("host", "")
-        host = _host_of(given)
-        if not self._is_ours(host, scope):
+        if not is_ours(host_of(given), scope, self._hosts):
             raise Refused(
                 "this server does not answer under this host name: add it to PENSTOCK_API__ALLOWED_HOSTS",
                 code="wrong_host",
             )
-        if scope["method"] in SAFE:
-            return
-        origin = headers.get("origin", "").lower().rstrip("/")
-        own = not origin or _netloc_of(origin) == given.lower()
-        foreign = headers.get("sec-fetch-site", "") == "cross-site" and not origin
-        if foreign or not (own or origin in self._origins):
+        if holds_secret(scope):
             raise Refused(
-                "pages of other sites may not change anything here: see PENSTOCK_API__ALLOWED_ORIGINS",
-                code="bad_origin",
+                "a key must not stand in an address, where logs keep it: revoke it, and send another as a header",
+                code="key_in_address",
             )
-
-    def _is_ours(self, host: str, scope: Scope) -> bool:
-        """A name that is ours. The address that the connection came to is: no site can have it as its own name."""
-        address = scope["server"][0] if scope.get("server") else ""
-        names: Collection[str] = LOOPBACK | self._hosts
-        return host in names or "*" in self._hosts or (_is_address(host) and host == address)
+        origin = headers.get("origin", "").lower().rstrip("/")
+        own = not origin or netloc_of(origin) == given.lower()
+        if origin in self._origins or (own and (origin or not _is_of_another_site(scope["method"], headers))):
+            return
+        raise Refused(
+            "pages of other sites may neither change nor use anything here: see PENSTOCK_API__ALLOWED_ORIGINS",
+            code="bad_origin",
+        )
 
     def _log(self, scope: Scope, status: int, began: float) -> None:
         # The path alone: a query may hold what somebody looked for.
         caller = scope["state"].get("caller")
         say = log.info if scope["method"] not in SAFE or status >= 500 else log.debug
         say(
-            "api.request", method=scope["method"], path=scope["path"][:200], status=status,
+            "api.request", method=scope["method"][:10], path=without_secrets(scope["path"]), status=status,
             took_ms=round((time.monotonic() - began) * 1000), caller=getattr(caller, "id", ""),
         )  # fmt: skip
 
 
-def _host_of(given: str) -> str:
-    """The name in a Host header, without its port; empty for nonsense."""
-    try:
-        return (urlsplit(f"//{given}").hostname or "").rstrip(".") if given.isascii() and "@" not in given else ""
-    except ValueError:
-        return ""
+def _is_of_another_site(method: str, headers: Headers) -> bool:
+    """Whether a page of another site has a browser send this, other than by a link that somebody follows.
 
-
-def _netloc_of(origin: str) -> str:
-    """Host and port of an origin; empty for nonsense."""
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return ""
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    Reading counts: a picture whose address is a search would spend money.
+    """
+    followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return headers.get("sec-fetch-site") in {"cross-site", "same-site"} and not (followed and method in SAFE)

@@ -29,7 +29,7 @@ RETRY_S = 5
 """What `Retry-After` says where nothing better is known."""
 
 STATUS: dict[str, int] = {
-    **dict.fromkeys(("bad_cursor", "bad_request", "bad_multipart"), 400),
+    **dict.fromkeys(("bad_cursor", "bad_request", "bad_multipart", "key_in_address"), 400),
     "unauthorized": 401,
     **dict.fromkeys(("forbidden", "read_only", "bad_origin", "not_allowed"), 403),
     **dict.fromkeys(("not_found", "no_page", "no_picture"), 404),
@@ -179,7 +179,7 @@ def _http(error: HTTPException, request: Request) -> tuple[str, str]:
         case 404:
             return "there is nothing at this address; /openapi.json lists all there is", "not_found"
         case 405:
-            return f"{request.method} is not possible here", "method_not_allowed"
+            return f"{request.method[:20]} is not possible here", "method_not_allowed"
         case status:
             words = str(error.detail or HTTPStatus(status).phrase)
             return words, HTTPStatus(status).phrase.lower().replace(" ", "_")

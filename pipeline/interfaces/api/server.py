@@ -6,17 +6,27 @@ from collections.abc import Callable
 
 import structlog
 import uvicorn
+from fastapi import FastAPI
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.api.app import create_app
-from pipeline.interfaces.http_server import BACKLOG, KEEP_ALIVE_S, Patience, Server, bind, is_loopback
+from pipeline.interfaces.http_server import (
+    BACKLOG,
+    KEEP_ALIVE_S,
+    MAX_HEAD_BYTES,
+    Patience,
+    Server,
+    bind,
+    check_openness,
+    is_loopback,
+)
+from pipeline.settings import ApiSettings
 from pipeline.storage import api_keys
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
 GRACE_S = 8
 """How long requests under way may take when the server ends: less than the supervisor waits."""
-_MAX_HEAD_BYTES = 32 * 1024
 
 
 class NoKey(UserError):
@@ -31,9 +41,13 @@ class NoKey(UserError):
 
 
 def listen(context: Context, host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises `NoKey`, `PortInUse`, or `UserError` for an address that is not this machine's."""
+    """A socket that listens.
+
+    Raises `NoKey`, `NoTls`, `PortInUse`, or `UserError` for an address that is not this machine's.
+    """
     if not is_loopback(host) and not api_keys.any_usable(context):
         raise NoKey(host)
+    check_openness(host, context.settings.api, "API")
     return bind(host, port, "PENSTOCK_API__PORT")
 
 
@@ -41,19 +55,26 @@ def url(context: Context, listening: socket.socket) -> str:
     """Where the API is, for people."""
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}{context.settings.api.prefix}"
+    scheme = "https" if context.settings.api.tls_certificate else "http"
+    return f"{scheme}://{shown}:{port}{context.settings.api.prefix}"
+
+
+def config(app: FastAPI, settings: ApiSettings) -> uvicorn.Config:
+    """How the application is served."""
+    most, most_each = settings.max_connections, settings.connections_per_address
+    protocol = type("Protocol", (Patience,), {"head_s": settings.head_timeout_s, "most": most, "most_each": most_each})
+    return uvicorn.Config(
+        app, http=protocol, ws="none", lifespan="on", log_config=None, access_log=False,
+        server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
+        timeout_graceful_shutdown=GRACE_S, h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        ssl_certfile=settings.tls_certificate or None, ssl_keyfile=settings.tls_key or None,
+    )  # fmt: skip
 
 
 def serve(context: Context, host: str, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
     """Answer requests until SIGINT or SIGTERM; then let those under way end."""
-    app, settings = create_app(context, host), context.settings.api
-    protocol = type("Protocol", (Patience,), {"head_s": settings.head_timeout_s})
-    config = uvicorn.Config(
-        app, http=protocol, ws="none", lifespan="on", log_config=None, access_log=False,
-        server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
-        timeout_graceful_shutdown=GRACE_S, limit_concurrency=settings.max_connections,
-        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
-    )  # fmt: skip
+    app = create_app(context, host)
+    served = config(app, context.settings.api)
     log.info("api.listening", url=url(context, listening), process=os.getpid())
     ready()
-    Server(config, app.state.ending).run([listening])
+    Server(served, app.state.ending).run([listening])

@@ -13,7 +13,8 @@ def api(
 ) -> None:
     """Serve the REST API. `penstock up` runs it too; here it is alone, beside your own workers.
 
-    On addresses other than this machine's own, callers need a key (`penstock keys create`), and TLS is up to a proxy.
+    On addresses other than this machine's own, callers need a key (`penstock keys create`), and TLS:
+    PENSTOCK_API__TLS_CERTIFICATE, or a proxy (PENSTOCK_API__TLS_BY_PROXY).
     """
     from pipeline.engine.logs import configure
     from pipeline.interfaces.api.server import listen, serve, url

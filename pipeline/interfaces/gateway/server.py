@@ -2,7 +2,6 @@
 
 import os
 import socket
-import ssl
 from collections.abc import Callable
 from threading import Event
 from typing import cast
@@ -12,7 +11,16 @@ import uvicorn
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from pipeline.engine.errors import UserError
-from pipeline.interfaces.http_server import KEEP_ALIVE_S, Patience, Server, bind, is_loopback
+from pipeline.interfaces.gateway.guard import Guard
+from pipeline.interfaces.http_server import (
+    KEEP_ALIVE_S,
+    MAX_HEAD_BYTES,
+    Patience,
+    Server,
+    bind,
+    check_openness,
+    is_loopback,
+)
 from pipeline.nodes import tokens
 from pipeline.nodes.gateway.app import create_app
 from pipeline.nodes.gateway.connection import WIRE, Wire
@@ -39,23 +47,14 @@ class NoToken(UserError):
 
 
 def listen(context: Context, host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises `NoToken`, `PortInUse`, or `UserError` for a foreign address, or for a certificate
-    that cannot be used."""
-    _check_certificate(gateway_settings(context.settings))
+    """A socket that listens.
+
+    Raises `NoToken`, `NoTls`, `PortInUse`, or `UserError` for a foreign address, or a certificate that cannot be used.
+    """
     if not is_loopback(host) and not tokens.any_usable(context):
         raise NoToken(host)
+    check_openness(host, gateway_settings(context.settings), "GATEWAY")
     return bind(host, port, "PENSTOCK_GATEWAY__PORT")
-
-
-def _check_certificate(settings: GatewaySettings) -> None:
-    if not settings.tls_certificate:
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_certificate, settings.tls_key)
-    except OSError as error:  # those of TLS are among them
-        names = "PENSTOCK_GATEWAY__TLS_CERTIFICATE and PENSTOCK_GATEWAY__TLS_KEY"
-        message = f"{names} are not a PEM certificate and its key: {error.strerror or error}"
-        raise UserError(message, code="tls") from None
 
 
 def url(settings: GatewaySettings, listening: socket.socket) -> str:
@@ -83,12 +82,15 @@ class Protocol(WebSocketsSansIOProtocol):
 def config(instance: Instance) -> uvicorn.Config:
     """How an instance is served."""
     settings = instance.settings
-    protocol = type("Protocol", (Patience,), {"head_s": instance.context.settings.api.head_timeout_s})
+    most = settings.max_nodes + settings.max_sessions + _OTHERS
+    limits = {"head_s": instance.context.settings.api.head_timeout_s, "most": most, "most_each": most}
+    protocol = type("Protocol", (Patience,), limits)
     return uvicorn.Config(
-        create_app(instance), http=protocol, ws=Protocol, lifespan="on", log_config=None, access_log=False,
+        Guard(create_app(instance), instance.context),
+        http=protocol, ws=Protocol, lifespan="on", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=_BACKLOG,
         timeout_graceful_shutdown=_GRACE_S, ws_per_message_deflate=False, ws_ping_interval=20, ws_ping_timeout=20,
-        limit_concurrency=settings.max_nodes + settings.max_sessions + _OTHERS,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         ws_max_size=max(settings.max_message_bytes, settings.max_attachment_bytes),
         ssl_certfile=settings.tls_certificate or None, ssl_keyfile=settings.tls_key or None,
     )  # fmt: skip

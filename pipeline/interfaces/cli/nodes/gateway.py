@@ -18,8 +18,8 @@ def gateway(
     Run as many as you like over one Redis: they share the work, and losing one loses nothing. `penstock up` runs one if
     PENSTOCK_GATEWAY__ENABLED is set.
 
-    On addresses other than this machine's own it needs a token to exist (`penstock nodes tokens create`), and should
-    have TLS: PENSTOCK_GATEWAY__TLS_CERTIFICATE, or a proxy.
+    On addresses other than this machine's own it needs a token to exist (`penstock nodes tokens create`), and TLS:
+    PENSTOCK_GATEWAY__TLS_CERTIFICATE, or a proxy (PENSTOCK_GATEWAY__TLS_BY_PROXY).
     """
     from pipeline.engine.logs import configure
     from pipeline.interfaces.cli.output import err

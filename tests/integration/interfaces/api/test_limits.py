@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 
+import anyio
 import pytest
 from starlette.testclient import TestClient
+from starlette.types import Message
 
 from pipeline.engine.rates import Rate, TooMany, take
+from pipeline.interfaces.api.app import create_app
 from pipeline.interfaces.api.problems import Refused
 from pipeline.settings import ApiSettings
 from pipeline.storage.api_keys import Scope
@@ -48,11 +51,69 @@ class TestNames:
         problem(api.post(act, headers=headers), 403, "bad_origin")
         problem(api.post(act, headers={"origin": "http://127.0.0.1"}), 404, "unknown_document")
         problem(api.post(act, headers={"origin": "https://other.example.org"}), 404, "unknown_document")
+        problem(api.get(DOCUMENTS, headers=headers), 403, "bad_origin")  # it may cost money, as a search does
         # Nor does a form of theirs, which needs no origin of ours, pass for JSON.
         plain = {"content-type": "text/plain"}
         problem(
             api.post(f"{DOCUMENTS}/actions/delete", content=b'{"all_matching": true}', headers=plain), 422, "invalid"
         )
+
+    def test_a_page_on_another_port_of_this_machine_is_another_site(self, api: TestClient) -> None:
+        picture = {"sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+        problem(api.get(f"{DOCUMENTS}/search", params={"q": "x"}, headers=picture), 403, "bad_origin")
+        own = {"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}
+        link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+        for headers in (own, link, {"sec-fetch-site": "none"}):
+            assert api.get(DOCUMENTS, headers=headers).status_code == 200
+        frame = {**link, "sec-fetch-dest": "iframe"}
+        problem(api.get(DOCUMENTS, headers=frame), 403, "bad_origin")
+
+    def test_nothing_is_said_to_pages_of_other_origins(self, api: TestClient) -> None:
+        asked = {"origin": "https://other.example.org", "access-control-request-method": "POST"}
+        for answer in (api.options(DOCUMENTS, headers=asked), api.get(DOCUMENTS, headers=asked)):
+            assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+SECRET = f"pstk_{'A' * 43}"
+
+
+@pytest.mark.parametrize(
+    "place", [f"?api_key={SECRET}", f"?x=pstk%5F{'A' * 43}", f"/{SECRET}", f"?token=pstn_{'b-_' * 14}"]
+)
+def test_a_key_in_an_address_is_refused_and_not_logged(
+    api: TestClient, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    detail = problem(api.request("BREW", f"{DOCUMENTS}{place}"), 400, "key_in_address")
+    assert "revoke" in detail
+    assert "A" * 43 not in detail + capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", [DOCUMENTS, "/nowhere", "/healthz", f"{DOCUMENTS}?limit=0", "/metrics"])
+def test_every_answer_says_how_a_browser_is_to_take_it(api: TestClient, path: str) -> None:
+    headers = api.get(path).headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+
+
+def test_nothing_is_read_of_whoever_has_no_key(context: Context) -> None:
+    answered: list[Message] = []
+
+    async def receive() -> Message:
+        raise AssertionError("its body was read")
+
+    async def send(message: Message) -> None:
+        answered.append(message)
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json"), (b"content-length", b"9")]
+    path = f"{DOCUMENTS}/actions/delete"
+    scope = {
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
+        "headers": headers, "http_version": "1.1", "scheme": "http", "root_path": "", "server": ("127.0.0.1", 80),
+        "client": ("192.0.2.7", 9),
+    }  # fmt: skip
+    anyio.run(create_app(context, "0.0.0.0"), scope, receive, send)
+    assert answered[0]["status"] == 401
 
 
 class TestReadOnly:

@@ -1,0 +1,130 @@
+"""The API as uvicorn serves it, in a thread: who may listen where, TLS, and what answers before the application."""
+
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPSConnection
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from pipeline.engine.errors import UserError
+from pipeline.interfaces.api.app import create_app
+from pipeline.interfaces.api.server import config, listen, url
+from pipeline.settings import ApiSettings
+from pipeline.storage import api_keys
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.support.tls import certificate
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """Nothing here depends on which database it is."""
+    return sqlite_url
+
+
+def with_settings(context: Context, **changed: object) -> Context:
+    """The same context, but for these settings of the API."""
+    return Context(context.settings.model_copy(update={"api": ApiSettings.model_validate(changed)}))
+
+
+@contextmanager
+def served(context: Context, **settings: object) -> Iterator[int]:
+    """The port of a server with these settings."""
+    context = with_settings(context, **settings)
+    server = uvicorn.Server(config(create_app(context), context.settings.api))
+    with listen(context, "127.0.0.1", 0) as listening:
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        try:
+            wait_until(lambda: server.started, 30, "it serves")
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join(30)
+
+
+def ask(port: int, sent: bytes = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        client.sendall(sent)
+        return client.recv(4000)
+
+
+def refused(context: Context, **settings: object) -> str:
+    with pytest.raises(UserError) as error:
+        listen(with_settings(context, **settings), "0.0.0.0", 0).close()
+    return error.value.code
+
+
+def test_beyond_this_machine_it_wants_keys_and_tls(context: Context, tmp_path: Path) -> None:
+    found, key = map(str, certificate(tmp_path))
+    assert refused(context, tls_certificate=found, tls_key=key) == "no_key"
+    api_keys.create(context, "mine", Scope.READ)
+    assert refused(context) == "no_tls"
+    assert refused(context, tls_certificate=key, tls_key=found) == "tls"
+    for fine in (
+        with_settings(context, tls_by_proxy=True), with_settings(context, tls_certificate=found, tls_key=key)
+    ):  # fmt: skip
+        listen(fine, "0.0.0.0", 0).close()
+    with pytest.raises(ValueError, match="together"):
+        ApiSettings(tls_certificate=found)
+
+
+def test_it_speaks_tls_with_its_certificate(context: Context, tmp_path: Path) -> None:
+    found, key = certificate(tmp_path)
+    with served(context, tls_certificate=str(found), tls_key=str(key)) as port:
+        client = HTTPSConnection("127.0.0.1", port, context=ssl.create_default_context(cafile=found), timeout=30)
+        client.request("GET", "/healthz")
+        assert json.load(client.getresponse()) == {"status": "ok"}
+        client.close()
+        assert not ask(port).startswith(b"HTTP/1.1 200"), "nothing is said in the clear"
+
+
+def test_its_address_says_that_it_speaks_tls(context: Context) -> None:
+    context = with_settings(context, tls_certificate="x", tls_key="x")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert url(context, listening).startswith("https://")
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\x16\x03\x01nonsense\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"G" * 40_000 + b"\r\n\r\n"]
+)
+def test_what_is_not_http_is_answered_as_safely_as_everything_else(context: Context, sent: bytes) -> None:
+    with served(context) as port:
+        head, _, body = ask(port, sent).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"x-content-type-options: nosniff" in head
+    assert json.loads(body)["code"] == "bad_request"
+    assert b"GGGG" not in body
+
+
+def test_too_many_connections_are_told_so_and_those_of_one_address_closed(context: Context) -> None:
+    with served(context, max_connections=8, connections_per_address=12) as port, ExitStack() as held:
+        for _ in range(8):
+            held.enter_context(socket.create_connection(("127.0.0.1", port)))
+        answers: list[bytes] = []
+
+        def crowded() -> bool:
+            answers.append(ask(port))
+            return answers[-1].startswith(b"HTTP/1.1 503 ")
+
+        wait_until(crowded, 9, "it says that it is busy")
+        assert b"retry-after: 5" in answers[-1]
+        assert b"nosniff" in answers[-1]
+        for _ in range(4):
+            held.enter_context(socket.create_connection(("127.0.0.1", port)))
+
+        def shut() -> bool:
+            with suppress(ConnectionError):
+                return not ask(port)
+            return True
+
+        wait_until(shut, 9, "further ones are closed")
+        held.close()
+        wait_until(lambda: ask(port).startswith(b"HTTP/1.1 200 "), 30, "others are served")
