@@ -4,19 +4,21 @@ The password never leaves this process: a call carries a salt and the MD5 of pas
 HTTP 200; each becomes a sentence for people, without the address's query, which holds the token.
 """
 
+import asyncio
 import hashlib
-import json
 import logging
 import secrets
-import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
 import httpx2
 
+from pipeline.engine import foreign_json
 from pipeline.engine.errors import UserError
 from pipeline.flows.music.library.songs import SERVER, LibraryError, Listing, SongTags
+from pipeline.providers import call_loop
+from pipeline.providers.reply_limit import ReplyLimit
 from pipeline.settings import MusicSettings
 
 # It logs the address of every call, with the token in it.
@@ -25,6 +27,10 @@ logging.getLogger("httpx2").setLevel(logging.WARNING)
 API_VERSION = "1.16.1"
 CLIENT = "penstock"
 MAX_REPLY_BYTES = 64 * 2**20
+MAX_SONGS = 5_000_000
+"""A listing that goes on beyond this never ends."""
+_MAX_BARREN = 50
+"""Pages in a row without a song."""
 _SENTENCES = {
     10: ("protocol", "a required parameter is missing"),
     20: ("protocol", "the server wants a newer client"),
@@ -52,7 +58,10 @@ class SubsonicServer:
         if not settings.user:
             raise UserError("the music server needs a user: set PENSTOCK_MUSIC__USER", code="no_user")
         self._settings = settings
-        self._client = httpx2.Client(timeout=settings.timeout_s, follow_redirects=False)
+        limit = ReplyLimit(MAX_REPLY_BYTES, lambda said, _: LibraryError(f"the music server {said}", code="bad_reply"))
+        self._client = httpx2.AsyncClient(
+            timeout=settings.timeout_s, follow_redirects=False, event_hooks={"response": [limit.apply]}
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -60,7 +69,7 @@ class SubsonicServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.close()
+        call_loop.run(self._client.aclose())
 
     def ping(self) -> str:
         """Sign in; what the server says it is. Raises `LibraryError`."""
@@ -69,14 +78,20 @@ class SubsonicServer:
 
     def songs(self) -> Iterator[list[SongTags]]:
         """All songs, page by page, until the server has no more. Raises `LibraryError`."""
-        offset = 0
+        offset = barren = 0
         while True:
             page = self._page(offset)
             if not page:
                 # Only an empty page is the end: a short one may have been cut.
                 return
-            yield [song for item in page if (song := _song(item)) is not None]
+            found = [song for item in page if (song := _song(item)) is not None]
+            size = self._settings.page_size
+            for start in range(0, len(found), size):  # some servers give more than was asked for
+                yield found[start : start + size]
             offset += len(page)
+            barren = 0 if found else barren + 1
+            if offset > MAX_SONGS or barren > _MAX_BARREN:
+                raise LibraryError("the music server's list of songs does not come to an end", code="bad_reply")
 
     def _page(self, offset: int) -> list[Any]:
         reply = self._call(
@@ -96,33 +111,27 @@ class SubsonicServer:
             if error.transient:
                 raise
             return None
-        if not isinstance(status, dict) or not isinstance(status.get("count"), int):
+        count = status.get("count") if isinstance(status, dict) else None
+        if not isinstance(status, dict) or type(count) is not int or not 0 <= count <= MAX_SONGS:
             return None
-        return Listing(status["count"], bool(status.get("scanning")), str(status.get("lastScan") or ""))
+        return Listing(count, bool(status.get("scanning")), str(status.get("lastScan") or "")[:100])
 
     def _call(self, method: str, **parameters: str | int) -> dict[str, Any]:
+        async def exchange() -> tuple[int, bytes]:
+            # A server that trickles restarts the client's own limit with every byte.
+            async with asyncio.timeout(self._settings.timeout_s):
+                response = await self._client.get(address, params=self._signed() | parameters)
+            return response.status_code, response.content
+
+        address = f"{self._settings.server_url}/rest/{method}.view"
         try:
-            status, body = self._fetch(method, parameters)
-        except httpx2.TimeoutException:
+            status, body = call_loop.run(exchange())
+        except (httpx2.TimeoutException, TimeoutError):
             raise self._unreachable(f"it did not answer within {self._settings.timeout_s:g} s") from None
-        except httpx2.HTTPError as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             # Not chained: the error holds the request, with the token.
             raise self._unreachable(f"{type(error).__name__}: {error}".removesuffix(": ")) from None
         return self._read(status, body)
-
-    def _fetch(self, method: str, parameters: dict[str, str | int]) -> tuple[int, bytes]:
-        deadline = time.monotonic() + self._settings.timeout_s
-        address = f"{self._settings.server_url}/rest/{method}.view"
-        body = bytearray()
-        with self._client.stream("GET", address, params=self._signed() | parameters) as response:
-            for part in response.iter_bytes():
-                body += part
-                if len(body) > MAX_REPLY_BYTES:
-                    raise LibraryError(f"the music server sent more than {MAX_REPLY_BYTES} bytes", code="bad_reply")
-                # A server that trickles restarts the socket's own limit with every byte.
-                if time.monotonic() > deadline:
-                    raise httpx2.ReadTimeout("")
-            return response.status_code, bytes(body)
 
     def _signed(self) -> dict[str, str | int]:
         salt = secrets.token_hex(8)
@@ -167,7 +176,7 @@ class SubsonicServer:
 def _json_reply(body: bytes) -> dict[str, Any] | None:
     """What the envelope holds; None if there is none."""
     try:
-        data = json.loads(body)
+        data = foreign_json.loads(body)
     except (ValueError, RecursionError):
         return None
     reply = data.get("subsonic-response") if isinstance(data, dict) else None
