@@ -34,17 +34,13 @@ class _Loader(AppLoader):
 class _Application(Celery):
     """Celery's own, but that `CELERY_BROKER_URL` and its like are another application's."""
 
+    amqp_cls = "tasks.private_broker:Amqp"
+
     def connection_for_read(self, url: str | None = None, **options: Any) -> Any:
-        return self._private(super().connection_for_read(url or self.conf["broker_url"], **options))
+        return super().connection_for_read(url or self.conf["broker_url"], **options)
 
     def connection_for_write(self, url: str | None = None, **options: Any) -> Any:
-        return self._private(super().connection_for_write(url or self.conf["broker_url"], **options))
-
-    def _private(self, connection: Any) -> Any:
-        if (connection.hostname or "").startswith("socket:") and get_settings().redis.private:
-            # Once made: kombu takes a transport from the URL's scheme, whatever it is told.
-            connection.transport_cls = "tasks.private_broker:Transport"
-        return connection
+        return super().connection_for_write(url or self.conf["broker_url"], **options)
 
     def _get_backend(self) -> Any:
         backend, url = backends.by_url(self.backend_cls or self.conf["result_backend"], self.loader)

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from celery.app.amqp import AMQP
+from kombu.connection import Connection
 from kombu.transport import redis
 
 from pipeline.engine.private_socket import OwnFolder
+from pipeline.settings import get_settings
 
 
 class Channel(redis.Channel):
@@ -20,3 +23,17 @@ class Transport(redis.Transport):
     """kombu's own, over these channels."""
 
     Channel = Channel
+
+
+class BrokerConnection(Connection):
+    """kombu's own, but for such a socket. (From a URL, kombu takes a transport by the scheme, whatever it is told.)"""
+
+    def get_transport_cls(self) -> Any:
+        is_private = (self.hostname or "").startswith("socket:") and get_settings().redis.private
+        return Transport if is_private else super().get_transport_cls()  # type: ignore[no-untyped-call]
+
+
+class Amqp(AMQP):
+    """Celery's own, over these connections."""
+
+    Connection = BrokerConnection

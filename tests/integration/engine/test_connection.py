@@ -57,7 +57,7 @@ def over(monkeypatch: pytest.MonkeyPatch) -> Iterator[AppOver]:
         monkeypatch.setenv("PENSTOCK_REDIS_URL", url)
         get_settings.cache_clear()
         found = runpy.run_path(str(ROOT / "celeryconfig.py"))
-        app = Celery("connected", set_as_current=False)
+        app = type(production)("connected", set_as_current=False)
         app.loader.override_backends = production.loader.override_backends
         app.config_from_object(SimpleNamespace(**{name: found[name] for name in found if not name.startswith("_")}))
         return app
