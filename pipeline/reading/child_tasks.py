@@ -1,13 +1,12 @@
 """What a child process does for `child`, by the task's name. Each answers with an object that JSON can hold."""
 
-from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.engine.errors import UnitError, UserError
-from pipeline.reading import extraction, images, pdfium, source
+from pipeline.reading import extraction, images, pdfium, screen_tasks, source
 from pipeline.reading.content import Reading, Task, check_characters
 
 
@@ -52,15 +51,6 @@ def _render(task: Task) -> dict[str, Any]:
     return {"done": True}
 
 
-def _frame(task: Task) -> dict[str, Any]:
-    from pipeline.reading.fingerprint import read_frame  # noqa: PLC0415  # only who looks at frames needs it
-
-    found = read_frame(task.path.read_bytes())
-    sketch = b64encode(found.sketch.tobytes()).decode()
-    width, height = found.sketch.size
-    return {"phash": found.phash, "format": found.format, "sketch": sketch, "width": width, "height": height}
-
-
 TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {
-    "file": _file, "frame": _frame, "inspect": _inspect, "page": _page, "render": _render,
+    "file": _file, "inspect": _inspect, "page": _page, "render": _render, **screen_tasks.TASKS,
 }  # fmt: skip

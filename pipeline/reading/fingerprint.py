@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 
-import imagehash
 from PIL import Image, ImageOps
 
 from pipeline.engine.errors import ErrorKind, UnitError
@@ -66,15 +65,9 @@ def read_frame(data: bytes) -> Fingerprint:
 def load_image(path: Path) -> Image.Image:
     """A stored frame for models and text recognition: upright RGB on white; of an animation, the first picture.
 
-    Raises `UnitError` (permanent): as `read_frame`, `missing` or `unreadable`.
+    Raises `UnitError` as `read_frame`, or `OSError`.
     """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise _refused("missing", f"{path.name} is gone") from error
-    except OSError as error:
-        raise _refused("unreadable", f"{path.name} cannot be read: {error.strerror}") from error
-    with _opened(BytesIO(data)) as image:
+    with _opened(BytesIO(path.read_bytes())) as image:
         image.load()
         return normalise(image, MAX_FRAME_PIXELS)
 
@@ -97,6 +90,8 @@ def phash(image: Image.Image) -> str:
 
 
 def _hash(grey: Image.Image, box: tuple[float, float, float, float] | None = None) -> str:
+    import imagehash  # noqa: PLC0415  # SciPy, which only who hashes needs
+
     square = grey.resize((_SIDE, _SIDE), Image.Resampling.LANCZOS, box)
     darkest, brightest = square.getextrema()
     if darkest == brightest:

@@ -30,6 +30,7 @@ DAMAGE = (
     zlib.error,
 )
 """Pillow's decoders raise all of these for truncated or damaged files."""
+_PIXELS_AT_ONCE = 4_000_000
 _RESIZABLE = {"L", "LA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr"}
 
 
@@ -136,11 +137,17 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         assert isinstance(brightest, float)
         span = max(brightest - darkest, 1e-9)
         image = image.point(lambda value: value * (255 / span) - darkest * 255 / span).convert("L")
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
-    return image.convert("RGB")
+    return _on_white(image) if image.has_transparency_data else image.convert("RGB")
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """A few rows at a time: all at once takes four times the memory of the result."""
+    result = Image.new("RGB", image.size)
+    rows = max(1, _PIXELS_AT_ONCE // image.width)
+    for top in range(0, image.height, rows):
+        part = image.crop((0, top, image.width, min(top + rows, image.height))).convert("RGBA")
+        result.paste(Image.alpha_composite(Image.new("RGBA", part.size, "white"), part), (0, top))
+    return result
 
 
 def _too_many_pixels(path: Path, size: str) -> UnitError:

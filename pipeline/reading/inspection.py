@@ -3,20 +3,14 @@
 PDFium and Pillow read what somebody sent; if that crashes them or takes all memory, it is not this process that ends.
 """
 
-from base64 import b64decode
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-
-from PIL import Image
+from typing import Any, cast
 
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading import child, source
 from pipeline.reading.content import Limits, Wanted
 from pipeline.reading.filetype import FileType
 from pipeline.reading.source import SourceInfo
-
-if TYPE_CHECKING:
-    from pipeline.reading.fingerprint import Fingerprint
 
 _CAPS = Limits(timeout_s=60, memory_mb=1_500)
 
@@ -46,28 +40,20 @@ def render(
     )  # fmt: skip
 
 
-def read_frame(path: Path, wanted: Wanted = lambda: True) -> "Fingerprint":
-    """What `fingerprint.read_frame` finds in this file.
-
-    Raises `UnitError` as that does, or what `inspect` says of a child for which it was too much; `Unwanted`.
-    """
-    from pipeline.reading.fingerprint import Fingerprint  # noqa: PLC0415  # its libraries take long to load
-
-    found = _ask({"task": "frame", "path": str(path.absolute())}, "the picture", wanted)
-    sketch = Image.frombytes("L", (found["width"], found["height"]), b64decode(found["sketch"]))
-    return Fingerprint(found["phash"], found["format"], sketch)
-
-
 def _run(task: dict[str, Any], name: str, wanted: Wanted) -> dict[str, Any]:
     try:
-        return _ask(task, name, wanted)
+        return ask(task, name, wanted)
     except UnitError as error:
         raise UserError(str(error), code=error.code) from error
 
 
-def _ask(task: dict[str, Any], name: str, wanted: Wanted) -> dict[str, Any]:
+def ask(task: dict[str, Any], name: str, wanted: Wanted, limits: Limits = _CAPS) -> dict[str, Any]:
+    """A child's answer to a task on one file, which errors call `name`.
+
+    Raises `UnitError` as `child.run` does, but with `unreadable_file` for a crash; `Unwanted`.
+    """
     try:
-        return child.run(task, name, _CAPS, wanted)
+        return child.run(task, name, limits, wanted)
     except UnitError as error:
         # `unreadable` is said of a file of ours that we may not read; this one is somebody else's.
         code = "unreadable_file" if error.code == "unreadable" else error.code

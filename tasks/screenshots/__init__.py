@@ -37,7 +37,6 @@ from pipeline.flows.screenshots.views import (
     SourceView,
     Status,
 )
-from pipeline.reading import inspection
 from pipeline.storage.context import Context
 from tasks import watch as watching
 from tasks.context import get_context
@@ -92,10 +91,7 @@ def ingest_upload(copy: Path, name: str, frame: Frame, *, wanted: Callable[[], b
 
     Raises what `ingest` raises, or `Unwanted`.
     """
-    return _taken(
-        service.ingest(get_context(), copy, frame, look=lambda path: inspection.read_frame(path, wanted), name=name),
-        frame.source,
-    )
+    return _taken(service.ingest(get_context(), copy, frame, wanted=wanted, name=name), frame.source)
 
 
 def _taken(taken: intake.Taken, source: str) -> Taken:

@@ -132,14 +132,6 @@ def test_models_get_a_jpeg_of_bounded_size_and_the_image_stays_as_it_was() -> No
     assert image.size == SCREEN.size
 
 
-def test_a_stored_frame_that_is_gone_or_damaged_says_so_for_good(tmp_path: Path) -> None:
-    (tmp_path / "bad.png").write_bytes(encoded(SCREEN)[:500])
-    for name, code in (("none.png", "missing"), ("bad.png", "corrupt"), (".", "unreadable")):
-        with pytest.raises(UnitError) as error:
-            load_image(tmp_path / name)
-        assert (error.value.kind, error.value.code) == (ErrorKind.PERMANENT, code)
-
-
 @pytest.mark.parametrize(("one", "other"), [("00", "00"), ("0" * 64, ""), ("0" * 64, "z" * 64)])
 def test_only_hashes_of_this_size_are_compared(one: str, other: str) -> None:
     with pytest.raises(ValueError, match=r"hash|invalid literal"):

@@ -3,8 +3,8 @@
 import os
 import stat
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -22,6 +22,7 @@ SUFFIX_OF = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp", "GIF": ".gif", "BMP
 SUFFIXES = {*SUFFIX_OF.values(), ".jpeg", ".tiff"}
 ORPHAN_AGE_S = 3600.0
 _PORTION = 500
+_INCOMING = "incoming-"
 
 
 def is_picture(path: Path) -> bool:
@@ -55,24 +56,40 @@ def read(picture: Path | bytes, max_mb: int) -> bytes:
     return data
 
 
-def write(settings: Settings, data: bytes, form: str) -> str:
-    """Store a picture, flushed and for this user only; its new name. Raises `UserError`."""
-    name = f"{uuid4().hex}{SUFFIX_OF[form]}"
-    path = path_of(settings, name)
+@contextmanager
+def incoming(settings: Settings, data: bytes) -> Iterator[Path]:
+    """A private copy of a frame, removed at the end unless it was placed. Raises `UserError`."""
+    copy = path_of(settings, f"{_INCOMING}{uuid4().hex}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if stat.S_IMODE(path.parent.stat().st_mode) & 0o077:
-            path.parent.chmod(0o700)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
-        with os.fdopen(handle, "wb") as file:
+        copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if stat.S_IMODE(copy.parent.stat().st_mode) & 0o077:
+            copy.parent.chmod(0o700)
+        with os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
     except OSError as error:
         with suppress(OSError):
-            path.unlink(missing_ok=True)
-        raise UserError(f"{path.parent} cannot be written to: {error.strerror or error}", code="io_error") from error
+            copy.unlink(missing_ok=True)
+        raise _not_written(copy, error) from error
+    try:
+        yield copy
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+def place(copy: Path, form: str) -> str:
+    """Keep a private copy, flushed; its new name. Raises `UserError`."""
+    name = f"{uuid4().hex}{SUFFIX_OF[form]}"
+    try:
+        with copy.open("rb") as file:
+            os.fsync(file.fileno())
+        copy.replace(copy.with_name(name))
+    except OSError as error:
+        raise _not_written(copy, error) from error
     return name
+
+
+def _not_written(copy: Path, error: OSError) -> UserError:
+    return UserError(f"{copy.parent} cannot be written to: {error.strerror or error}", code="io_error")
 
 
 def _check_size(size: int, max_mb: int) -> None:

@@ -1,8 +1,7 @@
 """Taking a frame in: it is judged, its file is written, then its row."""
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,7 +20,8 @@ from pipeline.flows.screenshots.models import SHOTS, SOURCES
 from pipeline.flows.screenshots.rules.batches import is_source_key
 from pipeline.flows.screenshots.rules.duplicates import Judgement, Seen, differs, judge, recent
 from pipeline.flows.screenshots.states import Verdict
-from pipeline.reading import fingerprint
+from pipeline.reading import screen_frames
+from pipeline.reading.content import Wanted
 from pipeline.reading.fingerprint import Fingerprint, Sketches
 from pipeline.settings import ScreenshotSettings
 from pipeline.storage import installation
@@ -31,8 +31,6 @@ log = structlog.get_logger(__name__)
 MAX_APP, MAX_TITLE = 200, 500
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
 _sketches = Sketches()
-Look = Callable[[Path], Fingerprint]
-"""Looks at a picture in a file. Raises `UnitError` as `fingerprint.read_frame`, or that it cannot look now."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +77,16 @@ def excluded_by(app: str, window_title: str, rules: ScreenshotSettings) -> str:
     return ""
 
 
-def ingest(context: Context, picture: Path | bytes, frame: Frame, *, look: Look | None = None, name: str = "") -> Taken:
+def ingest(
+    context: Context, picture: Path | bytes, frame: Frame, *, wanted: Wanted = lambda: True, name: str = ""
+) -> Taken:
     """Take a frame if its source is active and it is neither excluded, known, nor a duplicate; we keep a copy.
 
-    `look`: who looks at pictures in files, if not this process. `name`: what errors call it, if not by its path.
+    Only a child process looks at it. `name`: what errors call it, if not by its path.
 
-    Raises `UserError`: `bad_source`, `bad_time`, `not_found`, `not_a_file`, `io_error`; and, with a row in the ledger,
-    `not_an_image`, `corrupt`, `too_many_pixels`, `too_large`.
+    Raises `UserError`: `bad_source`, `bad_time`, `not_found`, `not_a_file`, `io_error`; with a row in the ledger,
+    `not_an_image`, `corrupt`, `too_many_pixels`, `too_large`, `too_slow`, `unreadable_file`. `UnitError` (transient) if
+    there is nobody to look; `Unwanted`.
     """
     check_source(frame.source)
     if frame.ts.tzinfo is None:
@@ -99,7 +100,7 @@ def ingest(context: Context, picture: Path | bytes, frame: Frame, *, look: Look 
         context.db.run(lambda session: rejections.note(session, frame.source, frame.ts, "excluded", now, detail=rule))
         taken = Taken(False, reason="excluded")
     else:
-        taken = _read(context, picture, frame, look, name).take()
+        taken = _judged(context, picture, frame, wanted, name)
     # Most frames of a screen are duplicates, and the ledger has them.
     tell = log.info if taken.accepted else log.debug
     tell("screenshot.taken", source=frame.source, shot=taken.shot_id, reason=taken.reason, ready=taken.ready)
@@ -112,16 +113,23 @@ def leave_out(context: Context, frame: Frame) -> None:
     context.db.run(lambda session: rejections.note(session, frame.source, frame.ts, "excluded", now))
 
 
-def _look(path: Path) -> Fingerprint:
-    return fingerprint.read_frame(path.read_bytes())
-
-
-def _read(context: Context, picture: Path | bytes, frame: Frame, look: Look | None, name: str) -> "Candidate":
-    data, sha256 = b"", ""
+def _judged(context: Context, picture: Path | bytes, frame: Frame, wanted: Wanted, name: str) -> Taken:
+    settings, sha256 = context.settings, ""
     try:
-        data = files.read(picture, context.settings.screenshots.max_image_mb)
+        installation.check(context.db, settings)
+    except OSError as error:
+        raise UserError(f"{settings.data_dir} cannot be used: {error.strerror or error}", code="io_error") from error
+    try:
+        data = files.read(picture, settings.screenshots.max_image_mb)
         sha256 = hashlib.sha256(data).hexdigest()
-        seen = look(picture) if look and isinstance(picture, Path) else fingerprint.read_frame(data)
+        with files.incoming(settings, data) as copy:
+            seen = screen_frames.read_frame(copy, wanted)
+            named = replace(
+                frame, app=_plain(frame.app)[:MAX_APP], window_title=_plain(frame.window_title)[:MAX_TITLE],
+                original_path=storable(frame.original_path),
+            )  # fmt: skip
+            rules = screenshots_in_force(context)
+            return Candidate(context, rules, named, copy, len(data), sha256, seen, wanted).take()
     except UnitError as error:
         if error.kind is not ErrorKind.PERMANENT:
             raise
@@ -134,11 +142,6 @@ def _read(context: Context, picture: Path | bytes, frame: Frame, look: Look | No
         log.info("screenshot.refused", source=frame.source, code=error.code)
         name = name or (str(picture) if isinstance(picture, Path) else f"the frame of {frame.source}")
         raise UserError(f"{name}: {error}", code=error.code) from error
-    named = replace(
-        frame, app=_plain(frame.app)[:MAX_APP], window_title=_plain(frame.window_title)[:MAX_TITLE],
-        original_path=storable(frame.original_path),
-    )  # fmt: skip
-    return Candidate(context, screenshots_in_force(context), named, data, sha256, seen, look or _look)
 
 
 def _plain(text: str) -> str:
@@ -148,29 +151,24 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A frame whose picture is sound."""
+    """A frame whose picture is sound: `copy`, of `size` bytes."""
 
     context: Context
     rules: ScreenshotSettings
     frame: Frame
-    data: bytes = field(repr=False)
+    copy: Path
+    size: int
     sha256: str
     seen: Fingerprint
-    look: Look
+    wanted: Wanted
 
     def take(self) -> Taken:
         settings, db = self.context.settings, self.context.db
-        try:
-            installation.check(db, settings)
-        except OSError as error:
-            raise UserError(
-                f"{settings.data_dir} cannot be used: {error.strerror or error}", code="io_error"
-            ) from error
-        file = files.write(settings, self.data, self.seen.format) if self._looks_new() else ""
+        file = files.place(self.copy, self.seen.format) if self._looks_new() else ""
         taken = db.run(lambda session: self._decide(session, file))
         if taken is None:
             # Meanwhile, what it resembled became too old, or its source active again.
-            file = files.write(settings, self.data, self.seen.format)
+            file = files.place(self.copy, self.seen.format)
             taken = db.run(lambda session: self._decide(session, file))
         assert taken is not None
         # After an error the file stays: the row may have been committed. If not, `remove_orphans` finds the file.
@@ -215,7 +213,7 @@ class Candidate:
             return None
         row = {
             "source_key": frame.source, "ts": frame.ts, "file": file, "sha256": self.sha256, "phash": self.seen.phash,
-            "size_bytes": len(self.data), "app": frame.app, "window_title": frame.window_title,
+            "size_bytes": self.size, "app": frame.app, "window_title": frame.window_title,
             "original_path": frame.original_path, "created_at": now, "updated_at": now,
         }  # fmt: skip
         shot_id: int = session.execute(insert(SHOTS).values(**row).returning(SHOTS.c.id)).scalar_one()
@@ -248,8 +246,10 @@ class Candidate:
             return True
         path = files.path_of(self.context.settings, row.file)
         try:
-            sketch = _sketches.get(row.file, lambda: self.look(path).sketch)
-        except (OSError, UnitError):
+            sketch = _sketches.get(row.file, lambda: screen_frames.read_frame(path, self.wanted).sketch)
+        except UnitError as error:
+            if error.kind is not ErrorKind.PERMANENT:
+                raise
             return True
         return not differs(self.seen.sketch, sketch)
 

@@ -9,7 +9,7 @@ from threading import Lock
 import structlog
 from redis import RedisError
 
-from pipeline.engine.errors import UserError
+from pipeline.engine.errors import UnitError, UserError
 from pipeline.flows.screenshots.frames.capture import Captured, Capturer, missing
 from pipeline.flows.screenshots.frames.intake import Taken, ingest, leave_out
 from pipeline.flows.screenshots.views import CaptureView
@@ -62,13 +62,16 @@ class Captures:
 
 
 def _take(context: Context, captured: Captured) -> Taken | None:
-    """None if it was refused, which is logged and in the ledger."""
+    """None if it was refused, which is logged and in the ledger, or if nobody could look at it now."""
     if not captured.data:
         leave_out(context, captured.frame)
         return Taken(False, reason="excluded")
     try:
         return ingest(context, captured.data, captured.frame)
     except UserError:
+        return None
+    except UnitError as error:
+        log.warning("capture.not_taken", source=captured.frame.source, error=str(error))
         return None
 
 

@@ -18,7 +18,7 @@ from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.models import BATCHES, SHARDS
 from pipeline.flows.screenshots.states import CLAIMABLE, Step, WorkStatus
 from pipeline.flows.screenshots.work import batch
-from pipeline.reading import fingerprint
+from pipeline.reading.screen_frames import jpeg_of
 from pipeline.storage.context import Context
 
 SHARDS_AHEAD = 4
@@ -27,11 +27,6 @@ KEEP_S = 30.0
 """How long pictures are kept when messages stop. Until then, the next message drops those of deleted frames."""
 
 log = structlog.get_logger(__name__)
-
-
-def jpeg_of(path: Path) -> bytes:
-    """A stored frame as models get it. Raises `UnitError` as `fingerprint.load_image`."""
-    return fingerprint.as_jpeg(fingerprint.load_image(path))
 
 
 class Pictures:
@@ -50,7 +45,7 @@ class Pictures:
         self._changed = threading.Condition()
 
     def take(self, path: Path) -> bytes:
-        """A stored frame as models get it, made ahead or now. Raises `UnitError` as `fingerprint.load_image`."""
+        """A stored frame as models get it, made ahead or now. Raises `UnitError` as `jpeg_of`."""
         with self._changed:
             self._taken.add(path)
             if path in self._missing:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
-from PIL import Image
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -30,12 +29,13 @@ from pipeline.flows.screenshots.rules.schemas import INDEX_SCHEMA, VlmIndex
 from pipeline.flows.screenshots.states import SHARD, Ask, Origin, Step, WorkEvent, WorkStatus
 from pipeline.flows.screenshots.work import batch, retry
 from pipeline.flows.screenshots.work.message import Message, UsedCall, problem_of, provider_and_model
-from pipeline.flows.screenshots.work.pictures import Pictures, jpeg_of
+from pipeline.flows.screenshots.work.pictures import Pictures
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
 from pipeline.providers.replies import BadReply, Read, clean
 from pipeline.providers.traced_call import NO_GATE
-from pipeline.reading import fingerprint
+from pipeline.reading.content import Limits
+from pipeline.reading.screen_frames import jpeg_of, lines_of
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -177,7 +177,7 @@ class ShardMessage(Message):
         lines: dict[int, list[SeenLine]] = {}
         pictures: dict[int, bytes] = {}
         if self._queue == CPU:
-            lines = {screen: self._recognise(image) for screen, image in self._load(unit, fingerprint.load_image)}
+            lines = dict(self._load(unit, self._recognise))
         else:
             pictures = dict(self._load(unit, self._pictures.take if self._pictures else jpeg_of))
         seen = lines or pictures
@@ -214,17 +214,12 @@ class ShardMessage(Message):
                 continue
             yield screen, loaded
 
-    def _recognise(self, image: Image.Image) -> list[SeenLine]:
-        from pipeline.reading import ocr  # noqa: PLC0415  # takes a second, which calls of a provider never need
+    def _recognise(self, path: Path) -> list[SeenLine]:
+        from pipeline.reading import ocr  # noqa: PLC0415  # calls of a provider never need it
 
-        lines = ocr.recognise(image, ocr.threads_for(self._context.settings.documents.converter_count))
-        across, down = image.size
-        return [
-            SeenLine(
-                clean(line.text), Box(line.left / across, line.top / down, line.right / across, line.bottom / down)
-            )
-            for line in lines
-        ]
+        documents = self._context.settings.documents
+        limits = Limits(timeout_s=documents.page_timeout_s, ocr_threads=ocr.threads_for(documents.converter_count))
+        return [SeenLine(clean(line.text), Box(*line[1:])) for line in lines_of(path, limits)]
 
     def _ask(self, unit: ShardUnit, screens: dict[int, Shot], pictures: list[bytes], notes: list[str]) -> Settled:
         if self._guarded is None:

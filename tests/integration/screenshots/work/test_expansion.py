@@ -12,10 +12,9 @@ from pipeline.flows.screenshots import FLOW, plan, queries, service
 from pipeline.flows.screenshots.graph.models import CALLS, EDGES, NODES
 from pipeline.flows.screenshots.live_settings import CONTROL, CPU, SCREENSHOT_TEXT
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
-from pipeline.flows.screenshots.work import expansion
+from pipeline.flows.screenshots.work import expansion, shard
 from pipeline.providers import gates, queue_control
-from pipeline.reading import ocr
-from pipeline.reading.layout.model import Line
+from pipeline.reading.screen_frames import SeenText
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import Hand, rows_of
 from tests.integration.screenshots.work.conftest import NewBatch
@@ -267,7 +266,9 @@ def shots_of_batch(context: Context, batch: int) -> list[int]:
 
 def _recognise_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read on frames decides nothing here, and reading it takes long."""
-    monkeypatch.setattr(ocr, "recognise", lambda image, _threads: [Line(f"text {id(image)}", 9, 9, 99, 29, 20)])
+    monkeypatch.setattr(
+        shard, "lines_of", lambda path, _: [SeenText(f"text {path.stat().st_ino}", 0.03, 0.03, 0.3, 0.1)]
+    )
 
 
 def test_segments_made_by_rules_are_told_from_those_of_a_model(

@@ -1,0 +1,58 @@
+"""Frames of screens, at which only a child process looks: Pillow and text recognition read what somebody else made."""
+
+from base64 import b64decode
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.reading import inspection
+from pipeline.reading.content import Limits, Wanted
+from pipeline.reading.fingerprint import Fingerprint
+from pipeline.reading.user_file import open_file
+
+_CAPS = Limits(timeout_s=30, memory_mb=1_500)
+"""A frame of 89 million pixels takes a second or two, and 0.6 GB."""
+
+
+class SeenText(NamedTuple):
+    """A line of text on a frame. Its sides are shares of the frame's, 0 to 1, from the top left."""
+
+    text: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+def read_frame(path: Path, wanted: Wanted = lambda: True) -> Fingerprint:
+    """What `fingerprint.read_frame` finds in this file.
+
+    Raises `UnitError` as that does, or with code `too_slow`, `too_large` or `unreadable_file` if it was too much for
+    the child, `missing` or `unreadable`; `Unwanted`.
+    """
+    found = _ask("frame", path, _CAPS, wanted)
+    sketch = Image.frombytes("L", (found["width"], found["height"]), b64decode(found["sketch"]))
+    return Fingerprint(found["phash"], found["format"], sketch)
+
+
+def jpeg_of(path: Path) -> bytes:
+    """A frame as models get it: `fingerprint.as_jpeg`. Raises `UnitError` as `read_frame`."""
+    return b64decode(_ask("frame_jpeg", path, _CAPS)["jpeg"])
+
+
+def lines_of(path: Path, limits: Limits) -> list[SeenText]:
+    """The text that is recognised on a frame, within `limits`. Raises `UnitError` as `read_frame` and `ocr.read` do."""
+    return [SeenText(*line) for line in _ask("frame_lines", path, limits)["lines"]]
+
+
+def _ask(task: str, path: Path, limits: Limits, wanted: Wanted = lambda: True) -> dict[str, Any]:
+    try:
+        open_file(path).close()  # What the system says of it is told apart from what is wrong with the picture.
+    except FileNotFoundError as error:
+        raise UnitError(f"{path.name} is gone", kind=ErrorKind.PERMANENT, code="missing") from error
+    except OSError as error:
+        message = f"{path.name} cannot be read: {error.strerror}"
+        raise UnitError(message, kind=ErrorKind.PERMANENT, code="unreadable") from error
+    return inspection.ask({"task": task, "path": str(path.absolute())}, "the picture", wanted, limits)
