@@ -15,7 +15,15 @@ from pydantic import TypeAdapter
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
 
-from pipeline.nodes.protocol import BadMessage, CloseCode, Error, Message, WithAttachments, parse
+from pipeline.nodes.protocol import (
+    MAX_ATTACHMENTS,
+    BadMessage,
+    CloseCode,
+    Error,
+    Message,
+    WithAttachments,
+    parse,
+)
 from pipeline.settings.providers import gateway_urls
 
 Incoming = TypeVar("Incoming")
@@ -39,6 +47,8 @@ class LinkLimits:
     """A ping not answered for so long ends the connection."""
     send_s: float = 60
     """For one frame: a gateway that does not read is left."""
+    parts_s: float = 60
+    """For all attachments of a message, from its end on."""
     max_message_bytes: int = 16 * 2**20
     """Of a text frame."""
     max_attachment_bytes: int = 32 * 2**20
@@ -110,24 +120,29 @@ class Link(Generic[Incoming]):
             message = parse(text, self._kind)
             if message is None:
                 announced = json.loads(text).get("attachments")
-                for _ in announced if isinstance(announced, list) else ():
-                    await self._next()
+                await self._parts([None] * len(announced) if isinstance(announced, list) else [])
             elif isinstance(message, Error):
                 self._said = f"{message.code}: {message.message}"[:300]
             else:
-                return message, await self._parts(message)
+                sizes = [each.size for each in message.attachments] if isinstance(message, WithAttachments) else []
+                if sum(sizes) > self._limits.max_attachment_bytes:
+                    raise Oversize(message)
+                return message, await self._parts(sizes)
 
-    async def _parts(self, message: Incoming) -> tuple[bytes, ...]:
-        if not isinstance(message, WithAttachments):
-            return ()
-        if sum(attachment.size for attachment in message.attachments) > self._limits.max_attachment_bytes:
-            raise Oversize(message)
+    async def _parts(self, sizes: Sequence[int | None]) -> tuple[bytes, ...]:
+        """The attachments of a message; those without a size are read and dropped."""
+        if len(sizes) > MAX_ATTACHMENTS:
+            raise BadMessage("there are too many attachments")
         parts = []
-        for attachment in message.attachments:
-            part = await self._next()
-            if not isinstance(part, bytes) or len(part) != attachment.size:
-                raise BadMessage("an attachment is missing, or has another size than announced")
-            parts.append(part)
+        try:
+            async with asyncio.timeout(self._limits.parts_s):
+                for size in sizes:
+                    part = await self._next()
+                    if not isinstance(part, bytes) or len(part) != (len(part) if size is None else size):
+                        raise BadMessage("an attachment is missing, or has another size than announced")
+                    parts.append(part if size is not None else b"")
+        except TimeoutError:
+            raise LinkFailed("the gateway keeps attachments back that it announced") from None
         return tuple(parts)
 
     async def _next(self) -> str | bytes:
@@ -145,6 +160,13 @@ class Link(Generic[Incoming]):
             self._socket.transport.abort()
 
 
+class _Connect(connect):
+    """Goes where it was told to, or nowhere: a redirect is an answer like any other that is not a WebSocket."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
 @asynccontextmanager
 async def open_link(
     url: str, token: str, kind: TypeAdapter[Incoming], limits: LinkLimits, trust: ssl.SSLContext | None = None
@@ -157,7 +179,7 @@ async def open_link(
     tls: dict[str, Any] = {"ssl": trust} if trust is not None and url.startswith("wss:") else {}
     largest = max(limits.max_message_bytes, limits.max_attachment_bytes)
     try:
-        socket = await connect(
+        socket = await _Connect(
             url, additional_headers={"Authorization": f"Bearer {token}"}, compression=None, proxy=None,
             open_timeout=limits.open_s, ping_interval=limits.ping_s, ping_timeout=limits.silent_s,
             close_timeout=_CLOSE_S, max_size=largest, max_queue=_FRAMES_AHEAD, logger=_QUIET,

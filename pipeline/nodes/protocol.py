@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 from pydantic_core import from_json
 
+from pipeline.engine import foreign_json
 from pipeline.nodes.texts import SHOWN, Line, ModelName, Name
 
 VERSION: Literal[1] = 1
@@ -356,6 +357,10 @@ def parse(text: str | bytes, kind: TypeAdapter[AnyMessage]) -> AnyMessage | None
 
     What is taken can be passed on: nesting beyond 200 is not taken, and half a character becomes U+FFFD.
     """
+    try:
+        foreign_json.check(text)
+    except foreign_json.TooManyParts as error:
+        raise BadMessage(f"a text frame is not read: {error}", CloseCode.TOO_LARGE) from None
     try:
         try:
             data = from_json(text)

@@ -175,7 +175,7 @@ def test_errors_come_with_kind_code_and_wait() -> None:
         errors = run(gateway.url, talk)
     assert [(error.kind, error.retry_after_s) for error in errors] == kinds
     assert [error.code for error in errors] == [f"code_{kind}" for kind, _ in kinds]
-    assert str(errors[0]) == "why \ufffd"
+    assert str(errors[0]).strip() == "why"
 
 
 @pytest.mark.parametrize(("limits", "welcome"), [(replace(FAST, max_requests=2), {}), (FAST, {"max_jobs": 2})])

@@ -24,6 +24,7 @@ from tests.support.scripted_sessions import (
     run,
     seen,
 )
+from tests.support.web_server import WebServer, redirect
 
 
 def test_pieces_of_an_earlier_attempt_are_void() -> None:
@@ -161,6 +162,40 @@ def test_a_port_where_nobody_answers_is_left() -> None:
         error = run(url, lambda session: error_of(session.request("text", timeout_s=20)), limits)
     assert error.code == "gateway_unreachable"
     assert "in time" in str(error)
+
+
+def test_attachments_that_are_kept_back_hold_up_nobody() -> None:
+    head = '{"type": "%s", "request_id": "r", "result": {}, "attachments": [{"size": 5}, {"size": 1}]}'
+    for kind in ("job_result", "news"):
+        with ScriptedGateway(junk(head % kind, b"12345")) as gateway:
+            limits = replace(FAST, parts_s=0.2)
+            assert run(gateway.url, lambda session: session.request("text", request_id="r", timeout_s=20), limits)
+            assert gateway.ids == ["r", "r"]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        '{"type": "job_result", "request_id": "r", "result": {"x": [' + "[]," * 600_000 + "1]}}",
+        '{"type": "news", "attachments": [' + "1," * 1000 + "1]}",
+    ],
+    ids=["objects", "attachments"],
+)
+def test_a_message_of_very_many_parts_is_not_read(frame: str) -> None:
+    with ScriptedGateway(junk(frame)) as gateway:
+        assert run(gateway.url, lambda session: session.request("text", request_id="r", timeout_s=20))
+        first = gateway.seen.asked[0].socket
+        gateway.wait_for(lambda: first.close_code in {CloseCode.BAD_MESSAGE, CloseCode.TOO_LARGE}, "a code for it")
+
+
+def test_a_redirect_leads_nowhere() -> None:
+    with WebServer() as elsewhere, WebServer() as gateway:
+        gateway.pages["/ws/session"] = redirect(f"http://127.0.0.1:{elsewhere.port}/ws/session")
+        url = f"ws://127.0.0.1:{gateway.port}"
+        limits = replace(FAST, patience_s=0.1)
+        error = run(url, lambda session: error_of(session.request("text", timeout_s=20)), limits)
+        assert "HTTP 302 came instead of a WebSocket" in str(error)
+        assert elsewhere.connections == 0
 
 
 def test_what_is_too_large_is_told_from_the_rest() -> None:
