@@ -170,7 +170,7 @@ class _Child:
         assert self.process.stdout
         self.tasks += 1
         self.peak = 0
-        self._write(pack(task))
+        self._write(pack(task, "surrogatepass"))
         answers = self.process.stdout.fileno()
         buffer = Buffer(limits.max_chars * _BYTES_PER_CHARACTER + 1_000_000)
         poll = select.poll()

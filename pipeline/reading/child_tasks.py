@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engine.errors import UnitError, UserError
-from pipeline.reading import extraction, images, pdfium, screen_tasks, source
+from pipeline.reading import audio_tags, extraction, images, pdfium, screen_tasks, source
 from pipeline.reading.content import Reading, Task, check_characters
 
 
@@ -51,6 +51,11 @@ def _render(task: Task) -> dict[str, Any]:
     return {"done": True}
 
 
+def _tags(task: Task) -> dict[str, Any]:
+    return audio_tags.tags_of(task.path)
+
+
 TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {
-    "file": _file, "inspect": _inspect, "page": _page, "render": _render, **screen_tasks.TASKS,
+    "file": _file, "inspect": _inspect, "page": _page, "render": _render, "tags": _tags,
+    **screen_tasks.TASKS,
 }  # fmt: skip

@@ -7,8 +7,9 @@ from typing import Any
 _LENGTH = struct.Struct(">I")
 
 
-def pack(message: dict[str, Any]) -> bytes:
-    body = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace")
+def pack(message: dict[str, Any], errors: str = "replace") -> bytes:
+    """`errors`: what becomes of lone surrogates; `surrogatepass` keeps them, and so the names of any files."""
+    body = json.dumps(message, ensure_ascii=False).encode("utf-8", errors)
     return _LENGTH.pack(len(body)) + body
 
 

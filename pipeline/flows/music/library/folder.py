@@ -8,25 +8,17 @@ from typing import Any
 
 import structlog
 
+from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.flows.music.library.songs import FOLDER, LibraryError, Listing, SongTags
-from pipeline.reading.user_file import is_file_below, open_file
+from pipeline.reading import audio_tags
+from pipeline.reading.child import Session
+from pipeline.reading.user_file import is_file_below
 
 log = structlog.get_logger(__name__)
 SUFFIXES = frozenset({
     ".aac", ".aif", ".aiff", ".ape", ".flac", ".m4a", ".mp3", ".mpc", ".oga", ".ogg", ".opus", ".wav", ".wma", ".wv",
 })  # fmt: skip
 PAGE = 200
-_NAMES = {
-    "title": ("title", "TIT2", "\xa9nam", "Title"),
-    "artist": ("artist", "TPE1", "\xa9ART", "Author", "Artist"),
-    "album": ("album", "TALB", "\xa9alb", "WM/AlbumTitle", "Album"),
-    "genre": ("genre", "TCON", "\xa9gen", "WM/Genre", "Genre"),
-    "date": ("date", "TDRC", "\xa9day", "WM/Year", "Year"),
-    "musicbrainz_id": (
-        "musicbrainz_trackid", "UFID:http://musicbrainz.org", "----:com.apple.iTunes:MusicBrainz Track Id",
-        "MusicBrainz/Track Id", "MUSICBRAINZ_TRACKID",
-    ),
-}  # fmt: skip
 
 
 class MusicFolder:
@@ -39,7 +31,11 @@ class MusicFolder:
             raise LibraryError(f"there is no folder {folder}: check PENSTOCK_MUSIC__FOLDER", code="no_folder")
         self._folder = folder
         self._root = folder.resolve()
-        self._read = _reader()
+        if not audio_tags.can_read():
+            raise LibraryError(
+                "reading audio files needs one more package: pip install '.[folder]' in Penstock's folder",
+                code="no_mutagen",
+            )
         self.unreadable = 0
 
     def count(self) -> Listing:
@@ -47,15 +43,16 @@ class MusicFolder:
         return Listing(0, scanning=False, scanned_at="")
 
     def songs(self) -> Iterator[list[SongTags]]:
-        """All songs, a page at a time."""
+        """All songs, a page at a time. Raises `LibraryError` (transient) if no process can be started to read them."""
         page: list[SongTags] = []
-        for path in self._files():
-            song = self._song(path)
-            if song is not None:
-                page.append(song)
-            if len(page) >= PAGE:
-                yield page
-                page = []
+        with Session() as session:
+            for path in self._files():
+                song = self._song(path, session)
+                if song is not None:
+                    page.append(song)
+                if len(page) >= PAGE:
+                    yield page
+                    page = []
         if page:
             yield page
 
@@ -70,7 +67,7 @@ class MusicFolder:
                 if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."):
                     yield Path(folder, name)
 
-    def _song(self, path: Path) -> SongTags | None:
+    def _song(self, path: Path, session: Session) -> SongTags | None:
         relative = os.fsencode(path.relative_to(self._folder))
         shown = relative.decode("utf-8", "replace")
         tags: dict[str, Any] = {}
@@ -78,65 +75,16 @@ class MusicFolder:
             log.warning("music.not_a_song", file=shown, reason="no ordinary file, or a link out of the folder")
             return None
         try:
-            tags = self._read(path)
+            tags = audio_tags.read(path, session)
         except OSError as error:
             # It may come back: without it the listing is not complete.
             self.unreadable += 1
             log.warning("music.file_unreadable", file=shown, error=type(error).__name__)
             return None
-        except Exception as error:  # noqa: BLE001  # whatever a broken file does to the parser
-            log.warning("music.tags_unreadable", file=shown, error=type(error).__name__)
+        except UnitError as error:  # whatever a broken file does to the parser
+            if error.kind is not ErrorKind.PERMANENT:
+                raise LibraryError(str(error), code=error.code, transient=True) from error
+            log.warning("music.tags_unreadable", file=shown, error=str(error))
         tags.setdefault("title", "")
         tags["title"] = tags["title"] or path.stem
         return SongTags.of(hashlib.sha256(relative).hexdigest()[:32], path=shown, **tags)
-
-
-def _reader() -> Any:
-    """A function that reads a file's tags. Raises `LibraryError` if its package is not installed."""
-    try:
-        # Imported late: an extra, for people without a server.
-        import mutagen  # noqa: PLC0415
-    except ImportError:
-        raise LibraryError(
-            "reading audio files needs one more package: pip install '.[folder]' in Penstock's folder",
-            code="no_mutagen",
-        ) from None
-
-    def read(path: Path) -> dict[str, Any]:
-        try:
-            with open_file(path) as opened:
-                file = mutagen.File(opened)
-        except mutagen.MutagenError as error:
-            # An error of the system, wrapped: not the file's fault.
-            if error.args and isinstance(error.args[0], OSError):
-                raise error.args[0] from error
-            raise
-        return _tags_of(file) if file is not None else {}
-
-    return read
-
-
-def _tags_of(file: Any) -> dict[str, Any]:
-    tags = file.tags or {}
-    found: dict[str, Any] = {name: _first(tags, keys, all_of_it=name == "genre") for name, keys in _NAMES.items()}
-    date = found.pop("date")[:4]
-    found["year"] = int(date) if date.isascii() and date.isdigit() else None
-    found["duration_s"] = getattr(file.info, "length", None)
-    return found
-
-
-def _first(tags: Any, keys: tuple[str, ...], *, all_of_it: bool = False) -> str:
-    """The first value under any of these keys, as text; or all the values under the first key that has any."""
-    for key in keys:
-        try:
-            value = tags[key]
-        except (KeyError, ValueError):
-            continue
-        value = getattr(value, "data", None) or getattr(value, "text", value)
-        if all_of_it and isinstance(value, list):
-            value = ", ".join(str(getattr(one, "value", one)) for one in value)
-        value = value[0] if isinstance(value, list) and value else value
-        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(getattr(value, "value", value))
-        if text and text != "[]":
-            return text
-    return ""
