@@ -10,8 +10,9 @@ from celery import Celery
 from celery._state import _get_active_apps
 from celery.app import backends
 from celery.loaders.app import AppLoader
-from celery.signals import celeryd_after_setup, setup_logging, worker_process_init
+from celery.signals import beat_init, celeryd_after_setup, celeryd_init, setup_logging, worker_process_init
 
+from pipeline.engine import privacy
 from pipeline.engine.logs import configure
 from pipeline.settings import get_settings
 from pipeline.storage.context import forget_context
@@ -76,6 +77,13 @@ app.config_from_object(CONFIGURATION)
 def _configure_logging(**_: Any) -> None:
     settings = get_settings()
     configure(settings.log_level, as_json=settings.log_json)
+
+
+@celeryd_init.connect
+@beat_init.connect
+def _keep_private(**_: Any) -> None:
+    """Workers and beat, however they are started; a program that only sends them work keeps its umask."""
+    privacy.begin()
 
 
 @celeryd_after_setup.connect

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
+from pipeline.engine import privacy
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure
 from pipeline.standalone.child import end_with_supervisor
@@ -18,6 +19,7 @@ _AGAIN_S = 2.0
 def run(name: str, listen: Callable[[Context], socket.socket], serve: Callable[[Context, socket.socket], None]) -> None:
     """Serve until the supervisor ends it."""
     end_with_supervisor()
+    privacy.begin()
     context = get_context()
     configure(context.settings.log_level, as_json=context.settings.log_json)
     serve(context, _listening(name, lambda: listen(context)))

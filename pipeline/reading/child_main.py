@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pipeline.engine import privacy
 from pipeline.engine.errors import UnitError
 from pipeline.reading.child_tasks import TASKS
 from pipeline.reading.content import Limits, Task, refused
@@ -34,6 +35,7 @@ _FORBIDDEN = frozenset({
 
 def main(lifeline: int) -> None:
     """`lifeline`: the reading end of a pipe into which nobody writes, and which closes when the parent ends."""
+    privacy.begin()
     replies = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # What libraries print must not mix with the answers.
     for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):

@@ -46,6 +46,10 @@ Section = TypeVar("Section", bound=BaseModel)
 CONFIG = "PENSTOCK_CONFIG"
 SECTIONS = ("gateway", "knowledge", "webhooks")
 """Settings that are no fields here: their packages read them, with `Settings.section`."""
+_PRIVATE_NAMES = (
+    "knowledge", "redis", "penstock.db", "penstock.db-wal", "penstock.db-shm", "penstock.log", "penstock.toml",
+    "installation", "stack.json",
+)  # fmt: skip
 MAX_SOCKET_PATH = 100
 """Bytes; the system's limit for a unix socket is about 104."""
 
@@ -214,6 +218,12 @@ class Settings(_Sources):
     def broker_url(self) -> str:
         """What Celery uses as broker and as result backend."""
         return self.redis.celery
+
+    @property
+    def private_names(self) -> tuple[str, ...]:
+        """What is in the data folder."""
+        folders = (self.upload_dir, self.screenshot_dir, self.temp_dir, self.output_dir)
+        return (*(folder.name for folder in folders), *_PRIVATE_NAMES)
 
     @property
     def upload_dir(self) -> Path:

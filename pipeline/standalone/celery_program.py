@@ -7,6 +7,8 @@ and may find another `tasks` there.
 import os
 import sys
 
+from pipeline.engine import privacy
+
 _OTHERS = (
     "APP", "BROKER_URL", "BROKER_READ_URL", "BROKER_WRITE_URL", "RESULT_BACKEND", "LOADER", "CONFIG", "CONFIG_MODULE",
     "WORKDIR", "BROKER",
@@ -25,6 +27,7 @@ def forget_others() -> None:
 def main(arguments: list[str]) -> None:
     """Run `celery` with these arguments on our application; its exit code is Celery's."""
     forget_others()
+    privacy.begin()
     # What a worker runs anew after SIGHUP, with Python before it: a `celery` there would be one of the current folder.
     sys.argv = ["-Pm", _MODULE, *arguments]
     from celery import maybe_patch_concurrency  # noqa: PLC0415  # before anything else of Celery

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 
+from pipeline.engine import privacy
 from pipeline.standalone import celery_program
 
 
@@ -23,6 +24,7 @@ def main(arguments: list[str]) -> None:
     """Run `celery` with these arguments on our application."""
     end_with_supervisor()
     celery_program.forget_others()
+    privacy.begin()
     from tasks.app import app  # noqa: PLC0415  # after the watch: the import takes a second
 
     app.start(argv=arguments)

@@ -4,6 +4,7 @@ import sys
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from pipeline.engine import privacy
 from pipeline.engine.control_characters import printable
 from pipeline.engine.errors import UserError
 from pipeline.engine.logs import configure
@@ -14,6 +15,7 @@ from pipeline.standalone.supervisor import Idleness, Supervisor
 
 def main() -> int:
     """Supervise the data folder's stack, unless another process does."""
+    privacy.begin()
     settings = get_settings()
     configure(settings.log_level, as_json=settings.log_json)
     with supervisor_lock(settings) as lock:

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis import Redis
 
-from pipeline.engine import private_socket
+from pipeline.engine import privacy, private_socket
 from pipeline.engine.connection import connect
 from pipeline.settings import Settings, get_settings
 from pipeline.settings.redis_url import RedisUrl
@@ -21,6 +21,10 @@ class Context:
     """Settings and the connections made from them."""
 
     settings: Settings
+
+    def __post_init__(self) -> None:
+        # A folder that was there before, or was made by a version that did not look.
+        privacy.close(self.settings.data_dir, self.settings.private_names)
 
     @cached_property
     def db(self) -> Database:

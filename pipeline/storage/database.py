@@ -17,7 +17,10 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
-from pipeline.engine import outbox  # noqa: F401  # writes down events before a commit
+from pipeline.engine import (
+    outbox,  # noqa: F401  # writes down events before a commit
+    privacy,
+)
 from pipeline.engine.claims import Tries
 
 log = structlog.get_logger(__name__)
@@ -61,7 +64,7 @@ class Database:
 
     def _sqlite(self) -> Engine:
         if self.url.database:
-            Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            Path(self.url.database).parent.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
         engine = create_engine(
             self.url, hide_parameters=True, connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
         )  # fmt: skip

@@ -16,6 +16,7 @@ import structlog
 from sqlalchemy import String, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
+from pipeline.engine import privacy
 from pipeline.engine.errors import UserError
 from pipeline.engine.tables import Base, UtcDateTime, insert_if_absent, table_of
 from pipeline.settings import Settings
@@ -149,7 +150,7 @@ def _write(path: Path, installation_id: str) -> None:
     """Write a mark that is not there yet. Of several that try at once, one does."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, privacy.PRIVATE_FILE)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(f"{installation_id}\n")
             file.flush()

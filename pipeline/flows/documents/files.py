@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
+from pipeline.engine import privacy
 from pipeline.engine.errors import UserError
 from pipeline.reading.source import safe_filename
 from pipeline.reading.user_file import open_file
@@ -109,12 +110,12 @@ def storage_error(error: OSError, path: Path) -> UserError:
 
 
 @contextmanager
-def staged_text(path: Path, text: str) -> Iterator[Callable[[], None]]:
+def staged_text(path: Path, text: str, mode: int = privacy.PRIVATE_FILE) -> Iterator[Callable[[], None]]:
     """Write `text` beside `path` and yield a function that moves it into place; remove it if that is never called.
 
     Call it inside a database transaction, and only the winner of that transaction replaces `path`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
     temporary = Path(name)
 
@@ -127,7 +128,7 @@ def staged_text(path: Path, text: str) -> Iterator[Callable[[], None]]:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
+        temporary.chmod(mode)
         yield place
     finally:
         temporary.unlink(missing_ok=True)

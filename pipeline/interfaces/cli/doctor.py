@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from redis import RedisError
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from pipeline.engine import privacy
 from pipeline.engine.connection import ask_sentinels
 from pipeline.engine.errors import PenstockError
 from pipeline.engine.presence import Presence
@@ -98,11 +99,16 @@ def _settings(settings: Settings) -> Iterator[Check]:
 
 def _folder(settings: Settings) -> Iterator[Check]:
     folder = settings.data_dir
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
     writable = os.access(folder, os.W_OK | os.X_OK)
     yield Check("data folder", OK if writable else FAIL, str(folder), "" if writable else "set PENSTOCK_DATA_DIR")
-    if stat.S_IMODE(folder.stat().st_mode) & stat.S_IWOTH:
-        yield Check("data folder", WARN, "everybody can write to it", f"chmod 700 {folder}")
+    found = folder.stat()
+    said = f"mode {stat.S_IMODE(found.st_mode):o}, of user {found.st_uid}"
+    if privacy.is_open(folder):
+        if privacy.close(folder, settings.private_names):
+            yield Check("data folder", WARN, f"others could look into it ({said}); now they cannot")
+        else:
+            yield Check("data folder", WARN, f"others can look into it ({said})", f"chmod 700 {folder}, or use another")
     free = shutil.disk_usage(folder).free
     low = free < LOW_DISK_BYTES
     yield Check("disk", WARN if low else OK, f"{free / 1e9:.1f} GB free", "free some space" if low else "")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from pipeline.engine import privacy
 from pipeline.engine.control_characters import printable
 from pipeline.engine.errors import NoWorkerWarning, PenstockError
 from pipeline.engine.logs import configure
@@ -119,6 +120,7 @@ app.command("flower", context_settings=_passed_on)(stack.flower)
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted."""
+    privacy.begin()
     configure("WARNING", as_json=False, for_command=True)
     if isinstance(sys.stdout, io.TextIOWrapper):  # None without a terminal, and anything in tests
         sys.stdout.reconfigure(errors="backslashreplace")  # as for standard error: no text is a reason to fail

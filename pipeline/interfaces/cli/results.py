@@ -3,12 +3,12 @@
 import hashlib
 import json
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from pipeline.engine import privacy
 from pipeline.flows.documents.files import PICTURES, staged_text
 from pipeline.interfaces.cli.command import Format
 from pipeline.reading.inputs import manifest_path
@@ -77,7 +77,7 @@ def write(document: "Document", path: Path, form: Format, origin: Origin | None 
     folder = document.pictures_folder if form is Format.MD else None
     beside = path.with_name(f"{path.stem}.pictures")
     if folder:
-        shutil.copytree(folder, beside, dirs_exist_ok=True)
+        privacy.copy_to_user(folder, beside)
     text = text_of(document, form, beside.name if folder else "")
     facts = {**_read(document.manifest_path), _RECORDS: _records(path)}
     if origin is not None:
@@ -91,7 +91,12 @@ def write(document: "Document", path: Path, form: Format, origin: Origin | None 
         }
     # File names need not be UTF-8: what cannot be written becomes a JSON escape.
     manifest = json.dumps(facts, indent=2, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
-    with staged_text(path, text) as place_text, staged_text(manifest_path(path), manifest) as place_manifest:
+    mode = privacy.users_mode(0o666)
+    privacy.make_users_folder(path.parent)
+    with (
+        staged_text(path, text, mode) as place_text,
+        staged_text(manifest_path(path), manifest, mode) as place_manifest,
+    ):
         # In this order: whoever is interrupted in between finds a text that its record says is to be replaced.
         place_manifest()
         place_text()

@@ -1,0 +1,91 @@
+"""Folders of ours are shut, what is for all or somebody else's stays, and results get the user's own modes."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.engine import privacy
+
+NOBODY = 65534
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "data"
+    found.mkdir()
+    found.chmod(0o755)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _umask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(privacy, "_users_umask", [])
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def test_a_folder_that_was_open_is_shut(folder: Path) -> None:
+    assert privacy.is_open(folder)
+    assert privacy.close(folder)
+    assert mode(folder) == 0o700
+    assert privacy.close(folder)
+
+
+def test_what_is_not_there_needs_nothing(tmp_path: Path) -> None:
+    assert privacy.close(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_of_a_folder_for_all_only_what_is_ours_is_shut(folder: Path) -> None:
+    folder.chmod(0o1777)
+    (folder / "penstock.db").touch(0o644)
+    (folder / "output").mkdir(0o755)
+    (folder / "theirs.txt").touch(0o644)
+    (folder / "uploads").symlink_to(folder / "theirs.txt")
+    assert not privacy.close(folder, ("penstock.db", "output", "uploads", "none"))
+    assert mode(folder) == 0o1777
+    assert (mode(folder / "penstock.db"), mode(folder / "output")) == (0o600, 0o700)
+    assert mode(folder / "theirs.txt") == 0o644
+
+
+def test_home_and_links_stay_as_they_are(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    assert not privacy.close(link)
+    monkeypatch.setenv("HOME", str(folder))
+    assert not privacy.close(folder)
+    assert mode(folder) == 0o755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_another_user_s_folder_stays_as_it_is(folder: Path) -> None:
+    os.chown(folder, NOBODY, NOBODY)
+    assert not privacy.close(folder)
+    assert mode(folder) == 0o755
+
+
+def test_results_have_the_modes_of_the_user_s_umask(tmp_path: Path) -> None:
+    source = tmp_path / "pictures"
+    source.mkdir(0o700)
+    (source / "1.png").touch(0o600)
+    privacy.begin()
+    privacy.begin()  # a program within a program: the first one knows
+    made = tmp_path / "a" / "b"
+    privacy.make_users_folder(made)
+    privacy.copy_to_user(source, made / "pictures")
+    assert [mode(path) for path in (made.parent, made, made / "pictures", made / "pictures" / "1.png")] == [
+        0o755, 0o755, 0o755, 0o644,
+    ]  # fmt: skip
+    tmp_path.chmod(0o750)
+    privacy.make_users_folder(tmp_path)
+    assert mode(tmp_path) == 0o750
+    (tmp_path / "private").touch()
+    assert mode(tmp_path / "private") == 0o600
