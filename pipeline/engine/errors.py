@@ -17,8 +17,14 @@ class ErrorKind(StrEnum):
     CANCELLED = "cancelled"
 
 
+MAX_MESSAGE_CHARS = 2_000
+
+
 class PenstockError(Exception):
-    """Root of all errors that Penstock raises on purpose. The message is for people."""
+    """Root of all errors that Penstock raises on purpose. The message is for people, and cut."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message if len(message) <= MAX_MESSAGE_CHARS else f"{message[: MAX_MESSAGE_CHARS - 1]}…")
 
 
 class UnitError(PenstockError):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import DateTime, Dialect, MetaData, Table
+from sqlalchemy import ColumnElement, DateTime, Dialect, MetaData, Table, func
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.types import TypeDecorator
@@ -57,6 +57,15 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 def storable(text: str) -> str:
     """The text with a replacement character for each character that a database or a file refuses."""
     return _UNSTORABLE.sub("\ufffd", text)
+
+
+def mentions(column: ColumnElement[str], words: str) -> ColumnElement[bool]:
+    """Whether these words stand in a column, in any case as the database knows it.
+
+    Of any length: LIKE refuses what has more than 50,000 bytes on SQLite.
+    """
+    text = func.lower(column)
+    return func.replace(text, func.lower(words), "") != text
 
 
 def table_of(model: type[Any]) -> Table:

@@ -1,5 +1,6 @@
 """Files that users name or keep in folders: only ordinary ones are opened, and links do not lead out of a folder."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -31,7 +32,10 @@ def open_file(path: Path, *, follow: bool = True) -> BinaryIO:
             raise
         return descriptor
 
-    return cast("BinaryIO", open(path, "rb", opener=opener))
+    try:
+        return cast("BinaryIO", open(path, "rb", opener=opener))
+    except ValueError as error:  # a NUL in its name, or half a character
+        raise OSError(errno.EINVAL, "no file has such a name", str(path)) from error
 
 
 def _check(path: Path, found: os.stat_result, *, links: bool = False) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import structlog
 from sqlalchemy import Engine, create_engine, event, func, select
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from pipeline.engine import (
@@ -22,6 +22,7 @@ from pipeline.engine import (
     privacy,
 )
 from pipeline.engine.claims import Tries
+from pipeline.engine.errors import UserError
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
@@ -36,6 +37,7 @@ _PASSING = ("40001", "40P01", "08", "57P", "55P03")
 
 
 _PATIENCE = "patience_s"
+_MOST_SHOWN = 200
 
 
 class _Reading(Session):
@@ -157,7 +159,11 @@ def _riding_over(
     while True:
         try:
             return attempt()
+        except UnicodeEncodeError as error:
+            raise UserError(f"not text in UTF-8: {error.object[:_MOST_SHOWN]}", code="bad_text") from error
         except DBAPIError as error:
+            if isinstance(error, DataError) and "NUL" in str(error.orig):  # PostgreSQL alone refuses it
+                raise UserError("a NUL character is part of no text here", code="bad_text") from error
             if not is_passing(error) or time.monotonic() + wait_s > deadline:
                 raise
             log.warning("database.retry", error=type(error.orig).__name__, wait_s=round(wait_s, 2))

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine.claims import in_states
 from pipeline.engine.errors import UserError
 from pipeline.engine.metrics import Throughput, count_by, throughput
-from pipeline.engine.tables import portions
+from pipeline.engine.tables import mentions, portions
 from pipeline.engine.views import plain, view_of
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
@@ -183,7 +183,7 @@ class Filter:
         if self.statuses:
             found.append(DOCUMENTS.c.status.in_([int(status) for status in self.statuses]))
         if self.name:
-            found.append(func.lower(DOCUMENTS.c.filename).contains(self.name.lower(), autoescape=True))
+            found.append(mentions(DOCUMENTS.c.filename, self.name))
         if self.created_from:
             found.append(DOCUMENTS.c.created_at >= self.created_from)
         if self.created_before:

@@ -67,10 +67,14 @@ def scan(
 def _checked(folder: Path) -> Path:
     try:
         root = folder.resolve(strict=True)
-        if root.is_dir():
+        if root.is_dir() and str(root) == storable(str(root)):
             return root
+        if root.is_dir():
+            raise UserError(f"{folder}: its path is not valid text: rename it", code="bad_name")
     except OSError as error:
         raise UserError(f"{folder}: {error.strerror or error}", code="io_error") from error
+    except ValueError as error:  # a NUL, or half a character
+        raise UserError(f"{folder}: no folder has such a name", code="bad_name") from error
     raise UserError(f"{folder} is not a directory", code="not_a_directory")
 
 

@@ -9,6 +9,7 @@ from pipeline.engine.errors import UserError
 from pipeline.engine.gate import CLOSED_BY
 from pipeline.engine.metrics import count_by
 from pipeline.engine.presence import Presence
+from pipeline.engine.tables import mentions
 from pipeline.engine.views import view_of
 from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.routes import Routes, current_routes, needed_queues
@@ -21,9 +22,8 @@ from pipeline.storage.context import Context
 def song(context: Context, reference: str) -> SongView:
     """A song by our id, its library's id, or its title (or "artist - title"). Raises `UserError`."""
     key = reference.strip()
-    named = SONGS.c.title.ilike(key.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_"), escape="\\")
-    whole = func.lower(SONGS.c.artist + " - " + SONGS.c.title) == key.lower()
-    which = [SONGS.c.server_id == key, or_(named, whole)]
+    names = (SONGS.c.title, SONGS.c.artist + " - " + SONGS.c.title)
+    which = [SONGS.c.server_id == key, or_(*(func.lower(name) == func.lower(key) for name in names))]
     if key.isascii() and key.isdigit() and len(key) < 19:
         which.insert(0, SONGS.c.id == int(key))
     with context.db.read() as session:
@@ -58,7 +58,7 @@ def songs(
         query = query.where(SONGS.c.status == status)
     if words:
         named = (SONGS.c.title, SONGS.c.artist, SONGS.c.album)
-        query = query.where(or_(*(column.icontains(words, autoescape=True) for column in named)))
+        query = query.where(or_(*(mentions(column, words) for column in named)))
     with context.db.read() as session:
         return [song_view(row) for row in session.execute(query)]
 

@@ -6,6 +6,7 @@ from redis import RedisError
 from sqlalchemy import or_, select
 
 from pipeline.engine.errors import PenstockError, UserError
+from pipeline.engine.tables import mentions
 from pipeline.engine.views import view_of
 from pipeline.flows.screenshots.graph import search
 from pipeline.flows.screenshots.graph.models import LINKS
@@ -48,7 +49,7 @@ def find(context: Context, words: str, *, since: datetime | None = None, app: st
 
 def _excerpt(context: Context, node_id: int, words: str) -> tuple[int | None, str, str]:
     """(a frame on which one of the words was read, what stands around it, its file); (None, "", "") where none was."""
-    read = or_(*(SHOTS.c.ocr_text.icontains(word, autoescape=True) for word in sought(words)))
+    read = or_(*(mentions(SHOTS.c.ocr_text, word) for word in sought(words)))
     shown = select(SHOTS.c.id, SHOTS.c.ocr_text, SHOTS.c.original_path).join(LINKS, LINKS.c.shot_id == SHOTS.c.id)
     latest = shown.where(LINKS.c.node_id == node_id, read).order_by(SHOTS.c.ts.desc(), SHOTS.c.id.desc()).limit(1)
     with context.db.read() as session:

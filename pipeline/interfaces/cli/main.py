@@ -163,6 +163,8 @@ def _explained(error: Exception) -> str:
             sentence = f"PENSTOCK_DATABASE_URL is not a database URL (postgresql://user:password@host/name): {error}"
         case DBAPIError():
             sentence = f"the database cannot be used: {str(error.orig).strip().splitlines()[0]}. Try `penstock doctor`."
+        case UnicodeEncodeError(object=text):
+            sentence = f"an argument is not text in UTF-8: {text[:200]}"
         case MasterNotFoundError():
             sentence = "no sentinel names a living Redis master. Try `penstock doctor`."
         case RedisError():

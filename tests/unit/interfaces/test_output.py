@@ -136,3 +136,14 @@ def test_a_defect_s_traceback_quotes_without_obeying(
 def assert_harmless(said: str) -> None:
     assert said == printable(said)
     said.encode()
+
+
+def test_an_argument_that_is_not_utf_8_is_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(COMMANDS, "app", "caf\udce9".encode)
+    monkeypatch.setattr(COMMANDS, "configure", lambda *_, **__: None)
+    with pytest.raises(SystemExit) as ended:
+        COMMANDS.main()
+    assert ended.value.code == 1
+    assert capfd.readouterr().err == "penstock: an argument is not text in UTF-8: caf\\xe9\n"
