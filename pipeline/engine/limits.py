@@ -5,7 +5,7 @@ import re
 from pipeline.engine.gate import MAX_WINDOWS, Unit, Window
 
 _SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
-_FORM = re.compile(r"(\d+)\s*(tokens?|requests?)?\s*/\s*(\d+(?:\.\d+)?)?\s*([a-z]+)")
+_FORM = re.compile(r"(\d+)\s*+(tokens?|requests?)?\s*+/\s*+(\d+(?:\.\d+)?)?\s*+([a-z]+)")
 MAX_LIMIT = 1_000_000_000
 
 
@@ -40,4 +40,4 @@ def _format(window: Window) -> str:
         count = window.window_s / seconds
         if count >= 1 and count == int(count):
             return f"{window.limit}{unit}/{int(count) if count > 1 else ''}{name}"
-    return f"{window.limit}{unit}/{window.window_s:g}s"
+    return f"{window.limit}{unit}/{window.window_s!r}s"

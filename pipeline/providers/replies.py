@@ -14,7 +14,6 @@ from pipeline.engine.tables import storable
 MAX_REPLY_CHARS = 1_000_000
 MAX_ERRORS = 5
 """How many problems of one reply are kept and told to the model."""
-_FENCE = re.compile(r"\A\s*```[a-zA-Z]*\s*\n(.*?)\n?```\s*\Z", re.DOTALL)
 MAX_MODEL_CHARS = 120
 MAX_DIMENSIONS = 65_536
 _HUGE = 3.4e38
@@ -53,13 +52,22 @@ def as_json(text: str, max_chars: int | None = MAX_REPLY_CHARS) -> object:
     """The JSON in a reply, bare or in a code fence. Raises `BadReply`."""
     if max_chars is not None and len(text) > max_chars:
         raise BadReply(f"the reply has {len(text):,} characters, more than {max_chars:,}")
-    fenced = _FENCE.match(text)
     try:
-        return foreign_json.loads(fenced[1] if fenced else text)
+        return foreign_json.loads(_unfenced(text))
     except RecursionError:
         raise BadReply("the reply is nested too deeply") from None
     except ValueError as error:
         raise BadReply(f"the reply is not JSON: {error}") from None
+
+
+def _unfenced(text: str) -> str:
+    """What stands in the code fence that is around all of the text, or the text."""
+    begin, end = text.find("```"), text.rfind("```")
+    if begin == end or text[:begin].strip() or text[end + 3 :].strip():
+        return text
+    language, line_end, inside = text[begin + 3 : end].partition("\n")
+    word = language.strip()
+    return inside if line_end and (not word or (word.isascii() and word.isalpha())) else text
 
 
 def as_model(model: type[Model], data: object) -> Model:

@@ -13,10 +13,10 @@ from pipeline.reading.content_type import DECODED, MARKUP, Kind, kind_of
 from pipeline.reading.filetype import detect_file
 
 _SLIDE = re.compile(r"^<!-- Slide number: (\d+) -->\n?", re.MULTILINE)
-_META_CHARSET = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE)
+_META_CHARSET = re.compile(rb"""<meta[^>]{0,200}?charset\s*+=\s*+["']?\s*+([\w.:-]{1,40})""", re.IGNORECASE)
 _XML_ENCODING = re.compile(rb"""\A\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([\w.:-]{1,40})""", re.IGNORECASE)
 _PASSWORD = ("encrypted", "password")
-_EMBEDDED = re.compile(r"!\[[^\]\n]*\]\(data:[^)\s]*\)")
+_EMBEDDED = re.compile(r"\]\(data:[^)\]\s]*\)")
 _LEAST_SHARE = 0.02
 
 
@@ -98,9 +98,24 @@ def _converted(kind: Kind, data: bytes, filename: str) -> Reading:
             raise refused(message, "encrypted") from error
         message = f"{filename} is damaged, or no {kind} file: {type(error).__name__}; export or download it again."
         raise refused(message, "corrupt") from error
-    text = _EMBEDDED.sub("", found.markdown.replace("\r\n", "\n").replace("\0", ""))
+    text = _without_pictures(found.markdown.replace("\r\n", "\n").replace("\0", ""))
     title = " ".join(str(found.title or "").split())
     return Reading(title, _slides(text) if kind == Kind.PPTX else [Section(text)])
+
+
+def _without_pictures(text: str) -> str:
+    """The Markdown without the pictures that it holds as data."""
+    parts: list[str] = []
+    kept = looked = 0
+    for found in _EMBEDDED.finditer(text):
+        # Looked for from its end: from its beginning, a text of `![![![…` is read to the end for each of them.
+        line = text.rfind("\n", looked, found.start()) + 1
+        begin = text.rfind("![", max(looked, line), found.start())
+        looked = found.end()
+        if begin >= 0:
+            parts.append(text[kept:begin])
+            kept = looked
+    return "".join((*parts, text[kept:]))
 
 
 def _slides(text: str) -> list[Section]:

@@ -56,10 +56,10 @@ def parse_url(text: str) -> httpx2.URL:
         raise refused("This is not an address: it is too long, or has spaces or control characters.", "bad_url")
     try:
         url = httpx2.URL(text.strip())
-        port = url.port
+        host, port = url.host, url.port  # both are read only now, and may be none
     except (httpx2.InvalidURL, ValueError, UnicodeError) as error:
         raise refused("This is not an address that can be fetched.", "bad_url") from error
-    if url.scheme not in {"http", "https"} or not url.host:
+    if url.scheme not in {"http", "https"} or not host:
         raise refused("Only addresses that begin with http:// or https:// are fetched.", "bad_url")
     if url.userinfo:
         raise refused("The address must not hold a user or a password.", "bad_url")

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 PREFIX = "PENSTOCK_"
 NOT_SETTINGS = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_NODE_TOKEN", "PENSTOCK_CORPUS", "PENSTOCK_FAULTS_S"})
 """Where the file is; an option of one command; what tests and benchmarks alone read."""
-_OF_A_CLUSTER = re.compile(r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)")
+_OF_A_CLUSTER = re.compile(r"(?=\w+\Z)(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)")
 """What Kubernetes sets in every pod beside a service called `penstock…`."""
 
 

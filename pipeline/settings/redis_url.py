@@ -62,6 +62,8 @@ class RedisUrl:
     @classmethod
     def parse(cls, url: str) -> Self:
         """Raises `RedisUrlError`."""
+        if not url.isprintable():  # which bytes of the environment that are not UTF-8 are not, either
+            raise RedisUrlError("has characters that cannot be printed")
         scheme, separator, rest = url.strip().partition("://")
         if not separator or scheme not in SCHEMES:
             raise RedisUrlError("must begin with redis://, rediss://, unix:// or sentinel://")

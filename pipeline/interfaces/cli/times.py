@@ -10,7 +10,7 @@ from pipeline.engine.errors import UserError
 
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _AGO = re.compile(r"(?:\d+(?:w|d|h|min|m|s))+")
-_PART = re.compile(r"(\d+)(w|d|h|min|m|s)")
+_PART = re.compile(r"(?<!\d)(\d+)(w|d|h|min|m|s)")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 HOW = "2d, 3h, 90m (ago), 2026-03-01, 2026-03-01T14:30, today, yesterday or now"
 

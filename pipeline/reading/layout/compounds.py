@@ -12,7 +12,7 @@ _LETTERS = r"[^\W\d_]"
 _WORDS = re.compile(rf"{_LETTERS}+(?:-{_LETTERS}+)*(?:[{LINE_HYPHENS}-]\n{_LETTERS}+)?")
 """A word, a compound, or a word that continues on the next line."""
 
-_LAST = re.compile(rf"({_LETTERS}+)[{SOFT_HYPHEN}-]$")
+_LAST = re.compile(rf"(?<!{_LETTERS})({_LETTERS}+)[{SOFT_HYPHEN}-]$")
 _FIRST = re.compile(rf"{_LETTERS}+")
 _MAX_WORD = 80
 _MAX_PART = 30

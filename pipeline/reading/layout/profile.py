@@ -114,7 +114,7 @@ def edge_key(line: Line, height: float) -> str:
         return ""
     text = re.sub(r"\d+", "#", " ".join(line.text.casefold().split()))
     # The page's number may be part of the line on one page, and a line of its own on another.
-    text = re.sub(r"^#\s+|\s+#$", "", text)
+    text = text.removeprefix("# ").removesuffix(" #")
     return zone + blake2b(text.encode("utf-8", "replace"), digest_size=5).hexdigest()
 
 

@@ -54,6 +54,13 @@ def test_tables_in_html_are_joined_too() -> None:
     assert join_tables(pages, [None, None]) == [whole, "The end."]
 
 
+def test_a_cell_over_two_columns_counts_for_two() -> None:
+    goes_on = [layout("table", 500, 760), layout("table", 60, 200)]
+    first = '<table>\n<tr><th rowspan="3" colspan="2">Prices</th></tr>\n</table>'
+    second = "<table>\n<tr><td>Nut</td><td>1</td></tr>\n</table>"
+    assert join_tables([first, second], goes_on) == [first.replace("</table>", second[len("<table>\n") :]), ""]
+
+
 @pytest.mark.parametrize(
     "pages",
     [

@@ -45,3 +45,9 @@ def test_limits_are_read_as_people_write_them() -> None:
 def test_limits_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_windows(text)
+
+
+@pytest.mark.parametrize("name", ["UTC+99999999999", "UTC+25", "Europe", "a." * 2_000, "../../etc/passwd", "UTC+x", ""])
+def test_what_is_no_zone_is_said(name: str) -> None:
+    with pytest.raises(ValueError, match=r"time zone|timedelta"):
+        zone(name)

@@ -5,13 +5,13 @@ parts must stand where the parts of a split table stand: low on the first page, 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _SEPARATOR = re.compile(r"\|(?:\s*:?-+:?\s*\|)+")
 _CELLS = re.compile(r"(?<!\\)\|")
-_ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
-_SPAN = re.compile(r"<t[hd][^>]*?(?:colspan=\"(\d+)\")?[^>]*>")
+_CELL = re.compile(r"<t[hd]\b[^<>]*>")
+_SPAN = re.compile(r"\scolspan=\"?(\d{1,4})\b")
 _SAME_SIDE = 0.02  # of the page's width: how far the sides of the two parts may differ
 _LOW, _HIGH = 0.6, 0.35  # of the page's height: the first part ends below _LOW, the second begins above _HIGH
 
@@ -57,7 +57,7 @@ def _join_pipes(above: list[str], below: list[str], continues: bool) -> str | No
 
 
 def _join_html(above: str, below: str, continues: bool) -> str | None:
-    first, second = _ROW.findall(above), _ROW.findall(below)
+    first, second = list(_rows(above)), list(_rows(below))
     if not first or not second or _columns(first[0]) != _columns(second[0]):
         return None
     header = [row for row in first if "<th" in row]
@@ -70,8 +70,16 @@ def _join_html(above: str, below: str, continues: bool) -> str | None:
     return "\n".join(["<table>", *first, *rows, "</table>"])
 
 
+def _rows(table: str) -> Iterator[str]:
+    begin = table.find("<tr>")
+    while begin >= 0 and (end := table.find("</tr>", begin)) >= 0:
+        yield table[begin : end + len("</tr>")]
+        begin = table.find("<tr>", end)
+
+
 def _columns(row: str) -> int:
-    return sum(int(found.group(1) or 1) for found in _SPAN.finditer(row))
+    spans = (_SPAN.search(cell) for cell in _CELL.findall(row))
+    return sum(int(span[1]) if span else 1 for span in spans)
 
 
 def _plain(row: str) -> str:

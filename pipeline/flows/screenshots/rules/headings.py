@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pipeline.flows.screenshots.rules.schemas import clipped
 
 MAX_HEADING = 80
-DASHES = re.compile(r"\s+[-–—|·]\s+")
+DASHES = re.compile(r"(?<!\s)\s+[-–—|·]\s+")
 """What stands between a document and its program in the title of a window."""
 FILE = re.compile(r"(?<![\w./@-])[\w-]+(?:\.[\w-]+)*\.(?:py|ts|tsx|js|rs|go|java|c|cpp|h|md|txt|pdf|docx?|xlsx?|pptx?"
                   r"|csv|json|ya?ml|toml|sql|html?|css|sh|ipynb|png|jpe?g)\b", re.IGNORECASE)  # fmt: skip

@@ -1,0 +1,5 @@
+"""All that is fuzzed."""
+
+from tests.fuzz import files, replies, words
+
+TARGETS = {target.name: target for target in (*words.TARGETS, *replies.TARGETS, *files.TARGETS)}

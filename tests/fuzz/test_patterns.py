@@ -1,0 +1,64 @@
+"""No regular expression takes more than linear time, whatever stands in the text: one that does holds up its process.
+
+Patterns are found in the source, so that a new one is tested by being there.
+"""
+
+import re
+
+import pytest
+
+from tests.support.pattern_cost import Cost, TooManyError
+from tests.support.patterns import Use, all_uses
+
+SIZE = 16
+USES = all_uses()
+
+EXAMPLES = {
+    "pipeline/flows/screenshots/rules/expansion.py f'(?<![a-z0-9_]){re.escape(name)}(?![a-z0-9_])'": r"(?<!\w)a(?!\w)",
+    "pipeline/providers/replies.py beginning": r'"songs"\s*:\s*\[\s*|\[\s*(?=\{)',
+    "pipeline/storage/fusion.py '|'.join(asked)": r"(?<!\w)(?:aab)\w*(?!\w)|(?<!\w)(?:ab)(?!\w)|字字|字",
+}
+"""Of patterns that are put together at run time: one of the kind."""
+
+SHORT = {"pipeline/reading/chunks.py _MARKS": "the first 1,000 characters of a heading"}
+"""Patterns that need not be linear, and what bounds the texts that they see."""
+
+
+def growth(pattern: "re.Pattern", method: str) -> dict[str, int]:
+    """By how many steps the cost of a text three times as long exceeds what would be linear; only where it does."""
+    cost = Cost(pattern)
+    found = {}
+    for pump in cost.pumps():
+        try:
+            one, two, three = (cost.of(method, pump(SIZE * times)) for times in (1, 2, 3))
+        except TooManyError:
+            found[repr(pump(2))] = 10**9
+            continue
+        if three - 2 * two + one > 3 * SIZE:
+            found[repr(pump(2))] = three - 2 * two + one
+    return found
+
+
+@pytest.mark.parametrize("use", USES, ids=lambda use: use.place)
+def test_a_pattern_is_linear(use: Use):
+    pattern = use.pattern or re.compile(EXAMPLES[use.name])
+    if use.name not in SHORT:
+        assert not {method: found for method in use.methods if (found := growth(pattern, method))}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "method"),
+    [
+        (r"\A\s*```[a-zA-Z]*\s*\n(.*?)\n?```\s*\Z", "match"),
+        (r"<tr>.*?</tr>", "search"),
+        (r"(?:<!--.*?-->\s*)*<html", "match"),
+        (r"\d+$", "search"),
+        (r"(a|b|ab)*c", "fullmatch"),
+    ],
+)
+def test_patterns_that_were_slow_would_be_noticed(pattern, method):
+    assert growth(re.compile(pattern, re.DOTALL), method)
+
+
+def test_exceptions_are_still_there():
+    assert {*EXAMPLES, *SHORT} <= {use.name for use in USES}
