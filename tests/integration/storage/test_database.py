@@ -1,7 +1,7 @@
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Barrier, Event
@@ -12,6 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 
+from pipeline.engine.errors import UserError
 from pipeline.storage import database
 from pipeline.storage.database import Database, is_passing
 
@@ -282,3 +283,10 @@ def postgres_error(code: str) -> DBAPIError:
 )
 def test_errors_that_may_pass_are_told_from_those_that_never_will(error: DBAPIError, passing: bool) -> None:
     assert is_passing(error) is passing
+
+
+@pytest.mark.parametrize("strange", ["half a letter \ud800", "caf\udce9", "a\0b", 10**30, -(10**30)])
+def test_what_no_database_can_hold_is_found_nowhere_or_refused_in_words(db: Database, strange: str | int) -> None:
+    column = "name" if isinstance(strange, str) else "value"
+    with suppress(UserError), db.read() as session:
+        assert not session.execute(text(f"SELECT * FROM figures WHERE {column} = :it"), {"it": strange}).all()
