@@ -32,10 +32,10 @@ FaultKind = Literal[
 class Fault:
     """What to do with one call instead of answering it well.
 
-    `reply`: send `status`, `headers` and `body` (an object is sent as JSON, a string as it is; None: a plausible
-    error, or for a status below 300 a good answer, of `text` if there is one). `truncated`: answer with `text`, cut
-    off. `close`: cut the connection in the middle of the body. `trickle`, `trickle_headers`: a byte now and then, for
-    ever. `latency_s` replaces the server's own.
+    `reply`: send `status`, `headers` and `body` (an object is sent as JSON, a string or bytes as they are; None: a
+    plausible error, or for a status below 300 a good answer, of `text` if there is one). `truncated`: answer with
+    `text`, cut off. `close`: cut the connection in the middle of the body. `trickle`, `trickle_headers`: a byte now
+    and then, for ever. `latency_s` replaces the server's own.
     """
 
     kind: FaultKind = "reply"
@@ -355,6 +355,8 @@ def _scripted_reply(record: Record, fault: Fault, script: Script) -> Reply:
 
 
 def _json_reply(status: int, body: object) -> Reply:
+    if isinstance(body, bytes):
+        return Reply(status, body)
     return Reply(status, body.encode() if isinstance(body, str) else json.dumps(body).encode())
 
 

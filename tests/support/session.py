@@ -18,7 +18,7 @@ from tests.support.statements import share_compiled
 
 LONGEST_FIRST = ("faults", "e2e", "simulation", "integration", "unit")
 """Folders by how long one of their tests takes: what is begun last must be short, or one worker waits for another."""
-SHARED = ("shared_stack", "wheel")
+SHARED = ("shared_stack", "wheel", "arena")
 """Fixtures of a session that are dear: all tests that use one are run by the same worker of pytest-xdist."""
 _LEAKED = pytest.StashKey[list[str]]()
 

@@ -1,0 +1,141 @@
+"""Where hostile inputs are let loose: one stack, and around it what nobody may touch."""
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.support.cli import Cli, environment, is_redis, new_pdf, provider_settings
+from tests.support.redis_server import free_port
+
+_OFTEN_S = 0.1
+LIMITS = {
+    "PENSTOCK_DOCUMENTS__PAGE_TIMEOUT_S": "4",
+    "PENSTOCK_DOCUMENTS__CONVERTER_COUNT": "2",
+    "PENSTOCK_KNOWLEDGE__READ_TIMEOUT_S": "5",
+    "PENSTOCK_KNOWLEDGE__READ_MEMORY_MB": "500",
+    "PENSTOCK_PROVIDERS__AI__TIMEOUT_S": "4",
+    "PENSTOCK_PROVIDERS__AI__BREAKER_FAIL_MAX": "1000",
+    "PENSTOCK_PROVIDERS__AI__PRICES": '{"vision-1": {"input": 1, "output": 4}}',
+    "PENSTOCK_PROVIDERS__AI__DAILY_SPEND_CAP": "1000000",
+    "PENSTOCK_API__HEAD_TIMEOUT_S": "2",
+    "PENSTOCK_API__IDLE_TIMEOUT_S": "2",
+}
+"""Limits that bombs run into soon."""
+
+
+@dataclass
+class Arena:
+    """The stack's command line in the folder `work`, and what is around it."""
+
+    root: Path
+    cli: Cli
+    port: int
+    peak: dict[str, int] = field(default_factory=dict)
+    """The largest memory that a process of the stack had, in bytes, by what it is."""
+    calm: dict[str, int] = field(default_factory=dict)
+    """The memory of each process after it had worked on something good."""
+    before: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def work(self) -> Path:
+        return self.root / "work"
+
+    @property
+    def outside(self) -> Path:
+        return self.root / "outside"
+
+    def folder(self, name: str) -> Path:
+        """A new folder below `work`."""
+        path = self.work / name
+        path.mkdir()
+        return path
+
+    def at(self, folder: Path) -> Cli:
+        return self.cli.at(folder)
+
+    def snapshot(self) -> dict[str, str]:
+        """What is around the data folder and the folder `work`: modes, times of change and contents."""
+        found = {}
+        for parent, folders, names in os.walk(self.root):
+            if Path(parent) == self.root:
+                folders[:] = [name for name in folders if name not in {"data", "work"}]
+                names = [name for name in names if not name.startswith("output-")]  # noqa: PLW2901
+            for name in [*folders, *names]:
+                path = Path(parent, name)
+                status = path.lstat()
+                content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+                found[str(path.relative_to(self.root))] = f"{status.st_mode:o} {content}"
+        return found
+
+    def memory(self) -> dict[str, int]:
+        """The memory of each process, in bytes, by what it is."""
+        found: dict[str, int] = {}
+        for process in self.cli.processes():
+            with suppress(psutil.Error):
+                found[f"{_role(process)} {process.pid}"] = process.memory_info().rss
+        return found
+
+    def watch(self, stop: threading.Event) -> None:
+        while not stop.wait(_OFTEN_S):
+            for who, size in self.memory().items():
+                role = who.rpartition(" ")[0]
+                self.peak[role] = max(self.peak.get(role, 0), size)
+
+
+def _role(process: psutil.Process) -> str:
+    if is_redis(process):
+        return "redis"
+    words = " ".join(process.cmdline())
+    for role in ("child_main", "beat", "flower", "supervisor", "api", "worker"):
+        if role in words:
+            return role
+    return words[:60]
+
+
+@contextmanager
+def opened(root: Path, base_url: str) -> Iterator[Arena]:
+    """A stack below `root`, which others may enter, as they may most folders."""
+    root.chmod(0o755)
+    for name in ("home", "tmp", "outside", "work", "data"):
+        (root / name).mkdir(mode=0o755)
+    for suffix in (".md", ".pdf", ".png", ".txt", ".mp3", ".json"):
+        (root / "outside" / f"secret{suffix}").write_text("a secret that is nobody's")
+    (root / "home" / ".bashrc").write_text("# mine\n")
+    port = free_port()
+    settings = provider_settings(base_url) | LIMITS | {"PENSTOCK_MUSIC__FOLDER": str(root / "work" / "songs")}
+    settings |= {"PENSTOCK_API__WITH_STACK": "true", "PENSTOCK_API__PORT": str(port)}
+    settings |= {"HOME": str(root / "home"), "TMPDIR": str(root / "tmp")}
+    env = environment(root / "data") | settings
+    arena = Arena(root, Cli(root / "data", root / "work", env), port)
+    arena.before = arena.snapshot()
+    up = arena.cli.at(root).real().start("up")
+    stop = threading.Event()
+    watcher = threading.Thread(target=arena.watch, args=(stop,), daemon=True)
+    try:
+        up.wait_for("Penstock is up")
+        _warm_up(arena)
+        watcher.start()
+        yield arena
+        stop.set()
+        watcher.join()
+        up.interrupt()
+        assert up.wait() == 0, up.output
+        arena.cli.wait_until_gone()
+        assert arena.snapshot() == arena.before
+    finally:
+        stop.set()
+        arena.cli.kill_everything()
+
+
+def _warm_up(arena: Arena) -> None:
+    good = arena.folder("good")
+    names = [new_pdf(good / f"good-{number}.pdf", pages=3).name for number in range(4)]
+    done = arena.at(good).run("convert", *names)
+    assert done.code == 0, done.err
+    arena.calm = arena.memory()

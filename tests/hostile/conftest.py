@@ -1,0 +1,29 @@
+"""One stack for the whole collection."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from tests.hostile.arena import Arena, opened
+from tests.support.leftovers import session_folder, short_folder
+from tests.support.provider_server import ProviderServer
+
+
+@pytest.fixture(scope="session")
+def harmful_provider() -> Iterator[ProviderServer]:
+    """The AI service that the stack knows as `ai`."""
+    with ProviderServer(api_key="secret-key") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def arena(harmful_provider: ProviderServer) -> Iterator[Arena]:
+    """A running stack, for all hostile inputs."""
+    session_folder().chmod(0o711)  # as `/tmp` is: it is the data folder that keeps others out
+    root = short_folder()
+    try:
+        with opened(root, harmful_provider.base_url) as arena:
+            yield arena
+    finally:
+        shutil.rmtree(root, ignore_errors=True)

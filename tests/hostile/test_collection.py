@@ -1,0 +1,342 @@
+"""Hundreds of inputs that mean harm, one stack, and what must hold after all of them.
+
+Each is a few lines in a module beside this one. Each ends: as a result, or as a row or a line that says why not.
+"""
+
+import json
+import os
+import re
+import socket
+import sys
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.hostile import barcode
+from tests.hostile.archives import OFFICE, TEXTS
+from tests.hostile.arena import Arena
+from tests.hostile.http_requests import REQUESTS
+from tests.hostile.inputs import COMMANDING, assert_calm, judged, made, uneasy
+from tests.hostile.pdfs import BOMBS, LIARS
+from tests.hostile.pictures import FRAMES, PICTURES
+from tests.hostile.places import AS_ANOTHER_USER, HARMLESS, IN_FOLDERS, PREPARED, SECRET, SETTINGS, TRAPS, Trap
+from tests.hostile.programs import ASKING, as_nobody
+from tests.hostile.replies import REPLIES
+from tests.hostile.songs import SONGS
+from tests.hostile.words import ADDRESSES, ARGUMENTS, FILE_NAMES, MARK, STRINGS
+from tests.support.cli import new_pdf, together
+from tests.support.provider_server import Fault, ProviderServer, Record
+from tests.support.samples import picture_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="limits on memory and the looks at processes are Linux's"),
+]
+MB = 1_000_000
+
+
+def test_documents_end_with_their_reason(arena: Arena) -> None:
+    folder = arena.folder("documents")
+    inputs = made([*BOMBS, *LIARS, *PICTURES], folder)
+    result = arena.at(folder).run("convert", "--json", "--no-cache", "-o", "out/", *(one.name for one in inputs))
+    assert_calm(result, 1)
+    ends = {}
+    for document in result.documents():
+        ends[document["input"]] = document["status"], document["error"] or _page_error(arena, document)
+    judged(inputs, ends)
+
+
+def _page_error(arena: Arena, document: dict[str, Any]) -> str:
+    if not document["failed"]:
+        return ""
+    pages = arena.cli.run("documents", "pages", document["id"], "--failed", "--json").json()
+    return " ".join(page["error"] or "" for page in pages)
+
+
+def test_screenshots_end_with_their_reason(arena: Arena) -> None:
+    folder = arena.folder("frames")
+    inputs = made([*PICTURES, *FRAMES], folder)
+    result = arena.at(folder).run("screenshots", "add", "--json", "--no-wait", *(one.name for one in inputs))
+    assert_calm(result, 0, 1, 3)
+    judged(inputs, {file["input"]: (file["outcome"], file["error"]) for file in result.json()["files"]})
+
+
+def test_knowledge_ends_with_its_reason(arena: Arena) -> None:
+    folder = arena.folder("knowledge")
+    inputs = made([*OFFICE, *TEXTS], folder)
+    assert arena.cli.run("kb", "create", "manuals").code == 0
+    added = arena.at(folder).run("kb", "add", "manuals", "--wait", "--json", *(one.name for one in inputs))
+    assert_calm(added, 0, 3)
+    listed = arena.cli.run("kb", "items", "manuals", "--json", "--limit", "1000")
+    ends = {item["name"]: (str(item["status"]), item["error"]) for item in listed.json()}
+    ends |= {refused["path"]: ("failed", refused["error"]) for refused in added.json()["failed"]}
+    judged(inputs, ends)
+
+
+def test_songs_end_as_rows(arena: Arena) -> None:
+    folder = arena.folder("songs")
+    inputs = made(SONGS, folder)
+    for trap in [*TRAPS, *IN_FOLDERS]:
+        trap.make(folder / f"trap {trap.name}.mp3", arena.outside)
+    synced = arena.cli.run("music", "sync", "--json")
+    assert_calm(synced, 0)
+    listed = arena.cli.run("music", "show", "--json", "--limit", "1000")
+    assert_calm(listed, 0)
+    songs = {song["path"] for song in listed.json()}
+    judged(inputs, {one.name: ("listed" if one.name in songs else "left out", "") for one in inputs})
+    assert not [path for path in songs if "outside" in path]
+
+
+def test_replies_cost_their_page_alone(arena: Arena, harmful_provider: ProviderServer) -> None:
+    folder = arena.folder("replies")
+    for number, _ in enumerate(REPLIES):
+        barcode.picture(number).save(folder / f"{number}.png")
+
+    def fault(record: Record) -> Fault:
+        return REPLIES[barcode.read(record)].make(record)
+
+    harmful_provider.script.rule = fault
+    result = arena.at(folder).run("convert", "--provider", "ai", "--json", *(f"{n}.png" for n, _ in enumerate(REPLIES)))
+    harmful_provider.script.rule = None
+    assert_calm(result, 1)
+    ends = {int(document["input"][:-4]): document for document in result.documents()}
+    wrong = [
+        f"{reply.name}: {ends[number]['status']}: {ends[number]['error']}"
+        for number, reply in enumerate(REPLIES)
+        if not re.search(reply.said, ends[number]["status"])
+    ]
+    assert not wrong, "\n".join(wrong)
+    stats = arena.cli.run("calls", "stats", "--json")
+    assert_calm(stats, 0)
+    barcode.picture(1000).save(folder / "good.png")
+    assert arena.at(folder).run("convert", "--provider", "ai", "good.png").code == 0, (
+        "no gate was closed, no cap reached"
+    )
+
+
+def test_strings_are_answered_or_refused_in_words(arena: Arena) -> None:
+    folder = arena.folder("strings")
+    new_pdf(folder / "good.pdf")
+    asked = [sys.executable, "-c", ASKING]
+    result = arena.at(folder).execute(asked, stdin=json.dumps(STRINGS))
+    assert result.code == 0, result.err[-3000:]
+    assert not result.out.strip(), result.out
+
+
+def test_arguments_are_refused_in_words(arena: Arena) -> None:
+    folder = arena.folder("arguments")
+    new_pdf(folder / "good.pdf")
+    picture_of(["Good"]).save(folder / "good.png")
+    document = arena.cli.newest()
+    filled = [[word.replace("{document}", document) for word in words] for words in ARGUMENTS.values()]
+    results = zip(ARGUMENTS, arena.at(folder).run_all(filled), strict=True)
+    wrong = [f"{name}: {problem}" for name, result in results if (problem := uneasy(result, 0, 1, 2, 3))]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_servers_of_this_machine_are_not_asked(arena: Arena) -> None:
+    assert arena.cli.run("kb", "create", "pages").code == 0
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.1)
+        addresses = [address.format(port=listener.getsockname()[1]) for address in ADDRESSES]
+        result = arena.cli.run("kb", "add", "pages", "--wait", "--json", "--", *addresses)
+        assert_calm(result, 1, 3)
+        with pytest.raises(TimeoutError):
+            listener.accept()
+    items = arena.cli.run("kb", "items", "pages", "--json").json()
+    assert {item["status"] for item in items} <= {"failed"}
+    assert len(items) + len(result.json()["failed"]) == len(addresses)
+
+
+def test_names_of_files_are_names_and_nothing_more(arena: Arena) -> None:
+    folder = arena.folder("names")
+    names = [os.fsdecode(name) for name in FILE_NAMES]
+    good = new_pdf(folder / "template.pdf").read_bytes()
+    (folder / "template.pdf").unlink()
+    for number, name in enumerate(names):
+        (folder / name).write_bytes(good.replace(b"This is page 1", b"This is page %d" % (1000 + number)))
+    result = arena.at(folder).run("convert", ".", "--json", "-o", "out/")
+    assert_calm(result, 0, 1)
+    documents = result.documents()
+    assert len(documents) == len([name for name in names if not name.startswith(".")])
+    texts = []
+    for document in documents:
+        assert document["status"] == "COMPLETED" or "would" in (document["error"] or ""), document
+        if document["output"]:
+            texts.append((folder / os.fsdecode(os.fsencode(document["output"]))).read_text())
+    assert len(set(texts)) == len(texts), "none was written over another's"
+    assert {path.name for path in folder.iterdir()} == {*names, "out"}
+
+
+def test_what_is_no_ordinary_file_is_not_read(arena: Arena) -> None:
+    folder = arena.folder("places")
+    (folder / "inside").mkdir()
+    new_pdf(folder / "inside" / "good.pdf")
+    picture_of(["In a folder"]).save(folder / "inside" / "good.png")
+    (folder / "inside" / "good.txt").write_text("words in a folder")
+    for trap in [*TRAPS, *IN_FOLDERS]:
+        for suffix in (".pdf", ".png", ".txt"):
+            trap.make(folder / "inside" / f"{trap.name}{suffix}", arena.outside)
+    for number, trap in enumerate(TRAPS):
+        trap.make(folder / f"{number}.pdf", arena.outside)
+    cli, named = (
+        arena.at(folder),
+        [f"{number}.pdf" for number, trap in enumerate(TRAPS) if not (folder / f"{number}.pdf").is_dir()],
+    )
+    assert cli.run("kb", "create", "places").code == 0
+    commands = [
+        ["convert", "--json", "-o", "out/", "inside", *named],
+        ["screenshots", "add", "--json", "--no-wait", "inside", *named],
+        ["kb", "add", "places", "--json", "inside", *named],
+    ]
+    converted, taken, added = cli.run_all(commands)
+    for result in (converted, taken, added):
+        assert_calm(result, 1, 3)
+    ends = {document["input"]: document["status"] for document in converted.documents()}
+    assert {ends.pop(name) for name in named} == {"REFUSED"}
+    assert {path for path, status in ends.items() if status == "COMPLETED"} == {"inside/good.pdf", "inside/good.png"}
+    assert {file["outcome"] for file in taken.json()["files"] if file["input"] in named} == {"refused"}
+    assert {file["input"] for file in taken.json()["files"] if file["outcome"] in {"accepted", "duplicate"}} == {
+        "inside/good.png"
+    }
+    assert {item["name"] for item in added.json()["created"]} == {"good.pdf", "good.png", "good.txt"}
+
+
+def test_what_was_prepared_where_results_go_is_neither_followed_nor_replaced(arena: Arena) -> None:
+    folder = arena.folder("prepared")
+    for number, trap in enumerate(PREPARED):
+        new_pdf(folder / f"{number}.pdf")
+        trap.make(folder / f"{number}.pdf", arena.outside)
+    result = arena.at(folder).run(
+        "convert", "--json", "--pictures", *(f"{number}.pdf" for number, _ in enumerate(PREPARED))
+    )
+    assert_calm(result, 0, 1)
+    assert len(result.documents()) == len(PREPARED)
+    assert all(path.read_text() == "a secret that is nobody's" for path in arena.outside.iterdir())
+    kept = [trap.name for number, trap in enumerate(PREPARED) if _is_there(trap, folder / f"{number}.pictures")]
+    assert "pictures of somebody" in kept
+
+
+def _is_there(trap: Trap, pictures: Path) -> bool:
+    return trap.name == "pictures of somebody" and pictures.is_file() and pictures.read_text() == "mine"
+
+
+def test_settings_are_named_and_their_secrets_are_not(arena: Arena) -> None:
+    users = [arena.cli.using(**variables) for variables, _ in SETTINGS.values()]
+    results = together(partial(user.run, "status") for user in users)
+    wrong = []
+    for (name, (_, said)), result in zip(SETTINGS.items(), results, strict=True):
+        if problem := uneasy(result, 0, 1):
+            wrong.append(f"{name}: {problem}")
+        elif (
+            SECRET in result.err + result.out or not re.search(said, result.out + result.err) or len(result.err) > 2_000
+        ):
+            wrong.append(f"{name} says in {len(result.err)} characters: {result.err[:500]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_variables_of_others_change_nothing(arena: Arena) -> None:
+    folder = arena.folder("modules")
+    for name in ("tasks.py", "celeryconfig.py", "sitecustomize.py", "usercustomize.py", "json.py"):
+        (folder / name).write_text("open('owned', 'w')\nraise ImportError('mine')\n")
+    users = [arena.at(folder).using(**variables) for variables in list(HARMLESS.values())[1:]]
+    for result in together(partial(user.run, "status") for user in users):
+        assert_calm(result, 0)
+    assert not (folder / "owned").exists()
+
+
+def test_requests_are_answered_or_refused(arena: Arena) -> None:
+    wrong = []
+    for request in REQUESTS:
+        status, body = _sent(arena.port, request.data)
+        if status not in request.statuses or b"Traceback" in body or MARK.encode() in body:
+            wrong.append(f"{request.name}: {status} {body[:300]!r}")
+    assert not wrong, "\n".join(wrong)
+    status, _ = _sent(arena.port, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+    assert status == 200
+
+
+def _sent(port: int, data: bytes) -> tuple[int, bytes]:
+    """The status and the whole answer; 0: none."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        with suppress(ConnectionError):
+            connection.sendall(data)
+        with suppress(ConnectionError):
+            while piece := connection.recv(65_536):
+                answer += piece
+    found = re.match(rb"HTTP/1\.1 (\d+)", answer)
+    return int(found[1]) if found else 0, answer
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_gets_nothing(arena: Arena) -> None:
+    words = " ".join(
+        word
+        for process in arena.cli.processes()
+        for word in process.cmdline()
+        if "redis-server" in process.name() or ".sock" in word
+    )
+    found = re.search(r"\S+\.sock", words)
+    redis = found[0].removeprefix("unixsocket:") if found else str(arena.root / "data" / "redis.sock")
+    for name, act in AS_ANOTHER_USER.items():
+        worked = as_nobody(act, {"data": str(arena.root / "data"), "redis": redis})
+        assert not worked, name
+
+
+LISTS = [
+    ["documents", "list", "--limit", "1000"],
+    ["documents", "search", "alert"],
+    ["kb", "list"],
+    ["kb", "items", "manuals"],
+    ["kb", "search", "manuals", "words"],
+    ["music", "show", "--limit", "1000"],
+    ["music", "search", "red"],
+    ["screenshots", "sources"],
+    ["screenshots", "rejected"],
+    ["calls", "list", "--limit", "1000"],
+    ["keys", "list"],
+    ["webhooks", "list"],
+    ["status"],
+]
+
+
+def test_no_terminal_is_commanded(arena: Arena) -> None:
+    """What came in above (titles, names, errors, replies) is listed on terminals."""
+    with_text = [document for document in _documents(arena) if document["filename"] == "harmful-text.pdf"]
+    commands = [*LISTS, ["documents", "text", with_text[0]["id"]], ["documents", "show", with_text[0]["id"]]]
+    wrong = []
+    for command in commands:
+        code, shown = arena.cli.terminal(*command)
+        rest = re.sub(r"\x1b\[[0-9;?]*[mKAGhlJ]", "", shown.replace(MARK, "\a").replace("\r\n", "\n"))
+        if code or (found := COMMANDING.search(rest)):
+            at = found.start() if not code and found else len(rest)
+            wrong.append(f"{command}: {code}: {rest[max(0, at - 100) : at + 100]!a}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _documents(arena: Arena) -> list[dict[str, Any]]:
+    return list(arena.cli.run("documents", "list", "--json", "--limit", "1000").json())
+
+
+def test_after_all_of_them_the_stack_is_well(arena: Arena) -> None:
+    folder = arena.folder("after")
+    new_pdf(folder / "good.pdf", pages=3)
+    assert arena.at(folder).run("convert", "good.pdf").code == 0
+    assert "This is page 3" in (folder / "good.md").read_text()
+    status = arena.cli.run("status", "--json")
+    assert_calm(status, 0)
+    assert arena.cli.claims() == 0
+    calm = max(arena.calm.values())
+    for who, size in arena.memory().items():
+        assert size < calm + 250 * MB, (who, size, arena.calm)
+    for role, size in arena.peak.items():
+        assert size < 1_500 * MB, (role, arena.peak)
+    assert arena.snapshot() == arena.before, "nothing around the data folder was touched"
+    for process in arena.cli.processes():
+        with suppress(psutil.NoSuchProcess):
+            assert process.ppid() != 1 or "redis" in process.name(), process.cmdline()
