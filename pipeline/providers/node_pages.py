@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipeline.engine.errors import UnitError
+from pipeline.engine.errors import UserError
 from pipeline.engine.tables import storable
 from pipeline.nodes.client import Attachment
 from pipeline.nodes.protocol import Capability
@@ -151,23 +151,25 @@ class _NodeReader:
 
     def _saved(self, page: PageRef, folder: Path, attachments: Sequence[tuple[Attachment, bytes]]) -> dict[str, str]:
         """Write the pictures, each drawn anew, and return the link of each by the name that the node gave it."""
-        from pipeline.reading import images  # noqa: PLC0415  # Pillow waits until it is needed
+        from pipeline.reading import inspection  # noqa: PLC0415  # Pillow waits until it is needed
 
         links: dict[str, str] = {}
         for place, (about, data) in enumerate(attachments, 1):
-            kind = MIME_TYPES.get(detect(data) or "")
+            found = detect(data)
+            kind = MIME_TYPES.get(found or "")
             if not _FILE_NAME.fullmatch(about.name) or about.name in links:
                 raise self._nodes.bad_reply("gave a picture without a plain file name of its own")
-            if kind not in MEDIA_TYPES or about.media_type != kind:
+            if found is None or kind not in MEDIA_TYPES or about.media_type != kind:
                 raise self._nodes.bad_reply("gave a picture that is not the PNG, JPEG or WebP that it should be")
+            name = f"page-{page.number:04d}-{place}.png"
             with tempfile.NamedTemporaryFile() as received:
                 received.write(data)
                 received.flush()
                 try:
-                    picture = images.load_picture(Path(received.name), 1, MAX_PICTURE_PIXELS)
-                except UnitError as error:
+                    inspection.render(
+                        Path(received.name), "the picture", found, 1, folder / name, 0, MAX_PICTURE_PIXELS
+                    )
+                except UserError as error:
                     raise self._nodes.bad_reply(f"gave a picture that cannot be used ({error.code})") from None
-            name = f"page-{page.number:04d}-{place}.png"
-            images.save(picture, folder / name, "PNG")
             links[about.name] = f"{folder.name}/{name}"
         return links

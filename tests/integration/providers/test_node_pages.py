@@ -15,6 +15,7 @@ from pipeline.providers import registry
 from pipeline.providers.node_pages import NodePages
 from pipeline.providers.protocols import Answer, PageConverter, PageRef, Usage
 from pipeline.providers.vision_pages import TruncatedAnswer
+from pipeline.reading import images
 from pipeline.settings import ProviderProfile, Settings
 from tests.support.scripted_sessions import TOKEN, ScriptedGateway, reply
 
@@ -126,9 +127,13 @@ def test_a_layout_of_another_shape_is_refused(gateway: ScriptedGateway, page: Pa
     assert refused(gateway, page)
 
 
-def test_pictures_are_drawn_anew_under_our_names_and_links_lead_to_them(
-    gateway: ScriptedGateway, with_pictures: PageRef
+def test_pictures_are_drawn_anew_by_a_child_process_under_our_names_and_links_lead_to_them(
+    gateway: ScriptedGateway, with_pictures: PageRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("in this process")
+
+    monkeypatch.setattr(images, "open_picture", refuse)
     text = "![a](fig.png) ![b](pictures/page-0003-1.png) ![c](https://example.org/x.png) ![d](other.png)"
     blocks = [BLOCK | {"type": "picture", "link": "pictures/fig.png"}]
     layout = {"width": 9, "height": 9, "blocks": blocks}
