@@ -1,5 +1,6 @@
 """The tags of audio files, read in a child process: 200 KB of packed tags unpack to as much memory as they like."""
 
+import errno
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,11 @@ def tags_of(path: Path) -> dict[str, Any]:
     try:
         with open_file(path) as opened:
             file = mutagen.File(opened)
-    except OSError as error:
-        return {"system": str(error)}
-    except mutagen.MutagenError as error:
-        if error.args and isinstance(error.args[0], OSError):  # wrapped: not the file's fault
-            return {"system": str(error.args[0])}
+    except (OSError, mutagen.MutagenError) as error:
+        cause = error.args[0] if isinstance(error, mutagen.MutagenError) and error.args else error
+        # Sizes that lie, too, end in errors of the system's kind: without a number, or as seeking to nowhere.
+        if isinstance(cause, OSError) and cause.errno not in {None, errno.EINVAL}:
+            return {"system": str(cause)}
         raise
     return {"tags": _tags(file) if file is not None else {}}
 

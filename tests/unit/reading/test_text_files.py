@@ -151,6 +151,26 @@ def test_archives_are_measured_before_they_are_unpacked(tmp_path: Path):
     )
 
 
+def test_entities_neither_multiply_nor_show_files_of_this_machine(tmp_path: Path):
+    (tmp_path / "secret").write_text("what nobody may read")
+    fetched = f'<!DOCTYPE x [<!ENTITY e SYSTEM "file://{tmp_path}/secret">]>'
+    grown = '<!DOCTYPE x [<!ENTITY e "' + "x" * 10_000 + '">]>'
+    word = (
+        '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body><w:p><w:r><w:t>{}'
+    )
+    word += "</w:t></w:r></w:p></w:body></w:document>"
+    feed = '<rss version="2.0"><channel><title>t{0}</title><item><title>{0}</title></item></channel></rss>'
+    for kind, text, count in (("fetched", fetched, 1), ("grown", grown, 5000)):
+        inside = {"[Content_Types].xml": b"<Types/>", "word/document.xml": (text + word.format("&e;" * count)).encode()}
+        packed(tmp_path / f"{kind}.docx", inside)
+        written(tmp_path / f"{kind}.xml", text + feed.format("&e;" * count))
+    for path in sorted(tmp_path.glob("*.*")):
+        with suppress(UnitError):  # refusing it is as good
+            found = read(path).text
+            assert "nobody may read" not in found
+            assert len(found) < 100_000
+
+
 def test_more_text_or_markup_or_bytes_than_allowed_is_refused(tmp_path: Path):
     assert refusal(written(tmp_path / "a.txt", "text " * 50), "", replace(LIMITS, max_chars=100)).code == "too_large"
     assert refusal(written(tmp_path / "a.txt", "text " * 50), "", replace(LIMITS, max_bytes=100)).code == "too_large"
