@@ -17,8 +17,7 @@ import psutil
 from benchmarks.memory import MemorySampler, family_of, memory_of
 from benchmarks.report import Report, spread
 from benchmarks.support import BenchmarkError, big_document, progress, stack
-from pipeline.providers import registry
-from pipeline.providers.protocols import PageRef
+from pipeline.reading import conversion, ocr
 from pipeline.settings import LOCAL, get_settings
 
 PAGES = 619
@@ -106,12 +105,12 @@ def peak_memory(worker: psutil.Process, source: Path) -> MemorySampler:
 
 
 _open: dict[str, Any] = {}
-"""Of a process of the bare pool: its source and its reader."""
+"""Of a process of the bare pool: its source."""
 
 
 @contextmanager
 def bare_pool(source: Path, processes: int) -> Iterator[Pool]:
-    """Processes that have the document open and do nothing else."""
+    """Processes that have the document open and do nothing else. What they read with is not in a child process."""
     pool = multiprocessing.get_context("spawn").Pool(processes, _begin, (source,))
     try:
         yield pool
@@ -122,13 +121,18 @@ def bare_pool(source: Path, processes: int) -> Iterator[Pool]:
 
 
 def _begin(source: Path) -> None:
-    opened = registry.page_converter(get_settings(), LOCAL).open(source)
-    _open["source"], _open["reader"] = source, opened.__enter__()
+    settings = get_settings().documents
+    options = conversion.Options(
+        dpi=settings.ocr_dpi, pictures=settings.ocr_pictures, max_pixels=ocr.pixels_at(settings.ocr_dpi),
+        threads=ocr.threads_for(settings.converter_count), page_s=settings.page_timeout_s,
+    )  # fmt: skip
+    opened = conversion.open_source(source, options)
+    _open["source"] = opened.__enter__()
     Finalize(None, opened.__exit__, (None, None, None), exitpriority=1)
 
 
 def _convert(number: int) -> str:
-    text: str = _open["reader"].convert(PageRef(_open["source"], number)).text
+    text: str = _open["source"].convert(number).text
     return text
 
 

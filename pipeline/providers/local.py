@@ -1,4 +1,4 @@
-"""The provider `local`: pages converted on this machine by `pipeline.reading`, for nothing."""
+"""The provider `local`: pages converted on this machine by child processes of `pipeline.reading`, for nothing."""
 
 import hashlib
 import time
@@ -8,6 +8,8 @@ from pathlib import Path
 
 from pipeline.providers.protocols import Answer, PageReader, PageRef
 from pipeline.reading import conversion, ocr
+from pipeline.reading.content import page_limits
+from pipeline.reading.pages import Pages
 from pipeline.settings import LOCAL, Settings
 
 
@@ -29,15 +31,17 @@ class LocalConverter:
             page_s=chosen.page_timeout_s,
             keep_headers=chosen.keep_headers,
         )
+        self._limits = page_limits(chosen.page_timeout_s, chosen.reader_memory_mb, self._options.threads)
 
     def survey(self, source: Path, pages: Sequence[int], tick: Callable[[], object]) -> str:
-        """The document's profile as JSON; empty for pictures. Raises `UnitError` as `open` does."""
-        return conversion.survey(source, pages, self._options, tick)
+        """The document's profile as JSON; empty for pictures. Raises `UnitError` as `Pages.survey` does."""
+        with Pages(source, self._limits, self._options) as opened:
+            return opened.survey(pages, tick)
 
     @contextmanager
     def open(self, source: Path, survey: str = "") -> Iterator[PageReader]:
-        """A reader over a PDF, PNG, JPEG, WebP or TIFF file. Raises `UnitError` as `conversion.open_source` does."""
-        with conversion.open_source(source, self._options, survey) as pages:
+        """A reader over a PDF, PNG, JPEG, WebP or TIFF file, which is opened by its first page."""
+        with Pages(source, self._limits, self._options, survey) as pages:
             yield _LocalReader(pages)
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:
@@ -55,11 +59,11 @@ class LocalConverter:
 
 
 class _LocalReader:
-    def __init__(self, pages: conversion.PageSource) -> None:
+    def __init__(self, pages: Pages) -> None:
         self._pages = pages
 
     def convert(self, page: PageRef) -> Answer:
-        """Markdown of one page, with its layout. Raises `UnitError`."""
+        """Markdown of one page, with its layout. Raises `UnitError` as `Pages.convert` does."""
         started = time.monotonic()
         found = self._pages.convert(page.number, page.image, page.pictures)
         took_ms = round((time.monotonic() - started) * 1000)

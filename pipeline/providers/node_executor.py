@@ -1,5 +1,6 @@
 """What a node does its jobs with: this machine's own conversion, or a service that it can reach."""
 
+import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +19,7 @@ from pipeline.settings import LOCAL, Settings
 
 ANY_MODEL = "*"
 _PICTURES = "pictures"
+_UNLIMITED = 10_000
 _SUFFIXES = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
 _OF_THIS_NODE = {"auth", "forbidden", "not_found", "redirect", "no_model", "unknown_model", "ocr_unavailable"}
 """Errors that are this machine's or its settings': another node may well be able to."""
@@ -60,6 +62,9 @@ class ProviderExecutor:
         Raises `UserError`."""
         self._settings = _with_all_cores(settings) if provider == LOCAL else settings
         self._provider = provider
+        # Each child that recognises text has an engine of its own, and uses all the cores it is given.
+        at_once = self._settings.documents.converter_count if provider == LOCAL else _UNLIMITED
+        self._reading = threading.BoundedSemaphore(at_once)
         self._default = next((model for model in models if model != ANY_MODEL), "")
         offers = _local_offers(settings, models) if provider == LOCAL else _offers(settings, provider, models)
         self.offers = tuple(offer for offer in offers if not capabilities or offer.capability in capabilities)
@@ -138,7 +143,7 @@ class ProviderExecutor:
             path.write_bytes(picture)
             page = PageRef(path, asked.number, path, cut_out if asked.pictures else None)
             try:
-                with converter.open(path) as reader:
+                with self._reading, converter.open(path) as reader:
                     answer = reader.convert(page)
             except TruncatedAnswer as error:
                 # It was paid for: the requester decides.

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,7 +27,7 @@ from pipeline.reading.frames import Buffer, pack
 
 _KEPT_IDLE = 2
 _MAX_TASKS = 5_000
-_MAX_IDLE_RSS = 1_400_000_000  # Text recognition keeps 0.8 GB, and takes a second to start.
+_MAX_IDLE_RSS = 700_000_000  # Text recognition keeps 400 to 600 MB, and takes a second to start.
 _TICK_S = 0.1
 _ASK_S = 0.5
 _START_S = 120.0
@@ -75,7 +75,9 @@ class Session:
     next one gets another child, so that tasks must not rely on what earlier ones did.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, advice: str = "; split it") -> None:
+        """`advice` ends the sentence that says that something takes too much."""
+        self._advice = advice
         self._child: _Child | None = None
 
     def __enter__(self) -> Self:
@@ -100,17 +102,19 @@ class Session:
         or `UnitError`: with code `too_slow`, `too_large` or `unreadable` (permanent) if it was too much for the child,
         `no_reader` (transient) if there is none, or what the task itself raises.
         """
-        asked = {**task, "name": name, "limits": {field: getattr(limits, field) for field in _SCALARS}}
+        given = {field: getattr(limits, field) for field in _SCALARS}
+        asked = {**task, "name": name, "limits": given, "advice": self._advice}
+        bounds = _Bounds(name, limits, self._advice)
         for _ in range(3):
             if self._child is None or not self._child.is_ours:
                 self._child = _take()
             child = self._child
             try:
-                answer = child.ask(asked, name, limits, wanted, progress)
+                answer = child.ask(asked, bounds, wanted, progress)
             except _Gone as gone:
                 code, self._child = child.end(), None
                 if gone.started:
-                    raise _crash(code, name, child.peak, limits) from None
+                    raise bounds.crash(code, child.peak) from None
                 continue  # An idle child ends by itself; this one did as it was given the task.
             except BaseException:
                 self._child = None
@@ -122,18 +126,34 @@ class Session:
         raise UnitError("No process to read files can be started; look at this machine's memory.", code="no_reader")
 
 
-def _crash(code: int, name: str, peak: int, limits: Limits) -> UnitError:
-    """Why a child has died. PDFium ends its process when memory is refused to it."""
-    if code == -signal.SIGXCPU:
-        return refused(f"Reading {name} takes too much processor time; split it.", "too_slow")
-    if peak > limits.memory_mb * 10**6 * _ALMOST:
-        return _too_much(name, limits)
-    how = signal.Signals(-code).name if code < 0 else f"status {code}"
-    return refused(f"The process that read {name} crashed ({how}): the file is damaged or too complex.", "unreadable")
+@dataclass(frozen=True)
+class _Bounds:
+    """What a task may take, and what is said when it takes more."""
 
+    name: str
+    limits: Limits
+    advice: str
 
-def _too_much(name: str, limits: Limits) -> UnitError:
-    return refused(f"Reading {name} takes more than the allowed {limits.memory_mb} MB; split it.", "too_large")
+    def check_memory(self, used: int) -> None:
+        if used > self.limits.memory_mb * 10**6:
+            raise self._too_large()
+
+    def too_slow(self, allowed: str) -> UnitError:
+        return refused(f"Reading {self.name} takes more than {allowed}{self.advice}.", "too_slow")
+
+    def crash(self, code: int, peak: int) -> UnitError:
+        """Why a child has died that was seen with `peak` bytes. PDFium ends its process when it gets no more memory."""
+        if code == -signal.SIGXCPU:
+            return self.too_slow("the processor time allowed")
+        if peak > self.limits.memory_mb * 10**6 * _ALMOST:
+            return self._too_large()
+        how = signal.Signals(-code).name if code < 0 else f"status {code}"
+        message = f"The process that read {self.name} crashed ({how}): the file is damaged or too complex."
+        return refused(message, "unreadable")
+
+    def _too_large(self) -> UnitError:
+        allowed = f"the allowed {self.limits.memory_mb} MB"
+        return refused(f"Reading {self.name} takes more than {allowed}{self.advice}.", "too_large")
 
 
 class _Child:
@@ -162,9 +182,7 @@ class _Child:
         with _pool.lock:
             _pool.living.add(self)
 
-    def ask(
-        self, task: dict[str, Any], name: str, limits: Limits, wanted: Wanted, progress: Progress
-    ) -> dict[str, Any]:
+    def ask(self, task: dict[str, Any], bounds: _Bounds, wanted: Wanted, progress: Progress) -> dict[str, Any]:
         """The child's answer to `task`."""
         assert self.process.stdin
         assert self.process.stdout
@@ -172,10 +190,10 @@ class _Child:
         self.peak = 0
         self._write(pack(task, "surrogatepass"))
         answers = self.process.stdout.fileno()
-        buffer = Buffer(limits.max_chars * _BYTES_PER_CHARACTER + 1_000_000)
+        buffer = Buffer(bounds.limits.max_chars * _BYTES_PER_CHARACTER + 1_000_000)
         poll = select.poll()
         poll.register(answers, select.POLLIN)
-        clock = _Clock(name, limits)
+        clock = _Clock(bounds)
         ask_at = 0.0
         while True:
             if poll.poll(_TICK_S * 1000):
@@ -183,7 +201,7 @@ class _Child:
                 if not data:
                     raise _Gone(clock.started)
                 buffer.feed(data)
-                while message := _next(buffer, name):
+                while (message := _next(buffer, bounds)) is not None:
                     if "started" in message:
                         clock.start()
                     elif "progress" in message:
@@ -191,11 +209,12 @@ class _Child:
                         clock.extend()
                     else:
                         return message
-            self._check_memory(name, limits)
+            self.peak = max(self.peak, self.memory)
+            bounds.check_memory(self.peak)
             if time.monotonic() >= ask_at:
                 ask_at = time.monotonic() + _ASK_S
                 if not wanted():
-                    raise Unwanted(f"{name} is not wanted any more.")
+                    raise Unwanted(f"{bounds.name} is not wanted any more.")
             clock.check()
 
     def _write(self, data: bytes) -> None:
@@ -206,11 +225,6 @@ class _Child:
                 left = left[self.process.stdin.write(left) or 0 :]
         except BrokenPipeError:
             raise _Gone(started=False) from None
-
-    def _check_memory(self, name: str, limits: Limits) -> None:
-        self.peak = max(self.peak, self.memory)
-        if self.peak > limits.memory_mb * 10**6:
-            raise _too_much(name, limits)
 
     @property
     def memory(self) -> int:
@@ -245,19 +259,18 @@ class _Child:
 class _Clock:
     """Ends a task that takes too long. It counts from when the child begins, and each sign of progress gives more."""
 
-    def __init__(self, name: str, limits: Limits) -> None:
-        self._name = name
-        self._limits = limits
+    def __init__(self, bounds: _Bounds) -> None:
+        self._bounds = bounds
         self._deadline = self._ends = time.monotonic() + _START_S
         self.started = False
 
     def start(self) -> None:
         self.started = True
-        self._ends = time.monotonic() + self._limits.total_s
+        self._ends = time.monotonic() + self._bounds.limits.total_s
         self.extend()
 
     def extend(self) -> None:
-        self._deadline = time.monotonic() + self._limits.timeout_s
+        self._deadline = time.monotonic() + self._bounds.limits.timeout_s
 
     def check(self) -> None:
         now = time.monotonic()
@@ -265,15 +278,15 @@ class _Clock:
             return
         if not self.started:
             raise UnitError("No process to read files begins; is this machine too busy?", code="no_reader")
-        allowed = self._limits.timeout_s if now > self._deadline else self._limits.total_s
-        raise refused(f"Reading {self._name} takes more than {allowed:g} s; split it.", "too_slow")
+        allowed = self._bounds.limits.timeout_s if now > self._deadline else self._bounds.limits.total_s
+        raise self._bounds.too_slow(f"{allowed:g} s")
 
 
-def _next(buffer: Buffer, name: str) -> dict[str, Any] | None:
+def _next(buffer: Buffer, bounds: _Bounds) -> dict[str, Any] | None:
     try:
         return buffer.next()
     except (ValueError, RecursionError) as error:
-        raise refused(f"{name} gives more than can be taken: {error}.", "too_large") from error
+        raise refused(f"{bounds.name} gives more than can be taken: {error}.", "too_large") from error
 
 
 class _Pool:

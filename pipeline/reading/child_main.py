@@ -48,7 +48,7 @@ def main(lifeline: int) -> None:
     with contextlib.suppress(BrokenPipeError):
         while poll.poll(IDLE_S * 1000) and (data := os.read(0, 65536)):
             buffer.feed(data)
-            while task := buffer.next():
+            while (task := buffer.next()) is not None:
                 _send(replies, {"started": True})
                 _send(replies, _answer(task, replies))
 
@@ -97,7 +97,7 @@ def _answer(asked: dict[str, Any], replies: int) -> dict[str, Any]:
     try:
         return TASKS[asked["task"]](Task(asked, limits, progress))
     except Exception as error:  # noqa: BLE001  # an answer, whatever happened
-        failure = _failure(error, str(asked["name"]), limits)
+        failure = _failure(error, asked, limits)
         return {"error": str(failure), "kind": failure.kind.value, "code": failure.code}
 
 
@@ -107,11 +107,13 @@ def _limit_processor(limits: Limits) -> None:
     _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + limits.timeout_s * max(1, limits.ocr_threads)) + 5)
 
 
-def _failure(error: Exception, name: str, limits: Limits) -> UnitError:
+def _failure(error: Exception, asked: dict[str, Any], limits: Limits) -> UnitError:
+    name = asked["name"]
     if isinstance(error, UnitError):
         return error
     if isinstance(error, MemoryError):
-        return refused(f"Reading {name} takes more than the allowed {limits.memory_mb} MB; split it.", "too_large")
+        message = f"Reading {name} takes more than the allowed {limits.memory_mb} MB{asked['advice']}."
+        return refused(message, "too_large")
     if isinstance(error, RecursionError):
         return refused(f"{name} is nested too deeply to be read.", "unreadable")
     if isinstance(error, FileNotFoundError):

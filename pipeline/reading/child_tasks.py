@@ -1,13 +1,15 @@
 """What a child process does for `child`, by the task's name. Each answers with an object that JSON can hold."""
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.engine.errors import UnitError, UserError
-from pipeline.reading import audio_tags, extraction, images, pdfium, screen_tasks, source
-from pipeline.reading.content import Reading, Task, check_characters
+from pipeline.reading import audio_tags, conversion, extraction, images, pdfium, screen_tasks, source
+from pipeline.reading.content import Reading, Task, check_characters, refused
+from pipeline.reading.pages import NOT_OPEN
 
 
 def _file(task: Task) -> dict[str, Any]:
@@ -55,7 +57,55 @@ def _tags(task: Task) -> dict[str, Any]:
     return audio_tags.tags_of(task.path)
 
 
+class _Opened:
+    """The document that this process has open for who asks for its pages; the last one only."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._key = ""
+        self._source: conversion.PageSource
+
+    def open(self, key: str, task: Task) -> None:
+        self._stack.close()
+        self._key = ""
+        options = conversion.Options(**task["options"])
+        self._source = self._stack.enter_context(conversion.open_source(task.path, options, task["survey"]))
+        self._key = key
+
+    def source(self, key: str) -> conversion.PageSource:
+        if key != self._key:
+            raise refused("The document is not open.", NOT_OPEN)
+        return self._source
+
+
+_opened = _Opened()
+
+
+def _open(task: Task) -> dict[str, Any]:
+    _opened.open(task["key"], task)
+    return {"done": True}
+
+
+def _convert(task: Task) -> dict[str, Any]:
+    image, folder = (Path(task[name]) if task[name] else None for name in ("image", "pictures"))
+    found = _opened.source(task["key"]).convert(task["page"], image, folder)
+    check_characters(len(found.text), task["name"], task.limits)
+    return found._asdict()
+
+
+def _picture(task: Task) -> dict[str, Any]:
+    source, folder = _opened.source(task["key"]), Path(task["folder"])
+    return {"path": str(source.render(task["page"], folder, task["dpi"], task["max_pixels"]))}
+
+
+def _survey(task: Task) -> dict[str, Any]:
+    pages = [number for first, last in task["pages"] for number in range(first, last + 1)]
+    options = conversion.Options(**task["options"])
+    return {"survey": conversion.survey(task.path, pages, options, lambda: task.progress(0.0))}
+
+
 TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {
-    "file": _file, "inspect": _inspect, "page": _page, "render": _render, "tags": _tags,
+    "convert": _convert, "file": _file, "inspect": _inspect, "open": _open, "page": _page, "picture": _picture,
+    "render": _render, "survey": _survey, "tags": _tags,
     **screen_tasks.TASKS,
 }  # fmt: skip

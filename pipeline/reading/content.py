@@ -21,6 +21,12 @@ class Unwanted(PenstockError):
     """`wanted` said no: nothing was read, and whatever was under way has stopped."""
 
 
+TOO_MUCH = frozenset({"too_slow", "too_large", "unreadable"})
+"""Codes of errors that say that a file is too much for the process that reads it."""
+
+_MAX_PAGE_CHARS = 2_000_000
+
+
 @dataclass(frozen=True)
 class Section:
     """Part of what was read: a page, a slide, a web page of a sitemap, or all of it.
@@ -96,6 +102,13 @@ class Limits:
     page_s: float = 60.0
     fetch: FetchLimits = field(default_factory=FetchLimits)
     sitemap: SitemapLimits = field(default_factory=SitemapLimits)
+
+
+def page_limits(timeout_s: float, memory_mb: int, threads: int = 1) -> Limits:
+    """What one page of a document may take, in the process that reads it."""
+    return Limits(
+        timeout_s=timeout_s, total_s=timeout_s, memory_mb=memory_mb, ocr_threads=threads, max_chars=_MAX_PAGE_CHARS
+    )
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pipeline.reading.filetype import detect_file
 from pipeline.reading.layout import Block, DocumentProfile, Line, PageContent, PageFacts
 from pipeline.reading.layout.assembly import with_pictures
 from pipeline.reading.layout.model import Picture
+from pipeline.reading.source import save_page
 from pipeline.reading.text_layer import TextLayer
 
 _REMEMBERED_PICTURES = 32
@@ -37,12 +38,12 @@ class Options(NamedTuple):
     them out takes about as long again.
     """
 
-    dpi: int
-    pictures: bool
-    max_pixels: int
-    threads: int
-    page_s: float
-    keep_headers: bool
+    dpi: int = 200
+    pictures: bool = False
+    max_pixels: int = ocr.MAX_PIXELS
+    threads: int = 1
+    page_s: float = 60.0
+    keep_headers: bool = False
 
 
 class ConvertedPage(NamedTuple):
@@ -60,6 +61,12 @@ class PageSource(Protocol):
     def convert(self, number: int, image: Path | None = None, picture_folder: Path | None = None) -> ConvertedPage:
         """Page `number` (from 1). `image`: its picture, if one was rendered; `picture_folder`: where to save the
         pictures that stand on the page, if at all. Raises `UnitError`."""
+
+    def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:
+        """A picture of page `number` (from 1) for a model to look at, as an RGB file `page-0001.jpg` or `.png`.
+
+        Never half written. Pages of PDFs are rendered at `dpi` dots per inch, or less to have at most `max_pixels`
+        pixels; picture files only shrink to that. Raises `UnitError`."""
 
 
 def survey(source: Path, pages: Sequence[int], options: Options, tick: Callable[[], object]) -> str:
@@ -171,6 +178,11 @@ class _PdfSource:
             blocks = with_pictures(blocks, self._saved_pictures(number, picture_folder))
         return _converted(content, blocks, number, "pt", confidence)
 
+    def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:
+        with self._document.page(number) as page:
+            picture = page.render(dpi, max_pixels)
+        return save_page(picture, folder, number)
+
     def _look(self, number: int, image: Path | None) -> tuple[TextLayer, list[_View], PageContent]:
         """The page's text layer, pictures of what is not in it, and what is drawn. PDFium is free again afterwards."""
         with self._document.page(number) as page:
@@ -241,6 +253,9 @@ class _PictureSource:
         content = PageContent(picture.width, picture.height, tuple(lines))
         blocks = orientation.blocks(content, None, keep_furniture=self._options.keep_headers)
         return _converted(content, blocks, number, "px", confidence)
+
+    def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:  # noqa: ARG002  # it has pixels
+        return save_page(images.load_picture(self._path, number, max_pixels), folder, number)
 
 
 def _converted(

@@ -16,11 +16,12 @@ _CAPS = Limits(timeout_s=60, memory_mb=1_500)
 
 
 def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambda: True) -> SourceInfo:
-    """What `source.inspect` finds; errors call the file `name`.
+    """What `source.inspect` finds; errors call the file `name`. What needs no look inside is refused without a child.
 
     Raises `UserError` as that does, or with code `too_slow`, `too_large` or `unreadable_file` if it was too much for
     the child; `Unwanted`.
     """
+    source.check_file(path, limits)
     size = {name: getattr(limits, name) for name in ("max_upload_mb", "max_pages", "max_page_points")}
     found = _run({"task": "inspect", "path": str(path.absolute()), "size": size}, name, wanted)
     return SourceInfo(cast("FileType", found["type"]), int(found["pages"]), int(found["size_bytes"]))

@@ -1,13 +1,12 @@
-"""Source files: checking them, and rendering their pages.
+"""Source files: checking them, and the names that they and pictures of their pages have.
 
-Whatever a stranger can put into a file is refused here, before anything is stored: damage, passwords, pages or pictures
-too large for this machine's memory. A file that passes `inspect` is safe to convert and to render.
+Damage, passwords, and pages or pictures too large for this machine's memory are refused here, before anything is
+stored.
 """
 
 import re
 import stat
 import unicodedata
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -48,11 +47,10 @@ class SourceInfo:
     size_bytes: int
 
 
-def inspect(path: Path, limits: Limits) -> SourceInfo:
-    """Check, in bounded memory, that `path` can be converted.
+def check_file(path: Path, limits: Limits) -> FileType:
+    """What type of file it is, by its first bytes. It is not read any further: `inspect` does that, in a child process.
 
-    Raises `UserError` with code `missing`, `directory`, `unreadable`, `empty`, `too_large`, `unsupported`, `corrupt`,
-    `encrypted`, `no_pages`, `too_many_pages`, `page_size` or `too_many_pixels`.
+    Raises `UserError` with code `missing`, `directory`, `unreadable`, `empty`, `too_large` or `unsupported`.
     """
     size = _file_size(path)
     if size == 0:
@@ -65,14 +63,27 @@ def inspect(path: Path, limits: Limits) -> SourceInfo:
         )
     try:
         found = detect_file(path)
-        if found is None:
-            raise UserError(f"{path.name} is not of a supported type; {ACCEPTED} are accepted.", code="unsupported")
+    except OSError as error:
+        raise _unreadable(path) from error
+    if found is None:
+        raise UserError(f"{path.name} is not of a supported type; {ACCEPTED} are accepted.", code="unsupported")
+    return found
+
+
+def inspect(path: Path, limits: Limits) -> SourceInfo:
+    """Check that `path` can be converted. What it calls may hang, crash or take all memory: see `inspection.inspect`.
+
+    Raises `UserError` as `check_file` does, and with code `corrupt`, `encrypted`, `no_pages`, `too_many_pages`,
+    `page_size` or `too_many_pixels`.
+    """
+    found = check_file(path, limits)
+    try:
         pages = _check_pdf(path, limits) if found == "pdf" else _check_picture(path, limits)
+        return SourceInfo(found, pages, path.stat().st_size)
     except UnitError as error:
         raise UserError(str(error), code=error.code) from error
     except OSError as error:
         raise _unreadable(path) from error
-    return SourceInfo(found, pages, size)
 
 
 def _file_size(path: Path) -> int:
@@ -161,33 +172,6 @@ def _parse_part(part: str, pages: int) -> range:
 def _bad_range(part: str, problem: str, pages: int) -> UserError:
     shown = part if len(part) <= 40 else f"{part[:40]}…"
     return UserError(f"“{shown}” {problem}; the document has pages 1 to {pages}.", code="page_range")
-
-
-def render_pages(
-    source: Path,
-    type: FileType,  # noqa: A002  (the word of `SourceInfo`)
-    numbers: Sequence[int],
-    folder: Path,
-    dpi: float,
-    max_pixels: int,
-) -> Iterator[tuple[int, Path]]:
-    """Render the pages `numbers` (from 1) of `source` as files in `folder`, each when it is asked for.
-
-    Each is an RGB file named `page-0001.jpg` or `.png`, and never half written. PDFs are rendered at `dpi` dots per
-    inch, or less to have at most `max_pixels` pixels; picture files only shrink to that. One picture is in memory at a
-    time. Raises `UnitError`; closing the generator closes the source.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    if type != "pdf":
-        for number in numbers:
-            yield number, save_page(images.load_picture(source, number, max_pixels), folder, number)
-        return
-    with pdfium.open_document(source) as document:
-        for number in numbers:
-            with document.page(number) as page:
-                picture = page.render(dpi, max_pixels)
-            # Encode outside of the block: it takes as long as rendering, and lets other threads use PDFium.
-            yield number, save_page(picture, folder, number)
 
 
 def save_page(picture: Image.Image, folder: Path, number: int) -> Path:

@@ -15,6 +15,12 @@ class DocumentSettings(BaseModel):
     """How long a claim holds without its worker being missed [taskTimeout: 5 min]."""
     page_timeout_s: float = Field(default=120, gt=0)
     """How long one page may take [pageTimeout: 2 min]."""
+    split_timeout_s: float = Field(default=1800, gt=0, le=7000)
+    """How long splitting one document may take: looking at all of it, and a picture of each page where the provider
+    needs them."""
+    reader_memory_mb: int = Field(default=2_000, ge=200)
+    """Memory that a process may take for one page, or to look at a document, before it is ended; text recognition alone
+    takes about 1,000."""
     quantum_s: float = Field(default=1.0, ge=0, le=60)
     """How long a lane works on one document before others get their turn."""
     backoff_s: list[float] = Field(default=[5.0, 15.0, 60.0], max_length=20)

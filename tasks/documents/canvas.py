@@ -26,6 +26,8 @@ from tasks.flow import Announcement, FlowTasks, Messages, at_work, expect, once,
 from tasks.presence import holder_of
 
 CONTROL = "control"
+_STOPPING_S = 30.0
+"""Longer than what is timed in the task itself, which fails the page or the document alone, with a reason."""
 _STAGE_QUEUES: Mapping[Stage, str] = {Stage.SPLIT: CPU, Stage.MERGE: CONTROL}
 
 
@@ -35,12 +37,17 @@ def _messages(context: Context, document_ids: Sequence[str]) -> Iterator[Message
         if asked.stage is Stage.CONVERT:
             yield from (_lanes(context.settings, asked.document_id, *lanes) for lanes in asked.lanes.items())
         else:
-            yield _stage(asked.document_id, asked.stage)
+            yield _stage(context.settings, asked.document_id, asked.stage)
 
 
-def _stage(document_id: str, stage: Stage) -> Messages:
-    task = split if stage is Stage.SPLIT else merge
-    return Messages(Wanted(_scope(document_id), _STAGE_QUEUES[stage]), lambda _: task.si(document_id))
+def _stage(settings: Settings, document_id: str, stage: Stage) -> Messages:
+    def message() -> Signature:
+        if stage is Stage.MERGE:
+            return merge.si(document_id)
+        limit_s = settings.documents.split_timeout_s + _STOPPING_S
+        return split.si(document_id).set(soft_time_limit=limit_s, time_limit=limit_s + _STOPPING_S)
+
+    return Messages(Wanted(_scope(document_id), _STAGE_QUEUES[stage]), lambda _: message())
 
 
 def _lanes(settings: Settings, document_id: str, queue: str, lanes: int) -> Messages:
@@ -111,8 +118,8 @@ def lane_signature(settings: Settings, document_id: str, queue: str, number: int
     signature = lane.si(document_id, queue, number, batch).set(queue=queue)
     if queue == CPU:
         # Per hop, and no page begins after the quantum. Threads cannot be limited; there, calls have time-outs.
-        limit_s = settings.documents.page_timeout_s + settings.documents.quantum_s
-        signature.set(soft_time_limit=limit_s, time_limit=limit_s + 30)
+        limit_s = settings.documents.page_timeout_s + settings.documents.quantum_s + _STOPPING_S
+        signature.set(soft_time_limit=limit_s, time_limit=limit_s + _STOPPING_S)
     return signature
 
 

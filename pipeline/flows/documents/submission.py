@@ -20,7 +20,8 @@ from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.queries import DocumentView, document_view
 from pipeline.flows.documents.states import AT_REST, DocumentStatus
 from pipeline.providers import registry
-from pipeline.reading.source import SourceInfo, inspect, parse_page_range, safe_filename
+from pipeline.reading import inspection
+from pipeline.reading.source import SourceInfo, check_file, parse_page_range, safe_filename
 from pipeline.settings import LOCAL
 from pipeline.storage import installation
 from pipeline.storage.context import Context
@@ -52,9 +53,9 @@ def submit(context: Context, path: Path, options: Options) -> DocumentView:
     Raises `UserError`, and leaves nothing behind, for a file or an option that cannot work.
     """
     check(context, options)
-    inspect(path, context.settings.documents)  # refuse a folder, a missing or a huge file before copying it
+    check_file(path, context.settings.documents)  # refuse a folder, a missing or a huge file before copying it
     with files.incoming(context.settings, path) as copy:
-        info = inspect(copy, context.settings.documents)
+        info = inspection.inspect(copy, safe_filename(path.name), context.settings.documents)
         return submit_copy(context, copy, path.name, options, info, source_path=str(path.absolute()))
 
 

@@ -7,12 +7,14 @@ import pytest
 from PIL import Image
 
 from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.providers import local
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
 from pipeline.reading import ocr, pdfium, pictures, text_layer
 from pipeline.reading.layout import Line
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
+from tests.support.pages_here import PagesHere
 from tests.support.samples import (
     Sheet,
     encrypted_pdf,
@@ -28,7 +30,9 @@ from tests.support.samples import (
 
 
 @pytest.fixture
-def converter():
+def converter(monkeypatch):
+    """Reads in this process, where text recognition can be replaced."""
+    monkeypatch.setattr(local, "Pages", PagesHere)
     return LocalConverter(Settings())
 
 
@@ -60,9 +64,9 @@ def convert(converter, path, number=1, image=None):
         return reader.convert(PageRef(path, number, image))
 
 
-def test_text_layer_gives_paragraphs_without_recognition(converter, tmp_path, no_ocr):
+def test_text_layer_gives_paragraphs(tmp_path):
     path = text_pdf(tmp_path / "a.pdf", [["First line of the text goes on", "in a second one."], ["Page two."]])
-    with converter.open(path) as reader:
+    with LocalConverter(Settings()).open(path) as reader:
         answers = [reader.convert(PageRef(path, number)) for number in (1, 2, 1)]
     first = "First line of the text goes on in a second one."
     assert [answer.text for answer in answers] == [first, "Page two.", first]
@@ -235,12 +239,13 @@ def test_what_cannot_be_opened_says_why(converter, tmp_path):
         encrypted_pdf(tmp_path / "locked.pdf"): "encrypted",
     }
     for path, code in expected.items():
-        with pytest.raises(UnitError) as caught, converter.open(path):
-            pass
+        with pytest.raises(UnitError) as caught:
+            convert(converter, path)
         assert (caught.value.kind, caught.value.code) == (ErrorKind.PERMANENT, code)
 
 
-def test_cache_key_changes_with_the_file_and_the_page(converter, tmp_path):
+def test_cache_key_changes_with_the_file_and_the_page(tmp_path):
+    converter = LocalConverter(Settings())
     path = text_pdf(tmp_path / "a.pdf", [["one"]])
     first, prompt = converter.cache_key(PageRef(path, 1))
     assert converter.cache_key(PageRef(path, 1)) == (first, prompt)
@@ -300,12 +305,9 @@ def test_text_layers_load_no_recognition_libraries(tmp_path):
     path = text_pdf(tmp_path / "a.pdf", [["hello"]])
     script = (
         "import sys, pathlib\n"
-        "from pipeline.providers.local import LocalConverter\n"
-        "from pipeline.providers.protocols import PageRef\n"
-        "from pipeline.settings import Settings\n"
-        "path = pathlib.Path(sys.argv[1])\n"
-        "with LocalConverter(Settings()).open(path) as reader:\n"
-        "    assert reader.convert(PageRef(path, 1)).text == 'hello'\n"
+        "from pipeline.reading import child_tasks, conversion\n"
+        "with conversion.open_source(pathlib.Path(sys.argv[1]), conversion.Options()) as source:\n"
+        "    assert source.convert(1).text == 'hello'\n"
         "heavy = {'rapidocr', 'onnxruntime', 'cv2', 'numpy'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

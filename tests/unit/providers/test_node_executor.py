@@ -10,7 +10,7 @@ from PIL import Image
 
 from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.nodes.protocol import MODEL_NOT_AVAILABLE, Attachment, Capability
-from pipeline.providers import registry
+from pipeline.providers import local, registry
 from pipeline.providers.lexical import LexicalEmbeddings
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.node_executor import ProviderExecutor
@@ -19,6 +19,7 @@ from pipeline.providers.vision_pages import PAGE_PROMPT
 from pipeline.reading import ocr
 from pipeline.reading.layout import Line
 from pipeline.settings import DocumentSettings, ProviderProfile, Settings
+from tests.support.pages_here import PagesHere
 from tests.support.provider_server import Fault, ProviderServer, default_markdown, default_vector
 from tests.support.samples import picture_of
 
@@ -53,6 +54,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return ocr.Reading([Line(f"seen {words}", image.width * 0.1, 40.0, image.width * 0.9, 60.0, 15.0)], 0.97)
 
     monkeypatch.setattr(ocr, "read", read)
+    monkeypatch.setattr(local, "Pages", PagesHere)
     return threads_of
 
 

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from pipeline.providers import local
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
 from pipeline.reading import ocr, pdfium, quality, text_layer
 from pipeline.reading.layout import Line
 from pipeline.settings import DocumentSettings, Settings
 from tests.support.corpus import corpus_file
+from tests.support.pages_here import PagesHere
 from tests.support.samples import Sheet, pdf_bytes, shown, shown_lines
 
 ENGLISH = [
@@ -70,6 +72,7 @@ def fake_ocr(monkeypatch):
         return ocr.Reading([Line("recognised words " * 40, 10, 10, 900, 40, 20)], 0.97)
 
     monkeypatch.setattr(ocr, "read", read)
+    monkeypatch.setattr(local, "Pages", PagesHere)
     return seen
 
 

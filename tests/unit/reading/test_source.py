@@ -11,12 +11,12 @@ from PIL import Image
 
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading import images, pdfium, source
+from pipeline.reading.conversion import Options, open_source
 from pipeline.reading.source import (
     MAX_NAME_BYTES,
     SourceInfo,
     inspect,
     parse_page_range,
-    render_pages,
     safe_filename,
 )
 from pipeline.settings import DocumentSettings
@@ -175,8 +175,9 @@ def test_damage_never_gives_another_error(tmp_path_factory, name, cut, junk):
     cut %= len(content)
     path.write_bytes(content[:cut] + junk + content[cut + len(junk) :])
     with contextlib.suppress(UserError, UnitError):
-        info = inspect(path, LIMITS)
-        list(render_pages(path, info.type, [1], path.parent / "out", 72, 100_000))
+        inspect(path, LIMITS)
+        with open_source(path, Options()) as source:
+            source.render(1, path.parent / "out", 72, 100_000)
 
 
 def test_too_large_files_are_refused_by_their_size_alone(tmp_path):

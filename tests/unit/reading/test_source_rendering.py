@@ -7,17 +7,24 @@ from PIL import Image
 
 from pipeline.engine.errors import UnitError
 from pipeline.reading import pdfium
-from pipeline.reading.source import inspect, render_pages
+from pipeline.reading.conversion import Options, open_source
+from pipeline.reading.source import inspect
 from pipeline.settings import DocumentSettings
 from tests.support.samples import sized_pdf, text_pdf
 
 LIMITS = DocumentSettings()
 
 
+def render_pages(path, numbers, folder, dpi, max_pixels):
+    with open_source(path, Options()) as source:
+        for number in numbers:
+            yield number, source.render(number, folder, dpi, max_pixels)
+
+
 def test_pages_are_rendered_one_at_a_time_as_complete_files(tmp_path):
     path = text_pdf(tmp_path / "a.pdf", [["one"], ["two"], []])
     folder = tmp_path / "pages"
-    pictures = render_pages(path, "pdf", [1, 3], folder, 72, 10**6)
+    pictures = render_pages(path, [1, 3], folder, 72, 10**6)
     number, first = next(pictures)
     assert (number, first.parent, list(folder.iterdir())) == (1, folder, [first])
     with Image.open(first) as image:
@@ -29,14 +36,14 @@ def test_pages_are_rendered_one_at_a_time_as_complete_files(tmp_path):
 
 def test_flat_pages_are_png_and_others_jpeg(tmp_path):
     path = text_pdf(tmp_path / "a.pdf", [["letters have soft edges of many greys"], []])
-    names = [item.name for _, item in render_pages(path, "pdf", [1, 2], tmp_path / "out", 150, 10**7)]
+    names = [item.name for _, item in render_pages(path, [1, 2], tmp_path / "out", 150, 10**7)]
     assert names == ["page-0001.jpg", "page-0002.png"]
 
 
 @pytest.mark.parametrize("box", ["0 0 14400 14400", "0 0 14400 1", "0 0 1 14400", "0 0 0.01 0.01", "0 0 7000 3"])
 def test_hostile_page_sizes_are_rendered_within_the_pixels_allowed(tmp_path, box):
     path = sized_pdf(tmp_path / "a.pdf", box)
-    ((_, picture),) = render_pages(path, "pdf", [1], tmp_path, 600, 100_000)
+    ((_, picture),) = render_pages(path, [1], tmp_path, 600, 100_000)
     with Image.open(picture) as image:
         assert image.width * image.height <= 100_000
         assert max(image.size) <= pdfium.MAX_SIDE_PX
@@ -56,15 +63,15 @@ def test_page_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch
 
     monkeypatch.setattr(Image.Image, "save", fail)
     with pytest.raises(UnitError) as caught:
-        list(render_pages(sized_pdf(tmp_path / "a.pdf", "0 0 9 9"), "pdf", [1], tmp_path / "out", 72, 10**6))
+        list(render_pages(sized_pdf(tmp_path / "a.pdf", "0 0 9 9"), [1], tmp_path / "out", 72, 10**6))
     assert caught.value.code == "io"
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def rendered(tmp_path, image, name="a.png", max_pixels=10**6, **options):
     image.save(tmp_path / name, **options)
-    info = inspect(tmp_path / name, LIMITS)
-    ((_, picture),) = render_pages(tmp_path / name, info.type, [1], tmp_path / "out", 72, max_pixels)
+    inspect(tmp_path / name, LIMITS)
+    ((_, picture),) = render_pages(tmp_path / name, [1], tmp_path / "out", 72, max_pixels)
     with Image.open(picture) as made:
         assert made.mode == "RGB"
         return made.copy()
@@ -112,7 +119,7 @@ def test_frames_of_a_tiff_are_rendered_each(tmp_path):
     frames = [Image.new("L", (10 * n, 10)) for n in (1, 2, 3)]
     frames[0].save(tmp_path / "a.tiff", save_all=True, append_images=frames[1:])
     widths = []
-    for _, picture in render_pages(tmp_path / "a.tiff", "tiff", [2, 3], tmp_path / "out", 72, 10**6):
+    for _, picture in render_pages(tmp_path / "a.tiff", [2, 3], tmp_path / "out", 72, 10**6):
         with Image.open(picture) as image:
             widths.append(image.width)
     assert widths == [20, 30]

@@ -1,5 +1,7 @@
 """How one page becomes Markdown: from the cache, the local converter or a provider. Source 001, section 4.3."""
 
+import os
+import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -17,10 +19,18 @@ from pipeline.flows.documents.models import ATTEMPTS, LAYOUTS, PAGES
 from pipeline.flows.documents.work.page import Attempt, PageUnit
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer, PageConverter, PageReader, PageRef, charged
-from pipeline.reading.source import render_pages
+from pipeline.reading.content import page_limits
+from pipeline.reading.pages import Pages
+from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
+_RENDERING = threading.BoundedSemaphore(os.cpu_count() or 1)
+
+
+def pages_of(settings: Settings, source: Path) -> Pages:
+    """The pages of a stored file, to be rendered within what the settings allow a page."""
+    return Pages(source, page_limits(settings.documents.page_timeout_s, settings.documents.reader_memory_mb))
 
 
 class PageConversion:
@@ -107,8 +117,9 @@ class PageConversion:
             folder = files.temp_folder(settings, self._document_id)
             folder.mkdir(parents=True, exist_ok=True)
             dpi, max_pixels = settings.providers[unit.provider].image_dpi, settings.documents.max_pixels
-            rendered = render_pages(source, self.document.type, [unit.page_source], folder, dpi, max_pixels)
-            image = next(iter(rendered))[1]
+            # Lanes of a provider are many threads, and each picture takes a core and a process.
+            with _RENDERING, pages_of(settings, source) as pages:
+                image = pages.render(unit.page_source, folder, dpi, max_pixels)
         pictures = files.pictures_folder(settings, self._document_id) if self.document.pictures else None
         return PageRef(source, unit.page_source, image, pictures)
 

@@ -1,6 +1,7 @@
 """The split stage: make a row for each page, and its picture where the converter needs one. Source 001, 4.2."""
 
-from itertools import count
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,19 @@ from sqlalchemy import delete, insert
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import Claim, Owner
+from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import DocumentEvent, DocumentStatus, PageStatus, progress
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import text_index
+from pipeline.flows.documents.work.conversion import pages_of
 from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.providers import registry
-from pipeline.reading.source import inspect, parse_page_range, render_pages
+from pipeline.providers.protocols import PageConverter
+from pipeline.reading import inspection
+from pipeline.reading.content import TOO_MUCH, refused
+from pipeline.reading.source import parse_page_range
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -25,8 +31,8 @@ SPLIT = stage.stage(
     progress=progress(DocumentStatus.PENDING, 0, 0, 0),
 )  # fmt: skip
 """PENDING → SPLITTING → PROCESSING."""
-RENEW_EVERY = 20
-"""Pages between two renewals of the claim; each renewal also notices a cancel or a pause."""
+RENEW_EVERY_S = 5.0
+"""Between two renewals of the claim; each renewal also notices a cancel or a pause."""
 
 
 def split_document(context: Context, document_id: str, owner: Owner) -> bool:
@@ -48,36 +54,78 @@ def split_document(context: Context, document_id: str, owner: Owner) -> bool:
     return True
 
 
+class _Watch:
+    """Looks after a split while children read the file: renews the claim, and ends what takes too long."""
+
+    def __init__(self, context: Context, document_id: str, claim: Claim) -> None:
+        self._context = context
+        self._document_id = document_id
+        self._claim = claim
+        self._renew_at = time.monotonic() + RENEW_EVERY_S
+        self._allowed_s = context.settings.documents.split_timeout_s
+        self._ends = time.monotonic() + self._allowed_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time for all of it is used up."""
+        return time.monotonic() > self._ends
+
+    def __call__(self) -> bool:
+        """True. Raises `ClaimLost`, or `UnitError` with code `too_slow`."""
+        now = time.monotonic()
+        if self.is_over:
+            raise refused(f"Splitting takes more than {self._allowed_s:g} s; convert it in parts.", "too_slow")
+        if now > self._renew_at:
+            stage.renew(self._context, SPLIT, self._document_id, self._claim)
+            self._renew_at = now + RENEW_EVERY_S
+        return True
+
+
 def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[int, Path | None]]:
     """For each page to convert: its page of the source, and its picture if one is needed. Surveys the document, too."""
     settings = context.settings
     source = files.source_path(settings, document.id, document.type)
-    info = inspect(source, settings.documents)
+    watch = _Watch(context, document.id, claim)
+    info = inspection.inspect(source, document.filename, settings.documents, watch)
     numbers = parse_page_range(document.page_range, info.pages)
     converter = registry.page_converter(settings, document.provider, document.model)
-    surveyed = count(1)
-
-    def tick() -> None:
-        if next(surveyed) % RENEW_EVERY == 0:
-            stage.renew(context, SPLIT, document.id, claim)
-
-    # A worker that died here before may have died of one page. That page should fail alone, so survey nothing.
-    survey = converter.survey(source, numbers, tick) if document.attempts == 1 else ""
-    if survey:
-        files.write_text(files.survey_path(settings, document.id), survey)
-    else:
-        files.survey_path(settings, document.id).unlink(missing_ok=True)
+    _survey(context, document, converter, numbers, watch)
     if not converter.needs_images:
         return [(number, None) for number in numbers]
     folder = files.temp_folder(settings, document.id)
     folder.mkdir(parents=True, exist_ok=True)
     dpi = settings.providers[document.provider].image_dpi
     images: list[tuple[int, Path | None]] = []
-    for number, image in render_pages(source, info.type, numbers, folder, dpi, settings.documents.max_pixels):
-        images.append((number, image))
-        if len(images) % RENEW_EVERY == 0:
-            stage.renew(context, SPLIT, document.id, claim)
+    with pages_of(settings, source) as pages:
+        for number in numbers:
+            watch()
+            try:
+                image = pages.render(number, folder, dpi, settings.documents.max_pixels, watch)
+            except UnitError as error:
+                if error.kind is not ErrorKind.PERMANENT or watch.is_over:
+                    raise
+                image = None  # The page fails alone, with the reason, when its turn comes.
+            images.append((number, image))
     return images
+
+
+def _survey(
+    context: Context, document: Any, converter: PageConverter, numbers: Sequence[int], watch: _Watch
+) -> None:  # fmt: skip
+    """Leave for the pages' conversion what is to be known of the whole document."""
+    path, survey = files.survey_path(context.settings, document.id), ""
+    # A worker that died here before may have died of one page. That page should fail alone, so survey nothing.
+    if document.attempts == 1:
+        try:
+            survey = converter.survey(files.source_path(context.settings, document.id, document.type), numbers, watch)
+        except UnitError as error:
+            if error.code not in TOO_MUCH or watch.is_over:
+                raise
+            log.warning("document.not_surveyed", document=document.id, error=str(error))
+    if survey:
+        files.write_text(path, survey)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def insert_pages(

@@ -112,11 +112,11 @@ def _look(job: Job, wish: given.Wish, *, several: bool) -> None:
 
 def _is_accepted(job: Job, *, several: bool) -> bool:
     """Whether the file is one that can be converted; else the job has ended, and says why."""
-    from pipeline.reading.source import inspect
+    from pipeline.reading.inspection import inspect
     from pipeline.settings import get_settings
 
     try:
-        inspect(job.target.source, get_settings().documents)
+        inspect(job.target.source, job.target.source.name, get_settings().documents)
     except UserError as error:
         job.error, job.ended = str(error), True
         if several:

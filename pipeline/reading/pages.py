@@ -1,0 +1,89 @@
+"""The pages of one document, read by a child process that has it open: surveyed, converted and rendered."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+from pipeline.engine.errors import UnitError
+from pipeline.reading.child import Session
+from pipeline.reading.content import Limits
+from pipeline.reading.conversion import ConvertedPage, Options
+
+NOT_OPEN = "not_open"
+"""The code of a child's error that has not opened the document, or another one since."""
+
+
+class Pages:
+    """A PDF, PNG, JPEG, WebP or TIFF file, told apart by content, for one thread.
+
+    A page that is too much for the child fails alone: the next one is read by another child. Close it at the end.
+    """
+
+    def __init__(self, source: Path, limits: Limits, options: Options | None = None, survey: str = "") -> None:
+        """`limits` hold for each page; `survey`: what `survey` returned. Opens nothing yet."""
+        self._limits = limits
+        self._key = uuid4().hex
+        self._file = {"path": str(source.absolute()), "options": (options or Options())._asdict()}
+        self._opening = {"task": "open", "key": self._key, "survey": survey, **self._file}
+        self._session = Session(advice="")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back the child; harmless if there is none."""
+        self._session.close()
+
+    def survey(self, numbers: Sequence[int], tick: Callable[[], object]) -> str:
+        """What `conversion.survey` finds. Calls `tick` twice a second. Raises `UnitError` as `convert` does."""
+        limits = replace(self._limits, total_s=2 * self._limits.timeout_s)
+        task = {"task": "survey", "pages": _runs(numbers), **self._file}
+
+        def wanted() -> bool:
+            tick()
+            return True
+
+        return str(self._session.ask(task, "the document", limits, wanted)["survey"])
+
+    def convert(self, number: int, image: Path | None = None, picture_folder: Path | None = None) -> ConvertedPage:
+        """What `PageSource.convert` finds on a page.
+
+        Raises `UnitError` as `conversion.open_source` and that do, and as `child.Session.ask` does for a page that is
+        too much for the child.
+        """
+        found = self._ask({
+            "task": "convert", "page": number, "image": image and str(image.absolute()),
+            "pictures": picture_folder and str(picture_folder.absolute()),
+        })  # fmt: skip
+        return ConvertedPage(str(found["text"]), dict(found["layout"]))
+
+    def render(
+        self, number: int, folder: Path, dpi: float, max_pixels: int, wanted: Callable[[], bool] = lambda: True
+    ) -> Path:
+        """The file that `PageSource.render` makes of a page. Raises as `convert` does, and whatever `wanted` raises."""
+        asked = {"task": "picture", "page": number, "folder": str(folder.absolute()), "dpi": dpi}
+        return Path(self._ask({**asked, "max_pixels": max_pixels}, wanted)["path"])
+
+    def _ask(self, task: Mapping[str, Any], wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
+        """The answer about a page, by a child that has the document open."""
+        asked, name = {**task, "key": self._key}, f"page {task['page']}"
+        try:
+            return self._session.ask(asked, name, self._limits, wanted)
+        except UnitError as error:
+            if error.code != NOT_OPEN:
+                raise
+        self._session.ask(self._opening, "the document", self._limits, wanted)
+        return self._session.ask(asked, name, self._limits, wanted)
+
+
+def _runs(numbers: Sequence[int]) -> list[list[int]]:
+    """Ascending page numbers as (first, last) of each run."""
+    breaks = [place for place, (one, other) in enumerate(pairwise(numbers), 1) if other != one + 1]
+    edges = [0, *breaks, len(numbers)]
+    return [[numbers[a], numbers[b - 1]] for a, b in pairwise(edges)] if numbers else []

@@ -1,0 +1,61 @@
+"""Small files that take all memory, or hours, where nothing limits what reads them."""
+
+import io
+import zlib
+from pathlib import Path
+
+from PIL import Image
+
+from tests.support.samples import Sheet, pdf_bytes
+
+_START_OF_SCAN = b"\xff\xda"
+_END = b"\xff\xd9"
+_SQUARE = b"0 0 1 1 re f\n"
+
+
+def nested_forms(path: Path) -> Path:
+    """A PDF of 2 KB whose page is `nested_forms_sheet`."""
+    path.write_bytes(pdf_bytes([nested_forms_sheet(first=5)]))
+    return path
+
+
+def nested_forms_sheet(first: int, levels: int = 7, fan: int = 10) -> Sheet:
+    """A page that draws a form that draws another one `fan` times, and so on; `first`: its first object's number."""
+    drawn = b"/Fm Do " * fan
+    forms = [_form(drawn, b"/Resources<</XObject<</Fm %d 0 R>>>>" % (first + 1 + level)) for level in range(levels)]
+    resources = f"/Resources<</XObject<</Fm {first} 0 R>>>>"  # the last entry of a name counts
+    return Sheet(
+        b"/Fm Do", extra=resources.replace("{", "{{").replace("}", "}}"), objects=(*forms, _form(_SQUARE * fan))
+    )
+
+
+def _form(content: bytes, more: bytes = b"") -> bytes:
+    head = b"<</Type/XObject/Subtype/Form/BBox[0 0 600 600]%s/Length %d>>" % (more, len(content))
+    return b"%sstream\n%s\nendstream" % (head, content)
+
+
+def packed_content(path: Path, megabytes: int = 60) -> Path:
+    """A PDF whose page draws very many rectangles, packed to a thousandth."""
+    packed = zlib.compress(_SQUARE * (megabytes * 10**6 // 13), 9)
+    plain = b"<</Length 0>>stream\n\nendstream"
+    made = pdf_bytes([Sheet()])
+    assert plain in made
+    body = b"<</Filter/FlateDecode/Length %d>>stream\n%s\nendstream" % (len(packed), packed)
+    path.write_bytes(made.replace(plain, body))  # Readers find the objects without the table, which is wrong now.
+    return path
+
+
+def many_scans(path: Path, side: int = 3000, repeats: int = 20_000) -> Path:
+    """A progressive JPEG that says its last scan again and again; each is a look at the whole picture."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (side, side), "grey").save(buffer, "JPEG", progressive=True)
+    data = buffer.getvalue()
+    last = data.rindex(_START_OF_SCAN)
+    path.write_bytes(data[: -len(_END)] + data[last : -len(_END)] * repeats + _END)
+    return path
+
+
+def wide_palette(path: Path, side: int = 9400) -> Path:
+    """A PNG of 88 million pixels in a few kilobytes, with a palette and transparency."""
+    Image.new("P", (side, side)).save(path, "PNG", transparency=0, compress_level=9)
+    return path

@@ -1,0 +1,34 @@
+"""What children do with pages, done in this process, where tests can replace text recognition."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from pipeline.reading import conversion
+from pipeline.reading.content import Limits
+from pipeline.reading.conversion import ConvertedPage, Options, PageSource
+
+
+class PagesHere:
+    """For `monkeypatch.setattr(local, "Pages", PagesHere)`: a `Pages` without a child."""
+
+    def __init__(self, source: Path, limits: Limits, options: Options | None = None, survey: str = "") -> None:
+        self._path = source
+        self._options = options or Options()
+        self._survey = survey
+        self._stack = ExitStack()
+        self._source: PageSource | None = None
+
+    def __enter__(self) -> "PagesHere":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def survey(self, numbers: Sequence[int], tick: Callable[[], object]) -> str:
+        return conversion.survey(self._path, numbers, self._options, tick)
+
+    def convert(self, number: int, image: Path | None = None, picture_folder: Path | None = None) -> ConvertedPage:
+        if self._source is None:
+            self._source = self._stack.enter_context(conversion.open_source(self._path, self._options, self._survey))
+        return self._source.convert(number, image, picture_folder)
