@@ -10,9 +10,11 @@ import pytest
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import service, submission
+from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.plan import CPU
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.submission import Options
+from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import split
 from pipeline.flows.documents.work.page_lane import PageLane
 from pipeline.reading import inspection
@@ -66,7 +68,7 @@ def test_a_page_that_cannot_be_drawn_for_a_provider_fails_alone(context: Context
     assert Path(third.image_path).exists()
     assert second.image_path is None
     with context.db.transaction() as session:
-        session.execute(split.PAGES.delete().where(split.PAGES.c.id != second.id))
+        session.execute(PAGES.delete().where(PAGES.c.id != second.id))
     PageLane(context, document_id, "vision.eyes", ["eyes"], OWNER).run(quantum_s=0)
     (page,) = pages(context, document_id)
     assert (page.status, page.attempts) == (PageStatus.FAILED, 1)
@@ -89,14 +91,14 @@ def test_a_document_that_is_cancelled_while_it_is_split_stops_its_child(
     context: Context, with_bomb: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document_id = submission.submit(context, with_bomb, Options()).id
-    renew: Callable[..., Any] = split.stage.renew
+    renew: Callable[..., Any] = stage.renew
 
     def cancelled_first(*arguments: Any) -> None:
         service.cancel(context, document_id)
         renew(*arguments)
 
     monkeypatch.setattr(split, "RENEW_EVERY_S", 0.0)
-    monkeypatch.setattr(split.stage, "renew", cancelled_first)
+    monkeypatch.setattr(stage, "renew", cancelled_first)
     assert not split.split_document(context, document_id, OWNER)
     assert document(context, document_id).status == DocumentStatus.CANCELLED
     busy = [one for one in psutil.Process().children() if one.cpu_percent(0.05) > 50]
