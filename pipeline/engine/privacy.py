@@ -5,6 +5,7 @@ import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 _OTHERS = 0o077
@@ -39,11 +40,19 @@ def _depth_missing(folder: Path) -> int:
 
 
 def copy_to_user(source: Path, target: Path) -> None:
-    """Copy a folder with files in it (no folders) to a place of the user's, by the user's umask. Raises `OSError`."""
+    """Copy a folder with files in it (no folders) to a place of the user's, by the user's umask. Raises `OSError`.
+
+    Files of the same names are replaced, each in one step; links are replaced, not followed.
+    """
     make_users_folder(target)
     for file in source.iterdir():
-        shutil.copyfile(file, target / file.name)
-        (target / file.name).chmod(users_mode(0o666))
+        temporary = target / f".tmp-{uuid4().hex}"
+        try:
+            shutil.copyfile(file, temporary)
+            temporary.chmod(users_mode(0o666))
+            temporary.replace(target / file.name)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def is_open(path: Path) -> bool:

@@ -12,12 +12,18 @@ from pipeline.engine import privacy
 from pipeline.flows.documents.files import PICTURES, staged_text
 from pipeline.interfaces.cli.command import Format
 from pipeline.reading.inputs import manifest_path
+from pipeline.reading.user_file import open_file
 
 if TYPE_CHECKING:
     from tasks.documents import Document
 
 _RECORDS = "results"
 """The key of the manifest below which each result has its record, by its file's name: several formats share one."""
+_PICTURES = "pictures"
+"""The key below which the pictures beside the manifest have their hashes, by their names."""
+_MOST_BYTES = 100_000_000
+"""What a manifest may have; one of ten thousand pages, each tried twice, has a tenth of it."""
+_NOT_OURS = "was not written by `penstock convert`, or was edited, and is kept"
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,40 @@ def predates_records(path: Path) -> bool:
     return facts.keys() >= {"version", "document"} and _RECORDS not in facts
 
 
+def manifest_in_the_way(path: Path) -> str:
+    """Why the result at `path` cannot have its manifest: something else is there. Empty if it can."""
+    manifest = manifest_path(path)
+    if not os.path.lexists(manifest):
+        return ""
+    # A result in JSON may have any name, such as that of a manifest; then it has a record itself.
+    is_ours = _read(manifest).keys() >= {"version", "document"} and Record.of(manifest) is None
+    return "" if is_ours else f"{manifest} {_NOT_OURS}"
+
+
+def pictures_in_the_way(document: "Document", path: Path, form: Format) -> str:
+    """Why the result at `path` cannot have its pictures: others would be replaced. Empty if it can, or has none."""
+    folder, beside = _pictures(document, form), _pictures_beside(path)
+    if folder is None or not os.path.lexists(beside):
+        return ""
+    if beside.is_symlink() or not beside.is_dir():
+        return f"{beside} {_NOT_OURS}"
+    ours = _read(manifest_path(path)).get(_PICTURES)
+    for picture in sorted(folder.iterdir()):
+        there = beside / picture.name
+        known = {sha256(picture), ours.get(picture.name) if isinstance(ours, dict) else None}
+        if os.path.lexists(there) and (there.is_symlink() or not there.is_file() or sha256(there) not in known):
+            return f"{there} {_NOT_OURS}"
+    return ""
+
+
+def _pictures(document: "Document", form: Format) -> Path | None:
+    return document.pictures_folder if form is Format.MD else None
+
+
+def _pictures_beside(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.pictures")
+
+
 def text_of(document: "Document", form: Format, pictures: str = "") -> str:
     """The result as one text; `pictures`: the folder that its links name, if any.
 
@@ -74,12 +114,13 @@ def write(document: "Document", path: Path, form: Format, origin: Origin | None 
 
     `origin`: what it was made of, for `Record.of` to tell later.
     """
-    folder = document.pictures_folder if form is Format.MD else None
-    beside = path.with_name(f"{path.stem}.pictures")
+    folder, beside = _pictures(document, form), _pictures_beside(path)
+    pictures = _read(manifest_path(path)).get(_PICTURES)
     if folder:
         privacy.copy_to_user(folder, beside)
+        pictures = {picture.name: sha256(picture) for picture in sorted(folder.iterdir())}
     text = text_of(document, form, beside.name if folder else "")
-    facts = {**_read(document.manifest_path), _RECORDS: _records(path)}
+    facts = {**_read(document.manifest_path), _RECORDS: _records(path), **({_PICTURES: pictures} if pictures else {})}
     if origin is not None:
         facts[_RECORDS][path.name] = {
             "source": os.path.relpath(origin.source, path.parent),
@@ -121,8 +162,13 @@ def _recorded(path: Path) -> dict[str, Any]:
 
 
 def _read(manifest: Path | None) -> dict[str, Any]:
+    """What a manifest says; nothing if there is none, or what is there is none."""
+    if manifest is None:
+        return {}
     try:
-        found = json.loads(manifest.read_text(encoding="utf-8")) if manifest else {}
+        with open_file(manifest) as file:
+            text = file.read(_MOST_BYTES + 1)
+        found = json.loads(text) if len(text) <= _MOST_BYTES else {}
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -41,8 +41,12 @@ class Folder:
 
     def document(self, text: str, *, complete: bool = True) -> Any:
         status = SimpleNamespace(name="COMPLETED" if complete else "PARTIAL_FAILED")
+        stored = self.path / "stored.json"
+        stored.write_text('{"version": 1, "document": {}}')
+        pictures = self.path / "pictures"
         return SimpleNamespace(
-            status=status, pictures_folder=None, manifest_path=None, read_text=lambda: text, layout=dict,
+            status=status, pictures_folder=pictures if pictures.exists() else None, manifest_path=stored,
+            read_text=lambda: text, layout=lambda: {"version": 1, "document": {}, "pages": []},
             merged_path="somewhere", outdated=False, completed_count=1,
         )  # fmt: skip
 
@@ -228,3 +232,98 @@ def test_formats_share_a_manifest_and_each_keeps_its_record(folder: Folder) -> N
     folder.result.unlink()
     folder.make(form=Format.JSON)
     assert list(json.loads(manifest_path(folder.result).read_text())["results"]) == ["a.json"]
+
+
+def finished(folder: Folder, *, force: bool = False, form: Format = Format.MD) -> Job:
+    """The job that wrote `in/a.pdf`'s result, or was kept from it."""
+    document = folder.document("text")
+    job = Job(Target(folder.source, folder.result.with_suffix(form.suffix)), origin=folder.origin(), document=document)
+    finish(job, document, Wish(Options(), form, force=force))
+    return job
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("theirs", ["", "{}", "[]", '{"version": 3, "results": {"a.md": {}}}', "[" * 200_000])
+def test_another_program_s_manifest_is_kept_unless_forced(folder: Folder, theirs: str, force: bool) -> None:
+    manifest = manifest_path(folder.result)
+    manifest.parent.mkdir()
+    manifest.write_text(theirs)
+    assert folder.judge()[:2] == (Verdict.KEPT, True), "before any work is done"
+    job = finished(folder, force=force)
+    assert (manifest.read_text() == theirs) is not force
+    assert folder.result.exists() is force
+    assert job.exit_code == (0 if force else 1)
+    assert force or f"{manifest} was not written by `penstock convert`, or was edited, and is kept" in job.problem
+
+
+@pytest.mark.parametrize("other", ["fifo", "folder", "link to nowhere", "link to a device"])
+def test_a_manifest_that_is_no_file_is_kept_and_stops_nobody(folder: Folder, other: str) -> None:
+    manifest = manifest_path(folder.result)
+    manifest.parent.mkdir()
+    if other == "fifo":
+        os.mkfifo(manifest)
+    elif other == "folder":
+        manifest.mkdir()
+    else:
+        manifest.symlink_to("/dev/zero" if other == "link to a device" else folder.path / "nothing")
+    assert finished(folder).status == "KEPT"
+    assert not folder.result.exists()
+
+
+def test_a_result_is_never_replaced_by_the_manifest_of_another(folder: Folder) -> None:
+    layout = folder.result.with_name("a.manifest.json")
+    write(folder.document(""), layout, Format.JSON, folder.origin())
+    before = layout.read_text()
+    assert "pages" in json.loads(before)
+    assert finished(folder).status == "KEPT"
+    assert layout.read_text() == before
+
+
+@pytest.mark.parametrize(
+    "theirs", ["a file", "a link", "a link for the folder", "a file for the folder", "an edited one"]
+)
+@pytest.mark.parametrize("force", [False, True])
+def test_pictures_of_others_are_kept_unless_forced(folder: Folder, theirs: str, force: bool) -> None:
+    pictures, beside, outside = (folder.path / name for name in ("pictures", "out/a.pictures", "outside.png"))
+    pictures.mkdir()
+    (pictures / "page-0001-1.png").write_bytes(b"new")
+    outside.write_bytes(b"theirs")
+    beside.mkdir(parents=True)
+    there = beside / "page-0001-1.png"
+    if theirs == "a file":
+        there.write_bytes(b"theirs")
+    elif theirs == "a link":
+        there.symlink_to(outside)
+    elif theirs == "an edited one":
+        there.unlink(missing_ok=True)
+        assert finished(folder).written
+        change(folder)
+        there.write_bytes(b"theirs")
+    else:
+        beside.rmdir()
+        there = outside if theirs == "a link for the folder" else beside
+        (folder.path / "elsewhere").mkdir()
+        beside.symlink_to(folder.path / "elsewhere") if there is outside else beside.write_bytes(b"theirs")
+    job = finished(folder, force=force)
+    if not force:
+        assert (job.status, job.exit_code) == ("KEPT", 1)
+        assert there.read_bytes() == b"theirs"
+        assert str(beside) in job.problem
+    assert outside.read_bytes() == b"theirs", "links are replaced, not followed"
+
+
+def test_pictures_of_ours_are_replaced_and_files_beside_them_stay(folder: Folder) -> None:
+    pictures, beside = folder.path / "pictures", folder.path / "out" / "a.pictures"
+    pictures.mkdir()
+    for content in (b"old", b"new"):
+        (pictures / "page-0001-1.png").write_bytes(content)
+        folder.source.write_bytes(content)
+        assert finished(folder).written
+        assert (beside / "page-0001-1.png").read_bytes() == content
+        (beside / "mine.png").write_bytes(b"mine")
+    folder.make(form=Format.JSON)  # shares the manifest
+    (pictures / "page-0001-1.png").write_bytes(b"newest")
+    folder.source.write_bytes(b"newest")
+    assert finished(folder).written
+    assert (beside / "mine.png").read_bytes() == b"mine"
+    assert {path.name for path in beside.iterdir()} == {"page-0001-1.png", "mine.png"}

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.convert.targets import plan
+from pipeline.reading.inputs import manifest_path
 
 
 @pytest.fixture(autouse=True)
@@ -139,3 +140,12 @@ def test_place_that_cannot_be_written_is_refused() -> None:
     if os.getuid() != 0:
         Path("shut").mkdir(mode=0o500)
         assert refusal("shut/x.md", "a.pdf") == "output"
+
+
+@pytest.mark.parametrize("name", ["a.manifest.pdf", "A.MANIFEST.pdf", "a.Manifest.pdf"])
+def test_no_result_is_called_like_a_manifest(name: str) -> None:
+    make("a.pdf", name)
+    results = [target.path for target in plan([Path("a.pdf"), Path(name)], "", ".json") if target.path]
+    assert [path.name for path in results] == ["a.json", f"{name}.json"]
+    every = [str(path).lower() for path in [*results, *map(manifest_path, results)]]
+    assert len(set(every)) == 4

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pipeline.interfaces.cli.command import Format
     from pipeline.interfaces.cli.convert.targets import Target
     from pipeline.interfaces.cli.results import Origin, Record
+    from tasks.documents import Document
 
 
 class Verdict(StrEnum):
@@ -33,11 +35,14 @@ def judge(target: "Target", origin: "Origin", *, keep: bool = False, again: bool
 
     `keep`: replace none. `again`: none is up to date.
     """
-    from pipeline.interfaces.cli.results import Record, sha256
+    from pipeline.interfaces.cli.results import Record, manifest_in_the_way, sha256
 
     path = target.path
-    if path is None or not target.exists:
+    if path is None:
         return Judgement(Verdict.CONVERT)
+    if not path.exists():
+        other = manifest_in_the_way(path)
+        return _kept(other, behind=not keep) if other else Judgement(Verdict.CONVERT)
     record = Record.of(path) if path.is_file() else None
     text = sha256(path) if record else ""
     news = _news(record, origin, again=again)
@@ -46,10 +51,21 @@ def judge(target: "Target", origin: "Origin", *, keep: bool = False, again: bool
     foreign = _foreign(path, record, text, origin)
     if not foreign and not keep:
         return Judgement(Verdict.CONVERT)
-    behind = not keep and bool(news or not record)
     kept = f"{path} {foreign}, and is kept" if foreign else f"{path} is kept"
     but = f", but {news}" if news else "; its source has not changed" if record else ""
-    return Judgement(Verdict.KEPT, kept + but + (": use --force to replace it" if behind else ""), behind)
+    return _kept(kept + but, behind=not keep and bool(news or not record))
+
+
+def judge_pictures(document: "Document", path: Path, form: "Format") -> Judgement:
+    """Whether the pictures of a result can be written beside it without replacing others."""
+    from pipeline.interfaces.cli.results import pictures_in_the_way
+
+    why = pictures_in_the_way(document, path, form)
+    return _kept(why, behind=True) if why else Judgement(Verdict.CONVERT)
+
+
+def _kept(why: str, *, behind: bool) -> Judgement:
+    return Judgement(Verdict.KEPT, why + (": use --force to replace it" if behind else ""), behind)
 
 
 def _foreign(path: Path, record: "Record | None", text: str, origin: "Origin") -> str:

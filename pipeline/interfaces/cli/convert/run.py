@@ -73,7 +73,7 @@ def _watch(jobs: Sequence[Job], wish: Wish, board: Board) -> None:
 def finish(job: Job, document: "Document", wish: Wish) -> None:
     """Write the job's output, if its document has one, and nobody wrote there meanwhile."""
     from pipeline.flows.documents.files import storage_error
-    from pipeline.interfaces.cli.convert.judgement import Verdict, judge
+    from pipeline.interfaces.cli.convert.judgement import Verdict, judge, judge_pictures
     from pipeline.interfaces.cli.results import text_of, write
 
     job.ended = True
@@ -86,6 +86,8 @@ def finish(job: Job, document: "Document", wish: Wish) -> None:
             return
         if job.origin and not wish.force:
             found = judge(job.target, job.origin, keep=wish.keep)
+            if found.verdict is not Verdict.KEPT:
+                found = judge_pictures(document, job.target.path, wish.form)
             if found.verdict is Verdict.KEPT:
                 job.judgement = found
                 return

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents.files import result_name
-from pipeline.reading.inputs import discover
+from pipeline.reading.inputs import discover, manifest_path
 
 STDOUT = "-"
 _FILE_SUFFIXES = frozenset({".md", ".markdown", ".txt", ".json"})
@@ -23,7 +23,8 @@ class Target:
 
     @property
     def exists(self) -> bool:
-        return self.path is not None and self.path.exists()
+        """Whether anything is there already, if only a manifest."""
+        return self.path is not None and (self.path.exists() or os.path.lexists(manifest_path(self.path)))
 
 
 def plan(inputs: Sequence[Path], output: str, suffix: str = ".md") -> list[Target]:

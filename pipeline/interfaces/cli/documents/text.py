@@ -55,7 +55,7 @@ def export(
     """
     from pipeline.flows.documents.files import result_name, storage_error
     from pipeline.interfaces.cli.convert.targets import STDOUT
-    from pipeline.interfaces.cli.results import write
+    from pipeline.interfaces.cli.results import manifest_in_the_way, pictures_in_the_way, write
     from tasks.documents import UserError, status
 
     if output and to:
@@ -67,8 +67,10 @@ def export(
     document, target = status(resolved(document_id)), Path(given)
     if target.is_dir() or given.endswith(os.sep):
         target /= result_name(document.filename, format_.suffix)
-    if target.exists() and not force:
-        raise UserError(f"{target} exists and is kept: use --force to replace it", code="exists")
+    if not force:
+        in_the_way = f"{target} exists and is kept" if target.exists() else manifest_in_the_way(target)
+        if why := in_the_way or pictures_in_the_way(document, target, format_):
+            raise UserError(f"{why}: use --force to replace it", code="exists")
     try:
         write(document, target, format_)
     except OSError as error:
