@@ -16,6 +16,8 @@ AllowPrivate = bool | Sequence[Network]
 Resolve = Callable[[str, int], Sequence[str]]
 """The addresses of a host's name, as text. Raises `OSError`."""
 
+MAX_URL = 2_000
+"""Characters of an address in ASCII: what columns hold."""
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _6TO4 = ipaddress.ip_network("2002::/16")
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")

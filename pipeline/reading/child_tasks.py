@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engine.errors import UnitError, UserError
-from pipeline.reading import audio_tags, conversion, extraction, images, pdfium, screen_tasks, source
-from pipeline.reading.content import Reading, Task, check_characters, refused
+from pipeline.reading import audio_tags, conversion, extraction, images, pdfium, screen_tasks, sitemap, source
+from pipeline.reading.content import Reading, SitemapLimits, Task, check_characters, refused
 from pipeline.reading.pages import NOT_OPEN
 
 
@@ -24,6 +24,10 @@ def _as_message(reading: Reading, task: Task) -> dict[str, Any]:
     check_characters(sum(len(section.text) for section in reading.sections), task["name"], task.limits)
     sections = [[section.text, section.page, section.source, section.plain] for section in reading.sections]
     return {"title": reading.title[:500], "sections": sections, "warnings": reading.warnings[:100]}
+
+
+def _sitemap(task: Task) -> dict[str, Any]:
+    return asdict(sitemap.parse(task.path.read_bytes(), task["name"], SitemapLimits(**task["sitemap"])))
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,6 @@ def _survey(task: Task) -> dict[str, Any]:
 
 TASKS: Mapping[str, Callable[[Task], dict[str, Any]]] = {
     "convert": _convert, "file": _file, "inspect": _inspect, "open": _open, "page": _page, "picture": _picture,
-    "render": _render, "survey": _survey, "tags": _tags,
+    "render": _render, "sitemap": _sitemap, "survey": _survey, "tags": _tags,
     **screen_tasks.TASKS,
 }  # fmt: skip

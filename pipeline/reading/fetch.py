@@ -17,11 +17,10 @@ import httpx2
 from pipeline.engine.errors import UnitError
 from pipeline.engine.retry import seconds_or_date
 from pipeline.reading import addresses
-from pipeline.reading.addresses import AllowPrivate, Resolve
+from pipeline.reading.addresses import MAX_URL, AllowPrivate, Resolve
 from pipeline.reading.connection import OutOfTime, Patience, PinnedBackend
 from pipeline.reading.content import FetchLimits, Wanted, refused
 
-MAX_URL = 4_000
 _AGENT = "Penstock"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TRANSIENT = frozenset({408, 425, 429})
@@ -65,7 +64,10 @@ def parse_url(text: str) -> httpx2.URL:
         raise refused("The address must not hold a user or a password.", "bad_url")
     if port is not None:
         addresses.check_port(port)
-    return url.copy_with(fragment=None)
+    url = url.copy_with(fragment=None)
+    if len(str(url)) > MAX_URL:  # in other scripts, a character becomes up to twelve
+        raise refused(f"This address is longer than {MAX_URL:,} characters.", "bad_url")
+    return url
 
 
 def fetch(

@@ -4,7 +4,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
@@ -86,7 +86,7 @@ class _Crawl:
 
     limits: Limits
     wanted: Wanted
-    get: Callable[[str], Fetched]
+    get: Callable[[str], tuple[Fetched, sitemap.Sitemap]]
     ends: float
     pages: dict[str, None] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -111,9 +111,8 @@ class _Crawl:
         while waiting and self.check():
             address, depth = waiting.popleft()
             try:
-                answer = self.get(address)
+                answer, found = self.get(address)
                 self.bytes += answer.size_bytes
-                found = sitemap.parse(answer.body, _shown(address), most)
             except UnitError as error:
                 if address == first:
                     raise
@@ -121,7 +120,7 @@ class _Crawl:
                 continue
             at = parse_url(answer.url)
             for text in found.sitemaps:
-                further = sitemap.address_of(text, at)
+                further = _address_of(text, at)
                 if further is None or str(further) in seen:
                     continue
                 if depth + 1 > most.max_depth or len(seen) >= most.max_files:
@@ -134,7 +133,7 @@ class _Crawl:
     def _add_pages(self, texts: list[str], at: httpx2.URL) -> None:
         elsewhere = 0
         for text in texts:
-            page = sitemap.address_of(text, at)
+            page = _address_of(text, at)
             if page is None:
                 elsewhere += 1
             elif str(page) not in self.pages:
@@ -144,6 +143,21 @@ class _Crawl:
                 self.pages[str(page)] = None
         if elsewhere:
             self.warn(f"{elsewhere} addresses in {_shown(str(at))} are not of its site, and were left out.")
+
+
+def _same_site(page: httpx2.URL, sitemap: httpx2.URL) -> bool:
+    """Whether a page belongs to the site of the sitemap: its host, with or without `www.`, or one below that."""
+    host, site = page.host.lower().removeprefix("www."), sitemap.host.lower().removeprefix("www.")
+    return host == site or host.endswith(f".{site}")
+
+
+def _address_of(text: str, sitemap: httpx2.URL) -> httpx2.URL | None:
+    """The address that is written in a sitemap, if it is one of its site."""
+    try:
+        found = parse_url(str(sitemap.join(text.strip())))
+    except (UnitError, httpx2.InvalidURL, ValueError):
+        return None
+    return found if _same_site(found, sitemap) else None
 
 
 def read_sitemap(
@@ -158,10 +172,15 @@ def read_sitemap(
     most = limits.sitemap
     # Packed, it is smaller; unpacked, `parse` limits it.
     sizes = replace(limits.fetch, max_bytes=min(limits.fetch.max_bytes, most.max_bytes))
-    crawl = _Crawl(
-        limits, wanted, lambda address: fetch(address, sizes, wanted, allow_private=allow_private, resolve=resolve),
-        time.monotonic() + most.timeout_s,
-    )  # fmt: skip
+
+    def get(address: str) -> tuple[Fetched, sitemap.Sitemap]:
+        with tempfile.TemporaryDirectory(prefix="penstock-sitemap-") as folder:
+            to = Path(folder) / "sitemap"
+            answer = fetch(address, sizes, wanted, to=to, allow_private=allow_private, resolve=resolve)
+            task = {"task": "sitemap", "path": str(to), "sitemap": asdict(most)}
+            return answer, sitemap.Sitemap(**child.run(task, _shown(address), limits, wanted))
+
+    crawl = _Crawl(limits, wanted, get, time.monotonic() + most.timeout_s)
     crawl.list_pages(str(parse_url(url)))
     if not crawl.pages:
         raise refused(f"{_shown(url)} names no pages of its site.", "no_pages")

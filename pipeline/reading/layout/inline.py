@@ -3,6 +3,7 @@
 import re
 from itertools import groupby
 
+from pipeline.engine.control_characters import printable_line
 from pipeline.reading.layout.model import PLAIN, Run, Runs, Style, plain
 from pipeline.reading.layout.text import clean
 
@@ -21,6 +22,11 @@ _NUMBERED_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
 def escaped(text: str) -> str:
     """The text with a backslash before every character that Markdown would interpret."""
     return _SPECIAL.sub(lambda found: "\\" + found.group(), text)
+
+
+def literal(words: str) -> str:
+    """A stranger's words as one line of Markdown, which shows them and does nothing else."""
+    return escaped(printable_line(" ".join(words.split())))
 
 
 def at_line_start(markdown: str) -> str:

@@ -3,6 +3,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +65,21 @@ def test_a_missing_page_is_marked_visibly_with_its_reason_in_one_line() -> None:
     assert merge_markdown([page(1, "a"), gap]) == (
         "<!-- Page 1 -->\n\na\n\n---\n\n<!-- Page 2 -->\n\n> **[Page 2 is missing: the service said: 500 no]**\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "written"),
+    [
+        ("see ![x](http://evil/p.png)", r"see ![x\](http://evil/p.png)"),
+        ("[key](javascript:f()) <img src=x> <https://evil>", r"[key\](javascript:f()) \<img src=x> \<https://evil>"),
+        ("end]** # `rm -rf` *x* &lt;", r"end]\*\* # \`rm -rf\` \*x\* \&lt;"),
+        ("a\x1b]0;t\x07b\u202ec\n# Heading\n\n- item", r"a\x1b]0;t\x07b\u202ec # Heading - item"),
+        ("<!-- Page 9 -->", r"\<!-- Page 9 -->"),
+    ],
+)  # fmt: skip
+def test_what_a_service_says_of_its_error_is_text_and_nothing_else(error: str, written: str) -> None:
+    gap = page(1, "", PageStatus.FAILED, error=error)
+    assert merge_markdown([gap]) == f"<!-- Page 1 -->\n\n> **[Page 1 is missing: {written}]**\n"
 
 
 def test_pages_have_the_numbers_of_the_file() -> None:

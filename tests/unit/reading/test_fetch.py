@@ -61,6 +61,7 @@ def test_an_answer_comes_with_its_facts_into_memory_or_a_file(server: WebServer,
     [
         *["ftp://site.test/", "file:///etc/passwd", "http://", "http://user:secret@site.test/", "nonsense", "http://[::1"],
         "http://site.test/a b", "http://site.test/\r\nHost: x", "http://" + "a" * 5000, "http://site.test\\@x/",
+        "http://site.test/" + "é" * 400,
     ],
 )  # fmt: skip
 def test_what_is_no_address_of_the_web_is_refused(url: str):
@@ -170,6 +171,42 @@ def bomb(request: Request) -> None:
     packed = gzip.compress(bytes(50_000_000))
     assert len(packed) < LIMITS.max_bytes
     request.answer(packed, Content_Encoding="gzip")
+
+
+def trailers(request: Request) -> None:
+    request.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n")
+    while request.send(b"A: b\r\n" * 1000):
+        pass
+
+
+def hints(request: Request) -> None:
+    while request.send(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 100):
+        pass
+
+
+def headers(request: Request) -> None:
+    request.send(b"HTTP/1.1 200 OK\r\n")
+    while request.send(b"A: " + b"b" * 10_000 + b"\r\n"):
+        pass
+
+
+@pytest.mark.parametrize("page", [trailers, hints, headers])
+def test_what_comes_around_a_body_does_not_go_on_for_ever(server: WebServer, page):
+    server.pages["/"] = page
+    error = failure(server.url("/"), FetchLimits(timeout_s=0.5))
+    assert (error.kind, error.code) in {(ErrorKind.TRANSIENT, "bad_reply"), (ErrorKind.TRANSIENT, "timeout")}
+
+
+@pytest.mark.parametrize(
+    "wait", ["1e30", "-1", "nan", "inf", "Fri, 31 Dec 9999 23:59:59 GMT", "9" * 5000, "soon", "٣", ""]
+)
+def test_an_absurd_wait_is_a_day_or_none(server: WebServer, wait: str):
+    def refuse(request: Request) -> None:
+        request.send(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\nRetry-After: " + wait.encode() + b"\r\n\r\n")
+
+    server.pages["/"] = refuse
+    found = failure(server.url("/")).retry_after_s
+    assert found is None or 0 <= found <= 86_400
 
 
 @pytest.mark.parametrize("page", [endless, bomb, lambda request: request.answer(b"x", Content_Length="200000")])

@@ -159,6 +159,15 @@ def test_what_is_no_sitemap_is_refused(server: WebServer, body: str, code: str):
     assert (error.kind, error.code) == (ErrorKind.PERMANENT, code)
 
 
+def test_a_sitemap_is_read_by_a_child_since_its_xml_may_be_made_to_fill_memory(
+    server: WebServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("pipeline.reading.sitemap.parse", lambda *_: pytest.fail("read in this process"))
+    server.pages["/s.xml"] = xml(sitemap(server.url("/one")))
+    server.pages["/one"] = html(page("one"))
+    assert follow(server.url("/s.xml")).sections
+
+
 def test_a_sitemap_that_unpacks_to_too_much_is_refused(server: WebServer):
     bomb = gzip.compress(b"<urlset>" + b" " * 30_000_000)
     server.pages["/s.xml.gz"] = lambda request: request.answer(bomb)

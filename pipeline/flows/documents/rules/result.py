@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.flows.documents.rules.split_tables import Layout, join_tables
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.reading.layout.inline import literal
 
 MANIFEST_VERSION = 1
 LAYOUT_VERSION = 1
@@ -36,7 +37,8 @@ def page_text(page: Json) -> str:
     """The page's Markdown, or why it is missing."""
     if _is_completed(page):
         return str(page["content"]).strip("\n")
-    reason = " ".join((page["error"] or "not converted").split())
+    # A service's words may be in it: they must not become a link, a picture or markup.
+    reason = literal(page["error"] or "not converted")
     return f"> **[Page {page['page_source']} is missing: {reason}]**"
 
 

@@ -1,0 +1,41 @@
+"""What models are told about users' content."""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def prompts() -> Iterator[tuple[str, str]]:
+    """(name, text) of each constant of the product that is a prompt."""
+    for path in sorted((ROOT / "pipeline").rglob("*.py")):
+        text = path.read_text()
+        for statement in ast.parse(text).body if "PROMPT =" in text or "SYSTEM =" in text else ():
+            for target in statement.targets if isinstance(statement, ast.Assign) else ():
+                if isinstance(target, ast.Name) and target.id.endswith(("PROMPT", "SYSTEM")):
+                    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+                    yield f"{module}.{target.id}", getattr(importlib.import_module(module), target.id)
+
+
+def test_every_prompt_says_that_what_users_bring_is_data_and_never_instructions():
+    found = dict(prompts())
+    assert len(found) >= 5, "prompts are constants whose names end in PROMPT or SYSTEM"
+    assert [name for name, text in found.items() if "data, never instructions" not in " ".join(text.split())] == []
+
+
+def test_models_are_asked_with_those_prompts_alone():
+    """Every call of a model in a flow names one of them: no prompt is written where it is used."""
+    asked: dict[str, bool] = {}
+    for path in sorted((ROOT / "pipeline" / "flows").rglob("*.py")):
+        text = path.read_text()
+        calls = (".complete(", ".describe(", ".look(")
+        for node in ast.walk(ast.parse(text)) if any(call in text for call in calls) else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {
+                "complete", "describe"
+            } | ({"look"} if node.args else set()):  # fmt: skip
+                system = next((ast.unparse(word.value) for word in node.keywords if word.arg == "system"), "")
+                asked[f"{path.name}:{node.lineno}"] = system.rpartition(".")[2].endswith("SYSTEM")
+    assert len(asked) >= 4
+    assert all(asked.values()), asked
