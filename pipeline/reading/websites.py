@@ -120,7 +120,7 @@ class _Crawl:
                 continue
             at = parse_url(answer.url)
             for text in found.sitemaps:
-                further = _address_of(text, at)
+                further = address_of(text, at)
                 if further is None or str(further) in seen:
                     continue
                 if depth + 1 > most.max_depth or len(seen) >= most.max_files:
@@ -133,7 +133,7 @@ class _Crawl:
     def _add_pages(self, texts: list[str], at: httpx2.URL) -> None:
         elsewhere = 0
         for text in texts:
-            page = _address_of(text, at)
+            page = address_of(text, at)
             if page is None:
                 elsewhere += 1
             elif str(page) not in self.pages:
@@ -151,7 +151,7 @@ def _same_site(page: httpx2.URL, sitemap: httpx2.URL) -> bool:
     return host == site or host.endswith(f".{site}")
 
 
-def _address_of(text: str, sitemap: httpx2.URL) -> httpx2.URL | None:
+def address_of(text: str, sitemap: httpx2.URL) -> httpx2.URL | None:
     """The address that is written in a sitemap, if it is one of its site."""
     try:
         found = parse_url(str(sitemap.join(text.strip())))

@@ -25,6 +25,7 @@ from pipeline.reading import (
     pdfium,
     sitemap,
     source,
+    websites,
 )
 from pipeline.reading.content import SEPARATOR, Limits, Reading, Section, SitemapLimits
 from tests.fuzz.target import Target, is_storable, saved, text_of, texts
@@ -82,7 +83,7 @@ def _sitemap(data: bytes) -> None:
     assert len(found.sitemaps) <= limits.max_files + 1
     here = fetch.parse_url("https://example.org/sitemap.xml")
     for text in (*found.pages, *found.sitemaps):
-        address = sitemap.address_of(text, here)
+        address = websites.address_of(text, here)
         assert address is None or address.host.endswith("example.org")
 
 
