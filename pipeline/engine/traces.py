@@ -11,6 +11,8 @@ from pipeline.engine.tables import Base, UtcDateTime, storable
 
 PREVIEW_CHARS = 500
 MAX_ERROR_CHARS = 2000
+SEARCH = "search"
+"""The scope of calls for searches. Their unit is who asked the API for it; 0 elsewhere."""
 _UNSAID: dict[str, Any] = {"preview": "", "error": None}
 
 

@@ -156,7 +156,7 @@ def guarded_call(context: Context, queue_name: str, holder: str) -> GuardedCall 
 @_once_per_settings
 def known_settings(settings: Settings) -> Mapping[str, Live]:
     """Every live setting there is."""
-    found: dict[str, Live] = {}
+    found = live.of_fields("api", settings.api, settings.api.LIVE)
     for flow in _declarations():
         found |= flow.live_settings(settings)
     for provider in _providers(settings):

@@ -11,6 +11,7 @@ from pipeline.engine.guarded_call import GateClosed
 from pipeline.providers import gates
 from pipeline.providers.protocols import Embeddings
 from pipeline.providers.traced_call import Tracer
+from pipeline.storage.api_spending import CALLER
 from pipeline.storage.context import Context
 
 
@@ -39,4 +40,4 @@ def query_vector(
             if guarded is not None:
                 with suppress(RedisError):
                     guarded.leave()
-            context.db.run(lambda session: traces.record(session, flow, "search", 0, tracer.trace))
+            context.db.run(lambda session: traces.record(session, flow, traces.SEARCH, CALLER.get() or 0, tracer.trace))

@@ -1,7 +1,8 @@
 """Limits and address of the REST API."""
 
+from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
@@ -10,6 +11,15 @@ HostName = Annotated[str, Field(min_length=1, max_length=253)]
 
 class ApiSettings(BaseModel):
     """`penstock api`, and the API that is part of `penstock up`."""
+
+    LIVE: ClassVar[Mapping[str, str]] = {
+        "requests_per_min": "requests of one key, or of one address without a key, in a minute; 0: no limit",
+        "upload_mb_per_hour": "megabytes that one key may upload in an hour; 0: no limit",
+        "pages_per_day": "pages that one key may have converted in a day, retries included; 0: no limit",
+        "spend_per_day": "what one key's requests may cost in a day, in UTC; 0: no cap",
+        "streams_per_key": "streams of events of one key that are open at once",
+    }
+    """What can be changed while it runs, and what it means."""
 
     host: str = Field(default="127.0.0.1", min_length=1, max_length=253)
     """The address to listen on. Beyond this machine, callers need a key."""
@@ -38,12 +48,16 @@ class ApiSettings(BaseModel):
     """What one key, or one address without a key, may ask for; `0`: no limit."""
     upload_mb_per_hour: int = Field(default=0, ge=0)
     pages_per_day: int = Field(default=0, ge=0)
+    spend_per_day: float = Field(default=0, ge=0, lt=1e9)
+    """What the calls for one key's requests may cost in a day, in UTC, by the providers' price lists; `0`: no cap."""
     head_timeout_s: float = Field(default=10, gt=0)
     """How long the head of a request may take."""
     idle_timeout_s: float = Field(default=30, gt=0)
     """How long a sender, or a reader, may be silent in the middle of a body."""
     least_bytes_per_s: int = Field(default=4096, ge=1)
     """How fast a body must come on average, once the idle time-out is over."""
+    body_timeout_s: float = Field(default=3600, gt=0)
+    """How long an upload may take, however fast it comes."""
     fetch: bool = False
     """Whether requests may name files elsewhere, which are then fetched; from public addresses only."""
     fetch_private: list[IPv4Network | IPv6Network] = Field(default_factory=list)

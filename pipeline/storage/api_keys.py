@@ -5,9 +5,12 @@ from datetime import timedelta
 from enum import StrEnum
 
 from sqlalchemy import String
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Mapped, mapped_column
 
+from pipeline.engine import live_settings as live
 from pipeline.engine.tables import Base, table_of
+from pipeline.settings import ApiSettings
 from pipeline.storage.context import Context
 from pipeline.storage.credentials import CredentialColumns, Credentials, CredentialView
 
@@ -51,6 +54,16 @@ authenticate, list_keys, any_usable, revoke = _KEYS.authenticate, _KEYS.all, _KE
 def create(context: Context, name: str, scope: Scope, lasts: timedelta | None = None) -> tuple[str, KeyView]:
     """(the secret, the key). The secret cannot be had again."""
     return _KEYS.create(context, name, lasts, scope=scope)
+
+
+def limits(context: Context) -> ApiSettings | None:
+    """What each key may have: the API's settings, with what was changed of them live. None while nobody can tell."""
+    own = context.settings.api
+    try:
+        with context.db.read() as session:
+            return live.with_changes(own, live.values(session, live.of_fields("api", own, own.LIVE)))
+    except SQLAlchemyError:
+        return None
 
 
 def is_still_usable(context: Context, key_id: str) -> bool:

@@ -20,10 +20,11 @@ from pipeline.engine import telemetry
 from pipeline.engine.errors import PenstockError
 from pipeline.interfaces.api import compat, health, metrics, v1
 from pipeline.interfaces.api.bodies import BodyLimits
-from pipeline.interfaces.api.caller import CallerMiddleware, Quotas
+from pipeline.interfaces.api.caller import CallerMiddleware
 from pipeline.interfaces.api.guard import Guard
 from pipeline.interfaces.api.idempotency import Idempotency
 from pipeline.interfaces.api.problems import Problem, documented, response_for
+from pipeline.interfaces.api.quotas import Quotas
 from pipeline.interfaces.http_server import is_loopback
 from pipeline.interfaces.metrics.exposition import Exposition
 from pipeline.storage.context import Context, get_context

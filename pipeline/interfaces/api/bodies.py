@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -11,6 +12,10 @@ from pipeline.settings import ApiSettings
 
 _ENVELOPE_BYTES = 1_000_000
 """What a multipart upload may have besides its file."""
+_JSON_S = 60.0
+"""How long a body may take that is not an upload."""
+_HELD = 16
+"""How many of the largest such bodies are held in memory at once."""
 _UPLOADS = ("multipart/form-data", "application/octet-stream", "application/pdf", "image/")
 
 
@@ -28,6 +33,7 @@ class BodyLimits:
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
         self._settings = settings
+        self._held = Held(_HELD * settings.max_json_mb * 1_000_000)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -38,14 +44,17 @@ class BodyLimits:
         declared = headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > limit:
             raise _too_large(limit)
-        incoming = _Incoming(receive, limit, self._settings)
+        incoming = _Incoming(receive, limit, self._settings, None if is_upload(headers) else self._held)
         idle_s = self._settings.idle_timeout_s
 
         async def sending(message: Message) -> None:
             async with asyncio.timeout(idle_s):
                 await send(message)
 
-        await self._app(scope, incoming, sending)
+        try:
+            await self._app(scope, incoming, sending)
+        finally:
+            incoming.let_go()
 
     def _limit(self, headers: Headers) -> int:
         if is_upload(headers):
@@ -53,13 +62,23 @@ class BodyLimits:
         return self._settings.max_json_mb * 1_000_000
 
 
+@dataclass
+class Held:
+    """How much of bodies that are no uploads is in memory, of all requests together."""
+
+    most: int
+    now: int = 0
+
+
 class _Incoming:
     """The body of one request, as it comes."""
 
-    def __init__(self, receive: Receive, limit: int, settings: ApiSettings) -> None:
+    def __init__(self, receive: Receive, limit: int, settings: ApiSettings, held: Held | None) -> None:
         self._receive = receive
         self._limit = limit
         self._settings = settings
+        self._held = held
+        self._within_s = _JSON_S if held else settings.body_timeout_s
         self._received = 0
         self._began = time.monotonic()
         self._whole = False
@@ -74,13 +93,24 @@ class _Incoming:
         except TimeoutError:
             raise _slow() from None
         self._whole = message["type"] != "http.request" or not message.get("more_body", False)
-        self._received += len(message.get("body", b""))
+        size = len(message.get("body", b""))
+        self._received += size
+        if self._held:
+            self._held.now += size
         if self._received > self._limit:
             raise _too_large(self._limit)
-        beyond_s = time.monotonic() - self._began - idle_s
-        if not self._whole and self._received < beyond_s * self._settings.least_bytes_per_s:
+        if self._held and self._held.now > self._held.most:
+            raise Refused("too much is being sent at the same time: try again in a moment", code="busy")
+        took_s = time.monotonic() - self._began
+        too_slow = self._received < (took_s - idle_s) * self._settings.least_bytes_per_s
+        if not self._whole and (too_slow or took_s > self._within_s):
             raise _slow()
         return message
+
+    def let_go(self) -> None:
+        """The request has been answered."""
+        if self._held:
+            self._held.now -= self._received
 
 
 def _too_large(limit: int) -> Refused:

@@ -4,25 +4,22 @@ With a key: whoever holds it. Without one, where none is needed: whoever is on t
 on the command line.
 """
 
-import time
 from dataclasses import dataclass
 
 from anyio.to_thread import run_sync
-from redis import RedisError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipeline.engine.connection import connect
-from pipeline.engine.rates import Rate, TooMany, take
+from pipeline.engine.rates import Rate
 from pipeline.interfaces.api.problems import Refused
+from pipeline.interfaces.api.quotas import Quotas
 from pipeline.interfaces.http_guard import SAFE
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope as KeyScope
+from pipeline.storage.api_spending import CALLER
 from pipeline.storage.context import Context
 
 _WRONG_KEYS = Rate(30, 60)
-_AWAY_S = 5.0
-"""How long Redis is not asked again after it was away."""
 _MAX_SECRET = 200
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="penstock"'}
 
@@ -35,34 +32,6 @@ class Caller:
     name: str
     scope: KeyScope | None
     has_key: bool = False
-
-
-class Quotas:
-    """What each caller may have in a time. While Redis is away, nobody counts: reading goes on without it."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        # One that fails at once: who counts must not keep waiting who reads.
-        self._redis = connect(context.settings.effective_redis_url, retries=0, timeout_s=1)
-        self._not_before = 0.0
-
-    def take(self, name: str, rate: Rate, units: int = 1, *, code: str = "too_many_requests", what: str = "") -> None:
-        """Raises `Refused` (429) if the caller has had enough. A rate of 0 is no limit."""
-        if rate.limit <= 0 or not self._context.online or time.monotonic() < self._not_before:
-            return
-        try:
-            take(self._redis, name, rate, units)
-        except TooMany as error:
-            said = what or f"more than {rate.limit} requests in {rate.per_s:g} s"
-            headers = {"Retry-After": str(max(1, round(error.wait_s + 0.5)))} if error.wait_s is not None else {}
-            raise Refused(f"{said}: wait, or ask for a higher limit", code=code, headers=headers) from None
-        except RedisError:
-            self._not_before = time.monotonic() + _AWAY_S
-
-    def close(self) -> None:
-        """Drop the connections."""
-        self._redis.close()
-        self._redis.connection_pool.disconnect()
 
 
 class CallerMiddleware:
@@ -82,6 +51,7 @@ class CallerMiddleware:
             if caller.scope is None and scope["method"] not in SAFE:
                 raise keyless()  # before any of its body is read
             scope.setdefault("state", {})["caller"] = caller
+            CALLER.set(caller.id)
         await self._app(scope, receive, send)
 
     def _caller(self, secret: str, address: str) -> Caller:
@@ -95,7 +65,7 @@ class CallerMiddleware:
                     "this key is not valid: it is wrong, expired or revoked", code="unauthorized", headers=_CHALLENGE
                 )
             caller = Caller(key.id, key.name, key.scope, has_key=True)
-        self._quotas.take(f"requests:{caller.id}", Rate(self._context.settings.api.requests_per_min, 60))
+        self._quotas.take_request(caller.id)
         return caller
 
 

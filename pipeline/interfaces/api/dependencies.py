@@ -8,7 +8,8 @@ from typing import Annotated
 from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyHeader, HTTPBearer
 
-from pipeline.interfaces.api.caller import Caller, Quotas, allow
+from pipeline.interfaces.api.caller import Caller, allow
+from pipeline.interfaces.api.quotas import Quotas
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 
@@ -55,6 +56,19 @@ async def _admin(request: Request) -> None:
     _require(Scope.ADMIN, request)
 
 
+def may_spend(request: Request) -> None:
+    """Raise `Refused` (429) if the caller has spent enough today. Blocks. Who always spends names `spender`."""
+    state = request.app.state
+    request.state.began = state.context.db.now()
+    if request.state.caller.scope is not None:  # else they are refused by another dependency
+        state.quotas.check_spending(request.state.caller.id)
+
+
+def note_work(request: Request, flow: str, *item_ids: object) -> None:
+    """What is called for these from the request's beginning on is on the caller's account. Blocks."""
+    request.app.state.quotas.note_work(request.state.caller.id, flow, item_ids, request.state.began)
+
+
 InContext = Annotated[Context, Depends(context)]
 ByCaller = Annotated[Caller, Depends(caller)]
 WithQuotas = Annotated[Quotas, Depends(quotas)]
@@ -64,6 +78,10 @@ writer = [Depends(_writer), *_SCHEMES]
 """Whoever may change things; nobody in read-only mode."""
 admin = [Depends(_admin), *_SCHEMES]
 """Whoever may change how everything runs: queues, breakers, settings, keys."""
+
+spender = [Depends(may_spend)]
+"""Beside one of the others: whoever has not spent their money for today. For all that may lead to calls of AI services;
+`note_work` says then what for."""
 
 
 def here(request: Request, path: str) -> str:

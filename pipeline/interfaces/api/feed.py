@@ -19,6 +19,7 @@ from redis import RedisError
 
 from pipeline.interfaces.api.caller import Caller
 from pipeline.interfaces.api.problems import Refused
+from pipeline.interfaces.api.quotas import Quotas
 from pipeline.storage import api_keys
 from pipeline.storage.context import Context
 from tasks import events
@@ -36,8 +37,8 @@ Progress = tuple[int, dict[str, str]]
 class Feed:
     """One for each application."""
 
-    def __init__(self, context: Context, ending: Ending) -> None:
-        self._context, self.ending = context, ending
+    def __init__(self, context: Context, ending: Ending, quotas: Quotas) -> None:
+        self._context, self.ending, self._quotas = context, ending, quotas
         self._events: deque[Event] = deque(maxlen=KEPT)
         self._progress: deque[Progress] = deque(maxlen=KEPT)
         self._last = 0
@@ -50,7 +51,7 @@ class Feed:
     @contextmanager
     def stream(self, caller: str) -> Iterator[None]:
         """A stream of this caller is open. Raises `Refused` (429) if there are too many."""
-        settings = self._context.settings.api
+        settings = self._quotas.settings
         if self._open.total() >= settings.streams or self._open[caller] >= settings.streams_per_key:
             raise Refused("too many streams of events are open: close one", code="too_many_requests")
         self._open[caller] += 1

@@ -1,9 +1,13 @@
 """Whether the process lives, and whether it can work. For monitors: no key is asked for, and nothing is told."""
 
+import time
+from asyncio import Lock
 from collections.abc import Callable
 
-from fastapi import APIRouter, Response
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
+from starlette.datastructures import State
 
 from pipeline.engine.errors import PenstockError
 from pipeline.interfaces.api.dependencies import InContext
@@ -14,6 +18,7 @@ from pipeline.storage.context import Context
 from pipeline.storage.schema import HEAD, current
 
 router = APIRouter(tags=["health"])
+_FRESH_S = 1.0
 
 
 class Health(BaseModel):
@@ -36,16 +41,34 @@ async def healthz() -> Health:
 
 
 @router.get("/readyz", responses={503: {"model": Readiness, "description": "Something is away."}})
-def readyz(context: InContext, response: Response) -> Readiness:
-    """Check the database, its schema and Redis."""
+async def readyz(request: Request, context: InContext, response: Response) -> Readiness:
+    """Check the database, its schema and Redis. Whoever asks within a second of another gets the same answer."""
+    found = await _asked(request.app.state, context)
+    if found.status != "ok":
+        response.status_code = 503
+        response.headers["Retry-After"] = str(RETRY_S)
+    return found
+
+
+async def _asked(state: State, context: Context) -> Readiness:
+    """One looks, and others wait for what it finds: nobody needs a key to ask, and looking may take seconds."""
+    if not hasattr(state, "looking"):
+        state.looking, state.readiness = Lock(), None
+    async with state.looking:
+        found: tuple[float, Readiness] | None = state.readiness
+        if found is None or time.monotonic() - found[0] > _FRESH_S:
+            readiness = await run_sync(_look, context)
+            found = state.readiness = (time.monotonic(), readiness)
+        return found[1]
+
+
+def _look(context: Context) -> Readiness:
     database = _found(lambda: _schema(context))
     schema = "unknown" if database else _found(lambda: _matches(context))
     redis = _found(lambda: reach_redis(context.settings))
     checks = {"database": database or "ok", "schema": schema or "ok", "redis": redis or "ok"}
     if all(value == "ok" for value in checks.values()):
         return Readiness(status="ok", checks=checks)
-    response.status_code = 503
-    response.headers["Retry-After"] = str(RETRY_S)
     return Readiness(status="unavailable", checks=checks)
 
 

@@ -8,9 +8,11 @@ import anyio
 from anyio.to_thread import run_sync
 from starlette.requests import Request
 
+from pipeline.interfaces.api.quotas import AtOnce, TooManyAtOnce
+
 Found = TypeVar("Found")
-MAX_WAITING = 100
-"""Requests that wait at the same time; further ones are answered at once."""
+WAITS = AtOnce(100, 80, "requests that wait")
+"""Further ones are answered at once."""
 _FIRST_LOOK_S, _LONGEST_S = 0.05, 0.5
 
 
@@ -21,19 +23,25 @@ async def wait_for(
 
     `look` is called in a thread, again and again: it must be cheap.
     """
-    state = request.app.state
     found = await run_sync(look)
-    if wait_s <= 0 or getattr(state, "waiting", 0) >= MAX_WAITING:
+    if wait_s <= 0:
         return found
-    deadline, pause_s = time.monotonic() + wait_s, _FIRST_LOOK_S
-    state.waiting = getattr(state, "waiting", 0) + 1
     try:
-        while not settled(found) and not state.ending.is_set() and (left_s := deadline - time.monotonic()) > 0:
-            await anyio.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 1.5, _LONGEST_S)
-            if await request.is_disconnected():
-                break
-            found = await run_sync(look)
-    finally:
-        state.waiting -= 1
+        with WAITS.one(request.state.caller.id):
+            return await _wait(request, look, settled, wait_s, found)
+    except TooManyAtOnce:
+        return found
+
+
+async def _wait(
+    request: Request, look: Callable[[], Found], settled: Callable[[Found], bool], wait_s: float, found: Found
+) -> Found:
+    deadline, pause_s = time.monotonic() + wait_s, _FIRST_LOOK_S
+    ending = request.app.state.ending
+    while not settled(found) and not ending.is_set() and (left_s := deadline - time.monotonic()) > 0:
+        await anyio.sleep(min(pause_s, left_s))
+        pause_s = min(pause_s * 1.5, _LONGEST_S)
+        if await request.is_disconnected():
+            break
+        found = await run_sync(look)
     return found

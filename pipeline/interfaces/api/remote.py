@@ -1,5 +1,6 @@
 """Files that do not come as uploads: within the request itself, or at an address that it names."""
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import unquote, urlsplit
@@ -9,7 +10,7 @@ from anyio.to_thread import run_sync
 from fastapi import Request
 
 from pipeline.interfaces.api.problems import Refused
-from pipeline.interfaces.api.uploads import File
+from pipeline.interfaces.api.uploads import UPLOADS, File
 from pipeline.reading.content import FetchLimits
 from pipeline.reading.fetch import fetch
 from pipeline.storage import installation
@@ -20,8 +21,8 @@ FETCH_S = 60.0
 
 
 @asynccontextmanager
-async def stored(context: Context, filename: str, content: bytes) -> AsyncIterator[File]:
-    """A file that is in the request itself, on disk as long as the context lasts."""
+async def stored(request: Request, context: Context, filename: str, content: bytes) -> AsyncIterator[File]:
+    """A file that is in the request itself, on disk as long as the context lasts. Raises `Refused` (429)."""
     folder = context.settings.upload_dir
     file = File("files", filename, folder / f"incoming-{uuid4().hex}")
 
@@ -34,6 +35,7 @@ async def stored(context: Context, filename: str, content: bytes) -> AsyncIterat
         file.write()
 
     try:
+        await run_sync(_count, request, len(content))
         await run_sync(write)
         yield file
     finally:
@@ -49,12 +51,20 @@ async def fetched(request: Request, context: Context, url: str) -> AsyncIterator
         raise Refused(message, code="not_allowed")
     limits = FetchLimits(max_bytes=settings.max_upload_mb * 1_000_000, timeout_s=FETCH_S)
     name = unquote(urlsplit(url).path.rpartition("/")[2], errors="replace")[:1000]
-    async with stored(context, name, b"") as file:
+    async with stored(request, context, name, b"") as file:
 
         def get() -> None:
             ending = request.app.state.ending
             fetch(url, limits, lambda: not ending.is_set(), to=file.path, allow_private=settings.fetch_private)
             file.look()
+            _count(request, file.size)
 
-        await run_sync(get)
+        with UPLOADS.one(request.state.caller.id):
+            await run_sync(get)
         yield file
+
+
+def _count(request: Request, size: int) -> None:
+    """So much more of what this caller may send. Blocks."""
+    if size:
+        request.app.state.quotas.take_upload(request.state.caller.id, math.ceil(size / 1e6))

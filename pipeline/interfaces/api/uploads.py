@@ -21,14 +21,15 @@ from python_multipart.exceptions import FormParserError, MultipartParseError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from pipeline.engine.rates import Rate
 from pipeline.interfaces.api import idempotency
 from pipeline.interfaces.api.problems import Refused
+from pipeline.interfaces.api.quotas import AtOnce
 from pipeline.storage import installation
 
 MAX_FIELDS, MAX_FIELD_BYTES, MAX_HEADERS, MAX_HEADER_BYTES = 100, 64_000, 8, 4096
 """Of a multipart form, and of each of its parts."""
-MAX_AT_ONCE = 16
+UPLOADS = AtOnce(16, 12, "uploads")
+"""Also files within requests, and those that we fetch for somebody."""
 _BLOCK_BYTES = 1_000_000
 """How much is gathered before it is written."""
 _COUNTED_BYTES = 8_000_000
@@ -108,24 +109,11 @@ async def receive(request: Request, max_files: int = 1) -> AsyncIterator[Form]:
     A file as the whole body has its name in `X-Filename`, percent-encoded, and options in the query. Raises `Refused`:
     400 for a broken form, 413, 415, 429.
     """
-    state = request.app.state
-    if getattr(state, "uploads", 0) >= MAX_AT_ONCE:
-        raise Refused("too many uploads at the same time: try again in a moment", code="busy")
-    state.uploads = getattr(state, "uploads", 0) + 1
     form = Form()
     try:
-        # Before the first file: it would make a new folder look like one that is in use.
-        await run_sync(installation.check, state.context.db, state.context.settings)
-        kind, options = parse_options_header(request.headers.get("content-type", ""))
-        receiver = _Receiver(request, form, max_files)
-        if kind == b"multipart/form-data":
-            await receiver.multipart(options.get(b"boundary", b""))
-        elif kind in {b"application/octet-stream", b"application/pdf"} or kind.startswith(b"image/"):
-            await receiver.body()
-        else:
-            raise Refused(
-                "send multipart/form-data, or the file itself as application/octet-stream", code="unsupported"
-            )
+        # No longer than it comes: what becomes of it may take longer, as with `wait`.
+        with UPLOADS.one(request.state.caller.id):
+            await _receive(request, form, max_files)
         await idempotency.recognise(request, form.digest)
         yield form
     except OSError as error:
@@ -133,9 +121,22 @@ async def receive(request: Request, max_files: int = 1) -> AsyncIterator[Form]:
             raise Refused("the server's disk is full", code="disk_full") from error
         raise
     finally:
-        state.uploads -= 1
         for file in form.files:
             file.path.unlink(missing_ok=True)
+
+
+async def _receive(request: Request, form: Form, max_files: int) -> None:
+    state = request.app.state
+    # Before the first file: it would make a new folder look like one that is in use.
+    await run_sync(installation.check, state.context.db, state.context.settings)
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    receiver = _Receiver(request, form, max_files)
+    if kind == b"multipart/form-data":
+        await receiver.multipart(options.get(b"boundary", b""))
+    elif kind in {b"application/octet-stream", b"application/pdf"} or kind.startswith(b"image/"):
+        await receiver.body()
+    else:
+        raise Refused("send multipart/form-data, or the file itself as application/octet-stream", code="unsupported")
 
 
 class _Receiver:
@@ -202,12 +203,7 @@ class _Receiver:
 
     def _write(self, file: File, megabytes: int) -> None:
         if megabytes:
-            state = self._request.app.state
-            limit = state.context.settings.api.upload_mb_per_hour
-            caller = self._request.state.caller.id
-            state.quotas.take(
-                f"uploads:{caller}", Rate(limit, 3600), megabytes, code="quota", what=f"more than {limit} MB in an hour"
-            )
+            self._request.app.state.quotas.take_upload(self._request.state.caller.id, megabytes)
         file.write()
 
     def _new_file(self, name: str, filename: str) -> File:

@@ -84,7 +84,7 @@ def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None
         "screenshot_mentions", "ai_call_totals", "ai_call_cursor",
         "screenshot_edges", "screenshot_provenance", "screenshot_calls", "events", "event_counter",
         "webhook_endpoints", "webhook_deliveries", "webhook_attempts",
-        "api_keys", "idempotent_requests", "node_tokens",
+        "api_keys", "api_work", "idempotent_requests", "node_tokens",
     }  # fmt: skip
 
 

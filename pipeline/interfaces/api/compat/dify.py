@@ -9,11 +9,11 @@ from pydantic import BaseModel, Field
 from pipeline.flows.knowledge import search as searching
 from pipeline.flows.knowledge.queries import UnknownBase
 from pipeline.flows.knowledge.views import Hit
-from pipeline.interfaces.api.dependencies import InContext, reader
+from pipeline.interfaces.api.dependencies import InContext, reader, spender
 from pipeline.interfaces.api.fields import Given, Name, Prose
 from pipeline.interfaces.api.problems import Refused
 
-router = APIRouter(tags=["dify"], dependencies=reader)
+router = APIRouter(tags=["dify"], dependencies=[*reader, *spender])
 _UNKNOWN_BASE = 2001
 
 

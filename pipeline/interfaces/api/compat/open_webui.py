@@ -15,14 +15,14 @@ from pipeline.interfaces.api.compat import conversion
 from pipeline.interfaces.api.compat.docling.options import ConvertOptions
 from pipeline.interfaces.api.compat.docling.result import markdown
 from pipeline.interfaces.api.compat.docling.task import Task, has_result, message
-from pipeline.interfaces.api.dependencies import InContext, writer
+from pipeline.interfaces.api.dependencies import InContext, spender, writer
 from pipeline.interfaces.api.fields import CLEAN
 from pipeline.interfaces.api.problems import Refused
 from pipeline.reading.source import safe_filename
 from pipeline.storage.context import Context
 from tasks.documents import Options
 
-router = APIRouter(tags=["open-webui"], dependencies=writer)
+router = APIRouter(tags=["open-webui"], dependencies=[*writer, *spender])
 Filename = Annotated[
     Annotated[str, StringConstraints(max_length=3000), CLEAN],
     Header(alias="X-Filename", description="Percent-encoded."),

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from pipeline.engine.errors import PenstockError
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import writer
+from pipeline.interfaces.api.dependencies import may_spend, note_work, spender, writer
 from pipeline.interfaces.api.fields import HexId, Line, PageNumber, RowId
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.problems import documented
@@ -46,6 +46,18 @@ _ACTS: dict[Verb, Callable[[str], Any]] = {
     Verb.CANCEL: flow.cancel, Verb.PAUSE: flow.pause, Verb.RESUME: flow.resume, Verb.RETRY: flow.retry,
     Verb.RETRY_FAILED: flow.retry_failed, Verb.REMERGE: flow.remerge, Verb.DELETE: flow.delete,
 }  # fmt: skip
+
+
+_PAID = frozenset({Verb.RETRY, Verb.RETRY_FAILED})
+
+
+def _account(request: Request, verb: Verb | None, document_id: str) -> None:
+    """Pages that are converted again count like those that are submitted. Without a verb: one page."""
+    found = flow.status(document_id)
+    count = found.pages if verb is Verb.RETRY else found.failed_count if verb is Verb.RETRY_FAILED else 1
+    if count:
+        request.app.state.quotas.take_pages(request.state.caller.id, count)
+    note_work(request, "documents", document_id)
 
 
 class DocumentFilter(BaseModel):
@@ -106,8 +118,10 @@ class Acted(BaseModel):
 
 # Before those with an id: `actions` must not be taken for one.
 @router.post("/actions/{verb}")
-def act_on_many(verb: Verb, selection: Selection) -> Acted:
+def act_on_many(request: Request, verb: Verb, selection: Selection) -> Acted:
     """Do the same with many documents, each in a transaction of its own. At most 500 a request."""
+    if verb in _PAID:
+        may_spend(request)
     if selection.ids is not None:
         ids, following = list(dict.fromkeys(selection.ids)), None
         matched = len(ids)
@@ -119,6 +133,8 @@ def act_on_many(verb: Verb, selection: Selection) -> Acted:
     done, skipped = 0, []
     for document_id in ids:
         try:
+            if verb in _PAID:
+                _account(request, verb, document_id)
             _ACTS[verb](document_id)
             done += 1
         except PenstockError as error:
@@ -155,19 +171,21 @@ def resume(request: Request, response: Response, document_id: HexId) -> Document
     return accepted(request, response, flow.resume(document_id))
 
 
-@router.post("/{document_id}/retry", status_code=202)
+@router.post("/{document_id}/retry", status_code=202, dependencies=spender)
 def retry(
     request: Request, response: Response, document_id: HexId, options: FreshOptions | None = None
 ) -> DocumentShape:
     """Convert a document again, from the start."""
+    _account(request, Verb.RETRY, document_id)
     return accepted(request, response, flow.retry(document_id, **(options or FreshOptions()).model_dump()))
 
 
-@router.post("/{document_id}/retry-failed", status_code=202)
+@router.post("/{document_id}/retry-failed", status_code=202, dependencies=spender)
 def retry_failed(
     request: Request, response: Response, document_id: HexId, options: RetryOptions | None = None
 ) -> DocumentShape:
     """Convert the failed pages again."""
+    _account(request, Verb.RETRY_FAILED, document_id)
     return accepted(request, response, flow.retry_failed(document_id, **(options or RetryOptions()).model_dump()))
 
 
@@ -179,11 +197,12 @@ def remerge(
     return accepted(request, response, flow.remerge(document_id, **(options or MergeOptions()).model_dump()))
 
 
-@router.post("/{document_id}/pages/{page}/retry", status_code=202)
+@router.post("/{document_id}/pages/{page}/retry", status_code=202, dependencies=spender)
 def retry_page(
     request: Request, response: Response, document_id: HexId, page: PageNumber, options: RetryOptions | None = None
 ) -> DocumentShape:
     """Convert one page again. It keeps its old text until the new one is ready."""
+    _account(request, None, document_id)
     return accepted(request, response, flow.retry_page(document_id, page, **(options or RetryOptions()).model_dump()))
 
 

@@ -6,7 +6,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
-from pipeline.interfaces.api.dependencies import InContext, writer
+from pipeline.interfaces.api.dependencies import InContext, spender, writer
 from pipeline.interfaces.api.fields import Line, Wait
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.problems import documented
@@ -16,7 +16,7 @@ from pipeline.interfaces.api.v1.documents import accepted, submit_file
 from tasks import documents as flow
 from tasks.documents import Options
 
-router = APIRouter(prefix="/documents", tags=["documents"], dependencies=writer)
+router = APIRouter(prefix="/documents", tags=["documents"], dependencies=[*writer, *spender])
 
 
 class Address(SubmitOptions):

@@ -81,7 +81,7 @@ def show_picture(
     if if_none_match and tag in if_none_match:
         return Response(status_code=304, headers=headers)
     ending = request.app.state.ending
-    with a_child():
+    with a_child(request.state.caller.id):
         content = flow.page_picture(document_id, page, dpi, lambda: not ending.is_set())
     return Response(content, media_type="image/png", headers=headers)
 

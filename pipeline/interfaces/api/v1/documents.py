@@ -1,5 +1,7 @@
 """`/api/v1/documents`: submit, list, show and delete documents."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from threading import BoundedSemaphore
 from typing import Annotated, Any
@@ -9,14 +11,14 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import StringConstraints, ValidationError
 
-from pipeline.engine.rates import Rate
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import here, reader, writer
+from pipeline.interfaces.api.dependencies import here, note_work, reader, spender, writer
 from pipeline.interfaces.api.fields import ByName, HexId, Limit, Line, Search, Wait
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.moments import Since, Until
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import RETRY_S, Refused, documented
+from pipeline.interfaces.api.quotas import AtOnce
 from pipeline.interfaces.api.uploads import File, Form, uploaded
 from pipeline.interfaces.api.v1.document_shapes import EXAMPLE, DocumentShape, FoundPagesShape, SubmitOptions, shape
 from tasks import documents as flow
@@ -29,7 +31,7 @@ Statuses = Annotated[list[Status] | None, Query(max_length=10, description="Only
 Words = Annotated[
     Annotated[Line, StringConstraints(min_length=1)], Query(description="Words in any script, such as: invoice march.")
 ]
-_CHILDREN, _AND_WAITING = BoundedSemaphore(4), BoundedSemaphore(12)
+_CHILDREN, _AND_WAITING = BoundedSemaphore(4), AtOnce(12, 9, "files that are looked at")
 """Child processes that look at files at the same time, and requests that have one or wait for one: each takes a thread,
 and others need threads as well."""
 _FOR_A_CHILD_S = 20.0
@@ -69,7 +71,7 @@ def list_documents(
 
 
 @router.post(
-    "", status_code=202, dependencies=writer, openapi_extra={"requestBody": _FORM},
+    "", status_code=202, dependencies=[*writer, *spender], openapi_extra={"requestBody": _FORM},
     responses={
         200: {"model": DocumentShape, "description": "With `wait`: it has settled."},
         202: {
@@ -118,33 +120,30 @@ def _read(form: Form) -> tuple[File, Options]:
 
 def submit_file(request: Request, file: File, options: Options) -> Document:
     """Look at the file in a child process and submit it: blocks, so it runs in a thread."""
-    state, caller = request.app.state, request.state.caller
-    limit = state.context.settings.api.pages_per_day
+    state, caller = request.app.state, request.state.caller.id
 
     def admit(count: int) -> None:
-        what = f"more than {limit} pages in a day"
-        state.quotas.take(f"pages:{caller.id}", Rate(limit, 86_400), count, code="quota", what=what)
+        state.quotas.take_pages(caller, count)
 
     def wanted() -> bool:
         return not state.ending.is_set()
 
-    with a_child():
-        return flow.submit_upload(file.path, file.filename or "file", options, file.sha256, admit, wanted)
+    with a_child(caller):
+        found = flow.submit_upload(file.path, file.filename or "file", options, file.sha256, admit, wanted)
+    note_work(request, "documents", found.id)
+    return found
 
 
-class a_child:  # noqa: N801  # reads as a sentence: with a_child()
-    """One of the few child processes; raises `Refused` (503) if none is free in time."""
-
-    def __enter__(self) -> None:
-        if _AND_WAITING.acquire(blocking=False):
-            if _CHILDREN.acquire(timeout=_FOR_A_CHILD_S):
-                return
-            _AND_WAITING.release()
-        raise Refused("too many files are being looked at: try again in a moment", code="busy")
-
-    def __exit__(self, *_: object) -> None:
-        _CHILDREN.release()
-        _AND_WAITING.release()
+@contextmanager
+def a_child(caller: str) -> Iterator[None]:
+    """One of the few child processes. Raises `Refused` (503) if none is free in time, 429 if the caller has many."""
+    with _AND_WAITING.one(caller):
+        if not _CHILDREN.acquire(timeout=_FOR_A_CHILD_S):
+            raise Refused("too many files are being looked at: try again in a moment", code="busy")
+        try:
+            yield
+        finally:
+            _CHILDREN.release()
 
 
 # Before those with an id: `search` must not be taken for one.

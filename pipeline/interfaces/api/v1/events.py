@@ -29,7 +29,7 @@ async def _feed(request: Request, caller: ByCaller) -> AsyncIterator[Feed]:
     """The application's feed, for one more stream of this caller."""
     state = request.app.state
     if not hasattr(state, "feed"):
-        state.feed = Feed(state.context, state.ending)
+        state.feed = Feed(state.context, state.ending, state.quotas)
     with state.feed.stream(caller.id):
         yield state.feed
 

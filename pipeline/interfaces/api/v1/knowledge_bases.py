@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import here, reader, writer
+from pipeline.interfaces.api.dependencies import here, may_spend, reader, writer
 from pipeline.interfaces.api.fields import HexId, Limit, Name, Prose, Search, Word
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.pages import Cursor, Page
@@ -170,14 +170,18 @@ class QuestionToMany(Question):
 
 
 @router.post("/knowledge-bases/{base_id}/search", dependencies=reader, responses=GONE)
-def search_base(base_id: HexId, question: Question) -> FoundShape:
+def search_base(request: Request, base_id: HexId, question: Question) -> FoundShape:
     """Search a base by words and by vectors, fused. Where the provider does not answer, by words alone: see `note`."""
+    if question.by_meaning:
+        may_spend(request)
     return found_shape(flow.search([base_id], question.query, **_options(question)))
 
 
 @router.post("/knowledge-search", dependencies=reader, responses=GONE)
-def search_bases(question: QuestionToMany) -> FoundShape:
+def search_bases(request: Request, question: QuestionToMany) -> FoundShape:
     """Search several bases, or all of them, in one ranking."""
+    if question.by_meaning:
+        may_spend(request)
     return found_shape(flow.search(question.base_ids, question.query, **_options(question)))
 
 

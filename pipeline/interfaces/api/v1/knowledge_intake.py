@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 
 from pipeline.interfaces.api import uploads
 from pipeline.interfaces.api.bodies import is_upload
-from pipeline.interfaces.api.dependencies import here, writer
+from pipeline.interfaces.api.dependencies import here, note_work, spender, writer
 from pipeline.interfaces.api.fields import Given, HexId, Line, LongProse, Name, Url, Wait
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.problems import MEDIA_TYPE, RETRY_S, STATUS, Problem, Refused, documented
@@ -121,7 +121,8 @@ _SCHEMA = {
 
 
 @router.post(
-    "/knowledge-bases/{base_id}/items", status_code=202, dependencies=writer, openapi_extra={"requestBody": _SCHEMA},
+    "/knowledge-bases/{base_id}/items", status_code=202, dependencies=[*writer, *spender],
+    openapi_extra={"requestBody": _SCHEMA},
     responses={
         201: {"model": AddedShape, "description": "With `wait`: all that was added is completed or failed."},
         202: {"description": "Some or all are added and wait in line; `failed` says which are not, and why."},
@@ -146,6 +147,7 @@ async def add_items(request: Request, response: Response, base_id: HexId, wait: 
     if not added.created:
         return _nothing(added)
     ids = [view.id for view in added.created]
+    await run_sync(note_work, request, "knowledge", *ids)
     if wait:
         tally = await wait_for(request, lambda: flow.tally(base.id, ids), lambda now: not now.open, wait)
         shown = added_shape(added).model_copy(update={"created": await run_sync(_now, ids)})

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import here, reader, writer
+from pipeline.interfaces.api.dependencies import here, may_spend, note_work, reader, spender, writer
 from pipeline.interfaces.api.fields import HexId, Limit, Line, Wait, Word
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.pages import Cursor, Page
@@ -87,14 +87,19 @@ def list_chunks(item_id: HexId, limit: Limit = 50, cursor: Cursor = None) -> Pag
     )
 
 
-@router.post("/knowledge-items/{item_id}/reprocess", status_code=202, dependencies=writer)
+@router.post("/knowledge-items/{item_id}/reprocess", status_code=202, dependencies=[*writer, *spender])
 async def reprocess(request: Request, response: Response, item_id: HexId, wait: Wait = 0) -> ItemShape:
     """Read and embed an item again, from 0 percent, at the end of its base's line. Until that is done, what was found
     before is found."""
-    first = [flow.reprocess]
+
+    def again() -> ItemView:
+        note_work(request, "knowledge", item_id)
+        return flow.reprocess(item_id)
+
+    first = [again]
 
     def look() -> ItemView:
-        return first.pop()(item_id) if first else flow.item(item_id)
+        return first.pop()() if first else flow.item(item_id)
 
     view = await wait_for(request, look, lambda now: now.at_rest, wait)
     response.headers["Location"] = here(request, f"{PATH}/{item_id}")
@@ -166,9 +171,11 @@ class ItemSelection(BaseModel):
 
 
 @router.post("/knowledge-bases/{base_id}/items/actions/{verb}", dependencies=writer)
-def act_on_items(base_id: HexId, verb: Verb, selection: ItemSelection) -> Acted:
+def act_on_items(request: Request, base_id: HexId, verb: Verb, selection: ItemSelection) -> Acted:
     """Do the same with many items of a base, each in a transaction of its own. At most 500 a request."""
     base, following = flow.base(base_id), None
+    if verb is Verb.REPROCESS:
+        may_spend(request)
     if selection.ids is not None:
         ids = list(dict.fromkeys(selection.ids))
         matched = len(ids)
@@ -188,6 +195,8 @@ def act_on_items(base_id: HexId, verb: Verb, selection: ItemSelection) -> Acted:
             done.append(item_id)
         except UserError as error:
             skipped.append(Skipped(id=item_id, reason=str(error)))
+    if verb is Verb.REPROCESS:
+        note_work(request, "knowledge", *done)
     if verb is Verb.DELETE and done:
         flow.delete(*done)
     return Acted(matched=matched, done=len(done), skipped=skipped, next_cursor=following)

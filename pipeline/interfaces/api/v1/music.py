@@ -11,7 +11,7 @@ from pipeline.engine.errors import UnitError, UserError
 from pipeline.flows.music import queries
 from pipeline.flows.music.views import RunView, SongView
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import ByCaller, InContext, here, reader, writer
+from pipeline.interfaces.api.dependencies import ByCaller, InContext, here, note_work, reader, spender, writer
 from pipeline.interfaces.api.fields import HexId, Limit, Line, RowId, Search, Wait
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.moments import At
@@ -68,7 +68,7 @@ def estimate(options: MusicStart | None = None) -> MusicEstimateShape:
 
 
 @router.post(
-    "/runs", status_code=202, dependencies=writer,
+    "/runs", status_code=202, dependencies=[*writer, *spender],
     responses={
         200: {"model": MusicRunShape, "description": "With `wait`: it has ended, or is paused."},
         202: started("The run goes on."),
@@ -79,7 +79,7 @@ async def start(
     request: Request, response: Response, options: MusicStart | None = None, wait: Wait = 0
 ) -> MusicRunShape:
     """Sync, then have the provider describe all pending songs, batch by batch, within its limits. One run at a time."""
-    run = await run_sync(lambda: flow.start(_options(options)))
+    run = await run_sync(_start, request, _options(options))
     return _told(request, response, await _waited(request, run.id, wait))
 
 
@@ -139,7 +139,7 @@ def similar(context: InContext, song_id: RowId, limit: Limit = 10) -> FoundSongs
     return FoundSongsShape.model_validate(flow.similar(str(song.id), limit))
 
 
-@router.get("/search", dependencies=reader, responses=documented(409))
+@router.get("/search", dependencies=[*reader, *spender], responses=documented(409))
 def search(q: Mood, limit: Limit = 10) -> FoundSongsShape:
     """Find songs with these words or for this mood, best first.
 
@@ -163,6 +163,12 @@ def list_batches(
     found = queries.batches(context, status=status, run_id=run_id or "", before=before, limit=limit + 1)
     told = is_admin(caller)
     return pages.page(found, limit, lambda batch: batch_shape(batch, told), lambda batch: (batch.id,))
+
+
+def _start(request: Request, options: StartOptions) -> RunView:
+    run = flow.start(options)
+    note_work(request, "music", run.id)
+    return run
 
 
 def _options(body: MusicStart | None) -> StartOptions:

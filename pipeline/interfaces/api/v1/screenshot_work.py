@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from pipeline.flows.screenshots import queries
 from pipeline.flows.screenshots.views import DeadLetter
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import InContext, reader, writer
+from pipeline.interfaces.api.dependencies import InContext, reader, spender, writer
 from pipeline.interfaces.api.fields import Limit, Line, RowId
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.pages import Cursor, Page
@@ -79,7 +79,7 @@ def list_dead_letters(
     return pages.page(found, limit, _shape, lambda letter: (letter.at, letter.kind, letter.id))
 
 
-@router.post("/dead-letters/actions/replay", dependencies=writer)
+@router.post("/dead-letters/actions/replay", dependencies=[*writer, *spender])
 def replay(selection: DeadLetterSelection) -> ReplayedShape:
     """Try dead letters again. Only what failed is asked for again; paid results stay."""
     if selection.ids is None:

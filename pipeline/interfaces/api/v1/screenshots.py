@@ -11,7 +11,7 @@ from pydantic import StringConstraints, ValidationError
 from pipeline.flows.screenshots import queries
 from pipeline.flows.screenshots.views import Hour
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import InContext, here, reader, writer
+from pipeline.interfaces.api.dependencies import InContext, here, note_work, reader, spender, writer
 from pipeline.interfaces.api.fields import Limit, Line, RowId, Wait
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.moments import At, Since, Until, check_range
@@ -65,7 +65,7 @@ _FORM = {
 
 
 @router.post(
-    "", status_code=202, dependencies=writer, openapi_extra={"requestBody": _FORM},
+    "", status_code=202, dependencies=[*writer, *spender], openapi_extra={"requestBody": _FORM},
     responses={
         200: {"model": TakenShape, "description": "It is not taken in, was known and analysed, or was waited for."},
         202: started("It waits for its analysis."),
@@ -113,11 +113,14 @@ def _take(request: Request, file: File, fields: FrameFields) -> Taken:
     """Have a child process look at the picture, and take it in: blocks, so it runs in a thread."""
     context, ending = request.app.state.context, request.app.state.ending
     frame = Frame(fields.source, fields.ts or context.db.now(), fields.app, fields.title)
-    with a_child():
-        return flow.ingest_upload(file.path, "the picture", frame, wanted=lambda: not ending.is_set())
+    with a_child(request.state.caller.id):
+        taken = flow.ingest_upload(file.path, "the picture", frame, wanted=lambda: not ending.is_set())
+    if taken.shot_id is not None:
+        note_work(request, "screenshots", taken.shot_id)
+    return taken
 
 
-@router.get("/search", dependencies=reader)
+@router.get("/search", dependencies=[*reader, *spender])
 def search(q: Words, since: Since = None, app: App = "", limit: Limit = 10) -> FoundNodesShape:
     """Find what happened, best first, by words and, with an embeddings provider, by meaning.
 

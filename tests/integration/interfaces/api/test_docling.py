@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 from pipeline.flows.documents.files import output_folder
 from pipeline.flows.documents.models import DOCUMENTS, LAYOUTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.interfaces.api.long_poll import WAITS
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
@@ -162,14 +163,11 @@ class TestWaiting:
 
     def test_calls_that_wait_keep_nobody_else_waiting(self, api: TestClient, context: Context, pdf: Path) -> None:
         upload(api, "/v1/convert/file/async", pdf)
-        app: Any = api.app
         with ThreadPoolExecutor(8) as pool:
             waiting = [pool.submit(upload, api, "/v1/convert/file", pdf) for _ in range(8)]
-            wait_until(
-                lambda: getattr(app.state, "waiting", 0) == 8, 30, "all wait, twice as many as there are threads"
-            )
+            wait_until(lambda: WAITS.now == 8, 30, "all wait, twice as many as there are threads")
             assert api.get("/v1/status/poll/0123456789abcdef").status_code == 404
-            assert app.state.waiting == 8
+            assert WAITS.now == 8
             with context.db.transaction() as session:
                 session.execute(update(DOCUMENTS).values(status=DocumentStatus.CANCELLED))
             assert {call.result(30).json()["status"] for call in waiting} == {"failure"}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPSConnection
 from pathlib import Path
+from select import select
 
 import pytest
 import uvicorn
@@ -102,6 +103,25 @@ def test_what_is_not_http_is_answered_as_safely_as_everything_else(context: Cont
     assert b"x-content-type-options: nosniff" in head
     assert json.loads(body)["code"] == "bad_request"
     assert b"GGGG" not in body
+
+
+def test_an_upload_that_goes_on_for_ever_is_ended(context: Context) -> None:
+    """It is neither silent nor slow, only endless."""
+    head = b"POST /api/v1/documents HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/pdf\r\n"
+    with (
+        served(context, body_timeout_s=0.5) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=30) as client,
+    ):
+        client.sendall(head + b"Content-Length: 400000000\r\n\r\n")
+
+        def answered() -> bool:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                client.sendall(bytes(10_000))
+            return bool(select([client], [], [], 0)[0])
+
+        wait_until(answered, 60, "it is ended")
+        assert client.recv(4000).startswith(b"HTTP/1.1 408 ")
+    assert not list(context.settings.upload_dir.glob("incoming-*"))
 
 
 def test_too_many_connections_are_told_so_and_those_of_one_address_closed(context: Context) -> None:

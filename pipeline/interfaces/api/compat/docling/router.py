@@ -29,7 +29,7 @@ from pipeline.interfaces.api.compat.docling.options import (
     of_form,
 )
 from pipeline.interfaces.api.compat.docling.task import Task, documents_of, status
-from pipeline.interfaces.api.dependencies import InContext, reader, writer
+from pipeline.interfaces.api.dependencies import InContext, reader, spender, writer
 from pipeline.interfaces.api.fields import CLEAN, MAX_WAIT_S
 from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.api.uploads import File
@@ -73,27 +73,27 @@ def versions() -> dict[str, str]:
     return {"penstock": version("penstock"), "docling_serve_api": "v1"}
 
 
-@router.post("/v1/convert/file", dependencies=writer, openapi_extra=_FORM)
+@router.post("/v1/convert/file", dependencies=[*writer, *spender], openapi_extra=_FORM)
 async def convert_file(request: Request, context: InContext) -> Response:
     """Convert files and wait for the result: JSON for one file, a ZIP file for several."""
     task, options = await _of_form(request, context)
     return await _wait(request, context, task, options)
 
 
-@router.post("/v1/convert/file/async", dependencies=writer, openapi_extra=_FORM)
+@router.post("/v1/convert/file/async", dependencies=[*writer, *spender], openapi_extra=_FORM)
 async def convert_file_async(request: Request, context: InContext) -> dict[str, Any]:
     """Begin to convert files."""
     task, _ = await _of_form(request, context)
     return await run_sync(_status, context, task)
 
 
-@router.post("/v1/convert/source", dependencies=writer)
+@router.post("/v1/convert/source", dependencies=[*writer, *spender])
 async def convert_source(request: Request, context: InContext, body: ConvertRequest) -> Response:
     """Convert files that are in the request, or that it names, and wait for the result."""
     return await _wait(request, context, await _of_sources(request, context, body), body.options)
 
 
-@router.post("/v1/convert/source/async", dependencies=writer)
+@router.post("/v1/convert/source/async", dependencies=[*writer, *spender])
 async def convert_source_async(request: Request, context: InContext, body: ConvertRequest) -> dict[str, Any]:
     """Begin to convert files that are in the request, or that it names."""
     return await run_sync(_status, context, await _of_sources(request, context, body))
@@ -133,7 +133,7 @@ async def _of_sources(request: Request, context: Context, body: ConvertRequest) 
                 files.append(await held.enter_async_context(remote.fetched(request, context, source.url)))
             else:
                 content = await run_sync(_decoded, source, number)
-                files.append(await held.enter_async_context(remote.stored(context, source.filename, content)))
+                files.append(await held.enter_async_context(remote.stored(request, context, source.filename, content)))
         return await run_sync(_submitted, request, context, files, body.options, zipped)
 
 

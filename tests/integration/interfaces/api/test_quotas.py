@@ -1,0 +1,271 @@
+"""What each key may have: pages, megabytes and money in a time, and how much at once."""
+
+import base64
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import timedelta
+from threading import Event
+from typing import Any
+
+import anyio
+import pytest
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from sqlalchemy import insert, update
+from starlette.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
+
+from pipeline.engine.tables import table_of
+from pipeline.engine.traces import AiCall
+from pipeline.flows.documents.models import DOCUMENTS as ROWS
+from pipeline.flows.documents.models import PAGES
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.screenshots.models import BATCHES, SHOTS, SOURCES
+from pipeline.interfaces.api import compat, health, v1
+from pipeline.interfaces.api.bodies import BodyLimits
+from pipeline.interfaces.api.dependencies import may_spend
+from pipeline.interfaces.api.problems import Refused
+from pipeline.interfaces.api.quotas import AtOnce, Quotas
+from pipeline.settings import ApiSettings
+from pipeline.storage import api_keys, api_spending
+from pipeline.storage.api_keys import Scope as KeyScope
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, problem
+from tests.support.calls import call_row
+from tests.support.documents import insert_document
+from tests.support.waiting import wait_until
+
+FAILED = [PageStatus.COMPLETED, PageStatus.FAILED]
+
+
+def paid(context: Context, scope_id: object, cost: float, **values: Any) -> None:
+    """Somebody called an AI service just now."""
+    with context.db.transaction() as session:
+        row = call_row("openai", context.db.now(), scope_id=str(scope_id), cost=cost, **values)
+        session.execute(insert(table_of(AiCall)).values(row))
+
+
+def retry(client: TestClient, document_id: str) -> Any:
+    """A page has failed again; try it once more."""
+    with context_of(client).db.transaction() as session:
+        failed = {"status": DocumentStatus.PARTIAL_FAILED, "failed_count": 1}
+        session.execute(update(ROWS).where(ROWS.c.id == document_id).values(**failed))
+        session.execute(update(PAGES).where(PAGES.c.document_id == document_id).values(status=PageStatus.FAILED))
+    return client.post(f"{DOCUMENTS}/{document_id}/retry-failed")
+
+
+def context_of(client: TestClient) -> Context:
+    found: Context = client.app.state.context  # type: ignore[attr-defined]
+    return found
+
+
+class TestMoney:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_API__SPEND_PER_DAY": "1"}
+
+    def test_each_key_has_its_own_and_who_asked_last_pays(self, connect: Connect, context: Context) -> None:
+        one, other = connect(KeyScope.WRITE), connect(KeyScope.WRITE)
+        mine = insert_document(context, DocumentStatus.PARTIAL_FAILED, FAILED)
+        paid(context, mine, 50)  # before anybody asked
+        assert retry(one, mine).status_code == 202
+        paid(context, mine, 0.75)
+        assert retry(one, mine).status_code == 202, "asking again forgets nothing"
+        paid(context, mine, 0.5)
+        refused = retry(one, mine)
+        assert "1.25" in problem(refused, 429, "quota")
+        assert 0 < int(refused.headers["retry-after"]) <= 86_400
+        problem(one.post(DOCUMENTS, files={"file": ("a.pdf", b"%PDF")}), 429, "quota")
+        problem(one.post(f"{DOCUMENTS}/actions/retry", json={"ids": [mine]}), 429, "quota")
+        assert one.get(f"{DOCUMENTS}/{mine}").status_code == 200
+        assert one.post(f"{DOCUMENTS}/actions/cancel", json={"ids": [mine]}).status_code == 200
+        assert retry(other, mine).status_code == 202
+        paid(context, mine, 0.5)
+        assert retry(other, mine).status_code == 202
+
+    def test_searches_and_frames_count(self, connect: Connect, context: Context) -> None:
+        client = connect(KeyScope.WRITE)
+        key = api_keys.list_keys(context)[-1].id
+        paid(context, "search", 0.4, unit=key, flow="music")
+        batch_id, shot_id = framed(context)
+        api_spending.note(context, key, "screenshots", [shot_id], context.db.now() - timedelta(seconds=1))
+        paid(context, batch_id, 0.4, flow="screenshots")
+        paid(context, batch_id + 1, 90, flow="screenshots")
+        Quotas(context).check_spending(key)
+        paid(context, shot_id + 7, 0.4, flow="documents")
+        Quotas(context).check_spending(key)
+        paid(context, "search", 0.4, unit=key, flow="knowledge")
+        for path in ("/api/v1/music/search?q=rain", "/api/v1/screenshots/search?q=rain"):
+            problem(client.get(path), 429, "quota")
+        question = {"query": "rain", "byMeaning": True}
+        problem(client.post("/api/v1/knowledge-search", json=question), 429, "quota")
+        assert client.post("/api/v1/knowledge-search", json={**question, "byMeaning": False}).status_code == 200
+
+    def test_the_cap_can_be_changed_while_it_runs(self, connect: Connect, context: Context) -> None:
+        client = connect(KeyScope.ADMIN)
+        mine = insert_document(context, DocumentStatus.PARTIAL_FAILED, FAILED)
+        assert retry(client, mine).status_code == 202
+        paid(context, mine, 5)
+        problem(retry(client, mine), 429, "quota")
+        problem(client.put("/api/v1/settings/api.spend_per_day", json={"value": "-1"}), 422, "bad_value")
+        assert client.put("/api/v1/settings/api.spend_per_day", json={"value": "9.5"}).status_code == 200
+        wait_until(lambda: retry(client, mine).status_code == 202, 10, "the new cap is in force")
+
+
+def framed(context: Context) -> tuple[int, int]:
+    """A batch, and a frame in it."""
+    now = context.db.now()
+    times = {"created_at": now, "updated_at": now, "ts": now, "ts_start": now, "ts_end": now, "seen_at": now}
+    with context.db.transaction() as session:
+        session.execute(insert(SOURCES).values(_fit(SOURCES, {**times, "key": "screen:0", "active": True})))
+        row = _fit(BATCHES, {**times, "source_key": "screen:0"})
+        batch_id = session.execute(insert(BATCHES).values(row).returning(BATCHES.c.id)).scalar_one()
+        row = _fit(SHOTS, {**times, "source_key": "screen:0", "batch_id": batch_id})
+        return batch_id, session.execute(insert(SHOTS).values(row).returning(SHOTS.c.id)).scalar_one()
+
+
+def _fit(table: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """With something in every column that wants one and has no default."""
+    made: dict[str, Any] = {}
+    for column in table.c:
+        if column.name in values:
+            made[column.name] = values[column.name]
+        elif not (column.nullable or column.default or column.server_default or column.primary_key):
+            made[column.name] = 0 if column.type.python_type is int else ""
+    return made
+
+
+class TestPages:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_API__PAGES_PER_DAY": "5"}
+
+    def test_pages_that_are_converted_again_count(self, connect: Connect, context: Context) -> None:
+        client = connect(KeyScope.WRITE)
+        some = [insert_document(context, DocumentStatus.COMPLETED, [PageStatus.COMPLETED] * 2) for _ in range(3)]
+        for document_id in some[:2]:
+            assert client.post(f"{DOCUMENTS}/{document_id}/retry", json={"fresh": True}).status_code == 202
+        problem(client.post(f"{DOCUMENTS}/{some[2]}/retry", json={"fresh": True}), 429, "quota")
+        acted = client.post(f"{DOCUMENTS}/actions/retry", json={"ids": some}).json()
+        assert acted["done"] == 0
+        assert "5 pages" in {one["id"]: one["reason"] for one in acted["skipped"]}[some[2]]
+        assert client.post(f"{DOCUMENTS}/{some[2]}/pages/1/retry").status_code == 202
+        problem(client.post(f"{DOCUMENTS}/{some[2]}/pages/2/retry"), 429, "quota")
+
+
+class TestMegabytes:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_API__UPLOAD_MB_PER_HOUR": "3"}
+
+    def test_files_within_a_request_count(self, connect: Connect, context: Context) -> None:
+        client = connect(KeyScope.WRITE)
+        source = {"kind": "file", "filename": "a.bin", "base64_string": base64.b64encode(bytes(1_500_000)).decode()}
+        body = {"sources": [source]}
+        problem(client.post("/v1/convert/source/async", json=body), 415, "unsupported")
+        problem(client.post("/v1/convert/source/async", json=body), 429, "quota")
+        assert not list(context.settings.upload_dir.glob("incoming-*"))
+
+
+FREE = {
+    "cancel", "pause", "resume", "stop", "estimate", "sync", "remerge", "promote", "act_on_many", "act_on_items",
+    "search_base", "search_bases", "create_base", "edit_base", "recover", "recover_all", "dismiss", "open_breaker",
+    "close_breaker", "create_endpoint", "change_endpoint", "test_endpoint", "replay_range", "replay_delivery",
+    "replay_dead_letter", "create_token", "revoke_token", "drain_node", "revoke_node", "cancel_job", "change",
+    "switch_source",
+}  # fmt: skip
+"""Endpoints that change something and never spend, or ask themselves whether they may."""
+
+
+def asks(dependant: Dependant) -> bool:
+    return dependant.call is may_spend or any(map(asks, dependant.dependencies))
+
+
+def test_whatever_may_spend_asks_whether_it_may() -> None:
+    routes = [
+        route for router in (*v1.ROUTERS, *compat.ROUTERS) for route in router.routes if isinstance(route, APIRoute)
+    ]
+    changing = [route for route in routes if (route.methods or set()) & {"POST", "PUT", "PATCH"}]
+    careless = {route.name for route in changing if not asks(route.dependant)}
+    assert careless == FREE
+    assert {"search", "retrieve"} <= {route.name for route in routes if asks(route.dependant)}
+
+
+def test_nobody_keeps_all_others_away() -> None:
+    some = AtOnce(4, 3, "uploads")
+    with ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(some.one("greedy"))
+        with pytest.raises(Refused) as mine, some.one("greedy"):
+            pass
+        held.enter_context(some.one("modest"))
+        with pytest.raises(Refused) as all_of_us, some.one("another"):
+            pass
+    assert (mine.value.code, all_of_us.value.code, some.now) == ("too_many_requests", "busy", 0)
+
+
+def test_bodies_under_way_are_held_in_so_much_memory_and_no_more() -> None:
+    """Sixteen times the largest: of 20 bodies that each stop before their end, three are too much."""
+    limits, refused, waiting = BodyLimits(read_all, ApiSettings(max_json_mb=1)), [], 0
+
+    async def one(ended: anyio.Event) -> None:
+        nonlocal waiting
+        blocks = iter([bytes(100_000)] * 9)
+
+        async def receive() -> Message:
+            nonlocal waiting
+            if (block := next(blocks, None)) is not None:
+                return {"type": "http.request", "body": block, "more_body": True}
+            waiting += 1
+            await ended.wait()
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        try:
+            await limits({"type": "http", "headers": []}, receive, unsent)
+        except Refused as error:
+            refused.append(error.code)
+        if waiting + len(refused) == 20:
+            ended.set()
+
+    async def many() -> None:
+        ended = anyio.Event()
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as group:
+                for _ in range(20):
+                    group.start_soon(one, ended)
+
+    anyio.run(many)
+    assert refused == ["busy"] * 3
+    assert limits._held.now == 0
+
+
+async def read_all(_scope: Scope, receive: Receive, _send: Send) -> None:
+    while (await receive()).get("more_body"):
+        pass
+
+
+async def unsent(_: Message) -> None:
+    return
+
+
+def test_many_who_ask_whether_it_is_ready_have_one_of_them_look(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, go, really = 0, Event(), health._look
+
+    def look(context: Context) -> health.Readiness:
+        nonlocal looks
+        looks += 1
+        go.wait(20)
+        return really(context)
+
+    monkeypatch.setattr(health, "_look", look)
+    client = connect(host="0.0.0.0")
+    with ThreadPoolExecutor(6) as pool:
+        asked = [pool.submit(client.get, "/readyz") for _ in range(6)]
+        wait_until(lambda: looks == 1, 20, "one looks")
+        assert client.get("/healthz").status_code == 200
+        go.set()
+        assert {one.result().status_code for one in asked} == {200}
+    assert looks == 1
