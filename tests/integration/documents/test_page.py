@@ -10,7 +10,7 @@ from pipeline.flows.documents import FLOW, queries
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DOCUMENT, DocumentStatus, PageStatus
 from pipeline.flows.documents.work.page import Attempt
-from pipeline.providers.protocols import Answer
+from pipeline.providers.protocols import Answer, Usage
 from pipeline.storage.context import Context
 from tests.support.documents import (
     Worker,
@@ -264,6 +264,17 @@ def test_the_ledger_and_the_traces_keep_what_was_paid(context: Context) -> None:
         (call,) = session.execute(select(AiCall.__table__)).all()
     assert (call.scope_id, call.unit, call.status, call.preview) == (document_id, "1", "ok", "new text of page 1")
     assert first.created_at - call.created_at == timedelta(milliseconds=7), "when the call began"
+
+
+def test_a_call_whose_usage_was_not_believed_says_so_and_went_well(context: Context) -> None:
+    document_id = insert_document(context, pages=[P.PENDING])
+    worker = Worker(context, document_id)
+    answer = Answer("text", "m-1", Usage(5, 5, "the service says 10^30 input tokens, counted as 5"))
+    worker.settle(Attempt(only(worker.claim()), answer, paid=True))
+    with context.db.read() as session:
+        (call,) = session.execute(select(AiCall.__table__)).all()
+    assert (call.status, call.error) == ("ok", "the service says 10^30 input tokens, counted as 5")
+    assert attempts(context, document_id)[0].error is None
 
 
 def test_pages_tried_before_are_claimed_singly_and_after_the_others(context: Context) -> None:
