@@ -16,7 +16,7 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.reading.images import DAMAGE, MAX_DECODED_PIXELS, normalise
+from pipeline.reading.images import DAMAGE, JPEGS, MAX_DECODED_PIXELS, check_scans, normalise
 
 HASH_SIZE = 16
 HASH_BITS = HASH_SIZE * HASH_SIZE
@@ -48,9 +48,9 @@ class Fingerprint:
 def read_frame(data: bytes) -> Fingerprint:
     """Decode and hash a frame of any mode, alpha or orientation; of an animation, the first picture.
 
-    Raises `UnitError` (permanent): `not_an_image`, `corrupt` or `too_many_pixels`.
+    Raises `UnitError` (permanent): `not_an_image`, `corrupt`, `too_many_pixels` or `too_slow`.
     """
-    with _opened(BytesIO(data)) as image:
+    with _opened(data) as image:
         width = image.width
         # Other formats ignore it. Grey saves the colours, too.
         drafted = image.draft("L", (_DRAFT_SIDE, _DRAFT_SIDE))
@@ -67,7 +67,7 @@ def load_image(path: Path) -> Image.Image:
 
     Raises `UnitError` as `read_frame`, or `OSError`.
     """
-    with _opened(BytesIO(path.read_bytes())) as image:
+    with _opened(path.read_bytes()) as image:
         image.load()
         return normalise(image, MAX_FRAME_PIXELS)
 
@@ -109,12 +109,12 @@ def _grey(image: Image.Image) -> Image.Image:
 
 
 @contextmanager
-def _opened(file: BytesIO) -> Iterator[Image.Image]:
+def _opened(data: bytes) -> Iterator[Image.Image]:
     """The picture, its header read and its size checked. Its errors, also those of decoding it, are `UnitError`s."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Odd metadata is not news; a bomb is refused by its size, below.
         try:
-            image = Image.open(file, formats=_FORMATS)
+            image = Image.open(BytesIO(data), formats=_FORMATS)
         except Image.DecompressionBombError as error:
             raise _too_many_pixels("far too many") from error
         except DAMAGE as error:
@@ -122,6 +122,8 @@ def _opened(file: BytesIO) -> Iterator[Image.Image]:
         with image:
             if image.width * image.height > MAX_DECODED_PIXELS:
                 raise _too_many_pixels(f"{image.width} × {image.height}")
+            if image.format in JPEGS:
+                check_scans(data, "the picture")
             try:
                 yield image
             except Image.DecompressionBombError as error:

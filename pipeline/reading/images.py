@@ -1,6 +1,7 @@
 """Picture files as RGB images of a bounded size, whatever their mode, depth, transparency or orientation."""
 
 import math
+import mmap
 import struct
 import warnings
 import zlib
@@ -17,7 +18,13 @@ MAX_DECODED_PIXELS = 89_000_000
 """The most pixels to decode: A3 at 600 dpi fits, a decompression bomb does not. Just below the size at which Pillow
 warns."""
 
+MAX_SCANS = 500
+"""The most scans of a JPEG: cameras and programs write ten or so, and each scan of 31 bytes may take 30 ms."""
+
 _FORMATS = ("PNG", "JPEG", "WEBP", "TIFF")
+_SCAN = b"\xff\xda"
+JPEGS = {"JPEG", "MPO"}
+"""What Pillow calls pictures of this kind."""
 DAMAGE = (
     OSError,
     SyntaxError,
@@ -46,7 +53,21 @@ def open_picture(path: Path) -> Iterator[Image.Image]:
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(path, formats=_FORMATS) as image:
             check_pixels(image, path)
+            if image.format in JPEGS:
+                with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                    check_scans(data, path.name)
             yield image
+
+
+def check_scans(data: bytes | mmap.mmap, name: str) -> None:
+    """Raises `UnitError` with code `too_slow` if a JPEG repeats its scans."""
+    position = 0
+    for _ in range(MAX_SCANS + 1):
+        position = data.find(_SCAN, position) + 1
+        if not position:
+            return
+    message = f"{name} has more than {MAX_SCANS} scans, which take too long to read; save it as a baseline JPEG."
+    raise UnitError(message, kind=ErrorKind.PERMANENT, code="too_slow")
 
 
 def check_pixels(image: Image.Image, path: Path) -> None:
