@@ -5,11 +5,11 @@ before it. A title is what is on level 1; a heading of level n is a section head
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pipeline.reading.export import markdown
-from pipeline.reading.export.grid import Placed, grid
+from pipeline.reading.export.grid import Grid, Placed, grid
 
 SCHEMA_VERSION = "1.5.0"
 """The oldest version with all that is used here: readers refuse versions newer than their own."""
@@ -24,6 +24,8 @@ PictureData = Callable[[str], str | None]
 _LABELS = {"paragraph": "text", "quote": "text", "footnote": "footnote", "code": "code", "list_item": "list_item"}
 _NUMBERED = re.compile(r"[0-9]+[.)]?|[a-zA-Z][.)]")
 _PICTURE_DPI = 150
+_MAX_PLACES = 500_000
+"""Of the tables of a document together: a thousand characters may span a hundred thousand. Further tables are text."""
 
 
 def document(
@@ -71,6 +73,7 @@ class _Tree:
         self.body = _group("#/body", None, "unspecified", "body", "_root_")
         self.items: dict[str, list[Json]] = {"groups": [], "texts": [], "pictures": [], "tables": []}
         self.pages: dict[str, Json] = {}
+        self._places = _MAX_PLACES
         self._lists: list[tuple[int, Json]] = []
         """The lists that are open, outermost first: how deep they are, and their groups."""
 
@@ -97,8 +100,9 @@ class _Tree:
             case "list_item":
                 numbered = _NUMBERED.fullmatch(block["marker"]) is not None
                 self._add("texts", parent, "list_item", prov, **words, enumerated=numbered, marker=block["marker"])
-            case "table":
-                self._add("tables", parent, "table", prov, **_FLOATING, data=_table(block["rows"], block["header"]))
+            case "table" if (found := grid(block["rows"], block["header"])).size <= self._places:
+                self._places -= found.size
+                self._add("tables", parent, "table", prov, **_FLOATING, data=_table(found))
             case "picture":
                 uri = self._picture(block["link"])
                 image = {"image": _image(uri, prov[0]["bbox"])} if uri else {}
@@ -146,8 +150,7 @@ def _place(ref: Mapping[str, str]) -> int:
     return int(ref["$ref"].rpartition("/")[2])
 
 
-def _table(rows: Sequence[Sequence[Json]], header: int) -> Json:
-    found = grid(rows, header)
+def _table(found: Grid) -> Json:
     return {
         "table_cells": [_cell(cell) for cell in found.cells],
         "num_rows": found.rows,

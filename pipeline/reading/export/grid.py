@@ -30,6 +30,11 @@ class Grid(NamedTuple):
     rows: int
     columns: int
 
+    @property
+    def size(self) -> int:
+        """How many places there are."""
+        return self.rows * self.columns
+
     def places(self) -> list[list[Placed]]:
         """The cell of each place; an empty one where the table has none."""
         found = [

@@ -5,13 +5,12 @@ For pages of which only the Markdown is known: a model wrote it. Any text is val
 
 import re
 from collections.abc import Iterator, Sequence
-from html.parser import HTMLParser
-from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-Json = dict[str, Any]
+from pipeline.reading.export import hypertext
+from pipeline.reading.export.hypertext import Json, new_block, table
 
 _FENCE = re.compile(r" {0,3}(```|~~~)")
 _ENDS_AN_ITEMS_TEXT = frozenset({"heading_open", "fence", "code_block", "html_block", "table_open", "blockquote_open"})
@@ -32,10 +31,6 @@ def blocks(markdown: str) -> list[Json]:
 def plain_text(markdown: str) -> str:
     """What a page says, without any markup: a line for each block, and for each row of a table."""
     return "\n".join(block["text"] for block in blocks(markdown) if block["text"])
-
-
-def _block(kind: str, text: str, **more: Any) -> Json:
-    return {"type": kind, "text": text, "bbox": None, **more}
 
 
 def _whole_tables(markdown: str) -> str:
@@ -84,9 +79,9 @@ class _Reader:
                 case "inline":
                     yield from self._text(kind, level, token)
                 case "fence" | "code_block":
-                    yield _block("code", token.content.rstrip("\n"))
+                    yield new_block("code", token.content.rstrip("\n"))
                 case "html_block":
-                    yield from html_blocks(token.content)
+                    yield from hypertext.blocks(token.content)
                 case "table_close":
                     yield table(self._rows, self._header)
                 case _:
@@ -123,18 +118,18 @@ class _Reader:
         elif children and all(child.type == "image" for child in children):
             self._more = False
             for picture in children:
-                yield _block("picture", picture.content, link=str(picture.attrs.get("src", "")))
+                yield new_block("picture", picture.content, link=str(picture.attrs.get("src", "")))
         elif not text:
             return
         elif kind == "heading":
-            yield _block("heading", text, level=level)
+            yield new_block("heading", text, level=level)
         elif self._marker:
-            yield _block("list_item", text, marker=self._marker, depth=self._lists - 1)
+            yield new_block("list_item", text, marker=self._marker, depth=self._lists - 1)
             self._marker, self._more = "", True
         elif self._lists and self._more:
-            yield _block("more", text)
+            yield new_block("more", text)
         else:
-            yield _block("quote" if self._quotes else "paragraph", text)
+            yield new_block("quote" if self._quotes else "paragraph", text)
 
 
 def plain(token: Token) -> str:
@@ -146,118 +141,3 @@ def plain(token: Token) -> str:
         elif child.type in {"softbreak", "hardbreak"} or child.content.lower().startswith("<br"):
             parts.append(" ")
     return " ".join("".join(parts).split())
-
-
-def table(rows: Sequence[Sequence[Json]], header: int) -> Json:
-    """A block of type table."""
-    text = "\n".join("\t".join(cell["text"] for cell in row) for row in rows)
-    return _block("table", text, header=header, rows=[list(row) for row in rows])
-
-
-def html_blocks(html: str) -> list[Json]:
-    """The tables of a piece of HTML, and its other text as paragraphs; comments, scripts and styles are left out."""
-    reader = _HtmlReader()
-    reader.feed(html)
-    reader.close()
-    reader.end_paragraph()
-    return reader.blocks
-
-
-class _HtmlReader(HTMLParser):
-    _SILENT = frozenset({"script", "style", "template"})
-    _INLINE = frozenset({"a", "b", "em", "i", "small", "span", "strong", "sub", "sup", "u", "img", "code"})
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.blocks: list[Json] = []
-        self._text: list[str] = []
-        self._rows: list[list[Json]] | None = None
-        self._cell: Json | None = None
-        self._nested = 0
-        self._silent = 0
-        self._in_head = False
-        self._header = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._silent += tag in self._SILENT
-        if tag == "table":
-            self._nested += 1
-            if self._nested == 1:
-                self.end_paragraph()
-                self._rows, self._header, self._in_head = [], 0, False
-        elif self._rows is None or self._nested > 1:
-            if tag not in self._INLINE:
-                self._break()
-        elif tag == "thead":
-            self._in_head = True
-        elif tag == "tr":
-            self._end_cell()
-            self._rows.append([])
-        elif tag in {"td", "th"}:
-            self._begin_cell(tag, dict(attrs))
-        elif tag not in self._INLINE:
-            self._text.append(" ")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in self._SILENT:
-            self._silent = max(0, self._silent - 1)
-        elif tag == "table" and self._nested:
-            self._nested -= 1
-            if not self._nested:
-                self._end_table()
-        elif tag == "thead":
-            self._in_head = False
-        elif self._rows is None and tag not in self._INLINE:
-            self._break()
-
-    def handle_data(self, data: str) -> None:
-        if not self._silent:
-            self._text.append(data)
-
-    def close(self) -> None:
-        super().close()
-        if self._rows is not None:
-            self._end_table()
-
-    def end_paragraph(self) -> None:
-        """What was read since the last block becomes one, if it is any text."""
-        text = " ".join("".join(self._text).split())
-        self._text = []
-        if text:
-            self.blocks.append(_block("paragraph", text))
-
-    def _break(self) -> None:
-        if self._rows is None:
-            self.end_paragraph()
-        else:
-            self._text.append(" ")
-
-    def _begin_cell(self, tag: str, attributes: dict[str, str | None]) -> None:
-        assert self._rows is not None
-        self._end_cell()
-        if not self._rows:
-            self._rows.append([])
-        if not self._rows[-1] and (tag == "th" or self._in_head) and self._header == len(self._rows) - 1:
-            self._header += 1
-        self._cell = {
-            "text": "", "rows": _span(attributes.get("rowspan")), "columns": _span(attributes.get("colspan"))
-        }  # fmt: skip
-        self._rows[-1].append(self._cell)
-
-    def _end_cell(self) -> None:
-        if self._cell is not None:
-            self._cell["text"] = " ".join("".join(self._text).split())
-        self._cell, self._text = None, []
-
-    def _end_table(self) -> None:
-        self._end_cell()
-        rows = [row for row in self._rows or [] if row]
-        self._rows, self._nested = None, 0
-        if rows:
-            self.blocks.append(table(rows, min(self._header, len(rows))))
-
-
-def _span(value: str | None) -> int:
-    """What an attribute says, between 1 and 1,000."""
-    text = (value or "").strip()
-    return max(1, min(int(text), 1000)) if text.isascii() and text.isdigit() and len(text) < 9 else 1

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from pipeline.reading.export import docling, markup
 
 BOX = [51.0, 62.2, 365.1, 82.2]
@@ -131,3 +133,11 @@ def test_page_that_failed_says_so_where_its_text_would_be() -> None:
     made = document(page(4, block("paragraph", "p")), failed)
     assert [text["text"] for text in made["texts"]] == ["p", "[Page 2 is missing: the model is down]"]
     assert list(made["pages"]) == ["4", "5"]
+
+
+def test_spans_of_small_tables_do_not_add_up_to_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docling, "_MAX_PLACES", 5_000)
+    wide = "<table><tr><td colspan=100>a</td></tr>" + "<tr><td>b</td></tr>" * 9 + "</table>\n\n"
+    found = document(page(1, block("markdown", wide * 12)))
+    assert sum(len(row) for table in found["tables"] for row in table["data"]["grid"]) == 5_000
+    assert len(found["texts"]) == 7, "what does not fit is text"

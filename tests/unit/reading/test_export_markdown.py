@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.reading.export import docling, markup
+from pipeline.reading.export import docling, hypertext, markup
 from pipeline.reading.export.grid import MAX_PLACES, grid
 from pipeline.reading.export.markdown import blocks
 
@@ -99,3 +100,17 @@ def test_any_text_becomes_a_document_in_every_format(markdown: str) -> None:
     assert markup.html(made).endswith("</html>\n")
     assert markup.doctags(made).endswith("</doctag>")
     assert markup.text(made).endswith("\n")
+
+
+@pytest.mark.parametrize(
+    "mark", ["<!--", "<a ", '<a href="', "</", "<![CDATA[", "<script>", "<", "<table><tr><td ", "<x '"]
+)
+@pytest.mark.timeout(60)
+def test_a_megabyte_of_marks_that_never_end_is_text(mark: str) -> None:
+    # In time that grows with the square of the length, each would take from minutes to hours.
+    hypertext.blocks(mark * (1_000_000 // len(mark)))
+    hypertext.blocks(mark * (1_000_000 // len(mark)) + ">")
+
+
+def test_an_odd_declaration_is_left_out() -> None:
+    assert brief("<div>one</div>\n<![table [x]> two") == [("paragraph", "one"), ("paragraph", "two")]
