@@ -9,7 +9,9 @@ from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyHeader, HTTPBearer
 
 from pipeline.interfaces.api.caller import Caller, allow
+from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.api.quotas import Quotas
+from pipeline.interfaces.api.shapes import is_admin
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 
@@ -62,6 +64,20 @@ def may_spend(request: Request) -> None:
     request.state.began = state.context.db.now()
     if request.state.caller.scope is not None:  # else they are refused by another dependency
         state.quotas.check_spending(request.state.caller.id)
+
+
+def check_model(request: Request, provider: str, model: str) -> None:
+    """Raise `Refused` (422) for a model that the provider's configuration does not name, neither as its model nor in
+    its price list, unless an administrator asks: what it costs would not be known. Empty: the server's choice."""
+    context: Context = request.app.state.context
+    profile = context.settings.providers.get(provider or context.settings.provider)
+    if not model or is_admin(request.state.caller) or profile is None or profile.kind == "nodes":
+        return  # what there is not is refused by the service
+    if model not in {profile.model, *profile.prices} - {"*"}:
+        raise Refused(
+            "this model is not named in the provider's configuration: give it a price there, or use a key with the "
+            "scope admin", code="unknown_model",
+        )  # fmt: skip
 
 
 def note_work(request: Request, flow: str, *item_ids: object) -> None:

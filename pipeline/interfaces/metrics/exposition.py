@@ -42,7 +42,10 @@ class Exposition(Collector):
 
     def scrape(self, accept: str = "") -> tuple[bytes, str]:
         """(the text, its content type), in the format that the header `Accept` asks for."""
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # it stumbles over versions that are none
+            encode, content_type = choose_encoder("")
         return encode(self._registry), content_type
 
     def collect(self) -> Iterator[Metric]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from pipeline.engine.errors import PenstockError
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import may_spend, note_work, spender, writer
+from pipeline.interfaces.api.dependencies import check_model, may_spend, note_work, spender, writer
 from pipeline.interfaces.api.fields import HexId, Line, PageNumber, RowId
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.problems import documented
@@ -51,9 +51,11 @@ _ACTS: dict[Verb, Callable[[str], Any]] = {
 _PAID = frozenset({Verb.RETRY, Verb.RETRY_FAILED})
 
 
-def _account(request: Request, verb: Verb | None, document_id: str) -> None:
+def _account(request: Request, verb: Verb | None, document_id: str, options: RetryOptions | None = None) -> None:
     """Pages that are converted again count like those that are submitted. Without a verb: one page."""
     found = flow.status(document_id)
+    if options is not None:
+        check_model(request, options.provider or found.provider, options.model)
     count = found.pages if verb is Verb.RETRY else found.failed_count if verb is Verb.RETRY_FAILED else 1
     if count:
         request.app.state.quotas.take_pages(request.state.caller.id, count)
@@ -176,7 +178,7 @@ def retry(
     request: Request, response: Response, document_id: HexId, options: FreshOptions | None = None
 ) -> DocumentShape:
     """Convert a document again, from the start."""
-    _account(request, Verb.RETRY, document_id)
+    _account(request, Verb.RETRY, document_id, options)
     return accepted(request, response, flow.retry(document_id, **(options or FreshOptions()).model_dump()))
 
 
@@ -185,7 +187,7 @@ def retry_failed(
     request: Request, response: Response, document_id: HexId, options: RetryOptions | None = None
 ) -> DocumentShape:
     """Convert the failed pages again."""
-    _account(request, Verb.RETRY_FAILED, document_id)
+    _account(request, Verb.RETRY_FAILED, document_id, options)
     return accepted(request, response, flow.retry_failed(document_id, **(options or RetryOptions()).model_dump()))
 
 
@@ -202,7 +204,7 @@ def retry_page(
     request: Request, response: Response, document_id: HexId, page: PageNumber, options: RetryOptions | None = None
 ) -> DocumentShape:
     """Convert one page again. It keeps its old text until the new one is ready."""
-    _account(request, None, document_id)
+    _account(request, None, document_id, options)
     return accepted(request, response, flow.retry_page(document_id, page, **(options or RetryOptions()).model_dump()))
 
 

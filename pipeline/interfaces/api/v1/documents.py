@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import StringConstraints, ValidationError
 
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import here, note_work, reader, spender, writer
+from pipeline.interfaces.api.dependencies import check_model, here, note_work, reader, spender, writer
 from pipeline.interfaces.api.fields import ByName, HexId, Limit, Line, Search, Wait
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.moments import Since, Until
@@ -121,6 +121,8 @@ def _read(form: Form) -> tuple[File, Options]:
 def submit_file(request: Request, file: File, options: Options) -> Document:
     """Look at the file in a child process and submit it: blocks, so it runs in a thread."""
     state, caller = request.app.state, request.state.caller.id
+
+    check_model(request, options.provider, options.model)
 
     def admit(count: int) -> None:
         state.quotas.take_pages(caller, count)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import here, may_spend, reader, writer
+from pipeline.interfaces.api.dependencies import check_model, here, may_spend, reader, writer
 from pipeline.interfaces.api.fields import HexId, Limit, Name, Prose, Search, Word
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.pages import Cursor, Page
@@ -74,6 +74,8 @@ def _place(base: flow.BaseView) -> tuple[str, str]:
 @router.post("/knowledge-bases", status_code=201, dependencies=writer, responses=documented(404, 409))
 def create_base(request: Request, response: Response, new: NewBase) -> BaseShape:
     """Create an empty base."""
+    if new.provider:
+        check_model(request, new.provider, new.model or "")
     made = flow.create_base(**new.model_dump())
     response.headers["Location"] = here(request, f"{PATH}/{made.id}")
     return base_shape(made, {})
@@ -87,8 +89,9 @@ def show_base(base_id: HexId) -> BaseShape:
 
 
 @router.patch("/knowledge-bases/{base_id}", dependencies=writer, responses=documented(404, 409))
-def edit_base(base_id: HexId, changes: BaseChanges) -> BaseShape:
+def edit_base(request: Request, base_id: HexId, changes: BaseChanges) -> BaseShape:
     """Change a base. Nothing that is under way is disturbed; what another model embedded stays searchable."""
+    check_model(request, changes.provider or flow.base(base_id).provider, changes.model or "")
     edited = flow.edit_base(base_id, **changes.model_dump(exclude_none=True))
     return base_shape(edited, flow.tally(edited.id).states)
 

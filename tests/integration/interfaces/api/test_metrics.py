@@ -25,6 +25,11 @@ def requests(api: TestClient) -> dict[tuple[str, str, str], float]:
     }
 
 
+@pytest.mark.parametrize("accept", ["application/openmetrics-text;version=abc", ";;=,", "a/b;" * 200])
+def test_whatever_is_accepted_gets_metrics(api: TestClient, accept: str) -> None:
+    assert "penstock_up" in api.get("/metrics", headers={"accept": accept}).text
+
+
 def test_this_machine_needs_no_key_and_others_one_that_may_read(connect: Connect) -> None:
     answer = connect().get("/metrics")
     assert answer.status_code == 200

@@ -4,6 +4,7 @@ import base64
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -34,6 +35,7 @@ from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import DOCUMENTS, problem
 from tests.support.calls import call_row
 from tests.support.documents import insert_document
+from tests.support.samples import text_pdf
 from tests.support.waiting import wait_until
 
 FAILED = [PageStatus.COMPLETED, PageStatus.FAILED]
@@ -134,6 +136,36 @@ def _fit(table: Any, values: dict[str, Any]) -> dict[str, Any]:
         elif not (column.nullable or column.default or column.server_default or column.primary_key):
             made[column.name] = 0 if column.type.python_type is int else ""
     return made
+
+
+class TestModels:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        own = "PENSTOCK_PROVIDERS__OPENAI__"
+        prices = '{"dear": {"input": 9}, "*": {"input": 1}}'
+        return {f"{own}API_KEY": "x", f"{own}MODEL": "small", f"{own}PRICES": prices, "PENSTOCK_PROVIDER": "openai"}
+
+    def test_only_those_that_the_configuration_names_unless_an_administrator_asks(
+        self, connect: Connect, context: Context, tmp_path: Path
+    ) -> None:
+        writer, admin = connect(KeyScope.WRITE), connect(KeyScope.ADMIN)
+        pdf = text_pdf(tmp_path / "a.pdf", [["text"]]).read_bytes()
+
+        def submit(client: TestClient, model: str, provider: str = "openai") -> Any:
+            data = {"model": model, "provider": provider, "fresh": "true"}
+            return client.post(DOCUMENTS, files={"file": ("a.pdf", pdf)}, data=data)
+
+        for provider in ("openai", ""):
+            problem(submit(writer, "o9-most-expensive", provider), 422, "unknown_model")
+        problem(submit(writer, "*"), 422, "invalid")
+        assert [submit(writer, model).status_code for model in ("small", "dear", "")] == [202] * 3
+        assert submit(admin, "o9-most-expensive").status_code == 202
+        mine = insert_document(context, DocumentStatus.PARTIAL_FAILED, FAILED, "openai")
+        for path in ("retry", "retry-failed", "pages/2/retry"):
+            said = writer.post(f"{DOCUMENTS}/{mine}/{path}", json={"model": "o9"})
+            problem(said, 422, "unknown_model")
+        base = {"name": "x", "provider": "openai", "model": "o9"}
+        problem(writer.post("/api/v1/knowledge-bases", json=base), 422, "unknown_model")
 
 
 class TestPages:
