@@ -27,7 +27,7 @@ from pipeline.reading.frames import Buffer, pack
 
 _KEPT_IDLE = 2
 _MAX_TASKS = 5_000
-_MAX_IDLE_RSS = 700_000_000  # Text recognition keeps 400 to 600 MB, and takes a second to start.
+_MAX_RSS = 900_000_000  # of a child between tasks; text recognition keeps 400 to 600 MB, and takes a second to start
 _TICK_S = 0.1
 _ASK_S = 0.5
 _START_S = 120.0
@@ -92,6 +92,16 @@ class Session:
         if child is not None and child.is_ours:
             _give_back(child)
 
+    def _fit(self) -> "_Child | None":
+        """The child, unless it is another process's or what it did before has left too much in its memory."""
+        child = self._child
+        if child is None or not child.is_ours:
+            return None
+        if child.memory < _MAX_RSS:
+            return child
+        child.end()
+        return None
+
     def ask(
         self, task: Mapping[str, Any], name: str, limits: Limits, wanted: Wanted = lambda: True,
         progress: Progress = lambda _: None,
@@ -106,9 +116,7 @@ class Session:
         asked = {**task, "name": name, "limits": given, "advice": self._advice}
         bounds = _Bounds(name, limits, self._advice)
         for _ in range(3):
-            if self._child is None or not self._child.is_ours:
-                self._child = _take()
-            child = self._child
+            child = self._child = self._fit() or _take()
             try:
                 answer = child.ask(asked, bounds, wanted, progress)
             except _Gone as gone:
@@ -142,7 +150,7 @@ class _Bounds:
         return refused(f"Reading {self.name} takes more than {allowed}{self.advice}.", "too_slow")
 
     def crash(self, code: int, peak: int) -> UnitError:
-        """Why a child has died that was seen with `peak` bytes. PDFium ends its process when it gets no more memory."""
+        """Why a child has died that was seen to take `peak` bytes. PDFium ends its process when it gets no more."""
         if code == -signal.SIGXCPU:
             return self.too_slow("the processor time allowed")
         if peak > self.limits.memory_mb * 10**6 * _ALMOST:
@@ -178,7 +186,7 @@ class _Child:
         self._parent = os.getpid()
         self.tasks = 0
         self.peak = 0
-        """The most memory that it was seen with during the last task, in bytes."""
+        """The most memory that it was seen to take during the last task, in bytes."""
         with _pool.lock:
             _pool.living.add(self)
 
@@ -187,14 +195,14 @@ class _Child:
         assert self.process.stdin
         assert self.process.stdout
         self.tasks += 1
-        self.peak = 0
+        self.peak, before = 0, self.memory
         self._write(pack(task, "surrogatepass"))
         answers = self.process.stdout.fileno()
         buffer = Buffer(bounds.limits.max_chars * _BYTES_PER_CHARACTER + 1_000_000)
         poll = select.poll()
         poll.register(answers, select.POLLIN)
         clock = _Clock(bounds)
-        ask_at = 0.0
+        ask_at, look_at = 0.0, time.monotonic() + _TICK_S
         while True:
             if poll.poll(_TICK_S * 1000):
                 data = os.read(answers, _READ_BYTES)
@@ -209,10 +217,13 @@ class _Child:
                         clock.extend()
                     else:
                         return message
-            self.peak = max(self.peak, self.memory)
-            bounds.check_memory(self.peak)
-            if time.monotonic() >= ask_at:
-                ask_at = time.monotonic() + _ASK_S
+            now = time.monotonic()
+            if now >= look_at:
+                look_at = now + _TICK_S
+                self.peak = max(self.peak, self.memory - before)
+                bounds.check_memory(self.peak)
+            if now >= ask_at:
+                ask_at = now + _ASK_S
                 if not wanted():
                     raise Unwanted(f"{bounds.name} is not wanted any more.")
             clock.check()
@@ -314,7 +325,7 @@ def _take() -> _Child:
 
 
 def _give_back(child: _Child) -> None:
-    if child.tasks < _MAX_TASKS and 0 < child.memory < _MAX_IDLE_RSS:
+    if child.tasks < _MAX_TASKS and 0 < child.memory < _MAX_RSS:
         with _pool.lock:
             if len(_pool.idle) < _KEPT_IDLE:
                 _pool.idle.append(child)
