@@ -94,7 +94,7 @@ result_backend_transport_options = {**_visibility, **_sentinels, "result_chord_o
 task_time_limit = 3600
 
 worker_max_memory_per_child = 1_500_000
-"""kB: a process that OCR or a hostile page blew up is replaced after its task."""
+"""kB: a process that has grown too large is replaced after its task."""
 
 beat_schedule: dict[str, dict[str, Any]] = {
     "sweep": {"task": "maintenance.sweep", "schedule": _settings.sweep_interval_s, "options": {"expires": 30}},

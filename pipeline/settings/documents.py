@@ -19,7 +19,7 @@ class DocumentSettings(BaseModel):
     """How long splitting one document may take: looking at all of it, and a picture of each page where the provider
     needs them."""
     reader_memory_mb: int = Field(default=2_000, ge=200)
-    """Memory that a process may take for one page, or to look at a document, before it is ended; text recognition alone
+    """Memory that a process may take for one page, or to survey a document, before it is ended; text recognition alone
     takes about 1,000."""
     quantum_s: float = Field(default=1.0, ge=0, le=60)
     """How long a lane works on one document before others get their turn."""

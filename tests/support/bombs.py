@@ -45,8 +45,8 @@ def packed_content(path: Path, megabytes: int = 60) -> Path:
     return path
 
 
-def many_scans(path: Path, side: int = 3000, repeats: int = 20_000) -> Path:
-    """A progressive JPEG that says its last scan again and again; each is a look at the whole picture."""
+def many_scans(path: Path, side: int = 4000, repeats: int = 480) -> Path:
+    """A progressive JPEG that says its last scan again and again, as often as is let through: half a minute."""
     buffer = io.BytesIO()
     Image.new("RGB", (side, side), "grey").save(buffer, "JPEG", progressive=True)
     data = buffer.getvalue()
