@@ -208,7 +208,7 @@ class ShardMessage(Message):
             try:
                 loaded = load(path)
             except UnitError as error:
-                if error.code == "unreadable":
+                if error.code == "unreadable" or error.kind is not ErrorKind.PERMANENT:
                     raise UnitError(str(error)) from error  # the system's fault, not the picture's: it may pass
                 retention.give_up(self._context, shot, str(error))
                 continue

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
+from pipeline.engine.errors import UnitError
 from pipeline.engine.traces import AiCall
 from pipeline.flows.screenshots import queries, service
 from pipeline.flows.screenshots.frames import files
@@ -15,7 +16,7 @@ from pipeline.flows.screenshots.graph.models import CALLS
 from pipeline.flows.screenshots.live_settings import CPU, SCREENSHOT_VISION
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.states import WorkStatus
-from pipeline.flows.screenshots.work import analysis
+from pipeline.flows.screenshots.work import analysis, shard
 from pipeline.providers import gates, queue_control
 from pipeline.storage.context import Context
 from tests.integration.screenshots.conftest import row_of, rows_of
@@ -241,6 +242,21 @@ def test_damaged_file_gives_up_its_frame_alone(
     assert row.error
     sent = [one["screenshot_id"] for record in provider.records for one in told(record)["screenshots"]]
     assert sorted(sent) == sorted(set(shots) - {shots[1]})
+
+
+def test_frames_wait_while_no_process_can_be_started_to_look_at_them(
+    context: Context, driver: Driver, new_batch: NewBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(_: object) -> bytes:
+        raise UnitError("No process to read files can be started", code="no_reader")
+
+    batch, shots = new_batch()
+    with monkeypatch.context() as patched:
+        patched.setattr(shard, "jpeg_of", nobody)
+        assert driver.look_at(batch).status is WorkStatus.FAILED
+    assert {queries.screenshot(context, shot).storage_state for shot in shots} == {"stored"}
+    driver.skip_waits()
+    assert driver.look_at(batch).status is WorkStatus.PENDING
 
 
 @pytest.mark.slow
