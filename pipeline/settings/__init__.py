@@ -10,6 +10,7 @@ its settings in its own package, is named in `SECTIONS`, and asks for them with 
 """
 
 import hashlib
+import logging
 import os
 import tempfile
 import tomllib
@@ -50,6 +51,7 @@ _PRIVATE_NAMES = (
     "knowledge", "redis", "penstock.db", "penstock.db-wal", "penstock.db-shm", "penstock.log", "penstock.toml",
     "installation", "stack.json",
 )  # fmt: skip
+_MAX_PATH = 4000
 MAX_SOCKET_PATH = 100
 """Bytes; the system's limit for a unix socket is about 104."""
 
@@ -159,6 +161,13 @@ class Settings(_Sources):
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().resolve()
 
+    @field_validator("log_level")
+    @classmethod
+    def _log_level_is_known(cls, value: str) -> str:
+        if value.upper() not in logging.getLevelNamesMapping():
+            raise ValueError("must be DEBUG, INFO, WARNING, ERROR or CRITICAL")
+        return value
+
     @field_validator("redis_url")
     @classmethod
     def _redis_url_can_be_read(cls, value: str) -> str:
@@ -260,6 +269,9 @@ def config_path() -> Path:
     """The TOML file that settings are read from; that of the data folder need not exist."""
     named = os.environ.get(CONFIG)
     data_dir = os.environ.get("PENSTOCK_DATA_DIR")
+    for variable, value in ((CONFIG, named), ("PENSTOCK_DATA_DIR", data_dir)):
+        if value and len(os.fsencode(value)) > _MAX_PATH:
+            raise UnreadableSettingsError(f"{variable}: a path has {_MAX_PATH:,} bytes at most, and this one has more")
     return Path(named) if named else (Path(data_dir) if data_dir else user_data_path("penstock")) / "penstock.toml"
 
 

@@ -7,6 +7,8 @@ from typing import Any, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource, SettingsError
 
+_MOST_QUOTED = 200
+
 
 def wants_traces() -> bool:
     """Whether OpenTelemetry's own variables name a place for traces."""
@@ -33,7 +35,7 @@ class Environment(EnvSettingsSource):
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         try:
             return super().decode_complex_value(field_name, field, value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # not JSON, or nested deeper than Python goes
             variable = self._variable(field_name, value)
             raise UnreadableSettingsError(
                 f"{variable} must be JSON, like {_example(variable, field, value)}"
@@ -50,11 +52,13 @@ class Environment(EnvSettingsSource):
 
 
 def _example(variable: str, field: Any, value: Any) -> str:
-    """How to set it. Only a list of words is quoted back: an object may hold a key to a service."""
+    """How to set it. Only a short list of words is quoted back: an object may hold a key, and a URL a password."""
     annotation = getattr(field, "annotation", field)
     if get_origin(annotation) is not list:
         return f"{variable}='{{\"name\": …}}'"
     if get_args(annotation) != (str,):
         return f"{variable}='[5, 15]'"
+    if len(str(value)) > _MOST_QUOTED or "://" in str(value) or "@" in str(value):
+        return f'{variable}=\'["…", "…"]\''
     words = [word.strip(" '\"[]") for word in str(value).split(",")]
     return f"{variable}='{json.dumps([word for word in words if word], ensure_ascii=False)}'"

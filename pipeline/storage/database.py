@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import structlog
 from sqlalchemy import Engine, ExceptionContext, create_engine, event, func, select
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -23,6 +22,7 @@ from pipeline.engine import (
 )
 from pipeline.engine.claims import Tries
 from pipeline.engine.errors import UserError
+from pipeline.storage import database_url
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
@@ -49,14 +49,15 @@ class _Reading(Session):
 
 
 class Database:
-    """Transactions on one database. Make one after a fork: connections do not survive it."""
+    """Transactions on one database. Make one after a fork: connections do not survive it.
+
+    Raises `UserError` for a URL that names none.
+    """
 
     def __init__(self, url: str, pool_size: int = 10) -> None:
-        self.url = make_url(url)
+        self.url = database_url.read(url)
         self.patience_s = RIDE_OVER_S
         """How long to try again while the database is unavailable, unless told otherwise."""
-        if self.url.drivername in {"postgresql", "postgres"}:
-            self.url = self.url.set(drivername="postgresql+psycopg")
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = self._sqlite() if self.is_sqlite else self._server(pool_size)
         event.listen(self.engine, "handle_error", _refused, retval=True)

@@ -213,6 +213,8 @@ WRONG_SETTINGS = [
     ("PENSTOCK_REDIS_URL", DEAD_REDIS, "Redis cannot be used"),
     ("PENSTOCK_DATABASE_URL", DEAD_DATABASE, "the database cannot be used"),
     ("PENSTOCK_DATA_DIR", "/dev/null", "PENSTOCK_DATA_DIR names the folder"),
+    ("PENSTOCK_DATABASE_URL", "postgresql://u:pass-word@h:pass-word/x", "a port is not a number"),
+    ("PENSTOCK_SCREENSHOTS__EXCLUDED_APPS", "[" * 50_000, "PENSTOCK_SCREENSHOTS__EXCLUDED_APPS must be JSON, like"),
 ]
 
 

@@ -11,11 +11,11 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from redis import RedisError
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from pipeline.engine import privacy
 from pipeline.engine.connection import ask_sentinels
-from pipeline.engine.errors import PenstockError
+from pipeline.engine.errors import PenstockError, UserError
 from pipeline.engine.presence import Presence
 from pipeline.flows import flows
 from pipeline.interfaces.cli.output import count
@@ -27,7 +27,7 @@ from pipeline.settings import Settings, config_path
 from pipeline.standalone import redis_server
 from pipeline.standalone.stack import reach_redis
 from pipeline.standalone.supervisor import read_info
-from pipeline.storage import installation
+from pipeline.storage import database_url, installation
 from pipeline.storage.context import Context
 from pipeline.storage.schema import HEAD, current
 from pipeline.storage.tables import table_sizes
@@ -115,12 +115,8 @@ def _folder(settings: Settings) -> Iterator[Check]:
 
 
 def _database(settings: Settings) -> Iterator[Check]:
-    try:
-        db = Context(settings).db
-    except ArgumentError as error:
-        yield Check("database", FAIL, str(error), "check PENSTOCK_DATABASE_URL: postgresql://user:password@host/name")
-        return
-    shown = db.url.render_as_string(hide_password=True)
+    db = Context(settings).db
+    shown = database_url.shown(db.url)
     try:
         at = current(db)
     except SQLAlchemyError as error:
@@ -142,7 +138,7 @@ def _is_current(context: Context) -> bool:
     """Whether the database can be used. If not, its own check has said so."""
     try:
         return current(context.db) == HEAD
-    except (ArgumentError, SQLAlchemyError):
+    except (UserError, SQLAlchemyError):
         return False
 
 

@@ -150,7 +150,7 @@ def _explained(error: Exception) -> str:
     from pydantic import ValidationError
     from redis import RedisError
     from redis.sentinel import MasterNotFoundError
-    from sqlalchemy.exc import ArgumentError, DBAPIError
+    from sqlalchemy.exc import DBAPIError
 
     from pipeline.settings import UnreadableSettingsError
 
@@ -159,8 +159,6 @@ def _explained(error: Exception) -> str:
             sentence = "a setting is wrong: " + "; ".join(map(_setting, error.errors(include_input=False)))
         case UnreadableSettingsError():
             sentence = str(error)
-        case ArgumentError():
-            sentence = f"PENSTOCK_DATABASE_URL is not a database URL (postgresql://user:password@host/name): {error}"
         case DBAPIError():
             sentence = f"the database cannot be used: {str(error.orig).strip().splitlines()[0]}. Try `penstock doctor`."
         case UnicodeEncodeError(object=text):

@@ -18,6 +18,7 @@ from pipeline.settings import (
 )
 
 SECRET = "sk-Zq9-very-secret-0123456789"
+ANY_WORDS = """PENSTOCK_SCREENSHOTS__EXCLUDED_APPS='["…", "…"]'"""
 
 
 @pytest.fixture(autouse=True)
@@ -188,6 +189,7 @@ def test_the_environment_wins_over_the_file_field_by_field(tmp_path: Path, monke
         ("PENSTOCK_SWEEP_INTERVAL_S", "0", "sweep_interval_s"),
         ("PENSTOCK_AI_CONCURRENCY", "5000", "ai_concurrency"),
         ("PENSTOCK_LOG_JSON", "perhaps", "log_json"),
+        ("PENSTOCK_LOG_LEVEL", "LOUD", "log_level"),
     ],
 )
 def test_an_error_names_the_field(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, field: str) -> None:
@@ -246,6 +248,12 @@ def test_the_data_folder_is_absolute_and_may_begin_at_home(monkeypatch: pytest.M
     assert Settings().data_dir == Path.home().resolve() / "penstock"
 
 
+def test_a_path_that_no_system_takes_is_not_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_DATA_DIR", "/" + "a" * 5000)
+    with pytest.raises(UnreadableSettingsError, match=r"^PENSTOCK_DATA_DIR: a path has 4,000 bytes at most"):
+        Settings()
+
+
 def test_a_socket_in_a_deep_folder_lies_where_the_system_allows_one(tmp_path: Path) -> None:
     deep = Settings(data_dir=tmp_path / ("d" * 120))
     other = Settings(data_dir=tmp_path / ("e" * 120))
@@ -278,6 +286,9 @@ def test_settings_are_read_without_anything_heavy() -> None:
         ("PENSTOCK_SCREENSHOTS__EXCLUDED_TITLES", "a, [b", """PENSTOCK_SCREENSHOTS__EXCLUDED_TITLES='["a", "b"]'"""),
         ("PENSTOCK_DOCUMENTS__BACKOFF_S", "5 s", "PENSTOCK_DOCUMENTS__BACKOFF_S='[5, 15]'"),
         ("PENSTOCK_PROVIDERS", SECRET, "PENSTOCK_PROVIDERS='{\"name\": …}'"),
+        # A URL may hold a password, and what is long is nothing to read.
+        ("PENSTOCK_SCREENSHOTS__EXCLUDED_APPS", f"redis://:{SECRET}@h", ANY_WORDS),
+        ("PENSTOCK_SCREENSHOTS__EXCLUDED_APPS", "[" * 50_000, ANY_WORDS),
     ],
 )
 def test_what_is_no_json_is_named_with_an_example(

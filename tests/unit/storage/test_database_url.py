@@ -1,0 +1,45 @@
+"""A database's URL is read and shown without its password, wherever that stands."""
+
+import pytest
+
+from pipeline.engine.errors import UserError
+from pipeline.storage import database_url
+
+SECRET = "Zq9very"
+
+
+@pytest.mark.parametrize(
+    ("url", "driver"),
+    [
+        ("postgresql://u:p%40ss@h:5433/x", "postgresql+psycopg"),
+        ("postgres://h/x", "postgresql+psycopg"),
+        ("postgresql+psycopg://u:p@[::1]/x?sslmode=require", "postgresql+psycopg"),
+        ("sqlite:////data/penstock.db", "sqlite"),
+    ],
+)
+def test_servers_and_files(url: str, driver: str) -> None:
+    assert database_url.read(url).drivername == driver
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (SECRET, "it is none, or a port is not a number"),
+        (f"postgresql://u:{SECRET}@h:{SECRET}/x", "it is none, or a port is not a number"),
+        (f"postgresql://u:a@{SECRET}@h/x", "@ as %40"),
+        (f"mysql://u:{SECRET}@h/x", "must begin with postgresql:// or sqlite://"),
+        (f"postgresql+psycopg2://u:{SECRET}@h/x", "must begin with"),
+        (f"{SECRET}://u@h/x", "must begin with"),
+    ],
+)
+def test_what_is_none_is_said_without_a_word_of_it(url: str, said: str) -> None:
+    with pytest.raises(UserError, match="PENSTOCK_DATABASE_URL is not a database URL") as caught:
+        database_url.read(url)
+    assert said in str(caught.value)
+    assert SECRET not in str(caught.value)
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+
+
+def test_it_is_shown_without_passwords() -> None:
+    found = database_url.read(f"postgresql://u:{SECRET}@h:5433/x?password={SECRET}&sslmode=require")
+    assert database_url.shown(found) == "postgresql+psycopg://u:***@h:5433/x"
