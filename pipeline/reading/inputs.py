@@ -1,12 +1,11 @@
 """Files to convert: what is one in a folder, and what is a result that lies there."""
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.engine.errors import UserError
 from pipeline.reading.source import ACCEPTED
-from pipeline.reading.user_file import is_file_below
+from pipeline.reading.user_file import is_file_below, walk
 
 SUFFIXES = frozenset({".pdf", ".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff"})
 """The suffixes, in any case, of files in a folder that are inputs."""
@@ -64,7 +63,7 @@ def _inputs_below(folder: Path) -> list[Path]:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):  # Linked folders are not entered.
+    for parent, folders, names in walk(folder):  # Linked folders are not entered.
         folders[:] = [name for name in folders if not name.startswith(".") and not _is_pictures(Path(parent, name))]
         yield from (Path(parent, name) for name in names if not name.startswith("."))
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -49,4 +50,33 @@ def is_file_below(path: Path, root: Path) -> bool:
     try:
         return path.is_file() and path.resolve().is_relative_to(root)
     except (OSError, RuntimeError, ValueError):  # links in a circle; a NUL in its name
+        return False
+
+
+def walk(
+    folder: Path, failed: Callable[[OSError], object] = lambda _: None
+) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """As `Path.walk`: each folder with the names of the folders and files in it, of which the former may be taken out.
+
+    `os.walk` breaks off in a thousand folders inside one another before Python 3.12. `failed` is told of folders that
+    cannot be listed; linked ones are not entered.
+    """
+    waiting = [folder]
+    while waiting:
+        parent = waiting.pop()
+        try:
+            with os.scandir(parent) as found:
+                entries = [(entry.name, _is_folder(entry)) for entry in found]
+        except OSError as error:
+            failed(error)
+            continue
+        folders = [name for name, is_folder in entries if is_folder]
+        yield parent, folders, [name for name, is_folder in entries if not is_folder]
+        waiting += [path for name in reversed(folders) if not (path := parent / name).is_symlink()]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link in a circle
         return False

@@ -10,7 +10,7 @@ from watchfiles import Change
 from watchfiles import watch as changes_in
 
 from pipeline.engine.errors import UserError
-from pipeline.reading.user_file import is_file_below
+from pipeline.reading.user_file import is_file_below, walk
 
 SETTLE_S = 0.5
 """A file that keeps its size and time this long is complete. If it changes after all, it is given again."""
@@ -91,8 +91,10 @@ class _Watched:
                 self._waiting.setdefault(one, (_Look(-1, -1), 0.0))
 
     def _listed(self, folder: Path) -> list[Path]:
-        found = folder.rglob("*") if self._below else folder.iterdir()
-        return [path for path in found if self._wanted(path)]
+        if not self._below:
+            return [path for path in folder.iterdir() if self._wanted(path)]
+        files = (Path(parent, name) for parent, _, names in walk(folder) for name in names)
+        return [path for path in files if self._wanted(path)]
 
     def _whole(self) -> list[Path]:
         """Move what has not changed for long enough from waiting to given; those files, in the order of writing."""

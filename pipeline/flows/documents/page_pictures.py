@@ -19,7 +19,7 @@ def picture(context: Context, document_id: str, number: int, dpi: float, wanted:
     Rendered in a child process. Raises `UserError`: there is no such page, or it cannot be rendered.
     """
     document, page = queries.document(context, document_id), queries.page(context, document_id, number)
-    dpi = min(MAX_DPI, max(MIN_DPI, round(dpi)))
+    dpi = round(min(MAX_DPI, max(MIN_DPI, dpi)))  # in this order: there is no rounding what is not a number
     # With the temp folder's pages: it goes with them, and clean-up finds it by the document's id.
     target = files.temp_folder(context.settings, document_id) / "view" / f"page-{page.page_source:05d}-{dpi}.png"
     if (kept := _kept(target)) is not None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.reading import user_file
-from pipeline.reading.user_file import NotOrdinary, is_file_below, open_file
+from pipeline.reading.user_file import NotOrdinary, is_file_below, open_file, walk
 
 
 def _socket(path: Path) -> None:
@@ -69,3 +70,38 @@ def test_no_link_on_a_files_way_may_lead_out_of_the_folder(tmp_path: Path) -> No
         name for name in ("a.pdf", "same/a.pdf", "folder/a.pdf", "leaves.pdf") if is_file_below(inside / name, inside)
     }
     assert here == {"a.pdf", "same/a.pdf"}
+
+
+def test_folders_inside_one_another_are_walked_however_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deepest = tmp_path.joinpath(*["d"] * 300)
+    deepest.mkdir(parents=True)
+    (deepest / "bottom.pdf").touch()
+    (tmp_path / "round").symlink_to(tmp_path)
+    (tmp_path / "circle").symlink_to("circle")
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(_depth() + 100)
+    try:
+        found = [Path(parent, name) for parent, _, names in walk(tmp_path) for name in names]
+    finally:
+        sys.setrecursionlimit(before)
+    assert found == [tmp_path / "circle", deepest / "bottom.pdf"]
+
+
+def _depth() -> int:
+    frame, depth = sys._getframe(), 0
+    while frame.f_back is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
+def test_a_folder_that_cannot_be_listed_is_told_and_the_others_are_walked(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    told: list[str] = []
+    seen = []
+    for parent, folders, _ in walk(tmp_path, lambda error: told.append(str(error.filename))):
+        seen.append(parent)
+        if parent == tmp_path:
+            (tmp_path / "a").rmdir()
+            folders.sort()
+    assert (seen, told) == ([tmp_path, tmp_path / "b"], [str(tmp_path / "a")])

@@ -12,7 +12,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.flows.music.library.songs import FOLDER, LibraryError, Listing, SongTags
 from pipeline.reading import audio_tags
 from pipeline.reading.child import Session
-from pipeline.reading.user_file import is_file_below
+from pipeline.reading.user_file import is_file_below, walk
 
 log = structlog.get_logger(__name__)
 SUFFIXES = frozenset({
@@ -61,7 +61,7 @@ class MusicFolder:
             self.unreadable += 1
             log.warning("music.folder_unreadable", folder=error.filename, error=type(error).__name__)
 
-        for folder, folders, names in os.walk(self._folder, onerror=failed):
+        for folder, folders, names in walk(self._folder, failed):
             folders.sort()
             for name in sorted(names):
                 if Path(name).suffix.lower() in SUFFIXES and not name.startswith("."):
