@@ -10,7 +10,7 @@ DEMO := .demo
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo test test-fast clients simulate mutations lint bench quality clean
+.PHONY: help setup lock demo test test-fast clients simulate mutations fuzz lint bench quality clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s  %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,11 @@ simulate: setup ## Whole fleets, of workers and of gateways, on virtual time, wi
 
 mutations: setup ## Take safeguards away, one at a time, and count the seeds until the simulation notices
 	$(BIN)/python -m tests.simulation.mutations $(ARGS)
+
+SECONDS ?= 600
+
+fuzz: setup ## Hostile inputs for all that reads files, replies and words: SECONDS=3600, ARGS="pdf markdown" for these alone
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 lint: setup ## Style, formatting, types and layers
 	$(BIN)/ruff check .

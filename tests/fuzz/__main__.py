@@ -183,10 +183,11 @@ def _by_bytes(target: "Target", folder: Path, seconds: int) -> None:
     words = folder / "words"
     words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words if word), "ascii")
     options = (
-        f"-max_total_time={seconds}", f"-artifact_prefix={folder}/", f"-dict={words}", f"-max_len={_MAX_BYTES}",
+        f"-max_total_time={seconds}", f"-artifact_prefix={folder}/", f"-max_len={_MAX_BYTES}",
         f"-timeout={_ONE_INPUT_S}", f"-rss_limit_mb={_MEMORY_MB}",
     )  # fmt: skip
-    atheris.Setup([sys.argv[0], *options, str(corpus)], lambda data: _watched(target, bytes(data), folder))
+    given = [f"-dict={words}"] if any(target.words) else []
+    atheris.Setup([sys.argv[0], *options, *given, str(corpus)], lambda data: _watched(target, bytes(data), folder))
     atheris.Fuzz()
 
 

@@ -102,14 +102,14 @@ def test_any_text_becomes_a_document_in_every_format(markdown: str) -> None:
     assert markup.text(made).endswith("\n")
 
 
-@pytest.mark.parametrize(
-    "mark", ["<!--", "<a ", '<a href="', "</", "<![CDATA[", "<script>", "<", "<table><tr><td ", "<x '"]
-)
+MARKS = ["<!--", "<a ", '<a href="', "</", "<![CDATA[", "<script>", "<", "<table><tr><td ", "<x '"]
+
+
 @pytest.mark.timeout(60)
-def test_a_megabyte_of_marks_that_never_end_is_text(mark: str) -> None:
-    # In time that grows with the square of the length, each would take from minutes to hours.
-    hypertext.blocks(mark * (1_000_000 // len(mark)))
-    hypertext.blocks(mark * (1_000_000 // len(mark)) + ">")
+@pytest.mark.parametrize("mark", MARKS)
+def test_marks_that_never_end_are_text(mark: str) -> None:
+    # In time that grows with the square of the length, each would take from one minute to twenty.
+    hypertext.blocks(mark * (400_000 // len(mark)))
 
 
 def test_an_odd_declaration_is_left_out() -> None:
