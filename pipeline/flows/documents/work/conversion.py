@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,32 @@ from pipeline.flows.documents.models import ATTEMPTS, LAYOUTS, PAGES
 from pipeline.flows.documents.work.page import Attempt, PageUnit
 from pipeline.providers import registry
 from pipeline.providers.protocols import Answer, PageConverter, PageReader, PageRef, charged
+from pipeline.providers.vision_pages import TruncatedAnswer
 from pipeline.reading.content import page_limits
 from pipeline.reading.pages import Pages
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
+MAX_PAGE_CHARS = 1_000_000
+"""Of one page. What is made of its text takes many times its size, here and in the processes that answer requests."""
+
 _RENDERING = threading.BoundedSemaphore(os.cpu_count() or 1)
 
 
 def pages_of(settings: Settings, source: Path) -> Pages:
     """The pages of a stored file, to be rendered within what the settings allow a page."""
     return Pages(source, page_limits(settings.documents.page_timeout_s, settings.documents.reader_memory_mb))
+
+
+def bounded(answer: Answer, page: int) -> Answer:
+    """The answer, if it is of a size that a page may have; raises `TruncatedAnswer` with its beginning."""
+    length = len(answer.text)
+    if length <= MAX_PAGE_CHARS:
+        return answer
+    kept = replace(answer, text=answer.text[:MAX_PAGE_CHARS], layout=None)
+    message = f"the text of page {page} has {length:,} characters, more than the {MAX_PAGE_CHARS:,} that are accepted"
+    raise TruncatedAnswer(message, kept)
 
 
 class PageConversion:
@@ -66,7 +81,7 @@ class PageConversion:
         facts: dict[str, Any] = {"model": unit.model}
         answer, error = None, None
         try:
-            answer = self._answer(unit, facts)
+            answer = bounded(self._answer(unit, facts), unit.page_source)
         except self._timed_out:
             limit = self._context.settings.documents.page_timeout_s
             error = UnitError(f"the page took longer than {limit:.0f} s", code="timeout")
