@@ -35,7 +35,9 @@ class Request:
             return
 
     def answer(self, body: bytes = b"", status: str = "200 OK", **headers: str) -> None:
-        fields = {"Content-Length": str(len(body))} | {name.replace("_", "-"): value for name, value in headers.items()}
+        fields = {"Content-Length": str(len(body)), "Connection": "close"} | {
+            name.replace("_", "-"): value for name, value in headers.items()
+        }
         lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         self.send(f"HTTP/1.1 {status}\r\n{lines}\r\n".encode() + body)
 

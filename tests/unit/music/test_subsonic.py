@@ -49,20 +49,33 @@ def says(**content: Any) -> Page:
     return lambda request: request.answer(envelope(**content))
 
 
-def trickle(head: bytes) -> Page:
+GOOD = envelope(type="navidrome")
+LENGTH = f"\r\nContent-Length: {len(GOOD)}\r\n\r\n".encode()
+
+
+def trickle(head: bytes, tail: bytes) -> Page:
+    """A good answer in the end: whoever waits for it fails the test."""
     pace = threading.Event()
 
     def page(request: Request) -> None:
         request.send(head)
-        while request.send(b"a"):
+        for _ in range(200):
+            if not request.send(b" "):
+                return
             pace.wait(0.02)
+        request.send(tail)
 
     return page
 
 
 @pytest.mark.parametrize(
     "page",
-    [trickle(b"HTTP/1.1 200 OK\r\nX: "), trickle(b"HTTP/1.1 200 OK\r\n\r\n"), trickle(b""), Request.wait],
+    [
+        trickle(b"HTTP/1.1 200 OK\r\nX: a", LENGTH + GOOD),
+        trickle(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", GOOD),
+        trickle(b"HTTP/1.1 200 O", b"K" + LENGTH + GOOD),
+        Request.wait,
+    ],
     ids=["headers", "body", "status", "silence"],
 )
 def test_a_server_that_trickles_is_given_up_in_time(web: WebServer, make: Any, page: Page):
