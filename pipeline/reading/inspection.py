@@ -21,7 +21,7 @@ def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambd
     Raises `UserError` as that does, or with code `too_slow`, `too_large` or `unreadable_file` if it was too much for
     the child; `Unwanted`.
     """
-    source.check_file(path, limits)
+    source.check_file(path, limits, name)
     size = {name: getattr(limits, name) for name in ("max_upload_mb", "max_pages", "max_page_points")}
     found = _run({"task": "inspect", "path": str(path.absolute()), "size": size}, name, wanted)
     return SourceInfo(cast("FileType", found["type"]), int(found["pages"]), int(found["size_bytes"]))

@@ -47,17 +47,18 @@ class SourceInfo:
     size_bytes: int
 
 
-def check_file(path: Path, limits: Limits) -> FileType:
+def check_file(path: Path, limits: Limits, name: str = "") -> FileType:
     """What type of file it is, by its first bytes. It is not read any further: `inspect` does that, in a child process.
 
-    Raises `UserError` with code `missing`, `directory`, `unreadable`, `empty`, `too_large` or `unsupported`.
+    Errors call the file `name`, if it is not called so here. Raises `UserError` with code `missing`, `directory`,
+    `unreadable`, `empty`, `too_large` or `unsupported`.
     """
-    size = _file_size(path)
+    size, called = _file_size(path), name or path.name
     if size == 0:
-        raise UserError(f"{path.name} is empty; export or download it again.", code="empty")
+        raise UserError(f"{called} is empty; export or download it again.", code="empty")
     if size > limits.max_upload_mb * 1_000_000:
         raise UserError(
-            f"{path.name} has {size / 1e6:,.0f} MB, more than the accepted {limits.max_upload_mb} MB; "
+            f"{called} has {size / 1e6:,.0f} MB, more than the accepted {limits.max_upload_mb} MB; "
             "split it or raise documents.max_upload_mb.",
             code="too_large",
         )
@@ -66,7 +67,7 @@ def check_file(path: Path, limits: Limits) -> FileType:
     except OSError as error:
         raise _unreadable(path) from error
     if found is None:
-        raise UserError(f"{path.name} is not of a supported type; {ACCEPTED} are accepted.", code="unsupported")
+        raise UserError(f"{called} is not of a supported type; {ACCEPTED} are accepted.", code="unsupported")
     return found
 
 
