@@ -16,6 +16,8 @@ _JSON_S = 60.0
 """How long a body may take that is not an upload."""
 _HELD = 16
 """How many of the largest such bodies are held in memory at once."""
+_MAX_BRACKETS = 200_000
+"""Of JSON: a million lists in four megabytes take seconds to parse, in which nobody else is served."""
 _UPLOADS = ("multipart/form-data", "application/octet-stream", "application/pdf", "image/")
 
 
@@ -79,7 +81,7 @@ class _Incoming:
         self._settings = settings
         self._held = held
         self._within_s = _JSON_S if held else settings.body_timeout_s
-        self._received = 0
+        self._received = self._brackets = 0
         self._began = time.monotonic()
         self._whole = False
 
@@ -93,12 +95,16 @@ class _Incoming:
         except TimeoutError:
             raise _slow() from None
         self._whole = message["type"] != "http.request" or not message.get("more_body", False)
-        size = len(message.get("body", b""))
-        self._received += size
+        body = message.get("body", b"")
+        self._received += len(body)
         if self._held:
-            self._held.now += size
+            self._held.now += len(body)
+            self._brackets += body.count(b"[") + body.count(b"{")
         if self._received > self._limit:
             raise _too_large(self._limit)
+        if self._brackets > _MAX_BRACKETS:
+            said = f"the body has more than {_MAX_BRACKETS:,} lists and objects"
+            raise Refused(said, code="too_large", headers={"Connection": "close"})
         if self._held and self._held.now > self._held.most:
             raise Refused("too much is being sent at the same time: try again in a moment", code="busy")
         took_s = time.monotonic() - self._began

@@ -215,6 +215,13 @@ class TestSizes:
         assert not list(context.settings.upload_dir.iterdir())
 
 
+def test_json_that_takes_long_to_parse_is_not_parsed(api: TestClient) -> None:
+    act, kind = f"{DOCUMENTS}/actions/cancel", {"content-type": "application/json"}
+    for each in (b"[],", b'{"a":{}},', b"[[]],"):
+        answer = api.post(act, content=b'{"ids":[' + each * 250_000 + b"[]]}", headers=kind)
+        assert (answer.status_code, b"lists and objects" in answer.content) == (413, True)
+
+
 def test_deep_and_odd_json_is_refused(api: TestClient) -> None:
     act, kind = f"{DOCUMENTS}/actions/cancel", {"content-type": "application/json"}
     for body in (b"[" * 200_000, b'{"ids": NaN}', b"\xff\xfe", b'{"filter": {"q": "\\ud800"}, "all_matching": true}'):
