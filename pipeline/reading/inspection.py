@@ -48,13 +48,16 @@ def _run(task: dict[str, Any], name: str, wanted: Wanted) -> dict[str, Any]:
         raise UserError(str(error), code=error.code) from error
 
 
-def ask(task: dict[str, Any], name: str, wanted: Wanted, limits: Limits = _CAPS) -> dict[str, Any]:
-    """A child's answer to a task on one file, which errors call `name`.
+def ask(
+    task: dict[str, Any], name: str, wanted: Wanted, limits: Limits = _CAPS, advice: str = "; split it"
+) -> dict[str, Any]:
+    """A child's answer to a task on one file, which errors call `name`; `advice` as of `child.Session`.
 
     Raises `UnitError` as `child.run` does, but with `unreadable_file` for a crash; `Unwanted`.
     """
     try:
-        return child.run(task, name, limits, wanted)
+        with child.Session(advice) as session:
+            return session.ask(task, name, limits, wanted)
     except UnitError as error:
         # `unreadable` is said of a file of ours that we may not read; this one is somebody else's.
         code = "unreadable_file" if error.code == "unreadable" else error.code

@@ -55,4 +55,4 @@ def _ask(task: str, path: Path, limits: Limits, wanted: Wanted = lambda: True) -
     except OSError as error:
         message = f"{path.name} cannot be read: {error.strerror}"
         raise UnitError(message, kind=ErrorKind.PERMANENT, code="unreadable") from error
-    return inspection.ask({"task": task, "path": str(path.absolute())}, "the picture", wanted, limits)
+    return inspection.ask({"task": task, "path": str(path.absolute())}, "the picture", wanted, limits, advice="")

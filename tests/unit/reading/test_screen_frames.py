@@ -17,8 +17,8 @@ from tests.support.frames import draw, encoded
 SCREEN = draw()
 
 
-def of_many_scans(scans: int, side: int = 8000) -> bytes:
-    """A progressive JPEG that repeats its last scan: a few bytes that take 100 ms."""
+def of_many_scans(scans: int, side: int = 4000) -> bytes:
+    """A progressive JPEG that repeats its last scan: 31 bytes that take 30 ms."""
     out = BytesIO()
     Image.new("L", (side, side), 128).save(out, "JPEG", progressive=True, quality=50)
     data = out.getvalue()
@@ -83,7 +83,9 @@ def test_a_small_file_that_takes_too_much_is_refused_for_good_and_the_next_one_i
     monkeypatch.setattr(screen_frames, "_CAPS", limits)
     error = refusal(bomb)
     assert (error.kind, error.code) == (ErrorKind.PERMANENT, code)
+    assert "the picture" in str(error)
     assert "bomb" not in str(error)
+    assert "split it" not in str(error)
     monkeypatch.undo()
     assert screen_frames.read_frame(sound).format == "PNG"
 

@@ -45,7 +45,7 @@ class MusicFolder:
     def songs(self) -> Iterator[list[SongTags]]:
         """All songs, a page at a time. Raises `LibraryError` (transient) if no process can be started to read them."""
         page: list[SongTags] = []
-        with Session() as session:
+        with Session(advice="") as session:
             for path in self._files():
                 song = self._song(path, session)
                 if song is not None:

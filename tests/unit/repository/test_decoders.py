@@ -1,0 +1,47 @@
+"""What parses strangers' files runs in child processes: nothing else calls it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+DECODERS = {
+    "Image.open", "images.open_picture", "images.load_picture", "pdfium.open_document", "fingerprint.read_frame",
+    "fingerprint.load_image", "ocr.read", "ocr.recognise", "conversion.open_source", "conversion.survey",
+    "source.inspect", "source.render_pages", "audio_tags.tags_of", "extraction.extract_file",
+    "extraction.extract_page", "mutagen.File", "sitemap.parse", "PdfDocument", "RapidOCR",
+}  # fmt: skip
+"""Functions that decode, as they are called."""
+CHILDREN = {
+    f"pipeline/reading/{name}.py"
+    for name in (
+        "audio_tags", "child_tasks", "conversion", "extraction", "fingerprint", "images", "ocr_engine", "pdfium",
+        "screen_tasks", "source",
+    )
+}  # fmt: skip
+"""What a child process runs."""
+
+
+def test_only_what_runs_in_child_processes_decodes_files() -> None:
+    paths = [path for folder in ("pipeline", "tasks") for path in (ROOT / folder).rglob("*.py")]
+    callers = {str(path.relative_to(ROOT)) for path in paths for _ in _calls(path)}
+    assert callers == CHILDREN
+
+
+def _calls(path: Path) -> Iterator[str]:
+    """The decoders that a module calls, whether as attributes of their modules or as names imported from there."""
+    text = path.read_text(encoding="utf-8")
+    if not any(all(part in text for part in name.split(".")) for name in DECODERS):  # most need not be parsed
+        return
+    tree = ast.parse(text)
+    nodes = list(ast.walk(tree))
+    imported = {
+        alias.asname or alias.name: f"{(node.module or '').rpartition('.')[2]}.{alias.name}"
+        for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
+    }  # fmt: skip
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            called = imported.get(name, name)
+            if called in DECODERS or called.rpartition(".")[2] in DECODERS:
+                yield called
