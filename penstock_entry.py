@@ -10,6 +10,7 @@ import sys
 
 def main() -> None:
     """Run the command line."""
+    _open_standard_streams()
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
     from pipeline.engine import search_path  # noqa: PLC0415  # from beside this file, whatever the path says
 
@@ -18,6 +19,16 @@ def main() -> None:
     from pipeline.interfaces.cli import main as command  # noqa: PLC0415
 
     command()
+
+
+def _open_standard_streams() -> None:
+    """Give this process the streams that it was started without: a file that it opens would get a stream's number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The commands, and how errors are reported at the terminal."""
 
+import errno
 import io
+import os
 import sys
 import traceback
 import warnings
@@ -36,6 +38,7 @@ from pipeline.interfaces.cli.nodes import node
 from pipeline.interfaces.cli.output import err, print_text
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
 
 
 def _print_version(wanted: bool) -> None:
@@ -126,7 +129,10 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # as for standard error: no text is a reason to fail
     warnings.simplefilter("ignore", NoWorkerWarning)  # commands that wait say it in their own way
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # not at the process's end, where nobody explains an error
     except PenstockError as error:
         _fail(str(error), WRONG_USAGE if getattr(error, "code", "") == "usage" else FAILED)
     except KeyboardInterrupt:
@@ -137,6 +143,8 @@ def main() -> None:
             # A defect. What it quotes may be anybody's text.
             err.print(traceback.format_exc(), soft_wrap=True, markup=False, end="")
             sys.exit(FAILED)
+        if getattr(error, "errno", None) in _UNWRITABLE:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left cannot be written either
         _fail(sentence, FAILED)
 
 
@@ -167,6 +175,8 @@ def _explained(error: Exception) -> str:
             sentence = "no sentinel names a living Redis master. Try `penstock doctor`."
         case RedisError():
             sentence = f"Redis cannot be used: {str(error).rstrip('.')}. Try `penstock doctor`."
+        case OSError(filename=None, errno=number, strerror=reason) if number in _UNWRITABLE:
+            sentence = f"standard output cannot be written to: {reason}"
         case OSError(filename=str(path), strerror=reason):
             sentence = f"{path}: {reason}. PENSTOCK_DATA_DIR names the folder for Penstock's data."
         case _:

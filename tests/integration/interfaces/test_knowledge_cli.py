@@ -162,3 +162,10 @@ def test_check_finds_what_is_left_over(context: Context, base: str) -> None:
     assert "Everything is as it should be" in penstock("check").output
     add_item(context, base, ItemStatus.COMPLETED, admitted_at=context.db.now())
     assert shown("check", code=1)["admitted_at_rest"] == 1
+
+
+def test_a_note_of_any_bytes_is_taken(base: str) -> None:
+    result = CliRunner().invoke(app, ["kb", "add", base, "--note", "-"], input=b"half a note \xff\x00\xed\xa0\xbd")
+    assert (result.exit_code, "1 item added" in result.output) == (0, True), result.output
+    (item,) = knowledge.items(base)
+    assert item.name.startswith("half a note \N{REPLACEMENT CHARACTER}")

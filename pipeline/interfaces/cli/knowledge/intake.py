@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 DONE, FAILED, PARTIAL = 0, 1, 3
 _LOOK_S = 0.5
 _STDIN = "-"
+_MOST_TYPED = 200_000_000
+"""Bytes."""
 _THERE = "duplicate"
 
 
@@ -134,12 +136,17 @@ def _sources(
             single.append(
                 Source(ItemType.FILE, path.resolve(), name=name or text)
             )  # named as it was typed where it fails
-    single += [Source(ItemType.NOTE, text=sys.stdin.read() if text == _STDIN else text, name=name) for text in notes]
+    single += [Source(ItemType.NOTE, text=_typed() if text == _STDIN else text, name=name) for text in notes]
     if not single and not folders:
         raise UserError("name files, folders or addresses, or write a note with --note", code="usage")
     if name and (len(single) != 1 or folders):
         raise UserError("--name is for one file, address or note", code="usage")
     return single, folders
+
+
+def _typed() -> str:
+    """What comes on standard input, as far as a note may go; its flow refuses what has more than the settings say."""
+    return sys.stdin.buffer.read(_MOST_TYPED).decode("utf-8", "replace")
 
 
 def _add(
