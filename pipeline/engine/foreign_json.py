@@ -8,6 +8,8 @@ import json
 
 MAX_CONTAINERS = 500_000
 """Objects and lists in one text. Marks inside of strings count, too: an answer of a model may be JSON itself."""
+MAX_NAMES = 500_000
+"""Names of members: three million different ones take five seconds and half a gigabyte."""
 MAX_PARTS = 4_000_000
 """Items of objects and lists: vectors have most."""
 _MAX_DIGITS = 400
@@ -28,10 +30,10 @@ def loads(text: str | bytes) -> object:
 def check(text: str | bytes) -> None:
     """Raises `TooManyParts`."""
     if isinstance(text, str):
-        containers, items = text.count("{") + text.count("["), text.count(",")
+        containers, names, items = text.count("{") + text.count("["), text.count(":"), text.count(",")
     else:
-        containers, items = text.count(b"{") + text.count(b"["), text.count(b",")
-    if containers > MAX_CONTAINERS or items > MAX_PARTS:
+        containers, names, items = text.count(b"{") + text.count(b"["), text.count(b":"), text.count(b",")
+    if containers > MAX_CONTAINERS or names > MAX_NAMES or items > MAX_PARTS:
         raise TooManyParts("there are too many objects, lists or items in it")
 
 

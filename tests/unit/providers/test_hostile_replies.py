@@ -79,13 +79,18 @@ def test_an_answer_packed_in_an_unknown_way_says_so_and_is_not_asked_for_again(w
     assert word_of(lambda: provider.complete(PROMPT)) == (ErrorKind.PERMANENT, "unsupported")
 
 
-@pytest.mark.parametrize("body", ["[],", "{},", '{"a":1},', "[[[]]],"])
+@pytest.mark.parametrize("body", ["[],", "{},", '{"a":1},', "[[[]]],", '{"a":1,"b":2},', "1,1,1,1,1,1,1,"])
 def test_a_reply_of_very_many_objects_is_not_built(server: ProviderServer, body: str):
     provider = provider_at(server.base_url)
     server.push(Fault(status=200, body='{"choices": [' + body * 600_000 + "1]}"))
     assert word_of(lambda: provider.complete(PROMPT)) == (ErrorKind.PERMANENT, "too_large")
     with pytest.raises(BadReply):
         as_json("[" + body * 600_000 + "1]", max_chars=None)
+
+
+def test_very_many_names_are_not_remembered():
+    with pytest.raises(BadReply):
+        as_json("{" + ",".join(f'"{number:x}":1' for number in range(600_000)) + "}", max_chars=None)
 
 
 @pytest.mark.parametrize(
