@@ -110,20 +110,24 @@ class Session:
 
         `wanted` is asked twice a second; each `progress` gives the task another `limits.timeout_s`. Raises `Unwanted`,
         or `UnitError`: with code `too_slow`, `too_large` or `unreadable` (permanent) if it was too much for the child,
-        `no_reader` (transient) if there is none, or what the task itself raises.
+        `no_reader` (transient) if there is none, `reader_killed` (transient) if somebody killed it and the next one as
+        well, or what the task itself raises.
         """
         given = {field: getattr(limits, field) for field in _SCALARS}
         asked = {**task, "name": name, "limits": given, "advice": self._advice}
-        bounds = _Bounds(name, limits, self._advice)
-        for _ in range(3):
+        bounds, killed = _Bounds(name, limits, self._advice), False
+        for _ in range(4):
             child = self._child = self._fit() or _take()
             try:
                 answer = child.ask(asked, bounds, wanted, progress)
             except _Gone as gone:
                 code, self._child = child.end(), None
                 if gone.started:
-                    raise bounds.crash(code, child.peak) from None
-                continue  # An idle child ends by itself; this one did as it was given the task.
+                    error = bounds.crash(code, child.peak)
+                    if killed or error.kind is ErrorKind.PERMANENT:
+                        raise error from None
+                    killed = True  # by somebody, or for others' memory: try once more
+                continue  # An idle child ends by itself; this one may have done so as it was given the task.
             except BaseException:
                 self._child = None
                 child.end()
@@ -155,6 +159,9 @@ class _Bounds:
             return self.too_slow("the processor time allowed")
         if peak > self.limits.memory_mb * 10**6 * _ALMOST:
             return self._too_large()
+        if code == -signal.SIGKILL:
+            message = f"The process that read {self.name} was killed; look at this machine's memory."
+            return UnitError(message, code="reader_killed")
         how = signal.Signals(-code).name if code < 0 else f"status {code}"
         message = f"The process that read {self.name} crashed ({how}): the file is damaged or too complex."
         return refused(message, "unreadable")

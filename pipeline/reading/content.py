@@ -11,7 +11,7 @@ Wanted = Callable[[], bool]
 """Whether the result is still wanted. Asked about twice a second; once it says no, what is under way stops."""
 
 Progress = Callable[[float], None]
-"""Called with the share (0 to 1) that has been read, never with less than before."""
+"""Called with the share (0 to 1) that has been read; less than before only if another process had to begin anew."""
 
 SEPARATOR = "\n\n"
 """What stands between two sections in the whole text."""
@@ -21,8 +21,9 @@ class Unwanted(PenstockError):
     """`wanted` said no: nothing was read, and whatever was under way has stopped."""
 
 
-TOO_MUCH = frozenset({"too_slow", "too_large", "unreadable"})
-"""Codes of errors that say that a file is too much for the process that reads it."""
+NOT_READ = frozenset({"too_slow", "too_large", "unreadable", "no_reader", "reader_killed"})
+"""Codes of errors that say nothing of the file but that it was too much for the process that read it, or that there was
+none."""
 
 _MAX_PAGE_CHARS = 2_000_000
 

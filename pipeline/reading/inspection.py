@@ -43,14 +43,12 @@ def render(
 
 def _run(task: dict[str, Any], name: str, wanted: Wanted) -> dict[str, Any]:
     try:
-        return ask(task, name, wanted)
+        return ask(task, name, wanted, _CAPS)
     except UnitError as error:
         raise UserError(str(error), code=error.code) from error
 
 
-def ask(
-    task: dict[str, Any], name: str, wanted: Wanted, limits: Limits = _CAPS, advice: str = "; split it"
-) -> dict[str, Any]:
+def ask(task: dict[str, Any], name: str, wanted: Wanted, limits: Limits, advice: str = "; split it") -> dict[str, Any]:
     """A child's answer to a task on one file, which errors call `name`; `advice` as of `child.Session`.
 
     Raises `UnitError` as `child.run` does, but with `unreadable_file` for a crash; `Unwanted`.

@@ -14,6 +14,8 @@ from pipeline.reading.conversion import ConvertedPage, Options
 
 NOT_OPEN = "not_open"
 """The code of a child's error that has not opened the document, or another one since."""
+_CHILDREN = 3
+"""How many children may be asked for a page, the first of which has not opened the document."""
 
 
 class Pages:
@@ -73,13 +75,16 @@ class Pages:
     def _ask(self, task: Mapping[str, Any], wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
         """The answer about a page, by a child that has the document open."""
         asked, name = {**task, "key": self._key}, f"page {task['page']}"
-        try:
-            return self._session.ask(asked, name, self._limits, wanted)
-        except UnitError as error:
-            if error.code != NOT_OPEN:
-                raise
-        self._session.ask(self._opening, "the document", self._limits, wanted)
-        return self._session.ask(asked, name, self._limits, wanted)
+        for _ in range(_CHILDREN):
+            try:
+                return self._session.ask(asked, name, self._limits, wanted)
+            except UnitError as error:
+                if error.code != NOT_OPEN:
+                    raise
+            # The first page, or another child: the one before was too large or was killed.
+            self._session.ask(self._opening, "the document", self._limits, wanted)
+        message = f"The processes that read {name} were killed; look at this machine's memory."
+        raise UnitError(message, code="reader_killed")
 
 
 def _runs(numbers: Sequence[int]) -> list[list[int]]:

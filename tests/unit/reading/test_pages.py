@@ -143,6 +143,28 @@ def test_a_child_ends_with_its_parent_even_while_it_is_stuck() -> None:
         assert process.wait(60) == -signal.SIGIO
 
 
+def test_a_child_that_is_killed_is_replaced_and_if_that_happens_again_the_page_waits(tmp_path: Path) -> None:
+    child.close_idle()
+    killed: list[int] = []
+
+    def kill(times: int) -> bool:
+        for process in readers():
+            begun = process.memory_info().rss > 80_000_000  # it has the picture
+            if begun and len(killed) < times and process.pid not in killed:
+                process.kill()
+                killed.append(process.pid)
+        return True
+
+    path = bombs.many_scans(tmp_path / "a.jpg", repeats=60)
+    with Pages(path, SMALL) as pages:
+        assert pages.render(1, tmp_path / "out", 72, 10**6, lambda: kill(1)).exists()
+        assert len(killed) == 1
+        killed.clear()
+        with pytest.raises(UnitError) as caught:
+            pages.render(1, tmp_path / "out", 72, 10**6, lambda: kill(9))
+    assert (caught.value.kind, caught.value.code) == (ErrorKind.TRANSIENT, "reader_killed")
+
+
 def test_a_fork_has_nothing_to_do_with_the_children_of_its_parent(tmp_path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path; from pipeline.reading import child, pages\n"

@@ -10,7 +10,7 @@ from sqlalchemy import delete, insert
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import Claim, Owner
-from pipeline.engine.errors import ErrorKind, UnitError
+from pipeline.engine.errors import UnitError
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import DocumentEvent, DocumentStatus, PageStatus, progress
@@ -21,7 +21,7 @@ from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.providers import registry
 from pipeline.providers.protocols import PageConverter
 from pipeline.reading import inspection
-from pipeline.reading.content import TOO_MUCH, refused
+from pipeline.reading.content import NOT_READ, refused
 from pipeline.reading.source import parse_page_range
 from pipeline.storage.context import Context
 
@@ -90,6 +90,7 @@ def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[in
     numbers = parse_page_range(document.page_range, info.pages)
     converter = registry.page_converter(settings, document.provider, document.model)
     _survey(context, document, converter, numbers, watch)
+    watch()
     if not converter.needs_images:
         return [(number, None) for number in numbers]
     folder = files.temp_folder(settings, document.id)
@@ -102,9 +103,9 @@ def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[in
             try:
                 image = pages.render(number, folder, dpi, settings.documents.max_pixels, watch)
             except UnitError as error:
-                if error.kind is not ErrorKind.PERMANENT or watch.is_over:
+                if error.code == "io" or watch.is_over:  # All the other pages' pictures could not be written, either.
                     raise
-                image = None  # The page fails alone, with the reason, when its turn comes.
+                image = None  # The page is drawn when its turn comes, and fails alone if that fails again.
             images.append((number, image))
     return images
 
@@ -119,7 +120,7 @@ def _survey(
         try:
             survey = converter.survey(files.source_path(context.settings, document.id, document.type), numbers, watch)
         except UnitError as error:
-            if error.code not in TOO_MUCH or watch.is_over:
+            if error.code not in NOT_READ or watch.is_over:
                 raise
             log.warning("document.not_surveyed", document=document.id, error=str(error))
     if survey:
