@@ -51,14 +51,17 @@ def incoming(
 
 def _copied(source: Path, target: BinaryIO, max_bytes: int, called: str) -> tuple[str, int]:
     digest, size = hashlib.sha256(), 0
+    what = f"{called} is larger than {max_bytes // 1_000_000} MB (PENSTOCK_KNOWLEDGE__MAX_FILE_MB)"
+    too_large = UserError(what, code="too_large")
     try:
         with open_file(source, follow=False) as file:
             before = os.fstat(file.fileno())
+            if before.st_size > max_bytes:  # Before it is copied: a sparse file of a terabyte costs nothing to make.
+                raise too_large
             while piece := file.read(_PIECE):
                 size += len(piece)
                 if size > max_bytes:
-                    what = f"{called} is larger than {max_bytes // 1_000_000} MB (PENSTOCK_KNOWLEDGE__MAX_FILE_MB)"
-                    raise UserError(what, code="too_large")
+                    raise too_large
                 digest.update(piece)
                 target.write(piece)
             after = os.fstat(file.fileno())
