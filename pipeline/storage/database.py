@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 import structlog
-from sqlalchemy import Engine, ExceptionContext, create_engine, event, func, select
+from sqlalchemy import Engine, create_engine, event, func, select
 from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -34,7 +34,6 @@ RIDE_OVER_S = 60.0
 """How long `run` tries again while the database is unavailable: longer than a restart takes."""
 # PostgreSQL: serialization failure, deadlock, and the classes of lost connections and of a server shutting down.
 _PASSING = ("40001", "40P01", "08", "57P", "55P03")
-_OUT_OF_RANGE = "22003"
 
 
 _PATIENCE = "patience_s"
@@ -60,7 +59,6 @@ class Database:
         """How long to try again while the database is unavailable, unless told otherwise."""
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = self._sqlite() if self.is_sqlite else self._server(pool_size)
-        event.listen(self.engine, "handle_error", _refused, retval=True)
         self._session = sessionmaker(self.engine, expire_on_commit=False)
         read_only = self.engine.execution_options(read_only=True)
         self._clock = -math.inf, datetime.min.replace(tzinfo=UTC)
@@ -164,6 +162,8 @@ def _riding_over(
             return attempt()
         except UnicodeEncodeError as error:
             raise UserError(f"not text in UTF-8: {error.object[:_MOST_SHOWN]}", code="bad_text") from error
+        except OverflowError as error:  # SQLite's numbers have 64 bits
+            raise UserError("a number is too large: nothing has it", code="too_large") from error
         except DBAPIError as error:
             if isinstance(error, DataError) and "NUL" in str(error.orig):  # PostgreSQL alone refuses it
                 raise UserError("a NUL character is part of no text here", code="bad_text") from error
@@ -187,19 +187,6 @@ def is_passing(error: DBAPIError) -> bool:
     # psycopg has no SQLSTATE if there was no server to send one; SQLite never has any.
     text = str(error.orig).lower()
     return any(sign in text for sign in ("locked", "busy", "connection", "server closed", "terminat"))
-
-
-def _refused(failure: ExceptionContext) -> UserError | None:
-    """What no database can hold or look for comes from outside: half a character, NUL, a number beyond 64 bits."""
-    error = failure.original_exception
-    beyond = isinstance(error, OverflowError) or getattr(error, "sqlstate", None) == _OUT_OF_RANGE
-    if beyond:
-        return UserError("a number is too large: nothing has it", code="too_large")
-    if isinstance(error, UnicodeEncodeError) or (
-        isinstance(failure.sqlalchemy_exception, DataError) and "NUL" in str(error)
-    ):
-        return UserError("a text has characters that are not text (NUL, or half a character)", code="invalid")
-    return None
 
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:

@@ -2,9 +2,10 @@
 
 import hashlib
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +18,7 @@ _OFTEN_S = 0.1
 LIMITS = {
     "PENSTOCK_DOCUMENTS__PAGE_TIMEOUT_S": "4",
     "PENSTOCK_DOCUMENTS__SPLIT_TIMEOUT_S": "5",
-    "PENSTOCK_DOCUMENTS__READER_MEMORY_MB": "600",
+    "PENSTOCK_DOCUMENTS__READER_MEMORY_MB": "1200",
     "PENSTOCK_DOCUMENTS__CONVERTER_COUNT": "2",
     "PENSTOCK_KNOWLEDGE__READ_TIMEOUT_S": "5",
     "PENSTOCK_KNOWLEDGE__READ_MEMORY_MB": "500",
@@ -60,6 +61,11 @@ class Arena:
 
     def at(self, folder: Path) -> Cli:
         return self.cli.at(folder)
+
+    def page_errors(self) -> dict[str, str]:
+        """By document, why a page of it failed."""
+        with closing(sqlite3.connect(self.root / "data" / "penstock.db")) as database:
+            return dict(database.execute("SELECT document_id, error FROM pages WHERE error IS NOT NULL"))
 
     def snapshot(self) -> dict[str, str]:
         """What is around the data folder and the folder `work`: modes, times of change and contents."""

@@ -46,8 +46,9 @@ def _jpeg(width: int, height: int, **options: object) -> bytes:
     return buffer.getvalue()
 
 
-def many_scans(path: Path, scans: int = 60_000, size: int = 4000) -> None:
-    """A progressive JPEG that repeats its smallest scan, each of which passes over all of the picture."""
+def many_scans(path: Path, scans: int = 3_000, size: int = 2000) -> None:
+    """A progressive JPEG that repeats its smallest scan, each of which passes over all of the picture: seconds of
+    work. Those that take minutes are tests of the reader, which ends them."""
     data = bytearray(_jpeg(64, 64, progressive=True))
     frame = data.index(b"\xff\xc2")
     data[frame + 5 : frame + 9] = struct.pack(">HH", size, size)
@@ -128,7 +129,7 @@ PICTURES = [
     Hostile(
         "many-scans.jpg",
         many_scans,
-        r"(REFUSED|FAILED|refused): .*(takes|time|memory|MB|scans|damaged|cut off|crashed)",
+        _BOUNDED,
     ),
     Hostile("milliards.jpg", written(_resized(65_500, 65_500)), _REFUSED),
     Hostile("cut.jpg", written(_resized(8000, 8000)), _BOUNDED),
@@ -140,7 +141,7 @@ PICTURES = [
     Hostile(
         "tiles.tif",
         written(_tiff_of(9000, 9000, (322, 4, 1, 1), (323, 4, 1, 1), (324, 4, 1, 8), (325, 4, 1, 1))),
-        _REFUSED,
+        _BOUNDED,
     ),
     Hostile("packed.tif", written(_packed_tiff()), _BOUNDED),
     Hostile("frames.tif", written(_tiff_frames(50_000)), _BOUNDED),

@@ -44,17 +44,9 @@ def test_documents_end_with_their_reason(arena: Arena) -> None:
     inputs = made([*BOMBS, *LIARS, *PICTURES], folder)
     result = arena.at(folder).run("convert", "--json", "--no-cache", "-o", "out/", *(one.name for one in inputs))
     assert_calm(result, 1)
-    ends = {}
-    for document in result.documents():
-        ends[document["input"]] = document["status"], document["error"] or _page_error(arena, document)
-    judged(inputs, ends)
-
-
-def _page_error(arena: Arena, document: dict[str, Any]) -> str:
-    if not document["failed"]:
-        return ""
-    pages = arena.cli.run("documents", "pages", document["id"], "--failed", "--json").json()
-    return " ".join(page["error"] or "" for page in pages)
+    reasons = arena.page_errors()
+    documents = result.documents()
+    judged(inputs, {one["input"]: (one["status"], one["error"] or reasons.get(one["id"])) for one in documents})
 
 
 def test_screenshots_end_with_their_reason(arena: Arena) -> None:

@@ -1,5 +1,7 @@
 """The options that `penstock convert` and `penstock watch` share, and what of them a result is made of."""
 
+import errno
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,7 +52,10 @@ class Wish:
         return self.options.fresh or not self.options.use_cache
 
     def origin(self, source: Path) -> "Origin":
-        """What the result of `source` is made of. Raises `OSError`, also for what is not an ordinary file."""
+        """What the result of `source` is made of.
+
+        Raises `OSError`, also for what is not an ordinary file, or is larger than a document may be.
+        """
         from pipeline.interfaces.cli.results import Origin, sha256
         from pipeline.providers import registry
         from pipeline.settings import get_settings
@@ -58,6 +63,8 @@ class Wish:
         if not source.is_file():  # opening a named pipe would wait for ever
             raise FileNotFoundError(source)
         settings, options = get_settings(), self.options
+        if source.stat().st_size > settings.documents.max_upload_mb * 1_000_000:  # a sparse terabyte costs nothing
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(source))
         provider = options.provider or settings.provider
         made_with: dict[str, str | bool] = {
             "pages": "".join(options.page_range.split()),
