@@ -135,9 +135,9 @@ OFFICE = [
     Hostile("bomb.docx", docx(b"<w>" + b"\0" * 40 * MB), "failed: .*(unpacks to|MB)"),
     Hostile("laughs.docx", docx(_text("&m;"), LAUGHS), ENDS),
     Hostile("foreign.docx", docx(_text("&m;"), FOREIGN), ENDS),
-    Hostile("nested.docx", docx("<w:tbl><w:tr><w:tc>" * 50_000 + "</w:tc></w:tr></w:tbl>" * 50_000), ENDS),
-    Hostile("paragraphs.docx", docx(_text("a") * 100_000), ENDS),
-    Hostile("attributes.docx", docx("<w:p " + " ".join(f'a{n}="b"' for n in range(100_000)) + "/>"), ENDS),
+    Hostile("nested.docx", docx("<w:tbl><w:tr><w:tc>" * 10_000 + "</w:tc></w:tr></w:tbl>" * 10_000), ENDS),
+    Hostile("paragraphs.docx", docx(_text("a") * 10_000), ENDS),
+    Hostile("attributes.docx", docx("<w:p " + " ".join(f'a{n}="b"' for n in range(20_000)) + "/>"), ENDS),
     Hostile(
         "elsewhere.docx",
         docx(
@@ -161,7 +161,7 @@ OFFICE = [
         "rows.xlsx",
         xlsx(
             "<sheetData>"
-            + "".join(f'<row r="{n}"><c r="XFD{n}"><v>1</v></c></row>' for n in range(1, 3000))
+            + "".join(f'<row r="{n}"><c r="XFD{n}"><v>1</v></c></row>' for n in range(1, 200))
             + "</sheetData>"
         ),
         ENDS,
@@ -194,15 +194,15 @@ def _notebook() -> bytes:
 
 
 TEXTS = [
-    Hostile("divisions.html", written(b"<html><body>" + b"<div>" * 100_000 + b"deep" + b"</div>" * 100_000), ENDS),
-    Hostile("rows.html", written(b"<html><body><table>" + b"<tr>" * 100_000 + b"</table>"), ENDS),
+    Hostile("divisions.html", written(b"<html><body>" + b"<div>" * 20_000 + b"deep" + b"</div>" * 20_000), ENDS),
+    Hostile("rows.html", written(b"<html><body><table>" + b"<tr>" * 20_000 + b"</table>"), ENDS),
     Hostile(
-        "attributes.html", written(b"<html><body><p " + b" ".join(b"a%d=b" % n for n in range(100_000)) + b">x"), ENDS
+        "attributes.html", written(b"<html><body><p " + b" ".join(b"a%d=b" % n for n in range(20_000)) + b">x"), ENDS
     ),
-    Hostile("unclosed.html", written(b"<html><body>" + b"<" * 500_000), ENDS),
+    Hostile("unclosed.html", written(b"<html><body>" + b"<" * 100_000), ENDS),
     Hostile("comment.html", written(b"<!--" + b"-->" * 3 + b"<!--" * 100_000 + b"<html>"), ENDS),
     Hostile("entities.html", written(b"<html><body>" + b"&#x1b;]0;owned&#7;&#x202e;" * 100), ENDS),
-    Hostile("references.html", written(b"<html><body>" + b"&" * 500_000 + b"&#99999999999999999999;"), ENDS),
+    Hostile("references.html", written(b"<html><body>" + b"&" * 100_000 + b"&#99999999999999999999;"), ENDS),
     Hostile(
         "elsewhere.html",
         written(b'<html><body><p>words</p><img src="http://127.0.0.1:9/x"><iframe src="file:///etc/passwd">'),
@@ -211,10 +211,10 @@ TEXTS = [
     Hostile("script.html", written(b"<html><body><script>while(1);</script><p onclick=x()>words"), "completed"),
     Hostile("laughs.xml", written((LAUGHS + "<rss><channel><title>&m;</title></channel></rss>").encode()), ENDS),
     Hostile("foreign.xml", written((FOREIGN + "<rss><channel><title>&m;</title></channel></rss>").encode()), ENDS),
-    Hostile("deep.xml", written(b"<rss>" + b"<channel>" * 200_000), ENDS),
+    Hostile("deep.xml", written(b"<rss>" + b"<channel>" * 50_000), ENDS),
     Hostile("columns.csv", written(b"," * 1_000_000 + b"\n" + b"1,2\n" * 50), ENDS),
-    Hostile("field.csv", written(b'a,b\n"' + b"x" * 5_000_000), ENDS),
-    Hostile("lines.csv", written(b"a\n" * 300_000), ENDS),
+    Hostile("field.csv", written(b'a,b\n"' + b"x" * 1_000_000), ENDS),
+    Hostile("lines.csv", written(b"a\n" * 20_000), ENDS),
     Hostile("deep.json", written(b"[" * 1_000_000), ENDS),
     Hostile("deep.ipynb", written(b'{"cells": ' + b"[" * 1_000_000), ENDS),
     Hostile("title.ipynb", written(_notebook()), ENDS),
@@ -222,9 +222,9 @@ TEXTS = [
     Hostile("brackets.md", written(b"[" * 300_000 + b"]" * 300_000), ENDS),
     Hostile("quotes.md", written(b">" * 300_000 + b" x"), ENDS),
     Hostile("stars.md", written(b"*_" * 200_000), ENDS),
-    Hostile("headings.md", written(b"# a\n" * 50_000), ENDS),
-    Hostile("one-line.txt", written(b"word " * 400_000), ENDS),
-    Hostile("one-word.txt", written(b"x" * 2_000_000), ENDS),
+    Hostile("headings.md", written(b"# a\n" * 2_000), ENDS),
+    Hostile("one-line.txt", written(b"word " * 20_000), ENDS),
+    Hostile("one-word.txt", written(b"x" * 100_000), ENDS),
     Hostile("marks.txt", written(b"e" + "\u0301".encode() * 500_000), ENDS),
     Hostile("wide-letters.txt", written("\ufdfa".encode() * 100_000), ENDS),
     Hostile(
