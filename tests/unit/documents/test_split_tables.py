@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.flows.documents.rules import split_tables
 from pipeline.flows.documents.rules.split_tables import join_tables
 
 HEAD = "| Item | Price |\n| --- | --- |"
@@ -80,3 +81,14 @@ def test_what_is_not_one_table_stays_apart(pages: list[str]) -> None:
 def test_bars_inside_cells_are_no_columns() -> None:
     pages = ["| a \\| b | c |\n| --- | --- |\n| 1 | 2 |", "| a \\| b | c |\n| --- | --- |\n| x \\| y | 4 |"]
     assert join_tables(pages, [None, None])[0].endswith("| 1 | 2 |\n| x \\| y | 4 |")
+
+
+def test_a_table_over_a_hundred_pages_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    rows = split_tables._rows
+    monkeypatch.setattr(split_tables, "_rows", lambda table: (read.append(len(table)), rows(table))[1])
+    head = "<tr><th>Item</th><th>Price</th></tr>"
+    pages = [f"<table>\n{head}\n<tr><td>{n}</td><td>5</td></tr>\n</table>" for n in range(100)]
+    first, *others = join_tables(pages, [None] * 100)
+    assert (first.count("<td>5</td>"), first.count(head), set(others)) == (100, 1, {""})
+    assert sum(read) == sum(map(len, pages))

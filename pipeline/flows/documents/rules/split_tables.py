@@ -6,6 +6,7 @@ parts must stand where the parts of a split table stand: low on the first page, 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 _SEPARATOR = re.compile(r"\|(?:\s*:?-+:?\s*\|)+")
@@ -21,53 +22,86 @@ Layout = Mapping[str, Any]
 def join_tables(texts: Sequence[str], layouts: Sequence[Layout | None]) -> list[str]:
     """The texts of consecutive pages, each split table moved as a whole to the page where it begins."""
     joined = list(texts)
-    begins = 0
+    begins, table = 0, None
     for page in range(1, len(joined)):
-        parts = _join(joined[begins], joined[page], _continues(layouts[page - 1], layouts[page]))
-        if parts is not None:
-            joined[begins], joined[page] = parts
-        if parts is None or joined[page].strip():
-            begins = page
+        table = table or _Table.at_end_of(joined[begins])
+        after = table.grown_by(joined[page], _continues(layouts[page - 1], layouts[page])) if table else None
+        if after is not None:
+            joined[page] = after
+        if after is None or after.strip():
+            if table is not None:
+                joined[begins] = table.text
+            begins, table = page, None
+    if table is not None:
+        joined[begins] = table.text
     return joined
 
 
-def _join(first: str, second: str, continues: bool) -> tuple[str, str] | None:
-    """The first text with the whole table, and the second without its part; None if there is nothing to join."""
-    before, _, above = first.rstrip().rpartition("\n\n")
-    below, _, after = second.lstrip("\n").partition("\n\n")
-    table = None
-    if above.startswith("|") and below.startswith("|"):
-        table = _join_pipes(above.split("\n"), below.split("\n"), continues)
-    elif above.startswith("<table>") and below.startswith("<table>"):
-        table = _join_html(above, below, continues)
-    if table is None:
+@dataclass
+class _Table:
+    """The table that ends a page. It is taken apart once, however many pages it goes on for.
+
+    `rows`: its lines or, of HTML, its rows. `heads`: what a repeated header is compared with."""
+
+    page: str
+    before: str
+    rows: list[str]
+    heads: list[str]
+    is_html: bool
+    is_joined: bool = False
+
+    @classmethod
+    def at_end_of(cls, page: str) -> "_Table | None":
+        before, _, last = page.rstrip().rpartition("\n\n")
+        if last.startswith("|") and _is_table(lines := last.split("\n")):
+            return cls(page, before, lines, [_plain(lines[0])], is_html=False)
+        if last.startswith("<table>") and (rows := list(_rows(last))):
+            return cls(page, before, rows, [_plain(row) for row in rows if "<th" in row], is_html=True)
         return None
-    return (f"{before}\n\n{table}" if before else table), after
 
-
-def _join_pipes(above: list[str], below: list[str], continues: bool) -> str | None:
-    for lines in (above, below):
-        if len(lines) < 2 or not _SEPARATOR.fullmatch(lines[1].strip()):
+    def grown_by(self, page: str, continues: bool) -> str | None:
+        """Take the table that begins this page, if it goes on with this one, and return what follows it; else None."""
+        first, _, after = page.lstrip("\n").partition("\n\n")
+        added = None
+        if self.is_html and first.startswith("<table>"):
+            added = self._added_rows(list(_rows(first)), continues)
+        elif not self.is_html and first.startswith("|"):
+            added = self._added_lines(first.split("\n"), continues)
+        if added is None:
             return None
-    if len(_CELLS.findall(above[0])) != len(_CELLS.findall(below[0])):
-        return None
-    if _plain(above[0]) == _plain(below[0]):
-        return "\n".join(above + below[2:])
-    return "\n".join([*above, below[0], *below[2:]]) if continues else None
+        while not self.rows[-1].strip():
+            self.rows.pop()
+        self.rows += added
+        self.is_joined = True
+        return after
+
+    def _added_lines(self, lines: list[str], continues: bool) -> list[str] | None:
+        if not _is_table(lines) or len(_CELLS.findall(self.rows[0])) != len(_CELLS.findall(lines[0])):
+            return None
+        if self.heads == [_plain(lines[0])]:
+            return lines[2:]
+        return [lines[0], *lines[2:]] if continues else None
+
+    def _added_rows(self, rows: list[str], continues: bool) -> list[str] | None:
+        if not rows or _columns(self.rows[0]) != _columns(rows[0]):
+            return None
+        count = len(self.heads)
+        if count and [_plain(row) for row in rows[:count]] == self.heads:
+            self.heads += [_plain(row) for row in rows[count:] if "<th" in row]
+            return rows[count:]
+        return [row.replace("<th", "<td").replace("</th>", "</td>") for row in rows] if continues else None
+
+    @property
+    def text(self) -> str:
+        """The page, with what was added to its table."""
+        if not self.is_joined:
+            return self.page
+        table = "\n".join(["<table>", *self.rows, "</table>"] if self.is_html else self.rows)
+        return f"{self.before}\n\n{table}" if self.before else table
 
 
-def _join_html(above: str, below: str, continues: bool) -> str | None:
-    first, second = list(_rows(above)), list(_rows(below))
-    if not first or not second or _columns(first[0]) != _columns(second[0]):
-        return None
-    header = [row for row in first if "<th" in row]
-    repeated = bool(header) and [_plain(row) for row in second[: len(header)]] == [_plain(row) for row in header]
-    if not repeated and not continues:
-        return None
-    rows = (
-        second[len(header) :] if repeated else [row.replace("<th", "<td").replace("</th>", "</td>") for row in second]
-    )
-    return "\n".join(["<table>", *first, *rows, "</table>"])
+def _is_table(lines: Sequence[str]) -> bool:
+    return len(lines) >= 2 and _SEPARATOR.fullmatch(lines[1].strip()) is not None
 
 
 def _rows(table: str) -> Iterator[str]:
