@@ -38,7 +38,7 @@ def _redis_url(data: bytes) -> None:
     except RedisUrlError as error:
         said = str(error)
     assert "secret" not in said
-    assert found is None or f"{found.celery}{found.shown}".isprintable()
+    assert found is None or found.celery.isprintable()
 
 
 def _page_range(data: bytes) -> None:

@@ -88,7 +88,7 @@ def test_a_table_over_a_hundred_pages_is_taken_apart_once(monkeypatch: pytest.Mo
     rows = split_tables._rows
     monkeypatch.setattr(split_tables, "_rows", lambda table: (read.append(len(table)), rows(table))[1])
     head = "<tr><th>Item</th><th>Price</th></tr>"
-    pages = [f"<table>\n{head}\n<tr><td>{n}</td><td>5</td></tr>\n</table>" for n in range(100)]
+    pages = [f"<table>\n{head}\n<tr><td>{n}</td><td>five</td></tr>\n</table>" for n in range(100)]
     first, *others = join_tables(pages, [None] * 100)
-    assert (first.count("<td>5</td>"), first.count(head), set(others)) == (100, 1, {""})
+    assert (first.count("five"), first.count(head), set(others)) == (100, 1, {""})
     assert sum(read) == sum(map(len, pages))
