@@ -81,6 +81,10 @@ class Arena:
                 found[str(path.relative_to(self.root))] = f"{status.st_mode:o} {content}"
         return found
 
+    def touched(self) -> list[tuple[str, str]]:
+        """What is around the data folder and was not before, or is not as it was."""
+        return sorted(self.snapshot().items() ^ self.before.items())
+
     def memory(self) -> dict[str, int]:
         """The memory of each process, in bytes, by what it is."""
         found: dict[str, int] = {}
@@ -135,7 +139,7 @@ def opened(root: Path, base_url: str) -> Iterator[Arena]:
         up.interrupt()
         assert up.wait() == 0, up.output
         arena.cli.wait_until_gone()
-        assert sorted(arena.snapshot().items() ^ arena.before.items()) == []
+        assert not arena.touched(), arena.touched()
     finally:
         stop.set()
         arena.cli.kill_everything()
