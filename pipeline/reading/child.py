@@ -177,6 +177,8 @@ class _Child:
     def __init__(self) -> None:
         environment = {name: value for name, value in search_path.environment().items() if name in _PASSED_ON}
         environment |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+        # ONNX Runtime from 1.29 on tells its makers what it does, and keeps a file of that in the temporary folder.
+        environment |= {"ORT_DISABLE_TELEMETRY": "1"}
         theirs, self._lifeline = os.pipe()
         try:
             # Not in a session of its own: whoever kills the group of a worker kills this process as well.
