@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -33,6 +33,10 @@ _ASK_S = 0.5
 _START_S = 120.0
 _READ_BYTES = 2**20
 _BYTES_PER_CHARACTER = 6  # in JSON, at most
+_STARVED, _PATIENCE = (
+    0.5,
+    3,
+)  # less than this share of a processor: others have it, and a task gets so many times as long
 _ALMOST = 0.5  # of the memory allowed: a refused request may be as large as all that was granted before
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH")
 _SCALARS = [field.name for field in fields(Limits) if field.name not in {"fetch", "sitemap"}]
@@ -210,7 +214,7 @@ class _Child:
         buffer = Buffer(bounds.limits.max_chars * _BYTES_PER_CHARACTER + 1_000_000)
         poll = select.poll()
         poll.register(answers, select.POLLIN)
-        clock = _Clock(bounds)
+        clock = _Clock(bounds, lambda: self.processor_s)
         ask_at, look_at = 0.0, time.monotonic() + _TICK_S
         while True:
             if poll.poll(_TICK_S * 1000):
@@ -253,6 +257,14 @@ class _Child:
             return int(self._observed.memory_info().rss)
         return 0
 
+    @property
+    def processor_s(self) -> float:
+        """The processor time that it has used, in seconds; 0 if it has ended."""
+        with suppress(psutil.Error):
+            used = self._observed.cpu_times()
+            return float(used.user + used.system)
+        return 0.0
+
     def end(self) -> int:
         """Kill it; its exit status."""
         self.process.kill()
@@ -277,29 +289,37 @@ class _Child:
 
 
 class _Clock:
-    """Ends a task that takes too long. It counts from when the child begins, and each sign of progress gives more."""
+    """Ends a task that takes too long. It counts from when the child begins, and each sign of progress gives more.
 
-    def __init__(self, bounds: _Bounds) -> None:
+    On a machine that is too busy for the child to work, the clock waits: it is not the file that takes so long.
+    """
+
+    def __init__(self, bounds: _Bounds, processor_s: Callable[[], float]) -> None:
+        """`processor_s`: the processor time that the child has used until now."""
         self._bounds = bounds
-        self._deadline = self._ends = time.monotonic() + _START_S
+        self._processor_s = processor_s
+        self._whole = self._step = (time.monotonic(), 0.0)
         self.started = False
 
     def start(self) -> None:
         self.started = True
-        self._ends = time.monotonic() + self._bounds.limits.total_s
-        self.extend()
+        self._whole = self._step = (time.monotonic(), self._processor_s())
 
     def extend(self) -> None:
-        self._deadline = time.monotonic() + self._bounds.limits.timeout_s
+        self._step = (time.monotonic(), self._processor_s())
 
     def check(self) -> None:
-        now = time.monotonic()
-        if now <= min(self._deadline, self._ends):
-            return
         if not self.started:
-            raise UnitError("No process to read files begins; is this machine too busy?", code="no_reader")
-        allowed = self._bounds.limits.timeout_s if now > self._deadline else self._bounds.limits.total_s
-        raise self._bounds.too_slow(f"{allowed:g} s")
+            if time.monotonic() > self._whole[0] + _START_S:
+                raise UnitError("No process to read files begins; is this machine too busy?", code="no_reader")
+            return
+        limits = self._bounds.limits
+        for (begun, used_before), allowed in ((self._step, limits.timeout_s), (self._whole, limits.total_s)):
+            took = time.monotonic() - begun
+            if took > allowed and (
+                took > allowed * _PATIENCE or self._processor_s() - used_before > allowed * _STARVED
+            ):
+                raise self._bounds.too_slow(f"{allowed:g} s")
 
 
 def _next(buffer: Buffer, bounds: _Bounds) -> dict[str, Any] | None:

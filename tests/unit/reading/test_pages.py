@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -196,3 +197,21 @@ def test_many_page_numbers_are_told_as_runs(tmp_path: Path) -> None:
     path = text_pdf(tmp_path / "a.pdf", [[f"page {number}"] for number in range(1, 8)])
     with Pages(path, SMALL) as pages:
         assert re.search(r'"pages": 7\b', pages.survey([1, 2, 5, 7], lambda: None))
+
+
+@pytest.mark.parametrize(
+    ("took_s", "used_s", "is_over"),
+    [(9, 9, False), (11, 11, True), (11, 2, False), (29, 2, False), (29, 6, True), (31, 2, True)],
+)
+def test_a_machine_that_is_too_busy_is_not_the_files_fault(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, used_s: float, is_over: bool
+) -> None:
+    now, used = 100.0, 7.0
+    monkeypatch.setattr(child, "time", SimpleNamespace(monotonic=lambda: now))
+    clock = child._Clock(child._Bounds("page 1", page_limits(10, 200), ""), lambda: used)
+    clock.start()
+    now, used = now + took_s, used + used_s
+    if is_over:
+        assert refusal(clock.check).code == "too_slow"
+    else:
+        clock.check()
