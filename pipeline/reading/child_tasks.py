@@ -41,7 +41,7 @@ class _Size:
 
 def _inspect(task: Task) -> dict[str, Any]:
     try:
-        return asdict(source.inspect(task.path, _Size(**task["size"])))
+        return asdict(source.inspect(task.path, _Size(**task["size"]), task.progress))
     except UserError as error:
         raise UnitError(str(error), code=error.code) from error
 

@@ -12,7 +12,8 @@ from pipeline.reading.content import Limits, Wanted
 from pipeline.reading.filetype import FileType
 from pipeline.reading.source import SourceInfo
 
-_CAPS = Limits(timeout_s=60, memory_mb=1_500)
+_CAPS = Limits(timeout_s=60, total_s=600, memory_mb=1_500)
+"""The shorter time is for one frame of a picture: a scanned book in one TIFF file may take more than a minute."""
 
 
 def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambda: True) -> SourceInfo:

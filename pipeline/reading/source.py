@@ -15,6 +15,7 @@ from PIL import Image
 
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.reading import images, pdfium
+from pipeline.reading.content import Progress
 from pipeline.reading.filetype import FileType, detect_file
 
 MAX_NAME_BYTES = 200
@@ -71,15 +72,16 @@ def check_file(path: Path, limits: Limits, name: str = "") -> FileType:
     return found
 
 
-def inspect(path: Path, limits: Limits) -> SourceInfo:
+def inspect(path: Path, limits: Limits, progress: Progress = lambda _: None) -> SourceInfo:
     """Check that `path` can be converted. What it calls may hang, crash or take all memory: see `inspection.inspect`.
 
+    Calls `progress` after each frame of a picture; its share is always 0, since nobody knows how many will come.
     Raises `UserError` as `check_file` does, and with code `corrupt`, `encrypted`, `no_pages`, `too_many_pages`,
     `page_size` or `too_many_pixels`.
     """
     found = check_file(path, limits)
     try:
-        pages = _check_pdf(path, limits) if found == "pdf" else _check_picture(path, limits)
+        pages = _check_pdf(path, limits) if found == "pdf" else _check_picture(path, limits, progress)
         return SourceInfo(found, pages, path.stat().st_size)
     except UnitError as error:
         raise UserError(str(error), code=error.code) from error
@@ -121,7 +123,7 @@ def _check_pdf(path: Path, limits: Limits) -> int:
     return pages
 
 
-def _check_picture(path: Path, limits: Limits) -> int:
+def _check_picture(path: Path, limits: Limits, progress: Progress) -> int:
     pages = checked_pixels = 0
     with images.open_picture(path) as image:
         while images.seek_frame(image, pages + 1, path):
@@ -130,6 +132,7 @@ def _check_picture(path: Path, limits: Limits) -> int:
             checked_pixels += image.width * image.height
             if checked_pixels <= _MAX_CHECKED_PIXELS:
                 image.load()
+            progress(0.0)
     return pages
 
 

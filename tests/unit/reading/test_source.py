@@ -52,7 +52,9 @@ def test_frames_of_a_tiff_are_pages(tmp_path):
     path = tmp_path / "fax.tif"
     frames = [Image.new("1", (100 + n, 50)) for n in range(5)]
     frames[0].save(path, save_all=True, append_images=frames[1:])
-    assert inspect(path, LIMITS).pages == 5
+    told: list[float] = []
+    assert inspect(path, LIMITS, told.append).pages == 5
+    assert len(told) == 5  # each frame has time of its own
 
 
 def test_animation_is_its_first_picture(tmp_path):
