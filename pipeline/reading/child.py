@@ -362,6 +362,12 @@ def _give_back(child: _Child) -> None:
     child.end()
 
 
+def prepare() -> None:
+    """Start a child ahead of the first task, while this process is busy. Harmless if none can be started."""
+    with suppress(OSError):
+        _give_back(_Child())
+
+
 def close_idle() -> None:
     """End the children that wait for work."""
     with _pool.lock:

@@ -72,6 +72,9 @@ def convert(
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted.
     """
+    from pipeline.reading import child
+
+    child.prepare()  # It is ready when the imports below are done, which take as long.
     from pipeline.flows.documents.submission import Options
     from pipeline.interfaces.cli.convert.targets import STDOUT, plan
     from pipeline.reading.inputs import other_files
