@@ -71,15 +71,18 @@ class MusicFolder:
         relative = os.fsencode(path.relative_to(self._folder))
         shown = relative.decode("utf-8", "replace")
         tags: dict[str, Any] = {}
+        try:
+            path.stat()
+        except OSError as error:
+            self._unreadable(shown, error)
+            return None
         if not is_file_below(path, self._root):
             log.warning("music.not_a_song", file=shown, reason="no ordinary file, or a link out of the folder")
             return None
         try:
             tags = audio_tags.read(path, session)
         except OSError as error:
-            # It may come back: without it the listing is not complete.
-            self.unreadable += 1
-            log.warning("music.file_unreadable", file=shown, error=type(error).__name__)
+            self._unreadable(shown, error)
             return None
         except UnitError as error:  # whatever a broken file does to the parser
             if error.kind is not ErrorKind.PERMANENT:
@@ -88,3 +91,8 @@ class MusicFolder:
         tags.setdefault("title", "")
         tags["title"] = tags["title"] or path.stem
         return SongTags.of(hashlib.sha256(relative).hexdigest()[:32], path=shown, **tags)
+
+    def _unreadable(self, shown: str, error: OSError) -> None:
+        """It may come back: without it the listing is not complete."""
+        self.unreadable += 1
+        log.warning("music.file_unreadable", file=shown, error=type(error).__name__)

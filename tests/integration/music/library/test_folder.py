@@ -1,5 +1,6 @@
 """Songs come from a folder of real audio files."""
 
+import errno
 import os
 import wave
 from pathlib import Path
@@ -69,6 +70,22 @@ def test_pipes_and_links_that_lead_out_are_no_songs(
     assert (report.seen, report.complete) == (2, True)
     with context.db.read() as session:
         assert sorted(session.execute(select(SONGS.c.path)).scalars()) == ["a/rain.wav", "same.wav"]
+
+
+def test_a_song_on_a_disk_that_is_not_there_now_is_not_missing(
+    context: Context, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sync.sync_libraries(context).seen == 1
+    stat = Path.stat
+
+    def away(path: Path, **options: bool) -> os.stat_result:
+        if path.name == "rain.wav":
+            raise OSError(errno.ESTALE, "stale file handle", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", away)
+    report = sync.sync_libraries(context)
+    assert (report.seen, report.missing, report.complete) == (0, 0, False)
 
 
 def test_songs_whose_tags_nobody_can_read_or_whose_names_are_no_text_are_songs(context: Context, folder: Path) -> None:
