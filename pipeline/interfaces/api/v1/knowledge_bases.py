@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from pipeline.flows.knowledge.settings import own
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import check_model, here, may_spend, reader, writer
 from pipeline.interfaces.api.fields import HexId, Limit, Name, Prose, Search, Word
@@ -24,6 +25,7 @@ from pipeline.interfaces.api.v1.knowledge_shapes import (
     found_shape,
     queue_shape,
 )
+from pipeline.settings import LOCAL
 from tasks import knowledge as flow
 from tasks.knowledge import ItemType
 
@@ -71,11 +73,18 @@ def _place(base: flow.BaseView) -> tuple[str, str]:
     return base.name, base.id
 
 
+def _check_model(request: Request, provider: str | None, model: str | None) -> None:
+    """Raises `Refused` as `check_model` does; the model that the settings name for knowledge may be named."""
+    configured = own(request.app.state.context.settings)
+    chosen = provider or configured.embeddings_provider or LOCAL
+    if model and (chosen, model) != (configured.embeddings_provider, configured.embeddings_model):
+        check_model(request, chosen, model)
+
+
 @router.post("/knowledge-bases", status_code=201, dependencies=writer, responses=documented(404, 409))
 def create_base(request: Request, response: Response, new: NewBase) -> BaseShape:
     """Create an empty base."""
-    if new.provider:
-        check_model(request, new.provider, new.model or "")
+    _check_model(request, new.provider, new.model)
     made = flow.create_base(**new.model_dump())
     response.headers["Location"] = here(request, f"{PATH}/{made.id}")
     return base_shape(made, {})
@@ -91,7 +100,7 @@ def show_base(base_id: HexId) -> BaseShape:
 @router.patch("/knowledge-bases/{base_id}", dependencies=writer, responses=documented(404, 409))
 def edit_base(request: Request, base_id: HexId, changes: BaseChanges) -> BaseShape:
     """Change a base. Nothing that is under way is disturbed; what another model embedded stays searchable."""
-    check_model(request, changes.provider or flow.base(base_id).provider, changes.model or "")
+    _check_model(request, changes.provider or flow.base(base_id).provider, changes.model)
     edited = flow.edit_base(base_id, **changes.model_dump(exclude_none=True))
     return base_shape(edited, flow.tally(edited.id).states)
 

@@ -143,7 +143,11 @@ class TestModels:
     def settings_env(self) -> dict[str, str]:
         own = "PENSTOCK_PROVIDERS__OPENAI__"
         prices = '{"dear": {"input": 9}, "*": {"input": 1}}'
-        return {f"{own}API_KEY": "x", f"{own}MODEL": "small", f"{own}PRICES": prices, "PENSTOCK_PROVIDER": "openai"}
+        knowledge = {
+            f"PENSTOCK_KNOWLEDGE__EMBEDDINGS_{what}": it for what, it in (("PROVIDER", "openai"), ("MODEL", "v"))
+        }
+        profile = {f"{own}API_KEY": "x", f"{own}MODEL": "small", f"{own}PRICES": prices}
+        return {**profile, **knowledge, "PENSTOCK_PROVIDER": "openai"}
 
     def test_only_those_that_the_configuration_names_unless_an_administrator_asks(
         self, connect: Connect, context: Context, tmp_path: Path
@@ -164,8 +168,10 @@ class TestModels:
         for path in ("retry", "retry-failed", "pages/2/retry"):
             said = writer.post(f"{DOCUMENTS}/{mine}/{path}", json={"model": "o9"})
             problem(said, 422, "unknown_model")
-        base = {"name": "x", "provider": "openai", "model": "o9"}
-        problem(writer.post("/api/v1/knowledge-bases", json=base), 422, "unknown_model")
+        for base in ({"provider": "openai", "model": "o9"}, {"model": "o9"}):
+            problem(writer.post("/api/v1/knowledge-bases", json={"name": "x", **base}), 422, "unknown_model")
+        for name, base in (("x", {"model": "v"}), ("y", {"provider": "openai", "model": "v"}), ("z", {})):
+            assert writer.post("/api/v1/knowledge-bases", json={"name": name, **base}).status_code == 201
 
 
 class TestPages:
