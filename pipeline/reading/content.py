@@ -21,7 +21,9 @@ class Unwanted(PenstockError):
     """`wanted` said no: nothing was read, and whatever was under way has stopped."""
 
 
-NOT_READ = frozenset({"too_slow", "too_large", "unreadable", "no_reader", "reader_killed"})
+NOBODY_READ = frozenset({"no_reader", "reader_killed"})
+"""Codes of errors that say nothing of the file: no process could read it, which passes."""
+NOT_READ = frozenset({"too_slow", "too_large", "unreadable", *NOBODY_READ})
 """Codes of errors that say nothing of the file but that it was too much for the process that read it, or that there was
 none."""
 

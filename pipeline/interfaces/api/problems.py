@@ -21,6 +21,7 @@ from starlette.responses import Response
 
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
 from pipeline.engine.tables import storable
+from pipeline.reading.content import NOBODY_READ
 from pipeline.storage.database import is_passing
 
 log = structlog.get_logger(__name__)
@@ -49,7 +50,7 @@ STATUS: dict[str, int] = {
     **dict.fromkeys(
         (
             "offline", "no_redis", "redis_down", "stack_down", "schema", "installation", "unreachable", "busy",
-            "unavailable", "ending", "queue_full",
+            "unavailable", "ending", "queue_full", *NOBODY_READ,
         ),
         503,
     ),

@@ -2,8 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from pipeline.engine.claims import Owner
+from pipeline.engine.errors import UserError
 from pipeline.flows.documents import FLOW, files, submission
 from pipeline.flows.documents.plan import CPU
 from pipeline.flows.documents.states import DocumentStatus
@@ -11,6 +15,8 @@ from pipeline.flows.documents.submission import Options
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import split
 from pipeline.flows.documents.work.page_lane import PageLane
+from pipeline.interfaces.api.problems import status_of
+from pipeline.reading import inspection
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
 from tests.support.documents import document, pages
@@ -64,3 +70,24 @@ def test_the_survey_goes_with_its_document(context: Context, tmp_path: Path) -> 
     assert split.split_document(context, document_id, OWNER)
     files.remove_all(context.settings, document_id)
     assert not files.survey_path(context.settings, document_id).exists()
+
+
+def test_a_document_that_no_process_can_look_at_now_is_looked_at_again(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context.settings.documents.backoff_s = [0.01, 0.01]
+    document_id = submit(context, tmp_path)
+    refusals = ["no_reader", "reader_killed"]
+    inspect = inspection.inspect
+
+    def busy(*given: Any) -> Any:
+        if refusals:
+            error = UserError("nobody reads now", code=refusals.pop())
+            assert status_of(error) == 503
+            raise error
+        return inspect(*given)
+
+    monkeypatch.setattr(inspection, "inspect", busy)
+    assert split.split_document(context, document_id, OWNER)
+    assert document(context, document_id).status == DocumentStatus.PROCESSING
+    assert refusals == []

@@ -10,7 +10,7 @@ from sqlalchemy import delete, insert
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import Claim, Owner
-from pipeline.engine.errors import UnitError
+from pipeline.engine.errors import UnitError, UserError
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import DocumentEvent, DocumentStatus, PageStatus, progress
@@ -21,8 +21,8 @@ from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.providers import registry
 from pipeline.providers.protocols import PageConverter
 from pipeline.reading import inspection
-from pipeline.reading.content import NOT_READ, refused
-from pipeline.reading.source import parse_page_range
+from pipeline.reading.content import NOBODY_READ, NOT_READ, refused
+from pipeline.reading.source import SourceInfo, parse_page_range
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -33,6 +33,7 @@ SPLIT = stage.stage(
 """PENDING → SPLITTING → PROCESSING."""
 RENEW_EVERY_S = 5.0
 """Between two renewals of the claim; each renewal also notices a cancel or a pause."""
+_PAUSE_S = 0.5
 
 
 def split_document(context: Context, document_id: str, owner: Owner) -> bool:
@@ -86,7 +87,7 @@ def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[in
     settings = context.settings
     source = files.source_path(settings, document.id, document.type)
     watch = _Watch(context, document.id, claim)
-    info = inspection.inspect(source, document.filename, settings.documents, watch)
+    info = _inspected(context, document, source, watch)
     numbers = parse_page_range(document.page_range, info.pages)
     converter = registry.page_converter(settings, document.provider, document.model)
     _survey(context, document, converter, numbers, watch)
@@ -108,6 +109,23 @@ def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[in
                 image = None  # The page is drawn when its turn comes, and fails alone if that fails again.
             images.append((number, image))
     return images
+
+
+def _inspected(context: Context, document: Any, source: Path, watch: _Watch) -> SourceInfo:
+    """What the file is. Where no process can look at it, that passes: it is tried as often as a page would be."""
+    settings = context.settings.documents
+    for pause_s in settings.backoff_s:
+        try:
+            return inspection.inspect(source, document.filename, settings, watch)
+        except UserError as error:
+            if error.code not in NOBODY_READ:
+                raise
+            log.warning("document.not_inspected", document=document.id, error=str(error))
+        ends = time.monotonic() + pause_s
+        while (left_s := ends - time.monotonic()) > 0:
+            watch()
+            time.sleep(min(left_s, _PAUSE_S))
+    return inspection.inspect(source, document.filename, settings, watch)
 
 
 def _survey(
