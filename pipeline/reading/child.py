@@ -161,11 +161,11 @@ class _Bounds:
         """Why a child has died that was seen to take `peak` bytes. PDFium ends its process when it gets no more."""
         if code == -signal.SIGXCPU:
             return self.too_slow("the processor time allowed")
-        if peak > self.limits.memory_mb * 10**6 * _ALMOST:
-            return self._too_large()
-        if code == -signal.SIGKILL:
+        if code == -signal.SIGKILL:  # by the system, for memory that others take, or by somebody; never by a limit
             message = f"The process that read {self.name} was killed; look at this machine's memory."
             return UnitError(message, code="reader_killed")
+        if peak > self.limits.memory_mb * 10**6 * _ALMOST:
+            return self._too_large()
         how = signal.Signals(-code).name if code < 0 else f"status {code}"
         message = f"The process that read {self.name} crashed ({how}): the file is damaged or too complex."
         return refused(message, "unreadable")

@@ -224,3 +224,11 @@ def test_a_machine_that_is_too_busy_is_not_the_files_fault(
         assert refusal(clock.check).code == "too_slow"
     else:
         clock.check()
+
+
+def test_what_the_system_kills_for_want_of_memory_is_read_again_however_much_it_took() -> None:
+    bounds = child._Bounds("page 1", page_limits(10, 200), "")
+    ends = {-signal.SIGKILL: "reader_killed", -signal.SIGABRT: "too_large", -signal.SIGXCPU: "too_slow"}
+    for ended, code in ends.items():
+        error = bounds.crash(ended, 150 * 10**6)
+        assert (error.code, error.kind is ErrorKind.TRANSIENT) == (code, ended == -signal.SIGKILL)
