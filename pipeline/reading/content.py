@@ -23,9 +23,8 @@ class Unwanted(PenstockError):
 
 NOBODY_READ = frozenset({"no_reader", "reader_killed"})
 """Codes of errors that say nothing of the file: no process could read it, which passes."""
-NOT_READ = frozenset({"too_slow", "too_large", "unreadable", *NOBODY_READ})
-"""Codes of errors that say nothing of the file but that it was too much for the process that read it, or that there was
-none."""
+TOO_MUCH = frozenset({"too_slow", "too_large", "unreadable"})
+"""Codes of errors that say that a file was too much for the process that read it."""
 
 _MAX_PAGE_CHARS = 2_000_000
 

@@ -56,7 +56,10 @@ def up(
         def ready() -> None:
             err.print(f"Penstock is up. Data: {escape(str(settings.data_dir))}. Ctrl-C ends it.", soft_wrap=True)
             if with_api:
-                err.print(f"API: http://{settings.api.host}:{settings.api.port}{settings.api.prefix}", soft_wrap=True)
+                scheme = "https" if settings.api.tls_certificate else "http"
+                err.print(
+                    f"API: {scheme}://{settings.api.host}:{settings.api.port}{settings.api.prefix}", soft_wrap=True
+                )
             if with_gateway:
                 scheme = "wss" if nodes.tls_certificate else "ws"
                 err.print(f"Gateway: {scheme}://{nodes.host}:{nodes.port}", soft_wrap=True)

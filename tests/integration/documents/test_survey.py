@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.engine.claims import Owner
-from pipeline.engine.errors import UserError
+from pipeline.engine.errors import UnitError, UserError
 from pipeline.flows.documents import FLOW, files, submission
 from pipeline.flows.documents.plan import CPU
 from pipeline.flows.documents.states import DocumentStatus
@@ -16,6 +16,7 @@ from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import split
 from pipeline.flows.documents.work.page_lane import PageLane
 from pipeline.interfaces.api.problems import status_of
+from pipeline.providers.local import LocalConverter
 from pipeline.reading import inspection
 from pipeline.settings import LOCAL
 from pipeline.storage.context import Context
@@ -56,13 +57,13 @@ def test_without_its_survey_a_page_is_converted_too(context: Context, tmp_path: 
     assert all("begins here." in text for text in texts(context, document_id))
 
 
-def test_a_split_that_lost_its_worker_surveys_nothing_more(context: Context, tmp_path: Path) -> None:
+def test_a_split_that_lost_its_worker_is_surveyed_again(context: Context, tmp_path: Path) -> None:
     document_id = submit(context, tmp_path)
     assert stage.claim(context, split.SPLIT, document_id, Owner("dead", "r:0"))
     assert FLOW.free_lost(context, {"dead"}) == 1
     assert split.split_document(context, document_id, OWNER)
     assert document(context, document_id).status == DocumentStatus.PROCESSING
-    assert not files.survey_path(context.settings, document_id).exists()
+    assert json.loads(files.survey_path(context.settings, document_id).read_text())["pages"] == 4
 
 
 def test_the_survey_goes_with_its_document(context: Context, tmp_path: Path) -> None:
@@ -91,3 +92,21 @@ def test_a_document_that_no_process_can_look_at_now_is_looked_at_again(
     assert split.split_document(context, document_id, OWNER)
     assert document(context, document_id).status == DocumentStatus.PROCESSING
     assert refusals == []
+
+
+def test_a_survey_whose_process_is_killed_is_made_again(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context.settings.documents.backoff_s = [0.01, 0.01]
+    document_id = submit(context, tmp_path)
+    killed = [UnitError("it was killed", code="reader_killed"), UnitError("it was killed", code="reader_killed")]
+    survey = LocalConverter.survey
+
+    def troubled(self: LocalConverter, *given: Any) -> str:
+        if killed:
+            raise killed.pop()
+        return survey(self, *given)
+
+    monkeypatch.setattr(LocalConverter, "survey", troubled)
+    assert split.split_document(context, document_id, OWNER)
+    assert json.loads(files.survey_path(context.settings, document_id).read_text())["pages"] == 4

@@ -1,9 +1,9 @@
 """The split stage: make a row for each page, and its picture where the converter needs one. Source 001, 4.2."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from sqlalchemy import delete, insert
@@ -21,11 +21,12 @@ from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.providers import registry
 from pipeline.providers.protocols import PageConverter
 from pipeline.reading import inspection
-from pipeline.reading.content import NOBODY_READ, NOT_READ, refused
-from pipeline.reading.source import SourceInfo, parse_page_range
+from pipeline.reading.content import NOBODY_READ, TOO_MUCH, refused
+from pipeline.reading.source import parse_page_range
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 SPLIT = stage.stage(
     "split", DocumentEvent.CLAIM_SPLIT, DocumentEvent.SPLIT_DONE, "the worker was lost while it split this document",
     progress=progress(DocumentStatus.PENDING, 0, 0, 0),
@@ -87,7 +88,9 @@ def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[in
     settings = context.settings
     source = files.source_path(settings, document.id, document.type)
     watch = _Watch(context, document.id, claim)
-    info = _inspected(context, document, source, watch)
+    info = _when_possible(
+        context, document, watch, lambda: inspection.inspect(source, document.filename, settings.documents, watch)
+    )
     numbers = parse_page_range(document.page_range, info.pages)
     converter = registry.page_converter(settings, document.provider, document.model)
     _survey(context, document, converter, numbers, watch)
@@ -111,21 +114,20 @@ def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[in
     return images
 
 
-def _inspected(context: Context, document: Any, source: Path, watch: _Watch) -> SourceInfo:
-    """What the file is. Where no process can look at it, that passes: it is tried as often as a page would be."""
-    settings = context.settings.documents
-    for pause_s in settings.backoff_s:
+def _when_possible(context: Context, document: Any, watch: _Watch, read: Callable[[], T]) -> T:
+    """What `read` returns. Where no process can read the file, that passes: it is tried as often as a page would be."""
+    for pause_s in context.settings.documents.backoff_s:
         try:
-            return inspection.inspect(source, document.filename, settings, watch)
-        except UserError as error:
+            return read()
+        except (UserError, UnitError) as error:
             if error.code not in NOBODY_READ:
                 raise
-            log.warning("document.not_inspected", document=document.id, error=str(error))
+            log.warning("document.not_read", document=document.id, error=str(error))
         ends = time.monotonic() + pause_s
         while (left_s := ends - time.monotonic()) > 0:
             watch()
             time.sleep(min(left_s, _PAUSE_S))
-    return inspection.inspect(source, document.filename, settings, watch)
+    return read()
 
 
 def _survey(
@@ -133,14 +135,14 @@ def _survey(
 ) -> None:  # fmt: skip
     """Leave for the pages' conversion what is to be known of the whole document."""
     path, survey = files.survey_path(context.settings, document.id), ""
-    # A worker that died here before may have died of one page. That page should fail alone, so survey nothing.
-    if document.attempts == 1:
-        try:
-            survey = converter.survey(files.source_path(context.settings, document.id, document.type), numbers, watch)
-        except UnitError as error:
-            if error.code not in NOT_READ or watch.is_over:
-                raise
-            log.warning("document.not_surveyed", document=document.id, error=str(error))
+    source = files.source_path(context.settings, document.id, document.type)
+    try:
+        survey = _when_possible(context, document, watch, lambda: converter.survey(source, numbers, watch))
+    except UnitError as error:
+        # One page is too much: it should fail alone, when its turn comes.
+        if error.code not in TOO_MUCH or watch.is_over:
+            raise
+        log.warning("document.not_surveyed", document=document.id, error=str(error))
     if survey:
         files.write_text(path, survey)
     else:
