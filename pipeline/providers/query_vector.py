@@ -11,7 +11,7 @@ from pipeline.engine.guarded_call import GateClosed
 from pipeline.providers import gates
 from pipeline.providers.protocols import Embeddings
 from pipeline.providers.traced_call import Tracer
-from pipeline.storage.api_spending import CALLER
+from pipeline.storage.api_spend import CALLER
 from pipeline.storage.context import Context
 
 

@@ -115,6 +115,29 @@ def data_dir() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def run_programs(installed: Installed, env: dict[str, str], folder: Path, log: Path) -> None:
+    """Celery's programs, in `folder`; the worker starts itself anew in between."""
+    with log.open("w") as written:
+        programs = [
+            subprocess.Popen(
+                [installed.penstock, *command],
+                env=env,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=written,
+            )
+            for command in (["worker", "-Q", "cpu", "-P", "solo"], ["beat"], ["flower", f"--port={free_port()}"])
+        ]
+        wait_until(lambda: log.read_text().count(" ready.") == 1, RUN_S, "the worker is ready", last=log.read_text)
+        programs[0].send_signal(signal.SIGHUP)  # it starts itself anew
+        wait_until(lambda: log.read_text().count(" ready.") == 2, RUN_S, "it is ready again", last=log.read_text)
+        wait_until(lambda: "Connected to redis" in log.read_text(), RUN_S, "Flower runs", last=log.read_text)
+        for process in programs:
+            process.terminate()
+            process.wait(RUN_S)
+
+
 def test_a_stack_and_its_commands_import_nothing_from_the_folder_one_stands_in(
     installed: Installed, hostile: Path, data_dir: Path
 ) -> None:
@@ -155,26 +178,7 @@ def test_a_stack_and_its_commands_import_nothing_from_the_folder_one_stands_in(
         capture_output=True, text=True, timeout=RUN_S, check=False,
     )  # fmt: skip
     assert "celery:" in celery.stdout, celery.stderr
-    log = data_dir / "programs.log"
-    with log.open("w") as written:
-        programs = [
-            subprocess.Popen(
-                [installed.penstock, *command],
-                env=env,
-                cwd=hostile,
-                stdin=subprocess.DEVNULL,
-                stdout=written,
-                stderr=written,
-            )
-            for command in (["worker", "-Q", "cpu", "-P", "solo"], ["beat"], ["flower", f"--port={free_port()}"])
-        ]
-        wait_until(lambda: log.read_text().count(" ready.") == 1, RUN_S, "the worker is ready", last=log.read_text)
-        programs[0].send_signal(signal.SIGHUP)  # it starts itself anew
-        wait_until(lambda: log.read_text().count(" ready.") == 2, RUN_S, "it is ready again", last=log.read_text)
-        wait_until(lambda: "Connected to redis" in log.read_text(), RUN_S, "Flower runs", last=log.read_text)
-        for process in programs:
-            process.terminate()
-            process.wait(RUN_S)
+    run_programs(installed, env, hostile, data_dir / "programs.log")
     up.terminate()
     assert up.wait(RUN_S) == 0
     assert not (hostile / MARK).exists(), (hostile / MARK).read_text()

@@ -355,9 +355,8 @@ def _scripted_reply(record: Record, fault: Fault, script: Script) -> Reply:
 
 
 def _json_reply(status: int, body: object) -> Reply:
-    if isinstance(body, bytes):
-        return Reply(status, body)
-    return Reply(status, body.encode() if isinstance(body, str) else json.dumps(body).encode())
+    text = body if isinstance(body, str | bytes) else json.dumps(body)
+    return Reply(status, text.encode() if isinstance(text, str) else text)
 
 
 def _error(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> Reply:

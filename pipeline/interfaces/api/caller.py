@@ -16,7 +16,7 @@ from pipeline.interfaces.api.quotas import Quotas
 from pipeline.interfaces.http_guard import SAFE
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope as KeyScope
-from pipeline.storage.api_spending import CALLER
+from pipeline.storage.api_spend import CALLER
 from pipeline.storage.context import Context
 
 _WRONG_KEYS = Rate(30, 60)

@@ -16,7 +16,7 @@ from pipeline.engine.rates import Rate, TooMany, take
 from pipeline.flows.screenshots.queries import batches_of
 from pipeline.interfaces.api.problems import Refused
 from pipeline.settings import ApiSettings
-from pipeline.storage import api_keys, api_spending
+from pipeline.storage import api_keys, api_spend
 from pipeline.storage.context import Context
 
 _AWAY_S = 5.0
@@ -81,7 +81,7 @@ class Quotas:
             return
         now = self._context.db.now()
         begin = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        spent = api_spending.spent(self._context, caller, begin, {"screenshots": batches_of})
+        spent = api_spend.spent(self._context, caller, begin, {"screenshots": batches_of})
         if spent >= cap:
             left = begin + timedelta(days=1) - now
             raise Refused(
@@ -92,7 +92,7 @@ class Quotas:
 
     def note_work(self, caller: str, flow: str, item_ids: Any, since: datetime) -> None:
         """What calls for these cost from then on is on this caller's account. Blocks."""
-        api_spending.note(self._context, caller, flow, item_ids, since)
+        api_spend.note(self._context, caller, flow, item_ids, since)
 
     def close(self) -> None:
         """Drop the connections."""

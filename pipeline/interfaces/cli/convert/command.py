@@ -72,9 +72,7 @@ def convert(
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 partial, 130 interrupted.
     """
-    from pipeline.reading import child
-
-    child.prepare()  # It is ready when the imports below are done, which take as long.
+    _prepare()
     from pipeline.flows.documents.submission import Options
     from pipeline.interfaces.cli.convert.targets import STDOUT, plan
     from pipeline.reading.inputs import other_files
@@ -97,6 +95,13 @@ def convert(
     _tell(jobs, left_out, as_json=as_json)
     codes = {job.exit_code for job in jobs}
     raise typer.Exit(FAILED if FAILED in codes else max(codes))
+
+
+def _prepare() -> None:
+    """Start the process that reads: it is ready when the command's imports are done, which take as long."""
+    from pipeline.reading import child
+
+    child.prepare()
 
 
 def _look(job: Job, wish: given.Wish, *, several: bool) -> None:

@@ -28,7 +28,7 @@ from pipeline.interfaces.api.dependencies import may_spend
 from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.api.quotas import AtOnce, Quotas
 from pipeline.settings import ApiSettings
-from pipeline.storage import api_keys, api_spending
+from pipeline.storage import api_keys, api_spend
 from pipeline.storage.api_keys import Scope as KeyScope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
@@ -91,7 +91,7 @@ class TestMoney:
         key = api_keys.list_keys(context)[-1].id
         paid(context, "search", 0.4, unit=key, flow="music")
         batch_id, shot_id = framed(context)
-        api_spending.note(context, key, "screenshots", [shot_id], context.db.now() - timedelta(seconds=1))
+        api_spend.note(context, key, "screenshots", [shot_id], context.db.now() - timedelta(seconds=1))
         paid(context, batch_id, 0.4, flow="screenshots")
         paid(context, batch_id + 1, 90, flow="screenshots")
         Quotas(context).check_spending(key)
