@@ -14,7 +14,7 @@ import psutil
 from tests.support.cli import Cli, environment, is_redis, new_pdf, provider_settings
 from tests.support.redis_server import free_port
 
-_OFTEN_S = 0.1
+_OFTEN_S = 0.3
 LIMITS = {
     "PENSTOCK_DOCUMENTS__PAGE_TIMEOUT_S": "3",
     "PENSTOCK_DOCUMENTS__SPLIT_TIMEOUT_S": "5",

@@ -10,16 +10,16 @@ from tests.support.leftovers import session_folder, short_folder
 from tests.support.provider_server import ProviderServer
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def harmful_provider() -> Iterator[ProviderServer]:
     """The AI service that the stack knows as `ai`."""
     with ProviderServer(api_key="secret-key") as server:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def arena(harmful_provider: ProviderServer) -> Iterator[Arena]:
-    """A running stack, for all hostile inputs."""
+    """A running stack, for all hostile inputs. It ends with them, since it looks at all processes again and again."""
     session_folder().chmod(0o711)  # as `/tmp` is: it is the data folder that keeps others out
     root = short_folder()
     try:

@@ -83,7 +83,7 @@ def test_a_job_beyond_the_slots_is_refused_and_a_slot_is_free_once_its_result_is
             UnitError("busy", kind=ErrorKind.RATE_LIMITED, code="rate_limited", retry_after_s=7),
             ("rate_limited", "busy", "rate_limited", 7),
         ),
-        (UnitError("x" * 3000, kind=ErrorKind.PERMANENT), ("failed", "x" * 2000, "permanent", None)),
+        (UnitError("x" * 3000, kind=ErrorKind.PERMANENT), ("failed", "x" * 1999 + "…", "permanent", None)),
         (
             UnitError("later", kind=ErrorKind.QUOTA, code="quota_day", retry_after_s=1e9),
             ("quota_day", "later", "quota", 86_400),
