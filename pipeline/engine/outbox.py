@@ -96,7 +96,8 @@ def last_seq(session: Session) -> int:
 
 def first_seq(session: Session) -> int:
     """The number of the oldest event that is kept, or that will be."""
-    return session.execute(select(func.min(EVENTS.c.seq))).scalar() or last_seq(session) + 1
+    last = last_seq(session)  # Before the other look: what is committed between the two must not seem to be gone.
+    return session.execute(select(func.min(EVENTS.c.seq))).scalar() or last + 1
 
 
 _AFTER = select(EVENTS).where(EVENTS.c.seq > bindparam("last")).order_by(EVENTS.c.seq).limit(bindparam("most"))

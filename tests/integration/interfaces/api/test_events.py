@@ -11,8 +11,10 @@ import httpx2
 import pytest
 import uvicorn
 from sqlalchemy import delete
+from sqlalchemy.orm import Session
 
 from pipeline.engine import events as progress
+from pipeline.engine import outbox
 from pipeline.engine.outbox import EVENTS
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus
@@ -22,6 +24,7 @@ from pipeline.interfaces.api.v1 import events
 from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
+from tasks.events import kept
 from tests.support.documents import insert_document
 from tests.support.waiting import wait_until
 
@@ -149,6 +152,19 @@ def test_a_client_is_told_that_what_it_missed_is_not_kept(context: Context, serv
     with server.stream(after=1000) as messages:
         reset = take(messages, 1)[0]
         assert (reset["event"], reset["id"]) == ("reset", "4")
+
+
+def test_events_that_are_committed_during_the_look_are_not_taken_for_gone(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last_seq = outbox.last_seq
+
+    def meanwhile(session: Session) -> int:
+        change(context)
+        return last_seq(session)
+
+    monkeypatch.setattr(outbox, "last_seq", meanwhile)
+    assert kept(context).first == 1
 
 
 def test_what_a_stream_is_behind_is_read_from_the_database(
