@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.hostile.inputs import ANY_END, Hostile, written
-from tests.support.samples import Sheet, encrypted_pdf, pdf_bytes, shown, text_pdf
+from tests.support.samples import Sheet, encrypted_pdf, pdf_bytes, shown, text_pdf, with_table
 
 REFUSED = "REFUSED: "
 BOUNDED = r"(FAILED|REFUSED): .*(memory|MB|takes more|takes too|crashed|damaged|too large|too many|cut off)"
@@ -53,15 +53,7 @@ def _with_image(image: bytes) -> Callable[[Path], object]:
 
 
 def _raw(*bodies: bytes, trailer: bytes = b"") -> bytes:
-    out, offsets = bytearray(b"%PDF-1.7\n"), []
-    for number, body in enumerate(bodies, 1):
-        offsets.append(len(out))
-        out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
-    table = len(out)
-    out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(bodies) + 1)
-    out += b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
-    out += b"trailer<</Root 1 0 R/Size %d%s>>\nstartxref\n%d\n%%%%EOF" % (len(bodies) + 1, trailer, table)
-    return bytes(out)
+    return with_table(bodies, trailer)
 
 
 _CATALOG = b"<</Type/Catalog/Pages 2 0 R>>"

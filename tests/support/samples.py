@@ -40,11 +40,12 @@ def pdf_bytes(sheets: Sequence[Sheet], *, trailer: bytes = b"") -> bytes:
     kids = " ".join(f"{number} 0 R" for number in pages)
     bodies[0] = b"<</Type/Catalog/Pages 2 0 R>>"
     bodies[1] = f"<</Type/Pages/Count {len(pages)}/Kids[{kids}]>>".encode()
-    return _with_table(bodies, trailer)
+    return with_table(bodies, trailer)
 
 
-def _with_table(bodies: Sequence[bytes], trailer: bytes) -> bytes:
-    out = bytearray(b"%PDF-1.4\n")
+def with_table(bodies: Sequence[bytes], trailer: bytes) -> bytes:
+    """A PDF of these objects, numbered from 1; the first is its catalog."""
+    out = bytearray(b"%PDF-1.7\n")
     offsets = []
     for number, body in enumerate(bodies, 1):
         offsets.append(len(out))
