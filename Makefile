@@ -70,7 +70,7 @@ CLIENTS := .venv-clients
 CLIENTS_INSTALLED := $(CLIENTS)/.installed
 CLIENTS_BIN := $(CLIENTS)/bin
 
-$(CLIENTS_INSTALLED): $(addprefix tests/clients/,constraints.txt open_webui_loaders.py nodejs.py node/package.json)
+$(CLIENTS_INSTALLED): $(addprefix tests/clients/,constraints.txt open_webui_loaders.py nodejs.py node/package.json assistant/package.json)
 	$(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS_BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c tests/clients/constraints.txt \
 		docling-client docling-serve-haystack langchain-docling fastapi pytest pytest-timeout websockets
@@ -78,7 +78,7 @@ $(CLIENTS_INSTALLED): $(addprefix tests/clients/,constraints.txt open_webui_load
 	$(CLIENTS_BIN)/python tests/clients/nodejs.py
 	@touch $@
 
-clients: setup $(CLIENTS_INSTALLED) ## Run other projects' clients, and an inference node in JavaScript, against a stack
+clients: setup $(CLIENTS_INSTALLED) ## Run other projects' clients, an inference node and an assistant in JavaScript, against a stack
 	@cd tests/clients && PENSTOCK=$(CURDIR)/$(BIN)/penstock $(CURDIR)/$(CLIENTS_BIN)/python -m pytest -c pytest.ini \
 		--rootdir . --confcutdir . -p no:cacheprovider $(ARGS)
 

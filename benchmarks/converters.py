@@ -9,7 +9,7 @@ from pathlib import Path
 import pypdfium2
 
 from pipeline.providers import registry
-from pipeline.providers.protocols import PageRef
+from pipeline.providers.protocols import PageConverter, PageRef
 from pipeline.settings import LOCAL, get_settings
 
 Converter = Callable[[Path, Iterable[int]], dict[int, str]]
@@ -19,7 +19,11 @@ PENSTOCK, MARKITDOWN, PDFIUM, EMPTY = "penstock", "markitdown", "pdfium", "empty
 
 def penstock(source: Path, numbers: Iterable[int]) -> dict[int, str]:
     """Our local converter, as the workers call it: the survey of the split stage, then page by page."""
-    converter, wanted = registry.page_converter(get_settings(), LOCAL), list(numbers)
+    return page_by_page(registry.page_converter(get_settings(), LOCAL), source, numbers)
+
+
+def page_by_page(converter: PageConverter, source: Path, numbers: Iterable[int]) -> dict[int, str]:
+    wanted = list(numbers)
     survey = converter.survey(source, wanted, lambda: None)
     with converter.open(source, survey) as reader:
         return {number: reader.convert(PageRef(source, number)).text for number in wanted}

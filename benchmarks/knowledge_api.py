@@ -34,7 +34,7 @@ def measure_reads(seconds: float = 8.0, files: int = 150) -> Figures:
 
     from tasks import knowledge
 
-    with _api() as port, TemporaryDirectory() as name:
+    with running_api() as port, TemporaryDirectory() as name:
         base = knowledge.create_base("read")
         item = knowledge.add_notes(base.id, ["A note."]).created[0]
         path = f"/api/v1/knowledge-items/{item.id}"
@@ -53,8 +53,8 @@ def measure_reads(seconds: float = 8.0, files: int = 150) -> Figures:
             raise BenchmarkError("the workers were done before the readers")
     return {
         "api_rps": round(len(alone) / seconds),
-        "api_p99_ms": round(_percentile(busy, 0.99) * 1000, 1),
-        "p50 alone, p50 while busy, ms": f"{_percentile(alone, 0.5) * 1000:.1f}, {_percentile(busy, 0.5) * 1000:.1f}",
+        "api_p99_ms": round(percentile(busy, 0.99) * 1000, 1),
+        "p50 alone, p50 while busy, ms": f"{percentile(alone, 0.5) * 1000:.1f}, {percentile(busy, 0.5) * 1000:.1f}",
     }
 
 
@@ -64,9 +64,9 @@ def measure_upload(megabytes: int = 500) -> Figures:
 
     size = megabytes * 1_000_000
     limit = str(megabytes + 50)
-    with _api(PENSTOCK_API__MAX_UPLOAD_MB=limit, PENSTOCK_KNOWLEDGE__MAX_FILE_MB=limit) as port:
+    with running_api(PENSTOCK_API__MAX_UPLOAD_MB=limit, PENSTOCK_KNOWLEDGE__MAX_FILE_MB=limit) as port:
         base = knowledge.create_base("large")
-        process = _api_process()
+        process = api_process()
         before, peak = process.memory_info().rss, 0
         progress(f"an upload of {megabytes} MB")
         head, tail = _multipart("large.bin")
@@ -101,7 +101,7 @@ def _multipart(name: str) -> tuple[bytes, bytes]:
 
 
 @contextmanager
-def _api(**settings: str) -> Iterator[int]:
+def running_api(**settings: str) -> Iterator[int]:
     """A stack with the API; its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -123,11 +123,18 @@ def _answers(port: int) -> bool:
         connection.close()
 
 
-def _api_process() -> psutil.Process:
+def api_process() -> psutil.Process:
+    """The API of this part's stack."""
     found = [one for one in users_of(get_settings().data_dir) if "pipeline.interfaces.api" in one.cmdline()]
     if len(found) != 1:
         raise BenchmarkError(f"{len(found)} processes look like the API")
     return found[0]
+
+
+def processor_s() -> float:
+    """Of the API, until now: it says more than a clock does where the machine is busy."""
+    used = api_process().cpu_times()
+    return float(used.user + used.system)
 
 
 def _readers(port: int, path: str, seconds: float, rate: float) -> list[float]:
@@ -153,7 +160,8 @@ def _read(port: int, path: str, seconds: float, rate: float) -> list[float]:
     return took
 
 
-def _percentile(values: list[float], share: float) -> float:
+def percentile(values: list[float], share: float) -> float:
+    """The value that this share of `values` stays below."""
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 

@@ -36,8 +36,8 @@ from tasks.context import get_context
 from tasks.watch import Listener
 
 __all__ = [
-    "Event", "EventsGone", "Filter", "Kept", "Subscription", "UserError", "after", "after_if_possible", "follow",
-    "follow_progress", "kept", "progress", "progress_from", "subscribe", "types",
+    "Event", "EventsGone", "Filter", "Kept", "Subscription", "UnknownEvent", "UserError", "after", "after_if_possible",
+    "follow", "follow_progress", "kept", "newest", "one", "progress", "progress_from", "subscribe", "types",
 ]  # fmt: skip
 log = structlog.get_logger(__name__)
 PORTION = 500
@@ -84,6 +84,13 @@ class EventsGone(UserError):
         self.kept = found
 
 
+class UnknownEvent(UserError):
+    """There is no event with this number, or it is not kept any more."""
+
+    def __init__(self, seq: int) -> None:
+        super().__init__(f"there is no event {seq}, or it is not kept any more", code="unknown_event")
+
+
 def kept(context: Context | None = None) -> Kept:
     """Which events are kept."""
     with (context or get_context()).db.read() as session:
@@ -98,6 +105,25 @@ def after(seq: int, limit: int = PORTION, *, types: Sequence[str] = (), context:
     _wanted("", types, "")
     with (context or get_context()).db.read() as session:
         return [one for one in outbox.after(session, seq, limit) if wants(types, one.type)]
+
+
+def newest(
+    wanted: Filter = Filter(), *, before: int | None = None, limit: int = 50, context: Context | None = None
+) -> list[Event]:
+    """The events that are kept, the newest first. `before`: only those with a lower number."""
+    with (context or get_context()).db.read() as session:
+        return outbox.newest(
+            session, flow=wanted.flow, patterns=wanted.types, scope_id=wanted.scope_id, before=before, limit=limit
+        )
+
+
+def one(seq: int, context: Context | None = None) -> Event:
+    """One event by its number. Raises `UnknownEvent`."""
+    with (context or get_context()).db.read() as session:
+        found = outbox.one(session, seq)
+    if found is None:
+        raise UnknownEvent(seq)
+    return found
 
 
 def after_if_possible(seq: int, context: Context | None = None) -> list[Event]:

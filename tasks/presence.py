@@ -4,6 +4,8 @@ import atexit
 import os
 import sys
 import threading
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -61,11 +63,11 @@ class Identity:
         """Whether this process has certainly ended. Of other workers' processes it is not known."""
         return self.has(process_id) and not _runs(int(process_id.split(":")[-2]))
 
-    def begin(self, hostname: str) -> None:
-        """Called in the worker's main process, before its pool forks."""
+    def begin(self, hostname: str, facts: Callable[[], Mapping[str, Any]] = dict) -> None:
+        """Called in the worker's main process, before its pool forks. `facts`: what it says of itself to people."""
         self.worker_id = f"{hostname}:{os.getpid()}:{uuid4().hex[:6]}"
         sign(lambda: {"worker": self.process_id})
-        self._renewing = threading.Thread(target=self._renew, name="presence", daemon=True)
+        self._renewing = threading.Thread(target=self._renew, args=(facts,), name="presence", daemon=True)
         self._renewing.start()
         threading.Thread(target=keep_in_step, args=(self._stopped,), name="gates", daemon=True).start()
         atexit.register(self._end, os.getpid())
@@ -89,14 +91,15 @@ class Identity:
         with suppress(RedisError):
             Presence(get_context().redis).leave(*ended)
 
-    def _renew(self) -> None:
+    def _renew(self, facts: Callable[[], Mapping[str, Any]]) -> None:
+        begun_ms = int(time.time() * 1000)
         settings = get_settings()
         presence = Presence(connect(settings.effective_redis_url))
         before: set[str] = set()
         while not self._stopped.is_set():
             try:
                 pool = {self._process_id(pid) for pid in _children()}
-                presence.renew(self.worker_id, settings.presence_ttl_s, pool)
+                presence.renew(self.worker_id, settings.presence_ttl_s, pool, {"since_ms": begun_ms, **facts()})
                 presence.leave(*before - pool)
                 before = pool
             except (RedisError, psutil.Error) as error:
@@ -151,4 +154,7 @@ def holder_of(request_id: str) -> str:
 @worker_init.connect
 def _begin(sender: Any, **_: Any) -> None:
     _refuse_foreign_folder()
-    identity.begin(str(sender.hostname))
+    identity.begin(
+        str(sender.hostname),
+        lambda: {"slots": sender.concurrency, "queues": sorted(sender.app.amqp.queues.consume_from)},
+    )

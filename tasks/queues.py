@@ -14,15 +14,16 @@ from pipeline.engine.live_settings import Value
 from pipeline.engine.logs import configure_as_library
 from pipeline.providers import gates, queue_control, queue_views
 from pipeline.providers import resume_at as resuming
+from pipeline.providers.breaker_record import BreakerChange
 from pipeline.providers.queue_views import LimitView, QueueView
 from tasks import watchdog  # noqa: F401  # tells the workers
 from tasks.app import configuration
 from tasks.context import get_context
 
 __all__ = [
-    "BreakerState", "LimitView", "QueueView", "UserError", "Value", "breaker", "change_setting", "close_breaker",
-    "list_breakers", "list_queues", "list_settings", "open_breaker", "pause", "queue", "reset_setting", "resume",
-    "resume_at", "setting",
+    "BreakerChange", "BreakerState", "LimitView", "QueueView", "UserError", "Value", "breaker", "breaker_history",
+    "change_setting", "close_breaker", "list_breakers", "list_queues", "list_settings", "open_breaker", "pause",
+    "queue", "reset_setting", "resume", "resume_at", "setting",
 ]  # fmt: skip
 
 configure_as_library()
@@ -55,6 +56,11 @@ def breaker(name: str) -> BreakerState:
     return queue_views.breaker(get_context(), name)
 
 
+def breaker_history(name: str) -> list[BreakerChange]:
+    """When the breaker opened and closed lately, and why; the newest first. Raises `UserError` for an unknown one."""
+    return queue_views.breaker_history(get_context(), name)
+
+
 def list_settings() -> list[Value]:
     """Every live setting as it stands."""
     return gates.live_settings(get_context())
@@ -85,11 +91,11 @@ def close_breaker(name: str) -> None:
     queue_control.close_breaker(get_context(), name)
 
 
-def change_setting(key: str, text: str) -> Any:
-    """Set a live setting; the value in force. Raises `UserError`."""
-    return queue_control.change_setting(get_context(), key, text)
+def change_setting(key: str, text: str, *, reason: str = "", by: str = "") -> Any:
+    """Set a live setting; the value in force. `reason` and `by` are shown beside it. Raises `UserError`."""
+    return queue_control.change_setting(get_context(), key, text, reason=reason, by=by)
 
 
-def reset_setting(key: str) -> Any:
+def reset_setting(key: str, *, reason: str = "", by: str = "") -> Any:
     """Return a live setting to its default, and give that. Raises `UserError`."""
-    return queue_control.reset_setting(get_context(), key)
+    return queue_control.reset_setting(get_context(), key, reason=reason, by=by)

@@ -74,10 +74,11 @@ class Made:
 
 @dataclass(frozen=True)
 class WindowState:
-    """A window, and how much of it is used."""
+    """A window, and how much of it is used. `next_s`: until there is room for one more; 0 if there is."""
 
     window: Window
     used: int
+    next_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -244,12 +245,12 @@ class Gate:
             return float("inf") if int(value) < 0 else (int(value) - int(now)) / 1000
 
         def state(found: list[Any]) -> ScopeState:
-            rows = [found[start : start + 4] for start in range(6, len(found), 4)]
+            rows = [found[start : start + 5] for start in range(6, len(found), 5)]
             return ScopeState(
                 int(found[0]), int(found[1]), left_s(found[2]), found[3], left_s(found[4]), found[5],
                 [
-                    WindowState(Window(int(limit), int(ms) / 1000, Unit(unit)), int(used))
-                    for limit, used, ms, unit in rows
+                    WindowState(Window(int(limit), int(ms) / 1000, Unit(unit)), int(used), int(next_ms) / 1000)
+                    for limit, used, ms, unit, next_ms in rows
                     if limit != ""
                 ],
             )  # fmt: skip

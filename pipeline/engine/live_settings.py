@@ -19,6 +19,8 @@ from pipeline.engine.tables import Base, UtcDateTime, table_of, upsert
 
 VERSION = "version"
 """The key of a row that counts the changes of all others, by hand aside."""
+NOTE = "note."
+"""What the keys of rows begin with that say who changed a setting last, and why."""
 Section = TypeVar("Section", bound=BaseModel)
 DEFAULTS = "defaults"
 """The key of a row with the fleet's defaults: settings of the processes that run it may differ."""
@@ -52,6 +54,23 @@ class Value:
     help: str
     is_default: bool
     error: str = ""
+    default: Any = None
+    """What it is once it is reset: what the workers, or else this process, were started with."""
+    changed_at: datetime | None = None
+    """When it was last changed or reset; None: never, as far as is known."""
+    changed_by: str = ""
+    reason: str = ""
+    """What was said for that change."""
+
+    @property
+    def text(self) -> str:
+        """The value as people write it: `0.00001` and not `1e-05`."""
+        return text_of(self.value)
+
+
+def text_of(value: Any) -> str:
+    """A value as people write it."""
+    return f"{value:.12f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
@@ -135,7 +154,8 @@ def values_in(rows: Mapping[str, str], known: Mapping[str, Live]) -> list[Value]
     """The values of all known settings by these rows. A default is the fleet's, where one was published."""
     defaults, found = _defaults(rows), []
     for key, live in known.items():
-        value = Value(key, defaults.get(key, live.default), live.help, is_default=True)
+        default = defaults.get(key, live.default)
+        value = Value(key, default, live.help, is_default=True, default=default, **_note_of(rows, key))
         if key in rows:
             try:
                 value = replace(value, value=live.read(str(json.loads(rows[key]))), is_default=False)
@@ -143,6 +163,21 @@ def values_in(rows: Mapping[str, str], known: Mapping[str, Live]) -> list[Value]
                 value = replace(value, error=f"the row holds nonsense: {error}")
         found.append(value)
     return found
+
+
+def _note_of(rows: Mapping[str, str], key: str) -> dict[str, Any]:
+    """Fields of a value that say who changed it last; nothing if nobody did, or the row was edited by hand."""
+    try:
+        note = json.loads(rows.get(NOTE + key, "{}"))
+        at = datetime.fromisoformat(note["at"])
+        return {"changed_at": at, "changed_by": str(note["by"]), "reason": str(note["reason"])}
+    except (ValueError, TypeError, KeyError):
+        return {}
+
+
+def note(session: Session, key: str, reason: str, by: str, now: datetime) -> None:
+    """Write down who changed a setting, and why."""
+    put(session, NOTE + key, {"at": now.isoformat(), "by": by, "reason": reason}, now)
 
 
 def unknown(key: str, known: Iterable[str]) -> UserError:

@@ -77,6 +77,7 @@ def configure(level: str, *, as_json: bool, for_command: bool = False) -> None:
         "PIL",
         "alembic",
         "celery.beat",
+        "mcp",
         "uvicorn",
     ):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from redis import Redis
@@ -48,6 +48,30 @@ def throughput(session: Session, attempts: Table, since: datetime, now: datetime
     finished, good, mean, first = row[0], int(row[1] or 0), float(row[2] or 0), row[3]
     minutes = max((now - first).total_seconds() / 60, 1 / 60) if first else 1.0
     return Throughput(finished, finished - good, round(good / minutes, 1), round(mean, 1))
+
+
+@dataclass(frozen=True)
+class Minute:
+    """Attempts that ended within one minute, and how many of them failed."""
+
+    begins: datetime
+    finished: int
+    failed: int
+
+
+def by_minute(session: Session, attempts: Table, since: datetime) -> list[Minute]:
+    """The attempts of a ledger, as above, in the minutes from `since` on that have any. Reads these attempts alone."""
+    at, ok = attempts.c.created_at, cast_to(attempts.c.status == "completed", Integer)
+    if session.get_bind().dialect.name == "sqlite":
+        minute: ColumnElement[Any] = func.substr(at, 1, 16)
+    else:
+        minute = func.to_char(func.timezone("UTC", at), "YYYY-MM-DD HH24:MI")
+    chosen = select(minute.label("minute"), ok.label("ok")).where(at >= since).subquery().c
+    query = select(chosen.minute, func.count(), func.sum(chosen.ok)).group_by(chosen.minute).order_by(chosen.minute)
+    return [
+        Minute(datetime.fromisoformat(text).replace(tzinfo=UTC), count, count - int(good or 0))
+        for text, count, good in session.execute(query)
+    ]
 
 
 SENT = "penstock_sent"

@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Index,
     Integer,
     String,
@@ -24,6 +25,7 @@ from sqlalchemy import (
     event,
     func,
     insert,
+    or_,
     select,
     update,
 )
@@ -106,6 +108,28 @@ _AFTER = select(EVENTS).where(EVENTS.c.seq > bindparam("last")).order_by(EVENTS.
 def after(session: Session, seq: int, limit: int) -> list[Event]:
     """Events after this number, in order."""
     return [view_of(Event, row) for row in session.execute(_AFTER, {"last": seq, "most": limit})]
+
+
+def newest(
+    session: Session, *, flow: str = "", patterns: Sequence[str] = (), scope_id: str = "", before: int | None = None,
+    limit: int,
+) -> list[Event]:  # fmt: skip
+    """Events, the newest first; of these types or patterns. `before`: only those with a lower number."""
+    c = EVENTS.c
+    query = select(EVENTS).order_by(c.seq.desc()).limit(limit)
+    for column, wanted in ((c.flow, flow), (c.scope_id, scope_id)):
+        if wanted:
+            query = query.where(column == wanted)
+    if patterns:
+        query = query.where(or_(*(_of_type(pattern) for pattern in patterns)))
+    if before is not None:
+        query = query.where(c.seq < before)
+    return [view_of(Event, row) for row in session.execute(query)]
+
+
+def _of_type(pattern: str) -> ColumnElement[bool]:
+    kind = EVENTS.c.type
+    return kind.startswith(pattern[:-1], autoescape=True) if pattern.endswith("*") else kind == pattern
 
 
 def one(session: Session, seq: int) -> Event | None:

@@ -3,8 +3,10 @@
 A worker's main process renews all of them: a process of its pool may be in a long call of C code.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from redis import Redis
 
@@ -12,6 +14,7 @@ from pipeline.engine.leases import Leases, lease_key
 
 PRESENCE_KEYS = (lease_key("presence"), lease_key("presence:pools"))
 """Workers, and the processes of their pools."""
+_FACTS = "penstock:presence:facts:"
 _MISSED_KEY = "penstock:presence:missed"
 _SWEPT_KEY = "penstock:sweep:ended"
 _REMEMBERED_MS = 7 * 24 * 3600 * 1000
@@ -35,9 +38,16 @@ class Presence:
         self._workers = Leases(redis, "presence")
         self._pools = Leases(redis, "presence:pools")
 
-    def renew(self, worker_id: str, ttl_s: float, pool: Iterable[str] = ()) -> None:
-        """Count this worker and the processes of its pool as alive for the next `ttl_s` seconds."""
+    def renew(
+        self, worker_id: str, ttl_s: float, pool: Iterable[str] = (), facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """Count this worker and the processes of its pool as alive for the next `ttl_s` seconds.
+
+        `facts`: what it says of itself to whoever looks, as JSON.
+        """
         self._workers.acquire(worker_id, ttl_s)
+        if facts is not None:
+            self._redis.set(_FACTS + worker_id, json.dumps({**facts, "ttl_s": ttl_s}), px=int(ttl_s * 1000))
         for process_id in pool:
             self._pools.acquire(process_id, ttl_s)
 
@@ -45,10 +55,22 @@ class Presence:
         """Count these workers or processes as gone."""
         self._workers.release(*ids)
         self._pools.release(*ids)
+        if ids:
+            self._redis.delete(*(_FACTS + one for one in ids))
 
     def alive(self) -> set[str]:
         """The workers. Where a pool is of threads, a worker is its only process."""
         return self._workers.holders()
+
+    def facts(self) -> dict[str, dict[str, Any]]:
+        """What the workers say of themselves, by worker, and `seen_s`: how long ago. Empty if one says nothing."""
+        workers = sorted(self.alive())
+        with self._redis.pipeline(transaction=False) as pipe:
+            for worker in workers:
+                pipe.get(_FACTS + worker)
+                pipe.pttl(_FACTS + worker)
+            found = pipe.execute()
+        return {worker: _facts(*found[at * 2 : at * 2 + 2]) for at, worker in enumerate(workers)}
 
     def living(self, processes: Iterable[str]) -> set[str]:
         """Those of these processes that live."""
@@ -73,6 +95,13 @@ class Presence:
                 pipe.pexpire(_MISSED_KEY, int(within_s * 1000))
             pipe.execute()
         return absent & before
+
+
+def _facts(said: str | None, left_ms: int) -> dict[str, Any]:
+    if said is None:
+        return {}
+    facts = dict(json.loads(said))
+    return facts | {"seen_s": max(0.0, facts.pop("ttl_s") - left_ms / 1000)}
 
 
 def sweep_ended(redis: "Redis") -> None:

@@ -11,6 +11,7 @@ import structlog
 from sqlalchemy import ColumnElement, Select, Table
 from sqlalchemy.orm import Session
 
+from pipeline.engine.backlog import Failure, Held, Waiting, held
 from pipeline.engine.journal import MAX_IDS
 from pipeline.engine.live_settings import Live
 from pipeline.engine.metrics import count_by
@@ -26,6 +27,10 @@ log = structlog.get_logger(__name__)
 
 def _nothing(*_: Any) -> Collection[Any]:
     return ()
+
+
+def _no_failures(_context: Context, _limit: int) -> list[Failure]:
+    return []
 
 
 def _no_settings(_: Settings) -> dict[str, Live]:
@@ -70,6 +75,10 @@ class Flow:
     """How some of these are counted by state, where reading all rows would take too long."""
     ids: Mapping[str, ColumnElement[Any]] = field(default_factory=dict)
     """Ids that people give, and may shorten, by what they are called: their indexed columns."""
+    waiting: Callable[[Context], Iterable[Waiting]] = _nothing
+    """What waits, by the queue that its messages go to now: for people."""
+    failures: Callable[[Context, int], list[Failure]] = _no_failures
+    """The newest of what failed and stays so, at most so many: for people."""
     hears: Callable[[Context], bool] | None = None
     """Of a flow that follows events: whether anybody waits for them. It is woken soon after something was announced."""
 
@@ -105,6 +114,11 @@ class Flow:
         """Every process that holds a claim."""
         with context.db.read() as session:
             return set[str]().union(*(holders(session, work) for work in self.works))
+
+    def held(self, context: Context) -> list[Held]:
+        """What processes hold now."""
+        with context.db.read() as session:
+            return [one for work in self.works for one in held(session, work)]
 
     def figures(self, context: Context, *, also_none: bool = False) -> dict[str, dict[str, int]]:
         """How many rows are in which state, for each kind that people follow; states without any if `also_none`."""

@@ -21,7 +21,7 @@ SECURITY_HEADERS = {
 }
 """For answers that say nothing else of themselves."""
 PROBLEM = "application/problem+json"
-_SECRET = re.compile(rb"pst[kn]_[A-Za-z0-9_-]{20,}")
+_SECRET = re.compile(rb"pst[knw]_[A-Za-z0-9_-]{20,}")
 """A key or token of ours."""
 
 

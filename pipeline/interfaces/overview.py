@@ -1,16 +1,22 @@
-"""How everything stands: what `penstock status` shows and the API tells."""
+"""How everything stands: what `penstock status` shows, the API tells, and the console begins with."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from redis import RedisError
 
-from pipeline.engine.metrics import Throughput, queue_depths
-from pipeline.engine.presence import Presence, last_sweep_s
+from pipeline.engine.backlog import Failure
+from pipeline.engine.metrics import Minute, Throughput
+from pipeline.engine.presence import last_sweep_s
 from pipeline.flows import flows
-from pipeline.providers import gates, spend
+from pipeline.interfaces.backlog import Reason, failures, reasons
+from pipeline.interfaces.workers import Worker, workers
+from pipeline.providers import gates, queue_views, spend
+from pipeline.providers.queue_views import QueueView
 from pipeline.standalone.stack import reach_redis
 from pipeline.storage.context import Context
+
+FAILURES = 8
 
 
 @dataclass(frozen=True)
@@ -19,12 +25,21 @@ class Fleet:
 
     queues: dict[str, int]
     """Messages that wait, by queue."""
-    workers: list[str]
-    """Those that live, by `name@host:process:nonce`."""
+    workers: list[Worker]
+    """Those that live."""
     closed: list[str]
     """Gates that let nothing through, in words."""
     last_sweep_s: float | None
     """How long ago the sweeper last went round; None if that is not known."""
+    gates: dict[str, QueueView]
+    """All queues as they stand, by name."""
+
+    @property
+    def served(self) -> set[str] | None:
+        """Queues that a worker takes messages from; None if one of them does not say which."""
+        if any(not worker.queues for worker in self.workers):
+            return None
+        return {queue for worker in self.workers for queue in worker.queues}
 
 
 @dataclass(frozen=True)
@@ -46,14 +61,31 @@ class Overview:
     """Of the documents flow."""
     fleet: Fleet | None
     spending: list[Spending]
+    waiting: list[Reason]
+    """Why units wait, the reason of most of them first."""
+    minutes: list[Minute]
+    """Pages in each minute of the last hour, the oldest first."""
+    failures: list[Failure]
+    """The newest, of all flows."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was ever submitted."""
+        return not any(
+            count for kinds in self.counted.values() for states in kinds.values() for count in states.values()
+        )
 
 
 def overview(context: Context) -> Overview:
     """How everything stands."""
-    from tasks.documents import figures  # noqa: PLC0415  # imports Celery, which not all who import this need
+    from tasks import documents  # noqa: PLC0415  # imports Celery, which not all who import this need
 
-    counted = {flow.name: flow.figures(context) for flow in flows()}
-    return Overview(counted, figures().last_hour, fleet(context), spending(context))
+    counted, runs = {flow.name: flow.figures(context) for flow in flows()}, fleet(context)
+    return Overview(
+        counted, documents.last_hour(), runs, spending(context),
+        reasons(context, runs.gates if runs else None, runs.served if runs else None),
+        documents.pages_by_minute(), failures(context, FAILURES),
+    )  # fmt: skip
 
 
 def spending(context: Context) -> list[Spending]:
@@ -77,13 +109,14 @@ def fleet(context: Context) -> Fleet | None:
         return None
     try:
         reach_redis(context.settings)
+        found = queue_views.queues(context, [queue.name for queue in configuration().task_queues])
         gated = gates.gated_queues(context.settings)
-        names = dict.fromkeys([*(queue.name for queue in configuration().task_queues), *gated])
         return Fleet(
-            queue_depths(context.redis, names),
-            sorted(Presence(context.redis).alive()),
+            {view.name: view.waiting for view in found},
+            workers(context),
             [reason for name in gated if (reason := gates.closed_because(context, name))],
             last_sweep_s(context.redis),
+            {view.name: view for view in found},
         )
     except RedisError:
         return None

@@ -1,9 +1,9 @@
-"""What the database knows of a breaker: a row of `system_settings` for each that was ever open."""
+"""What the database knows of a breaker: a row of `system_settings` for each that was ever open, and one of its past."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -12,6 +12,9 @@ from pipeline.engine import live_settings as live
 from pipeline.engine.traces import AiCall
 
 PREFIX = "breaker."
+HISTORY = "breaker_history."
+REMEMBERED = 20
+"""Changes of each breaker: all rows of `system_settings` are read every few seconds."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,30 @@ class BreakerRecord:
     A number, not a time: hosts' clocks differ."""
 
 
+@dataclass(frozen=True)
+class BreakerChange:
+    """A breaker opened, or closed. `until`: when it was to let a probe through."""
+
+    at: datetime
+    state: str
+    """`open` or `closed`."""
+    reason: str
+    until: datetime | None
+
+
+def history(rows: Mapping[str, str], name: str) -> list[BreakerChange]:
+    """The latest changes of a breaker, the newest first."""
+    found = json.loads(rows.get(HISTORY + name, "[]"))
+    return [
+        BreakerChange(_at(at), "open" if until else "closed", reason, _at(until) if until else None)
+        for at, until, reason in reversed(found)
+    ]
+
+
+def _at(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
 def read(rows: Mapping[str, str], name: str) -> BreakerRecord:
     """The record of a breaker, by the rows of `system_settings`."""
     row = rows.get(PREFIX + name)
@@ -37,4 +64,10 @@ def write(session: Session, name: str, until: int, reason: str, now: datetime) -
     """Record that a breaker opened, or with `until` 0 that it closed."""
     live.bump(session, now)  # holds others off: whoever reads the newest call after this finds what this wrote
     newest = session.execute(select(func.coalesce(func.max(AiCall.id), 0))).scalar_one()
+    rows = live.stored(session)
+    known = json.loads(rows.get(HISTORY + name, "[]"))
+    # A closed one is closed again by each of several successes.
+    if until or (known and known[-1][1]):
+        known.append([int(now.timestamp() * 1000), until, reason])
+        live.put(session, HISTORY + name, known[-REMEMBERED:], now)
     live.put(session, PREFIX + name, asdict(BreakerRecord(until, reason, newest)), now)

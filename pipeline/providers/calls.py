@@ -1,5 +1,6 @@
 """What one may ask about calls to AI services: one by one, and in figures. The rows are `engine.traces.AiCall`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -28,7 +29,7 @@ class Capability(StrEnum):
 
 
 class By(StrEnum):
-    """What figures are grouped by. Days are days in UTC."""
+    """What figures are grouped by. Days and hours are those of UTC."""
 
     PROVIDER = "provider"
     MODEL = "model"
@@ -39,6 +40,8 @@ class By(StrEnum):
     """A document, a run of the music pipeline, a batch of screenshots."""
     STATUS = "status"
     DAY = "day"
+    HOUR = "hour"
+    """Written like `2026-11-22T10:00Z`."""
 
 
 class UnknownCall(UserError):
@@ -146,7 +149,7 @@ def call(context: Context, call_id: int) -> CallView:
 
 
 def stats(context: Context, which: CallFilter = CallFilter(), by: By | None = None) -> list[CallStats]:
-    """Figures by group, those with most calls first, days in order; without `by` one row over all, if any matches."""
+    """Figures by group, those with most calls first, times in order; without `by` one row over all, if any matches."""
     # Chosen first, by themselves: else SQLite reads all calls in the order of the groups.
     chosen = (
         select(
@@ -164,15 +167,24 @@ def stats(context: Context, which: CallFilter = CallFilter(), by: By | None = No
     def percentile(percent: int) -> ColumnElement[int]:
         return func.min(at.latency_ms).filter(at.ok, at.rank * 100 >= at.of * percent)
 
+    order = [at.group] if by in {By.DAY, By.HOUR} else [func.count().desc(), at.group]
     query = select(
         at.group, func.count().label("calls"), func.count().filter(~at.ok).label("failed"),
         func.avg(at.latency_ms).filter(at.ok).label("mean_ms"), percentile(50).label("p50_ms"),
         percentile(95).label("p95_ms"), func.sum(at.input_tokens).label("input_tokens"),
         func.sum(at.output_tokens).label("output_tokens"), func.sum(at.cost).label("cost"),
         func.min(at.created_at).label("first_at"), func.max(at.created_at).label("last_at"),
-    ).group_by(at.group).order_by(*([at.group] if by is By.DAY else [func.count().desc(), at.group]))  # fmt: skip
+    ).group_by(at.group).order_by(*order)  # fmt: skip
     with context.db.read() as session:
         return [_stats(row) for row in session.execute(query)]
+
+
+def costs(context: Context, flow: str, scope_ids: Sequence[str]) -> dict[str, float]:
+    """What the calls about these documents, runs or items cost, of those on record."""
+    which = (CALLS.c.flow == flow, CALLS.c.scope_id.in_(scope_ids))
+    query = select(CALLS.c.scope_id, func.sum(CALLS.c.cost)).where(*which).group_by(CALLS.c.scope_id)
+    with context.db.read() as session:
+        return {scope_id: float(cost) for scope_id, cost in session.execute(query)}
 
 
 def retention(context: Context) -> Retention:
@@ -185,11 +197,17 @@ def retention(context: Context) -> Retention:
 def _group(context: Context, by: By | None) -> ColumnElement[str]:
     if by is None:
         return literal("")
-    if by is not By.DAY:
+    if by not in {By.DAY, By.HOUR}:
         return CALLS.c.scope_id if by is By.SCOPE else CALLS.c[by.value]
+    return moment_of(context, by)
+
+
+def moment_of(context: Context, by: By) -> ColumnElement[str]:
+    """The day or the hour of a call, as `By` writes it."""
     if context.db.is_sqlite:
-        return func.date(CALLS.c.created_at)
-    return func.to_char(func.timezone("UTC", CALLS.c.created_at), "YYYY-MM-DD")
+        return func.strftime("%Y-%m-%d" if by is By.DAY else "%Y-%m-%dT%H:00Z", CALLS.c.created_at)
+    written = "YYYY-MM-DD" if by is By.DAY else 'YYYY-MM-DD"T"HH24:00"Z"'
+    return func.to_char(func.timezone("UTC", CALLS.c.created_at), written)
 
 
 def _stats(row: Any) -> CallStats:

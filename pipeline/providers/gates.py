@@ -302,14 +302,14 @@ def open_as_recorded(context: Context, name: str, seconds: float, reason: str) -
     return bool(still)
 
 
-def remember_breaker(context: Context, name: str, state: BreakerState | None) -> None:
-    """Keep in the database that a breaker has opened, or with None that it is about to close.
+def remember_breaker(context: Context, name: str, state: BreakerState | None, why: str = "") -> None:
+    """Keep in the database that a breaker has opened, or with None that it is about to close, and `why`.
 
     So an emptied Redis does not close it, and the watchdog opens none because of calls before it was closed.
     """
     now = context.db.now()
     until = 0 if state is None else int((now.timestamp() + state.left_s) * 1000)
-    reason = "" if state is None else state.reason
+    reason = why if state is None else state.reason
     context.db.run(lambda session: breaker_record.write(session, name, until, reason, now))
     publish_breaker(context, name, "closed" if state is None else state.state, reason)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.providers.protocols import Answer, PageReader, PageRef
-from pipeline.reading import conversion, ocr
+from pipeline.reading import conversion, ocr, second_opinion
 from pipeline.reading.content import page_limits
 from pipeline.reading.pages import Pages
 from pipeline.settings import LOCAL, Settings
@@ -30,6 +30,8 @@ class LocalConverter:
             threads=ocr.threads_for(chosen.converter_count),
             page_s=chosen.page_timeout_s,
             keep_headers=chosen.keep_headers,
+            layout=settings.reading.layout,
+            second_opinion=settings.reading.second_opinion == "auto" and second_opinion.installed() is not None,
         )
         self._limits = page_limits(chosen.page_timeout_s, chosen.reader_memory_mb, self._options.threads)
 
@@ -49,8 +51,9 @@ class LocalConverter:
         content: reading a file to save a conversion that costs nothing would cost more than the conversion."""
         options = self._options
         facts = [
-            LOCAL, str(page.number), str(options.dpi), str(options.pictures), str(options.max_pixels),
-            str(options.keep_headers),
+            LOCAL, str(conversion.REVISION), str(page.number), str(options.dpi), str(options.pictures),
+            str(options.max_pixels), str(options.keep_headers), options.layout,
+            str(second_opinion.installed() if options.second_opinion else None),
         ]  # fmt: skip
         for path in filter(None, (page.source, page.image)):
             status = path.stat()

@@ -79,11 +79,13 @@ class _Layout(BaseModel):
     unit: Literal["pt", "px"] = "px"
     blocks: list[_Block] = Field(max_length=_MAX_BLOCKS)
     confidence: float | None = Field(default=None, ge=0, le=1)
+    uncertain: float | None = Field(default=None, ge=0, le=1)
 
     def as_dict(self, page: int, links: Mapping[str, str]) -> dict[str, Any]:
         """`Answer.layout` of this page; `links`: what the names of pictures became."""
         blocks = [block.as_dict(page, links) for block in self.blocks]
-        sure = {} if self.confidence is None else {"confidence": self.confidence}
+        facts = {"confidence": self.confidence, "uncertain": self.uncertain}
+        sure = {name: share for name, share in facts.items() if share is not None}
         return {"width": self.width, "height": self.height, "unit": self.unit, "blocks": blocks, **sure}
 
     @property

@@ -26,8 +26,8 @@ class Answer:
     """Text from a model. `truncated`: it stopped at its token limit, not at its own end.
 
     `layout`: what is where on a page, if known: `width`, `height`, `unit`, and its `blocks` in reading order, each with
-    `type`, `text` and `bbox` (left, top, right, bottom from the top left corner); `confidence`, 0 to 1, where text was
-    recognised."""
+    `type`, `text` and `bbox` (left, top, right, bottom from the top left corner); `confidence`, 0 to 1, and
+    `uncertain`, the share of the text that may be wrong, where text was recognised."""
 
     text: str
     model: str

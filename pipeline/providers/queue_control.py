@@ -5,6 +5,8 @@ Each is a row, so it holds for workers that start later, too; then the gates in 
 
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from pipeline.engine import live_settings as live
 from pipeline.engine.gate import FOR_EVER
 from pipeline.providers import changes, gates
@@ -40,23 +42,36 @@ def close_breaker(context: Context, name: str) -> None:
     """Close a breaker, and end its timer. Raises `UserError`."""
     breaker = gates.require_breaker(context, name)
     # The database first: a worker that starts between the two would open it again.
-    gates.remember_breaker(context, name, None)
+    gates.remember_breaker(context, name, None, "by hand")
     breaker.close()
     changes.changed(context, gates.queues_of(context.settings, name))
 
 
-def change_setting(context: Context, key: str, text: str) -> Any:
-    """Set a live setting; the value in force. Raises `UserError`."""
+def change_setting(context: Context, key: str, text: str, *, reason: str = "", by: str = "") -> Any:
+    """Set a live setting; the value in force. Who did it, and why, is kept beside it. Raises `UserError`."""
     known = gates.known_settings(context.settings)
-    value = context.db.run(lambda session: live.change(session, known, key, text, context.db.now()))
+
+    def act(session: Session) -> Any:
+        now = context.db.now()
+        value = live.change(session, known, key, text, now)
+        live.note(session, key, reason, by, now)
+        return value
+
+    value = context.db.run(act)
     _apply_if_online(context, *gates.gated_queues(context.settings))
     return value
 
 
-def reset_setting(context: Context, key: str) -> Any:
+def reset_setting(context: Context, key: str, *, reason: str = "", by: str = "") -> Any:
     """Return a live setting to its default, and give that. Raises `UserError`."""
     gates.live_setting(context, key)
-    context.db.run(lambda session: live.drop(session, key, context.db.now()))
+
+    def act(session: Session) -> None:
+        now = context.db.now()
+        live.drop(session, key, now)
+        live.note(session, key, reason, by, now)
+
+    context.db.run(act)
     _apply_if_online(context, *gates.gated_queues(context.settings))
     return gates.live_setting(context, key).value
 

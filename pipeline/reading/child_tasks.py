@@ -11,6 +11,10 @@ from pipeline.reading import audio_tags, conversion, extraction, images, pdfium,
 from pipeline.reading.content import Reading, SitemapLimits, Task, check_characters, refused
 from pipeline.reading.pages import NOT_OPEN
 
+_MAX_DPI = 400
+_MAX_WEBP = 16_383
+"""The longest side that WebP has."""
+
 
 def _file(task: Task) -> dict[str, Any]:
     return _as_message(extraction.extract_file(task.path, task["name"], task.limits, task.progress), task)
@@ -47,13 +51,20 @@ def _inspect(task: Task) -> dict[str, Any]:
 
 
 def _render(task: Task) -> dict[str, Any]:
-    path, number = task.path, int(task["page"])
+    path, number, width, target = task.path, int(task["page"]), task["width"], Path(task["target"])
     if task["type"] != "pdf":
         picture = images.load_picture(path, number, task["max_pixels"])
     else:
         with pdfium.open_document(path) as document, document.page(number) as page:
-            picture = page.render(task["dpi"], task["max_pixels"])
-    images.save(picture, Path(task["target"]), "PNG", compress_level=6)
+            dpi = min(_MAX_DPI, 72 * width / max(page.size[0], 1)) if width else task["dpi"]
+            picture = page.render(dpi, task["max_pixels"])
+    if width and picture.width > width:
+        picture.thumbnail((width, picture.height), reducing_gap=3.0)
+    if target.suffix == ".webp":
+        picture.thumbnail((_MAX_WEBP, _MAX_WEBP))
+        images.save(picture, target, "WEBP", quality=80, method=0)
+    else:
+        images.save(picture, target, "PNG", compress_level=6)
     return {"done": True}
 
 
@@ -91,8 +102,8 @@ def _open(task: Task) -> dict[str, Any]:
 
 
 def _convert(task: Task) -> dict[str, Any]:
-    image, folder = (Path(task[name]) if task[name] else None for name in ("image", "pictures"))
-    found = _opened.source(task["key"]).convert(task["page"], image, folder)
+    image, folder, second = (Path(task[name]) if task[name] else None for name in ("image", "pictures", "second"))
+    found = _opened.source(task["key"]).convert(task["page"], image, folder, second)
     check_characters(len(found.text), task["name"], task.limits)
     return found._asdict()
 

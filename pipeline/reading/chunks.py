@@ -1,9 +1,10 @@
 """Text in pieces to embed, each with the place that it comes from."""
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
@@ -81,6 +82,18 @@ def split(reading: Reading, tokens: int, overlap: int, wanted: Wanted = lambda: 
         above = paths[-1]
         at += len(section.text) + len(SEPARATOR)
     return found
+
+
+@lru_cache(maxsize=500)
+def count_tokens(text: str) -> int:
+    """How many tokens a text has, as chunks are measured."""
+    # The splitter counts, and does not tell: it is asked for the least size that the text fits into.
+    fits = range(1, len(text.encode(errors="replace")) + 1)
+    return 1 + bisect_left(fits, True, key=lambda tokens: len(_counter(tokens).chunks(text)) <= 1)
+
+
+def _counter(tokens: int) -> TextSplitter:
+    return TextSplitter.from_tiktoken_model(MODEL, tokens, trim=False)
 
 
 def _announces(chunk: Chunk, following: Chunk) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
 
@@ -20,6 +20,9 @@ SEPARATOR = "\n\n"
 class Unwanted(PenstockError):
     """`wanted` said no: nothing was read, and whatever was under way has stopped."""
 
+
+LayoutChoice = Literal["auto", "geometry", "model"]
+"""Whether a layout model is asked where things are on a page: see `conversion.Options`."""
 
 NOBODY_READ = frozenset({"no_reader", "reader_killed"})
 """Codes of errors that say nothing of the file: no process could read it, which passes."""
@@ -102,6 +105,7 @@ class Limits:
     ocr_pictures: bool = False
     ocr_threads: int = 2
     page_s: float = 60.0
+    layout: LayoutChoice = "auto"
     fetch: FetchLimits = field(default_factory=FetchLimits)
     sitemap: SitemapLimits = field(default_factory=SitemapLimits)
 

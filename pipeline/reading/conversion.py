@@ -13,13 +13,32 @@ from typing import Any, NamedTuple, Protocol
 from PIL import Image
 
 from pipeline.engine.errors import ErrorKind, UnitError
-from pipeline.reading import drawings, images, layout, ocr, orientation, pdfium, pictures, text_layer
+from pipeline.reading import (
+    drawings,
+    images,
+    inks,
+    layout,
+    layout_model,
+    ocr,
+    orientation,
+    pdfium,
+    pictures,
+    pixel_rules,
+    tesseract_words,
+    text_layer,
+)
+from pipeline.reading.combination import combined
+from pipeline.reading.content import LayoutChoice
 from pipeline.reading.filetype import detect_file
-from pipeline.reading.layout import Block, DocumentProfile, Line, PageContent, PageFacts
+from pipeline.reading.layout import Block, DocumentProfile, Line, PageContent, PageFacts, certainty
 from pipeline.reading.layout.assembly import with_pictures
-from pipeline.reading.layout.model import Picture
+from pipeline.reading.layout.doubt import wants_regions
+from pipeline.reading.layout.model import Picture, Rule
 from pipeline.reading.source import save_page
 from pipeline.reading.text_layer import TextLayer
+
+REVISION = 2
+"""To be raised by every version that makes something else of a page: results of an earlier one are then made anew."""
 
 _REMEMBERED_PICTURES = 32
 _PICTURE_DPI = 150
@@ -27,11 +46,17 @@ _MAX_SAVED_PICTURES = 50
 _MAX_SURVEYED = 1000
 _STRETCH = 8
 _POOR = 0.3
+_DRAWING_PARTS = 12  # One is for drawing the page for the layout model.
 _TEXT_PARTS = 3  # One part of a page's time is for its text layer; recognition takes longer.
 
 
 class Options(NamedTuple):
     """How to read pages. `pictures`: recognise text in pictures on pages that have a text layer, too.
+
+    `layout`: whether the layout model is asked where things are: on each page (`model`), on none (`geometry`), or on
+    those that are recognised or of which geometry is unsure (`auto`, which goes on without it if it cannot be asked).
+
+    `second_opinion`: whether Tesseract is asked about pages that recognition is unsure of.
 
     A page may take `page_s` seconds; a third of that is for its text layer. A text layer that takes longer is
     recognised instead: a page of a hundred thousand single letters takes 5 s, one of as many in lines 0.3 s, and laying
@@ -44,12 +69,15 @@ class Options(NamedTuple):
     threads: int = 1
     page_s: float = 60.0
     keep_headers: bool = False
+    layout: LayoutChoice = "auto"
+    second_opinion: bool = False
 
 
 class ConvertedPage(NamedTuple):
     """A page's Markdown. `layout`: its `width`, `height`, their `unit` ("pt" or "px"), and its `blocks` as data.
 
-    Where the text was recognised, `confidence` as well: how sure the recognition is of it, 0 to 1."""
+    Where the text was recognised, `confidence` as well: how sure the recognition is of it, 0 to 1, and `uncertain`:
+    which share of the text it is so unsure of that it may be wrong."""
 
     text: str
     layout: dict[str, Any]
@@ -58,9 +86,12 @@ class ConvertedPage(NamedTuple):
 class PageSource(Protocol):
     """The pages of one open file."""
 
-    def convert(self, number: int, image: Path | None = None, picture_folder: Path | None = None) -> ConvertedPage:
+    def convert(
+        self, number: int, image: Path | None = None, picture_folder: Path | None = None, second: Path | None = None
+    ) -> ConvertedPage:
         """Page `number` (from 1). `image`: its picture, if one was rendered; `picture_folder`: where to save the
-        pictures that stand on the page, if at all. Raises `UnitError`."""
+        pictures that stand on the page, if at all; `second`: a folder for `tesseract_words.improved`. Raises
+        `UnitError`."""
 
     def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:
         """A picture of page `number` (from 1) for a model to look at, as an RGB file `page-0001.jpg` or `.png`.
@@ -146,8 +177,16 @@ class _View(NamedTuple):
     scale: float
 
     def read(self, threads: int) -> ocr.Reading:
-        """The text in the picture, in its pixels."""
-        return ocr.Reading([], None) if images.is_blank(self.picture) else ocr.read(self.picture, threads)
+        """The text and the rules in the picture, in its pixels; where a stamp may be over the text, as it is without
+        colours, too."""
+        if images.is_blank(self.picture):
+            return ocr.Reading([], None)
+        found = ocr.read(self.picture, threads)
+        if found.is_unsure and inks.has_colour(self.picture):
+            black = ocr.read(inks.black_only(self.picture), threads)
+            sure = max((share for share in (found.confidence, black.confidence) if share is not None), default=None)
+            found = found._replace(lines=combined(found.lines, black.lines), confidence=sure)
+        return found._replace(rules=tuple(pixel_rules.find(self.picture, found.lines, found.lean)))
 
     def placed(self, line: Line) -> Line:
         """A line in pixels of the picture as one on the page."""
@@ -159,6 +198,11 @@ class _View(NamedTuple):
             bottom=self.top + line.bottom,
         )
 
+    def placed_rule(self, rule: Rule) -> Rule:
+        """A rule in pixels of the picture as one on the page."""
+        left, top, right, bottom = (self.scale * value for value in rule)
+        return Rule(self.left + left, self.top + top, self.left + right, self.top + bottom)
+
 
 class _PdfSource:
     def __init__(self, document: pdfium.Document, options: Options, profile: DocumentProfile | None) -> None:
@@ -167,16 +211,19 @@ class _PdfSource:
         self._profile = profile
         self._recognised: OrderedDict[bytes, ocr.Reading] = OrderedDict()
 
-    def convert(self, number: int, image: Path | None = None, picture_folder: Path | None = None) -> ConvertedPage:
+    def convert(
+        self, number: int, image: Path | None = None, picture_folder: Path | None = None, second: Path | None = None
+    ) -> ConvertedPage:
         """The boxes of its blocks are in points."""
         layer, views, content = self._look(number, image)
-        lines, confidence = self._text(layer, views)
-        content = replace(content, lines=tuple(lines))
+        read = self._text(layer, views, second)
+        content = replace(content, lines=tuple(read.lines), rules=content.rules + read.rules)
+        content = self._with_regions(content, layer, views, number)
         blocks_of = layout.convert if layer.usable else orientation.blocks
         blocks = blocks_of(content, self._profile, keep_furniture=self._options.keep_headers)
         if picture_folder is not None:
             blocks = with_pictures(blocks, self._saved_pictures(number, picture_folder))
-        return _converted(content, blocks, number, "pt", confidence)
+        return _converted(content, blocks, number, "pt", read)
 
     def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:
         with self._document.page(number) as page:
@@ -190,6 +237,7 @@ class _PdfSource:
             width, height = page.size
             drawn = drawings.read(page)
             content = PageContent(width, height, (), tuple(drawn.rules), tuple(drawn.fills))
+            content = replace(content, shapes=tuple(drawn.shapes), images=tuple(drawn.images))
             if layer.usable:
                 boxes = pictures.worth_reading(page, layer.lines) if self._options.pictures else []
             elif image is not None:
@@ -203,8 +251,21 @@ class _PdfSource:
                 views.append(_View(picture, box[0], box[1], (box[2] - box[0]) / picture.width))
             return layer, views, content
 
-    def _text(self, layer: TextLayer, views: Sequence[_View]) -> ocr.Reading:
-        readings = [self._read(view) for view in views]
+    def _with_regions(self, content: PageContent, layer: TextLayer, views: Sequence[_View], number: int) -> PageContent:
+        """The page with what the layout model sees on it, if it is to be asked."""
+        if not content.lines or not _is_asked(content, self._profile, self._options, recognised=not layer.usable):
+            return content
+
+        def picture() -> Image.Image:
+            if views and not layer.usable:
+                return views[0].picture  # of the whole page, which was recognised
+            with self._document.page(number) as page:
+                return page.sketch(_PICTURE_DPI, layout_model.PIXELS, self._options.page_s / _DRAWING_PARTS)
+
+        return _seen(content, picture, self._options)
+
+    def _text(self, layer: TextLayer, views: Sequence[_View], second: Path | None) -> ocr.Reading:
+        readings = [self._read(view, None if layer.usable else second) for view in views]
         recognised = [line for reading in readings for line in reading.lines]
         if layer.usable:
             return ocr.Reading(layer.lines + pictures.new_lines(recognised, layer.lines), None)
@@ -212,10 +273,12 @@ class _PdfSource:
         # A poor text layer is better than nothing, and than a little of a script that recognition does not know.
         characters = sum(len(line.text) for line in recognised)
         if characters > _POOR * layer.quality * layer.characters:
-            return ocr.Reading(recognised, confidence)
+            rules = tuple(rule for one in readings for rule in one.rules)
+            engines = tuple(dict.fromkeys(name for one in readings for name in one.engines))
+            return ocr.Reading(recognised, confidence, rules=rules, engines=engines)
         return ocr.Reading(layer.lines, layer.quality if layer.characters else confidence)
 
-    def _read(self, view: _View) -> ocr.Reading:
+    def _read(self, view: _View, second: Path | None) -> ocr.Reading:
         """The text in the view, placed on the page. Logos and headers are on every page, so recognise them once."""
         key = hashlib.blake2b(view.picture.tobytes(), digest_size=16).digest()
         if key not in self._recognised:
@@ -224,7 +287,11 @@ class _PdfSource:
         if len(self._recognised) > _REMEMBERED_PICTURES:
             self._recognised.popitem(last=False)
         found = self._recognised[key]
-        return found._replace(lines=[view.placed(line) for line in found.lines])
+        found = tesseract_words.improved(found, view.picture, second) if second else found
+        return found._replace(
+            lines=[view.placed(line) for line in found.lines],
+            rules=tuple(view.placed_rule(rule) for rule in found.rules),
+        )
 
     def _saved_pictures(self, number: int, folder: Path) -> list[Picture]:
         """The page's pictures, written to `folder`."""
@@ -245,25 +312,57 @@ class _PictureSource:
     def __init__(self, path: Path, options: Options) -> None:
         self._path = path
         self._options = options
+        self._last: tuple[tuple[int, Path | None], ocr.Reading | None] = ((0, None), None)
 
-    def convert(self, number: int, image: Path | None = None, picture_folder: Path | None = None) -> ConvertedPage:  # noqa: ARG002  # a picture holds none
+    def convert(
+        self,
+        number: int,
+        image: Path | None = None,
+        picture_folder: Path | None = None,  # noqa: ARG002  # a picture holds none
+        second: Path | None = None,
+    ) -> ConvertedPage:
         """The boxes of its blocks are in pixels."""
         picture = images.load_picture(image or self._path, 1 if image else number, self._options.max_pixels)
-        lines, confidence = _View(picture, 0.0, 0.0, 1.0).read(self._options.threads)
-        content = PageContent(picture.width, picture.height, tuple(lines))
+        last, read = self._last
+        if read is None or last != (number, image):
+            read = _View(picture, 0.0, 0.0, 1.0).read(self._options.threads)
+            self._last = (number, image), read
+        read = tesseract_words.improved(read, picture, second) if second else read
+        content = PageContent(picture.width, picture.height, tuple(read.lines), read.rules)
+        if read.lines and _is_asked(content, None, self._options, recognised=True):
+            content = _seen(content, lambda: picture, self._options)
         blocks = orientation.blocks(content, None, keep_furniture=self._options.keep_headers)
-        return _converted(content, blocks, number, "px", confidence)
+        return _converted(content, blocks, number, "px", read)
 
     def render(self, number: int, folder: Path, dpi: float, max_pixels: int) -> Path:  # noqa: ARG002  # it has pixels
         return save_page(images.load_picture(self._path, number, max_pixels), folder, number)
 
 
-def _converted(
-    content: PageContent, blocks: list[Block], page: int, unit: str, confidence: float | None
-) -> ConvertedPage:
+def _is_asked(content: PageContent, profile: DocumentProfile | None, options: Options, *, recognised: bool) -> bool:
+    """Whether the layout model is to look at the page."""
+    if options.layout == "auto" and not recognised:
+        content = layout.cleaned(content, profile)
+        return wants_regions(content, layout.profile_for(content, profile))
+    return options.layout != "geometry"
+
+
+def _seen(content: PageContent, picture: Callable[[], Image.Image], options: Options) -> PageContent:
+    """The page with what the layout model sees on its picture. Raises `UnitError` if it must and cannot look."""
+    try:
+        return replace(content, regions=layout_model.regions(picture(), content, options.threads))
+    except UnitError:
+        if options.layout == "model":
+            raise
+        return content
+
+
+def _converted(content: PageContent, blocks: list[Block], page: int, unit: str, read: ocr.Reading) -> ConvertedPage:
+    confidence = read.confidence
+    uncertain = certainty.uncertain_share(blocks)
     found = {
         "width": round(content.width, 1), "height": round(content.height, 1), "unit": unit,
         "blocks": layout.as_dicts(blocks, page),
         **({} if confidence is None else {"confidence": round(confidence, 3)}),
+        **({} if uncertain is None else {"uncertain": round(uncertain, 3), "engines": list(read.engines)}),
     }  # fmt: skip
     return ConvertedPage(layout.render(blocks), found)

@@ -26,10 +26,12 @@ _LEAST = 0.5  # below, it is not text but a rule or a detail of a picture
 
 
 class Found(NamedTuple):
-    """A recognised piece of text; its corners in pixels, clockwise from its own top left."""
+    """A recognised piece of text; its corners in pixels, clockwise from its own top left. `words`: how sure the engine
+    is of each word."""
 
     text: str
     corners: Quad
+    words: tuple[float, ...] = ()
 
 
 class Piece(NamedTuple):
@@ -38,6 +40,7 @@ class Piece(NamedTuple):
     text: str
     corners: Quad
     score: float
+    words: tuple[float, ...] = ()
 
 
 def read_all(quads: Sequence[Quad], read: Read) -> list[Found]:
@@ -47,7 +50,11 @@ def read_all(quads: Sequence[Quad], read: Read) -> list[Found]:
 
 def telling(pieces: Sequence[Piece]) -> list[Found]:
     """The pieces that say something."""
-    return [Found(piece.text, piece.corners) for piece in pieces if piece.score >= _LEAST and piece.text.strip()]
+    return [
+        Found(piece.text, piece.corners, piece.words)
+        for piece in pieces
+        if piece.score >= _LEAST and piece.text.strip()
+    ]
 
 
 def confidence(pieces: Sequence[Piece]) -> float | None:
@@ -75,7 +82,10 @@ def read_pieces(quads: Sequence[Quad], read: Read) -> list[Piece]:
     pieces.read(list(best), turn)
     best |= _sideways_turns(pieces, sorted(sideways), turn)
     texts = {index: pieces.text(index, angle) for index, angle in best.items()}
-    return [Piece(text.text, turned(quads[index], best[index]), text.score) for index, text in sorted(texts.items())]
+    return [
+        Piece(text.text, turned(quads[index], best[index]), text.score, text.words)
+        for index, text in sorted(texts.items())
+    ]
 
 
 def turned(quad: Quad, angle: int) -> Quad:

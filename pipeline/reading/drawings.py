@@ -18,6 +18,7 @@ _THIN_PT = 3.0
 _LEVEL_PT = 0.7
 _MIN_RULE_PT = 4.0
 _RECTANGLE_SEGMENTS = 6
+_ROUNDED_SEGMENTS, _ROUNDED_SIDES, _ROUNDED_CORNERS = 20, 3, 4
 
 Point = tuple[float, float]
 
@@ -27,6 +28,8 @@ class Drawings(NamedTuple):
 
     rules: list[Rule]
     fills: list[Box]
+    shapes: list[Box]
+    images: list[Box]
 
 
 def read(page: Page) -> Drawings:
@@ -36,11 +39,11 @@ def read(page: Page) -> Drawings:
         if reader.budget <= 0:
             break
         reader.add(raw, matrix)
-    return Drawings(reader.rules, reader.fills)
+    return Drawings(reader.rules, reader.fills, reader.shapes, reader.images)
 
 
 def _paths(parent: Any) -> Iterator[tuple[Any, PdfMatrix | None]]:
-    """The raw path objects of the page, each with the matrix of the forms around it."""
+    """The raw path and image objects of the page, each with the matrix of the forms around it."""
     left = _MAX_OBJECTS
     waiting = [(parent, pdfium_c.FPDFPage_CountObjects, pdfium_c.FPDFPage_GetObject, None, 0)]
     while waiting:
@@ -49,7 +52,7 @@ def _paths(parent: Any) -> Iterator[tuple[Any, PdfMatrix | None]]:
             left -= 1
             raw = get(parent, index)
             kind = pdfium_c.FPDFPageObj_GetType(raw)
-            if kind == pdfium_c.FPDF_PAGEOBJ_PATH:
+            if kind in {pdfium_c.FPDF_PAGEOBJ_PATH, pdfium_c.FPDF_PAGEOBJ_IMAGE}:
                 yield raw, matrix
             elif kind == pdfium_c.FPDF_PAGEOBJ_FORM and depth < _MAX_DEPTH:
                 inner = _matrix(raw)
@@ -70,6 +73,8 @@ class _Reader:
     def __init__(self, page: Page) -> None:
         self.rules: list[Rule] = []
         self.fills: list[Box] = []
+        self.shapes: list[Box] = []
+        self.images: list[Box] = []
         self.budget = _MAX_SEGMENTS
         self._page = page
         self._sides = [ctypes.c_float() for _ in range(4)]
@@ -82,15 +87,32 @@ class _Reader:
             return
         bounds = (left.value, bottom.value, right.value, top.value)
         box = self._page.displayed(*(bounds if matrix is None else matrix.on_rect(*bounds)))
-        pdfium_c.FPDFPath_GetDrawMode(raw, self._fill_mode, self._stroke)
-        stroked = bool(self._stroke.value)
+        is_image = pdfium_c.FPDFPageObj_GetType(raw) == pdfium_c.FPDF_PAGEOBJ_IMAGE
+        if not is_image:
+            pdfium_c.FPDFPath_GetDrawMode(raw, self._fill_mode, self._stroke)
+        stroked = bool(self._stroke.value) and not is_image
         if not stroked and min(box[2] - box[0], box[3] - box[1]) <= _THIN_PT:
-            self._add_thin(box)
+            self._add_thin(box)  # Some programs draw rules as pictures of one dot.
+            return
+        if is_image:
+            self.images.append(box)
             return
         count = pdfium_c.FPDFPath_CountSegments(raw)
-        if not stroked and count > _RECTANGLE_SEGMENTS and count % 5 and count % 4:
-            return  # A shape: an icon, part of a chart, a letter drawn as a path.
-        self._add_segments(raw, matrix, min(count, self.budget), stroked=stroked)
+        if not stroked and count > _ROUNDED_SEGMENTS and count % 5 and count % 4:
+            self.shapes.append(box)  # an icon, part of a chart, a letter drawn as a path
+            return
+        if count <= self.budget:
+            self._add_outline(box, count, *self._add_segments(raw, matrix, count, stroked=stroked))
+        else:
+            self._add_segments(raw, matrix, self.budget, stroked=stroked)
+
+    def _add_outline(self, box: Box, count: int, straight: int, slanting: bool) -> None:
+        """A rectangle with round corners is a fill; other paths with curves or slanting lines are shapes."""
+        curves = (count - straight) // 3 if 2 * straight < count else 0
+        if slanting or (curves and straight < _ROUNDED_SIDES):
+            self.shapes.append(box)
+        elif curves:
+            (self.fills if curves <= _ROUNDED_CORNERS else self.shapes).append(box)
 
     def _add_thin(self, box: Box) -> None:
         left, top, right, bottom = box
@@ -103,9 +125,15 @@ class _Reader:
             middle = (left + right) / 2
             self.rules.append(Rule(middle, top, middle, bottom))
 
-    def _add_segments(self, raw: Any, matrix: PdfMatrix | None, count: int, *, stroked: bool) -> None:
-        """Stroked horizontal and vertical segments are rules, rectangles are fills, thin filled rectangles rules."""
+    def _add_segments(self, raw: Any, matrix: PdfMatrix | None, count: int, *, stroked: bool) -> tuple[int, bool]:
+        """Stroked horizontal and vertical segments are rules, rectangles are fills, thin filled rectangles rules.
+
+        Returns how many straight segments there are, and whether one is slanting."""
+        slanting = False
+        straight = 0
         for points in self._shapes(raw, matrix, count):
+            straight += len(points) - 1
+            slanting |= any(min(abs(ax - bx), abs(ay - by)) > _LEVEL_PT for (ax, ay), (bx, by) in pairwise(points))
             if stroked:
                 for (ax, ay), (bx, by) in pairwise(points):
                     across, along = abs(ax - bx), abs(ay - by)
@@ -119,6 +147,7 @@ class _Reader:
                 self.fills.append(box)
             elif not stroked:
                 self._add_thin(box)
+        return straight, slanting
 
     def _shapes(self, raw: Any, matrix: PdfMatrix | None, count: int) -> Iterator[list[Point]]:
         """The path's polygons as displayed, without its curves."""

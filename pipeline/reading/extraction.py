@@ -129,7 +129,7 @@ def _paged(path: Path, filename: str, limits: Limits, progress: Progress) -> Rea
     """The pages of a PDF or a picture: from the text layer where it can be trusted, else by text recognition."""
     options = conversion.Options(
         dpi=limits.ocr_dpi, pictures=limits.ocr_pictures, max_pixels=ocr.pixels_at(limits.ocr_dpi),
-        threads=limits.ocr_threads, page_s=limits.page_s, keep_headers=False,
+        threads=limits.ocr_threads, page_s=limits.page_s, layout=limits.layout,
     )  # fmt: skip
     try:
         count = _count_pages(path)

@@ -26,6 +26,8 @@ CELL = 8
 MAX_FRAME_PIXELS = 16_000_000
 """The most pixels of a frame that models are shown; a 4K screen has 8 million."""
 JPEG_QUALITY = 85
+MODELS_SIDE_PX = 1568
+"""The longer side of a frame that models are shown, in pixels, at most."""
 
 _SIDE = 4 * HASH_SIZE
 """Pixels of a side of the square that is hashed, as `imagehash` has it."""
@@ -72,7 +74,7 @@ def load_image(path: Path) -> Image.Image:
         return normalise(image, MAX_FRAME_PIXELS)
 
 
-def as_jpeg(image: Image.Image, max_side: int = 1568) -> bytes:
+def as_jpeg(image: Image.Image, max_side: int = MODELS_SIDE_PX) -> bytes:
     """The frame as models get it: JPEG, its longer side at most `max_side` pixels."""
     smaller = image.copy()
     smaller.thumbnail((max_side, max_side), Image.Resampling.LANCZOS)

@@ -30,32 +30,37 @@ def inspect(path: Path, name: str, limits: source.Limits, wanted: Wanted = lambd
 
 def render(
     path: Path, name: str, file_type: FileType, number: int, target: Path, dpi: float, max_pixels: int,
-    wanted: Wanted = lambda: True,
+    wanted: Wanted = lambda: True, *, width: int = 0, gentle: bool = False,
 ) -> None:  # fmt: skip
-    """Write page `number` (from 1) of a file as a PNG to `target`, whole or not at all. Raises as `inspect` does."""
+    """Write page `number` (from 1) of a file to `target`, whole or not at all: as a WebP by that suffix, else a PNG.
+
+    At `dpi`, or at most `width` pixels wide; `gentle`: by a child of low priority. Raises as `inspect` does.
+    """
     _run(
         {
             "task": "render", "path": str(path.absolute()), "type": file_type, "page": number,
-            "target": str(target.absolute()), "dpi": dpi, "max_pixels": max_pixels,
+            "target": str(target.absolute()), "dpi": dpi, "width": width, "max_pixels": max_pixels,
         },
-        name, wanted,
+        name, wanted, gentle=gentle,
     )  # fmt: skip
 
 
-def _run(task: dict[str, Any], name: str, wanted: Wanted) -> dict[str, Any]:
+def _run(task: dict[str, Any], name: str, wanted: Wanted, *, gentle: bool = False) -> dict[str, Any]:
     try:
-        return ask(task, name, wanted, _CAPS)
+        return ask(task, name, wanted, _CAPS, gentle=gentle)
     except UnitError as error:
         raise UserError(str(error), code=error.code) from error
 
 
-def ask(task: dict[str, Any], name: str, wanted: Wanted, limits: Limits, advice: str = "; split it") -> dict[str, Any]:
-    """A child's answer to a task on one file, which errors call `name`; `advice` as of `child.Session`.
+def ask(
+    task: dict[str, Any], name: str, wanted: Wanted, limits: Limits, advice: str = "; split it", *, gentle: bool = False
+) -> dict[str, Any]:
+    """A child's answer to a task on one file, which errors call `name`; `advice` and `gentle` as of `child.Session`.
 
     Raises `UnitError` as `child.run` does, but with `unreadable_file` for a crash; `Unwanted`.
     """
     try:
-        with child.Session(advice) as session:
+        with child.Session(advice, gentle=gentle) as session:
             return session.ask(task, name, limits, wanted)
     except UnitError as error:
         # `unreadable` is said of a file of ours that we may not read; this one is somebody else's.

@@ -14,7 +14,8 @@ from PIL import Image
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.reading import direction, orientation
 from pipeline.reading.images import shrink
-from pipeline.reading.layout.model import Line
+from pipeline.reading.layout.certainty import DOUBTFUL, UNCERTAIN
+from pipeline.reading.layout.model import Line, Rule
 from pipeline.reading.ocr_engine import MAX_SIDE_PX, Engine
 
 MAX_PIXELS = 6_750_000
@@ -44,10 +45,20 @@ _SHARED = _Shared()
 class Reading(NamedTuple):
     """What was read in a picture.
 
-    `confidence`: how sure the engine is of it, 0 to 1; None if nothing looks like text."""
+    `confidence`: how sure the engine is of it, 0 to 1; None if nothing looks like text. `lean`: by how many degrees
+    the picture leans clockwise. `rules`: those in the picture, if somebody looked for them."""
 
     lines: list[Line]
     confidence: float | None
+    lean: float = 0.0
+    engines: tuple[str, ...] = ("rapidocr",)
+    rules: tuple[Rule, ...] = ()
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether a word may be wrong, or what looks like text could not be read."""
+        doubtful = self.confidence is not None and self.confidence < DOUBTFUL
+        return doubtful or any(sure < UNCERTAIN for line in self.lines for sure in line.sure)
 
 
 def recognise(image: Image.Image, threads: int) -> list[Line]:
@@ -77,8 +88,10 @@ def read(image: Image.Image, threads: int) -> Reading:
         except Exception as error:  # It raises types of its own, of OpenCV, of onnxruntime and of NumPy.
             raise UnitError(f"Text recognition failed: {error}", code="ocr_failed") from error
     enlarged = image.width / looked_at.width
-    lines = orientation.as_lines(direction.telling(pieces), (looked_at.width / 2, looked_at.height / 2))
-    return Reading([orientation.scaled(line, enlarged) for line in lines], direction.confidence(pieces))
+    telling = direction.telling(pieces)
+    lines = orientation.as_lines(telling, (looked_at.width / 2, looked_at.height / 2))
+    lean = orientation.skew([piece.corners for piece in telling])
+    return Reading([orientation.scaled(line, enlarged) for line in lines], direction.confidence(pieces), lean)
 
 
 def threads_for(processes: int) -> int:

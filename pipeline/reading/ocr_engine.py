@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -25,10 +26,11 @@ _FILTER = Image.Resampling.LANCZOS
 
 
 class Text(NamedTuple):
-    """What a piece of a picture says, and how sure the engine is (0 to 1)."""
+    """What a piece of a picture says, and how sure the engine is of it and of each of its words (0 to 1)."""
 
     text: str
     score: float
+    words: tuple[float, ...] = ()
 
 
 class Engine:
@@ -92,8 +94,19 @@ class Look:
         if not quads:
             return []
         pieces = self._engine.crop_text_regions(self._pixels, np.array(quads, dtype=np.float32))
+        self._engine.return_word_box = True  # for how sure it is of each character
         found = self._engine.recognize_txt(pieces)
-        return [Text(str(text), float(score)) for text, score in zip(found.txts, found.scores, strict=True)]
+        return [
+            Text(str(text), float(score), _of_words(str(text), float(score), getattr(info, "confs", ())))
+            for text, score, info in zip(found.txts, found.scores, found.word_results, strict=True)
+        ]
+
+
+def _of_words(text: str, score: float, characters: Sequence[float]) -> tuple[float, ...]:
+    """How sure the engine is of each word: as of its least sure character, if it says; else as of the whole."""
+    if len(characters) != len(text):
+        return (score,) * len(text.split())
+    return tuple(round(min(characters[word.start() : word.end()]), 3) for word in re.finditer(r"\S+", text))
 
 
 def _ink(image: Image.Image) -> tuple[int, int, int, int] | None:

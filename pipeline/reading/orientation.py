@@ -37,7 +37,7 @@ def blocks(content: PageContent, profile: DocumentProfile | None, *, keep_furnit
 def as_lines(found: Sequence[Found], middle: Point) -> list[Line]:
     """Recognised pieces as lines, where they would be if the picture, which has this middle, did not lean."""
     lean = skew([piece.corners for piece in found])
-    return [as_line(Found(piece.text, rotated(piece.corners, -lean, middle))) for piece in found]
+    return [as_line(piece._replace(corners=rotated(piece.corners, -lean, middle))) for piece in found]
 
 
 def as_line(piece: Found) -> Line:
@@ -49,17 +49,17 @@ def as_line(piece: Found) -> Line:
         across = abs((ax + bx) - (cx + dx)) / 2
         middle = sum(xs) / 4
         left, right = middle - across / 2, middle + across / 2
-        return Line(piece.text, left, min(ys), right, max(ys), _SIZE_OF_HEIGHT * across, (), angle)
+        return Line(piece.text, left, min(ys), right, max(ys), _SIZE_OF_HEIGHT * across, (), angle, piece.words)
     height = abs((dy + cy) - (ay + by)) / 2 or max(ys) - min(ys)
     middle = sum(ys) / 4
     top, bottom = middle - height / 2, middle + height / 2
-    return Line(piece.text, min(xs), top, max(xs), bottom, _SIZE_OF_HEIGHT * height, (), angle)
+    return Line(piece.text, min(xs), top, max(xs), bottom, _SIZE_OF_HEIGHT * height, (), angle, piece.words)
 
 
 def scaled(line: Line, factor: float) -> Line:
     """A recognised line in a picture that is `factor` times as large."""
     left, top, right, bottom, size = (value * factor for value in line[1:6])
-    return Line(line.text, left, top, right, bottom, size, (), line.angle)
+    return line._replace(left=left, top=top, right=right, bottom=bottom, size=size, spans=())
 
 
 def skew(quads: Iterable[Quad]) -> float:
@@ -91,18 +91,23 @@ def upright(content: PageContent) -> tuple[PageContent, int]:
 
     For recognised text: the places of words in a line are lost.
     """
-    weights: Counter[int] = Counter()
-    for line in content.lines:
-        weights[line.angle] += len(line.text)
-    angle = max(weights, key=lambda key: (weights[key], -key), default=0)
+    angle = main_angle(content.lines)
     if angle not in {90, 180, 270}:
         return content, 0
     lines = []
     for line in content.lines:
-        box = rotation.turn_box(line.box, angle, content.width, content.height)
+        left, top, right, bottom = rotation.turn_box(line.box, angle, content.width, content.height)
         own = line.angle if line.angle < 0 else (line.angle - angle) % 360
-        lines.append(Line(line.text, *box, line.size, (), own))
+        lines.append(line._replace(left=left, top=top, right=right, bottom=bottom, spans=(), angle=own))
     return replace(rotation.upright(replace(content, lines=()), angle), lines=tuple(lines)), angle
+
+
+def main_angle(lines: Iterable[Line]) -> int:
+    """The angle of most of the text."""
+    weights: Counter[int] = Counter()
+    for line in lines:
+        weights[line.angle] += len(line.text)
+    return max(weights, key=lambda key: (weights[key], -key), default=0)
 
 
 def _direction(quad: Quad) -> float:

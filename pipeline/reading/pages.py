@@ -4,13 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 from uuid import uuid4
 
 from pipeline.engine.errors import UnitError
+from pipeline.reading import second_opinion
 from pipeline.reading.child import Session
 from pipeline.reading.content import Limits
 from pipeline.reading.conversion import ConvertedPage, Options
+from pipeline.reading.tesseract_words import PICTURE
 
 NOT_OPEN = "not_open"
 """The code of a child's error that has not opened the document, or another one since."""
@@ -30,6 +33,7 @@ class Pages:
         self._key = uuid4().hex
         self._file = {"path": str(source.absolute()), "options": (options or Options())._asdict()}
         self._opening = {"task": "open", "key": self._key, "survey": survey, **self._file}
+        self._second_opinion = options is not None and options.second_opinion
         self._session = Session(advice="")
 
     def __enter__(self) -> Self:
@@ -59,11 +63,18 @@ class Pages:
         Raises `UnitError` as `conversion.open_source` and that do, and as `child.Session.ask` does for a page that is
         too much for the child.
         """
-        found = self._ask({
+        task = {
             "task": "convert", "page": number, "image": image and str(image.absolute()),
-            "pictures": picture_folder and str(picture_folder.absolute()),
-        })  # fmt: skip
-        return ConvertedPage(str(found["text"]), dict(found["layout"]))
+            "pictures": picture_folder and str(picture_folder.absolute()), "second": None,
+        }  # fmt: skip
+        if not self._second_opinion:
+            return _page(self._ask(task))
+        with TemporaryDirectory(prefix="penstock-page-") as folder:
+            task["second"] = folder
+            found = self._ask(task)
+            if (Path(folder) / PICTURE).exists() and second_opinion.read(Path(folder), self._limits, lambda: True):
+                found = self._ask(task)
+            return _page(found)
 
     def render(
         self, number: int, folder: Path, dpi: float, max_pixels: int, wanted: Callable[[], bool] = lambda: True
@@ -85,6 +96,10 @@ class Pages:
             self._session.ask(self._opening, "the document", self._limits, wanted)
         message = f"The processes that read {name} were killed; look at this machine's memory."
         raise UnitError(message, code="reader_killed")
+
+
+def _page(found: Mapping[str, Any]) -> ConvertedPage:
+    return ConvertedPage(str(found["text"]), dict(found["layout"]))
 
 
 def _runs(numbers: Sequence[int]) -> list[list[int]]:

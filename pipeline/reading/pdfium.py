@@ -7,6 +7,7 @@ holds this module's lock, and nothing that a `with` block gives works after it.
 import math
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,11 +122,36 @@ class Page:
             scale=scale, crop=cut_off, rev_byteorder=True, prefer_bgrx=True, limit_image_cache=True
         )
         try:
-            picture: Image.Image = bitmap.to_pil()
-            # It may share the bitmap's memory, which ends here.
-            return picture.copy() if picture.mode == "RGB" else picture.convert("RGB")
+            return _in_rgb(bitmap)
         finally:
             bitmap.close()
+
+    def sketch(self, dpi: float, max_pixels: int, within_s: float) -> Image.Image:
+        """As `render`, of the whole page without its form fields, if PDFium draws it in this time.
+
+        Raises `UnitError`, code `slow_drawing`: hundreds of transparent layers can take minutes."""
+        scale = bounded_scale(*self.size, dpi, max_pixels)
+        width, height = (math.ceil(side * scale) for side in self.size)
+        ends = time.monotonic() + within_s
+        pause = pdfium_c.IFSDK_PAUSE(version=1)
+        pause.NeedToPauseNow = type(pause.NeedToPauseNow)(lambda _: time.monotonic() > ends)
+        bitmap = pdfium.PdfBitmap.new_native(width, height, pdfium_c.FPDFBitmap_BGRx, rev_byteorder=True)
+        flags = pdfium_c.FPDF_ANNOT | pdfium_c.FPDF_REVERSE_BYTE_ORDER | pdfium_c.FPDF_RENDER_LIMITEDIMAGECACHE
+        try:
+            bitmap.fill_rect((255, 255, 255, 255), 0, 0, width, height)
+            drawn = pdfium_c.FPDF_RenderPageBitmap_Start(bitmap, self.raw, 0, 0, width, height, 0, flags, pause)
+            pdfium_c.FPDF_RenderPage_Close(self.raw)
+            if drawn != pdfium_c.FPDF_RENDER_DONE:
+                raise UnitError(f"Page {self.number} takes too long to draw.", code="slow_drawing")
+            return _in_rgb(bitmap)
+        finally:
+            bitmap.close()
+
+
+def _in_rgb(bitmap: Any) -> Image.Image:
+    """A picture of its own: it could share the bitmap's memory, which ends with it."""
+    picture: Image.Image = bitmap.to_pil()
+    return picture.copy() if picture.mode == "RGB" else picture.convert("RGB")
 
 
 class Document:

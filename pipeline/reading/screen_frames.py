@@ -9,7 +9,7 @@ from PIL import Image
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.reading import inspection
 from pipeline.reading.content import Limits, Wanted
-from pipeline.reading.fingerprint import Fingerprint
+from pipeline.reading.fingerprint import MODELS_SIDE_PX, Fingerprint
 from pipeline.reading.user_file import open_file
 
 _CAPS = Limits(timeout_s=30, memory_mb=1_500)
@@ -37,17 +37,23 @@ def read_frame(path: Path, wanted: Wanted = lambda: True) -> Fingerprint:
     return Fingerprint(found["phash"], found["format"], sketch)
 
 
-def jpeg_of(path: Path) -> bytes:
-    """A frame as models get it: `fingerprint.as_jpeg`. Raises `UnitError` as `read_frame`."""
-    return b64decode(_ask("frame_jpeg", path, _CAPS)["jpeg"])
+def jpeg_of(
+    path: Path, max_side: int = MODELS_SIDE_PX, wanted: Wanted = lambda: True, *, gentle: bool = False
+) -> bytes:
+    """A frame as models get it, or of another size: `fingerprint.as_jpeg`; `gentle` as of `child.Session`.
+
+    Raises `UnitError` as `read_frame`; `Unwanted`.
+    """
+    return b64decode(_ask("frame_jpeg", path, _CAPS, wanted, gentle=gentle, side=max_side)["jpeg"])
 
 
-def lines_of(path: Path, limits: Limits) -> list[SeenText]:
-    """The text that is recognised on a frame, within `limits`. Raises `UnitError` as `read_frame` and `ocr.read` do."""
-    return [SeenText(*line) for line in _ask("frame_lines", path, limits)["lines"]]
+def lines_of(path: Path, limits: Limits, wanted: Wanted = lambda: True, *, gentle: bool = False) -> list[SeenText]:
+    """The text that is recognised on a frame, within `limits`. Raises `UnitError` as `read_frame` and `ocr.read` do;
+    `Unwanted`."""
+    return [SeenText(*line) for line in _ask("frame_lines", path, limits, wanted, gentle=gentle)["lines"]]
 
 
-def _ask(task: str, path: Path, limits: Limits, wanted: Wanted = lambda: True) -> dict[str, Any]:
+def _ask(task: str, path: Path, limits: Limits, wanted: Wanted, *, gentle: bool = False, **told: int) -> dict[str, Any]:
     try:
         open_file(path).close()  # What the system says of it is told apart from what is wrong with the picture.
     except FileNotFoundError as error:
@@ -55,4 +61,5 @@ def _ask(task: str, path: Path, limits: Limits, wanted: Wanted = lambda: True) -
     except OSError as error:
         message = f"{path.name} cannot be read: {error.strerror}"
         raise UnitError(message, kind=ErrorKind.PERMANENT, code="unreadable") from error
-    return inspection.ask({"task": task, "path": str(path.absolute())}, "the picture", wanted, limits, advice="")
+    asked = {"task": task, "path": str(path.absolute()), **told}
+    return inspection.ask(asked, "the picture", wanted, limits, advice="", gentle=gentle)

@@ -19,7 +19,7 @@ def _frame(task: Task) -> dict[str, Any]:
 def _jpeg(task: Task) -> dict[str, Any]:
     from pipeline.reading.fingerprint import as_jpeg, load_image  # noqa: PLC0415  # as above
 
-    return {"jpeg": b64encode(as_jpeg(load_image(task.path))).decode()}
+    return {"jpeg": b64encode(as_jpeg(load_image(task.path), task["side"])).decode()}
 
 
 def _lines(task: Task) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import pypdfium2.raw as pdfium_c
 
-from pipeline.reading import diacritics, quality, words
+from pipeline.reading import bidi, diacritics, quality, words
 from pipeline.reading.layout.model import SOFT_HYPHEN, Line
+from pipeline.reading.layout.text import is_right_to_left
 from pipeline.reading.links import Links
 from pipeline.reading.pdfium import Page
 from pipeline.reading.words import Glyphs, Word
@@ -62,8 +63,9 @@ def read(page: Page, until: float = math.inf) -> TextLayer:
         if not characters:
             return _NOTHING
         glyphs = Glyphs(handle, page)
+        leftwards = is_right_to_left(text)
         found = []
-        for line in _lines(text, glyphs, Links(page)):
+        for line in _lines(text, glyphs, Links(page), leftwards=leftwards):
             if time.monotonic() > until:
                 return _NOTHING
             found.append(line)
@@ -118,18 +120,21 @@ def _mapped_share(handle: Any, count: int) -> float:
     return len(mapped) / len(sample)
 
 
-def _lines(text: str, glyphs: Glyphs, links: Links) -> Iterator[Line]:
-    """PDFium's lines, cut at wide gaps: what is on one baseline may belong to several columns."""
-    width, height = glyphs.page.size
+def _lines(text: str, glyphs: Glyphs, links: Links, *, leftwards: bool) -> Iterator[Line]:
+    """PDFium's lines, cut at wide gaps: what is on one baseline may belong to several columns.
+
+    `leftwards`: most of the page is in a script that is read from right to left."""
     before: Word | None = None
     for match in _LINE.finditer(text):
+        if bidi.concerns(match.group(), leftwards=leftwards):
+            yield from _mixed_lines(text, match, glyphs, links, leftwards=leftwards)
+            continue
         found = [
             part
             for word in _WORD.finditer(text, match.start(), match.end())
             for part in glyphs.word(text, word.start(), word.end(), before)
         ]
-        # Marks for the printer's knife are outside of the visible part of the page.
-        found = [w for w in found if w.right >= 0 and w.left <= width and w.bottom >= 0 and w.top <= height]
+        found = [word for word in found if glyphs.shows(word)]
         if not found:
             continue
         before = found[-1]
@@ -137,6 +142,23 @@ def _lines(text: str, glyphs: Glyphs, links: Links) -> Iterator[Line]:
         hyphenated = text[match.end() : match.end() + 1] in _HYPHENS
         for number, piece in enumerate(pieces, 1):
             line = words.as_line(piece, SOFT_HYPHEN if hyphenated and number == len(pieces) else "")
+            if line.text:
+                yield line
+
+
+def _mixed_lines(text: str, match: re.Match[str], glyphs: Glyphs, links: Links, *, leftwards: bool) -> Iterator[Line]:
+    """A line with text that is read leftwards, cut as the others are."""
+    found = [
+        bidi.Piece(word, part.kind, part.start, part.end)
+        for part in bidi.parts(text, match.start(), match.end())
+        for word in links.on(glyphs.word(text, part.start, part.end, None))
+        if glyphs.shows(word)
+    ]
+    for level in bidi.levels(bidi.spelled(text, found, glyphs.box)):
+        start = 0
+        for stretch in words.pieces([piece.word for piece in level]):
+            line = words.as_line(bidi.read_order(level[start : start + len(stretch)], text, leftwards=leftwards))
+            start += len(stretch)
             if line.text:
                 yield line
 

@@ -144,14 +144,19 @@ class Glyphs:
                 begin, setting = index, other or setting
         return parts
 
+    def shows(self, word: Word) -> bool:
+        """Whether the word is in the visible part of the page; marks for the printer's knife are not."""
+        width, height = self.page.size
+        return word.right >= 0 and word.left <= width and word.bottom >= 0 and word.top <= height
+
     def _part(self, text: str, start: int, end: int, address: int, before: Word | None) -> Word | None:
         clean = _DROPPED.sub("", text[start:end]).translate(_LIGATURES).replace("\u2010", "-")
         if not clean:
             return None
         setting = self._setting(address, start)
-        left, top, right, bottom = self._loose(start)
+        left, top, right, bottom = self.box(start)
         if end - start > 1:
-            other = self._loose(end - 1)
+            other = self.box(end - 1)
             left, top = min(left, other[0]), min(top, other[1])
             right, bottom = max(right, other[2]), max(bottom, other[3])
         if right <= left and bottom <= top:
@@ -196,7 +201,8 @@ class Glyphs:
             return size
         return max(extent / 0.7, 1.0)
 
-    def _loose(self, index: int) -> tuple[float, float, float, float]:
+    def box(self, index: int) -> tuple[float, float, float, float]:
+        """The place of one character, as displayed."""
         rect = self._rect
         if not pdfium_c.FPDFText_GetLooseCharBox(self._handle, index, rect):
             return (0.0, 0.0, 0.0, 0.0)

@@ -34,13 +34,15 @@ from pipeline.settings.environment import Environment, UnreadableSettingsError
 from pipeline.settings.music import MusicSettings
 from pipeline.settings.names import Speller
 from pipeline.settings.providers import LOCAL, Price, ProviderProfile
+from pipeline.settings.reading import ReadingSettings
 from pipeline.settings.redis_url import RedisUrl
 from pipeline.settings.retention import RetentionSettings
 from pipeline.settings.screenshots import ScreenshotSettings
 
 __all__ = [
     "LOCAL", "ApiSettings", "ConfigFileError", "DocumentSettings", "MusicSettings", "Price", "ProviderProfile",
-    "RetentionSettings", "ScreenshotSettings", "Settings", "UnreadableSettingsError", "config_path", "get_settings",
+    "ReadingSettings", "RetentionSettings", "ScreenshotSettings", "Settings", "UnreadableSettingsError",
+    "config_path", "get_settings",
 ]  # fmt: skip
 
 Section = TypeVar("Section", bound=BaseModel)
@@ -109,6 +111,7 @@ class Settings(_Sources):
     keyless: bool = False
     """This process calls no provider, and is given no keys: a key that is missing here is missing nowhere."""
     providers: dict[str, ProviderProfile] = Field(default_factory=dict)
+    reading: ReadingSettings = Field(default_factory=ReadingSettings)
     documents: DocumentSettings = Field(default_factory=DocumentSettings)
     music: MusicSettings = Field(default_factory=MusicSettings)
     screenshots: ScreenshotSettings = Field(default_factory=ScreenshotSettings)
@@ -231,7 +234,7 @@ class Settings(_Sources):
     @property
     def private_names(self) -> tuple[str, ...]:
         """What is in the data folder."""
-        folders = (self.upload_dir, self.screenshot_dir, self.temp_dir, self.output_dir)
+        folders = (self.upload_dir, self.screenshot_dir, self.temp_dir, self.output_dir, self.view_dir)
         return (*(folder.name for folder in folders), *_PRIVATE_NAMES)
 
     @property
@@ -249,6 +252,11 @@ class Settings(_Sources):
     @property
     def output_dir(self) -> Path:
         return self.data_dir / "output"
+
+    @property
+    def view_dir(self) -> Path:
+        """Pictures of pages that people looked at; whatever is missing there is made again."""
+        return self.data_dir / "views"
 
 
 def _unknown_provider(flow: str, section: BaseModel, known: Mapping[str, object]) -> str:

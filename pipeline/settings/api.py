@@ -37,6 +37,8 @@ class ApiSettings(BaseModel):
     """Whether callers on this machine need a key as well."""
     read_only: bool = False
     """Refuse whatever would change something."""
+    mcp_write: bool = False
+    """Whether assistants without a key may use those tools of `/mcp` that change something."""
     allowed_hosts: list[HostName] = Field(default_factory=list)
     """Names under which the API may be called, besides this machine's own; `*` for any."""
     allowed_origins: list[HostName] = Field(default_factory=list)

@@ -41,5 +41,7 @@ class DocumentSettings(BaseModel):
     """Local conversion keeps headers, footers, page numbers and watermarks instead of removing them."""
     stale_temp_s: float = Field(default=24 * 3600, gt=0)
     """Age at which a temp folder that no running document uses is removed (source 001, section 7.1)."""
+    page_pictures_mb: int = Field(default=500, ge=1)
+    """Pictures of pages that people look at are kept up to this size together; those not looked at for longest go."""
     cache: bool = True
     """Reuse, without a call, what the same page, model, prompt and settings gave before."""

@@ -66,6 +66,12 @@ def limits(context: Context) -> ApiSettings | None:
         return None
 
 
+def usable(context: Context, key_id: str) -> KeyView | None:
+    """The key with this id, if somebody could call with it."""
+    now = context.db.now()
+    return next((key for key in _KEYS.of_ids(context, [key_id]) if key.usable(now)), None)
+
+
 def is_still_usable(context: Context, key_id: str) -> bool:
     """Whether a key that was good is still so; while the database is away, nobody says otherwise."""
     return bool(_KEYS.still_usable(context, [key_id]))

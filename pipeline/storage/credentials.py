@@ -108,10 +108,14 @@ class Credentials(Generic[View]):
         """Which of those that were good are still so; while the database is away, nobody says otherwise of any."""
         now = context.db.now()
         try:
-            found = [one for some in portions(ids) for one in self._find(context, self.table.c.id.in_(some))]
+            found = self.of_ids(context, ids)
         except SQLAlchemyError:
             return set(ids)
         return {one.id for one in found if one.usable(now)}
+
+    def of_ids(self, context: Context, ids: Collection[str]) -> list[View]:
+        """Those with these ids."""
+        return [one for some in portions(ids) for one in self._find(context, self.table.c.id.in_(some))]
 
     def all(self, context: Context) -> list[View]:
         """All of them, oldest first."""

@@ -9,7 +9,6 @@ Every function returns plain typed objects; a document has `wait()`. All raise `
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,17 @@ from typing import Any
 from pipeline.engine import events
 from pipeline.engine.errors import NoWorkerWarning, UserError
 from pipeline.engine.logs import configure_as_library
+from pipeline.engine.metrics import Minute, Throughput
 from pipeline.engine.presence import NoWorker
 from pipeline.engine.views import PASSING, view_of
-from pipeline.flows.documents import files, page_pictures, queries, service, submission
+from pipeline.flows.documents import archive as archives
+from pipeline.flows.documents import backlog, catalog, files, page_pictures, queries, service, submission
+from pipeline.flows.documents import reasons as reasoning
 from pipeline.flows.documents import search as searching
-from pipeline.flows.documents.queries import (
-    AttemptView,
-    CostView,
-    DocumentView,
-    Figures,
-    Filter,
-    PageView,
-    UnknownDocument,
-)
+from pipeline.flows.documents.catalog import Filter, Key
+from pipeline.flows.documents.page_pictures import Encoding, Look
+from pipeline.flows.documents.queries import AttemptView, CostView, DocumentView, Figures, PageView, UnknownDocument
+from pipeline.flows.documents.reasons import Reason
 from pipeline.flows.documents.search import Found, Hit
 from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
@@ -43,10 +40,11 @@ from tasks.documents.canvas import TASKS
 
 __all__ = [
     "AttemptView", "Choice", "CostView", "Document", "DocumentStatus", "Figures", "Filter", "Found",
-    "Hit", "NoWorker", "NoWorkerWarning", "Options", "PageStatus", "PageView", "UnknownDocument", "UserError",
-    "attempts", "cancel", "costs", "count_documents", "delete", "figures", "list_documents", "page", "page_picture",
-    "pages", "pause", "promote", "remerge", "resume", "retry", "retry_failed", "retry_page", "search", "several",
-    "status", "submit", "submit_upload", "watch",
+    "Hit", "NoWorker", "NoWorkerWarning", "Options", "PageStatus", "PageView", "Reason", "UnknownDocument", "UserError",
+    "attempts", "cancel", "costs", "count_by_status", "count_documents", "delete", "figures", "find_page_picture",
+    "last_hour", "list_documents", "page", "page_picture", "pages", "pages_by_minute", "pause", "promote",
+    "reasons", "remerge", "resume", "retry", "retry_failed", "retry_page", "search", "several", "status",
+    "submit", "submit_upload", "watch",
 ]  # fmt: skip
 
 configure_as_library()
@@ -87,6 +85,10 @@ class Document(DocumentView):
     def docling(self) -> dict[str, Any]:
         """The document in the format of the Docling project (a DoclingDocument), as JSON."""
         return queries.docling_document(get_context(), self.id)
+
+    def archive(self) -> Iterator[bytes]:
+        """A ZIP archive of Markdown, pictures, blocks and manifest, in pieces. Raises `UserError` at once."""
+        return archives.archive(get_context(), self.id)
 
     @property
     def pictures_folder(self) -> Path | None:
@@ -176,17 +178,28 @@ def several(document_ids: Collection[str]) -> list[Document]:
 
 def list_documents(
     *, status: DocumentStatus | None = None, which: Filter | None = None, limit: int = 50, offset: int = 0,
-    after: tuple[datetime, str] | None = None,
+    after: Key | None = None, before: Key | None = None,
 ) -> list[Document]:  # fmt: skip
-    """Documents, newest first. `which` instead of `status`; `after`: beyond this moment of creation and id."""
+    """Documents, newest first. `which` instead of `status`; `after`: beyond this moment of creation and id; `before`:
+    those just above."""
     which = which or Filter(statuses=frozenset() if status is None else frozenset({status}))
-    found = queries.documents(get_context(), which, limit=limit, offset=offset, after=after)
+    found = catalog.documents(get_context(), which, limit=limit, offset=offset, after=after, before=before)
     return [_document(view) for view in found]
 
 
 def count_documents(which: Filter) -> int:
     """How many documents there are of these."""
-    return queries.count_documents(get_context(), which)
+    return catalog.count_documents(get_context(), which)
+
+
+def count_by_status(which: Filter | None = None) -> dict[DocumentStatus, int]:
+    """How many of these there are in each state, whatever states the filter names."""
+    return catalog.count_by_status(get_context(), which or Filter())
+
+
+def reasons(documents: Collection[DocumentView]) -> dict[str, Reason]:
+    """Why they are as they are, by id: what they wait for, who paused them, what went wrong."""
+    return reasoning.reasons(get_context(), documents)
 
 
 def pages(
@@ -210,9 +223,20 @@ def page(document_id: str, number: int) -> PageView:
     return queries.page(get_context(), document_id, number)
 
 
-def page_picture(document_id: str, number: int, dpi: float = 100, wanted: Callable[[], bool] = lambda: True) -> bytes:
-    """A PNG of the page as it is in the file, rendered in a child process. Raises `UserError`."""
-    return page_pictures.picture(get_context(), document_id, number, dpi, wanted)
+def page_picture(
+    document_id: str, number: int, dpi: float = 100, wanted: Callable[[], bool] = lambda: True, *,
+    width: int = 0, encoding: Encoding = "png",
+) -> bytes:  # fmt: skip
+    """The page as it is in the file, rendered in a child process: at `dpi`, or `width` pixels wide.
+
+    Raises `UserError`.
+    """
+    return page_pictures.picture(get_context(), document_id, number, Look(dpi, width, encoding), wanted)
+
+
+def find_page_picture(document_id: str, number: int, look: Look) -> page_pictures.Found:
+    """The page's picture if it was made before, and what it is called. Raises `UserError` for a page there is not."""
+    return page_pictures.find(get_context(), document_id, number, look)
 
 
 def attempts(
@@ -232,14 +256,24 @@ def figures() -> Figures:
     return queries.figures(get_context())
 
 
+def last_hour() -> Throughput:
+    """The last hour's throughput alone: cheap, however many documents there are."""
+    return backlog.last_hour(get_context())
+
+
+def pages_by_minute() -> list[Minute]:
+    """Attempts in each of the last 60 minutes, the oldest first."""
+    return backlog.pages_by_minute(get_context())
+
+
 def cancel(document_id: str) -> Document:
     """Stop the document; wins over any work under way."""
     return _told(service.cancel(get_context(), document_id))
 
 
-def pause(document_id: str) -> Document:
-    """Finish the pages under way and start no others."""
-    return _told(service.pause(get_context(), document_id))
+def pause(document_id: str, by: str = "") -> Document:
+    """Finish the pages under way and start no others. `by`: who is told to have asked for it."""
+    return _told(service.pause(get_context(), document_id, by))
 
 
 def resume(document_id: str) -> Document:

@@ -19,7 +19,7 @@ from typing import TypedDict, Unpack
 from pipeline.engine.errors import NoWorkerWarning, UserError
 from pipeline.engine.logs import configure_as_library
 from pipeline.engine.presence import Presence
-from pipeline.flows.knowledge import FLOW, directory, intake, queries, service
+from pipeline.flows.knowledge import FLOW, directory, intake, queries, service, texts
 from pipeline.flows.knowledge import check as checking
 from pipeline.flows.knowledge import search as searching
 from pipeline.flows.knowledge.check import Report
@@ -38,9 +38,11 @@ from pipeline.flows.knowledge.views import (
     Found,
     Hit,
     ItemView,
+    Original,
     QueueStatus,
     Standing,
     Tally,
+    TextView,
 )
 from tasks import watch as watching
 from tasks.context import get_context
@@ -48,12 +50,13 @@ from tasks.knowledge.canvas import TASKS
 
 __all__ = [
     "Activity", "Added", "BaseChanges", "BaseOptions", "BaseView", "CancelStatus", "ChunkView", "FlowStatus", "Found",
-    "Hit", "ItemStatus", "ItemType", "ItemView", "NoWorkerWarning", "QueueStatus", "Refused", "Report", "Scanned",
-    "SearchOptions", "Source", "Standing", "Tally", "UnknownBase", "UnknownItem", "UserError", "Which", "add",
-    "add_directory", "add_files", "add_notes", "add_sitemaps", "add_urls", "base", "bases", "cancel", "check", "chunks",
-    "counts", "create_base", "delete", "delete_base", "dismiss", "edit_base", "get_status", "group_id", "has_providers",
-    "item", "items", "matching", "queue", "recover", "reprocess", "reprocess_failed", "reprocess_stale", "search",
-    "standings", "tally", "wait",
+    "Hit", "ItemStatus", "ItemType", "ItemView", "NoWorkerWarning", "Original", "QueueStatus", "Refused", "Report",
+    "Scanned", "SearchOptions", "Source", "Standing", "Tally", "TextView", "UnknownBase", "UnknownItem", "UserError",
+    "Which", "add", "add_directory", "add_files", "add_notes", "add_sitemaps", "add_urls", "asks", "base", "bases",
+    "cancel", "check", "chunk_counts", "chunks", "counts", "create_base", "delete", "delete_base", "dismiss",
+    "edit_base", "get_status", "group_id", "has_page_pictures", "has_providers", "item", "items", "matching",
+    "original", "page_picture", "queue", "recover", "reprocess", "reprocess_failed", "reprocess_stale", "search",
+    "standings", "tally", "text", "wait",
 ]  # fmt: skip
 
 configure_as_library()
@@ -159,6 +162,7 @@ class Which(TypedDict, total=False):
     status: Sequence[str]
     types: Sequence[str]
     group_id: str
+    words: str
     limit: int
 
 
@@ -172,9 +176,34 @@ def chunks(item_id: str, *, first: int = 0, limit: int = 200) -> list[ChunkView]
     return queries.chunks(get_context(), item_id, first=first, limit=limit)
 
 
+def text(item_id: str, *, start: int = 0, limit: int = 100_000) -> TextView:
+    """The text that was read of an item, from character `start` on."""
+    return texts.text(get_context(), item_id, start=start, limit=limit)
+
+
+def original(item_id: str) -> Original:
+    """The stored copy of an item's file or note. Raises `UserError` if none is kept."""
+    return texts.original(get_context(), item_id)
+
+
+def has_page_pictures(item_id: str) -> bool:
+    """Whether pages of an item can be shown as pictures."""
+    return texts.has_page_pictures(get_context(), item_id)
+
+
+def page_picture(item_id: str, page: int, width: int = 1000, wanted: Callable[[], bool] = lambda: True) -> bytes:
+    """A page of an item's kept copy, as a WebP of at most this width. Raises `UserError`."""
+    return texts.page_picture(get_context(), item_id, page, width, wanted)
+
+
 def counts() -> dict[str, dict[str, int]]:
     """How many items of each base, by its id, are in which state."""
     return queries.counts(get_context())
+
+
+def chunk_counts() -> dict[str, int]:
+    """How many chunks of each base, by its id, are searched."""
+    return queries.chunk_counts(get_context())
 
 
 def matching(base_id: str, *, after: str = "", **which: Unpack[Which]) -> tuple[list[str], int]:
@@ -247,6 +276,11 @@ class SearchOptions(TypedDict, total=False):
 def search(bases: str | Sequence[str] | None, words: str, **options: Unpack[SearchOptions]) -> Found:
     """Chunks for these words, best first, of one base or several, by name or id; None: of all bases."""
     return searching.search(get_context(), [bases] if isinstance(bases, str) else bases, words, **options)
+
+
+def asks(bases: Sequence[str] | None) -> list[str]:
+    """The models that a search by meaning of these bases asks for a vector; none: it costs nothing."""
+    return searching.asks(get_context(), bases)
 
 
 def has_providers() -> bool:

@@ -23,16 +23,16 @@ from pipeline.flows.music.library.sync import OnPage, sync_libraries
 from pipeline.flows.music.search import count_searchable, for_words, like_song
 from pipeline.flows.music.service import AlreadyRunning, StartOptions
 from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus
-from pipeline.flows.music.views import BatchView, Estimate, Found, MusicStatus, RunView, SongView
+from pipeline.flows.music.views import BatchView, Estimate, Found, MusicStatus, RunFigures, RunView, SongView
 from tasks import watch as watching
 from tasks.context import get_context
 from tasks.music.canvas import TASKS
 
 __all__ = [
     "AlreadyRunning", "BatchStatus", "BatchView", "Choices", "Estimate", "Found", "Mode", "MusicStatus", "NoWorker",
-    "NoWorkerWarning", "PipelineState", "Run", "RunView", "SongStatus", "SongView", "StartOptions", "SyncReport",
-    "UserError", "batches", "estimate", "pause", "resume", "search", "searchable", "show", "similar", "songs", "start",
-    "status", "stop", "sync", "watch",
+    "NoWorkerWarning", "PipelineState", "Run", "RunFigures", "RunView", "SongStatus", "SongView", "StartOptions",
+    "SyncReport", "UserError", "batches", "estimate", "figures", "pause", "resume", "run", "runs", "search",
+    "searchable", "show", "similar", "songs", "start", "status", "stop", "sync", "watch",
 ]  # fmt: skip
 
 configure_as_library()
@@ -122,19 +122,39 @@ def status() -> MusicStatus:
     return queries.status(get_context())
 
 
+def runs(*, limit: int = 50) -> list[RunView]:
+    """Runs, the newest first."""
+    return queries.runs(get_context(), limit=limit)
+
+
+def run(run_id: str) -> RunView:
+    """A run by its id."""
+    return queries.run(get_context(), run_id)
+
+
+def figures(run_id: str) -> RunFigures:
+    """How far a run is, and what it cost."""
+    return queries.run_figures(get_context(), run_id)
+
+
 def show(reference: str) -> SongView:
     """A song by its number, its library's id or its title."""
     return queries.song(get_context(), reference)
 
 
-def songs(*, status: SongStatus | None = None, limit: int = 50, offset: int = 0) -> list[SongView]:
-    """Songs, in the order in which they were added."""
-    return queries.songs(get_context(), status=status, limit=limit, offset=offset)
+def songs(
+    *, status: SongStatus | None = None, words: str = "", run_id: str = "", has_vector: bool | None = None,
+    limit: int = 50, offset: int = 0,
+) -> list[SongView]:  # fmt: skip
+    """Songs, in the order in which they were added. `words`: in title, artist or album."""
+    return queries.songs(
+        get_context(), status=status, words=words, run_id=run_id, has_vector=has_vector, limit=limit, offset=offset
+    )
 
 
-def batches(*, status: BatchStatus | None = None, limit: int = 50) -> list[BatchView]:
+def batches(*, status: BatchStatus | None = None, run_id: str = "", limit: int = 50) -> list[BatchView]:
     """Batches, the newest first; failed ones say why."""
-    return queries.batches(get_context(), status=status, limit=limit)
+    return queries.batches(get_context(), status=status, run_id=run_id, limit=limit)
 
 
 def search(words: str, limit: int = 10) -> Found:

@@ -19,7 +19,8 @@ from pipeline.engine.logs import configure_as_library
 from pipeline.engine.views import view_of
 from pipeline.flows.screenshots import plan, queries, service
 from pipeline.flows.screenshots.deletion import Forgotten
-from pipeline.flows.screenshots.frames import intake
+from pipeline.flows.screenshots.frames import intake, renditions
+from pipeline.flows.screenshots.frames.files import Kind
 from pipeline.flows.screenshots.frames.intake import Frame
 from pipeline.flows.screenshots.search import find
 from pipeline.flows.screenshots.states import DERIVED, NodeKind, WorkStatus
@@ -27,6 +28,7 @@ from pipeline.flows.screenshots.status import status as current_status
 from pipeline.flows.screenshots.views import (
     BatchView,
     DeadLetter,
+    Exclusions,
     Extent,
     Found,
     Hour,
@@ -36,6 +38,7 @@ from pipeline.flows.screenshots.views import (
     ScreenshotView,
     SourceView,
     Status,
+    TextLine,
 )
 from pipeline.storage.context import Context
 from tasks import watch as watching
@@ -43,11 +46,12 @@ from tasks.context import get_context
 from tasks.screenshots.canvas import TASKS, after_intake
 
 __all__ = [
-    "BatchView", "DeadLetter", "Extent", "Forgotten", "Found", "Frame", "Hour", "NoWorkerWarning", "NodeDetail",
-    "NodeView", "RejectionView", "ScreenshotView", "SourceView", "Status", "Taken", "UserError", "WorkStatus",
-    "batch", "batch_now", "batches", "dead_letters", "extent", "follow", "forget", "ingest", "ingest_upload",
-    "leave_out", "rejections", "replay", "screenshot", "screenshots_of", "search", "set_active", "show", "sources",
-    "status", "time_zone", "timeline",
+    "BatchView", "DeadLetter", "Exclusions", "Extent", "Forgotten", "Found", "Frame", "Hour", "NoWorkerWarning",
+    "NodeDetail", "NodeView", "RejectionView", "ScreenshotView", "SourceView", "Status", "Taken", "TextLine",
+    "UserError", "WorkStatus", "batch", "batch_now", "batches", "dead_letters", "exclude", "exclusions", "extent",
+    "follow", "forget", "ingest", "ingest_upload", "leave_out", "nodes_of", "picture", "rejections", "replay",
+    "screenshot", "screenshots", "screenshots_of", "search", "set_active", "show", "sources", "status", "text_lines",
+    "time_zone", "timeline",
 ]  # fmt: skip
 
 configure_as_library()
@@ -169,14 +173,42 @@ def screenshot(shot_id: int) -> ScreenshotView:
     return queries.screenshot(get_context(), shot_id)
 
 
+def screenshots(
+    *, since: datetime | None = None, until: datetime | None = None, source: str = "", app: str = "",
+    status: WorkStatus | None = None, limit: int = 50, before: tuple[datetime, int] | None = None,
+) -> list[ScreenshotView]:  # fmt: skip
+    """Frames, the latest first. `before`: only those earlier than the frame with this moment and id."""
+    return queries.screenshots(
+        get_context(), since=since, until=until, source=source, app=app, status=status, limit=limit, before=before
+    )
+
+
+def nodes_of(shot_id: int) -> list[NodeView]:
+    """The nodes that rest on a frame, in the order of time."""
+    return queries.nodes_of(get_context(), shot_id)
+
+
+def picture(shot_id: int, *, small: bool = False) -> bytes:
+    """A frame as JPEG for a screen, or for a list. Raises `UserError` if there is no picture of it."""
+    return renditions.make(get_context(), shot_id, Kind.SMALL if small else Kind.LARGE)
+
+
+def text_lines(shot_id: int, words: str = "") -> list[TextLine]:
+    """The lines of text on a frame with their places, and where these words stand in them.
+
+    What was not recognised on this machine before is recognised now, in a child process: that takes some seconds.
+    """
+    return renditions.lines_in(renditions.make(get_context(), shot_id, Kind.TEXT), words)
+
+
 def screenshots_of(batch_id: int) -> list[ScreenshotView]:
     """A batch's frames that are still there, in its order."""
     return queries.screenshots_of(get_context(), batch_id)
 
 
-def status() -> Status:
-    """How the flow stands."""
-    return current_status(get_context())
+def status(*, makers: bool = True) -> Status:
+    """How the flow stands. `makers`: also who made the nodes, which takes a look at each of them."""
+    return current_status(get_context(), makers=makers)
 
 
 def sources() -> list[SourceView]:
@@ -199,9 +231,22 @@ def batch(batch_id: int) -> BatchView:
     return queries.batch(get_context(), batch_id)
 
 
-def rejections(*, source: str = "", limit: int = 50) -> list[RejectionView]:
-    """Frames that were not accepted, the newest first."""
-    return queries.rejections(get_context(), source=source, limit=limit)
+def exclusions() -> Exclusions:
+    """Whose frames are never stored."""
+    return service.exclusions(get_context())
+
+
+def exclude(*, apps: Sequence[str] | None = None, titles: Sequence[str] | None = None) -> Exclusions:
+    """From now on store no frames of these programs and window titles, beside those of the settings; None: as before.
+
+    Patterns such as `*KeePass*`, in any case. What was stored before stays.
+    """
+    return service.exclude(get_context(), apps=apps, titles=titles)
+
+
+def rejections(*, source: str = "", reason: str = "", limit: int = 50) -> list[RejectionView]:
+    """Frames that were not accepted, the newest first; for this reason, such as `duplicate`."""
+    return queries.rejections(get_context(), source=source, reason=reason, limit=limit)
 
 
 def dead_letters(limit: int = 100) -> list[DeadLetter]:

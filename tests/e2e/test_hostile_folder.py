@@ -100,7 +100,7 @@ def without_tasks(folder: Path) -> Path:
     return other
 
 
-@pytest.fixture(params=["wheel", "checkout"])
+@pytest.fixture(params=[pytest.param("wheel", marks=pytest.mark.xdist_group("wheel")), "checkout"])
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     if request.param == "wheel":
         return request.getfixturevalue("wheel")

@@ -2,11 +2,13 @@
 
 import gzip
 import io
+import random
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 from PIL import Image
 
@@ -21,6 +23,7 @@ from pipeline.reading import (
     filetype,
     fingerprint,
     images,
+    layout_model,
     ocr,
     pdfium,
     sitemap,
@@ -28,6 +31,7 @@ from pipeline.reading import (
     websites,
 )
 from pipeline.reading.content import SEPARATOR, Limits, Reading, Section, SitemapLimits
+from pipeline.reading.layout.model import Region, RegionKind
 from tests.fuzz.target import Target, is_storable, saved, text_of, texts
 from tests.support.samples import Sheet, pdf_bytes, shown_lines
 
@@ -35,7 +39,7 @@ LIMITS = Limits(max_chars=1_000_000, max_unpacked_bytes=20_000_000, max_markup_b
 SIZES = SimpleNamespace(max_upload_mb=10, max_pages=50, max_page_points=14_400.0)
 _MAX_PIXELS = 4_000_000
 _OPTIONS = conversion.Options(
-    dpi=36, pictures=False, max_pixels=100_000, threads=1, page_s=5.0, keep_headers=True
+    dpi=36, pictures=False, max_pixels=100_000, threads=1, page_s=5.0, keep_headers=True, layout="model"
 )  # fmt: skip
 _OFFICE = (MemoryError, RecursionError)
 """What a child answers with `too_large` and `unreadable`."""
@@ -120,7 +124,7 @@ def _pdf(data: bytes) -> None:
         info = source.inspect(path, SIZES)
         numbers = range(1, min(info.pages, 3) + 1)
         survey = conversion.survey(path, numbers, _OPTIONS, lambda: None)
-        with _without_recognition(), conversion.open_source(path, _OPTIONS, survey) as opened:
+        with _without_models(data), conversion.open_source(path, _OPTIONS, survey) as opened:
             for number in numbers:
                 with suppress(UnitError):
                     page = opened.convert(number, picture_folder=Path(path.parent, "pictures"))
@@ -129,14 +133,23 @@ def _pdf(data: bytes) -> None:
             assert document.pages == info.pages
 
 
-class _without_recognition:  # noqa: N801  # reads as a function
-    """Recognition takes seconds to start, and sees pixels alone."""
+class _without_models:  # noqa: N801  # reads as a function
+    """Recognition and the layout model take long to start, and see pixels alone. The latter's regions are anywhere."""
+
+    def __init__(self, data: bytes) -> None:
+        self._random = random.Random(data)  # the same regions for the same input
 
     def __enter__(self) -> None:
         self._read, ocr.read = ocr.read, lambda *_: ocr.Reading([], None)
+        self._regions, layout_model.regions = layout_model.regions, lambda *_: tuple(self._anywhere())
 
     def __exit__(self, *_: object) -> None:
-        ocr.read = self._read
+        ocr.read, layout_model.regions = self._read, self._regions
+
+    def _anywhere(self) -> Iterator[Region]:
+        for _ in range(self._random.randrange(20)):
+            left, top, right, bottom = (self._random.uniform(-100, 900) for _ in range(4))
+            yield Region(self._random.choice(get_args(RegionKind)), (left, top, right, bottom), self._random.random())
 
 
 def _packed(**members: bytes | str) -> bytes:

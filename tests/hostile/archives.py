@@ -150,7 +150,9 @@ OFFICE = [
     Hostile("lying.docx", _lies, REFUSED),
     Hostile("locked.docx", _locked, "failed: .*password"),
     Hostile("overlapping.docx", _overlapping, "failed: .*unpacks to"),
-    Hostile("many.docx", written(packed({f"word/{n}.xml": "" for n in range(25_000)})), "failed: .*25,000 files"),
+    Hostile(
+        "many.docx", written(lambda: packed({f"word/{n}.xml": "" for n in range(25_000)})), "failed: .*25,000 files"
+    ),
     Hostile(
         "wide.xlsx",
         xlsx('<dimension ref="A1:XFD1048576"/><sheetData><row r="9"><c r="XFD9"><v>1</v></c></row></sheetData>'),

@@ -33,9 +33,12 @@ class Hostile:
         return f"{self.name} ended as {ended[:300]!r}, which does not match {self.said!r}"
 
 
-def written(data: bytes) -> Callable[[Path], object]:
-    """A maker of a file with these bytes."""
-    return lambda path: path.write_bytes(data)
+def written(data: bytes | Callable[[], bytes]) -> Callable[[Path], object]:
+    """A maker of a file with these bytes.
+
+    What takes long to make is a function: every worker of pytest-xdist imports these modules, and one runs the tests.
+    """
+    return lambda path: path.write_bytes(data() if callable(data) else data)
 
 
 def made(inputs: Iterable[Hostile], folder: Path) -> list[Hostile]:

@@ -37,6 +37,15 @@ def _drawn(stream: bytes, extra: str = "") -> Callable[[Path], object]:
     return _page(b"", stream, extra="/Contents {0} 0 R" + extra)
 
 
+def _content(make: Callable[[], bytes], rounds: int = 1) -> Callable[[Path], object]:
+    """A page whose packed content is made when the file is: see `written`."""
+
+    def make_file(path: Path) -> None:
+        _drawn(_packed(make(), rounds=rounds))(path)
+
+    return make_file
+
+
 def nested_forms(levels: int, width: int = 10) -> Callable[[Path], object]:
     """Forms that each draw the next one `width` times: `width ** levels` drawings."""
     objects = [_form(b"/X Do " * width, f"/XObject<</X {6 + level} 0 R>>") for level in range(levels - 1)]
@@ -107,20 +116,20 @@ _LINES = b"0 0 m 9 9 l S "
 BOMBS = [
     Hostile("forms-7-levels.pdf", nested_forms(7), BOUNDED),
     Hostile("forms-40-levels-of-two.pdf", nested_forms(40, 2), ANY_END),
-    Hostile("content-of-lines.pdf", _drawn(_packed(_LINES * 3_000_000)), BOUNDED),
-    Hostile("content-of-spaces.pdf", _drawn(_packed(b" " * 64 * MB, rounds=2))),
-    Hostile("content-of-nested-arrays.pdf", _drawn(_packed(b"[" * 3_000_000))),
-    Hostile("content-of-nested-dictionaries.pdf", _drawn(_packed(b"<</A" * 2_000_000))),
-    Hostile("content-of-saved-states.pdf", _drawn(_packed(b"q " * 5_000_000))),
-    Hostile("content-of-clips.pdf", _drawn(_packed(b"0 0 500 500 re W n " * 500_000))),
-    Hostile("content-of-one-path.pdf", _drawn(_packed(b"0 0 m " + b"612 792 l 0 700 l " * 1_500_000 + b"f*"))),
-    Hostile("content-of-curves.pdf", _drawn(_packed(b"9 9 m " + b"0 900 900 0 9 9 c " * 300_000 + b"S"))),
-    Hostile("content-of-one-name.pdf", _drawn(_packed(b"/" + b"A" * 20_000_000 + b" Do"))),
-    Hostile("content-of-one-string.pdf", _drawn(_packed(b"BT /F1 9 Tf (" + b"(" * 5_000_000))),
-    Hostile("content-of-glyphs.pdf", _drawn(_packed(b"BT /F1 1 Tf 9 9 Td (" + b"a b " * 1_000_000 + b") Tj ET"))),
+    Hostile("content-of-lines.pdf", _content(lambda: _LINES * 3_000_000), BOUNDED),
+    Hostile("content-of-spaces.pdf", _content(lambda: b" " * 64 * MB, rounds=2)),
+    Hostile("content-of-nested-arrays.pdf", _content(lambda: b"[" * 3_000_000)),
+    Hostile("content-of-nested-dictionaries.pdf", _content(lambda: b"<</A" * 2_000_000)),
+    Hostile("content-of-saved-states.pdf", _content(lambda: b"q " * 5_000_000)),
+    Hostile("content-of-clips.pdf", _content(lambda: b"0 0 500 500 re W n " * 500_000)),
+    Hostile("content-of-one-path.pdf", _content(lambda: b"0 0 m " + b"612 792 l 0 700 l " * 1_500_000 + b"f*")),
+    Hostile("content-of-curves.pdf", _content(lambda: b"9 9 m " + b"0 900 900 0 9 9 c " * 300_000 + b"S")),
+    Hostile("content-of-one-name.pdf", _content(lambda: b"/" + b"A" * 20_000_000 + b" Do")),
+    Hostile("content-of-one-string.pdf", _content(lambda: b"BT /F1 9 Tf (" + b"(" * 5_000_000)),
+    Hostile("content-of-glyphs.pdf", _content(lambda: b"BT /F1 1 Tf 9 9 Td (" + b"a b " * 1_000_000 + b") Tj ET")),
     Hostile("content-of-dashes.pdf", _page(b"[0.00001] 0 d 9 w 0 0 m 612 792 l S " * 50)),
     Hostile("content-of-wide-lines.pdf", _page(b"1e30 w 1e30 0 0 1e30 0 0 cm 0 0 m 1e38 1e38 l S " * 99)),
-    Hostile("content-twice-packed.pdf", _drawn(_packed(b"\0" * 256 * MB, rounds=3))),
+    Hostile("content-twice-packed.pdf", _content(lambda: b"\0" * 256 * MB, rounds=3)),
     Hostile("hundred-filters.pdf", _drawn(_stream(b"~>", "/Filter[" + "/ASCII85Decode " * 5000 + "]"))),
     Hostile("run-lengths.pdf", _drawn(_stream(b"\x81 " * MB + b"\x80", "/Filter/RunLengthDecode"))),
     Hostile(

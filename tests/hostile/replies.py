@@ -4,6 +4,7 @@ import gzip
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from tests.support.provider_server import Fault, Record, completion
@@ -51,9 +52,13 @@ def _changed(**fields: Any) -> Callable[[Record], Fault]:
     return lambda record: Fault(status=200, body=completion(record, "# Changed") | fields)
 
 
+@cache
+def _spaces(megabytes: int) -> bytes:
+    return gzip.compress(b" " * megabytes * 2**20)
+
+
 def _packed(megabytes: int) -> Callable[[Record], Fault]:
-    body = gzip.compress(b" " * megabytes * 2**20)
-    return lambda _: Fault(status=200, body=body, headers={"Content-Encoding": "gzip"})
+    return lambda _: Fault(status=200, body=_spaces(megabytes), headers={"Content-Encoding": "gzip"})
 
 
 def _error(status: int, message: Any, **headers: str) -> Callable[[Record], Fault]:

@@ -10,6 +10,8 @@ import struct
 import subprocess
 import sys
 import termios
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -19,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Self
 from uuid import uuid4
+from weakref import WeakSet
 
 import psutil
 
@@ -41,6 +44,10 @@ FAST = {
     "PENSTOCK_API__WITH_STACK": "false",
 }
 """Settings that shorten what tests would wait for, and leave out what only some of them need."""
+_SETTLED_S = 20
+"""A process this old shows its own environment, if it was forked and even if the machine is busy."""
+_STRANGERS: defaultdict[Path, WeakSet[psutil.Process]] = defaultdict(WeakSet)
+"""By data folder, old processes that do not work on it: looking at all of a machine's takes some milliseconds."""
 _TERMINAL_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -154,7 +161,14 @@ class Cli:
 
     def processes(self) -> list[psutil.Process]:
         """All processes that work on this data folder, Redis first."""
-        found = [process for process in psutil.process_iter() if self._is_ours(process)]
+        strangers, found = _STRANGERS[self.data_dir], []
+        for process in psutil.process_iter():
+            if process in strangers:
+                continue
+            if self._is_ours(process):
+                found.append(process)
+            elif _age_s(process) > _SETTLED_S:
+                strangers.add(process)
         return sorted(found, key=lambda process: not is_redis(process))
 
     def status(self, document_id: str) -> str:
@@ -226,6 +240,13 @@ def together(calls: Iterable[Callable[[], Result]]) -> list[Result]:
     """Make several calls at the same time; their results, in order."""
     with ThreadPoolExecutor(max_workers=3) as threads:
         return list(threads.map(lambda call: call(), calls))
+
+
+def _age_s(process: psutil.Process) -> float:
+    """0 if it has ended."""
+    with suppress(psutil.Error):
+        return time.time() - process.create_time()
+    return 0
 
 
 def is_redis(process: psutil.Process) -> bool:

@@ -3,7 +3,9 @@
 import ast
 import importlib
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,17 +43,23 @@ def _sources() -> tuple[Path, ...]:
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text("utf-8"))
+def _text(path: Path) -> str:
+    return path.read_text("utf-8")
+
+
+@cache
+def _nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All of a file's syntax tree."""
+    return tuple(ast.walk(ast.parse(_text(path))))
 
 
 def _uses(path: Path) -> Iterator[Use]:
-    if "import re\n" not in path.read_text("utf-8"):
+    if "import re\n" not in _text(path):
         return
     names = vars(importlib.import_module(_module(path)))
-    named = {id(node.value): node.targets[0].id for node in ast.walk(_tree(path))
+    named = {id(node.value): node.targets[0].id for node in _nodes(path)
              if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}  # fmt: skip
-    for node in ast.walk(_tree(path)):
+    for node in _nodes(path):
         if not (isinstance(node, ast.Call) and _is_of_re(node.func) and node.args):
             continue
         function = node.func.attr  # type: ignore[attr-defined]
@@ -85,26 +93,35 @@ def _methods_of(name: str, path: Path) -> set[str]:
     searched = (
         [path] if name.startswith("_") else [path, *(one for one in _sources() if _imports(one, name, _module(path)))]
     )
-    found = {
-        node.attr for one in searched for node in ast.walk(_tree(one))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
-    }  # fmt: skip
-    read = sum(
-        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
-        for one in searched for node in ast.walk(_tree(one))
-    )  # fmt: skip
-    called = sum(
-        isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
-        for one in searched for node in ast.walk(_tree(one))
-    )  # fmt: skip
+    called = [attribute for one in searched for attribute in _names(one)[name].attributes]
+    read = sum(_names(one)[name].reads for one in searched)
     # Passed on, it may be used in any way.
-    return (found & _METHODS) | (set() if found and read == called else {"search"})
+    return ({*called} & _METHODS) | (set() if called and read == len(called) else {"search"})
+
+
+@dataclass
+class _Name:
+    """What a file does with a name: how often it reads it, and the attributes that it takes from it."""
+
+    reads: int = 0
+    attributes: list[str] = field(default_factory=list)
+
+
+@cache
+def _names(path: Path) -> Mapping[str, _Name]:
+    found: defaultdict[str, _Name] = defaultdict(_Name)
+    for node in _nodes(path):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found[node.id].reads += 1
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found[node.value.id].attributes.append(node.attr)
+    return found
 
 
 def _imports(path: Path, name: str, module: str) -> bool:
-    if name not in path.read_text("utf-8"):
+    if name not in _text(path):
         return False
-    imports = (node for node in ast.walk(_tree(path)) if isinstance(node, ast.ImportFrom) and node.module == module)
+    imports = (node for node in _nodes(path) if isinstance(node, ast.ImportFrom) and node.module == module)
     return any(alias.name == name for node in imports for alias in node.names)
 
 

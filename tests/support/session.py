@@ -16,9 +16,9 @@ from tests.support.leftovers import leaked_processes, remove_session_folder
 from tests.support.preloaded import close_preloaded
 from tests.support.statements import share_compiled
 
-LONGEST_FIRST = ("faults", "e2e", "simulation", "integration", "unit")
+LONGEST_FIRST = ("faults", "browser", "e2e", "simulation", "integration", "unit")
 """Folders by how long one of their tests takes: what is begun last must be short, or one worker waits for another."""
-SHARED = ("shared_stack", "wheel", "arena")
+SHARED = ("shared_stack", "wheel", "arena", "browser")
 """Fixtures of a session that are dear: all tests that use one are run by the same worker of pytest-xdist."""
 _LEAKED = pytest.StashKey[list[str]]()
 
@@ -40,14 +40,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In parallel, long tests first; one after another, as they stand, so that simple faults show early."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return
-    items.sort(key=_rank)
     for item in items:
         for name in SHARED:
             if name in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=_rank)
 
 
 def _rank(item: pytest.Item) -> int:
+    if item.get_closest_marker("xdist_group"):
+        return -1  # minutes, of one worker alone
     folder = item.nodeid.split("/")[1]
     return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST and not item.get_closest_marker("slow") else 0
 

@@ -1,6 +1,7 @@
 -- The state of the gate; changes nothing but what time has changed. (KEYS: gate_lib.lua)
 -- Returns {now, breaker_until, breaker_reason, then for queue and provider: slots taken, reserved requests, operator_until,
---          operator_reason, spend_until, spend_reason, and for each of its four windows: limit, total, ms, unit},
+--          operator_reason, spend_until, spend_reason, and for each of its four windows: limit, total, ms, unit,
+--          ms until there is room for one more: 0 if there is},
 --          with '' for what is not set.
 local breaker = fields(BREAKER)
 local found = {now, breaker['until'] or '', breaker.reason or ''}
@@ -11,8 +12,9 @@ for _, s in ipairs(SCOPES) do
   put(held(s).waiting.requests)
   for _, field in ipairs({'operator_until', 'operator_reason', 'spend_until', 'spend_reason'}) do put(s.fields[field]) end
   for i = 1, WINDOWS do
-    local limit, total, ms, unit = window(s, i)
+    local limit, total, ms, unit, key = window(s, i)
     put(limit) put(total) put(ms) put(unit)
+    put(limit and (total < limit and 0 or until_free(key, ms, total + 1 - limit)))
   end
 end
 return found

@@ -1,6 +1,6 @@
 """Documents: split → convert → merge. Source 001."""
 
-from pipeline.flows.documents import plan, queries, retention, submission, unserved
+from pipeline.flows.documents import backlog, plan, queries, retention, submission, unserved
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work import text_index
@@ -20,6 +20,8 @@ FLOW = Flow(
     clean_up=submission.remove_orphans,
     catch_up=text_index.catch_up,
     retained=retention.retained,
+    waiting=backlog.waiting,
+    failures=backlog.failures,
     followed={"documents": (DOCUMENTS, DocumentStatus), "pages": (PAGES, PageStatus)},
     counted={"pages": queries.count_pages},
     ids={"documents": DOCUMENTS.c.id},

@@ -42,6 +42,11 @@ def temp_folder(settings: Settings, document_id: str) -> Path:
     return settings.temp_dir / document_id
 
 
+def views_folder(settings: Settings, document_id: str) -> Path:
+    """Pictures of its pages that people looked at."""
+    return settings.view_dir / document_id
+
+
 def output_folder(settings: Settings, document_id: str) -> Path:
     return settings.output_dir / document_id
 
@@ -157,5 +162,5 @@ def remove_temp(settings: Settings, document_id: str) -> None:
 
 def remove_all(settings: Settings, document_id: str) -> None:
     """Remove every file of a deleted document."""
-    for folder in (upload_folder, temp_folder, output_folder):
+    for folder in (upload_folder, temp_folder, output_folder, views_folder):
         shutil.rmtree(folder(settings, document_id), ignore_errors=True)

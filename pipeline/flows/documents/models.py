@@ -100,6 +100,9 @@ class Document(ClaimColumns, Base):
     """It was merged, and its text is still to be indexed."""
     cost: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """Of all calls for it, over its whole life, by the providers' price lists."""
+    paused_by: Mapped[str] = mapped_column(String(200), default="", server_default="")
+    """Whose key paused it last; empty: somebody on this machine."""
+    paused_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -134,6 +137,8 @@ class Page(ClaimColumns, Base):
     """Markdown. A retry keeps the old text until it has a new one."""
     confidence: Mapped[float | None]
     """How sure text recognition was of its text, 0 to 1; None if the text was not recognised, or nobody said."""
+    uncertain_share: Mapped[float | None]
+    """The share of its recognised text, by characters, that is words recognition was unsure of; None as above."""
     doubtful: Mapped[bool] = mapped_column(default=False, server_default=false())
     """`rules.doubt`, as of when the text came."""
     image_path: Mapped[str | None] = mapped_column(String(1000))

@@ -74,10 +74,10 @@ def providers(settings: Settings) -> list[str]:
 def served_by(context: Context, queue: str) -> list[str]:
     """The providers whose pages lanes of this queue take now: its own first, then those it stands in for."""
     own = provider_of(queue)
-    return [own, *(name for name in providers(context.settings) if name != own and _asked(context, name) == own)]
+    return [own, *(name for name in providers(context.settings) if name != own and converter_of(context, name) == own)]
 
 
-def _asked(context: Context, provider: str) -> str:
+def converter_of(context: Context, provider: str) -> str:
     """Who converts pages of `provider` now: its fallback, while its breaker is open and the fallback's is not."""
     return provider if provider == LOCAL else fallbacks.stand_in(context, provider, "vision", local=True)
 
@@ -96,7 +96,7 @@ def lane_limit(settings: Settings, queue: str) -> int:
 def asked(context: Context, document_ids: Sequence[str]) -> list[Asked]:
     """What these documents ask for now. One or two statements, whose cost does not grow with their pages."""
     settings, now = context.settings, context.db.now()
-    queues = {provider: queue_of(_asked(context, provider)) for provider in providers(settings)}
+    queues = {provider: queue_of(converter_of(context, provider)) for provider in providers(settings)}
     limits = {queue: lane_limit(settings, queue) for queue in queues.values()}
     counts = [_due_pages(provider, limits[queue], now) for provider, queue in queues.items()]
     waits = or_(DOCUMENTS.c.status == DocumentStatus.PROCESSING, SPLIT.due(now), MERGE.due(now))
@@ -143,7 +143,7 @@ def _lanes_at_work(context: Context, document_ids: Sequence[str]) -> Sequence[An
 def runnable(context: Context, shut: Collection[str]) -> Iterator[str]:
     """Every document with something to do now, oldest first, but for pages that wait for these closed queues only."""
     named = providers(context.settings)
-    served = [provider for provider in named if queue_of(_asked(context, provider)) not in shut]
+    served = [provider for provider in named if queue_of(converter_of(context, provider)) not in shut]
     after: tuple[datetime, str] | None = None
     while True:
         now = context.db.now()

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import in_states
 from pipeline.engine.errors import UserError
 from pipeline.engine.metrics import Throughput, count_by, throughput
-from pipeline.engine.tables import mentions, portions
+from pipeline.engine.tables import portions
 from pipeline.engine.views import plain, view_of
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
@@ -61,6 +61,9 @@ class DocumentView:
     """Of all calls for it, over its whole life."""
     doubtful_count: int = 0
     """Pages of its result whose text is doubtful: recognition was not sure of it."""
+    paused_by: str = ""
+    """Whose key paused it last; empty: somebody on this machine."""
+    paused_at: datetime | None = None
     outdated: bool = False
     """Its result is from before the last retry, and stays until there is a new one."""
 
@@ -88,6 +91,8 @@ class PageView:
     updated_at: datetime
     confidence: float | None = None
     """How sure text recognition was of it, 0 to 1; None if it was not recognised, or nobody said."""
+    uncertain_share: float | None = None
+    """The share of its recognised text, by characters, that is words recognition was unsure of; None as above."""
     doubtful: bool = False
     """Somebody should compare the text with the page."""
 
@@ -168,49 +173,6 @@ def resolve(context: Context, beginning: str) -> str:
     return found
 
 
-@dataclass(frozen=True)
-class Filter:
-    """Which documents; what is empty matches all. `name`: in the file's name, in any case."""
-
-    statuses: frozenset[DocumentStatus] = frozenset()
-    name: str = ""
-    created_from: datetime | None = None
-    created_before: datetime | None = None
-
-    def where(self) -> list[ColumnElement[bool]]:
-        """The same in SQL."""
-        found: list[ColumnElement[bool]] = []
-        if self.statuses:
-            found.append(DOCUMENTS.c.status.in_([int(status) for status in self.statuses]))
-        if self.name:
-            found.append(mentions(DOCUMENTS.c.filename, self.name))
-        if self.created_from:
-            found.append(DOCUMENTS.c.created_at >= self.created_from)
-        if self.created_before:
-            found.append(DOCUMENTS.c.created_at < self.created_before)
-        return found
-
-
-def documents(
-    context: Context, which: Filter = Filter(), *, limit: int = 50, offset: int = 0,
-    after: tuple[datetime, str] | None = None,
-) -> list[DocumentView]:  # fmt: skip
-    """Documents, newest first. `after`: beyond the document with this moment and id."""
-    created_at, key = DOCUMENTS.c.created_at, DOCUMENTS.c.id
-    query = select(DOCUMENTS).where(*which.where()).order_by(created_at.desc(), key.desc()).limit(limit).offset(offset)
-    if after is not None:
-        query = query.where(or_(created_at < after[0], and_(created_at == after[0], key < after[1])))
-    with context.db.read() as session:
-        return [document_view(context, row) for row in session.execute(query)]
-
-
-def count_documents(context: Context, which: Filter) -> int:
-    """How many documents there are of these."""
-    query = select(func.count()).select_from(DOCUMENTS).where(*which.where())
-    with context.db.read() as session:
-        return int(session.execute(query).scalar_one())
-
-
 def documents_by_id(context: Context, ids: Collection[str]) -> list[DocumentView]:
     """Those of the documents that exist."""
     with context.db.read() as session:
@@ -246,14 +208,23 @@ def commonest_error(context: Context, document_id: str) -> str:
 
 def page(context: Context, document_id: str, number: int) -> PageView:
     """Raises `UnknownDocument`, or `UserError` if it has no such page."""
-    query = select(PAGES).where(PAGES.c.document_id == document_id, PAGES.c.page == number)
+    return view_of(PageView, _page(context, document_id, number, PAGES))
+
+
+def page_source(context: Context, document_id: str, number: int) -> int:
+    """Which page of the file it is. Raises as `page` does."""
+    return int(_page(context, document_id, number, PAGES.c.page_source).page_source)
+
+
+def _page(context: Context, document_id: str, number: int, *columns: Any) -> Any:
+    query = select(*columns).where(PAGES.c.document_id == document_id, PAGES.c.page == number)
     with context.db.read() as session:
         row = session.execute(query).one_or_none()
     if row is None:
         document(context, document_id)
         with context.db.read() as session:
             raise no_page(session, document_id, number)
-    return view_of(PageView, row)
+    return row
 
 
 def no_page(session: Session, document_id: str, number: int) -> UserError:

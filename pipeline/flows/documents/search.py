@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import Select, func, select
 
 from pipeline.engine.errors import UserError
+from pipeline.flows.documents.catalog import Filter
 from pipeline.flows.documents.models import DOCUMENTS, FULL_TEXT, PAGES
-from pipeline.flows.documents.queries import Filter
 from pipeline.reading.export import markdown
 from pipeline.storage.context import Context
 from pipeline.storage.fulltext import looser

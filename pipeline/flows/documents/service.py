@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from pipeline.engine import announced, traces, work
 from pipeline.engine.claims import FREE
 from pipeline.engine.errors import UserError
+from pipeline.engine.tables import storable
 from pipeline.engine.traces import AiCall
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import ATTEMPTS, DOCUMENTS, LAYOUTS, PAGES
@@ -71,13 +72,13 @@ def cancel(context: Context, document_id: str) -> DocumentView:
     return view
 
 
-def pause(context: Context, document_id: str) -> DocumentView:
-    """Finish the pages under way and start no others. Harmless if it is paused already."""
+def pause(context: Context, document_id: str, by: str = "") -> DocumentView:
+    """Finish the pages under way and start no others. Harmless if it is paused already. `by`: whose key asked."""
 
     def act(session: Session, document: Any, now: datetime) -> None:
         if document.status != DocumentStatus.PAUSED:
             # Drop the document's own claim: a split or merge under way starts over.
-            _move(session, document, DocumentEvent.PAUSE, now, **FREE)
+            _move(session, document, DocumentEvent.PAUSE, now, **FREE, paused_by=storable(by)[:200], paused_at=now)
 
     return _change(context, document_id, act)
 
@@ -186,7 +187,8 @@ def promote(context: Context, document_id: str, page: int, attempt_id: int) -> D
             )
         PAGE.target(PageStatus(row.status), PageEvent.PROMOTE)
         mine = PAGES.c.id == row.id
-        text = {"content": tried.text, "confidence": None, "doubtful": is_doubtful(tried.text, None)}
+        unknown = {"confidence": None, "uncertain_share": None}
+        text = {"content": tried.text, **unknown, "doubtful": is_doubtful(tried.text, None)}
         PAGE.move(session, PAGES, PageEvent.PROMOTE, mine, **text, error=None, updated_at=now)
         session.execute(delete(LAYOUTS).where(LAYOUTS.c.page_id == row.id))
         was_failed = row.status == PageStatus.FAILED

@@ -181,7 +181,7 @@ def remove_orphans(context: Context) -> int:
             row.id: DocumentStatus(row.status) for row in session.execute(select(DOCUMENTS.c.id, DOCUMENTS.c.status))
         }
     removed = 0
-    for folder in (settings.upload_dir, settings.output_dir, settings.temp_dir):
+    for folder in (settings.upload_dir, settings.output_dir, settings.temp_dir, settings.view_dir):
         for entry in folder.iterdir() if folder.is_dir() else ():
             status = known.get(entry.name)
             wanted = status is not None and (folder != settings.temp_dir or status not in AT_REST)

@@ -1,7 +1,7 @@
 """Knowledge bases: read → chunk → embed → write. Source 003."""
 
 from pipeline.flows.flow import Flow
-from pipeline.flows.knowledge import live_settings, orphans, plan, unserved
+from pipeline.flows.knowledge import backlog, live_settings, orphans, plan, unserved
 from pipeline.flows.knowledge.models import ITEMS
 from pipeline.flows.knowledge.settings import own
 from pipeline.flows.knowledge.states import ItemStatus
@@ -21,6 +21,8 @@ FLOW = Flow(
     gated_queues=live_settings.gated_queues,
     settings=own,
     live_settings=live_settings.live_settings,
+    waiting=backlog.waiting,
+    failures=backlog.failures,
     followed={"items": (ITEMS, ItemStatus)},
     ids={"items": ITEMS.c.id, "groups": ITEMS.c.group_id},
 )

@@ -12,7 +12,7 @@ from pipeline.engine.claims import in_states
 from pipeline.engine.errors import UserError
 from pipeline.engine.launch import Places
 from pipeline.engine.presence import Presence
-from pipeline.engine.tables import portions
+from pipeline.engine.tables import mentions, portions
 from pipeline.engine.views import view_of
 from pipeline.flows.knowledge import live_settings
 from pipeline.flows.knowledge.live_settings import embeddings_queue
@@ -86,10 +86,11 @@ def item_view(row: Any) -> ItemView:
 
 def items(
     context: Context, base_id: str, *, status: Sequence[str] = (), types: Sequence[str] = (), group_id: str = "",
-    after: tuple[int, str] | None = None, limit: int = 500,
+    words: str = "", after: tuple[int, str] | None = None, limit: int = 500,
 ) -> list[ItemView]:  # fmt: skip
-    """Items of a base in the order of its line, those that are being deleted included. `after`: (position, id)."""
-    conditions = _like(base_id, status, types, group_id)
+    """Items of a base in the order of its line, those that are being deleted included. `words`: in name or title.
+    `after`: (position, id)."""
+    conditions = _like(base_id, status, types, group_id, words)
     conditions += [tuple_(ITEMS.c.position, ITEMS.c.id) > tuple_(*after)] if after else []
     query = select(ITEMS).where(*conditions).order_by(ITEMS.c.position, ITEMS.c.id).limit(limit)
     with context.db.read() as session:
@@ -97,22 +98,23 @@ def items(
 
 
 def _like(
-    base_id: str, status: Sequence[str], types: Sequence[str], group_id: str
+    base_id: str, status: Sequence[str], types: Sequence[str], group_id: str, words: str
 ) -> list[ColumnElement[bool]]:  # fmt: skip
     conditions: list[ColumnElement[bool]] = [ITEMS.c.base_id == base_id]
     conditions += [ITEMS.c.status.in_(status)] if status else []
     conditions += [ITEMS.c.type.in_(types)] if types else []
     conditions += [ITEMS.c.group_id == group_id] if group_id else []
+    conditions += [or_(mentions(ITEMS.c.name, words), mentions(ITEMS.c.title, words))] if words else []
     return conditions
 
 
 def matching(
     context: Context, base_id: str, *, status: Sequence[str] = (), types: Sequence[str] = (), group_id: str = "",
-    after: str = "", limit: int = 500,
+    words: str = "", after: str = "", limit: int = 500,
 ) -> tuple[list[str], int]:  # fmt: skip
     """(ids of items that can be acted on, from after this one on; how many there are in all). By id: reprocessing
     changes places in line, so that whoever walks along it would come by the same items again."""
-    conditions = [*_like(base_id, status, types, group_id), PRESENT]
+    conditions = [*_like(base_id, status, types, group_id, words), PRESENT]
     query = select(ITEMS.c.id).where(*conditions, ITEMS.c.id > after).order_by(ITEMS.c.id).limit(limit)
     with context.db.read() as session:
         count = session.execute(select(func.count()).select_from(ITEMS).where(*conditions)).scalar_one()
@@ -145,6 +147,13 @@ def counts(context: Context, base_ids: Sequence[str] | None = None) -> dict[str,
         for base_id, status, count in session.execute(query):
             found.setdefault(base_id, {})[status] = count
     return found
+
+
+def chunk_counts(context: Context) -> dict[str, int]:
+    """How many chunks of each base are searched."""
+    query = select(ITEMS.c.base_id, func.sum(ITEMS.c.chunk_count)).where(PRESENT).group_by(ITEMS.c.base_id)
+    with context.db.read() as session:
+        return {base_id: int(count) for base_id, count in session.execute(query)}
 
 
 def tally(context: Context, base_id: str, item_ids: Sequence[str] | None = None) -> Tally:

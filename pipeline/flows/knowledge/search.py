@@ -99,6 +99,17 @@ def search(
     return Found(hits, any(_provider(model) == LOCAL for model in kinds), " ".join(notes))
 
 
+def asks(context: Context, base_ids: Sequence[str] | None) -> list[str]:
+    """The models (`provider:model`) that a search by meaning asks for a vector of the words; none: it costs nothing.
+
+    Raises `UnknownBase`.
+    """
+    with context.db.read() as session:
+        names, _ = _bases(session, base_ids)
+        found = vectors.models_of(session, [kind_of(base_id) for base_id in names])
+    return [model for model in found if _provider(model) != LOCAL]
+
+
 def _bases(session: Session, asked: Sequence[str] | None) -> tuple[dict[str, str], bool]:
     """(names by id, whether there are other bases). Raises `UnknownBase`."""
     query = select(BASES.c.id, BASES.c.name).where(BASES.c.deleting.is_(False))

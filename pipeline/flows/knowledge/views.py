@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 
 from pipeline.flows.knowledge.states import OPEN, ItemStatus, ItemType
 
@@ -77,6 +78,31 @@ class ChunkView:
     source: str | None
     start: int
     end: int
+
+    @property
+    def tokens(self) -> int:
+        """How long it is, as chunks are measured."""
+        from pipeline.reading.chunks import count_tokens  # noqa: PLC0415  # takes a while, and few ask
+
+        return count_tokens(self.text)
+
+
+@dataclass(frozen=True)
+class TextView:
+    """A part of an item's text: characters `start` to before `end`, of `total`."""
+
+    text: str
+    start: int
+    end: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Original:
+    """The stored copy of what an item was made of. `name`: what its owner calls it."""
+
+    path: Path
+    name: str
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Music: songs become descriptions, tags and vectors, batch by batch, within what providers allow. Source 002."""
 
 from pipeline.flows.flow import Flow
-from pipeline.flows.music import live_settings, recovery, service, unserved
+from pipeline.flows.music import backlog, live_settings, recovery, service, unserved
 from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.states import BatchStatus, SongStatus
 from pipeline.flows.music.work.batch import BATCH_WORK
@@ -18,6 +18,8 @@ FLOW = Flow(
     retained=service.retained,
     gated_queues=live_settings.gated_queues,
     live_settings=live_settings.live_settings,
+    waiting=backlog.waiting,
+    failures=backlog.failures,
     followed={"songs": (SONGS, SongStatus), "song_batches": (BATCHES, BatchStatus)},
     ids={"runs": RUNS.c.id},
 )

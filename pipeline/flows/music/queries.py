@@ -1,9 +1,10 @@
 """Reads: songs, batches, runs, and the status of the pipeline. Source 002, section 6."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from redis import RedisError
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.gate import CLOSED_BY
@@ -13,10 +14,14 @@ from pipeline.engine.tables import mentions
 from pipeline.engine.views import view_of
 from pipeline.flows.music.models import BATCHES, RUNS, SONGS
 from pipeline.flows.music.routes import Routes, current_routes, needed_queues
-from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus
-from pipeline.flows.music.views import BatchView, MusicStatus, RunView, SongView, song_view
-from pipeline.providers import gates
+from pipeline.flows.music.states import LIVE, BatchStatus, Mode, PipelineState, SongStatus
+from pipeline.flows.music.views import BatchView, MusicStatus, RunFigures, RunSums, RunView, SongView, song_view
+from pipeline.providers import calls, gates, queue_views
+from pipeline.providers.calls import CallFilter
+from pipeline.providers.queue_views import Holdup
 from pipeline.storage.context import Context
+
+FLOW = "music"
 
 
 def song(context: Context, reference: str) -> SongView:
@@ -46,16 +51,20 @@ def song_by_id(context: Context, song_id: int) -> SongView:
 
 
 def songs(
-    context: Context, *, status: SongStatus | None = None, words: str = "", after: int = 0, limit: int = 50,
-    offset: int = 0,
+    context: Context, *, status: SongStatus | None = None, words: str = "", run_id: str = "",
+    has_vector: bool | None = None, after: int = 0, limit: int = 50, offset: int = 0,
 ) -> list[SongView]:  # fmt: skip
     """Songs, in the order in which they were added. `words`: in title, artist or album, in any case.
 
-    `after`: beyond the song with this id.
+    `run_id`: which this run took up last. `after`: beyond the song with this id.
     """
     query = select(SONGS).where(SONGS.c.id > after).order_by(SONGS.c.id).limit(limit).offset(offset)
     if status is not None:
         query = query.where(SONGS.c.status == status)
+    if run_id:
+        query = query.where(SONGS.c.run_id == run_id)
+    if has_vector is not None:
+        query = query.where((SONGS.c.vector_model != "") if has_vector else (SONGS.c.vector_model == ""))
     if words:
         named = (SONGS.c.title, SONGS.c.artist, SONGS.c.album)
         query = query.where(or_(*(mentions(column, words) for column in named)))
@@ -105,6 +114,37 @@ def runs(context: Context, *, limit: int = 50, after: tuple[datetime, str] | Non
         return [view_of(RunView, row) for row in session.execute(query)]
 
 
+def run_figures(context: Context, run_id: str) -> RunFigures:
+    """How far a run is, and what it cost. Raises `UserError` if there is none."""
+    run(context, run_id)
+    with context.db.read() as session:
+        by_song = count_by(session, SONGS.c.status, SONGS.c.run_id == run_id)
+        by_batch = count_by(session, BATCHES.c.status, BATCHES.c.run_id == run_id)
+        delayed = session.execute(select(func.count()).where(*_delayed(run_id, context.db.now()))).scalar_one()
+    found = calls.stats(context, CallFilter(FLOW, run_id))
+    spent = found[0] if found else None
+    return RunFigures(
+        run_id, by_song, by_batch, delayed, spent.calls if spent else 0, spent.failed if spent else 0,
+        spent.input_tokens if spent else 0, spent.output_tokens if spent else 0, spent.cost if spent else 0.0,
+    )  # fmt: skip
+
+
+def run_sums(context: Context, run_ids: Sequence[str]) -> dict[str, RunSums]:
+    """What these runs came to, by their ids."""
+    mine = (SONGS.c.run_id.in_(run_ids),)
+    query = select(SONGS.c.run_id, SONGS.c.status, func.count()).where(*mine).group_by(SONGS.c.run_id, SONGS.c.status)
+    songs: dict[str, dict[str, int]] = {}
+    with context.db.read() as session:
+        for run_id, status, count in session.execute(query):
+            songs.setdefault(run_id, {})[status] = count
+    costs = calls.costs(context, FLOW, run_ids)
+    return {run_id: RunSums(songs.get(run_id, {}), costs.get(run_id, 0.0)) for run_id in run_ids}
+
+
+def _delayed(run_id: str, now: datetime) -> tuple[ColumnElement[bool], ...]:
+    return BATCHES.c.run_id == run_id, BATCHES.c.status == BatchStatus.PENDING, BATCHES.c.next_run_at > now
+
+
 def last_run(context: Context) -> RunView | None:
     """The active run, or the last one."""
     query = select(RUNS).order_by(RUNS.c.active.is_(None), RUNS.c.created_at.desc()).limit(1)
@@ -119,15 +159,15 @@ def status(context: Context) -> MusicStatus:
     run = last_run(context)
     with context.db.read() as session:
         by_song = count_by(session, SONGS.c.status)
+        with_vector = session.execute(select(func.count()).where(SONGS.c.vector_model != "")).scalar_one()
         missing = session.execute(select(func.count()).where(SONGS.c.missing_since.is_not(None))).scalar_one()
         mine = BATCHES.c.run_id == (run.id if run else "")
         by_batch = count_by(session, BATCHES.c.status, mine)
-        later = (mine, BATCHES.c.status == BatchStatus.PENDING, BATCHES.c.next_run_at > now)
-        delayed = session.execute(select(func.count()).where(*later)).scalar_one()
+        delayed = session.execute(select(func.count()).where(*_delayed(run.id if run else "", now))).scalar_one()
         failed = (SONGS.c.run_id == (run.id if run else ""), SONGS.c.status == SongStatus.FAILED)
         failed_songs = session.execute(select(func.count()).where(*failed)).scalar_one()
     state = run.status if run else PipelineState.IDLE
-    alive, closed, stand_in = _surroundings(context, run)
+    alive, closed, stand_in, waits = _surroundings(context, run)
     waiting = by_batch.get(BatchStatus.PENDING, 0) + by_batch.get(BatchStatus.QUEUED, 0) - delayed
     return MusicStatus(
         is_paused=state in {PipelineState.PAUSED, PipelineState.BREAKER} or bool(closed),
@@ -146,21 +186,34 @@ def status(context: Context) -> MusicStatus:
         stand_in=stand_in,
         failed_songs=failed_songs,
         run=run,
+        songs_with_vector=with_vector,
+        waits=waits,
     )
 
 
-def _surroundings(context: Context, run: RunView | None) -> tuple[bool, str, str]:
-    """(whether a worker runs, which gates that the run needs are closed, who stands in for its provider)."""
+def _surroundings(context: Context, run: RunView | None) -> tuple[bool, str, str, list[Holdup]]:
+    """(whether a worker runs, which gates that the run needs are closed, who stands in for its provider, why nothing
+    more is let through)."""
     if not context.online:
-        return False, "", ""
+        return False, "", "", []
     try:
         alive = bool(Presence(context.redis).alive())
         if run is None or run.outcome is not None:
-            return alive, "", ""
+            return alive, "", "", []
         routes = current_routes(context)
-        return alive, _closed_gates(context, run, routes), routes.stand_in if run.mode is not Mode.EMBEDDING else ""
+        stand_in = routes.stand_in if run.mode is not Mode.EMBEDDING else ""
+        return alive, _closed_gates(context, run, routes), stand_in, _holdups(context, run, routes)
     except RedisError:
-        return False, "", ""
+        return False, "", "", []
+
+
+def _holdups(context: Context, run: RunView, routes: Routes) -> list[Holdup]:
+    if run.status not in LIVE:
+        return []
+    names = sorted(needed_queues(routes, run.mode) & gates.gated_queues(context.settings).keys())
+    now = context.db.now()
+    found = [queue_views.holdup(queue_views.queue(context, name), now) for name in names]
+    return [one for one in found if one is not None]
 
 
 def _closed_gates(context: Context, run: RunView, routes: Routes) -> str:

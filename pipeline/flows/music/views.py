@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.engine.views import plain, view_of
 from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, SongStatus, Step
+from pipeline.providers.queue_views import Holdup
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,35 @@ class RunView:
 
 
 @dataclass(frozen=True)
+class RunFigures:
+    """How far a run is, and what it cost. A song counts for the run that took it up last.
+
+    Batches that are done are kept for a while only; calls, too: see docs/operations.md.
+    """
+
+    run_id: str
+    songs: dict[str, int]
+    """How many are in which state."""
+    batches: dict[str, int]
+    delayed: int
+    """Batches that wait for a retry."""
+    calls: int
+    failed_calls: int
+    input_tokens: int
+    output_tokens: int
+    cost: float
+    """By the providers' price lists."""
+
+
+@dataclass(frozen=True)
+class RunSums:
+    """What a run came to: its songs by state, and what its calls cost."""
+
+    songs: dict[str, int]
+    cost: float
+
+
+@dataclass(frozen=True)
 class MusicStatus:
     """Figures of the active run, or of the last one. Delayed: batches that wait for a retry. Source 002, section 6."""
 
@@ -102,6 +132,9 @@ class MusicStatus:
     failed_songs: int = 0
     """Songs of the run that failed: with their batch, or because replies left them out too often."""
     run: RunView | None = None
+    songs_with_vector: int = 0
+    waits: list[Holdup] = field(default_factory=list)
+    """Why nothing more of the run is let through, by the queues that it needs; empty if something is."""
 
     def contract(self) -> dict[str, Any]:
         """As JSON: the source's figures by the source's names, then the rest."""
@@ -109,7 +142,8 @@ class MusicStatus:
                  "delayed_jobs", "pending_songs", "total_songs", "pipeline_state", "missing_songs")  # fmt: skip
         found = {_camel(name): getattr(self, name) for name in names}
         run = plain(self.run) if self.run else None
-        more = {"songs": self.songs, "reason": self.reason, "standIn": self.stand_in, "failedSongs": self.failed_songs}
+        more = {"songs": self.songs, "reason": self.reason, "standIn": self.stand_in, "failedSongs": self.failed_songs,
+                "songsWithVector": self.songs_with_vector, "waits": plain(self.waits)}  # fmt: skip
         return found | more | {"run": run}
 
 

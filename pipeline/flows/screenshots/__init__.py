@@ -1,7 +1,7 @@
 """Screenshots: frames become segments, segments become nodes of a graph that can be searched. Source 000."""
 
 from pipeline.flows.flow import Flow
-from pipeline.flows.screenshots import live_settings, plan
+from pipeline.flows.screenshots import backlog, live_settings, plan
 from pipeline.flows.screenshots.frames import files, retention
 from pipeline.flows.screenshots.graph.models import THREADS
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
@@ -19,6 +19,8 @@ FLOW = Flow(
     retained=retention.retained,
     gated_queues=live_settings.gated_queues,
     live_settings=live_settings.live_settings,
+    waiting=backlog.waiting,
+    failures=backlog.failures,
     followed={"screenshots": (SHOTS, WorkStatus), "screenshot_batches": (BATCHES, WorkStatus)},
     ids={"threads": THREADS.c.id},
 )

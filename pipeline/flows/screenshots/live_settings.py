@@ -30,6 +30,12 @@ _HELP = {
     "pressure_batches": "waiting batches that widen the threshold; twice as many also make batches larger",
     "retention_days": "days that original frames are kept after their analysis; 0: deleted at once",
 }
+EXCLUSIONS = {
+    "excluded_apps": "programs whose frames are never stored, beside those of the settings: *KeePass*; Signal",
+    "excluded_titles": "the same for window titles: *private browsing*",
+}
+MAX_PATTERNS, MAX_PATTERN = 200, 200
+_BETWEEN = ";"
 _CONCURRENCY = {"vision_concurrency": SCREENSHOT_VISION, "text_concurrency": SCREENSHOT_TEXT}
 
 
@@ -48,8 +54,31 @@ def gated_queues(settings: Settings) -> list[GatedQueue]:
 
 
 def live_settings(settings: Settings) -> dict[str, Live]:
-    """Every live setting of the flow, with what its own settings say as the default."""
-    return live.of_fields("screenshots", settings.screenshots, _HELP)
+    """Every live setting of the flow, with what its own settings say as the default.
+
+    Patterns that exclude frames are beside those of the settings: none of those can be taken back.
+    """
+    more = {f"screenshots.{name}": Live(text, patterns, "") for name, text in EXCLUSIONS.items()}
+    return live.of_fields("screenshots", settings.screenshots, _HELP) | more
+
+
+def patterns(text: str) -> str:
+    """Reads patterns with semicolons between them; gives them once each. Raises `ValueError`."""
+    found = {one.casefold(): one for one in reversed(patterns_in(text))}
+    named = list(found.values())[::-1]
+    if len(named) > MAX_PATTERNS:
+        raise ValueError(f"{len(named)} patterns are more than {MAX_PATTERNS}")
+    for one in named:
+        if len(one) > MAX_PATTERN:
+            raise ValueError(f"a pattern has {MAX_PATTERN} characters at most")
+        if not one.strip("*?"):
+            raise ValueError(f"{one} would exclude everything: switch the source off instead")
+    return f"{_BETWEEN} ".join(named)
+
+
+def patterns_in(text: str) -> list[str]:
+    """The patterns of such a text."""
+    return [one.strip() for one in text.split(_BETWEEN) if one.strip()]
 
 
 def screenshots_in_force(context: Context) -> ScreenshotSettings:
@@ -65,4 +94,6 @@ def screenshots_in_force(context: Context) -> ScreenshotSettings:
     update = {
         slots.get(key, key.partition(".")[2]): value for key, value in changed.items() if value or key not in slots
     }
+    for name in EXCLUSIONS.keys() & update.keys():
+        update[name] = [*getattr(own, name), *patterns_in(update[name])]
     return own.model_copy(update=update) if update else own

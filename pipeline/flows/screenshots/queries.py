@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.metrics import count_by
+from pipeline.engine.tables import mentions
 from pipeline.engine.views import view_of
 from pipeline.flows.screenshots.frames import files
 from pipeline.flows.screenshots.graph import nodes
@@ -23,8 +24,10 @@ from pipeline.flows.screenshots.views import (
     DeadLetter,
     EdgeView,
     Extent,
+    FrameView,
     Hour,
     NodeDetail,
+    NodeFrames,
     NodeView,
     OriginView,
     RejectionView,
@@ -36,6 +39,10 @@ from pipeline.storage.context import Context
 
 PORTION = 500
 """Ids that one query names."""
+LETTERS = (("batch", BATCHES), ("merge", NODES), ("vector", EMBEDDINGS))
+"""What may be given up, and where it stands."""
+LATE = 2000
+"""Frames whose programs are listed."""
 
 
 def timeline(
@@ -139,6 +146,89 @@ def screenshot(context: Context, shot_id: int) -> ScreenshotView:
     return _screenshot(context, row)
 
 
+def screenshots(
+    context: Context, *, since: datetime | None = None, until: datetime | None = None, source: str = "", app: str = "",
+    status: WorkStatus | None = None, limit: int = 50, before: tuple[datetime, int] | None = None,
+) -> list[ScreenshotView]:  # fmt: skip
+    """Frames, the latest first. `app`: the program, as the capturing side or the model named it, in any case.
+
+    `before`: only those earlier than the frame with this moment and id.
+    """
+    where: list[ColumnElement[bool]] = []
+    if since is not None:
+        where.append(SHOTS.c.ts >= since)
+    if until is not None:
+        where.append(SHOTS.c.ts < until)
+    if source:
+        where.append(SHOTS.c.source_key == source)
+    if app:
+        where.append(or_(mentions(SHOTS.c.app, app), mentions(SHOTS.c.app_guess, app)))
+    if status is not None:
+        where.append(SHOTS.c.status == status)
+    if before is not None:
+        at, shot_id = before
+        where.append(or_(SHOTS.c.ts < at, and_(SHOTS.c.ts == at, SHOTS.c.id < shot_id)))
+    query = select(SHOTS).where(*where).order_by(SHOTS.c.ts.desc(), SHOTS.c.id.desc()).limit(limit)
+    with context.db.read() as session:
+        return [_screenshot(context, row) for row in session.execute(query)]
+
+
+def screenshots_by_id(context: Context, shot_ids: Sequence[int]) -> dict[int, ScreenshotView]:
+    """Those of these frames that are there: at most `PORTION`."""
+    query = select(SHOTS).where(SHOTS.c.id.in_(shot_ids[:PORTION]))
+    with context.db.read() as session:
+        return {row.id: _screenshot(context, row) for row in session.execute(query)}
+
+
+def neighbours(context: Context, shot: ScreenshotView) -> tuple[int | None, int | None]:
+    """The frames of its source before and after a frame, if there are any."""
+    same, at = SHOTS.c.source_key == shot.source_key, (SHOTS.c.ts == shot.ts)
+    earlier = or_(SHOTS.c.ts < shot.ts, and_(at, SHOTS.c.id < shot.id))
+    later = or_(SHOTS.c.ts > shot.ts, and_(at, SHOTS.c.id > shot.id))
+    before = select(SHOTS.c.id).where(same, earlier).order_by(SHOTS.c.ts.desc(), SHOTS.c.id.desc()).limit(1)
+    after = select(SHOTS.c.id).where(same, later).order_by(SHOTS.c.ts, SHOTS.c.id).limit(1)
+    with context.db.read() as session:
+        return session.execute(before).scalar(), session.execute(after).scalar()
+
+
+def nodes_of(context: Context, shot_id: int) -> list[NodeView]:
+    """The nodes that rest on a frame and stand for themselves, in the order of time."""
+    mine = select(LINKS.c.node_id).where(LINKS.c.shot_id == shot_id)
+    query = select(NODES).where(NODES.c.id.in_(mine), NODES.c.merged_into_id.is_(None))
+    with context.db.read() as session:
+        return [view_of(NodeView, row) for row in session.execute(query.order_by(NODES.c.event_time, NODES.c.id))]
+
+
+def nodes_by_id(context: Context, node_ids: Sequence[int]) -> dict[int, NodeView]:
+    """Those of these nodes that are there: at most `PORTION`."""
+    query = select(NODES).where(NODES.c.id.in_(node_ids[:PORTION]))
+    with context.db.read() as session:
+        return {row.id: view_of(NodeView, row) for row in session.execute(query)}
+
+
+def frames_of(context: Context, node_ids: Sequence[int], each: int = 4) -> dict[int, NodeFrames]:
+    """The earliest frames that nodes rest on, at most `each` of a node, and how many there are of it."""
+    ranked = (
+        select(
+            LINKS.c.node_id, SHOTS.c.id, SHOTS.c.ts, SHOTS.c.app, SHOTS.c.app_guess, SHOTS.c.window_title,
+            SHOTS.c.storage_state,
+            func.row_number().over(partition_by=LINKS.c.node_id, order_by=(SHOTS.c.ts, SHOTS.c.id)).label("place"),
+            func.count().over(partition_by=LINKS.c.node_id).label("total"),
+        )
+        .join(SHOTS, SHOTS.c.id == LINKS.c.shot_id)
+        .where(LINKS.c.node_id.in_(node_ids[:PORTION]))
+        .subquery()
+    )  # fmt: skip
+    query = select(ranked).where(ranked.c.place <= each).order_by(ranked.c.node_id, ranked.c.place)
+    found: dict[int, NodeFrames] = {}
+    with context.db.read() as session:
+        for row in session.execute(query):
+            one = found.setdefault(row.node_id, NodeFrames(row.total, []))
+            kept = row.storage_state == "stored"
+            one.frames.append(FrameView(row.id, row.ts, row.app or row.app_guess, row.window_title, kept))
+    return found
+
+
 def screenshots_of(context: Context, batch_id: int) -> list[ScreenshotView]:
     """A batch's frames that are still there, in the order of capture."""
     query = select(SHOTS).where(SHOTS.c.batch_id == batch_id).order_by(SHOTS.c.ts, SHOTS.c.id)
@@ -178,16 +268,32 @@ def _batch(row: Any, now: datetime) -> BatchView:
 
 
 def rejections(
-    context: Context, *, source: str = "", limit: int = 50, before: int | None = None
-) -> list[RejectionView]:
-    """The ledger of frames that were not accepted, the newest first. `before`: older than the one with this id."""
+    context: Context, *, source: str = "", reason: str = "", nearest: int | None = None, limit: int = 50,
+    before: int | None = None,
+) -> list[RejectionView]:  # fmt: skip
+    """The ledger of frames that were not accepted, the newest first. `before`: older than the one with this id.
+
+    `nearest`: only those that were nearest to this frame.
+    """
     query = select(REJECTIONS).order_by(REJECTIONS.c.id.desc()).limit(limit)
     if before is not None:
         query = query.where(REJECTIONS.c.id < before)
     if source:
         query = query.where(REJECTIONS.c.source_key == source)
+    if reason:
+        query = query.where(REJECTIONS.c.reason == reason)
+    if nearest is not None:
+        query = query.where(REJECTIONS.c.nearest_id == nearest)
     with context.db.read() as session:
         return [view_of(RejectionView, row) for row in session.execute(query)]
+
+
+def apps(context: Context) -> list[str]:
+    """The programs of the latest frames, as the capturing side or the model named them, by name."""
+    late = select(SHOTS.c.app, SHOTS.c.app_guess).order_by(SHOTS.c.ts.desc(), SHOTS.c.id.desc()).limit(LATE).subquery()
+    with context.db.read() as session:
+        found = session.execute(select(late.c.app, late.c.app_guess).distinct()).all()
+    return sorted({app or guess for app, guess in found} - {""}, key=str.casefold)
 
 
 def sources(context: Context) -> list[SourceView]:
@@ -207,7 +313,7 @@ def dead_letters(
     """
     found: list[DeadLetter] = []
     with context.db.read() as session:
-        for one, table in (("batch", BATCHES), ("merge", NODES), ("vector", EMBEDDINGS)):
+        for one, table in LETTERS:
             if kind not in ("", one):
                 continue
             query = select(table).where(table.c.status == WorkStatus.FAILED_PERMANENT)
@@ -219,6 +325,17 @@ def dead_letters(
             found += [DeadLetter(one, row.id, row.error or "", row.attempts, row.updated_at) for row in rows]
     # Sorted stably: those of one moment stay by kind, then the newest first.
     return sorted(found, key=lambda letter: letter.at, reverse=True)[:limit]
+
+
+def dead_letter_counts(context: Context) -> dict[str, int]:
+    """How much was given up, by kind."""
+    with context.db.read() as session:
+        return {
+            kind: session.execute(
+                select(func.count()).select_from(table).where(table.c.status == WorkStatus.FAILED_PERMANENT)
+            ).scalar_one()
+            for kind, table in LETTERS
+        }  # fmt: skip
 
 
 def extent(context: Context, since: datetime, until: datetime) -> Extent:

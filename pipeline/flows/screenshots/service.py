@@ -6,15 +6,18 @@ from typing import Any
 from sqlalchemy import and_, update
 from sqlalchemy.orm import Session
 
+from pipeline.engine import live_settings as live
 from pipeline.engine.errors import UserError
 from pipeline.flows.screenshots.deletion import forget
 from pipeline.flows.screenshots.frames.intake import ingest, leave_out, set_active
 from pipeline.flows.screenshots.graph.models import EMBEDDINGS, NODES
+from pipeline.flows.screenshots.live_settings import live_settings, patterns_in
 from pipeline.flows.screenshots.models import BATCHES, SHARDS, SHOTS
 from pipeline.flows.screenshots.states import BATCH, EMBEDDING, NODE, SCREENSHOT, WorkEvent, WorkStatus
+from pipeline.flows.screenshots.views import Exclusions
 from pipeline.storage.context import Context
 
-__all__ = ["DEAD_LETTERS", "forget", "ingest", "leave_out", "replay", "set_active"]
+__all__ = ["DEAD_LETTERS", "exclude", "exclusions", "forget", "ingest", "leave_out", "replay", "set_active"]
 
 DEAD_LETTERS = {"batch": (BATCHES, BATCH), "merge": (NODES, NODE), "vector": (EMBEDDINGS, EMBEDDING)}
 """Kinds of dead letters; merges and vectors are named by their nodes."""
@@ -48,3 +51,34 @@ def replay(context: Context, kind: str, ids: Sequence[int] | None = None, *, str
         return done
 
     return context.db.run(act)
+
+
+def exclusions(context: Context) -> Exclusions:
+    """Whose frames are never stored."""
+    own, known = context.settings.screenshots, live_settings(context.settings)
+    with context.db.read() as session:
+        said = {value.key: str(value.value) for value in live.values(session, known)}
+    apps, titles = (patterns_in(said[f"screenshots.excluded_{what}"]) for what in ("apps", "titles"))
+    return Exclusions(apps, titles, list(own.excluded_apps), list(own.excluded_titles))
+
+
+def exclude(
+    context: Context, *, apps: Sequence[str] | None = None, titles: Sequence[str] | None = None, by: str = ""
+) -> Exclusions:
+    """From now on store no frames of these programs and window titles, beside those of the settings; None: as before.
+
+    Patterns such as `*KeePass*`, in any case. Raises `UserError` for one that holds a semicolon or excludes everything.
+    """
+    known, given = live_settings(context.settings), {"apps": apps, "titles": titles}
+    if any(";" in pattern for said in given.values() for pattern in said or ()):
+        raise UserError("a pattern cannot hold a semicolon: write ? for it", code="bad_value")
+
+    def act(session: Session) -> None:
+        for what, said in given.items():
+            if said is not None:
+                key, now = f"screenshots.excluded_{what}", context.db.now()
+                live.change(session, known, key, "; ".join(said), now)
+                live.note(session, key, "", by, now)  # else the one before seems to have done it
+
+    context.db.run(act)
+    return exclusions(context)

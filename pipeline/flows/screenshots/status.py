@@ -30,8 +30,8 @@ LATE_BATCHES = 10
 MAX_NOTES = 8
 
 
-def status(context: Context) -> Status:
-    """How the flow stands now."""
+def status(context: Context, *, makers: bool = True) -> Status:
+    """How the flow stands now. `makers`: also who made the nodes, which takes a look at each of them."""
     with context.db.read() as session:
         shots, batches = count_by(session, SHOTS.c.status), count_by(session, BATCHES.c.status)
         merges = count_by(session, NODES.c.status)
@@ -41,7 +41,7 @@ def status(context: Context) -> Status:
         oldest = session.execute(select(func.min(BATCHES.c.created_at)).where(*unbegun)).scalar()
         pressure = session.execute(select(func.max(SOURCES.c.pressure))).scalar() or 0
         rejected = count_by(session, REJECTIONS.c.reason)
-        made_by = count_by(session, NODES.c.made_by)
+        made_by = count_by(session, NODES.c.made_by) if makers else {}
         vectors = count_by(session, EMBEDDINGS.c.status)
         notes = _notes(session, context.settings, any_frames=bool(shots))
         again = _retries(session, context.db.now())

@@ -68,6 +68,59 @@ class ScreenshotView:
 
 
 @dataclass(frozen=True)
+class FrameView:
+    """The least that a list tells of a frame. `kept`: its picture is there, as far as is known."""
+
+    id: int
+    ts: datetime
+    app: str
+    window_title: str
+    kept: bool
+
+
+@dataclass(frozen=True)
+class NodeFrames:
+    """Some of the frames that a node rests on, the earliest first, and how many there are."""
+
+    total: int
+    frames: list[FrameView]
+
+
+@dataclass(frozen=True)
+class WordPlace:
+    """A word that was looked for, where it stands on a frame: sides as shares of the frame's, from the top left."""
+
+    text: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+@dataclass(frozen=True)
+class TextLine:
+    """A line of text on a frame, its place likewise, and the words in it that were looked for."""
+
+    text: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+    words: list[WordPlace]
+
+
+@dataclass(frozen=True)
+class Exclusions:
+    """Patterns of programs and window titles whose frames are never stored: those that can be changed while everything
+    runs, and those of the settings, which hold as well."""
+
+    apps: list[str]
+    titles: list[str]
+    fixed_apps: list[str]
+    fixed_titles: list[str]
+
+
+@dataclass(frozen=True)
 class BatchView:
     """Frames that are analysed together. `made_by`: who made its nodes; empty until there are any.
 

@@ -1,7 +1,7 @@
 """Webhooks: events are sent to other people's endpoints, signed by the Standard Webhooks specification."""
 
 from pipeline.flows.flow import Flow
-from pipeline.flows.webhooks import plan, service
+from pipeline.flows.webhooks import backlog, plan, service
 from pipeline.flows.webhooks.models import DELIVERIES, ENDPOINTS
 from pipeline.flows.webhooks.settings import webhooks_of
 from pipeline.flows.webhooks.states import DeliveryStatus
@@ -15,6 +15,8 @@ FLOW = Flow(
     runnable=plan.runnable,
     anything=plan.ANYTHING,
     retained=service.retained,
+    waiting=backlog.waiting,
+    failures=backlog.failures,
     followed={"webhook_deliveries": (DELIVERIES, DeliveryStatus)},
     ids={"endpoints": ENDPOINTS.c.id},
     settings=webhooks_of,

@@ -12,6 +12,7 @@ from pipeline.flows.webhooks.work.delivery import WORK
 from pipeline.flows.webhooks.work.fanout import BEHIND, fan_out
 from pipeline.storage.context import Context
 
+QUEUE = "control"
 SEND = "send"
 """The one scope: whoever sends takes the endpoint whose turn it is."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from pipeline.engine.errors import UserError
 from pipeline.engine.views import view_of
@@ -121,3 +121,13 @@ def attempts(context: Context, delivery_id: int) -> list[AttemptView]:
     query = select(ATTEMPTS).where(ATTEMPTS.c.delivery_id == delivery_id).order_by(ATTEMPTS.c.id)
     with context.db.read() as session:
         return [view_of(AttemptView, row) for row in session.execute(query)]
+
+
+def delivery_counts(context: Context, endpoint_id: str | None = None) -> dict[DeliveryStatus, int]:
+    """How many deliveries are in each state, to all endpoints or one."""
+    query = select(DELIVERIES.c.status, func.count()).group_by(DELIVERIES.c.status)
+    if endpoint_id is not None:
+        query = query.where(DELIVERIES.c.endpoint_id == endpoint_id)
+    with context.db.read() as session:
+        found = {DeliveryStatus(status): number for status, number in session.execute(query)}
+    return {status: found.get(status, 0) for status in DeliveryStatus}

@@ -138,13 +138,31 @@ def replay_range(context: Context, endpoint_id: str, since: datetime, until: dat
         row = session.execute(select(ENDPOINTS).where(ENDPOINTS.c.id == endpoint_id)).one_or_none()
         if row is None:
             raise UnknownEndpoint(endpoint_id)
-        if not row.active:
-            raise UserError(f"endpoint {endpoint_id} is disabled: enable it first", code="illegal_state")
+        _check_active(row)
         patterns = json.loads(row.types)
         found = outbox.between(session, since, until or context.db.now())
         # Beyond the cursor: they come anyway.
         wanted = [(one.seq, one.type) for one in found if one.seq <= row.cursor and announced.wants(patterns, one.type)]
     return sum(context.db.run(partial(_replay, context, endpoint_id, some)) for some in portions(wanted))
+
+
+def replay_failed(context: Context, endpoint_id: str | None = None) -> int:
+    """Send every delivery that failed for good again, to one endpoint or to all that are active; how many."""
+    with context.db.read() as session:
+        mine = ENDPOINTS.c.active if endpoint_id is None else ENDPOINTS.c.id == endpoint_id
+        found = session.execute(select(ENDPOINTS).where(mine)).all()
+    if endpoint_id is not None and not found:
+        raise UnknownEndpoint(endpoint_id)
+    for row in found:
+        _check_active(row)
+
+    def act(session: Session, endpoint: str) -> int:
+        if lock(session, endpoint) is None:
+            return 0
+        failed = (DELIVERIES.c.endpoint_id == endpoint, DELIVERIES.c.status == DeliveryStatus.FAILED)
+        return _again(session, *failed, now=context.db.now())
+
+    return sum(context.db.run(partial(act, endpoint=row.id)) for row in found)
 
 
 def retained(context: Context) -> list[Retention]:
@@ -188,6 +206,11 @@ def _check_types(types: Sequence[str], known: Sequence[str]) -> None:
 def _check_text(name: str, text: str, most: int) -> None:
     if len(text) > most or not text.isprintable():
         raise UserError(f"{name}: at most {most} printable characters", code="bad_value")
+
+
+def _check_active(row: Any) -> None:
+    if not row.active:
+        raise UserError(f"endpoint {row.id} is disabled: enable it first", code="illegal_state")
 
 
 def _lock(session: Session, endpoint_id: str) -> Any:

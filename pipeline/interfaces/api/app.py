@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import Match, Route
 
 from pipeline.engine import telemetry
 from pipeline.engine.errors import PenstockError
@@ -23,9 +23,13 @@ from pipeline.interfaces.api.bodies import BodyLimits
 from pipeline.interfaces.api.caller import CallerMiddleware
 from pipeline.interfaces.api.guard import Guard
 from pipeline.interfaces.api.idempotency import Idempotency
-from pipeline.interfaces.api.problems import Problem, documented, response_for
+from pipeline.interfaces.api.pictures import Pictures
+from pipeline.interfaces.api.problems import Problem, documented
 from pipeline.interfaces.api.quotas import Quotas
+from pipeline.interfaces.console import app as console
 from pipeline.interfaces.http_server import is_loopback
+from pipeline.interfaces.mcp.http import PATH as MCP_PATH
+from pipeline.interfaces.mcp.http import Mcp
 from pipeline.interfaces.metrics.exposition import Exposition
 from pipeline.storage.context import Context, get_context
 
@@ -54,7 +58,8 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
         exception_handlers={HTTPException: _answer, RequestValidationError: _answer},
         middleware=[  # outermost first
             Middleware(counted.requests.middleware),
-            Middleware(Guard, settings=settings),
+            Middleware(Guard, settings=settings, answer=console.answer_for),
+            Middleware(console.Compressed),
             Middleware(BodyLimits, settings=settings),
             Middleware(CallerMiddleware, context=context, quotas=quotas, keys_required=keys_required),
             Middleware(Idempotency, context=context),
@@ -63,6 +68,7 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
     app.state.context, app.state.quotas, app.state.metrics = context, quotas, counted
     app.state.ending = Event()
     """Set when the server begins to end: whoever waits or streams stops then."""
+    app.state.pictures = Pictures(app.state.ending)
     app.include_router(health.router, responses=documented(421, 429, 500))
     app.include_router(metrics.router, responses=documented(401, 403, 421, 422, 429, 500))
     for router in v1.ROUTERS:
@@ -71,6 +77,9 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
         app.include_router(router, include_in_schema=False)
     for router in compat.ROUTERS:
         app.include_router(router, responses=documented(*_EVERYWHERE, 404, 409, 415, 504, 507))
+    app.state.mcp = Mcp(settings)
+    app.router.routes.append(Route(MCP_PATH, app.state.mcp, methods=["POST"]))
+    console.attach(app)
     _describe_problems(app)
     return app
 
@@ -81,7 +90,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     anyio.to_thread.current_default_thread_limiter().total_tokens = context.settings.api.threads
     before, context.db.patience_s = context.db.patience_s, PATIENCE_S
     try:
-        yield
+        async with app.state.mcp.running():
+            yield
     finally:
         app.state.ending.set()
         context.db.patience_s = before
@@ -93,7 +103,7 @@ async def _answer(request: Request, error: Exception) -> Response:
         error = error.__cause__  # FastAPI takes whatever ends a body for a body that cannot be parsed
     elif isinstance(error, HTTPException) and error.status_code == 405:
         error.headers = {"Allow": ", ".join(_methods(request))}
-    return response_for(error, request)
+    return console.answer_for(error, request)
 
 
 def _methods(request: Request) -> list[str]:

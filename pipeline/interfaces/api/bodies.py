@@ -46,7 +46,8 @@ class BodyLimits:
         declared = headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > limit:
             raise _too_large(limit)
-        incoming = _Incoming(receive, limit, self._settings, None if is_upload(headers) else self._held)
+        incoming = Incoming(receive, self._settings, self._held, counts_brackets=not is_upload(headers))
+        scope.setdefault("state", {})["incoming"] = incoming
         idle_s = self._settings.idle_timeout_s
 
         async def sending(message: Message) -> None:
@@ -59,9 +60,7 @@ class BodyLimits:
             incoming.let_go()
 
     def _limit(self, headers: Headers) -> int:
-        if is_upload(headers):
-            return self._settings.max_upload_mb * 1_000_000 + _ENVELOPE_BYTES
-        return self._settings.max_json_mb * 1_000_000
+        return _of_uploads(self._settings) if is_upload(headers) else self._settings.max_json_mb * 1_000_000
 
 
 @dataclass
@@ -72,15 +71,23 @@ class Held:
     now: int = 0
 
 
-class _Incoming:
-    """The body of one request, as it comes."""
+def _of_uploads(settings: ApiSettings) -> int:
+    return settings.max_upload_mb * 1_000_000 + _ENVELOPE_BYTES
 
-    def __init__(self, receive: Receive, limit: int, settings: ApiSettings, held: Held | None) -> None:
+
+class Incoming:
+    """The body of one request, as it comes: small, and in memory, unless it is taken as an upload.
+
+    Whatever a body says of itself, endpoints that expect no files, or callers who may not send any, get no large one.
+    """
+
+    def __init__(self, receive: Receive, settings: ApiSettings, held: Held, *, counts_brackets: bool) -> None:
         self._receive = receive
-        self._limit = limit
+        self._limit = settings.max_json_mb * 1_000_000
         self._settings = settings
-        self._held = held
-        self._within_s = _JSON_S if held else settings.body_timeout_s
+        self._held: Held | None = held
+        self._counts_brackets = counts_brackets
+        self._within_s = _JSON_S
         self._received = self._brackets = 0
         self._began = time.monotonic()
         self._whole = False
@@ -99,6 +106,7 @@ class _Incoming:
         self._received += len(body)
         if self._held:
             self._held.now += len(body)
+        if self._counts_brackets:
             self._brackets += body.count(b"[") + body.count(b"{")
         if self._received > self._limit:
             raise _too_large(self._limit)
@@ -112,6 +120,12 @@ class _Incoming:
         if not self._whole and (too_slow or took_s > self._within_s):
             raise _slow()
         return message
+
+    def take_files(self) -> None:
+        """From now on it may be as large as uploads are, and take as long: whoever reads it writes it to disk."""
+        self.let_go()
+        self._held, self._counts_brackets = None, False
+        self._limit, self._within_s = _of_uploads(self._settings), self._settings.body_timeout_s
 
     def let_go(self) -> None:
         """The request has been answered."""

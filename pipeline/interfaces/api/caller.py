@@ -8,19 +8,22 @@ from dataclasses import dataclass
 
 from anyio.to_thread import run_sync
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipeline.engine.rates import Rate
 from pipeline.interfaces.api.problems import Refused
-from pipeline.interfaces.api.quotas import Quotas
-from pipeline.interfaces.http_guard import SAFE
-from pipeline.storage import api_keys
+from pipeline.interfaces.api.quotas import WRONG_KEYS, Quotas
+from pipeline.interfaces.http_guard import SAFE, netloc_of
+from pipeline.storage import api_keys, api_sessions
 from pipeline.storage.api_keys import Scope as KeyScope
 from pipeline.storage.api_spend import CALLER
 from pipeline.storage.context import Context
 
-_WRONG_KEYS = Rate(30, 60)
 _MAX_SECRET = 200
+SESSION = "penstock_session"
+"""The cookie that holds a session of the console."""
+LOGIN = "/console/login"
+"""The one address to which something is sent before there is a key."""
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="penstock"'}
 
 
@@ -32,6 +35,8 @@ class Caller:
     name: str
     scope: KeyScope | None
     has_key: bool = False
+    session: str = ""
+    """The id of the session through which the key is used: a cookie, which browsers send by themselves."""
 
 
 class CallerMiddleware:
@@ -46,21 +51,36 @@ class CallerMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             address = scope["client"][0] if scope.get("client") else "local"
-            secret = presented(Headers(scope=scope))
-            caller = await run_sync(self._caller, secret, address)
-            if caller.scope is None and scope["method"] not in SAFE:
-                raise keyless()  # before any of its body is read
+            headers = Headers(scope=scope)
+            caller = await run_sync(self._caller, presented(headers), _session(headers), address)
+            if scope["method"] not in SAFE:
+                self._check_change(caller, headers, scope["path"])
             scope.setdefault("state", {})["caller"] = caller
             CALLER.set(caller.id)
         await self._app(scope, receive, send)
 
-    def _caller(self, secret: str, address: str) -> Caller:
-        if not secret:
+    def _check_change(self, caller: Caller, headers: Headers, path: str) -> None:
+        """Raise `Refused` before any of a body is read: without a key, or where a browser does not say that it is our
+        own page which sends its cookie."""
+        logs_in = path.removeprefix(self._context.settings.api.prefix) == LOGIN
+        if caller.scope is None and not logs_in:
+            raise keyless()
+        # An origin that is allowed by the settings has a key of its own, and no use of somebody's cookie.
+        ours = netloc_of(headers.get("origin", "").lower()) == headers.get("host", "").lower()
+        if (caller.session or logs_in) and not (ours or headers.get("sec-fetch-site") == "same-origin"):
+            raise Refused("this was not sent by a page of this console: open it, and try again", code="bad_origin")
+
+    def _caller(self, secret: str, session: str, address: str) -> Caller:
+        found = api_sessions.authenticate(self._context, session) if session and not secret else None
+        if found:
+            session_id, own = found
+            caller = Caller(own.id, own.name, own.scope, has_key=True, session=session_id)
+        elif not secret:
             caller = Caller(f"address:{address}", address, None if self._keys_required else KeyScope.ADMIN)
         else:
             key = api_keys.authenticate(self._context, secret) if len(secret) <= _MAX_SECRET else None
             if key is None:
-                self._quotas.take(f"wrong:{address}", _WRONG_KEYS, what="too many wrong keys")
+                self._quotas.take(f"wrong:{address}", WRONG_KEYS, what="too many wrong keys")
                 raise Refused(
                     "this key is not valid: it is wrong, expired or revoked", code="unauthorized", headers=_CHALLENGE
                 )
@@ -74,6 +94,11 @@ def presented(headers: Headers) -> str:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     bearer = token.strip() if scheme.lower() == "bearer" else ""
     return bearer or headers.get("x-api-key", "").strip()
+
+
+def _session(headers: Headers) -> str:
+    found: str = cookie_parser(headers.get("cookie", "")[:8000]).get(SESSION, "")
+    return found if len(found) <= _MAX_SECRET else ""
 
 
 def keyless() -> Refused:

@@ -7,7 +7,7 @@ than what is kept reads the database itself: a slow client costs others nothing,
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Event as Ending
@@ -15,12 +15,14 @@ from typing import TypeVar
 
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
+from fastapi import Request
 from redis import RedisError
 
 from pipeline.interfaces.api.caller import Caller
+from pipeline.interfaces.api.dependencies import ByCaller
 from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.api.quotas import Quotas
-from pipeline.storage import api_keys
+from pipeline.storage import api_keys, api_sessions
 from pipeline.storage.context import Context
 from tasks import events
 from tasks.events import Event
@@ -66,7 +68,9 @@ class Feed:
         return await run_sync(partial(what, *arguments, context=self._context, **named), limiter=self._threads)
 
     def has_usable_key(self, caller: Caller) -> bool:
-        """Whether the caller's key is still good. Blocks."""
+        """Whether the caller's key is still good, and the session through which it is used. Blocks."""
+        if caller.session and not api_sessions.is_still_usable(self._context, caller.session):
+            return False
         return api_keys.is_still_usable(self._context, caller.id)
 
     def start(self, last: int) -> None:
@@ -82,6 +86,11 @@ class Feed:
             return []
         is_kept = self._events and self._events[0].seq <= seq + 1
         return [one for one in self._events if one.seq > seq] if is_kept else None
+
+    @property
+    def last(self) -> int:
+        """The number of the newest event that was read."""
+        return self._last
 
     @property
     def moved(self) -> int:
@@ -132,6 +141,15 @@ class Feed:
             self._moved += 1
             self._progress.append((self._moved, fields))
         return (found[-1][0] if found else position), bool(found)
+
+
+async def for_one(request: Request, caller: ByCaller) -> AsyncIterator[Feed]:
+    """The application's feed, for one more stream of this caller."""
+    state = request.app.state
+    if not hasattr(state, "feed"):
+        state.feed = Feed(state.context, state.ending, state.quotas)
+    with state.feed.stream(caller.id):
+        yield state.feed
 
 
 class Stay:

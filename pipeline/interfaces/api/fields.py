@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Annotated
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, GetCoreSchemaHandler, StringConstraints
+from pydantic import AfterValidator, Field, GetCoreSchemaHandler, StringConstraints
 from pydantic_core import CoreSchema, core_schema
 
 from pipeline.engine.tables import storable
@@ -99,6 +99,11 @@ HexId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,32}$")]
 RowId = Annotated[int, Path(ge=1, le=2**53 - 1)]
 """The number of a row, in a path."""
 PageNumber = Annotated[int, Path(ge=1, le=1_000_000, description="A page's position in the result, from 1.")]
+
+CredentialName = Annotated[Name, Field(max_length=100)]
+"""Whose key or token it is."""
+LifeDays = Annotated[float, Field(gt=0, le=36_600)] | None
+"""For how many days a key or token is good; None: until it is revoked."""
 
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="At most this many.")]
 Search = Annotated[Line | None, Query(description="Only those with this text in their name.")]

@@ -1,14 +1,16 @@
 """The outermost layer: which hosts and origins may call, security headers, one log line, an answer to every error."""
 
 import time
+from collections.abc import Callable
 from uuid import uuid4
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipeline.interfaces.api.problems import Refused, response_for
+from pipeline.interfaces.api.problems import Refused
 from pipeline.interfaces.http_guard import (
     SAFE,
     SECURITY_HEADERS,
@@ -26,8 +28,9 @@ log = structlog.get_logger(__name__)
 class Guard:
     """Refuses what other sites' pages make a browser send, and lets no exception out."""
 
-    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: ApiSettings, answer: Callable[[Exception, Request], Response]) -> None:
         self._app = app
+        self._answer = answer
         self._prefix = settings.prefix
         self._hosts = {name.lower() for name in settings.allowed_hosts}
         self._origins = {origin.lower().rstrip("/") for origin in settings.allowed_origins}
@@ -58,7 +61,7 @@ class Guard:
                 if status:  # too late for another answer: the connection breaks off, and the client sees that
                     log.warning("api.broken_off", path=scope["path"], error=type(error).__name__)
                     raise
-                await response_for(error, Request(scope))(scope, receive, sending)
+                await self._answer(error, Request(scope))(scope, receive, sending)
             finally:
                 self._log(scope, status, began)
 

@@ -118,6 +118,7 @@ class ProblemResponse(Response):
         self, status: int, detail: str, code: str, headers: Mapping[str, str] | None = None,
         errors: list[Invalid] | None = None,
     ) -> None:  # fmt: skip
+        self.detail, self.code = detail, code
         problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, code=code, errors=errors)
         content = json.dumps(problem.model_dump(exclude_none=True), ensure_ascii=False)
         super().__init__(storable(content).encode(), status, dict(headers or {}))

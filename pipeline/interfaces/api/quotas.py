@@ -24,6 +24,8 @@ _AWAY_S = 5.0
 _FRESH_S = 1.0
 """How long what the live settings said is taken for true."""
 _DAY_S = 86_400
+WRONG_KEYS = Rate(30, 60)
+"""How often one address may be wrong."""
 
 
 class Quotas:

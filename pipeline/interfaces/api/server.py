@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.api.app import create_app
+from pipeline.interfaces.api_address import address_of
 from pipeline.interfaces.http_server import (
     BACKLOG,
     KEEP_ALIVE_S,
@@ -54,9 +55,7 @@ def listen(context: Context, host: str, port: int) -> socket.socket:
 def url(context: Context, listening: socket.socket) -> str:
     """Where the API is, for people."""
     host, port = listening.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    scheme = "https" if context.settings.api.tls_certificate else "http"
-    return f"{scheme}://{shown}:{port}{context.settings.api.prefix}"
+    return address_of(context.settings.api, host, port)
 
 
 def config(app: FastAPI, settings: ApiSettings) -> uvicorn.Config:

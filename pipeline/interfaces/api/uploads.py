@@ -131,6 +131,7 @@ async def _receive(request: Request, form: Form, max_files: int) -> None:
     await run_sync(installation.check, state.context.db, state.context.settings)
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     receiver = _Receiver(request, form, max_files)
+    request.state.incoming.take_files()
     if kind == b"multipart/form-data":
         await receiver.multipart(options.get(b"boundary", b""))
     elif kind in {b"application/octet-stream", b"application/pdf"} or kind.startswith(b"image/"):

@@ -127,7 +127,9 @@ def show(
 def stats(
     by: Annotated[
         str,
-        typer.Option(help="provider, model, flow, capability, operation, scope (document, run, batch), status, day."),
+        typer.Option(
+            help="provider, model, flow, capability, operation, scope (document, run, batch), status, day, hour."
+        ),
     ] = "provider",
     flow: Flow = "",
     scope: Scope = "",

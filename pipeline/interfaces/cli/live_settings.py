@@ -15,11 +15,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 Key = Annotated[str, typer.Argument(metavar="KEY", help="See `penstock settings list`.")]
-
-
-def _shown(value: object) -> str:
-    """A value as people write it: `0.00001` and not `1e-05`."""
-    return f"{value:.12f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+Reason = Annotated[str, typer.Option(help="Why; shown beside the value.")]
+BY = "command line"
 
 
 @app.command("list")
@@ -29,7 +26,9 @@ def list_(as_json: Json = False) -> None:
 
     def row(value: "Value") -> list[str]:
         note = f"[red]{one_line(value.error, 200)}[/red]" if value.error else "default" if value.is_default else "set"
-        return [value.key, one_line(_shown(value.value)), note, value.help]
+        if value.reason and not value.error:
+            note += f": {one_line(value.reason, 100)}"
+        return [value.key, one_line(value.text), note, value.help]
 
     print_list(
         gates.live_settings(ready_context()), ("KEY", "VALUE", "", "MEANING?"), row, as_json=as_json,
@@ -42,22 +41,24 @@ def get(key: Key) -> None:
     """Print one setting's value."""
     from pipeline.providers import gates
 
-    print_text(f"{_shown(gates.live_setting(ready_context(), key).value)}\n")
+    print_text(f"{gates.live_setting(ready_context(), key).text}\n")
 
 
 @app.command("set")
-def set_(key: Key, value: str) -> None:
+def set_(key: Key, value: str, reason: Reason = "") -> None:
     """Change a setting. It takes effect on every worker within two seconds."""
+    from pipeline.engine.live_settings import text_of
     from tasks import queues as control
 
     ready_context()
-    err.print(f"{key} = {one_line(_shown(control.change_setting(key, value)))}")
+    err.print(f"{key} = {one_line(text_of(control.change_setting(key, value, reason=reason, by=BY)))}")
 
 
 @app.command()
-def unset(key: Key) -> None:
+def unset(key: Key, reason: Reason = "") -> None:
     """Return a setting to its default."""
+    from pipeline.engine.live_settings import text_of
     from tasks import queues as control
 
     ready_context()
-    err.print(f"{key} = {one_line(_shown(control.reset_setting(key)))} (default)")
+    err.print(f"{key} = {one_line(text_of(control.reset_setting(key, reason=reason, by=BY)))} (default)")

@@ -20,11 +20,14 @@ from pipeline.engine.logs import configure
 from pipeline.interfaces.cli import (
     api,
     calls,
+    console,
     convert,
     documents,
+    events,
     keys,
     knowledge,
     live_settings,
+    mcp,
     music,
     nodes,
     queues,
@@ -95,9 +98,12 @@ def _options(
 app.command("convert", help=help_of(convert.command.convert))(convert.command.convert)
 app.command("watch", help=help_of(convert.inbox.watch))(convert.inbox.watch)
 app.command("up")(stack.up)
+app.command("console", help=help_of(console.console))(console.console)
 app.command("api")(api.api)
+app.command("mcp")(mcp.mcp)
 app.command("gateway")(nodes.gateway.gateway)
 app.command("status")(stack.status)
+app.command("workers")(stack.workers)
 app.command("doctor")(stack.doctor)
 app.command("migrate")(stack.migrate)
 app.command("prune")(retention.prune)
@@ -105,6 +111,7 @@ app.add_typer(documents.app, name="documents")
 app.add_typer(queues.queues, name="queues")
 app.add_typer(queues.breakers, name="breakers")
 app.add_typer(calls.app, name="calls")
+app.command("events", help=help_of(events.events))(events.events)
 app.add_typer(live_settings.app, name="settings")
 app.add_typer(keys.app, name="keys")
 app.add_typer(music.app, name="music")

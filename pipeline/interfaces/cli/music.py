@@ -9,6 +9,7 @@ import typer
 
 from pipeline.engine.views import plain
 from pipeline.interfaces.cli.command import Json, ready, tell_if_nothing_runs
+from pipeline.interfaces.cli.music_runs import runs
 from pipeline.interfaces.cli.output import (
     count,
     err,
@@ -40,6 +41,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+app.command()(runs)
 
 
 @app.command()
@@ -238,6 +240,7 @@ def _show_status(found: "MusicStatus", provider: str) -> None:
     rows = [
         ("state", found.pipeline_state.value + (f" ({escape(found.reason)})" if found.reason else "")),
         ("songs", songs + (f"  missing {found.missing_songs}" if found.missing_songs else "")),
+        ("vectors", f"{found.songs_with_vector} songs have one"),
         ("batches", batches),
     ]
     if not provider:

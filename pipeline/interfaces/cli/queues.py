@@ -13,6 +13,7 @@ from pipeline.interfaces.cli.times import duration_s, span
 
 if TYPE_CHECKING:
     from pipeline.engine.breaker import BreakerState
+    from pipeline.providers.breaker_record import BreakerChange
     from pipeline.providers.queue_views import QueueView
     from pipeline.storage.context import Context
 
@@ -157,6 +158,24 @@ def list_breakers(command: typer.Context, as_json: Json = False) -> None:
         control.list_breakers(),
         ("BREAKER", "STATE", "REASON?", "PROBE", "FAILURES IN A ROW>?"), row, as_json=as_json,
         none="No breakers: no provider is configured.",
+    )  # fmt: skip
+
+
+@breakers.command("history")
+def breaker_history(name: str, as_json: Json = False) -> None:
+    """List when a breaker opened and closed lately, and why; the newest first."""
+    from pipeline.interfaces.cli.times import local, zone_of_here
+    from tasks import queues as control
+
+    ready_context()
+    zone = zone_of_here()
+
+    def cells(change: "BreakerChange") -> list[str]:
+        return [local(change.at, zone), change.state, one_line(change.reason), local(change.until, zone)]
+
+    print_list(
+        control.breaker_history(name), ("WHEN", "STATE", "REASON?", "PROBE?"), cells, as_json=as_json,
+        none=f"{name} has never opened.",
     )  # fmt: skip
 
 

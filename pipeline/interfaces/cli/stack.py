@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,10 +10,13 @@ import typer
 from pipeline.engine.errors import UserError
 from pipeline.engine.views import money, plain
 from pipeline.interfaces.cli.command import Json, all_settings, ready_context
-from pipeline.interfaces.cli.output import err, escape, one_line, out, print_json, print_pairs, state
+from pipeline.interfaces.cli.output import err, escape, one_line, out, print_json, print_list, print_pairs, state
 
 if TYPE_CHECKING:
+    from pipeline.engine.backlog import Failure
+    from pipeline.interfaces.backlog import Reason
     from pipeline.interfaces.overview import Overview, Spending
+    from pipeline.interfaces.workers import Worker
     from pipeline.storage.context import Context
 
 
@@ -25,13 +29,20 @@ def up(
         typer.Option("--gateway/--no-gateway", help="Run a gateway for nodes too. Default: PENSTOCK_GATEWAY__ENABLED."),
     ] = None,
 ) -> None:
-    """Run the whole stack in the foreground: Redis (unless PENSTOCK_REDIS_URL names one), workers, beat, REST API.
+    """Run the whole stack in the foreground: Redis (unless PENSTOCK_REDIS_URL names one), workers, beat, REST API with
+    the console.
 
     With PENSTOCK_GATEWAY__ENABLED, a gateway for inference nodes as well.
 
     Processes that die are started again. Ctrl-C ends it in order: running work is finished or given back.
     """
+    run_up(api, gateway)
+
+
+def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Callable[[], None] = lambda: None) -> None:
+    """Like `up`, with something to do once workers are ready."""
     from pipeline.engine.logs import configure
+    from pipeline.interfaces.api_address import api_address
     from pipeline.nodes.settings import gateway_settings
     from pipeline.standalone.locks import supervisor_lock
     from pipeline.standalone.supervisor import Supervisor, read_info
@@ -56,13 +67,13 @@ def up(
         def ready() -> None:
             err.print(f"Penstock is up. Data: {escape(str(settings.data_dir))}. Ctrl-C ends it.", soft_wrap=True)
             if with_api:
-                scheme = "https" if settings.api.tls_certificate else "http"
-                err.print(
-                    f"API: {scheme}://{settings.api.host}:{settings.api.port}{settings.api.prefix}", soft_wrap=True
-                )
+                address = api_address(settings.api)
+                err.print(f"Console: {address}/console/", soft_wrap=True)
+                err.print(f"API: {address}/api/v1, described at {address}/openapi.json", soft_wrap=True)
             if with_gateway:
                 scheme = "wss" if nodes.tls_certificate else "ws"
                 err.print(f"Gateway: {scheme}://{nodes.host}:{nodes.port}", soft_wrap=True)
+            when_ready()
 
         def ending() -> None:
             err.print("Stopping: running work is finished or given back. Ctrl-C again: at once.", soft_wrap=True)
@@ -72,7 +83,7 @@ def up(
 
 
 def status(as_json: Json = False) -> None:
-    """Show every flow's work by state, pages a minute, failures, queues, workers, and what providers cost today."""
+    """Show every flow's work by state, what waits and why, failures, queues, workers, and what providers cost today."""
     from dataclasses import asdict
 
     from pipeline.interfaces.overview import overview
@@ -81,7 +92,7 @@ def status(as_json: Json = False) -> None:
     found = overview(context)
     kinds = {kind: by_state for counted in found.counted.values() for kind, by_state in counted.items()}
     hour, queues = found.last_hour, found.fleet.queues if found.fleet else None
-    workers = found.fleet.workers if found.fleet else []
+    workers = [worker.id for worker in found.fleet.workers] if found.fleet else []
     if as_json:
         print_json(
             {
@@ -90,6 +101,9 @@ def status(as_json: Json = False) -> None:
                 "queues": queues,
                 "workers": workers,
                 "spending": plain(found.spending),
+                "waiting": [plain(one) | {"count": one.count} for one in found.waiting],
+                "minutes": plain(found.minutes),
+                "failures": plain(found.failures),
                 "data_dir": context.settings.data_dir,
             }
         )
@@ -122,11 +136,26 @@ def _show_status(
             ("last hour", throughput if hour.finished else "no attempts"),
             ("queues", waiting or away),
             *([("closed", "\n".join(map(one_line, closed)))] if closed else []),
+            *([("waiting", "\n".join(map(_waits, found.waiting)))] if found.waiting else []),
+            *([("failed last", "\n".join(map(_failed, found.failures)))] if found.failures else []),
             ("workers", "\n".join(map(one_line, workers)) or idle),
             *([("spent today", "\n".join(map(_spent, found.spending)))] if found.spending else []),
             ("data", one_line(str(context.settings.data_dir))),
         ]
     )
+
+
+def _waits(why: "Reason") -> str:
+    """How many units wait for what, and when the first of them goes on."""
+    from pipeline.interfaces.cli.times import local, zone_of_here
+
+    units = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in why.units.items())
+    until = f", until {local(why.until, zone_of_here())}" if why.until else ""
+    return f"{units}: {one_line(why.words)}{until}"
+
+
+def _failed(what: "Failure") -> str:
+    return f"{one_line(what.name)}: {one_line(what.words)}"
 
 
 def _spent(on: "Spending") -> str:
@@ -137,9 +166,30 @@ def _spent(on: "Spending") -> str:
     return f"{one_line(on.provider)} {money(on.today)}{cap}"
 
 
+def workers(as_json: Json = False) -> None:
+    """List the workers that live: since when, how many of their places are taken, and what each does."""
+    from pipeline.interfaces.cli.times import local, zone_of_here
+    from pipeline.interfaces.overview import fleet
+
+    found = fleet(ready_context())
+    if found is None:
+        raise UserError("Redis is down, so nobody can tell who works: `penstock up` starts it", code="offline")
+    from pipeline.engine.presence import NoWorker
+
+    zone = zone_of_here()
+
+    def cells(worker: "Worker") -> list[str]:
+        jobs = "\n".join(f"{job.units} × {job.work} of {one_line(job.scope)}" for job in worker.jobs)
+        busy = f"{worker.busy} of {worker.slots}" if worker.slots else str(worker.busy)
+        return [one_line(worker.name), str(worker.process), local(worker.since, zone), busy, jobs]
+
+    columns = ("WORKER", "PROCESS>", "SINCE", "BUSY>", "DOES?")
+    print_list(found.workers, columns, cells, as_json=as_json, none=NoWorker().reason)
+
+
 def doctor(as_json: Json = False) -> None:
     """Check versions, settings, database, Redis, flows and providers; say how to fix what is wrong (exit code 1)."""
-    from pipeline.interfaces.cli.doctor import FAIL, checks
+    from pipeline.interfaces.doctor import FAIL, checks
 
     found = checks(all_settings())
     if as_json:

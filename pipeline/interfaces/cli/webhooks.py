@@ -172,18 +172,26 @@ def replay(
     ] = "",
     since: Since = "",
     until: Until = "",
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Every delivery that failed for good, of all endpoints or of --endpoint.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Send a delivery again, or all events of a time, also those that came while the endpoint was disabled.
+    """Send a delivery again, or all that failed, or all events of a time, also from while the endpoint was disabled.
 
-    For example: [bold]penstock webhooks replay 17[/bold], or
+    For example: [bold]penstock webhooks replay 17[/bold], [bold]penstock webhooks replay --failed[/bold], or
     [bold]penstock webhooks replay --endpoint ep_… --since 2h[/bold].
     """
     from tasks import webhooks
 
-    if (delivery is None) == (not endpoint):
-        raise typer.BadParameter("give either a delivery, or --endpoint with --since", param_hint="DELIVERY")
+    if failed and (delivery is not None or since or until):
+        raise typer.BadParameter("goes with --endpoint alone", param_hint="--failed")
+    if not failed and (delivery is None) == (not endpoint):
+        raise typer.BadParameter("give a delivery, --failed, or --endpoint with --since", param_hint="DELIVERY")
     ready()
+    if failed:
+        _tell_count(webhooks.replay_failed(endpoint or None), "delivery", as_json=as_json)
+        return
     if delivery is not None:
         _tell(webhooks.replay(delivery), as_json=as_json)
         return
@@ -192,10 +200,14 @@ def replay(
     if begin is None:
         raise typer.BadParameter("say from when on, such as 2h", param_hint="--since")
     again = webhooks.replay_range(endpoint, begin, moment(until, zone, "--until"))
+    _tell_count(again, "event", as_json=as_json)
+
+
+def _tell_count(again: int, noun: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"replayed": again})
     else:
-        err.print(f"{count(again, 'event')} will be sent again.")
+        err.print(f"{count(again, noun)} will be sent again.")
 
 
 def _tell(view: "DeliveryView", *, as_json: bool) -> None:

@@ -334,7 +334,7 @@ class Dispatch:
         elif job.node_id and job.untold:
             await self._tell(job)
         if job.id in self.jobs and not job.node_id and now - job.in_line > _AGAIN_S:
-            await self._wait_in_line(job)
+            await self.schedule(job)
 
     def _is_gone(self, job: HomeJob, now: float) -> bool:
         if self._at.view.get(job.node_id):

@@ -1,6 +1,7 @@
 """What is on a page becomes blocks in reading order, in small pure steps over plain data.
 
-    lines -> furniture removed -> ruled tables -> columns -> rows -> aligned tables -> paragraphs -> blocks -> Markdown
+    lines -> furniture removed -> figures -> ruled tables -> columns -> rows -> aligned tables
+        -> paragraphs -> blocks -> Markdown
 
 No step drops text, except for headers, footers, page numbers and watermarks, which a caller may keep.
 """
@@ -8,7 +9,7 @@ No step drops text, except for headers, footers, page numbers and watermarks, wh
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pipeline.reading.layout import boxes, compounds, furniture, rotation, tables_ruled
+from pipeline.reading.layout import boxes, compounds, figures, furniture, mirror, regions, rotation, tables_ruled
 from pipeline.reading.layout import profile as profiles
 from pipeline.reading.layout.assembly import Assembly
 from pipeline.reading.layout.classifier import Classifier, Criteria
@@ -19,7 +20,6 @@ from pipeline.reading.layout.paragraphs import groups
 from pipeline.reading.layout.profile import DocumentProfile, PageFacts, page_facts
 from pipeline.reading.layout.profile import profile as document_profile
 from pipeline.reading.layout.rows import Row
-from pipeline.reading.layout.text import is_right_to_left
 
 __all__ = [
     "Block",
@@ -58,8 +58,9 @@ def convert(
     content = cleaned(content, document)
     known = profile_for(content, document)
     lines = list(content.lines) if keep_furniture else furniture.split(content, known)[0]
-    by_angle: dict[int, list[Line]] = {}
-    for line in lines:
+    drawn = figures.find(content, lines, known.body_size)
+    by_angle: dict[int, list[Line]] = {0: []} if drawn.figures else {}
+    for line in drawn.lines:
         by_angle.setdefault(line.angle, []).append(line)
     found: list[Block] = []
     characters = {angle: sum(len(line.text) for line in lines) for angle, lines in by_angle.items()}
@@ -67,7 +68,8 @@ def convert(
     for angle in sorted(by_angle, key=lambda angle: -characters[angle] * (1.0 if angle >= 0 else 0.001)):
         part = replace(content, lines=tuple(by_angle[angle]))
         # Beside the page's own text, large or not, a stamp in the margin is not a heading.
-        blocks = _upright_blocks(rotation.upright(part, angle), replace(known, headings={}) if found else known)
+        judged_by = replace(known, headings={}) if found else known
+        blocks = _upright_blocks(rotation.upright(part, angle), judged_by, () if angle else drawn.figures)
         found += rotation.restored(blocks, angle, content)
     return found + [Picture(box) for box in content.pictures]
 
@@ -80,7 +82,7 @@ def profile_for(content: PageContent, document: DocumentProfile | None) -> Docum
 
 
 def cleaned(content: PageContent, document: DocumentProfile | None = None) -> PageContent:
-    """The page with each line in a place that it can have; text is kept wherever it was."""
+    """The page with each line in a place that it can have; text is kept wherever it was. Regions are cleaned, too."""
     lines = []
     for line in content.lines:
         if not line.text.strip():
@@ -93,23 +95,34 @@ def cleaned(content: PageContent, document: DocumentProfile | None = None) -> Pa
         placed = line._replace(left=left, top=top, right=right, bottom=bottom, size=max(line.size, 0.1))
         vertical = placed.angle == 0 and rotation.is_vertical(placed)
         lines.append(placed._replace(angle=-1) if vertical else placed)
-    return replace(content, lines=tuple(compounds.marked(lines, document.written if document else frozenset())))
+    return replace(
+        content,
+        lines=tuple(compounds.marked(lines, document.written if document else frozenset())),
+        regions=regions.cleaned(content.regions, content.width, content.height),
+    )
 
 
-def _upright_blocks(content: PageContent, known: DocumentProfile) -> list[Block]:
-    """The blocks of text that runs across the page, or that is aslant."""
+def _upright_blocks(content: PageContent, known: DocumentProfile, found_figures: Sequence[Picture]) -> list[Block]:
+    """The blocks of text that runs across the page, or that is aslant, with the figures between."""
     lines = list(content.lines)
+    if not lines:
+        return list(found_figures)
     if any(line.angle for line in lines):  # aslant: one line after the other
         classifier = Classifier(Criteria(known, recognised=True))
         return [block for line in lines for block in classifier.blocks(groups([Row([line])]))]
     recognised = not any(line.spans for line in lines)
-    assembly = Assembly(content, Criteria(known, recognised, _page_size(lines)))
+    leftwards = mirror.is_leftward(lines)
+    seen = mirror.mirrored(content, leftwards=leftwards)
+    placed = mirror.restored(found_figures, content, leftwards=leftwards)  # A mirror's mirror is the thing itself.
+    assembly = Assembly(seen, Criteria(known, recognised, _page_size(lines)))
     if len(lines) > _MAX_LINES:
-        return assembly.blocks([lines])
-    found = tables_ruled.find(lines, content.rules, content.fills)
-    framed, rest = boxes.find([*found.lines, *found.tables], content.fills, content.width, content.height)
-    leftwards = is_right_to_left("".join(line.text for line in lines))
-    return assembly.blocks(reading_order([*rest, *framed], leftwards=leftwards))
+        blocks = assembly.blocks([[*seen.lines, *placed]])
+    else:
+        found = tables_ruled.find(seen.lines, seen.rules, seen.fills)
+        items: list[boxes.Item] = [*found.lines, *found.tables, *placed]
+        framed, rest = boxes.find(items, seen.fills, seen.width, seen.height)
+        blocks = assembly.blocks(reading_order([*rest, *framed], seen.regions))
+    return mirror.restored(blocks, content, leftwards=leftwards)
 
 
 def _page_size(lines: Sequence[Line]) -> float:

@@ -2,23 +2,26 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from pipeline.reading.layout import tables_aligned
 from pipeline.reading.layout.boxes import Frame
 from pipeline.reading.layout.classifier import Classifier, Criteria
 from pipeline.reading.layout.columns import reading_order
-from pipeline.reading.layout.model import Block, Footnote, Line, PageContent, Picture, Table
+from pipeline.reading.layout.model import Block, Footnote, Line, PageContent, Picture, Table, area
 from pipeline.reading.layout.paragraphs import Group, goes_on, groups
+from pipeline.reading.layout.regions import shared
 from pipeline.reading.layout.rows import Row, rows
 from pipeline.reading.layout.text import has_leader
 
-Item = Line | Table | Frame
-Piece = Table | list[Group]
+Item = Line | Table | Picture | Frame
+Piece = Table | Picture | list[Group]
 
 _FOOTNOTE_MARK = re.compile(r"\d{1,3}|[*†‡§¶∗]{1,3}")
 _FOOTNOTE_SMALLER = 0.93  # than the running text
 _FOOTNOTE_LOWER = 0.5  # share of the page's height
+_SAME = 0.5  # of the larger area
 
 
 class Assembly:
@@ -34,7 +37,7 @@ class Assembly:
         """The blocks of columns that are in reading order."""
         found: list[Block] = []
         for piece in self._pieces(order):
-            found += [piece] if isinstance(piece, Table) else self._classifier.blocks(piece)
+            found += [piece] if isinstance(piece, Table | Picture) else self._classifier.blocks(piece)
         return found + self._notes
 
     def _pieces(self, order: Sequence[Sequence[Item]]) -> list[Piece]:
@@ -63,7 +66,7 @@ class Assembly:
         found: list[Piece] = []
         for item, lines in zip(solid, between, strict=False):
             found += self._split(_in_columns(rows(lines)))
-            found += [item] if isinstance(item, Table) else self._pieces(reading_order(item.items))
+            found += [item] if isinstance(item, Table | Picture) else self._pieces(reading_order(item.items))
         text, notes = _without_footnotes(_in_columns(rows(between[-1])), self._body_size, self._height)
         self._notes += notes
         return found + self._split(text)
@@ -113,11 +116,23 @@ def _in_columns(found: Sequence[Row]) -> list[Row]:
 
 
 def with_pictures(blocks: Sequence[Block], pictures: Sequence[Picture]) -> list[Block]:
-    """The blocks in their order, each picture before the first block of its column that stands below it."""
+    """The blocks in their order, each picture before the first block of its column that stands below it.
+
+    A figure with words that the picture is most of has its link."""
     found = list(blocks)
     for picture in pictures:
+        same = (place for place, block in enumerate(found) if _is_same(block, picture))
+        if (place := next(same, None)) is not None:
+            found[place] = replace(found[place], link=picture.link)  # type: ignore[call-arg]
+            continue
         left, top, right, _ = picture.box
         column = [index for index, block in enumerate(found) if block.box[2] >= left and block.box[0] <= right]
         below = (index for index in column if found[index].box[1] >= top)
         found.insert(next(below, column[-1] + 1 if column else len(found)), picture)
     return found
+
+
+def _is_same(figure: Block, picture: Picture) -> bool:
+    if not isinstance(figure, Picture) or figure.link:
+        return False
+    return shared(figure.box, picture.box) > _SAME * max(area(figure.box), area(picture.box))

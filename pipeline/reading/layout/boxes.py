@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from pipeline.reading.layout.model import Box, Boxed, Line, Table, area, holds
+from pipeline.reading.layout.model import Box, Boxed, Line, Picture, Table, area, holds
+
+Item = Line | Table | Picture
 
 _MIN_ITEMS = 3
 _MIN_SHARE, _MAX_SHARE = 0.01, 0.7  # of the page's area
@@ -16,7 +18,7 @@ _SLACK = 0.5  # text sizes
 class Frame(Boxed):
     """What one box holds."""
 
-    items: tuple[Line | Table, ...]
+    items: tuple[Item, ...]
 
     @property
     def size(self) -> float:
@@ -27,9 +29,7 @@ class Frame(Boxed):
         return sum(item.characters for item in self.items)
 
 
-def find(
-    items: Sequence[Line | Table], areas: Sequence[Box], width: float, height: float
-) -> tuple[list[Frame], list[Line | Table]]:
+def find(items: Sequence[Item], areas: Sequence[Box], width: float, height: float) -> tuple[list[Frame], list[Item]]:
     """(the frames, what is outside of them). A box that a line or table reaches out of is only a background."""
     page = width * height
     fitting = {box for box in areas if _MIN_SHARE * page < area(box) < _MAX_SHARE * page}
@@ -47,7 +47,7 @@ def find(
     return found, remaining
 
 
-def _reaches_out(item: Line | Table, box: Box) -> bool:
+def _reaches_out(item: Item, box: Box) -> bool:
     slack = _SLACK * item.size
     return (
         item.left < box[0] - slack
@@ -57,7 +57,7 @@ def _reaches_out(item: Line | Table, box: Box) -> bool:
     )
 
 
-def _overlaps(item: Line | Table, box: Box) -> bool:
+def _overlaps(item: Item, box: Box) -> bool:
     """Whether the item lies on a border of the box."""
     slack = _SLACK * item.size
     across = min(item.right, box[2]) - max(item.left, box[0])

@@ -4,9 +4,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from statistics import median
 
-from pipeline.reading.layout.model import PLAIN, Cell, Line, Runs, Span
+from pipeline.reading.layout.model import Cell, Line, Runs, Span
 from pipeline.reading.layout.paragraphs import joined
-from pipeline.reading.layout.rows import rows, runs_of
+from pipeline.reading.layout.rows import line_tokens, rows, runs_of
 
 
 def spans_of(line: Line) -> tuple[Span, ...]:
@@ -16,10 +16,10 @@ def spans_of(line: Line) -> tuple[Span, ...]:
     text = line.text
     each = (line.right - line.left) / max(len(text), 1)
     found, start = [], 0
-    for word in text.split():
-        at = text.index(word, start)
-        start = at + len(word)
-        found.append(Span(word, line.left + at * each, line.left + start * each, PLAIN))
+    for token in line_tokens(line):
+        at = text.index(token.text, start)
+        start = at + len(token.text)
+        found.append(Span(token.text, line.left + at * each, line.left + start * each, token.style))
     return tuple(found)
 
 

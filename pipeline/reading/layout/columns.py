@@ -2,143 +2,196 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
-from statistics import median
-from typing import Protocol, TypeVar
+from itertools import pairwise
+from typing import Generic, NamedTuple, TypeVar
 
-_MIN_GUTTER = 0.6  # text sizes
+from pipeline.reading.layout import gutters
+from pipeline.reading.layout.gutters import Placed
+from pipeline.reading.layout.model import Region
+
 _MIN_COLUMN_LINES = 4
+_MIN_TEXT_LINES = 8  # on each side: as many rows of a table do not all fill their cells
 _MIN_BAND_LINES = 4  # Fewer lines on a side between two wide lines are not columns.
 _MIN_COLUMN_SHARE = 0.2  # of the region's width
 _MIN_PROSE_CHARS = 15  # A side with fewer characters per line, on average, is a table's column and not text.
 _MAX_ALIGNED = 0.6  # share of lines on one level, from which on two sides are the cells of a table
-_MAX_CROSSING = 0.35  # share of lines that may run across a gutter (titles, wide figures' captions)
+_MIN_PAIRED = 0.8  # share of lines on one level, from which on they may be pairs of a name and what belongs to it
+_LONG = 0.75  # of the width of a side
+_MIN_LONG = 0.6  # share of the lines of running text that are long
+_MAX_BROKEN = 0.2  # share of a side's lines that are beside another one of it
+_MAX_CROSSING = 0.35  # share of lines across a gutter (titles, captions); with more, each band has to show its columns
 _REACH = 0.12  # share of its width by which a line may reach into a gutter
-_BINS = 128
-_MAX_DEPTH = 4
-
-
-class Placed(Protocol):
-    """Anything with a place on the page: a line, a table or a frame."""
-
-    @property
-    def left(self) -> float: ...
-    @property
-    def top(self) -> float: ...
-    @property
-    def right(self) -> float: ...
-    @property
-    def bottom(self) -> float: ...
-    @property
-    def size(self) -> float: ...
-    @property
-    def characters(self) -> int: ...
+_MIN_FULL = 0.5  # share of a text's lines that are as wide as it is
+_FULL = 0.9  # of its width
+_LEVEL = 0.25  # text sizes between the middles of lines side by side
+_MAX_PITCH = 1.7  # text sizes from one line of solid text to the next
+_MAX_DEPTH = 12
+_TEXT_KINDS = frozenset({"text", "reference"})
+_MIN_SEEN = 0.7  # share of the lines of a column that a layout model sees as text of it
+_SLACK = 1.0  # text sizes by which its boxes may be too wide
 
 
 P = TypeVar("P", bound=Placed)
 
 
-def reading_order(lines: Sequence[P], *, leftwards: bool = False, depth: int = 0) -> list[list[P]]:
+class Band(NamedTuple, Generic[P]):
+    """What is left and right of a gutter, down to what runs across it."""
+
+    left: list[P]
+    right: list[P]
+    closing: list[P]
+
+
+def reading_order(lines: Sequence[P], regions: Sequence[Region] = (), *, depth: int = 0) -> list[list[P]]:
     """Lists of lines in the order they are read: column after column between the lines that span all columns.
 
-    `leftwards`: the right column is read first, as in Arabic.
+    `regions`: what a layout model sees, which decides where the lines do not.
     """
-    gutter = find_gutter(lines) if depth < _MAX_DEPTH else None
-    if gutter is None:
+    found = _bands(lines, regions) if depth < _MAX_DEPTH else []
+    if not found:
         return [list(lines)] if lines else []
     blocks: list[list[P]] = []
     spanning: list[P] = []
-    for left, right, closing in _bands(lines, gutter):
-        if _reads_across(left, right):
+    for band, columns in found:
+        if not columns:
             # Pieces of a heading or a table between two wide lines are read across.
-            spanning += left + right
-        elif left or right:
-            blocks += [spanning] if spanning else []
-            for side in (right, left) if leftwards else (left, right):
-                blocks += reading_order(side, leftwards=leftwards, depth=depth + 1)
+            spanning += band.left + band.right
+        elif band.left or band.right:
+            blocks += reading_order(spanning, regions, depth=depth + 1)
+            for side in (band.left, band.right):
+                blocks += reading_order(side, regions, depth=depth + 1)
             spanning = []
-        spanning += closing
-    return [*blocks, spanning] if spanning else blocks
+        spanning += band.closing
+    return blocks + reading_order(spanning, regions, depth=depth + 1)
 
 
-def _bands(lines: Sequence[P], gutter: float) -> Iterator[tuple[list[P], list[P], list[P]]]:
-    """From top to bottom: lines left of the gutter, lines right of it, and the line across it that ends the band."""
+def is_unsure(lines: Sequence[Placed]) -> bool:
+    """Whether many lines stand side by side, and the lines alone do not show whether they are columns."""
+    gaps = gutters.places(lines) if len(lines) >= 2 * _MIN_COLUMN_LINES else []
+    return bool(gaps) and not _bands(lines, ())
+
+
+def are_text(lines: Sequence[Placed]) -> bool:
+    """Whether the lines are columns of running text, whatever rules are drawn above and below them."""
+    parts = [part for part in reading_order(lines) if len(part) >= _MIN_TEXT_LINES and _is_solid(part)]
+    return len(parts) >= 2 and sum(map(len, parts)) >= _MIN_SEEN * len(lines)
+
+
+def _bands(lines: Sequence[P], regions: Sequence[Region]) -> list[tuple[Band[P], bool]]:
+    """The bands along the gutter that most lines are beside, and whether each is of columns; empty if there is none."""
+    if len(lines) < 2 * _MIN_COLUMN_LINES:
+        return []
+    ordered = sorted(lines, key=_vertical_middle)
+    best: list[tuple[Band[P], bool]] = []
+    most = 0
+    texts = [region for region in regions if region.kind in _TEXT_KINDS]
+    for x in gutters.places(lines):
+        bands = list(_along(ordered, x))
+        everywhere = _is_gutter(bands)
+        judged = [(band, _is_columns(band, everywhere=everywhere) or _are_seen(band, x, texts)) for band in bands]
+        beside = sum(len(band.left) + len(band.right) for band, columns in judged if columns)
+        # Lines that reach into it count against a gutter: it may be that of other columns further down.
+        taken = (line for band, columns in judged if columns for line in (*band.left, *band.right))
+        beside -= sum(line.left < x < line.right for line in taken)
+        if beside > most:
+            best, most = judged, beside
+    return best
+
+
+def _are_seen(band: Band[P], gutter: float, texts: Sequence[Region]) -> bool:
+    """Whether a layout model sees text on both sides: most lines of each are in regions that end before the gutter."""
+    if min(len(band.left), len(band.right)) < 2 or len(texts) < 2:
+        return False
+    left = [region for region in texts if region.box[0] < region.box[2] <= gutter + _SLACK * band.left[0].size]
+    right = [region for region in texts if region.box[2] > region.box[0] >= gutter - _SLACK * band.right[0].size]
+    sides = ((band.left, left), (band.right, right))
+    return all(_held(lines, seen) >= _MIN_SEEN * len(lines) for lines, seen in sides)
+
+
+def _held(lines: Sequence[P], seen: Sequence[Region]) -> int:
+    count = 0
+    for line in lines:
+        x, y = (line.left + line.right) / 2, _vertical_middle(line)
+        count += any(box[0] <= x <= box[2] and box[1] <= y <= box[3] for _, box, _ in seen)
+    return count
+
+
+def _along(ordered: Sequence[P], gutter: float) -> Iterator[Band[P]]:
+    """The bands from top to bottom."""
     left: list[P] = []
     right: list[P] = []
-    for line in sorted(lines, key=_vertical_middle):
+    for line in ordered:
         # A line that only reaches into the gutter belongs to its own side.
         if min(gutter - line.left, line.right - gutter) > max(0.0, _REACH * (line.right - line.left)):
-            yield left, right, [line]
+            yield Band(left, right, [line])
             left, right = [], []
         else:
             (left if line.left + line.right <= 2 * gutter else right).append(line)
-    yield left, right, []
+    yield Band(left, right, [])
 
 
-def _reads_across(left: Sequence[P], right: Sequence[P]) -> bool:
-    if max(len(left), len(right)) < _MIN_BAND_LINES:
-        return True
-    if min(len(left), len(right)) < 2 or _aligned_share(left, right) < 0.8:
+def _is_gutter(bands: Sequence[Band[P]]) -> bool:
+    """Whether the whole region is of columns; else it depends on each band."""
+    left = [line for band in bands for line in band.left]
+    right = [line for band in bands for line in band.right]
+    crossing = sum(len(band.closing) for band in bands)
+    if crossing > _MAX_CROSSING * (len(left) + len(right) + crossing):
         return False
-    return min(_mean_characters(left), _mean_characters(right)) < _MIN_PROSE_CHARS
-
-
-def find_gutter(lines: Sequence[P]) -> float | None:
-    """The x between two columns of running text; None if there are none (one column, or a table's cells)."""
-    if len(lines) < 2 * _MIN_COLUMN_LINES:
-        return None
-    start, end = min(line.left for line in lines), max(line.right for line in lines)
-    size = median(line.size for line in lines)
-    x = _middle_of_emptiest_run(lines, start, end, _MIN_GUTTER * size)
-    if x is None:
-        return None
-    left = [line for line in lines if line.right <= x]
-    right = [line for line in lines if line.left >= x]
     if min(len(left), len(right)) < _MIN_COLUMN_LINES:
-        return None
-    prose = _is_prose(left, end - start) and _is_prose(right, end - start)
-    return x if prose or _aligned_share(left, right) < _MAX_ALIGNED else None
+        return False
+    width = _width(left + right)
+    prose = _is_prose(left, width) and _is_prose(right, width) and not _are_pairs(left, right)
+    return prose or _aligned_share(left, right) < _MAX_ALIGNED
 
 
-def _middle_of_emptiest_run(lines: Sequence[P], start: float, end: float, least_width: float) -> float | None:
-    """The middle of the widest stretch of x, away from the margins, that the fewest lines cover."""
-    step = (end - start) / _BINS
-    if step <= 0:
-        return None
-    cover = _cover(lines, start, step)
-    margin = int(_BINS * _MIN_COLUMN_SHARE)
-    middle = cover[margin : _BINS - margin]
-    for most in sorted(level for level in set(middle) if level <= _MAX_CROSSING * len(lines)):
-        run = max(_runs(middle, most), key=lambda run: run[1] - run[0])
-        if (run[1] - run[0]) * step >= least_width:
-            return start + (margin + (run[0] + run[1]) / 2) * step
-    return None
+def _are_pairs(left: Sequence[P], right: Sequence[P]) -> bool:
+    """Whether the sides are labels and what belongs to each, row by row, rather than columns.
+
+    Labels reach into the gutter where another row has room for them, and most of them end long before it."""
+    free = min(line.left for line in right) - max(line.right for line in left)
+    if free >= gutters.MIN_WIDTH * left[0].size or _aligned_share(left, right) < _MIN_PAIRED:
+        return False
+    return any(_is_single(side) and _wide_share(side, _LONG) < _MIN_LONG for side in (left, right))
 
 
-def _cover(lines: Sequence[P], start: float, step: float) -> list[int]:
-    """How many lines cover each step of the way across."""
-    changes = [0] * (_BINS + 1)
-    for line in lines:
-        first, last = sorted((line.left, line.right))
-        changes[max(0, min(_BINS, int((first - start) / step)))] += 1
-        changes[max(0, min(_BINS, int((last - start) / step) + 1))] -= 1
-    return list(accumulate(changes[:_BINS]))
+def _is_single(lines: Sequence[P]) -> bool:
+    """Whether the lines are below each other, hardly any side by side."""
+    ordered = sorted(lines, key=_vertical_middle)
+    beside = sum(_vertical_middle(b) - _vertical_middle(a) <= _LEVEL * a.size for a, b in pairwise(ordered))
+    return beside <= _MAX_BROKEN * len(lines)
 
 
-def _runs(cover: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """(first, end) of stretches that at most `most` lines cover."""
-    first = None
-    for index, level in enumerate((*cover, most + 1)):
-        if level > most and first is not None:
-            yield first, index
-            first = None
-        elif level <= most and first is None:
-            first = index
+def _is_columns(band: Band[P], *, everywhere: bool) -> bool:
+    left, right = band.left, band.right
+    if not everywhere:
+        return min(len(left), len(right)) >= _MIN_COLUMN_LINES and _is_solid(left) and _is_solid(right)
+    if max(len(left), len(right)) < _MIN_BAND_LINES:
+        return False
+    if min(len(left), len(right)) < 2 or _aligned_share(left, right) < _MIN_PAIRED:
+        return True
+    return min(_mean_characters(left), _mean_characters(right)) >= _MIN_PROSE_CHARS
+
+
+def _is_solid(lines: Sequence[P]) -> bool:
+    """Whether the lines are set as running text: close below each other, many of them as wide as their column."""
+    if _mean_characters(lines) < _MIN_PROSE_CHARS:
+        return False
+    close = sum(b.bottom - a.bottom <= _MAX_PITCH * max(a.size, b.size) for a, b in pairwise(lines))
+    return _wide_share(lines, _FULL) >= _MIN_FULL and close >= _MIN_FULL * (len(lines) - 1)
 
 
 def _is_prose(lines: Sequence[P], region_width: float) -> bool:
-    width = max(line.right for line in lines) - min(line.left for line in lines)
-    return width >= _MIN_COLUMN_SHARE * region_width and _mean_characters(lines) >= _MIN_PROSE_CHARS
+    return _width(lines) >= _MIN_COLUMN_SHARE * region_width and _mean_characters(lines) >= _MIN_PROSE_CHARS
+
+
+def _wide_share(lines: Sequence[P], share: float) -> float:
+    """Share of the lines that are at least as wide as this share of their column."""
+    width = _width(lines)
+    return sum(line.right - line.left >= share * width for line in lines) / len(lines)
+
+
+def _width(lines: Sequence[P]) -> float:
+    return max(line.right for line in lines) - min(line.left for line in lines)
 
 
 def _mean_characters(lines: Sequence[P]) -> float:
@@ -151,7 +204,7 @@ def _aligned_share(left: Sequence[P], right: Sequence[P]) -> float:
     middles = sorted(_vertical_middle(line) for line in more)
     level = 0
     for line in fewer:
-        tolerance = 0.25 * line.size
+        tolerance = _LEVEL * line.size
         index = bisect_left(middles, _vertical_middle(line) - tolerance)
         level += index < len(middles) and middles[index] <= _vertical_middle(line) + tolerance
     return level / len(fewer)

@@ -2,11 +2,13 @@
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
+from pipeline.reading.layout import bands, regions
 from pipeline.reading.layout.model import Line, PageContent
-from pipeline.reading.layout.profile import DocumentProfile, edge_key
+from pipeline.reading.layout.profile import DocumentProfile, edge_key, line_style
 from pipeline.reading.layout.rows import Row, rows
 
 _PAGE_NUMBER = re.compile(
@@ -21,7 +23,38 @@ _APART = 0.25  # text sizes between a header and the text
 _OUTER = 0.065  # share of the height in which a lone line is a header or footer though it is never repeated
 _RECOGNISED_OUTER = 0.045
 _MIN_RECOGNISED = 10  # Recognised pages with fewer lines have no headers.
-_MAX_ROWS = 3  # rows to look at from each edge
+_MAX_ROWS = 5  # rows to look at from each edge
+_NEAR_EDGE = 0.25
+_MAX_HEAD_CELLS = 3
+_OVERLAP = 0.3  # of neighbouring rows, in text sizes, at most
+_HEAD_SIZE = 1.12  # of the running text, at most
+_NOTE_SIZE = 0.95
+_NUMBER_SPACE, _BAND_SPACE, _LONE_SPACE = 0.6, 0.35, 1.2  # text sizes to the text, for sure and less sure furniture
+_FORM_ZONE = 0.12
+_MAX_FORM_CHARS = 160
+_SURE = 0.6
+_FEW_PAGES = 3
+_MIN_LINE_NUMBERS = 8
+_LEVEL = 0.25  # text sizes between the feet of a line and of its number
+_SIGN = re.compile(
+    r"\W*(?:©|\(c\) ?(?:19|20)\d\d|copyright\b[^a-z]{1,8}(?:19|20)\d\d|e?-?issn\b)",
+    re.IGNORECASE,
+)
+_FORM_START = re.compile(
+    r"\W{0,3}(?:(?:copyright|all rights reserved|licen[sc]ed under|cc[- ]by|doi|arxiv|preprint)\b"
+    r"|(?:https?://|www\.)\S+$|downloaded (?:from|by|on)\b|printed (?:on|in|from)\b"
+    r"|(?:vol(?:ume)?|bd|band|tome|tomo|jahrgang|jg)\b\.? ?\d"
+    r"|(?:version|rev(?:ision)?|release|ausgabe|fassung|versión|versão|versione)\b\.? ?v?\d)",
+    re.IGNORECASE,
+)
+_FORM_WITHIN = re.compile(
+    r"©|\ball rights reserved\b|\bcc[- ]by\b|\bdoi(?:\.org/|: ?10)|\barxiv:|\bissn\b|\bdownloaded (?:from|by|on)\b"
+    r"|\b(?:vol(?:ume)?|bd|band|tome|tomo|jahrgang|jg)\b\.? ?\d.{0,60}\b(?:19|20)\d\d\b"
+    r"|\b(?:no|nr|heft|issue)\b\.? ?\d+.{0,40}\b(?:19|20)\d\d\b",
+    re.IGNORECASE,
+)
+_ENTRY = re.compile(r"\s*(?:\[\w{1,8}\]|\(?\d{1,3}[.)]\s)")
+_NOTE_MARK = re.compile(r"\s*(?:[*∗†‡§¶#]|\d{1,3}(?!\d)\s*[^\W\d])")
 _MAX_SINGLE_CHARS = 80
 _WATERMARK_CHARS = 40
 _MAX_STAMPS = 3
@@ -31,6 +64,31 @@ _MIN_PROSE_LINES, _PROSE_CHARS = 6, 25
 
 def split(content: PageContent, profile: DocumentProfile) -> tuple[list[Line], list[Line]]:
     """(lines of the page's text, lines that are furniture)."""
+    away = _away(content, profile)
+    if len(away) == len(content.lines):
+        away = set()  # If all that is on a page is on others, too, then that is its text.
+    return (
+        [line for line in content.lines if id(line) not in away],
+        [line for line in content.lines if id(line) in away],
+    )
+
+
+def is_unsure(content: PageContent, profile: DocumentProfile) -> bool:
+    """Whether a layout model's word could change the answer: something short stands apart at an edge of a page whose
+    document does not show what its pages have in common."""
+    if _is_surveyed(profile):
+        return False
+    away = _away(content, profile)
+    level = [line for line in content.lines if line.angle == 0 and id(line) not in away]
+    return any(
+        _at_edge(row.main, content.height, _FORM_ZONE) and gap >= row.size and len(row.text) <= _MAX_SINGLE_CHARS
+        for inwards in _inwards(level, content.height)
+        for row, gap in inwards[:1]
+    )
+
+
+def _away(content: PageContent, profile: DocumentProfile) -> set[int]:
+    """The ids of the lines that are furniture."""
     away = _repeated(content, profile)
     large = 1.8 * profile.body_size
     away |= {  # watermarks
@@ -39,15 +97,11 @@ def split(content: PageContent, profile: DocumentProfile) -> tuple[list[Line], l
     }  # fmt: skip
     away |= {id(line) for line in _side_stamps(content)}
     level = [line for line in content.lines if line.angle == 0 and id(line) not in away]
+    away |= {id(line) for line in _line_numbers(level, profile)}
+    level = [line for line in level if id(line) not in away]
     at_edges = rows(line for line in level if _at_edge(line, content.height, _LABEL_ZONE))
     away |= {id(line) for row in at_edges if _PAGE_LABEL.fullmatch(row.text) for line in row.cells}
-    away |= _outermost(level, at_edges, content, profile, away)
-    if len(away) == len(content.lines):
-        away = set()  # If all that is on a page is on others, too, then that is its text.
-    return (
-        [line for line in content.lines if id(line) not in away],
-        [line for line in content.lines if id(line) in away],
-    )
+    return away | _outermost([line for line in content.lines if line.angle == 0], content, profile, away)
 
 
 def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
@@ -70,46 +124,161 @@ def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
     return found
 
 
-def _outermost(
-    level: Sequence[Line], at_edges: Sequence[Row], content: PageContent, profile: DocumentProfile, away: set[int]
-) -> set[int]:
-    """The first and the last row, if they are a page number or a lone small line in the margin."""
+def _outermost(level: Sequence[Line], content: PageContent, profile: DocumentProfile, away: set[int]) -> set[int]:
+    """From each edge inwards, the rows that are a running head, a page number, or a note in the margin."""
     found: set[int] = set()
-    remaining = [line for line in level if id(line) not in away]
-    edge = [row for row in at_edges if not any(id(cell) in away for cell in row.cells)]
-    for row in {id(row): row for row in edge[:_MAX_ROWS] + edge[-_MAX_ROWS:]}.values():
-        above = [line for line in remaining if line.bottom <= row.top]
-        below = [line for line in remaining if line.top >= row.bottom]
-        if above and below:
-            continue
-        nearest = min((row.top - line.bottom for line in above), default=1e9)
-        nearest = min(nearest, min((line.top - row.bottom for line in below), default=1e9))
-        if nearest >= 0.6 * row.size and _is_outer(row, nearest, content, profile):
-            found |= {id(cell) for cell in row.cells}
+    for inwards in _inwards(level, content.height):
+        passed: set[int] = set()
+        needed = 0.0
+        for place, (row, gap) in enumerate(inwards):
+            cells = {id(cell) for cell in row.cells}
+            space = 0.0 if cells <= away else _space(row, inwards[place + 1 :], content, profile)
+            if space is None:
+                break
+            passed |= cells
+            needed = max(needed, space)
+            if gap >= needed * row.size:
+                found |= passed
+                needed = 0.0
     return found
 
 
-def _is_outer(row: Row, gap: float, content: PageContent, profile: DocumentProfile) -> bool:
+def _inwards(level: Sequence[Line], height: float) -> tuple[list[tuple[Row, float]], list[tuple[Row, float]]]:
+    """The rows near the top, and those near the bottom, from the edge inwards, with the space to the next line."""
+    top = rows(line for line in level if line.top < _NEAR_EDGE * height)
+    bottom = rows(line for line in level if line.bottom > (1 - _NEAR_EDGE) * height)
+    top.sort(key=lambda row: row.top)
+    bottom.sort(key=lambda row: -row.bottom)
+
+    def below(row: Row) -> float:
+        nearest = row.bottom - _OVERLAP * row.size
+        return min((line.top for line in level if line.top > nearest), default=math.inf)
+
+    def above(row: Row) -> float:
+        nearest = row.top + _OVERLAP * row.size
+        return max((line.bottom for line in level if line.bottom < nearest), default=-math.inf)
+
+    return (
+        [(row, below(row) - row.bottom) for row in top[:_MAX_ROWS]],
+        [(row, row.top - above(row)) for row in bottom[:_MAX_ROWS]],
+    )
+
+
+def _space(
+    row: Row, further: Sequence[tuple[Row, float]], content: PageContent, profile: DocumentProfile
+) -> float | None:
+    """The space towards the text, in text sizes, from which on the row is furniture; None if it is text. `further`: the
+    rows from here inwards."""
     in_zone = all(_at_edge(cell, content.height, _NUMBER_ZONE) for cell in row.cells)
+    band = bands.of_row(row, content.height)
+    if band and line_style(row.main) in profile.headings:
+        band = band._replace(look="")
+    if band and row.size <= _HEAD_SIZE * profile.body_size and bands.holds(profile.bands, band):
+        return _BAND_SPACE
     if in_zone and _PAGE_NUMBER.fullmatch(row.text) and len(row.cells) == 1:
+        return _NUMBER_SPACE
+    small = row.size <= 1.05 * profile.body_size
+    if in_zone and small and _has_number_at_end(row) and len(row.text) <= _MAX_SINGLE_CHARS:
+        return _NUMBER_SPACE
+    if _is_seen(row, content, profile):
+        return _BAND_SPACE
+    if small and not row.is_bold and _has_form(row, content, profile):
+        is_note = row.size < _NOTE_SIZE * profile.body_size
+        inner = next((one for one, _ in further if not _has_form(one, content, profile)), None)
+        # In the type of what is next to it, it may be an entry of a list, or the end of one.
+        return _NUMBER_SPACE if is_note and (inner is None or inner.size > 1.02 * row.size) else _LONE_SPACE
+    return _LONE_SPACE if small and _is_lone(row, content, profile) else None
+
+
+def _is_surveyed(profile: DocumentProfile) -> bool:
+    """Whether the document shows what its pages have in common."""
+    return bool(profile.bands or (profile.repeated and profile.pages > _FEW_PAGES))
+
+
+def _is_seen(row: Row, content: PageContent, profile: DocumentProfile) -> bool:
+    """Whether a layout model takes it for a header or footer, and nothing in the text contradicts that."""
+    if not content.regions or row.size > _HEAD_SIZE * profile.body_size or len(row.text) > _MAX_FORM_CHARS:
+        return False
+    if line_style(row.main) in profile.headings:
+        return False
+    is_note = row.size < _NOTE_SIZE * profile.body_size
+    if not is_note and (_is_surveyed(profile) or row.text[:1].islower() or row.text.endswith((".", ",", ";", ":"))):
+        return False  # The end of a paragraph looks like a header if no more than its last line is on the page.
+    if not all(_at_edge(cell, content.height, _NUMBER_ZONE) for cell in row.cells):
+        return False
+    seen = [regions.holding(content.regions, cell) for cell in row.cells]
+    return all(one is not None and one.kind in {"header", "footer"} and one.score >= _SURE for one in seen)
+
+
+def _has_form(row: Row, content: PageContent, profile: DocumentProfile) -> bool:
+    """Whether it reads like the notes that publishers and printers put at the edges of a page.
+
+    In the type of the text only signs that no sentence begins with count: a paragraph that goes over two pages has its
+    last words at the top of the second, whatever they are about. Footnotes stay."""
+    text = row.text
+    if len(text) > _MAX_FORM_CHARS or not all(_at_edge(cell, content.height, _FORM_ZONE) for cell in row.cells):
+        return False
+    if _SIGN.match(text):
         return True
-    if in_zone and _has_number_at_end(row) and row.size <= 1.05 * profile.body_size and row.is_plain:
-        return len(row.text) <= _MAX_SINGLE_CHARS
+    if row.size >= _NOTE_SIZE * profile.body_size or _ENTRY.match(text) or _NOTE_MARK.match(text):
+        return False
+    if any(token.style.shift for token in row.tokens[:1]):
+        return False
+    return bool(_FORM_START.match(text)) or (not text[:1].islower() and bool(_FORM_WITHIN.search(text)))
+
+
+def _is_lone(row: Row, content: PageContent, profile: DocumentProfile) -> bool:
+    """Whether it is a small line in the margin of a document with so few pages that nothing need be repeated."""
     recognised = not any(cell.spans for cell in row.cells)
     if (profile.pages > 2 and not recognised) or len(content.lines) < (_MIN_RECOGNISED if recognised else 3):
         return False
     if recognised and content.width > content.height:
         return False  # Screenshots and slides have text up to their edges.
-    in_margin = all(_at_edge(cell, content.height, _RECOGNISED_OUTER if recognised else _OUTER) for cell in row.cells)
-    small = row.size <= 1.05 * profile.body_size and not row.is_bold and len(row.text) <= _MAX_SINGLE_CHARS
-    return in_margin and small and gap >= 1.2 * row.size
+    share = _RECOGNISED_OUTER if recognised else _OUTER
+    in_margin = all(_at_edge(cell, content.height, share) for cell in row.cells)
+    return in_margin and not row.is_bold and len(row.text) <= _MAX_SINGLE_CHARS
+
+
+def _line_numbers(level: Sequence[Line], profile: DocumentProfile) -> list[Line]:
+    """The numbers that count a draft's lines: small, one below the other, left or right of all else."""
+    counted = [
+        line for line in level
+        if line.text.strip().isdecimal() and len(line.text.strip()) < 5 and line.size < _NOTE_SIZE * profile.body_size
+    ]  # fmt: skip
+    if len(counted) < _MIN_LINE_NUMBERS or 2 * len(counted) > len(level) + 2 * _MIN_LINE_NUMBERS:
+        return []
+    chosen = {id(line) for line in counted}
+    others = [line for line in level if id(line) not in chosen]
+    if 2 * sum(Row((line,)).is_mono for line in others) > len(others):
+        return []  # The numbers are those of program code.
+    left = min((line.left for line in others), default=math.inf)
+    right = max((line.right for line in others), default=-math.inf)
+    text = sorted(rows(others), key=lambda row: row.bottom)
+    for beside in ([one for one in counted if one.right <= left], [one for one in counted if one.left >= right]):
+        ordered = sorted(beside, key=lambda line: line.top)
+        steps = {int(b.text) - int(a.text) for a, b in pairwise(ordered)}
+        if len(ordered) < _MIN_LINE_NUMBERS or len(steps) != 1 or not steps <= {1, 5}:
+            continue
+        if 2 * sum(_counts_a_line(number, text) for number in ordered) > len(ordered):
+            return ordered
+    return []
+
+
+def _counts_a_line(number: Line, text: Sequence[Row]) -> bool:
+    """Whether beside the number is a line of running text in larger type, and not the cells of a table's row or, with
+    the number raised, a note. `text` is in order of the rows' bottoms."""
+    first = bisect_left(text, number.bottom - number.size, key=lambda row: row.bottom)
+    for row in text[first : first + 3]:
+        if abs(row.bottom - number.bottom) <= _LEVEL * row.size:
+            return len(row.text) >= _PROSE_CHARS and not row.is_far_apart and number.size < _NOTE_SIZE * row.size
+    return False
 
 
 def _has_number_at_end(row: Row) -> bool:
     """Whether the row is a running head: a few words, and at one end, far from them, the page's number."""
-    if len(row.cells) != 2 or not row.is_far_apart:
+    if not 2 <= len(row.cells) <= _MAX_HEAD_CELLS or not row.is_far_apart or not row.is_plain or row.is_mono:
         return False
-    return any(cell.text.strip().isdigit() and len(cell.text.strip()) < 5 for cell in row.cells)
+    return any(cell.text.strip().isdigit() and len(cell.text.strip()) < 5 for cell in (row.cells[0], row.cells[-1]))
 
 
 def _at_edge(line: Line, height: float, share: float) -> bool:

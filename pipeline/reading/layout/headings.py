@@ -2,10 +2,11 @@
 
 import re
 
+from pipeline.reading.layout import looks
 from pipeline.reading.layout.model import Heading
 from pipeline.reading.layout.paragraphs import Group
-from pipeline.reading.layout.profile import RECOGNISED_LARGER, DocumentProfile, number_depth, style_key
-from pipeline.reading.layout.text import ITEM, has_leader
+from pipeline.reading.layout.profile import RECOGNISED_LARGER, DocumentProfile, style_key
+from pipeline.reading.layout.text import ITEM, has_leader, number_depth
 
 LARGER = 1.12
 """How many times as large as the running text a heading must be that is not bold."""
@@ -33,6 +34,10 @@ def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_si
     if not bold and size >= LARGER * profile.body_size:
         tokens = group.tokens
         bold = 2 * sum(len(t.text) for t in tokens if t.style.bold) > sum(len(t.text) for t in tokens)
+    known = None if recognised else _look(group, profile)
+    if known:
+        usual = profile.depths.get(known, 0)
+        return Heading(group.box, group.runs, _deepened(profile.looks[known], group.text, usual))
     if size <= 1.05 * page_size and not bold and not recognised:
         return None  # The size of most of the page is that of its text, however large: a slide's.
     level = _level(size, profile, bold=bold)
@@ -40,7 +45,9 @@ def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_si
         level = _CAPITALS_LEVEL if _is_in_capitals(group, profile) else None
     if level is None:
         return None
-    return Heading(group.box, group.runs, _deepened(level, group.text, size, profile, bold=bold))
+    return Heading(
+        group.box, group.runs, _deepened(level, group.text, profile.depths.get(style_key(size, bold=bold), 0))
+    )
 
 
 def _may_be_heading(group: Group) -> bool:
@@ -79,8 +86,13 @@ def _level(size: float, profile: DocumentProfile, *, bold: bool) -> int | None:
     return None
 
 
-def _deepened(level: int, text: str, size: float, profile: DocumentProfile, *, bold: bool) -> int:
-    """The level, deeper if the heading's number is deeper than the least deep one in this style."""
-    least = profile.depths.get(style_key(size, bold=bold), 0)
+def _look(group: Group, profile: DocumentProfile) -> str:
+    """The look of a heading in the size of the text, if all lines of the group have it."""
+    found = {looks.look(cell) for row in group.rows for cell in row.cells} if profile.looks else set()
+    return key if len(found) == 1 and (key := found.pop()) in profile.looks and group.text[:1] != "(" else ""
+
+
+def _deepened(level: int, text: str, usual: int) -> int:
+    """The level, deeper or less deep if the heading's number is not of the depth that is usual in its style."""
     depth = number_depth(text)
-    return min(_MAX_LEVEL, level + max(0, depth - least)) if least and depth else level
+    return min(_MAX_LEVEL, max(1, level + depth - usual)) if usual and depth else level

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from pipeline.reading.layout import inline
+from pipeline.reading.layout import certainty, inline
 from pipeline.reading.layout.model import (
     Block,
     Cell,
@@ -16,6 +16,7 @@ from pipeline.reading.layout.model import (
     Paragraph,
     Picture,
     Quote,
+    Run,
     Table,
 )
 
@@ -46,8 +47,9 @@ def _block(block: Block) -> str:
             return f"{fence}\n{text}\n{fence}"
         case Table():
             return table(block)
-        case Picture(link=link) if link:
-            return f"![]({link})"
+        case Picture(link=link, text=text):
+            words = [inline.at_line_start(inline.to_markdown((Run(line),))) for line in text.split("\n") if line]
+            return "\n".join([f"![]({link})"] * bool(link) + words)
         case Paragraph(runs=runs) | Footnote(runs=runs) | Quote(runs=runs) | ListItem(runs=runs):
             lead = "> " if isinstance(block, Quote) else ""
             if isinstance(block, ListItem):
@@ -81,7 +83,9 @@ def _html_cell(cell: Cell, tag: str) -> str:
 
 def as_dicts(blocks: Sequence[Block], page: int) -> list[dict[str, Any]]:
     """One dictionary per block, in reading order: `page`, `type`, `text`, `bbox` (left, top, right, bottom, to one
-    decimal), and what its type adds: `level`, `marker` and `depth`, `link`, or `rows` and `header`."""
+    decimal), and what its type adds: `level`, `marker` and `depth`, `link`, or `rows` and `header`. If it was
+    recognised, its `confidence`, 0 to 1, and its `uncertain` words, if there are any: `text`, `offset` in the block's
+    text, and `confidence`."""
     return [_as_dict(block, page) for block in blocks]
 
 
@@ -102,10 +106,11 @@ def _as_dict(block: Block, page: int) -> dict[str, Any]:
             ]
             more = {"header": header, "rows": cells}
     match block:
-        case Code(text=text):
+        case Code(text=text) | Picture(text=text):
             pass
         case Table(rows=rows):
             text = "\n".join("\t".join(inline.plain_text(cell.runs) for cell in row) for row in rows)
         case _:
             text = inline.plain_text(getattr(block, "runs", ()))
+    more |= certainty.facts(block, text)
     return {"page": page, "type": kind, "text": text, "bbox": [round(value, 1) for value in block.box], **more}

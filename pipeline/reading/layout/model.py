@@ -6,7 +6,7 @@ relative to the size of the text or of the page.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 SOFT_HYPHEN = "\u00ad"
 """Ends a line whose last word continues on the next one, if the source says so."""
@@ -24,7 +24,8 @@ Box = tuple[float, float, float, float]
 
 
 class Style(NamedTuple):
-    """How a piece of text is set. `shift` is 1 for raised, -1 for lowered text; `link` is a URL."""
+    """How a piece of text is set. `shift` is 1 for raised, -1 for lowered text; `link` is a URL. `sure`: how sure
+    recognition is of it, 0 to 1; None for text that was not recognised."""
 
     bold: bool = False
     italic: bool = False
@@ -32,6 +33,7 @@ class Style(NamedTuple):
     shift: int = 0
     font: str = ""
     link: str = ""
+    sure: float | None = None
 
 
 PLAIN = Style()
@@ -51,7 +53,8 @@ class Line(NamedTuple):
     """A piece of text on one baseline, with its box; `size` is its font size in the unit of the box.
 
     `spans` are its words if the source knows their places and styles; OCR does not. `angle` is how far the text is
-    turned clockwise: 0, 90, 180 or 270 degrees, or -1 for aslant.
+    turned clockwise: 0, 90, 180 or 270 degrees, or -1 for aslant. `sure`: how sure recognition is of each word of
+    `text`; empty if the text was not recognised.
     """
 
     text: str
@@ -62,6 +65,7 @@ class Line(NamedTuple):
     size: float
     spans: tuple[Span, ...] = ()
     angle: int = 0
+    sure: tuple[float, ...] = ()
 
     @property
     def box(self) -> Box:
@@ -81,9 +85,25 @@ class Rule(NamedTuple):
     bottom: float
 
 
+RegionKind = Literal[
+    "text", "title", "figure", "figure_caption", "table", "table_caption", "header", "footer", "reference", "equation"
+]
+
+
+class Region(NamedTuple):
+    """A part of the page that a layout model takes for one thing; `score`: how sure it is, 0 to 1."""
+
+    kind: RegionKind
+    box: Box
+    score: float
+
+
 @dataclass(frozen=True)
 class PageContent:
-    """What the source says is on a page. `fills` are coloured areas, `pictures` the boxes of pictures."""
+    """What the source says is on a page. `fills` are coloured areas, `pictures` the boxes of pictures.
+
+    `regions` are a layout model's opinion, if it was asked: evidence where the rest leaves room, and often wrong.
+    `shapes` are the boxes of curves, slanting lines and filled outlines, `images` those of what has pixels."""
 
     width: float
     height: float
@@ -91,6 +111,9 @@ class PageContent:
     rules: tuple[Rule, ...] = ()
     fills: tuple[Box, ...] = ()
     pictures: tuple[Box, ...] = ()
+    regions: tuple[Region, ...] = ()
+    shapes: tuple[Box, ...] = ()
+    images: tuple[Box, ...] = ()
 
 
 class Run(NamedTuple):
@@ -183,9 +206,17 @@ class Code(Block):
 
 @dataclass(frozen=True)
 class Picture(Block):
-    """A picture; `link` leads to its file, if that was saved."""
+    """A picture; `link` leads to its file, if that was saved. `text`: its words, a label or a row of them a line;
+    `runs`: the same words as lines of text have them, in the order of `text`."""
 
     link: str = ""
+    text: str = ""
+    runs: Runs = field(default=(), compare=False)
+    size: float = field(default=10.0, compare=False)
+
+    @property
+    def characters(self) -> int:
+        return len(self.text)
 
 
 @dataclass(frozen=True)

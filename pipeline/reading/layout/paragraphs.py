@@ -7,9 +7,8 @@ from statistics import median
 from typing import NamedTuple
 
 from pipeline.reading.layout.model import LINE_HYPHENS, Box, Runs, around
-from pipeline.reading.layout.profile import number_depth
 from pipeline.reading.layout.rows import Row, Token, runs_of, text_of
-from pipeline.reading.layout.text import ITEM, clean, ends_sentence, has_leader, seam, with_hyphens
+from pipeline.reading.layout.text import ITEM, clean, ends_sentence, has_leader, number_depth, seam, with_hyphens
 
 _TITLE_PITCH = 1.15  # text sizes: a title's lines are as close as those of a paragraph
 _GOES_ON = re.compile(r"[^\W\d_]-?$|,$")

@@ -7,13 +7,17 @@ converted one by one agree.
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from pipeline.reading.layout.bands import Band, Census, of_page
 from pipeline.reading.layout.compounds import Vocabulary, Words, words
+from pipeline.reading.layout.looks import LookFacts, Looks, foot_of, size_of
+from pipeline.reading.layout.looks import of_page as looks_of_page
 from pipeline.reading.layout.model import Line, PageContent
+from pipeline.reading.layout.text import number_depth
 
 EDGE = 0.12
 """Share of the page's height, at the top and at the bottom, where headers and footers are."""
@@ -25,6 +29,8 @@ _MAX_EDGE_LINES = 8
 _MAX_STYLES = 200
 _MAX_REPEATED = 500
 _MAX_LEVELS = 6
+_MAX_DEPTH = 5
+_NUMBERED_SHARE = 0.3
 _LARGER = 1.12
 _LONG = 70
 _MAX_SHARE = 0.2
@@ -32,18 +38,17 @@ _FEW_LINES = 8
 _MAX_STRETCH = 2.5  # A style with more lines in a row, on average, is text and not a heading.
 _NEAR_PAGES = 2
 _SHORT_DOCUMENT = 6
-_SETS = ("repeated", "written")
-_NUMBERED = re.compile(r"(\d{1,2}(?:\.\d{1,2}){0,4})\.?\s+\S")
+_SETS = ("bands", "repeated", "written")
 
 
 class StyleFacts(NamedTuple):
-    """How much text is in one style. `depth`: of the least deep number before a line, 0 for none. `stretches`: how many
-    times the style begins after another one; running text has many lines in each."""
+    """How much text is in one style. `stretches`: how many times the style begins after another one; running text has
+    many lines in each. `depths`: how many lines begin with a number of one part, of two, and so on."""
 
     lines: int
     characters: int
-    depth: int
     stretches: int
+    depths: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,14 @@ class PageFacts:
     styles: dict[str, StyleFacts]
     edges: frozenset[str]
     words: Words = field(default_factory=Words)
+    bands: tuple[Band, ...] = ()
+    looks: dict[str, LookFacts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class DocumentProfile:
-    """Kept with the document. `headings` maps styles to levels, `depths` to the least depth of their numbers; `written`
+    """Kept with the document. `headings` maps styles to levels, `looks` those of headings in the size of the text;
+    `depths` maps both to the depth that most of their numbers have. `bands` are where running heads stand; `written`
     holds compounds, and words that are not compounds though a line end cuts them as if they were."""
 
     pages: int = 0
@@ -66,8 +74,10 @@ class DocumentProfile:
     body_bold: bool = False
     body_mono: bool = False
     headings: dict[str, int] = field(default_factory=dict)
+    looks: dict[str, int] = field(default_factory=dict)
     depths: dict[str, int] = field(default_factory=dict)
     repeated: frozenset[str] = frozenset()
+    bands: frozenset[str] = frozenset()
     written: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,12 +106,6 @@ def line_style(line: Line) -> str:
     )
 
 
-def number_depth(text: str) -> int:
-    """1 for "2 Method", 2 for "2.1 Data"; 0 without a number."""
-    found = _NUMBERED.match(text)
-    return found.group(1).count(".") + 1 if found else 0
-
-
 def edge_key(line: Line, height: float) -> str:
     """The key of a line at the top or the bottom of a page of this height, regardless of digits; empty elsewhere."""
     if line.angle:
@@ -122,23 +126,30 @@ def page_facts(content: PageContent) -> PageFacts:
     """The facts of one page, in time linear in its lines."""
     counted: dict[str, list[int]] = {}
     before = ""
+    # A number before a line that ends in a page's is that of contents or of a running head.
+    paged = {foot_of(line) for line in content.lines if line.text.isdecimal()}
     for line in content.lines:
         if line.angle:
             continue
-        depth = number_depth(line.text)
+        depth = number_depth(line.text) if foot_of(line) not in paged else 0
         key = line_style(line)
-        facts = counted.setdefault(key, [0, 0, 0, 0])
-        facts[3] += key != before
-        before = key
+        facts = counted.setdefault(key, [0] * (3 + _MAX_DEPTH))
         facts[0] += 1
         facts[1] += len(line.text)
-        facts[2] = min(depth, facts[2]) if depth and facts[2] else depth or facts[2]
-    styles = {key: StyleFacts(*facts) for key, facts in _largest(counted).items()}
+        facts[2] += key != before
+        before = key
+        if depth:
+            facts[2 + min(depth, _MAX_DEPTH)] += 1
+    styles = {
+        key: StyleFacts(facts[0], facts[1], facts[2], tuple(facts[3:])) for key, facts in _largest(counted).items()
+    }
     placed = [line for line in content.lines if math.isfinite(line.top + line.bottom)]
     placed.sort(key=lambda line: line.top)
     outer = placed[:_MAX_EDGE_LINES] + placed[-_MAX_EDGE_LINES:] + [line for line in placed if line.angle][:8]
     edges = frozenset(edge_key(line, content.height) for line in outer) - {""}
-    return PageFacts(styles, edges, words(content.lines))
+    return PageFacts(
+        styles, edges, words(content.lines), of_page(content.lines, content.height), looks_of_page(content.lines)
+    )
 
 
 def _largest(counted: dict[str, list[int]]) -> dict[str, list[int]]:
@@ -164,7 +175,7 @@ def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
     """The profile of a document from its pages in order, in memory that does not grow with them."""
     styles: dict[str, list[int]] = {}
     seen: dict[str, _Seen] = {}
-    vocabulary = Vocabulary()
+    vocabulary, census, looks = Vocabulary(), Census(), Looks()
     count = 0
     for facts in pages:
         count += 1
@@ -173,21 +184,20 @@ def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
                 seen[key].again(count)
             else:
                 seen[key] = _Seen(count)
-        for key, (lines, characters, depth, stretches) in facts.styles.items():
-            total = styles.setdefault(key, [0, 0, 0, 0])
-            total[0] += lines
-            total[1] += characters
-            total[2] = min(depth, total[2]) if depth and total[2] else depth or total[2]
-            total[3] += stretches
+        for key, style in facts.styles.items():
+            added = (*style[:3], *style.depths)
+            styles[key] = [a + b for a, b in zip(styles.get(key, [0] * len(added)), added, strict=True)]
         vocabulary.add(facts.words)
+        census.add(count, facts.bands)
+        looks.add(facts.looks)
         if count % 64 == 0:
             seen = {key: was for key, was in seen.items() if was.best > 2 or was.last >= count - _NEAR_PAGES}
             if len(styles) > 4 * _MAX_STYLES:
                 styles = _largest(styles)
     least = 2 if count <= _SHORT_DOCUMENT else 3
     repeated = sorted((key for key in seen if seen[key].best >= least), key=lambda key: -seen[key].best)
-    known = _profile(count, styles, frozenset(repeated[:_MAX_REPEATED]))
-    return replace(known, written=vocabulary.written())
+    known = _profile(count, styles, frozenset(repeated[:_MAX_REPEATED]), looks)
+    return replace(known, written=vocabulary.written(), bands=census.furniture(count))
 
 
 def for_recognised_text(content: PageContent, document: DocumentProfile) -> DocumentProfile:
@@ -209,13 +219,13 @@ def for_recognised_text(content: PageContent, document: DocumentProfile) -> Docu
         if size < 0.8 * before:
             level, before = level + 1, size
         levels[style_key(size, bold=False)] = min(level, 3)
-    return replace(document, body_size=body, body_bold=False, body_mono=False, headings=levels, depths={})
+    return replace(document, body_size=body, body_bold=False, body_mono=False, headings=levels, looks={}, depths={})
 
 
-def _profile(pages: int, styles: dict[str, list[int]], repeated: frozenset[str]) -> DocumentProfile:
+def _profile(pages: int, styles: dict[str, list[int]], repeated: frozenset[str], looks: Looks) -> DocumentProfile:
     by_size: Counter[float] = Counter()
-    for key, (_, characters, _, _) in styles.items():
-        by_size[_size(key)] += characters
+    for key, facts in styles.items():
+        by_size[_size(key)] += facts[1]
     if not by_size:
         return DocumentProfile(pages=pages, repeated=repeated)
     body = max(by_size, key=lambda size: (by_size[size], size))
@@ -223,37 +233,63 @@ def _profile(pages: int, styles: dict[str, list[int]], repeated: frozenset[str])
     total = sum(alike.values()) or 1
     bold = sum(count for key, count in alike.items() if "b" in key) > 0.6 * total
     mono = sum(count for key, count in alike.items() if "m" in key) > 0.6 * total
-    headings = _levels(styles, body, body_bold=bold)
+    found = _heading_styles(styles, body, body_bold=bold)
+    known = {key: _usual_depth(styles[key]) for key in found}
+    alone = {key: 0 for key in looks.headings(body) if f"{size_of(key):g}" not in found}
+    depths = {key: depth for key, depth in (known | looks.depths(alone)).items() if depth}
+    levels = _levels([*found, *alone], depths)
     return DocumentProfile(
         pages=pages,
         body_size=body,
         body_bold=bold,
         body_mono=mono,
-        headings=headings,
-        depths={key: styles[key][2] for key in headings if styles[key][2]},
+        headings={key: levels[key] for key in found},
+        looks={key: levels[key] for key in alone},
+        depths=depths,
         repeated=repeated,
     )
 
 
 def _size(key: str) -> float:
-    return float(key.rstrip("bm"))
+    """The size of a style or look."""
+    return size_of(key) if "@" in key else float(key.rstrip("bm"))
 
 
-def _levels(styles: dict[str, list[int]], body: float, *, body_bold: bool) -> dict[str, int]:
-    """The styles of headings with their levels: larger ones first, bold before plain."""
+def _heading_styles(styles: dict[str, list[int]], body: float, *, body_bold: bool) -> list[str]:
+    """The styles of headings."""
     total = sum(facts[1] for facts in styles.values())
     found = []
-    for key, (lines, characters, _, stretches) in styles.items():
+    for key, (lines, characters, stretches, *_) in styles.items():
         size, bold = _size(key), "b" in key
         stands_out = size >= _LARGER * body or (bold and not body_bold and size >= 0.95 * body)
         brief = lines <= max(_MAX_STRETCH * stretches, _FEW_LINES)
         if stands_out and brief and characters <= _LONG * lines and characters <= max(_MAX_SHARE * total, 200):
-            found.append((size, bold, key))
-    found.sort(key=lambda style: (-style[0], not style[1]))
+            found.append(key)
+    return found
+
+
+def _usual_depth(facts: Sequence[int]) -> int:
+    """The depth that most numbers in a style have; 0 if few of its lines have one."""
+    depths = facts[3:]
+    numbered = sum(depths)
+    return depths.index(max(depths)) + 1 if numbered and numbered >= _NUMBERED_SHARE * facts[2] else 0
+
+
+def _levels(styles: Iterable[str], depths: Mapping[str, int]) -> dict[str, int]:
+    """The level of each style: larger ones first, bold before plain; where they are numbered, by the numbers' depth."""
     levels: dict[str, int] = {}
-    level, before = 0, (0.0, False)
-    for size, bold, key in found:
-        if level == 0 or size < 0.95 * before[0] or bold != before[1]:
-            level, before = level + 1, (size, bold)
+    level, first, before = 0, 0, (0.0, False)
+    for key in sorted(styles, key=lambda key: (-_size(key), not _is_bold(key), "@" in key, "c" not in key, key)):
+        size, bold, depth = _size(key), _is_bold(key), depths.get(key, 0)
+        if depth:
+            first = first or max(1, level + 2 - depth)  # the level of numbers of one part
+            level = first + depth - 1
+        elif level == 0 or size < 0.95 * before[0] or bold != before[1]:
+            level += 1
+        before = (size, bold)
         levels[key] = min(level, _MAX_LEVELS)
     return levels
+
+
+def _is_bold(key: str) -> bool:
+    return "@" not in key and "b" in key

@@ -44,6 +44,7 @@ def upright(content: PageContent, angle: int) -> PageContent:
         tuple(Rule(*turn_box((rule.left, rule.top, rule.right, rule.bottom), angle, *size)) for rule in content.rules),
         tuple(turn_box(box, angle, *size) for box in content.fills),
         tuple(turn_box(box, angle, *size) for box in content.pictures),
+        tuple(region._replace(box=turn_box(region.box, angle, *size)) for region in content.regions),
     )
 
 

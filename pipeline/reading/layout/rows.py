@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pipeline.reading.layout.model import PLAIN, Box, Line, Run, Runs, Style, around
-from pipeline.reading.layout.text import is_bullet, is_right_to_left
+from pipeline.reading.layout.text import is_bullet
 
 CELL_GAP = 1.5
 """The space between two pieces of a row, in text sizes, from which on they are cells and not words of a sentence."""
@@ -45,11 +45,9 @@ class Row:
     @cached_property
     def tokens(self) -> list[Token]:
         """The words of the row in the order they are read."""
-        backwards = len(self.cells) > 1 and is_right_to_left("".join(cell.text for cell in self.cells))
-        cells = self.cells[::-1] if backwards else self.cells
         found: list[Token] = []
         before: Line | None = None
-        for cell in cells:
+        for cell in self.cells:
             part = line_tokens(cell)
             raised = self._is_raised(cell)
             if raised:
@@ -120,7 +118,10 @@ def line_tokens(line: Line) -> list[Token]:
     """The words of a line, without style if the source knows none."""
     if line.spans:
         return [Token(span.text, span.style, span.spaced or index == 0) for index, span in enumerate(line.spans)]
-    return [Token(word, PLAIN, spaced=True) for word in line.text.split()]
+    found = line.text.split()
+    if len(line.sure) != len(found):
+        return [Token(word, PLAIN, spaced=True) for word in found]
+    return [Token(word, PLAIN._replace(sure=sure), spaced=True) for word, sure in zip(found, line.sure, strict=True)]
 
 
 def text_of(tokens: Iterable[Token]) -> str:

@@ -2,23 +2,21 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise, takewhile
+from itertools import pairwise, takewhile
 from statistics import mean, median
-from typing import NamedTuple
 
-from pipeline.reading.layout.cells import cell_runs, spans_of, sub_line, text_size
-from pipeline.reading.layout.model import Box, Cell, Line, Span, Table, around
+from pipeline.reading.layout import heads
+from pipeline.reading.layout.borders import Border, Placed, borders_of, place, without_symbols
+from pipeline.reading.layout.cells import cell_runs, text_size
+from pipeline.reading.layout.model import Box, Cell, Line, Table, around
 from pipeline.reading.layout.rows import Row
 from pipeline.reading.layout.text import has_leader, is_bullet
 
 _MIN_ROWS = 3
 _MAX_ROWS = 2_000
-_MAX_COLUMNS = 60
 _MAX_PARTS = 12
-_BIN = 0.2  # text sizes
-_MAX_BINS = 3_000
-_MIN_GAP = 0.9  # text sizes
-_WORD_GAP = 0.6
+_MAX_HEAD = 4
+_YEAR = re.compile(r"(?:19|20)\d\d")
 _WRAPPED_FILL = 0.6  # share of its column's width that a wrapped line fills at least
 _TIGHT_HEAD = 1.7
 _TIGHT = 1.45  # text sizes from a cell's line to its next one
@@ -27,25 +25,6 @@ _PROSE_FILL = 0.8
 _NUMERIC = re.compile(
     r"[-+−(±<>~≈]?[$€£¥₩]?[-+−]?\d[\d,.\s'/:±%()]*[A-Za-z%€$£°×]{0,4}[)*†]?|[-–—]|n/?a|nan", re.IGNORECASE
 )
-
-
-class Border(NamedTuple):
-    """The gap between two columns; of no width where a rule is."""
-
-    low: float
-    high: float
-
-    @property
-    def middle(self) -> float:
-        return (self.low + self.high) / 2
-
-
-class Placed(NamedTuple):
-    """A cell's lines, in the columns from `first` to `last`."""
-
-    first: int
-    last: int
-    lines: list[Line]
 
 
 def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
@@ -59,6 +38,7 @@ def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
         if first > start and _is_head(rows[first - 1], rows[first:end]):
             with_head = _table(rows[first - 1 : end], borders_of([row.cells for row in rows[first:end]]))
             first, table = (first - 1, with_head) if with_head else (first, table)
+        first, table = _with_period(rows, first, start, end) or (first, table)
         if start < first:
             found.append(list(rows[start:first]))
         found.append(table)
@@ -66,6 +46,21 @@ def split(rows: Sequence[Row]) -> list[list[Row] | Table]:
     if start < len(rows):
         found.append(list(rows[start:]))
     return found
+
+
+def _with_period(rows: Sequence[Row], first: int, start: int, end: int) -> tuple[int, Table] | None:
+    """(its first row, the table with it) if the row right above is one piece over several of the columns."""
+    row, below = rows[first - 1] if first > start else None, rows[first:end]
+    if row is None or len(row.cells) > 1 or below[0].top - row.bottom > row.size:
+        return None
+    borders = borders_of([row.cells for row in below])
+    if not borders or row.left < borders[0].low:
+        return None
+    placed = [place(row.cells, borders) for row in below]
+    if not heads.reaches(place(row.cells, borders), placed, len(borders) + 1):
+        return None
+    table = _table(rows[first - 1 : end], borders)
+    return (first - 1, table) if table and table.header > 1 else None
 
 
 def _stretches(rows: Sequence[Row]) -> list[tuple[int, int]]:
@@ -137,96 +132,32 @@ def _table(rows: Sequence[Row], head_borders: Sequence[Border] = ()) -> Table | 
     if not borders or (len(tabular) < _MIN_ROWS and len(borders) < 2):
         return None
     placed = [place(row.cells, borders) for row in rows]
-    if not looks_tabular(placed, borders, lines) or not _is_convincing(placed, len(borders) + 1):
+    fewer = without_symbols(placed[1:], borders)
+    if len(fewer) < len(borders):
+        borders, placed = fewer, [place(row.cells, fewer) for row in rows]
+    if not borders or not looks_tabular(placed, borders, lines) or not _is_convincing(placed, len(borders) + 1):
         return None
     bold = len(list(takewhile(lambda row: row.is_bold, rows[:3])))
-    header = bold if not head_borders and 1 <= bold < len(rows) else 1
+    header = _rows_of_head(placed) or (bold if not head_borders and 1 <= bold < len(rows) else 1)
+    placed[:header] = heads.spanned(placed, header, len(borders) + 1, ())
     return build(placed, len(borders) + 1, lines, header=header)
 
 
-def borders_of(rows: Sequence[Sequence[Line]]) -> list[Border]:
-    """The stretches of x where the rows have no word; rows that run across are left out."""
-    lines = [line for row in rows for line in row]
-    size = text_size(lines)
-    left, right = min(line.left for line in lines), max(line.right for line in lines)
-    width = right - left
-    if width <= 0:
-        return []
-    step = max(_BIN * size, width / _MAX_BINS)
-    bins = int(width / step) + 1
-    phrases = _telling([[_whole(part) for line in row for part in _phrases(line)] for row in rows], width)
-    cover = _cover([span for row in phrases for span in row], left, step, bins)
-    least = _MIN_GAP if len(phrases) > 3 else 1.4
-    allowed = len(phrases) // 12
-    borders: list[Border] = []
-    start = None
-    for index, level in enumerate([*cover, allowed + 1]):
-        if level <= allowed and start is None:
-            start = index
-        elif level > allowed and start is not None:
-            if start > 0 and index < bins and (index - start) * step >= least * size:
-                borders.append(Border(left + start * step, left + index * step))
-            start = None
-    return borders[:_MAX_COLUMNS]
+def _rows_of_head(placed: Sequence[Sequence[Placed]]) -> int:
+    """How many rows are above the first one of numbers, in a table of numbers; 0 if none or too many are."""
 
+    def numbers(row: Sequence[Placed]) -> bool:
+        texts = ["".join(line.text for line in cell.lines).strip() for cell in row if cell.first]
+        found = [text for text in texts if _NUMERIC.fullmatch(text) and any(map(str.isdigit, text))]
+        return 2 * len(found) > len(texts) and not all(_YEAR.fullmatch(text) for text in found)
 
-def _telling(rows: list[list[Span]], width: float) -> list[list[Span]]:
-    """The rows that show where columns are: those with as many pieces as most, without those that run across."""
-    most = sorted(map(len, rows))[len(rows) // 2]
-    full = [row for row in rows if len(row) >= most]
-    if most > 1 and len(full) >= max(3, 0.6 * len(rows)):
-        return full
-    return [row for row in rows if len(row) > 1 or row[0].right - row[0].left <= 0.5 * width] or rows
-
-
-def _whole(words: Sequence[Span]) -> Span:
-    return words[0]._replace(right=max(span.right for span in words))
-
-
-def _phrases(line: Line) -> list[list[Span]]:
-    """The words of the line, those that follow each other with a usual space together."""
-    found: list[list[Span]] = []
-    for span in spans_of(line):
-        if found and span.left - found[-1][-1].right < _WORD_GAP * line.size:
-            found[-1].append(span)
-        else:
-            found.append([span])
-    return found
-
-
-def _cover(spans: Sequence[Span], left: float, step: float, bins: int) -> list[int]:
-    changes = [0] * (bins + 1)
-    for span in spans:
-        first, last = sorted((span.left, span.right))
-        changes[min(bins, max(0, int((first - left) / step)))] += 1
-        changes[min(bins, max(0, int((last - left) / step)) + 1)] -= 1
-    return list(accumulate(changes[:bins]))
-
-
-def place(cells: Sequence[Line], borders: Sequence[Border]) -> list[Placed]:
-    """The lines of one row in their columns. Words with usual spaces between them that cross a border stay together,
-    in a cell that spans columns."""
-    found: list[Placed] = []
-    for line in sorted(cells, key=lambda line: line.left):
-        phrases = _phrases(line)
-        for part in [sub_line(line, spans) for spans in phrases] if len(phrases) > 1 else [line]:
-            first, last = _columns(part, borders)
-            before = found[-1] if found else None
-            if before is not None and first <= before.last:
-                found[-1] = Placed(before.first, max(last, before.last), [*before.lines, part])
-            else:
-                found.append(Placed(first, last, [part]))
-    return found
-
-
-def _columns(line: Line, borders: Sequence[Border]) -> tuple[int, int]:
-    """The first and the last column of the line; a line that ends in the gap before a column is not in it."""
-    width = line.right - line.left
-    slack = max(0.1 * line.size, min(0.12 * width, 1.5 * line.size))
-    middle = (line.left + line.right) / 2
-    first = sum(line.left >= border.low - slack and middle > border.middle for border in borders)
-    last = sum(line.right > border.high + slack for border in borders)
-    return first, max(first, last)
+    found = [numbers(row) for row in placed]
+    if 2 * sum(found) <= sum(len(row) > 1 for row in placed):
+        return 0
+    head = found.index(True)
+    while head and len(placed[head - 1]) == 1 and placed[head - 1][0].first == 0:
+        head -= 1  # The title of a group of rows.
+    return head if head <= _MAX_HEAD else 0
 
 
 def looks_tabular(placed: Sequence[Sequence[Placed]], borders: Sequence[Border], lines: Sequence[Line]) -> bool:
@@ -286,7 +217,7 @@ def build(
     merged: list[list[Placed]] = []
     kept_header = header
     for index, row in enumerate(placed):
-        if merged and _continues(placed, index, header, separated):
+        if merged and _continues(placed, index, header, len(merged[-1]), separated):
             by_column = {cell.first: cell for cell in merged[-1]}
             for cell in row:
                 above = by_column.get(cell.first)
@@ -295,32 +226,58 @@ def build(
             kept_header -= index < header
         else:
             merged.append(list(row))
-    made = [_cells(row, columns) for row in merged]
+    made = [_cells(row if index < kept_header else _titled(row, columns), columns) for index, row in enumerate(merged)]
     whole = box or around([line.box for line in lines])
     return Table(whole, tuple(tuple(row) for row in made), max(1, min(kept_header, len(made))), text_size(lines))
 
 
-def _continues(placed: Sequence[Sequence[Placed]], index: int, header: int, separated: Sequence[bool] | None) -> bool:
-    """Whether a row only holds more lines of the cells above."""
+def _titled(row: list[Placed], columns: int) -> list[Placed]:
+    """The row; the title of a group of rows that runs across columns is in the first one."""
+    return [row[0]._replace(last=0)] if len(row) == 1 and row[0].first == 0 < columns - 1 else row
+
+
+def _continues(
+    placed: Sequence[Sequence[Placed]], index: int, header: int, width: int, separated: Sequence[bool] | None
+) -> bool:
+    """Whether a row only holds more lines of the cells above, which are `width`."""
     row, above = placed[index], placed[index - 1]
     if not row or not above or (separated is not None and separated[index]):
         return False
-    if any(cell.first != cell.last for cell in (*row, *above)):
+    size, pitch = row[0].lines[0].size, row[0].lines[0].bottom - above[0].lines[0].bottom
+    if index < header:
+        return pitch < _TIGHT_HEAD * size and _continues_head(row, above)
+    spanning = any(cell.first != cell.last for cell in (*row, *above))
+    if spanning or pitch >= _TIGHT * size or (index == header and separated is None):
         return False
-    pitch = row[0].lines[0].bottom - above[0].lines[0].bottom
     columns, filled = {cell.first for cell in row}, {cell.first for cell in above}
-    if index < header:  # A head of several lines: each cell is below one of the line above.
-        return pitch < _TIGHT_HEAD * row[0].lines[0].size and (columns <= filled or len(row) < len(above))
-    if (
-        pitch >= _TIGHT * row[0].lines[0].size
-        or (index == header and separated is None)
-        or row[0].first == 0
-        or not columns <= filled
-    ):
-        return False
+    if filled == {0} == {row[0].first} and width == 1 and not above[0].lines[0].text.endswith(":"):
+        return row[0].lines[0].text[:1].islower()  # The last line of a long name has the values.
+    return columns <= filled and _goes_on(placed, index, width, separated)
+
+
+def _continues_head(row: Sequence[Placed], above: Sequence[Placed]) -> bool:
+    """Whether a row of a head only holds more lines of the row above it."""
+    if any(cell.first != cell.last for cell in (*row, *above)):
+        return [cell[:2] for cell in row] == [cell[:2] for cell in above]
+    columns, filled = {cell.first for cell in row}, {cell.first for cell in above}
+    nested = columns <= filled or filled <= columns or len(row) < len(above)
+    return nested and not _has_own_stub(row, above)
+
+
+def _goes_on(placed: Sequence[Sequence[Placed]], index: int, width: int, separated: Sequence[bool] | None) -> bool:
+    """Whether the row's cells are the next lines of those above, of which there are `width`."""
+    row = placed[index]
     if any(_NUMERIC.fullmatch(line.text) for cell in row for line in cell.lines):
         return False
-    return separated is not None or (2 * len(row) <= len(above) and _wraps(placed, index))
+    if row[0].first == 0:
+        return len(row) < width and row[0].lines[0].text[:1].islower() and _wraps(placed, index)
+    are_parted = separated is not None and 2 * sum(separated) > len(separated)
+    return are_parted or (2 * len(row) <= width and _wraps(placed, index))
+
+
+def _has_own_stub(row: Sequence[Placed], above: Sequence[Placed]) -> bool:
+    """Whether both rows of a head begin with a name."""
+    return row[0].first == above[0].first == 0 and all(r[0].lines[0].text[:1].isupper() for r in (row, above))
 
 
 def _wraps(placed: Sequence[Sequence[Placed]], index: int) -> bool:

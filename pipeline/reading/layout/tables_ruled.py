@@ -2,12 +2,12 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from pipeline.reading.layout import tables_aligned
+from pipeline.reading.layout import tables_open
 from pipeline.reading.layout.cells import cell_runs, cut, text_size, without_empty
 from pipeline.reading.layout.drawn_rules import MAX_RULES, Bar, bars, covered, places, touching
 from pipeline.reading.layout.model import Box, Cell, Line, Rule, Table, holds
@@ -22,6 +22,7 @@ _LONG_CELL = 400
 _LONG_ROW = 60
 _MAX_SPANNING = 0.25  # of the rows
 _WORD_GAP = 0.6  # text sizes
+_CLOSED = 0.8  # Share of a box's height that its sides are drawn along.
 
 
 class Found(NamedTuple):
@@ -41,23 +42,30 @@ def find(lines: Sequence[Line], rules: Sequence[Rule], fills: Sequence[Box]) -> 
         return Found([], list(lines))
     tables: list[Table] = []
     lone: list[Bar] = []
+    edges: list[tuple[Bar, Bar]] = []
     remaining = list(lines)
     for across, down in _stacked(touching(level, upright, slack), slack):
         table, inside = _grid_table(remaining, across, down, slack)
         if table is None:
             lone += across
+            edges += _box_edges(across, down, slack)
             continue
         tables.append(table)
         remaining = [line for line in remaining if id(line) not in inside]
-    for region in _regions(lone, slack) + _stripes(fills, slack):
-        table, inside = _open_table(remaining, region, upright, slack)
-        if table is not None:
-            tables.append(table)
-            remaining = [line for line in remaining if id(line) not in inside]
-    return Found(tables, remaining)
+    drawn = tables_open.Drawn(lone, upright, slack, edges)
+    more, remaining = tables_open.find(remaining, drawn, fills)
+    return Found([*tables, *more], remaining)
 
 
 Group = tuple[list[Bar], list[Bar]]
+
+
+def _box_edges(across: Sequence[Bar], down: Sequence[Bar], slack: float) -> list[tuple[Bar, Bar]]:
+    """The top and the bottom edge of the box that the rules make, if they do."""
+    top, bottom = min(across), max(across)
+    left, right = min(bar.start for bar in across), max(bar.end for bar in across)
+    sides = ([bar for bar in down if abs(bar.at - x) < 3 * slack] for x in (left, right))
+    return [(top, bottom)] if all(covered(top.at, bottom.at, side) > _CLOSED for side in sides) else []
 
 
 def _stacked(groups: Sequence[Group], slack: float) -> list[Group]:
@@ -263,92 +271,3 @@ def _is_wrapped(contents: Sequence[Sequence[Line]]) -> bool:
     pairs = [(a.text, b.text) for cell in contents for a, b in pairwise(cell)]
     wrapped = sum(b[:1].islower() or a.endswith((",", "-", "\u00ad")) for a, b in pairs)
     return wrapped > 0.3 * len(pairs)
-
-
-class _Region(NamedTuple):
-    """Horizontal rules of one width above each other, and their heights."""
-
-    left: float
-    right: float
-    ys: list[float]
-
-
-def _regions(level: Sequence[Bar], slack: float) -> list[_Region]:
-    """Horizontal rules that begin and end at the same x."""
-    found: list[_Region] = []
-    for bar in sorted(level):
-        if bar.end - bar.start < 10 * slack:
-            continue
-        near = 3 * slack
-        same = [r for r in found[-20:] if abs(r.left - bar.start) < near and abs(r.right - bar.end) < near]
-        if same:
-            same[-1].ys.append(bar.at)
-        else:
-            found.append(_Region(bar.start, bar.end, [bar.at]))
-    return [region for region in found if len(region.ys) > 1]
-
-
-def _stripes(fills: Iterable[Box], slack: float) -> list[_Region]:
-    """Coloured bands of one width: each of their edges separates rows."""
-    by_width: defaultdict[tuple[int, int], list[Box]] = defaultdict(list)
-    for box in fills:
-        if box[2] - box[0] > 30 * slack and 2 * slack < box[3] - box[1] < 40 * slack:
-            by_width[round(box[0] / slack), round(box[2] / slack)].append(box)
-    return [
-        _Region(boxes[0][0], boxes[0][2], places([y for box in boxes for y in (box[1], box[3])], slack))
-        for boxes in by_width.values()
-        if len(boxes) >= _MIN_STRIPES
-    ]
-
-
-def _open_table(
-    lines: Sequence[Line], region: _Region, upright: Sequence[Bar], slack: float
-) -> tuple[Table | None, set[int]]:
-    """A table between horizontal rules: its columns are separated where no row has a word."""
-    box = (region.left - 2 * slack, region.ys[0] - slack, region.right + 2 * slack, region.ys[-1] + slack)
-    inside = [line for line in lines if holds(box, line)]
-    # Lines that reach beyond the rules are not part of a table between them.
-    if len(inside) < 4 or any(line.left < box[0] - 2 * slack or line.right > box[2] + 2 * slack for line in inside):
-        return None, set()
-    found = rows(inside)
-    ruled = [
-        bar.at
-        for bar in upright
-        if region.left + slack < bar.at < region.right - slack
-        and min(bar.end, box[3]) - max(bar.start, box[1]) > 0.7 * (box[3] - box[1])
-    ]
-    drawn = [tables_aligned.Border(x, x) for x in places(ruled, slack)]
-    borders = drawn or tables_aligned.borders_of([row.cells for row in found])
-    if not borders or len(found) < 2:
-        return None, set()
-    if not any(row.is_tabular for row in found[:2]) and not drawn:
-        return None, set()  # There is more than a head above the columns.
-    placed = [tables_aligned.place(row.cells, borders) for row in found]
-    if _is_text(placed, len(borders)) or len(tables_aligned.parted(found, 0, len(found), 0)) > 1:
-        return None, set()
-    if not tables_aligned.looks_tabular(placed, borders, inside):
-        return None, set()
-    bands = [bisect_right(region.ys, (row.top + row.bottom) / 2) for row in found]
-    separated = [index == 0 or bands[index] != bands[index - 1] for index in range(len(found))]
-    head = bands.count(bands[0])
-    header = head if head <= 3 and head < len(found) else 1
-    table = tables_aligned.build(
-        placed,
-        len(borders) + 1,
-        inside,
-        header=header,
-        separated=separated,
-        box=(region.left, box[1], region.right, box[3]),
-    )
-    return table, {id(line) for line in inside}
-
-
-def _is_text(placed: Sequence[Sequence[tables_aligned.Placed]], last_column: int) -> bool:
-    """Whether many rows run across the columns, or some are as long as text."""
-    spanning = [cell for row in placed for cell in row if cell.first != cell.last]
-    long = [
-        cell
-        for cell in spanning
-        if cell.last - cell.first == last_column and sum(len(line.text) for line in cell.lines) > _LONG_ROW
-    ]
-    return len(long) > 1 or len(spanning) > max(1, _MAX_SPANNING * len(placed))

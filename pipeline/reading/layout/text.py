@@ -14,8 +14,15 @@ ITEM = re.compile(
 
 CJK = re.compile(r"[\u2e80-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")
 _LEADER = re.compile(r"(?:\.\s?){5,}|\.{3,}\s*\d+$|…{3,}|(?:·\s?){5,}|_{5,}")
-_SENTENCE_END = re.compile(r"[.!?:;。！？：；…][\"'”’)\]]*$")
-_RIGHT_TO_LEFT = re.compile(r"[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+_NUMBERED = re.compile(r"((?:[A-Z]\.)?\d{1,2}(?:\.\d{1,2}){0,4})\.?\s+\S")
+_SENTENCE_END = re.compile(r"[.!?:;。！？：；…؟؛۔׃][\"'”’)\]]*$")
+RIGHT_TO_LEFT = re.compile(r"[\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+
+
+def number_depth(text: str) -> int:
+    """1 for "2 Method", 2 for "2.1 Data" and "A.1 Data"; 0 without a number."""
+    found = _NUMBERED.match(text)
+    return found.group(1).count(".") + 1 if found else 0
 
 
 def is_bullet(text: str) -> bool:
@@ -35,7 +42,7 @@ def ends_sentence(text: str) -> bool:
 def is_right_to_left(text: str) -> bool:
     """Whether most letters are Hebrew, Arabic or of a related script."""
     letters = sum(map(str.isalpha, text))
-    return letters > 0 and len(_RIGHT_TO_LEFT.findall(text)) > 0.5 * letters
+    return letters > 0 and len(RIGHT_TO_LEFT.findall(text)) > 0.5 * letters
 
 
 def join_lines(texts: Iterable[str]) -> str:

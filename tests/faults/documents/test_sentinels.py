@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from pipeline.interfaces.cli.doctor import OK, WARN, checks
+from pipeline.interfaces.doctor import OK, WARN, checks
 from tests.faults.flow import SQLITE, START_S, Flow, settings
 from tests.support.sentinels import NAME, PASSWORD, SENTINEL_PASSWORD, Sentinels
 from tests.support.stack import FLEET, Stack

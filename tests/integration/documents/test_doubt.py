@@ -47,7 +47,27 @@ def test_doubtful_pages_are_counted_and_listed(context: Context) -> None:
     manifest = json.loads((Path(str(view.merged_path)).with_suffix(".manifest.json")).read_text())
     assert (manifest["totals"]["doubtful"], manifest["document"]["doubtful_count"]) == (2, 2)
     assert [(page["confidence"], page["doubtful"]) for page in manifest["pages"][:2]] == [(0.97, False), (0.6, True)]
+    assert [page["uncertain"] for page in manifest["pages"][:2]] == [False, False]
     assert queries.layout_json(context, document_id)["pages"][1]["confidence"] == 0.6
+
+
+def test_a_page_of_mostly_uncertain_words_says_so(context: Context) -> None:
+    document_id = insert_document(context, pages=[PageStatus.PENDING] * 2)
+    worker = Worker(context, document_id)
+    for unit, share in zip(worker.claim(2), (0.8, 0.1), strict=True):
+        layout = {"width": 1, "height": 1, "unit": "px", "blocks": [], "confidence": 0.95, "uncertain": share}
+        worker.settle(Attempt(unit, Answer("words", "local", layout=layout)))
+    assert merge.merge_document(context, document_id, Owner("m", "1"))
+
+    view = queries.document(context, document_id)
+    manifest = json.loads((Path(str(view.merged_path)).with_suffix(".manifest.json")).read_text())
+    assert [(page["uncertain"], page["uncertain_share"], page["doubtful"]) for page in manifest["pages"]] == [
+        (True, 0.8, True), (False, 0.1, False),
+    ]  # fmt: skip
+    assert manifest["totals"]["uncertain"] == 1
+    service.retry_page(context, document_id, 1)
+    settle(context, document_id, ("by a model", None))
+    assert queries.pages(context, document_id)[0].uncertain_share is None
 
 
 def test_a_better_reading_ends_the_doubt(context: Context) -> None:

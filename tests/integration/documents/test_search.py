@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from pipeline.engine.claims import Owner
 from pipeline.engine.errors import UserError
 from pipeline.flows.documents import FLOW, search, service
+from pipeline.flows.documents.catalog import Filter
 from pipeline.flows.documents.models import DOCUMENTS, PAGES
-from pipeline.flows.documents.queries import Filter
 from pipeline.flows.documents.search import Found
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.flows.documents.work import text_index

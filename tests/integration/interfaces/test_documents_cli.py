@@ -54,3 +54,10 @@ def test_namesakes_are_told_apart_and_lists_are_filtered(context: Context, tmp_p
     assert "too short" in str(penstock("delete", "-y", sent[:3], code=1).exception)
     penstock("delete", "-y", sent[:6])
     assert listed("list", "--name", "invoice") == []
+
+
+def test_a_document_says_what_it_waits_for(context: Context) -> None:
+    waits = insert_document(context)
+    assert "why" in penstock("show", waits).stdout
+    assert "No worker is running" in penstock("show", waits).stdout
+    assert json.loads(penstock("show", waits, "--json").stdout)["reason"]["kind"] == "workers"

@@ -88,6 +88,17 @@ def test_start_pause_resume_stop(context: Context) -> None:
     assert shown("stop")["outcome"] == "stopped"  # type: ignore[index]
 
 
+def test_runs_are_listed_and_shown_with_what_they_cost(context: Context) -> None:
+    assert "penstock music start" in penstock("runs").output
+    add_songs(context, 3)
+    run = json.loads(penstock("start", "--skip-sync", "--json").stdout)["id"]
+    penstock("stop")
+    assert "stopped" in penstock("runs").output
+    assert "stopped" in penstock("runs", run[:6]).output
+    found = json.loads(penstock("runs", run, "--json").stdout)
+    assert (found["outcome"], found["figures"]["calls"], found["figures"]["cost"]) == ("stopped", 0, 0)
+
+
 def test_show_finds_by_number_id_and_title_and_lists(context: Context) -> None:
     penstock("sync")
     for reference in ("3", "s000002", "Song 2", "artist 2 - song 2"):

@@ -11,6 +11,8 @@ from typer.testing import CliRunner, Result
 
 from pipeline.engine.traces import AiCall
 from pipeline.interfaces.cli.main import app
+from pipeline.providers.call_series import series
+from pipeline.providers.calls import By, CallFilter, stats
 from pipeline.storage.context import Context
 from tasks import calls
 from tests.support.calls import call_row
@@ -60,6 +62,32 @@ def test_days_are_in_order_and_other_groups_by_size(recorded: Context) -> None:
     assert days[0] == str((NOW - timedelta(days=2)).date())
     assert [(one.group, one.calls) for one in calls.stats("model")] == [("small", 21), ("big", 3)]
     assert [(one.group, one.p50_ms) for one in calls.stats("status")] == [("ok", 12), ("rate_limited", None)]
+
+
+def test_hours_are_in_order_and_written_with_their_zone(recorded: Context) -> None:
+    hours = calls.stats("hour")
+    assert [one.group for one in hours] == sorted(one.group for one in hours)
+    assert sum(one.calls for one in hours) == 24
+    first = datetime.fromisoformat(hours[0].group)
+    assert first == (NOW - timedelta(days=2)).replace(minute=0, second=0, microsecond=0)
+
+
+def test_a_series_counts_every_hour_and_model_and_its_percentiles_are_nearly_right(recorded: Context) -> None:
+    which = CallFilter(since=NOW - timedelta(days=3), until=NOW + timedelta(seconds=1))
+    found = series(recorded, which, By.HOUR)
+    assert len(found.points) in {72, 73, 74}
+    assert [one.group for one in found.points] == sorted(one.group for one in found.points)
+    exact = {one.group: one for one in stats(recorded, which, By.HOUR)}
+    for one in found.points:
+        known = exact.get(one.group)
+        assert (one.calls, one.failed) == ((known.calls, known.failed) if known else (0, 0))
+    assert list(found.models) == [("quick", "small"), ("slow", "big")]
+    slow = found.models["slow", "big"]
+    assert slow.p50_ms == pytest.approx(500, rel=0.2)
+    assert (found.total.calls, found.total.failed, found.total.cost) == (24, 1, 10.0)
+    assert [one.calls for one in series(recorded, which, By.DAY).points if one.calls] in ([3, 21], [3, 20, 1])
+    nobody = series(recorded, CallFilter(provider="nobody"), By.DAY)
+    assert (nobody.models, nobody.total.calls, nobody.total.p50_ms) == ({}, 0, None)
 
 
 def test_each_filter_leaves_out_what_it_should(recorded: Context) -> None:

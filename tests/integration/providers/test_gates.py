@@ -3,7 +3,7 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import insert
@@ -14,7 +14,8 @@ from pipeline.engine.errors import ErrorKind, UnitError, UserError
 from pipeline.engine.gate import Gate
 from pipeline.engine.guarded_call import request_hooks
 from pipeline.engine.traces import AiCall
-from pipeline.providers import gates, queue_control, watchdog
+from pipeline.providers import gates, queue_control, queue_views, watchdog
+from pipeline.providers.queue_views import Holdup
 from pipeline.storage.context import Context
 from tests.support.calls import call_row
 
@@ -179,6 +180,31 @@ def test_why_a_queue_waits_is_told_in_words(context: Context) -> None:
     assert gates.closed_because(context, "vision.p") == "p is left alone for a while (5 failures in a row: connect)"
     queue_control.pause(context, "vision.p", None)
     assert gates.closed_because(context, "vision.p") == "vision.p is paused by an operator"
+
+
+def test_why_nothing_more_goes_through_is_told_with_the_moment_when_something_does(context: Context) -> None:
+    def found() -> Holdup | None:
+        return queue_views.holdup(queue_views.queue(context, "vision.p"), now)
+
+    now = context.db.now()
+    assert found() is None
+    assert [_gate(context).stamp(str(n)).granted for n in range(3)] == [True, True, True]
+    held = found()
+    assert held is not None
+    assert held.until is not None
+    assert (held.kind, held.words) == ("limits", "p: 3/min is used up")
+    # The window is a little longer here than there: the way to the provider varies.
+    assert timedelta(seconds=50) < held.until - now < timedelta(seconds=62)
+    queue_control.change_setting(context, "provider.p.limits", "9/min")
+    assert found() is None
+    queue_control.change_setting(context, "provider.p.concurrency", "1")
+    assert found() == Holdup("capacity", "vision.p: the only place is taken")
+    queue_control.open_breaker(context, "p:vision", 60, "5 failures in a row: 503")
+    held = found()
+    assert held is not None
+    assert (held.kind, held.words) == ("breaker", "p is left alone for a while: 5 failures in a row: 503")
+    queue_control.pause(context, "vision.p", None, "invoices first")
+    assert found() == Holdup("operator", "paused by an operator: “invoices first”")
 
 
 def test_many_who_remember_one_breaker_at_once_do_not_trip_over_each_other(context: Context) -> None:

@@ -214,6 +214,25 @@ class TestExclusions:
     def test_others_are_taken(self, context: Context) -> None:
         assert take(context, draw(), app="firefox", window_title="News").accepted
 
+    def test_more_are_excluded_while_everything_runs_and_those_of_the_settings_stay(self, context: Context) -> None:
+        found = service.exclude(context, apps=["Signal", " signal", "*bank*"])
+        assert (found.apps, found.titles, found.fixed_apps) == (["Signal", "*bank*"], [], ["*keepass*"])
+        for app in ("signal", "MyBank", "KeePassXC"):
+            assert take(context, draw(), app=app).reason == "excluded"
+        assert service.exclude(context, titles=["*salary*"]).apps == ["Signal", "*bank*"], "None: as before"
+        assert take(context, draw(), app="firefox", window_title="Salary 2026").reason == "excluded"
+        assert service.exclude(context, apps=[], titles=[]) == service.exclusions(context)
+        assert take(context, draw(), app="KeePassXC").reason == "excluded"
+        assert take(context, draw(), app="signal").accepted
+
+    @pytest.mark.parametrize(
+        ("pattern", "says"), [("*", "exclude everything"), ("a;b", "semicolon"), ("x" * 201, "200 characters")]
+    )
+    def test_a_pattern_that_makes_no_sense_is_refused(self, context: Context, pattern: str, says: str) -> None:
+        with pytest.raises(UserError, match=says):
+            service.exclude(context, apps=[pattern])
+        assert service.exclusions(context).apps == []
+
 
 def test_one_that_became_new_between_the_glance_and_the_decision_has_its_file(
     context: Context, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,7 @@ from pipeline.engine import work as kernel
 from pipeline.engine.claims import Owner
 from pipeline.engine.work import Outcome
 from pipeline.flows import flows
-from pipeline.flows.documents import FLOW, queries, search
+from pipeline.flows.documents import FLOW, catalog, queries, reasons, search
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.providers import calls, queue_control
 from pipeline.providers.calls import By, CallFilter
@@ -89,16 +89,22 @@ def _status(context: Context) -> None:
 
 
 def _lists(context: Context) -> None:
-    queries.documents(context, limit=50)
+    newest = catalog.documents(context, limit=50)
+    key = newest[-1].created_at, newest[-1].id
     for status in DocumentStatus:
-        queries.documents(context, queries.Filter(frozenset({status})), limit=50, offset=10)
+        catalog.documents(context, catalog.Filter(frozenset({status})), limit=50, offset=10)
+    for which in (catalog.Filter(), catalog.Filter(frozenset(DocumentStatus))):
+        catalog.documents(context, which, after=key)
+        catalog.documents(context, which, before=key)
+    catalog.count_by_status(context, catalog.Filter())
+    reasons.reasons(context, newest)
     queries.document(context, WAITING)
     queries.documents_by_id(context, [WAITING, document_id(2)])
     queries.resolve(context, WAITING)
     for page in PageStatus:
         queries.pages(context, WAITING, status=page)
     queries.attempts(context, WAITING, 3)
-    search.find(context, "invoice march", queries.Filter())
+    search.find(context, "invoice march", catalog.Filter())
     FLOW.catch_up(context)
     recent = CallFilter(since=context.db.now() - timedelta(hours=1))
     calls.calls(context, limit=50)

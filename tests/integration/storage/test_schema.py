@@ -24,6 +24,8 @@ import pipeline.flows.screenshots.graph.models
 import pipeline.flows.webhooks.models
 import pipeline.nodes.tokens
 import pipeline.storage.api_keys
+import pipeline.storage.api_sessions
+import pipeline.storage.api_spend
 import pipeline.storage.idempotency
 import pipeline.storage.installation
 import pipeline.storage.vectors  # noqa: F401  # their tables belong to the schema
@@ -84,7 +86,7 @@ def test_an_empty_database_is_brought_to_the_newest_schema(db: Database) -> None
         "screenshot_mentions", "ai_call_totals", "ai_call_cursor",
         "screenshot_edges", "screenshot_provenance", "screenshot_calls", "events", "event_counter",
         "webhook_endpoints", "webhook_deliveries", "webhook_attempts",
-        "api_keys", "api_work", "idempotent_requests", "node_tokens",
+        "api_keys", "api_sessions", "api_work", "idempotent_requests", "node_tokens",
     }  # fmt: skip
 
 

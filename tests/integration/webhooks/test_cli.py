@@ -4,9 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
+from pipeline.flows.webhooks.models import DELIVERIES
+from pipeline.flows.webhooks.states import DeliveryStatus
 from pipeline.interfaces.cli.main import app
 from pipeline.storage.context import Context
 from tests.integration.webhooks.conftest import Driver
@@ -63,7 +66,12 @@ def test_deliveries_are_replayed_one_by_one_or_by_time(context: Context, driver:
     assert shown("replay", "--endpoint", endpoint_id, "--since", "1h") == {"replayed": 2}
     driver.run()
     assert [one.id for one in receiver.received] == ["evt_1", "evt_2", "evt_1", "evt_1", "evt_2"]
+    context.db.run(lambda session: session.execute(update(DELIVERIES).values(status=DeliveryStatus.FAILED)))
+    assert shown("replay", "--failed", "--endpoint", endpoint_id) == {"replayed": 2}
+    assert shown("replay", "--failed") == {"replayed": 0}
+    driver.run()
     penstock("replay", code=2)
+    penstock("replay", "1", "--failed", code=2)
     penstock("replay", "--endpoint", endpoint_id, code=2)
     assert "disabled" in penstock("change", endpoint_id, "--disable").output
     assert "active" in penstock("change", endpoint_id, "--enable").output

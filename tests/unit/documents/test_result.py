@@ -108,7 +108,7 @@ def test_the_manifest_sums_up_what_happened() -> None:
     facts = manifest(document(), [page(1, "four"), page(2, "中文")], attempts)
     assert facts["version"] == 1
     assert facts["totals"] == {
-        "pages": 2, "completed": 2, "failed": 0, "attempts": 3, "doubtful": 0, "cached": 1,
+        "pages": 2, "completed": 2, "failed": 0, "attempts": 3, "doubtful": 0, "uncertain": 0, "cached": 1,
         "input_tokens": 30, "output_tokens": 12, "conversion_ms": 151, "cost": 0.0003,
     }  # fmt: skip
     assert [entry["characters"] for entry in facts["pages"]] == [4, 2]

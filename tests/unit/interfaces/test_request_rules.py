@@ -22,15 +22,25 @@ from pipeline.interfaces.api.fields import DROPPED, Line
 from pipeline.interfaces.api.v1.document_shapes import SubmitOptions
 from pipeline.interfaces.api.v1.knowledge_intake import BODY, ItemData
 from pipeline.interfaces.api.v1.screenshot_shapes import FrameFields
+from pipeline.interfaces.console import live, screens, session
 from pipeline.nodes.protocol import from_node, from_session
 
 ROUTES = [
     route
-    for router in (*v1.ROUTERS, *compat.ROUTERS, health.router, metrics.router)
+    for router in (
+        *v1.ROUTERS,
+        *compat.ROUTERS,
+        health.router,
+        metrics.router,
+        *screens.ROUTERS,
+        session.router,
+        live.router,
+    )
     for route in router.routes
     if isinstance(route, APIRoute)
 ]
-FORMS = [SubmitOptions, FrameFields, ItemData, ConvertOptions]
+VIEWS = [view.asked for view in live.VIEWS.values() if view.asked.model_fields]
+FORMS = [SubmitOptions, FrameFields, ItemData, ConvertOptions, *VIEWS]
 """What fields of multipart forms, and queries beside a file as the body, are validated by."""
 CONTENT = {"message.text", "message.result", "message.body"}
 """What models and whoever asks them say to one another through the gateway: limited as a whole, and shown nowhere."""

@@ -10,7 +10,7 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.providers import local
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
-from pipeline.reading import ocr, pdfium, pictures, text_layer
+from pipeline.reading import conversion, ocr, pdfium, pictures, text_layer
 from pipeline.reading.layout import Line
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
@@ -253,6 +253,13 @@ def test_cache_key_changes_with_the_file_and_the_page(tmp_path):
     os.utime(path, (1, 1))
     assert converter.cache_key(PageRef(path, 1))[0] != first
     assert len(first) == len(prompt) == 64
+
+
+def test_cache_key_changes_with_what_the_converter_makes_of_pages(tmp_path, monkeypatch):
+    page = PageRef(text_pdf(tmp_path / "a.pdf", [["one"]]), 1)
+    before = LocalConverter(Settings()).cache_key(page)
+    monkeypatch.setattr(conversion, "REVISION", conversion.REVISION + 1)
+    assert LocalConverter(Settings()).cache_key(page) != before
 
 
 def test_threads_share_pdfium_without_harm(converter, tmp_path, no_ocr):

@@ -3,6 +3,7 @@
 import json
 import time
 from collections import Counter
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,8 @@ from pipeline.reading.layout import (
     profile_for,
     render,
 )
-from pipeline.reading.layout.model import Line, Rule, Span, Style
+from pipeline.reading.layout.doubt import wants_regions
+from pipeline.reading.layout.model import Line, Region, RegionKind, Rule, Span, Style
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 PLACE = st.floats(min_value=-20, max_value=620) | st.integers(min_value=0, max_value=60).map(lambda n: n * 10.0)
@@ -68,6 +70,13 @@ def rules(draw):
     return Rule(left, top, right, top) if draw(st.booleans()) else Rule(left, top, left, bottom)
 
 
+REGIONS = st.builds(
+    Region,
+    st.sampled_from(get_args(RegionKind)),
+    boxes() | st.tuples(COORDINATE, COORDINATE, COORDINATE, COORDINATE),
+    st.floats(min_value=0.3, max_value=1) | ANY,
+)
+
 PAGES = st.builds(
     PageContent,
     st.sampled_from([600.0, 600.0, 1.0, 1e5]),
@@ -75,6 +84,9 @@ PAGES = st.builds(
     st.lists(lines(), max_size=25).map(tuple),
     st.lists(rules(), max_size=15).map(tuple),
     st.lists(boxes(), max_size=6).map(tuple),
+    st.lists(boxes(), max_size=2).map(tuple),
+    st.lists(REGIONS, max_size=20).map(tuple),
+    st.lists(boxes(), max_size=8).map(tuple),
     st.lists(boxes(), max_size=2).map(tuple),
 )
 
@@ -103,6 +115,7 @@ def test_no_word_is_lost_with_everything_kept(page):
 def test_only_furniture_is_lost(pages):
     known = document_profile(page_facts(page) for page in pages)
     for page in map(cleaned, pages):
+        assert wants_regions(page, profile_for(page, known)) in {True, False}
         _, away = furniture.split(page, profile_for(page, known))
         expected = sum((letters(line.text) for line in page.lines), Counter())
         expected.subtract(sum((letters(line.text) for line in away), Counter()))
@@ -115,6 +128,15 @@ def test_only_furniture_is_lost(pages):
 def test_a_profile_survives_being_stored(pages):
     made = document_profile(page_facts(page) for page in pages)
     assert DocumentProfile.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(PLACE, PLACE), min_size=1, max_size=25), st.lists(REGIONS, max_size=20))
+def test_regions_lose_no_word_of_plain_text(places, regions):
+    lines = tuple(cell(f"word{n} of a line", x, y) for n, (x, y) in enumerate(places))
+    blocks = convert(PageContent(600, 600, lines, regions=tuple(regions)), keep_furniture=True)
+    assert letters(text_of(blocks)) == sum((letters(line.text) for line in lines), Counter())
 
 
 def within(seconds, page):
@@ -135,6 +157,21 @@ def test_a_hundred_thousand_characters_end():
     assert within(20, PageContent(2500, 3000, prose)).count("word") == 20_000
     scattered = tuple(cell("ab", (n * 37) % 590, (n * 91) % 780) for n in range(50_000))
     assert within(20, PageContent(600, 800, scattered)).count("ab") == 50_000
+
+
+@pytest.mark.slow
+def test_a_thousand_regions_over_twenty_thousand_lines_end():
+    words = tuple(cell("ab", (n * 37) % 590, (n * 91) % 780) for n in range(19_000))
+    kinds = get_args(RegionKind)
+    regions = tuple(
+        Region(
+            kinds[n % 10], (n % 30 * 20.0, n // 30 * 24.0, n % 30 * 20.0 + n % 7 * 30, n // 30 * 24.0 + 30), n / 1000
+        )
+        for n in range(1_000)
+    )
+    page = PageContent(600, 800, words, regions=regions)
+    assert wants_regions(cleaned(page), profile_for(page, None)) in {True, False}
+    assert within(20, page).count("ab") == 19_000
 
 
 def test_ten_thousand_rules_end():

@@ -3,8 +3,8 @@ import json
 import pytest
 
 from pipeline.reading.layout import DocumentProfile, convert, document_profile, page_facts, render
-from pipeline.reading.layout.model import Heading, Line, plain
-from tests.support.layout import BOLD, line, page, prose
+from pipeline.reading.layout.model import Heading, Line, Style, plain
+from tests.support.layout import BOLD, column, line, page, prose
 
 
 def book(pages, header="The Book of Tests"):
@@ -206,3 +206,64 @@ def test_compounds_of_a_document_are_bounded():
     letters = "abcdefghijklmnopqrstuvwxyz"
     pages = [lines_page(*(f"{a}{b}word-{a}{c}more" for b in letters for c in "xyz")) for a in letters]
     assert len(json.dumps(known(pages).to_dict())) < 16_000
+
+
+def levels_of(pages):
+    profile = known(pages)
+    return [(plain(b.runs), b.level) for p in pages for b in convert(p, profile) if isinstance(b, Heading)]
+
+
+SANS = Style(font="Sans")
+SERIF = Style(font="Serif")
+
+
+def sections(style, size=10.0, titles=("1.1 Data", "1.2 Results", "2 Talk", "2.1 More")):
+    """Pages with a heading between two stretches of text."""
+    return [
+        page(
+            *column([f"some text {n} that goes on and on and" for n in range(10)], 50, 90, style=SERIF),
+            line(title, 50, 230, size=size, style=style),
+            *column([f"more text {n} that goes on and on and" for n in range(10)], 50, 260, style=SERIF),
+        )
+        for title in titles
+    ]
+
+
+def test_numbers_decide_the_level_and_no_level_is_left_out():
+    pages = [
+        page(
+            *([line("A Title", 50, 40, size=24, style=BOLD)] if n == 1 else []),
+            line(f"{n} Chapter", 50, 90, size=18, style=BOLD),
+            *prose("a", 9, top=130),
+            line(f"{n}.1 Part", 50, 260, size=14, style=BOLD),
+            *prose("b", 9, top=290),
+            line(f"{n}.1.1 Piece", 50, 420, size=12, style=BOLD),
+            *prose("c", 9, top=450),
+        )
+        for n in range(1, 5)
+    ]
+    contents = [page(*(line(f"{n} Chapter", 50, 80 + 40 * n, size=12, style=BOLD) for n in range(1, 9)),
+                     *(line(str(n), 500, 80 + 40 * n, size=12) for n in range(1, 9)))]  # fmt: skip
+    profile = known(contents + pages)
+    found = [(plain(b.runs).split()[-1], b.level) for b in convert(pages[0], profile) if isinstance(b, Heading)]
+    assert found == [("Title", 1), ("Chapter", 2), ("Part", 3), ("Piece", 4)]
+
+
+def test_numbered_lines_in_another_font_are_headings_though_they_are_as_large_as_the_text():
+    found = levels_of(sections(SANS))
+    assert [text for text, _ in found] == ["1.1 Data", "1.2 Results", "2 Talk", "2.1 More"]
+    assert found[2][1] == found[0][1] - 1
+
+
+def test_lines_in_capitals_that_stand_alone_are_headings():
+    names = ("INTRODUCTION", "RELATED WORK", "METHOD", "RESULTS")
+    assert [text for text, _ in levels_of(sections(SERIF, titles=names))] == list(names)
+
+
+@pytest.mark.parametrize("title", ["Then it goes on.", "x = 17, y = 4", "a word"])
+def test_other_lines_in_another_font_are_not_headings(title):
+    assert levels_of(sections(SANS, titles=(title,) * 4)) == []
+
+
+def test_lines_in_italics_that_have_no_number_are_not_headings():
+    assert levels_of(sections(Style(italic=True, font="Serif"), titles=("A remark", "A note", "One more", "End"))) == []

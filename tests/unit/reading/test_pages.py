@@ -28,6 +28,7 @@ HASTY = page_limits(timeout_s=1, memory_mb=2_000)
 
 @pytest.fixture(autouse=True, scope="module")
 def _children_end() -> Iterator[None]:
+    child.close_idle()  # of tests before
     yield
     child.close_idle()
 
@@ -166,7 +167,7 @@ def test_a_child_that_is_killed_is_replaced_and_if_that_happens_again_the_page_w
                 killed.append(process.pid)
         return True
 
-    path = bombs.many_scans(tmp_path / "a.jpg", repeats=60)
+    path = bombs.many_scans(tmp_path / "a.jpg", repeats=200)
     with Pages(path, SMALL) as pages:
         assert pages.render(1, tmp_path / "out", 72, 10**6, lambda: kill(1)).exists()
         assert len(killed) == 1

@@ -194,4 +194,8 @@ def test_cache_key_changes_with_how_text_is_recognised(tmp_path):
     path.write_bytes(pdf_bytes([Sheet(b"")]))
     page = PageRef(path, 1)
     chosen: list[dict[str, Any]] = [{}, {"ocr_dpi": 150}, {"ocr_pictures": False}, {"max_pixels": 20_000}]
-    assert len({with_settings(**values).cache_key(page)[0] for values in chosen}) == len(chosen)
+    keys = {with_settings(**values).cache_key(page)[0] for values in chosen}
+    layouts = {
+        LocalConverter(Settings(reading={"layout": layout})).cache_key(page)[0] for layout in ("geometry", "model")
+    }
+    assert len(keys | layouts) == len(chosen) + 2

@@ -127,6 +127,21 @@ def test_filled_areas_are_fills_and_frames_are_both(page):
     assert len(drawn.rules) == 4
 
 
+def test_curves_and_slanting_lines_are_shapes_but_a_rounded_rectangle_is_a_fill(page):
+    rounded = b"60 500 m 240 500 l 246 500 250 504 250 510 c 250 590 l 250 596 246 600 240 600 c 60 600 l "
+    rounded += b"54 600 50 596 50 590 c 50 510 l 50 504 54 500 60 500 c f\n"
+    _, drawn = page(rounded + b"300 300 m 350 380 l S 400 300 m 420 300 440 320 440 340 c f\n")
+    assert [tuple(round(value) for value in box) for box in drawn.fills] == [(50, 200, 250, 300)]
+    assert [round(box[0]) for box in drawn.shapes] == pytest.approx([300, 400], abs=1)
+
+
+def test_a_picture_of_one_dot_drawn_long_is_a_rule_and_others_are_images(page):
+    dot = b"BI /W 1 /H 1 /CS /G /BPC 8 ID \x00 EI Q\n"
+    _, drawn = page(b"q 200 0 0 0.5 50 600 cm " + dot + b"q 90 0 0 80 50 400 cm " + dot)
+    assert [(round(rule.left), round(rule.right)) for rule in drawn.rules] == [(50, 250)]
+    assert [tuple(round(value) for value in box) for box in drawn.images] == [(50, 320, 140, 400)]
+
+
 def test_rules_inside_of_forms_are_found_and_nested_forms_end(page, tmp_path):
     form = b"<</Type/XObject/Subtype/Form/BBox[0 0 600 800]/Resources<</XObject<</Fm 5 0 R>>>>/Length 34>>"
     form += b"stream\n50 700 m 300 700 l S /Fm Do       \nendstream"

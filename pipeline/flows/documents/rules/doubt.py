@@ -1,12 +1,19 @@
 """Whether a page's text was recognised so poorly that somebody should look at it."""
 
-DOUBTFUL = 0.93
-"""Below this, recognition was not sure of a page. Measured at 200 dpi: clean and scanned pages 0.97 to 0.99,
-pictures of screens with their icons 0.95 and more; a scan at 70 dpi, with an error in every other line,
-0.92, at 50 dpi 0.72, under heavy noise 0.85; Korean, Cyrillic and Arabic, which it does not know, 0 to 0.8."""
+from pipeline.reading.layout.certainty import DOUBTFUL
 
 ILLEGIBLE = "[illegible]"
 """What models are asked to write for a word that cannot be read."""
+
+
+UNCERTAIN = 0.5
+"""A page of whose text this share is words that recognition was unsure of is hardly text: handwriting, noise, or a
+script that it does not know. Clean pages have 0 to 0.02, a blurred one with an error in every third line 0.1."""
+
+
+def is_uncertain(share: float | None) -> bool:
+    """Whether most of a page's recognised text may be wrong; `share` of it is words that recognition was unsure of."""
+    return share is not None and share >= UNCERTAIN
 
 
 def is_doubtful(text: str, confidence: float | None) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from pipeline.flows.documents.rules.doubt import is_uncertain
 from pipeline.flows.documents.rules.split_tables import Layout, join_tables
 from pipeline.flows.documents.states import DocumentStatus, PageStatus
 from pipeline.reading.layout.inline import literal
@@ -75,7 +76,8 @@ def manifest(
     entries: dict[int, dict[str, Any]] = {}
     for page in pages:
         entry = {name: value for name, value in page.items() if name not in {"content", "worker_id", "next_run_at"}}
-        entries[page["page"]] = entry | {"characters": len(page["content"]), "attempts": []}
+        uncertain = is_uncertain(page["uncertain_share"])
+        entries[page["page"]] = entry | {"characters": len(page["content"]), "uncertain": uncertain, "attempts": []}
     for attempt in attempts:
         if attempt["page"] in entries:
             tried = {name: value for name, value in attempt.items() if name not in {"text", "page"}}
@@ -89,6 +91,7 @@ def manifest(
             "failed": document["failed_count"],
             "attempts": len(attempts),
             "doubtful": sum(page["doubtful"] for page in pages),
+            "uncertain": sum(entry["uncertain"] for entry in entries.values()),
             "cached": sum(attempt["cached"] for attempt in attempts),
             "input_tokens": sum(attempt["input_tokens"] for attempt in attempts),
             "output_tokens": sum(attempt["output_tokens"] for attempt in attempts),

@@ -28,6 +28,7 @@ from pipeline.providers import registry
 from pipeline.reading import text_files, websites
 from pipeline.reading.chunks import Chunk, split
 from pipeline.reading.content import FetchLimits, Limits, Reading, SitemapLimits, Unwanted, refused
+from pipeline.settings import ReadingSettings
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -91,7 +92,7 @@ def _claim(session: Session, context: Context, item_id: str, owner: Owner) -> Cl
 
 def _content(context: Context, claimed: Claimed) -> Reading:
     row, checkpoint, found = claimed.row, claimed.checkpoint, own(context.settings)
-    limits = limits_of(found)
+    limits = limits_of(found, context.settings.reading)
     if row.type in {ItemType.URL, ItemType.SITEMAP}:
         fetch = websites.read_url if row.type == ItemType.URL else websites.read_sitemap
         networks = found.allow_private_addresses or False
@@ -102,11 +103,11 @@ def _content(context: Context, claimed: Claimed) -> Reading:
     return text_files.read_file(path, row.name, limits, checkpoint.wanted, checkpoint.read)
 
 
-def limits_of(found: KnowledgeSettings) -> Limits:
-    """How much is read, by the settings."""
+def limits_of(found: KnowledgeSettings, reading: ReadingSettings) -> Limits:
+    """How much is read, and how, by the settings."""
     return Limits(
         max_bytes=found.max_file_mb * 1_000_000, max_chars=found.max_chars, timeout_s=found.read_timeout_s,
-        memory_mb=found.read_memory_mb,
+        memory_mb=found.read_memory_mb, layout=reading.layout,
         fetch=FetchLimits(max_bytes=found.fetch_mb * 1_000_000, timeout_s=found.fetch_timeout_s),
         sitemap=SitemapLimits(max_pages=found.sitemap_pages, timeout_s=found.sitemap_timeout_s),
     )  # fmt: skip

@@ -5,6 +5,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
 from uuid import uuid4
 
@@ -22,7 +23,18 @@ SUFFIX_OF = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp", "GIF": ".gif", "BMP
 SUFFIXES = {*SUFFIX_OF.values(), ".jpeg", ".tiff"}
 ORPHAN_AGE_S = 3600.0
 _PORTION = 500
-_INCOMING = "incoming-"
+_INCOMING, _RENDITIONS = "incoming-", "renditions"
+
+
+class Kind(StrEnum):
+    """What is made of a frame for people to look at, by the end of the file's name: see `renditions`."""
+
+    SMALL = "small.jpg"
+    """For lists."""
+    LARGE = "large.jpg"
+    """For a screen."""
+    TEXT = "text.json"
+    """The lines of text, each with its place."""
 
 
 def is_picture(path: Path) -> bool:
@@ -98,13 +110,36 @@ def _check_size(size: int, max_mb: int) -> None:
         raise UnitError(message, kind=ErrorKind.PERMANENT, code="too_large")
 
 
+def rendition_of(settings: Settings, file: str, kind: Kind) -> Path:
+    """Where what is made of a frame is, once it is made."""
+    return settings.screenshot_dir / _RENDITIONS / f"{file}.{kind}"
+
+
+def keep_rendition(settings: Settings, file: str, kind: Kind, data: bytes) -> None:
+    """Write what was made of a frame, all or nothing, and nothing of one whose file is gone. Raises `OSError`."""
+    target = rendition_of(settings, file, kind)
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = target.with_name(f"{_INCOMING}{uuid4().hex}")
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
+            written.write(data)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    # Who deletes removes the frame first: either they see this file, or it is seen here that the frame is gone.
+    if not path_of(settings, file).exists():
+        target.unlink(missing_ok=True)
+
+
 def discard(settings: Settings, files: Iterable[str]) -> int:
-    """Remove files; harmless for those that are gone. How many were there."""
+    """Remove files with what was made of them; harmless for those that are gone. How many were there."""
     removed = 0
     for file in files:
         with suppress(FileNotFoundError):
             path_of(settings, file).unlink()
             removed += 1
+        for kind in Kind:
+            rendition_of(settings, file, kind).unlink(missing_ok=True)
     return removed
 
 
@@ -120,13 +155,25 @@ def remove_orphans(context: Context) -> int:
     old: list[str] = []
     for entry in folder.iterdir() if folder.is_dir() else ():
         with suppress(FileNotFoundError):
-            if entry.stat().st_mtime < before:
+            if entry.name != _RENDITIONS and entry.stat().st_mtime < before:
                 old.append(entry.name)
-    removed = 0
+    removed = _remove_renditions(context, before)
     for start in range(0, len(old), _PORTION):
         portion = old[start : start + _PORTION]
         owned = select(SHOTS.c.file).where(SHOTS.c.file.in_(portion), SHOTS.c.storage_state == "stored")
         with context.db.read() as session:
             wanted = set(session.execute(owned).scalars())
         removed += discard(context.settings, set(portion) - wanted)
+    return removed
+
+
+def _remove_renditions(context: Context, before: float) -> int:
+    """Remove what was made of frames whose files are gone, and what was left half written."""
+    folder, removed = context.settings.screenshot_dir / _RENDITIONS, 0
+    for entry in folder.iterdir() if folder.is_dir() else ():
+        file = next((entry.name.removesuffix(f".{kind}") for kind in Kind if entry.name.endswith(f".{kind}")), "")
+        with suppress(FileNotFoundError):
+            if entry.stat().st_mtime < before and not (file and path_of(context.settings, file).exists()):
+                entry.unlink()
+                removed += 1
     return removed

@@ -94,7 +94,7 @@ def ingest(
     if not _EARLIEST <= frame.ts < _LATEST:
         # Near the calendar's ends no time can be counted back from it: its source could never be batched again.
         raise UserError("the time of a frame must be from 1970 to 2999", code="bad_time")
-    if rule := excluded_by(frame.app, frame.window_title, context.settings.screenshots):
+    if rule := excluded_by(frame.app, frame.window_title, screenshots_in_force(context)):
         # Nothing of it is kept, nor even read: a hash tells whether two were alike.
         now = context.db.now()
         context.db.run(lambda session: rejections.note(session, frame.source, frame.ts, "excluded", now, detail=rule))

@@ -12,6 +12,7 @@ from redis import RedisError
 from pipeline.engine.errors import UnitError, UserError
 from pipeline.flows.screenshots.frames.capture import Captured, Capturer, missing
 from pipeline.flows.screenshots.frames.intake import Taken, ingest, leave_out
+from pipeline.flows.screenshots.live_settings import screenshots_in_force
 from pipeline.flows.screenshots.views import CaptureView
 from pipeline.settings import ScreenshotSettings
 from pipeline.storage.context import Context
@@ -29,6 +30,8 @@ class Captures:
         self._make = capturer
         self._capturer: Capturer | None = None
         self._said = ("", "")
+        self._excluded: tuple[list[str], list[str]] = ([], [])
+        """What the capturer does not grab: what was excluded meanwhile needs another one."""
         self._lock = Lock()
 
     def take(self, context: Context, worker: str) -> list[tuple[str, Taken]]:
@@ -36,8 +39,12 @@ class Captures:
         with self._lock:
             sources, error = context.settings.screenshots.capture_sources, ""
             captured: list[Captured] = []
+            rules = screenshots_in_force(context)
+            if (rules.excluded_apps, rules.excluded_titles) != self._excluded:
+                self.close()
+                self._excluded = rules.excluded_apps, rules.excluded_titles
             try:
-                self._capturer = self._capturer or self._make(context.settings.screenshots)
+                self._capturer = self._capturer or self._make(rules)
                 captured = self._capturer.capture(sources)
             except UserError as wrong:
                 error = str(wrong)

@@ -18,12 +18,12 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.guarded_call import GuardedCall
 from pipeline.engine.settled import Settled
 from pipeline.engine.work import Changes, Outcome
-from pipeline.flows.screenshots.frames import retention
+from pipeline.flows.screenshots.frames import renditions, retention
 from pipeline.flows.screenshots.live_settings import CPU
 from pipeline.flows.screenshots.models import SHARDS
 from pipeline.flows.screenshots.rules import heuristics, prompts, vision_reply
 from pipeline.flows.screenshots.rules.batches import HistoryPack, Shot, shot_of
-from pipeline.flows.screenshots.rules.headings import Box, SeenLine
+from pipeline.flows.screenshots.rules.headings import SeenLine
 from pipeline.flows.screenshots.rules.provenance import Operation
 from pipeline.flows.screenshots.rules.schemas import INDEX_SCHEMA, VlmIndex
 from pipeline.flows.screenshots.states import SHARD, Ask, Origin, Step, WorkEvent, WorkStatus
@@ -34,8 +34,7 @@ from pipeline.providers import registry
 from pipeline.providers.protocols import Answer
 from pipeline.providers.replies import BadReply, Read, clean
 from pipeline.providers.traced_call import NO_GATE
-from pipeline.reading.content import Limits
-from pipeline.reading.screen_frames import jpeg_of, lines_of
+from pipeline.reading.screen_frames import jpeg_of
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
@@ -178,6 +177,8 @@ class ShardMessage(Message):
         pictures: dict[int, bytes] = {}
         if self._queue == CPU:
             lines = dict(self._load(unit, self._recognise))
+            for screen, seen_lines in lines.items():
+                renditions.keep(self._context.settings, unit.shots[screen].file, seen_lines)
         else:
             pictures = dict(self._load(unit, self._pictures.take if self._pictures else jpeg_of))
         seen = lines or pictures
@@ -215,11 +216,7 @@ class ShardMessage(Message):
             yield screen, loaded
 
     def _recognise(self, path: Path) -> list[SeenLine]:
-        from pipeline.reading import ocr  # noqa: PLC0415  # calls of a provider never need it
-
-        documents = self._context.settings.documents
-        limits = Limits(timeout_s=documents.page_timeout_s, ocr_threads=ocr.threads_for(documents.converter_count))
-        return [SeenLine(clean(line.text), Box(*line[1:])) for line in lines_of(path, limits)]
+        return renditions.read(self._context.settings, path)
 
     def _ask(self, unit: ShardUnit, screens: dict[int, Shot], pictures: list[bytes], notes: list[str]) -> Settled:
         if self._guarded is None:

@@ -1,6 +1,7 @@
 """`/api/v1`: one module a subject. `ROUTERS` is the one list of their routers."""
 
 from pipeline.interfaces.api.v1 import (
+    about,
     calls,
     document_actions,
     document_addresses,
@@ -8,6 +9,7 @@ from pipeline.interfaces.api.v1 import (
     documents,
     events,
     inference_nodes,
+    keys,
     knowledge_bases,
     knowledge_intake,
     knowledge_items,
@@ -35,8 +37,10 @@ ROUTERS = (
     live_settings.router,
     calls.router,
     status.router,
+    about.router,
     events.router,
     webhooks.router,
+    keys.router,
     inference_nodes.router,
     *AT_ROOT,
 )

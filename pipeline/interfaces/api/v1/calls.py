@@ -14,6 +14,7 @@ from pipeline.interfaces.api.moments import At, Since, Until, check_range
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.shapes import Shape, example, is_admin
+from pipeline.providers import call_series
 from pipeline.providers import calls as record
 from pipeline.providers.calls import By, CallFilter, CallView, Capability
 
@@ -93,6 +94,27 @@ class CallStatsShape(Shape):
     groups: list[CallFiguresShape]
 
 
+class ModelFiguresShape(Shape):
+    """Figures of the calls of one model."""
+
+    provider: str
+    model: str
+    figures: CallFiguresShape
+
+
+class CallSeriesShape(Shape):
+    """Calls over time and by model."""
+
+    model_config = example(
+        by="hour", points=[{**_FIGURES, "group": "2026-11-22T10:00Z"}], total={**_FIGURES, "group": ""},
+        models=[{"provider": "openai", "model": "gpt-5-mini", "figures": _FIGURES}],
+    )  # fmt: skip
+    by: By
+    points: list[CallFiguresShape] = Field(description="Every hour or day; `group` is when it begins.")
+    models: list[ModelFiguresShape] = Field(description="Those with most calls first.")
+    total: CallFiguresShape
+
+
 def _which(
     flow: Flow = None,
     scope_id: About = None,
@@ -131,6 +153,20 @@ def stats(which: Which, context: InContext, by: By = By.PROVIDER) -> CallStatsSh
         total=CallFiguresShape.model_validate(total[0]) if total else None,
         groups=[CallFiguresShape.model_validate(found) for found in groups],
     )
+
+
+@router.get("/series")
+def series(which: Which, context: InContext, by: Literal["hour", "day"] = "hour") -> CallSeriesShape:
+    """Show calls over time and by model; percentiles are right to some percent. At most the newest 800 points."""
+    found = call_series.series(context, which, By(by))
+    models = [
+        ModelFiguresShape(provider=provider, model=model, figures=CallFiguresShape.model_validate(one))
+        for (provider, model), one in found.models.items()
+    ]
+    points = [CallFiguresShape.model_validate(one) for one in found.points]
+    return CallSeriesShape(
+        by=found.by, points=points, models=models, total=CallFiguresShape.model_validate(found.total)
+    )  # fmt: skip
 
 
 @router.get("/{call_id}", responses=documented(404))

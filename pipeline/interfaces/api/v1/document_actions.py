@@ -1,65 +1,29 @@
 """`/api/v1/documents/…`: what one may do with a document, with one of its pages, and with all that match."""
 
-from collections.abc import Callable
-from datetime import datetime
-from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
-from pipeline.engine.errors import PenstockError
-from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import check_model, may_spend, note_work, spender, writer
+from pipeline.interfaces.api.dependencies import spender, writer
+from pipeline.interfaces.api.document_portions import (
+    MOST_AT_ONCE,
+    Skipped,
+    Verb,
+    account,
+    act_on_all,
+    portion,
+    whose,
+)
 from pipeline.interfaces.api.fields import HexId, Line, PageNumber, RowId
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.problems import documented
-from pipeline.interfaces.api.v1.document_shapes import (
-    DocumentShape,
-    FreshOptions,
-    MergeOptions,
-    RetryOptions,
-    shape,
-)
+from pipeline.interfaces.api.v1.document_shapes import DocumentShape, FreshOptions, MergeOptions, RetryOptions, shape
 from pipeline.interfaces.api.v1.documents import Status, accepted
 from tasks import documents as flow
-from tasks.documents import Document, Filter
+from tasks.documents import Filter
 
 router = APIRouter(prefix="/documents", tags=["documents"], dependencies=writer, responses=documented(404, 409))
-MOST_AT_ONCE = 500
-"""Documents that one request acts on; `next_cursor` leads to the others."""
-
-
-class Verb(StrEnum):
-    """What can be done with many documents at once."""
-
-    CANCEL = "cancel"
-    PAUSE = "pause"
-    RESUME = "resume"
-    RETRY = "retry"
-    RETRY_FAILED = "retry-failed"
-    REMERGE = "remerge"
-    DELETE = "delete"
-
-
-_ACTS: dict[Verb, Callable[[str], Any]] = {
-    Verb.CANCEL: flow.cancel, Verb.PAUSE: flow.pause, Verb.RESUME: flow.resume, Verb.RETRY: flow.retry,
-    Verb.RETRY_FAILED: flow.retry_failed, Verb.REMERGE: flow.remerge, Verb.DELETE: flow.delete,
-}  # fmt: skip
-
-
-_PAID = frozenset({Verb.RETRY, Verb.RETRY_FAILED})
-
-
-def _account(request: Request, verb: Verb | None, document_id: str, options: RetryOptions | None = None) -> None:
-    """Pages that are converted again count like those that are submitted. Without a verb: one page."""
-    found = flow.status(document_id)
-    if options is not None:
-        check_model(request, options.provider or found.provider, options.model)
-    count = found.pages if verb is Verb.RETRY else found.failed_count if verb is Verb.RETRY_FAILED else 1
-    if count:
-        request.app.state.quotas.take_pages(request.state.caller.id, count)
-    note_work(request, "documents", document_id)
 
 
 class DocumentFilter(BaseModel):
@@ -91,6 +55,7 @@ class Selection(BaseModel):
     ids: Annotated[list[HexId], Field(max_length=MOST_AT_ONCE)] | None = None
     filter: DocumentFilter = Field(default_factory=DocumentFilter)
     all_matching: StrictBool = Field(default=False, description="Must be true to act on all that match.")
+    allow_partial: StrictBool = Field(default=False, description="With `remerge`: mark the gaps where pages failed.")
     cursor: Line | None = Field(
         default=None, description="`next_cursor` of the answer before, to go on with the others."
     )
@@ -100,13 +65,6 @@ class Selection(BaseModel):
         if (self.ids is None) is not self.all_matching:
             raise ValueError("give ids, or a filter with all_matching: true")
         return self
-
-
-class Skipped(BaseModel):
-    """A document that stayed as it was, and why."""
-
-    id: str
-    reason: str
 
 
 class Acted(BaseModel):
@@ -122,8 +80,6 @@ class Acted(BaseModel):
 @router.post("/actions/{verb}")
 def act_on_many(request: Request, verb: Verb, selection: Selection) -> Acted:
     """Do the same with many documents, each in a transaction of its own. At most 500 a request."""
-    if verb in _PAID:
-        may_spend(request)
     if selection.ids is not None:
         ids, following = list(dict.fromkeys(selection.ids)), None
         matched = len(ids)
@@ -131,28 +87,9 @@ def act_on_many(request: Request, verb: Verb, selection: Selection) -> Acted:
         chosen = selection.filter
         which = Filter(frozenset(chosen.status), chosen.q, chosen.created_from, chosen.created_before)
         matched = flow.count_documents(which)
-        ids, following = _some(which, selection.cursor)
-    done, skipped = 0, []
-    for document_id in ids:
-        try:
-            if verb in _PAID:
-                _account(request, verb, document_id)
-            _ACTS[verb](document_id)
-            done += 1
-        except PenstockError as error:
-            skipped.append(Skipped(id=document_id, reason=str(error)))
+        ids, following = portion(which, selection.cursor)
+    done, skipped = act_on_all(request, verb, ids, allow_partial=selection.allow_partial)
     return Acted(matched=matched, done=done, skipped=skipped, next_cursor=following)
-
-
-def _some(which: Filter, cursor: str | None) -> tuple[list[str], str | None]:
-    """(ids of the next documents, newest first; where those after them begin)."""
-    found = flow.list_documents(which=which, limit=MOST_AT_ONCE + 1, after=pages.decode(cursor, datetime, str))
-
-    def key(document: Document) -> tuple[datetime, str]:
-        return document.created_at, document.id
-
-    some = pages.page(found, MOST_AT_ONCE, lambda document: document.id, key)
-    return some.items, some.next_cursor
 
 
 @router.post("/{document_id}/cancel")
@@ -162,9 +99,9 @@ def cancel(document_id: HexId) -> DocumentShape:
 
 
 @router.post("/{document_id}/pause")
-def pause(document_id: HexId) -> DocumentShape:
+def pause(request: Request, document_id: HexId) -> DocumentShape:
     """Let pages in progress finish, and start no others."""
-    return shape(flow.pause(document_id))
+    return shape(flow.pause(document_id, by=whose(request)))
 
 
 @router.post("/{document_id}/resume", status_code=202)
@@ -178,7 +115,7 @@ def retry(
     request: Request, response: Response, document_id: HexId, options: FreshOptions | None = None
 ) -> DocumentShape:
     """Convert a document again, from the start."""
-    _account(request, Verb.RETRY, document_id, options)
+    account(request, Verb.RETRY, document_id, options)
     return accepted(request, response, flow.retry(document_id, **(options or FreshOptions()).model_dump()))
 
 
@@ -187,7 +124,7 @@ def retry_failed(
     request: Request, response: Response, document_id: HexId, options: RetryOptions | None = None
 ) -> DocumentShape:
     """Convert the failed pages again."""
-    _account(request, Verb.RETRY_FAILED, document_id, options)
+    account(request, Verb.RETRY_FAILED, document_id, options)
     return accepted(request, response, flow.retry_failed(document_id, **(options or RetryOptions()).model_dump()))
 
 
@@ -204,7 +141,7 @@ def retry_page(
     request: Request, response: Response, document_id: HexId, page: PageNumber, options: RetryOptions | None = None
 ) -> DocumentShape:
     """Convert one page again. It keeps its old text until the new one is ready."""
-    _account(request, None, document_id, options)
+    account(request, None, document_id, options)
     return accepted(request, response, flow.retry_page(document_id, page, **(options or RetryOptions()).model_dump()))
 
 

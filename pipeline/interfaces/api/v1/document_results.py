@@ -1,15 +1,17 @@
 """`/api/v1/documents/…`: pages, their pictures, blocks and attempts, and the results as files."""
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Query, Request, Response
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 from pydantic import StringConstraints
 
-from pipeline.flows.documents.page_pictures import MAX_DPI, MIN_DPI
+from pipeline.flows.documents import archive
+from pipeline.flows.documents.page_pictures import MAX_DPI, MAX_WIDTH, MIN_DPI, MIN_WIDTH, Encoding, Look
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import here, reader
 from pipeline.interfaces.api.fields import ByName, HexId, Limit, Line, PageNumber
@@ -23,18 +25,22 @@ from pipeline.interfaces.api.v1.document_shapes import (
     page_shape,
     page_with_text,
 )
-from pipeline.interfaces.api.v1.documents import PATH, a_child
+from pipeline.interfaces.api.v1.documents import PATH
 from tasks import documents as flow
-from tasks.documents import Document, PageStatus
+from tasks.documents import PageStatus
 
 router = APIRouter(prefix="/documents", tags=["documents"], dependencies=reader, responses=documented(404))
 PictureName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 _PRIVATE_DAY = "private, max-age=86400"
+_SMALL = 400
+"""Pictures of at most this width are for looking through a document: those of a page that somebody reads come first."""
 _TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
-_PNG: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}},
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_PICTURE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"image/png": _BINARY, "image/webp": _BINARY}},
     304: {"description": "It is the one that the caller has."},
 }
+_ARCHIVE: dict[int | str, dict[str, Any]] = {200: {"content": {"application/zip": _BINARY}}}
 _MARKDOWN: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/markdown": {"schema": {"type": "string"}}}, "description": "The merged Markdown."}
 }
@@ -67,23 +73,36 @@ def show_blocks(document_id: HexId, page: PageNumber) -> dict[str, Any]:
     return found
 
 
-@router.get("/{document_id}/pages/{page}/picture", responses=_PNG, response_class=Response)
-def show_picture(
+@router.get("/{document_id}/pages/{page}/picture", responses=_PICTURE, response_class=Response)
+async def show_picture(
     request: Request,
     document_id: HexId,
     page: PageNumber,
     dpi: Annotated[int, Query(ge=MIN_DPI, le=MAX_DPI)] = 100,
+    width: Annotated[
+        int | None, Query(ge=MIN_WIDTH, le=MAX_WIDTH, description="At most so many pixels wide, instead of `dpi`.")
+    ] = None,
+    encoding: Annotated[Encoding, Query(description="WebP is half as large.")] = "png",
     if_none_match: Annotated[Line | None, Header()] = None,
 ) -> Response:
-    """A page as it is in the file, as PNG."""
-    tag = f'"{document_id}-{flow.page(document_id, page).page_source}-{dpi}"'
+    """A page as it is in the file."""
+    look = Look(dpi, width or 0, encoding)
+    found = await run_sync(flow.find_page_picture, document_id, page, look)
+    tag = f'"{document_id}-{found.name}"'
     headers = {"ETag": tag, "Cache-Control": _PRIVATE_DAY}
     if if_none_match and tag in if_none_match:
         return Response(status_code=304, headers=headers)
-    ending = request.app.state.ending
-    with a_child(request.state.caller.id):
-        content = flow.page_picture(document_id, page, dpi, lambda: not ending.is_set())
-    return Response(content, media_type="image/png", headers=headers)
+
+    def make(wanted: Callable[[], bool]) -> bytes:
+        return flow.page_picture(document_id, page, dpi, wanted, width=look.width, encoding=encoding)
+
+    content = found.content
+    if content is None:
+        pictures, urgent = request.app.state.pictures, look.width > _SMALL or not look.width
+        content = await pictures.get(request, tag, make, urgent=urgent)
+    if content is None:
+        return Response(status_code=503)  # they have gone, or the server ends
+    return Response(content, media_type=f"image/{encoding}", headers=headers)
 
 
 @router.get("/{document_id}/pages/{page}/attempts")
@@ -111,7 +130,7 @@ def _attempts(document_id: str, page: int | None, limit: int, cursor: str | None
 def download_markdown(document_id: HexId) -> FileResponse:
     """The result as a file. Links to pictures name them as `GET …/pictures` does."""
     document = flow.status(document_id)
-    return _attachment(_result(document), "text/markdown; charset=utf-8")
+    return _attachment(archive.result_path(document), "text/markdown; charset=utf-8")
 
 
 @router.get("/{document_id}/json", responses=documented(409), response_model=dict[str, Any])
@@ -126,17 +145,19 @@ def download_json(document_id: HexId) -> Response:
 def show_manifest(document_id: HexId) -> dict[str, Any]:
     """What happened: the document, each page with its attempts, and the totals; without the texts."""
     document = flow.status(document_id)
-    _result(document)
-    path = document.manifest_path
-    if path is None or not path.is_file():
+    archive.result_path(document)
+    found = archive.manifest(document)
+    if found is None:
         raise Refused(f"document {document_id} has no manifest", code="no_result")
-    found: dict[str, Any] = json.loads(path.read_bytes())
-    for hidden in ("merged_path", "source_path", "worker_id"):
-        found["document"].pop(hidden, None)
-    for page in found["pages"]:
-        for attempt in page["attempts"]:
-            attempt.pop("worker_id", None)
     return found
+
+
+@router.get("/{document_id}/archive", responses={**_ARCHIVE, **documented(409)}, response_class=StreamingResponse)
+def download_archive(document_id: HexId) -> StreamingResponse:
+    """The result as a ZIP archive: Markdown, the pictures it links to, the blocks on all pages, the manifest."""
+    document = flow.status(document_id)
+    headers = {"Content-Disposition": f"attachment; filename*=utf-8''{quote(archive.name(document.filename))}"}
+    return StreamingResponse(document.archive(), media_type="application/zip", headers=headers)
 
 
 @router.get("/{document_id}/pictures")
@@ -151,7 +172,7 @@ def list_pictures(request: Request, document_id: HexId, limit: Limit = 100, curs
     )
 
 
-@router.get("/{document_id}/pictures/{name}", responses=_PNG, response_class=FileResponse)
+@router.get("/{document_id}/pictures/{name}", responses=_PICTURE, response_class=FileResponse)
 def show_extracted_picture(document_id: HexId, name: PictureName) -> FileResponse:
     """A picture that was on a page."""
     folder = flow.status(document_id).pictures_folder
@@ -160,13 +181,6 @@ def show_extracted_picture(document_id: HexId, name: PictureName) -> FileRespons
     if found is None or found.suffix not in _TYPES or not found.is_file():
         raise Refused(f"document {document_id} has no picture of this name", code="no_picture")
     return FileResponse(found, media_type=_TYPES[found.suffix], headers={"Cache-Control": _PRIVATE_DAY})
-
-
-def _result(document: Document) -> Path:
-    path = Path(document.merged_path) if document.merged_path else None
-    if path is None or not path.is_file():
-        raise Refused(f"document {document.id} has no result: it is {document.status.name}", code="no_result")
-    return path
 
 
 def _attachment(path: Path, media_type: str) -> FileResponse:

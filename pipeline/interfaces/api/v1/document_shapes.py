@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictBool, StringConstraints
 
 from pipeline.flows.documents.queries import DocumentView
+from pipeline.flows.documents.reasons import Kind, Reason
 from pipeline.interfaces.api.fields import Word
 
 if TYPE_CHECKING:
@@ -18,9 +19,22 @@ EXAMPLE: dict[str, JsonValue] = {
     "page_range": "", "provider": "local", "model": "", "model_name": "", "error": None, "allow_partial": False,
     "size_bytes": 123456, "created_at": "2026-11-22T10:00:00Z", "updated_at": "2026-11-22T10:00:09Z",
     "started_at": "2026-11-22T10:00:01Z", "finished_at": "2026-11-22T10:00:09Z", "cost": 0.0,
+    "reason": None,
 }  # fmt: skip
 Choice = Literal[""] | Word
 PageRange = Annotated[str, StringConstraints(max_length=2000, pattern=r"^[0-9,\- ]*$")]
+
+
+class ReasonShape(BaseModel):
+    """Why a document is as it is."""
+
+    model_config = ConfigDict(from_attributes=True)
+    kind: Kind = Field(
+        description="What it waits for: operator, spend, breaker, limits, retry, capacity, workers; or how it is: "
+        "working, paused, failed, doubt."
+    )
+    words: str
+    until: datetime | None = Field(description="When that ends by itself; with `paused`, since when. Null: not known.")
 
 
 class DocumentShape(BaseModel):
@@ -53,6 +67,7 @@ class DocumentShape(BaseModel):
     started_at: datetime | None
     finished_at: datetime | None
     cost: float = Field(description="Of all calls for it, over its whole life, by the providers' price lists.")
+    reason: ReasonShape | None = Field(default=None, description="Why it is so, in lists and where one is shown.")
 
 
 class PageShape(BaseModel):
@@ -65,6 +80,9 @@ class PageShape(BaseModel):
     model: str
     characters: int
     confidence: float | None = Field(description="How sure text recognition was, 0 to 1; null if nobody said.")
+    uncertain_share: float | None = Field(
+        description="The share of its recognised text that is words recognition was unsure of; null if nobody said."
+    )
     doubtful: bool = Field(description="Its text should be compared with the page.")
     error: str | None
     attempts: int
@@ -153,11 +171,12 @@ class MergeOptions(BaseModel):
     allow_partial: StrictBool = Field(default=False, description="Mark the gaps where pages failed.")
 
 
-def shape(document: "Document") -> DocumentShape:
+def shape(document: "Document", reason: Reason | None = None) -> DocumentShape:
     """A document as the API shows it."""
     names = DocumentShape.model_fields.keys() & DocumentView.__dataclass_fields__.keys()
     shown = {name: getattr(document, name) for name in names}
     shown |= {"status": document.status.name, "settled": document.settled, "has_result": bool(document.merged_path)}
+    shown |= {"reason": ReasonShape.model_validate(reason)} if reason else {}
     return DocumentShape(**shown)
 
 

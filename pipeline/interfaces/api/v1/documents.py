@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import check_model, here, note_work, reader, spender, writer
@@ -67,7 +67,27 @@ def list_documents(
     """List documents, newest first."""
     which = Filter(frozenset(status or ()), q or "", created_from, created_before)
     found = flow.list_documents(which=which, limit=limit + 1, after=pages.decode(cursor, datetime, str))
-    return pages.page(found, limit, shape, lambda document: (document.created_at, document.id))
+    reasons = flow.reasons(found[:limit])
+    return pages.page(
+        found, limit, lambda document: shape(document, reasons.get(document.id)),
+        lambda document: (document.created_at, document.id),
+    )  # fmt: skip
+
+
+class CountsShape(BaseModel):
+    """How many documents there are."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"total": 12, "by_status": {"COMPLETED": 12}}]})
+    total: int
+    by_status: dict[str, int] = Field(description="In each state; those without any are left out.")
+
+
+# Before those with an id: `counts` must not be taken for one.
+@router.get("/counts", dependencies=reader)
+def count(q: Search = None, created_from: Since = None, created_before: Until = None) -> CountsShape:
+    """Count documents by their states."""
+    counts = flow.count_by_status(Filter(name=q or "", created_from=created_from, created_before=created_before))
+    return CountsShape(total=sum(counts.values()), by_status={state.name: counts[state] for state in sorted(counts)})
 
 
 @router.post(
@@ -110,12 +130,17 @@ def accepted(request: Request, response: Response, document: Document, wait: flo
 def _read(form: Form) -> tuple[File, Options]:
     if len(form.files) != 1:
         raise Refused("send one file, in the field `file`", code="invalid")
+    return form.files[0], options_of(form)
+
+
+def options_of(form: Form) -> Options:
+    """How to convert what the form holds. Raises what is answered with 422."""
     given: dict[str, Any] = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
     try:
         chosen = SubmitOptions.model_validate(given)
     except ValidationError as error:
         raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
-    return form.files[0], Options(**chosen.model_dump())
+    return Options(**chosen.model_dump())
 
 
 def submit_file(request: Request, file: File, options: Options) -> Document:
@@ -166,7 +191,9 @@ def search(
 @router.get("/{document_id}", dependencies=reader, responses=documented(404))
 async def show(request: Request, document_id: HexId, wait: Wait = 0) -> DocumentShape:
     """Show one document; with `wait`, once it has settled."""
-    return shape(await wait_for(request, lambda: flow.status(document_id), lambda now: now.settled, wait))
+    found = await wait_for(request, lambda: flow.status(document_id), lambda now: now.settled, wait)
+    reasons = await run_sync(flow.reasons, [found])
+    return shape(found, reasons.get(found.id))
 
 
 @router.delete("/{document_id}", status_code=204, dependencies=writer, responses=documented(404))

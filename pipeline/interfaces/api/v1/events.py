@@ -2,16 +2,21 @@
 
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import StringConstraints
+from pydantic import Field, JsonValue, StringConstraints
 
-from pipeline.interfaces.api.dependencies import ByCaller, reader
-from pipeline.interfaces.api.feed import Feed, Stay
-from pipeline.interfaces.api.fields import Id, Line, Word
+from pipeline.interfaces.api import pages
+from pipeline.interfaces.api.dependencies import ByCaller, InContext, reader
+from pipeline.interfaces.api.feed import Feed, Stay, for_one
+from pipeline.interfaces.api.fields import Id, Limit, Line, RowId, Word
+from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import documented
+from pipeline.interfaces.api.shapes import Shape, example
 from tasks import events
 from tasks.events import Event, Filter
 
@@ -25,13 +30,26 @@ Number = Annotated[int | None, Query(ge=0, le=MAX_NUMBER, description="Only even
 Pattern = Annotated[str, Query(max_length=80, pattern=r"^[a-z_]+(\.([a-z_]+|\*))?$")]
 
 
-async def _feed(request: Request, caller: ByCaller) -> AsyncIterator[Feed]:
-    """The application's feed, for one more stream of this caller."""
-    state = request.app.state
-    if not hasattr(state, "feed"):
-        state.feed = Feed(state.context, state.ending, state.quotas)
-    with state.feed.stream(caller.id):
-        yield state.feed
+class EventShape(Shape):
+    """One change of what people follow, as the stream tells it too."""
+
+    model_config = example(
+        seq=4711, type="document.completed", flow="documents", kind="document", id="0123456789abcdef",
+        status="completed", created_at="2026-11-22T10:00:00Z", data={"filename": "report.pdf"},
+    )  # fmt: skip
+    seq: int
+    type: str = Field(description="`kind.status`.")
+    flow: str
+    kind: str = Field(description="What changed: a `document`, a `music_run`.")
+    id: str = Field(description="Which of them.")
+    status: str
+    created_at: datetime
+    data: dict[str, JsonValue] = Field(description="Some facts, as they were then.")
+
+    @classmethod
+    def of(cls, event: Event) -> "EventShape":
+        """The event as callers get to see it."""
+        return cls(id=event.scope_id, **{name: getattr(event, name) for name in cls.model_fields if name != "id"})
 
 
 def _filter(
@@ -46,7 +64,7 @@ def _filter(
 
 @router.get("", response_class=EventSourceResponse, responses=documented(429))
 async def follow(
-    feed: Annotated[Feed, Depends(_feed)],
+    feed: Annotated[Feed, Depends(for_one)],
     caller: ByCaller,
     wanted: Annotated[Filter, Depends(_filter)],
     after: Number = None,
@@ -91,14 +109,28 @@ async def follow(
             await feed.wait(1.0)
 
 
+@router.get("/log")
+def list_events(
+    context: InContext, wanted: Annotated[Filter, Depends(_filter)], limit: Limit = 50, cursor: Cursor = None
+) -> Page[EventShape]:
+    """List the events that are kept, the newest first. Whoever wants to follow them takes the stream."""
+    (before,) = pages.decode(cursor, int) or (None,)
+    found = events.newest(wanted, before=before, limit=limit + 1, context=context)
+    return pages.page(found, limit, EventShape.of, lambda one: (one.seq,))
+
+
+@router.get("/log/{seq}", responses=documented(404))
+def show_event(context: InContext, seq: RowId) -> EventShape:
+    """Show an event that is kept."""
+    return EventShape.of(events.one(seq, context))
+
+
 def _number(last_event_id: str | None, after: int | None) -> int | None:
     said = last_event_id if last_event_id and last_event_id.isascii() and last_event_id.isdigit() else None
     return min(int(said), MAX_NUMBER) if said else after
 
 
 def _told(event: Event) -> ServerSentEvent:
-    data: dict[str, Any] = {
-        "seq": event.seq, "type": event.type, "flow": event.flow, "kind": event.kind, "id": event.scope_id,
-        "status": event.status, "created_at": event.created_at.isoformat(), "data": event.data,
-    }  # fmt: skip
+    data = asdict(event)
+    data |= {"id": data.pop("scope_id"), "created_at": event.created_at.isoformat()}
     return ServerSentEvent(event=event.type, id=str(event.seq), data=data)

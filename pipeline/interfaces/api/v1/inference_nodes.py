@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from pipeline.interfaces.api.dependencies import InContext, admin, reader
-from pipeline.interfaces.api.fields import HexId, Limit, Line, Name
+from pipeline.interfaces.api.fields import CredentialName, HexId, LifeDays, Limit, Line
 from pipeline.interfaces.api.pages import Page
 from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.shapes import Shape, example
@@ -24,7 +24,6 @@ router = APIRouter(tags=["nodes"])
 _ID = r"^[A-Za-z0-9_.-]{1,64}$"
 GivenId = Annotated[str, Path(pattern=_ID)]
 LetterId = Annotated[str, Path(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")]
-MAX_DAYS = 36_600
 _TOKEN = {"token_id": "0123456789abcdef", "token": "desk"}
 
 
@@ -180,12 +179,12 @@ class NewToken(BaseModel):
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"name": "desk", "kind": "node", "expires_days": 90}]}
     )
-    name: Annotated[Name, Field(max_length=100)]
+    name: CredentialName
     kind: TokenKind = Field(default=TokenKind.NODE, description="`node` offers work, `session` asks for it.")
     node_id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{0,64}$")] = Field(
         default="", description="The only node that may register with it; only for the kind `node`."
     )
-    expires_days: Annotated[float, Field(gt=0, le=MAX_DAYS)] | None = Field(default=None, description="None: never.")
+    expires_days: LifeDays = Field(default=None, description="None: never.")
 
 
 class Draining(BaseModel):

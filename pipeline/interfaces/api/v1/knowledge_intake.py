@@ -139,7 +139,7 @@ async def add_items(request: Request, response: Response, base_id: HexId, wait: 
     base = await run_sync(flow.base, base_id)
     if is_upload(request.headers):
         async with uploads.receive(request, MAX_FILES) as form:
-            added = await run_sync(_add_files, base.id, form)
+            added = await run_sync(add_uploaded, base.id, form)
     else:
         sources, refused = _read(await request.body())
         added = await run_sync(flow.add, base.id, sources) if sources else Added()
@@ -171,7 +171,7 @@ def _now(ids: list[str]) -> list[Any]:
     return found
 
 
-def _add_files(base_id: str, form: Form) -> Added:
+def add_uploaded(base_id: str, form: Form) -> Added:
     """Add what was uploaded: blocks, so it runs in a thread."""
     unknown = form.fields.keys() - {"groupName", "wait"}
     if unknown or not form.files:

@@ -4,22 +4,27 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import FileResponse
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from pipeline.engine.errors import UserError
+from pipeline.flows.knowledge.texts import MAX_CHARS
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import here, may_spend, note_work, reader, spender, writer
-from pipeline.interfaces.api.fields import HexId, Limit, Line, Wait, Word
+from pipeline.interfaces.api.document_portions import Skipped
+from pipeline.interfaces.api.fields import HexId, Limit, Line, PageNumber, Wait, Word
 from pipeline.interfaces.api.long_poll import wait_for
 from pipeline.interfaces.api.pages import Cursor, Page
 from pipeline.interfaces.api.problems import RETRY_S, documented
-from pipeline.interfaces.api.v1.document_actions import Acted, Skipped
+from pipeline.interfaces.api.v1.document_actions import Acted
 from pipeline.interfaces.api.v1.knowledge_shapes import (
     NAMES,
     CancelShape,
     ChunkShape,
     ItemShape,
+    TextShape,
     chunk_shape,
     item_shape,
 )
@@ -28,6 +33,11 @@ from tasks.knowledge import ItemStatus, ItemType, ItemView, UnknownItem
 
 router = APIRouter(tags=["knowledge"], responses=documented(404))
 PATH = "/api/v1/knowledge-items"
+_PICTURE: dict[int | str, dict[str, Any]] = {
+    **documented(409),
+    200: {"content": {"image/webp": {"schema": {"type": "string", "format": "binary"}}}},
+    304: {"description": "It is the one that the caller has."},
+}
 MOST_AT_ONCE = 500
 """Items that one request acts on; `next_cursor` leads to the others."""
 Progress = Annotated[bool, Query(alias="includeProgress", description="False: `progress` is null.")]
@@ -45,6 +55,7 @@ def list_items(
     status: Statuses = None,
     types: Types = None,
     group_id: Group = None,
+    q: Annotated[Line | None, Query(description="Only those with this text in name or title.")] = None,
     *,
     include_progress: Progress = True,
     limit: Limit = 50,
@@ -52,7 +63,7 @@ def list_items(
 ) -> Page[ItemShape]:
     """List the items of a base in the order of its line, those that are being deleted included."""
     found = flow.items(
-        base_id, status=status or (), types=types or (), group_id=group_id or "", limit=limit + 1,
+        base_id, status=status or (), types=types or (), group_id=group_id or "", words=q or "", limit=limit + 1,
         after=pages.decode(cursor, int, str),
     )  # fmt: skip
     return pages.page(
@@ -85,6 +96,47 @@ def list_chunks(item_id: HexId, limit: Limit = 50, cursor: Cursor = None) -> Pag
     return pages.page(
         flow.chunks(item_id, first=first, limit=limit + 1), limit, chunk_shape, lambda chunk: (chunk.number,)
     )
+
+
+@router.get("/knowledge-items/{item_id}/text", dependencies=reader)
+def show_text(
+    item_id: HexId,
+    start: Annotated[int, Query(ge=0, le=2**31 - 1, description="The first character.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_CHARS, description="At most this many characters.")] = 100_000,
+) -> TextShape:
+    """Show the text that was read of an item, as it is searched, a part at a time."""
+    return TextShape.model_validate(flow.text(item_id, start=start, limit=limit))
+
+
+@router.get(
+    "/knowledge-items/{item_id}/file", dependencies=reader, response_class=FileResponse, responses=documented(409)
+)
+def download_file(item_id: HexId) -> FileResponse:
+    """Download the kept copy of an item's file or note. Of addresses none is kept."""
+    found = flow.original(item_id)
+    return FileResponse(found.path, filename=found.name, media_type="application/octet-stream")
+
+
+@router.get(
+    "/knowledge-items/{item_id}/pages/{page}/picture", dependencies=reader, responses=_PICTURE, response_class=Response
+)
+async def show_page_picture(
+    request: Request, item_id: HexId, page: PageNumber,
+    width: Annotated[int, Query(ge=40, le=2000, description="At most so many pixels wide.")] = 1000,
+    if_none_match: Annotated[Line | None, Header()] = None,
+) -> Response:  # fmt: skip
+    """A page of an item that is a PDF or a picture, as it is in the kept copy."""
+    copy = await run_sync(flow.original, item_id)
+    tag = f'"{item_id}-{copy.path.name[:16]}-{page}-{width}"'
+    headers = {"ETag": tag, "Cache-Control": "private, max-age=86400"}
+    if if_none_match and tag in if_none_match:
+        return Response(status_code=304, headers=headers)
+    made = await request.app.state.pictures.get(
+        request, tag, lambda wanted: flow.page_picture(item_id, page, width, wanted), urgent=True
+    )
+    if made is None:
+        return Response(status_code=503)  # they have gone, or the server ends
+    return Response(made, media_type="image/webp", headers=headers)
 
 
 @router.post("/knowledge-items/{item_id}/reprocess", status_code=202, dependencies=[*writer, *spender])
@@ -138,6 +190,7 @@ class ItemFilter(BaseModel):
     status: list[ItemStatus] = Field(default_factory=list, max_length=10)
     type: list[ItemType] = Field(default_factory=list, max_length=10)
     group_id: Word | None = None
+    q: Line | None = None
 
 
 class ItemSelection(BaseModel):
@@ -184,7 +237,7 @@ def act_on_items(request: Request, base_id: HexId, verb: Verb, selection: ItemSe
         after = pages.decode(selection.cursor, str)
         ids, matched = flow.matching(
             base.id, status=chosen.status, types=chosen.type, group_id=chosen.group_id or "",
-            after=after[0] if after else "", limit=MOST_AT_ONCE + 1,
+            words=chosen.q or "", after=after[0] if after else "", limit=MOST_AT_ONCE + 1,
         )  # fmt: skip
         some = pages.page(ids, MOST_AT_ONCE, str, lambda item_id: (item_id,))
         ids, following = some.items, some.next_cursor

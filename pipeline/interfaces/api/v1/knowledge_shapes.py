@@ -214,11 +214,21 @@ class ChunkShape(Shape):
     source: str | None = Field(description="The address of a sitemap's page.")
     start: int
     end: int
+    tokens: int = Field(description="As chunks are measured; the base says how many they may have.")
 
 
 def chunk_shape(view: ChunkView) -> ChunkShape:
     return ChunkShape(**{name: getattr(view, name) for name in ChunkShape.model_fields if name != "heading"},
                       heading=list(view.heading))  # fmt: skip
+
+
+class TextShape(Shape):
+    """A part of an item's text: characters `start` to before `end` of it."""
+
+    text: str = Field(description="That of its chunks, without what they repeat of each other.")
+    start: int
+    end: int
+    total: int = Field(description="Characters that it has.")
 
 
 class HitShape(Shape):

@@ -1,6 +1,9 @@
 """`/api/v1/settings`: settings that can be changed while everything runs. Only administrators see and change them."""
 
-from fastapi import APIRouter, Depends
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from pipeline.interfaces.api.caller import allow
@@ -27,6 +30,7 @@ class SettingShape(Shape):
 
     model_config = example(
         key="queue.vision.openai.limits", value="10/s, 500/min", is_default=False, error="",
+        default="", changed_at="2026-11-22T10:00:00Z", changed_by="laptop", reason="the invoice run comes first",
         help="calls or tokens in a window, this queue alone: 10/s, 100000 tokens/min",
     )  # fmt: skip
     key: str
@@ -34,6 +38,10 @@ class SettingShape(Shape):
     help: str
     is_default: bool
     error: str = Field(description="Its row holds nonsense, so what was in force still is; else empty.")
+    default: JsonValue = Field(description="What it is once it is reset.")
+    changed_at: datetime | None = Field(description="When it was last changed or reset, if that is known.")
+    changed_by: str
+    reason: str
 
 
 class SettingValue(BaseModel):
@@ -43,6 +51,7 @@ class SettingValue(BaseModel):
         extra="forbid", coerce_numbers_to_str=True, json_schema_extra={"examples": [{"value": "10/s, 500/min"}]}
     )
     value: Line = Field(description="As text: `10/s`, `4`, `true`.")
+    reason: Line = Field(default="", description="Why; shown beside the value.")
 
 
 @router.get("", dependencies=seeing)
@@ -58,14 +67,16 @@ def show(key: Word) -> SettingShape:
 
 
 @router.put("/{key}", dependencies=admin, responses=documented(404))
-def change(key: Word, new: SettingValue) -> SettingShape:
+def change(key: Word, new: SettingValue, caller: ByCaller) -> SettingShape:
     """Change a live setting. It takes effect on every worker within two seconds."""
-    control.change_setting(key, new.value)
+    control.change_setting(key, new.value, reason=new.reason, by=caller.name)
     return SettingShape.model_validate(control.setting(key))
 
 
 @router.delete("/{key}", dependencies=admin, responses=documented(404))
-def reset(key: Word) -> SettingShape:
+def reset(
+    key: Word, caller: ByCaller, reason: Annotated[Line, Query(description="Why; shown beside the value.")] = ""
+) -> SettingShape:
     """Return a live setting to its default."""
-    control.reset_setting(key)
+    control.reset_setting(key, reason=reason, by=caller.name)
     return SettingShape.model_validate(control.setting(key))

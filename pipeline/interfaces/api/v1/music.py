@@ -22,6 +22,7 @@ from pipeline.interfaces.api.v1.music_shapes import (
     FoundSongsShape,
     MusicBatchShape,
     MusicEstimateShape,
+    MusicRunFiguresShape,
     MusicRunShape,
     MusicStart,
     MusicStatusShape,
@@ -96,6 +97,12 @@ async def show_run(request: Request, run_id: HexId, wait: Wait = 0) -> MusicRunS
     return MusicRunShape.model_validate(await _waited(request, run_id, wait))
 
 
+@router.get("/runs/{run_id}/figures", dependencies=reader, responses=documented(404))
+def show_run_figures(context: InContext, run_id: HexId) -> MusicRunFiguresShape:
+    """Show how far a run is: its songs and batches by state, and what its calls cost."""
+    return MusicRunFiguresShape.model_validate(queries.run_figures(context, run_id))
+
+
 @router.post("/pause", dependencies=writer, responses=documented(409))
 def pause() -> MusicRunShape:
     """Let calls in progress of the active run finish, and start no others."""
@@ -118,11 +125,15 @@ def stop() -> MusicRunShape:
 
 @router.get("/songs", dependencies=reader)
 def list_songs(
-    context: InContext, status: SongStatus | None = None, q: Search = None, limit: Limit = 50, cursor: Cursor = None
-) -> Page[SongShape]:
-    """List songs in the order in which they were added. `q`: in title, artist or album."""
+    context: InContext, status: SongStatus | None = None, q: Search = None, run_id: HexId | None = None,
+    has_vector: bool | None = None, limit: Limit = 50, cursor: Cursor = None,
+) -> Page[SongShape]:  # fmt: skip
+    """List songs in the order in which they were added. `q`: in title, artist or album. `run_id`: which this run took
+    up last."""
     (after,) = pages.decode(cursor, int) or (0,)
-    found = queries.songs(context, status=status, words=q or "", after=after, limit=limit + 1)
+    found = queries.songs(
+        context, status=status, words=q or "", run_id=run_id or "", has_vector=has_vector, after=after, limit=limit + 1
+    )
     return pages.page(found, limit, SongShape.model_validate, lambda song: (song.id,))
 
 

@@ -53,6 +53,24 @@ class MusicRunShape(Shape):
     finished_at: datetime | None
 
 
+class MusicRunFiguresShape(Shape):
+    """How far a run is, and what it cost. A song counts for the run that took it up last."""
+
+    model_config = example(
+        run_id=RUN["id"], songs={"COMPLETED": 800, "PROCESSING": 20, "FAILED": 2}, delayed=1, calls=82, failed_calls=1,
+        batches={"COMPLETED": 80, "PROCESSING": 2, "PENDING": 38}, input_tokens=33600, output_tokens=208000, cost=0.41,
+    )  # fmt: skip
+    run_id: str
+    songs: dict[str, int] = Field(description="How many are in which state.")
+    batches: dict[str, int] = Field(description="The same; those that are done are kept for a while only.")
+    delayed: int = Field(description="Batches that wait for a retry.")
+    calls: int
+    failed_calls: int
+    input_tokens: int
+    output_tokens: int
+    cost: float = Field(description="By the providers' price lists, of calls that are still on record.")
+
+
 class SongShape(Shape):
     """A song, and what was found out about it."""
 
@@ -126,6 +144,14 @@ class MusicBatchShape(Shape):
     finished_at: datetime | None
 
 
+class MusicWaitShape(Shape):
+    """Why nothing more of a queue is let through."""
+
+    kind: str = Field(description="`operator`, `spend`, `breaker`, `limits` or `capacity`.")
+    words: str
+    until: datetime | None
+
+
 class MusicStatusShape(BaseModel):
     """Figures of the active run, or of the last one, by the names that the command line gives them."""
 
@@ -137,7 +163,8 @@ class MusicStatusShape(BaseModel):
                     "isPaused": False, "isWorkerRunning": True, "activeJobs": 2, "waitingJobs": 40, "completedJobs": 18,
                     "failedJobs": 0, "delayedJobs": 0, "pendingSongs": 400, "totalSongs": 1200,
                     "pipelineState": "running", "missingSongs": 0, "songs": {"PENDING": 400, "COMPLETED": 800},
-                    "reason": "", "standIn": "", "failedSongs": 0, "run": RUN,
+                    "reason": "", "standIn": "", "failedSongs": 0, "songsWithVector": 790, "waits": [],
+                    "run": RUN,
                 }
             ]
         },
@@ -157,6 +184,8 @@ class MusicStatusShape(BaseModel):
     reason: str = Field(description="Why it is paused, or which breaker is open.")
     stand_in: str = Field(description="Who writes metadata while the provider's breaker is open.")
     failed_songs: int
+    songs_with_vector: int
+    waits: list[MusicWaitShape] = Field(description="Why nothing more of the active run is let through now.")
     run: MusicRunShape | None
 
 

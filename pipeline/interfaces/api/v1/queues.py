@@ -1,5 +1,6 @@
 """`/api/v1/queues` and `/api/v1/breakers`: show gates, and close and open them by hand."""
 
+from datetime import datetime
 from typing import Annotated
 
 from anyio.to_thread import run_sync
@@ -26,20 +27,31 @@ class LimitShape(Shape):
     limit: str
     used: int
     of: str = Field(description="`queue`, or the provider all of whose queues share it.")
+    most: int = Field(description="`used` of how many.")
+    unit: str = Field(description="`requests` or `tokens`.")
+    window_s: float
+    next_in_s: float | None = Field(description="Seconds until there is room for one more; null if there is.")
 
 
 class QueueShape(Shape):
     """A queue."""
 
     model_config = example(
-        name="vision.openai", waiting=12, provider="openai", in_flight=4,
-        limits=[{"limit": "500/min", "used": 131, "of": "openai"}], gate="closed", closed_by="operator",
-        reason="maintenance", resumes_in_s=540.0,
+        name="vision.openai", waiting=12, provider="openai", in_flight=4, capacity=8, is_full=False,
+        limits=[
+            {
+                "limit": "500/min", "used": 131, "of": "openai", "most": 500, "unit": "requests", "window_s": 60.0,
+                "next_in_s": None,
+            }
+        ],
+        gate="closed", closed_by="operator", reason="maintenance", resumes_in_s=540.0,
     )  # fmt: skip
     name: str
     waiting: int = Field(description="Messages; those under way are not counted.")
     provider: str = Field(description="Whom its messages call; empty for a queue without a gate.")
     in_flight: int | None = Field(description="Messages under way; null without a gate.")
+    capacity: int = Field(description="How many may be under way at once, its provider's others included; 0: no limit.")
+    is_full: bool = Field(description="All these places are taken.")
     limits: list[LimitShape]
     gate: str = Field(description="`none`, `flowing` or `closed`.")
     closed_by: str = Field(
@@ -58,6 +70,18 @@ class BreakerShape(Shape):
     reason: str
     left_s: float = Field(description="Seconds until an open one lets a probe through.")
     failures: int = Field(description="In a row.")
+
+
+class BreakerChangeShape(Shape):
+    """A change of a breaker."""
+
+    model_config = example(
+        at="2026-11-23T08:30:00Z", state="open", reason="5 failures in a row", until="2026-11-23T08:30:15Z"
+    )
+    at: datetime
+    state: str = Field(description="`open` or `closed`.")
+    reason: str
+    until: datetime | None = Field(description="When an open one was to let a probe through.")
 
 
 class QueuePause(BaseModel):
@@ -122,6 +146,12 @@ def list_breakers() -> Page[BreakerShape]:
 def show_breaker(breaker: Word) -> BreakerShape:
     """Show a breaker, by its name: `provider:capability`."""
     return BreakerShape.model_validate(control.breaker(breaker))
+
+
+@breakers.get("/{breaker}/history", dependencies=reader, responses=documented(404))
+def breaker_history(breaker: Word) -> Page[BreakerChangeShape]:
+    """List when a breaker opened and closed lately, and why; the newest first."""
+    return Page(items=[BreakerChangeShape.model_validate(found) for found in control.breaker_history(breaker)])
 
 
 @breakers.post("/{breaker}/open", dependencies=admin, responses=documented(404))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from pipeline.interfaces.api.fields import Line
+from pipeline.interfaces.api.fields import CLEAN, Line
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.shapes import Shape, example
 from tasks.screenshots import WorkStatus
@@ -82,6 +82,68 @@ class ScreenshotShape(Shape):
     storage_state: str = Field(description="`stored`, `deleted` (after its retention time) or `missing`.")
     retention_expires_at: datetime | None
     created_at: datetime
+
+
+class Size(StrEnum):
+    """How large a picture is to be."""
+
+    SMALL = "small"
+    LARGE = "large"
+
+
+class WordPlaceShape(Shape):
+    """A word that was looked for. Its sides: shares of the frame's, 0 to 1, from the top left."""
+
+    text: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+class TextLineShape(Shape):
+    """A line of text on a frame. Its sides: shares of the frame's, 0 to 1, from the top left."""
+
+    model_config = example(
+        text="Invoice 17", left=0.1, top=0.2, right=0.3, bottom=0.23,
+        words=[{"text": "Invoice", "left": 0.1, "top": 0.2, "right": 0.23, "bottom": 0.23}],
+    )  # fmt: skip
+    text: str
+    left: float
+    top: float
+    right: float
+    bottom: float
+    words: list[WordPlaceShape] = Field(description="Where words of `q` stand; within a line, this is an estimate.")
+
+
+class ExclusionsShape(Shape):
+    """Patterns, in any case: frames of such programs and window titles are never stored."""
+
+    model_config = example(apps=["Signal"], titles=["*private browsing*"], fixed_apps=["*KeePass*"], fixed_titles=[])
+    apps: list[str]
+    titles: list[str]
+    fixed_apps: list[str] = Field(description="Those of the settings, which hold as well.")
+    fixed_titles: list[str]
+
+
+Pattern = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True), CLEAN]
+
+
+class ExclusionsChange(BaseModel):
+    """What is excluded from now on, beside what the settings exclude. null: as before."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"apps": ["Signal", "*bank*"]}]})
+    apps: Annotated[list[Pattern], Field(max_length=200)] | None = None
+    titles: Annotated[list[Pattern], Field(max_length=200)] | None = None
+
+
+class Reason(StrEnum):
+    """Why a frame was not accepted."""
+
+    DUPLICATE = "duplicate"
+    INACTIVE = "inactive"
+    EXCLUDED = "excluded"
+    REFUSED = "refused"
 
 
 class RetryShape(Shape):

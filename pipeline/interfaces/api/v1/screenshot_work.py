@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from pipeline.flows.screenshots import queries
 from pipeline.flows.screenshots.views import DeadLetter
 from pipeline.interfaces.api import pages
-from pipeline.interfaces.api.dependencies import InContext, reader, spender, writer
+from pipeline.interfaces.api.dependencies import InContext, admin, reader, spender, writer
 from pipeline.interfaces.api.fields import Limit, Line, RowId
 from pipeline.interfaces.api.moments import At
 from pipeline.interfaces.api.pages import Cursor, Page
@@ -15,8 +15,11 @@ from pipeline.interfaces.api.problems import documented
 from pipeline.interfaces.api.v1.screenshot_shapes import (
     DeadLetterSelection,
     DeadLetterShape,
+    ExclusionsChange,
+    ExclusionsShape,
     LetterKind,
     NotReplayed,
+    Reason,
     RejectionShape,
     ReplayedShape,
     ScreenshotBatchShape,
@@ -48,11 +51,15 @@ def show_batch(batch_id: RowId) -> ScreenshotBatchShape:
 
 @router.get("/rejected", dependencies=reader)
 def list_rejected(
-    context: InContext, source: Source = "", limit: Limit = 50, cursor: Cursor = None
+    context: InContext,
+    source: Source = "",
+    reason: Annotated[Reason | None, Query(description="Only those left out for this reason.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> Page[RejectionShape]:
     """List frames that were not accepted, newest first, and why."""
     (before,) = pages.decode(cursor, int) or (None,)
-    found = queries.rejections(context, source=source, limit=limit + 1, before=before)
+    found = queries.rejections(context, source=source, reason=reason or "", limit=limit + 1, before=before)
     return pages.page(found, limit, RejectionShape.model_validate, lambda rejection: (rejection.id,))
 
 
@@ -67,6 +74,18 @@ def switch_source(source: Line, switch: SourceSwitch) -> SourceShape:
     """Take frames of a source from now on, or refuse them; also one from which no frame has come yet."""
     flow.set_active(source, switch.active)
     return next(SourceShape.model_validate(found) for found in flow.sources() if found.key == source)
+
+
+@router.get("/exclusions", dependencies=reader)
+def show_exclusions() -> ExclusionsShape:
+    """Show whose frames are never stored."""
+    return ExclusionsShape.model_validate(flow.exclusions())
+
+
+@router.put("/exclusions", dependencies=admin)
+def exclude(change: ExclusionsChange) -> ExclusionsShape:
+    """Exclude programs and window titles from now on, beside those of the settings. What was stored before stays."""
+    return ExclusionsShape.model_validate(flow.exclude(apps=change.apps, titles=change.titles))
 
 
 @router.get("/dead-letters", dependencies=reader)

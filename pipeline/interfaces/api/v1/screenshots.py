@@ -3,12 +3,14 @@
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse
 from pydantic import StringConstraints, ValidationError
 
 from pipeline.flows.screenshots import queries
+from pipeline.flows.screenshots.frames import renditions
+from pipeline.flows.screenshots.frames.files import Kind
 from pipeline.flows.screenshots.views import Hour
 from pipeline.interfaces.api import pages
 from pipeline.interfaces.api.dependencies import InContext, here, note_work, reader, spender, writer
@@ -20,14 +22,16 @@ from pipeline.interfaces.api.problems import RETRY_S, Refused, documented
 from pipeline.interfaces.api.shapes import started
 from pipeline.interfaces.api.uploads import File, Form, uploaded
 from pipeline.interfaces.api.v1.documents import a_child
-from pipeline.interfaces.api.v1.node_shapes import FoundNodesShape, NodeDetailShape, TimelineHourShape
+from pipeline.interfaces.api.v1.node_shapes import FoundNodesShape, NodeDetailShape, NodeShape, TimelineHourShape
 from pipeline.interfaces.api.v1.screenshot_shapes import (
     ExtentShape,
     ForgottenShape,
     FrameFields,
     ScreenshotShape,
     ScreenshotStatusShape,
+    Size,
     TakenShape,
+    TextLineShape,
 )
 from tasks import screenshots as flow
 from tasks.screenshots import Frame, Taken, WorkStatus
@@ -80,8 +84,9 @@ async def add(
     As `multipart/form-data` with a field `file`, and what is known of it as further fields; or the picture itself as
     the body, and the rest in the query.
     """
-    file, fields = _read(form)
-    taken = await run_sync(_take, request, file, fields)
+    if len(form.files) != 1:
+        raise Refused("send one picture, in the field `file`", code="invalid")
+    taken = await run_sync(take, request, form, form.files[0])
     state: WorkStatus | None = None
     if taken.shot_id is not None:
         context, shot_id = request.app.state.context, taken.shot_id
@@ -99,19 +104,14 @@ async def add(
     )  # fmt: skip
 
 
-def _read(form: Form) -> tuple[File, FrameFields]:
-    if len(form.files) != 1:
-        raise Refused("send one picture, in the field `file`", code="invalid")
+def take(request: Request, form: Form, file: File) -> Taken:
+    """Have a child process look at a picture of a form, and take it in with what the form says: blocks."""
+    context, ending = request.app.state.context, request.app.state.ending
     given = {name: values[-1] for name, values in form.fields.items() if name != "wait"}
     try:
-        return form.files[0], FrameFields.model_validate(given)
+        fields = FrameFields.model_validate(given)
     except ValidationError as error:
         raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
-
-
-def _take(request: Request, file: File, fields: FrameFields) -> Taken:
-    """Have a child process look at the picture, and take it in: blocks, so it runs in a thread."""
-    context, ending = request.app.state.context, request.app.state.ending
     frame = Frame(fields.source, fields.ts or context.db.now(), fields.app, fields.title)
     with a_child(request.state.caller.id):
         taken = flow.ingest_upload(file.path, "the picture", frame, wanted=lambda: not ending.is_set())
@@ -127,6 +127,26 @@ def search(q: Words, since: Since = None, app: App = "", limit: Limit = 10) -> F
     That costs one small call; where the provider does not answer, `note` says so, and words alone are matched.
     """
     return FoundNodesShape.model_validate(flow.search(q, since, app, limit))
+
+
+@router.get("", dependencies=reader)
+def list_screenshots(
+    context: InContext,
+    since: Since = None,
+    until: Until = None,
+    source: Annotated[Line, Query(description="Only of this source, such as screen:0.")] = "",
+    app: App = "",
+    status: WorkStatus | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[ScreenshotShape]:
+    """List frames, the latest first."""
+    check_range(since, until)
+    found = queries.screenshots(
+        context, since=since, until=until, source=source, app=app, status=status, limit=limit + 1,
+        before=pages.decode(cursor, At, int),
+    )  # fmt: skip
+    return pages.page(found, limit, ScreenshotShape.model_validate, lambda shot: (shot.ts, shot.id))
 
 
 @router.get("/timeline", dependencies=reader)
@@ -147,19 +167,19 @@ def timeline(
         since=since, until=until, thread=thread, derived=derived, limit=limit + 1,
         before=pages.decode(cursor, At, int),
     )  # fmt: skip
-    following = None
-    if sum(len(hour.nodes) for hour in hours) > limit:
-        hours = _without_first(hours)
-        oldest = min((node for hour in hours for node in hour.nodes), key=lambda node: (node.event_time, node.id))
-        following = pages.encode(oldest.event_time, oldest.id)
-    return Page(items=[TimelineHourShape.model_validate(hour) for hour in hours], next_cursor=following)
+    some, following = hours_page(hours, limit)
+    return Page(items=[TimelineHourShape.model_validate(hour) for hour in some], next_cursor=following)
 
 
-def _without_first(hours: list[Hour]) -> list[Hour]:
-    """Without the earliest node, the one too many."""
-    first = hours[0]
+def hours_page(hours: list[Hour], limit: int) -> tuple[list[Hour], str | None]:
+    """A page of a timeline that was asked for with `limit + 1`, and the cursor of the one before it in time."""
+    if sum(len(hour.nodes) for hour in hours) <= limit:
+        return hours, None
+    first = hours[0]  # without the earliest node, the one too many
     rest = [Hour(first.begins_at, first.thread_id, first.thread_title, first.nodes[1:])] if first.nodes[1:] else []
-    return [*rest, *hours[1:]]
+    some = [*rest, *hours[1:]]
+    oldest = min((node for hour in some for node in hour.nodes), key=lambda node: (node.event_time, node.id))
+    return some, pages.encode(oldest.event_time, oldest.id)
 
 
 @router.get("/status", dependencies=reader)
@@ -197,13 +217,64 @@ def show(shot_id: RowId) -> ScreenshotShape:
     return ScreenshotShape.model_validate(flow.screenshot(shot_id))
 
 
+@router.get("/{shot_id}/nodes", dependencies=reader, responses=documented(404))
+def list_nodes_of(context: InContext, shot_id: RowId) -> Page[NodeShape]:
+    """List the nodes that rest on a frame, in the order of time."""
+    queries.screenshot(context, shot_id)
+    return Page(items=[NodeShape.model_validate(node) for node in queries.nodes_of(context, shot_id)])
+
+
+@router.get("/{shot_id}/text", dependencies=reader, responses=documented(404, 503))
+async def show_text(
+    request: Request, shot_id: RowId, q: Annotated[Line, Query(description="Say where these words stand.")] = ""
+) -> Page[TextLineShape]:
+    """The lines of text on a frame with their places, as this machine recognises them.
+
+    Where a model read the frame, that takes some seconds the first time.
+    """
+    _, text = await rendition(request, shot_id, Kind.TEXT)
+    return Page(items=[TextLineShape.model_validate(line) for line in renditions.lines_in(text, q)])
+
+
 @router.get(
-    "/{shot_id}/picture", dependencies=reader, response_class=FileResponse,
-    responses={200: {"content": {"image/*": _BINARY}, "description": "The picture."}, **documented(404)},
+    "/{shot_id}/picture", dependencies=reader, response_class=Response,
+    responses={
+        200: {"content": {"image/*": _BINARY}, "description": "The picture."},
+        304: {"description": "It is the one that the caller has."},
+        **documented(404, 503),
+    },
 )  # fmt: skip
-def show_picture(context: InContext, shot_id: RowId) -> FileResponse:
-    """A frame as it was taken in, while it is kept."""
-    path = queries.screenshot(context, shot_id).path
-    if path is None or path.suffix not in _TYPES or not path.is_file():
-        raise Refused(f"the picture of screenshot {shot_id} is not kept any more", code="no_picture")
-    return FileResponse(path, media_type=_TYPES[path.suffix])
+async def show_picture(
+    request: Request,
+    context: InContext,
+    shot_id: RowId,
+    size: Annotated[Size | None, Query(description="As JPEG: `small` for lists, `large` for a screen.")] = None,
+    if_none_match: Annotated[Line | None, Header()] = None,
+) -> Response:
+    """A frame while it is kept: as it was taken in, or as a smaller JPEG."""
+    headers = {"Cache-Control": "private, max-age=86400"}
+    if size is None:
+        path = (await run_sync(queries.screenshot, context, shot_id)).path
+        if path is None or path.suffix not in _TYPES or not path.is_file():
+            raise Refused(f"the picture of screenshot {shot_id} is not kept any more", code="no_picture")
+        return FileResponse(path, media_type=_TYPES[path.suffix], headers=headers)
+    name, content = await rendition(request, shot_id, Kind[size.name])
+    headers["ETag"] = f'"{name}"'
+    if if_none_match and headers["ETag"] in if_none_match:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type="image/jpeg", headers=headers)
+
+
+async def rendition(request: Request, shot_id: int, kind: Kind) -> tuple[str, bytes]:
+    """One of a frame's renditions by its name; in its turn if it has to be made. Raises `UserError`, `Refused`."""
+    context, pictures = request.app.state.context, request.app.state.pictures
+    found = await run_sync(renditions.find, context, shot_id, kind)
+    content = found.content
+    if content is None:
+        urgent = kind is not Kind.SMALL
+        content = await pictures.get(
+            request, found.name, lambda wanted: renditions.make(context, shot_id, kind, wanted), urgent=urgent
+        )
+    if content is None:
+        raise Refused("nobody waits for this any more", code="busy")
+    return found.name, content

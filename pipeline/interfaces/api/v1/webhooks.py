@@ -180,6 +180,22 @@ def list_deliveries(
     return pages.page(found, limit, DeliveryShape.model_validate, lambda one: (one.id,))
 
 
+@router.get("/deliveries/counts", dependencies=reader)
+def count_deliveries(
+    endpoint: Annotated[Id | None, Query(description="Only those to this endpoint.")] = None,
+) -> dict[DeliveryStatus, int]:
+    """Count deliveries by state."""
+    return flow.delivery_counts(endpoint)
+
+
+@router.post("/deliveries/replay", dependencies=writer, status_code=202, responses=documented(404, 409))
+def replay_failed(
+    endpoint: Annotated[Id | None, Query(description="Only those to this endpoint; none: to all active ones.")] = None,
+) -> Replayed:
+    """Send every delivery that failed for good again."""
+    return Replayed(replayed=flow.replay_failed(endpoint))
+
+
 @router.get("/deliveries/{delivery_id}", dependencies=reader, responses=documented(404))
 def show_delivery(delivery_id: RowId) -> DeliveryShape:
     """Show a delivery."""

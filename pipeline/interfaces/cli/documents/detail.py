@@ -15,16 +15,20 @@ if TYPE_CHECKING:
 
 def show(document_id: Id, as_json: Json = False) -> None:
     """Show everything about a document."""
-    from tasks.documents import costs, status
+    from tasks.documents import costs, reasons, status
 
     document = status(resolved(document_id))
-    paid = costs(document.id)
+    paid, why = costs(document.id), reasons([document]).get(document.id)
     if as_json:
-        print_json({**plain(document), "costs": plain(paid)})
+        print_json({**plain(document), "costs": plain(paid), "reason": plain(why)})
         return
     shown = {name: value for name, value in plain(document).items() if value not in (None, "")}
     shown |= {name: value[:19].replace("T", " ") + " UTC" for name, value in shown.items() if name.endswith("_at")}
     shown.pop("doubtful_count")
+    if why and why.words and why.words != document.error:
+        shown["why"] = why.words + (
+            f", until {plain(why.until)[:19]} UTC" if why.until and why.kind != "paused" else ""
+        )
     if shown.pop("outdated"):
         shown["result"] = "from before the last retry, until there is a new one"
     elif document.doubtful_count:

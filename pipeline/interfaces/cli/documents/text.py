@@ -47,6 +47,9 @@ def export(
         ),
     ] = "",
     format_: AsFormat = Format.MD,
+    as_zip: Annotated[
+        bool, typer.Option("--zip", help="A ZIP archive of the Markdown, its pictures, the blocks and the manifest.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Write a document's Markdown, its blocks or a DoclingDocument to a file, with its manifest beside it.
@@ -61,6 +64,9 @@ def export(
     if output and to:
         raise UserError("OUTPUT and -o both say where: give one", code="usage")
     given = to or output or "."
+    if as_zip:
+        _export_archive(document_id, Path(given), force=force)
+        return
     if given == STDOUT:
         text(document_id, format_)
         return
@@ -75,5 +81,31 @@ def export(
         write(document, target, format_)
     except OSError as error:
         raise storage_error(error, target) from error
+    _tell_if_outdated(document)
+    err.print(f"{document.id} {one_line(document.filename)} → [bold]{one_line(str(target))}[/bold]", soft_wrap=True)
+
+
+def _export_archive(document_id: str, target: Path, *, force: bool) -> None:
+    from pipeline.engine.privacy import users_mode
+    from pipeline.flows.documents import archive
+    from pipeline.flows.documents.files import storage_error
+    from tasks.documents import UserError, status
+
+    document = status(resolved(document_id))
+    if target.is_dir():
+        target /= archive.name(document.filename)
+    if target.exists() and not force:
+        raise UserError(f"{target} exists and is kept: use --force to replace it", code="exists")
+    pieces = document.archive()
+    temporary = target.with_name(f".{target.name[:200]}.{document.id}")
+    try:
+        with temporary.open("wb") as file:
+            file.writelines(pieces)
+        temporary.chmod(users_mode(0o666))
+        temporary.replace(target)
+    except OSError as error:
+        raise storage_error(error, target) from error
+    finally:
+        temporary.unlink(missing_ok=True)
     _tell_if_outdated(document)
     err.print(f"{document.id} {one_line(document.filename)} → [bold]{one_line(str(target))}[/bold]", soft_wrap=True)

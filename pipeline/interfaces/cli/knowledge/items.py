@@ -52,6 +52,7 @@ def items(
         str,
         typer.Option(metavar="ID", callback=whole("knowledge", "groups"), help="Only those of this folder, by its id."),
     ] = "",
+    match: Annotated[str, typer.Option(help="Only those with this text in name or title.")] = "",
     limit: Limit = 200,
     as_json: Json = False,
 ) -> None:
@@ -64,7 +65,7 @@ def items(
     states = _one_of(knowledge.ItemStatus, status, "--status")
     types = _one_of(knowledge.ItemType, type_, "--type")
     ready()
-    found = knowledge.items(base, status=states, types=types, group_id=group, limit=limit)
+    found = knowledge.items(base, status=states, types=types, group_id=group, words=match, limit=limit)
     folders = any(view.group_name for view in found)
 
     def row(view: "ItemView") -> list[str]:
@@ -75,7 +76,7 @@ def items(
         return [*cells[:5], one_line(view.group_name), *cells[5:]] if folders else cells
 
     columns = ["ID", "STATE", "PROGRESS>?", "TYPE?", "NAME~", *(["FOLDER~?"] if folders else []), "CHUNKS>?", "ERROR"]
-    filtered = states or types or group
+    filtered = states or types or group or match
     none = "No item is like that." if filtered else "No items. `penstock kb add` adds some."
     print_list(found, columns, row, as_json=as_json, none=none)
 
@@ -102,6 +103,7 @@ def progress(view: "ItemView") -> str:
 def item(
     item_id: Annotated[str, typer.Argument(metavar="ITEM", callback=WHOLE_ITEM, help="An item's id.")],
     chunks: Annotated[bool, typer.Option("--chunks", help="Show its chunks, with headings, pages and places.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Print the text that was read of it, and nothing else.")] = False,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
@@ -109,6 +111,9 @@ def item(
     from tasks import knowledge
 
     ready()
+    if text:
+        _print_text(item_id)
+        return
     view = knowledge.item(item_id)
     standing = knowledge.standings([item_id]).get(item_id)
     pieces = knowledge.chunks(item_id, limit=limit) if chunks else []
@@ -138,12 +143,25 @@ def item(
     print_pairs([(name, value) for name, value in rows if value])
     for piece in pieces:
         where = [f"page {piece.page}"] if piece.page else []
-        where += [f"characters {piece.start:,} to {piece.end:,}", *([piece.source] if piece.source else [])]
+        where += [count(piece.tokens, "token"), f"characters {piece.start:,} to {piece.end:,}"]
+        where += [piece.source] if piece.source else []
         out.print(
             f"\n[bold]{piece.number}[/bold]  {one_line(' > '.join(piece.heading))}  [dim]{one_line(', '.join(where))}"
             "[/dim]", soft_wrap=True,
         )  # fmt: skip
         out.print(escape(piece.text), soft_wrap=True)
+
+
+def _print_text(item_id: str) -> None:
+    from tasks import knowledge
+
+    knowledge.item(item_id)
+    start, total = 0, 1
+    while start < total:
+        part = knowledge.text(item_id, start=start)
+        out.print(escape(part.text), end="", soft_wrap=True)
+        start, total = part.end, part.total
+    out.print()
 
 
 def activity(standing: "Standing") -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import typer
 
 from pipeline.interfaces.cli.command import help_of
-from pipeline.interfaces.cli.screenshots import capture, detail, intake, search, sources, status
+from pipeline.interfaces.cli.screenshots import capture, detail, exclusions, frames, intake, search, sources, status
 
 app = typer.Typer(
     help="Take screenshots in, let models (or rules) understand them, and search what happened.\n\n"
@@ -26,6 +26,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "capture": capture.capture,
     "search": search.search,
     "timeline": search.timeline,
+    "frames": frames.frames,
     "show": detail.show,
     "status": status.status,
     "batches": status.batches,
@@ -37,3 +38,4 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 for _name, _command in _COMMANDS.items():
     app.command(_name, help=help_of(_command))(_command)
 app.add_typer(sources.sources, name="sources")
+app.add_typer(exclusions.exclusions, name="exclusions")

@@ -161,7 +161,7 @@ def line(job: Job) -> str:
                 f"{name}: [red]not taken in[/red]: its source is switched off (`penstock screenshots sources activate`)"
             )
         case "excluded":
-            return f"{name}: left out: its program or title is excluded (PENSTOCK_SCREENSHOTS__EXCLUDED_APPS, …_TITLES)"
+            return f"{name}: left out: its program or title is excluded (`penstock screenshots exclusions`)"
     why = (job.error or str(getattr(taken, "detail", ""))).removeprefix(f"{job.path}").removeprefix(": ").strip()
     return f"{name}: [red]refused[/red]" + (f": {one_line(why)}" if why else "")
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tasks.screenshots import BatchView, DeadLetter, RejectionView, Status
 
 KINDS = ("batch", "merge", "vector")
+REASONS = ("duplicate", "inactive", "excluded", "refused")
+"""Why a frame is not accepted."""
 CAPTURES_WITHIN_S = 10
 """How late a capture may be before nobody seems to capture."""
 MOST_LETTERS = 1_000_000
@@ -129,6 +131,7 @@ def batches(
 
 def rejected(
     source: Annotated[str, typer.Option(help="Only of this source, such as screen:0.")] = "",
+    reason: Annotated[str, typer.Option(help=f"Only for this reason: {', '.join(REASONS)}.")] = "",
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
@@ -140,6 +143,8 @@ def rejected(
 
     if source:
         source_key(source)
+    if reason and reason not in REASONS:
+        raise typer.BadParameter(f"choose from {', '.join(REASONS)}", param_hint="--reason")
     ready()
     zone = screenshots.time_zone()
 
@@ -152,7 +157,7 @@ def rejected(
         ]  # fmt: skip
 
     print_list(
-        screenshots.rejections(source=source, limit=limit),
+        screenshots.rejections(source=source, reason=reason, limit=limit),
         ("SOURCE", "CAPTURED", "WHY", "DIFFERS", "NEAREST", "DETAIL"), row, as_json=as_json,
         none="No frame was rejected.",
     )  # fmt: skip

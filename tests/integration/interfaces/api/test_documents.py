@@ -1,4 +1,6 @@
 import io
+import json
+import zipfile
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,9 @@ def test_an_upload_becomes_a_document_and_the_same_one_again(api: TestClient, co
     assert (document["page_range"], document["allow_partial"]) == ("2", True)
     assert sent.headers["location"] == f"{DOCUMENTS}/{document['id']}"
     assert int(sent.headers["retry-after"]) > 0
-    assert api.get(sent.headers["location"]).json() == document
+    shown = api.get(sent.headers["location"]).json()
+    assert shown == {**document, "reason": shown["reason"]}
+    assert shown["reason"]["kind"] == "workers", "nobody is there to work, and it says so"
     raw = api.post(
         DOCUMENTS, params={"page_range": "2"}, content=pdf.read_bytes(),
         headers={"content-type": "application/pdf", "x-filename": "r%C3%A9port.pdf"},
@@ -121,6 +125,17 @@ def test_lists_are_filtered_and_go_on_after_the_cursor(api: TestClient, context:
     problem(api.get(DOCUMENTS, params={"created_from": "2026-01-01T00:00:00"}), 422, "invalid")
 
 
+def test_documents_are_counted_by_their_states(api: TestClient, context: Context) -> None:
+    for status in (DocumentStatus.FAILED, DocumentStatus.COMPLETED, DocumentStatus.COMPLETED):
+        insert_document(context, status)
+    assert api.get(f"{DOCUMENTS}/counts").json() == {"total": 3, "by_status": {"FAILED": 1, "COMPLETED": 2}}
+    assert api.get(f"{DOCUMENTS}/counts", params={"q": "letter"}).json() == {"total": 0, "by_status": {}}
+    listed = api.get(DOCUMENTS).json()["items"]
+    assert {one["status"]: one["reason"] and one["reason"]["kind"] for one in listed} == {
+        "FAILED": "failed", "COMPLETED": None,
+    }  # fmt: skip
+
+
 def test_pages_attempts_blocks_and_results(api: TestClient, context: Context) -> None:
     mine = f"{DOCUMENTS}/{insert_document(context, DocumentStatus.PARTIAL_FAILED, [C, F, C])}"
     first = api.get(f"{mine}/pages", params={"limit": 2}).json()
@@ -152,6 +167,29 @@ def test_results_are_attachments(api: TestClient, context: Context) -> None:
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
+def test_the_result_as_one_archive(api: TestClient, context: Context) -> None:
+    document = insert_document(context, DocumentStatus.COMPLETED, [C, C], filename="bericht über.pdf")
+    problem(api.get(f"{DOCUMENTS}/{document}/archive"), 409, "no_result")
+    merged = Path(write_output(context, document, "merged ![](pictures/page-0001-1.png)\n"))
+    set_row(context, document, merged_path=str(merged))
+    facts = {"document": {"id": document, "worker_id": "w", "merged_path": str(merged)}, "pages": []}
+    merged.with_suffix(".manifest.json").write_text(json.dumps(facts))
+    (merged.parent / "pictures").mkdir()
+    (merged.parent / "pictures" / "page-0001-1.png").write_bytes(b"a picture")
+    (merged.parent / "pictures" / "other.txt").write_bytes(b"something else")
+    answer = api.get(f"{DOCUMENTS}/{document}/archive")
+    assert answer.headers["content-type"] == "application/zip"
+    assert answer.headers["content-disposition"] == "attachment; filename*=utf-8''bericht%20%C3%BCber.zip"
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as found:
+        assert found.testzip() is None
+        assert found.namelist() == [
+            "bericht über.md", "pictures/page-0001-1.png", "bericht über.manifest.json", "bericht über.json",
+        ]  # fmt: skip
+        assert found.read("bericht über.md") == merged.read_bytes()
+        assert json.loads(found.read("bericht über.manifest.json"))["document"] == {"id": document}
+        assert [page["page"] for page in json.loads(found.read("bericht über.json"))["pages"]] == [1, 2]
+
+
 def test_the_picture_of_a_page_is_rendered_once_and_can_be_kept(api: TestClient, context: Context, pdf: Path) -> None:
     document = send(api, pdf).json()["id"]
     problem(api.get(f"{DOCUMENTS}/{document}/pages/1/picture"), 404, "unknown_page")
@@ -163,11 +201,20 @@ def test_the_picture_of_a_page_is_rendered_once_and_can_be_kept(api: TestClient,
     picture = api.get(url, params={"dpi": 36})
     assert picture.headers["content-type"] == "image/png"
     assert Image.open(io.BytesIO(picture.content)).size == (306, 396)
+    small = api.get(url, params={"width": 120, "encoding": "webp"})
+    assert small.headers["content-type"] == "image/webp"
+    assert Image.open(io.BytesIO(small.content)).size == (120, 156)
+    assert small.headers["etag"] != picture.headers["etag"]
+    problem(api.get(url, params={"width": 9}), 422, "invalid")
+    problem(api.get(url, params={"encoding": "bmp"}), 422, "invalid")
     stored.unlink()
     assert api.get(url, params={"dpi": 36}).content == picture.content
+    assert len(list(context.settings.view_dir.glob("*/*"))) == 2
     tag = {"if-none-match": picture.headers["etag"]}
     assert api.get(url, params={"dpi": 36}, headers=tag).status_code == 304
     problem(api.get(url, params={"dpi": 50}), 404, "no_picture")
+    assert api.delete(f"{DOCUMENTS}/{shown}").status_code == 204
+    assert not list(context.settings.view_dir.iterdir())
 
 
 def test_every_operation_of_the_command_line(api: TestClient, context: Context) -> None:
@@ -206,6 +253,20 @@ def test_one_action_on_all_that_match(api: TestClient, context: Context) -> None
     assert (cancelled["matched"], cancelled["done"]) == (3, 3)
     assert api.post(f"{acts}/delete", json={"ids": [*waiting, *waiting]}).json()["done"] == 3
     assert [document["id"] for document in api.get(DOCUMENTS).json()["items"]] == [done]
+
+
+def test_what_failed_as_a_whole_begins_anew_and_gaps_are_merged_where_that_is_wanted(
+    api: TestClient, context: Context
+) -> None:
+    broken = insert_document(context, DocumentStatus.FAILED, [])
+    partly = insert_document(context, DocumentStatus.PARTIAL_FAILED, [C, PageStatus.FAILED])
+    acts = f"{DOCUMENTS}/actions"
+    assert api.post(f"{acts}/remerge", json={"ids": [partly]}).json()["skipped"][0]["id"] == partly
+    merged = api.post(f"{acts}/remerge", json={"ids": [partly], "allow_partial": True}).json()
+    assert (merged["done"], merged["skipped"]) == (1, [])
+    assert api.post(f"{acts}/retry-failed", json={"ids": [broken]}).json()["done"] == 1
+    states = {one["id"]: one["status"] for one in api.get(DOCUMENTS).json()["items"]}
+    assert states == {broken: "PENDING", partly: "READY_TO_MERGE"}
 
 
 def test_waiting_ends_with_the_document_or_the_time(api: TestClient, context: Context) -> None:

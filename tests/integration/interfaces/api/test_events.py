@@ -25,6 +25,7 @@ from pipeline.storage import api_keys
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tasks.events import kept
+from tests.integration.interfaces.api.conftest import Connect
 from tests.support.documents import insert_document
 from tests.support.waiting import wait_until
 
@@ -34,6 +35,31 @@ Message = dict[str, Any]
 @pytest.fixture
 def settings_env() -> dict[str, str]:
     return {"PENSTOCK_API__STREAMS_PER_KEY": "2"}
+
+
+def test_what_is_kept_is_listed_newest_first_by_flow_type_and_subject(context: Context, connect: Connect) -> None:
+    api, log = connect(), "/api/v1/events/log"
+    assert api.get(log).json() == {"items": [], "next_cursor": None}
+    one, other = (insert_document(context, DocumentStatus.PENDING) for _ in range(2))
+    for document_id, event in ((one, DocumentEvent.PAUSE), (other, DocumentEvent.PAUSE), (one, DocumentEvent.CANCEL)):
+        mine = DOCUMENTS.c.id == document_id
+        context.db.run(lambda session, mine=mine, event=event: DOCUMENT.move(session, DOCUMENTS, event, mine))
+
+    def listed(**query: Any) -> list[int]:
+        return [found["seq"] for found in api.get(log, params=query).json()["items"]]
+
+    first = api.get(log, params={"limit": 2}).json()
+    assert [found["seq"] for found in first["items"]] == [3, 2]
+    assert listed(limit=2, cursor=first["next_cursor"]) == [1]
+    assert listed(type="document.paused") == [2, 1]
+    assert listed(type=["document.cancelled", "music_run.*"]) == [3]
+    assert listed(type="document.*") == listed(flow="documents") == [3, 2, 1]
+    assert listed(flow="music") == []
+    assert listed(scope=one) == [3, 1]
+    assert api.get(f"{log}/3").json() == first["items"][0]
+    assert first["items"][0]["id"] == one
+    assert api.get(f"{log}/4").json()["code"] == "unknown_event"
+    assert api.get(log, params={"type": "document.%"}).status_code == 422
 
 
 class Server:

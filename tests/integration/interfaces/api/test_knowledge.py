@@ -14,7 +14,9 @@ from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import problem
+from tests.support import samples
 from tests.support.knowledge import add_base, add_item
+from tests.support.knowledge_driver import Driver
 
 BASES, ITEM = "/knowledge-bases", "/knowledge-items"
 
@@ -241,3 +243,57 @@ def test_without_the_prefix_keys_are_asked_for_too(connect: Connect, base: str) 
     assert connect(Scope.READ, host="0.0.0.0").get(f"{BASES}/{base}/items").status_code == 200
     problem(connect(Scope.READ, host="0.0.0.0").post(f"{BASES}/{base}/items", json={}), 403, "forbidden")
     problem(connect(host="0.0.0.0").get(f"{BASES}/{base}/items"), 401, "unauthorized")
+
+
+def test_items_are_found_by_words_of_their_names(api: TestClient, context: Context, base: str) -> None:
+    pump = add_item(context, base, ItemStatus.FAILED, name="Pump.pdf")
+    add_item(context, base, ItemStatus.FAILED, name="valve.pdf", title="100 % of it")
+    titled = add_item(context, base, name="a.pdf", title="PUMPS")
+    items = f"{BASES}/{base}/items"
+
+    def found(**which: str) -> list[str]:
+        return [one["id"] for one in api.get(items, params=which).json()["items"]]
+
+    assert sorted(found(q="pump")) == sorted([pump, titled])
+    assert found(q="pump", status="failed") == [pump]
+    assert len(found(q="%")) == 1
+    assert found(q="_") == []
+    chosen = {"filter": {"q": "pump", "status": ["failed"]}, "all_matching": True}
+    assert api.post(f"{items}/actions/delete", json=chosen).json()["matched"] == 1
+
+
+def test_text_chunks_and_file_of_an_item_are_shown(api: TestClient, context: Context) -> None:
+    base = add_base(context, "short chunks", chunk_tokens=32, chunk_overlap=16)
+    note = "# Pumps\n\n" + " ".join(f"Filter {number} is changed." for number in range(60))
+    added = api.post(f"{BASES}/{base}/items", json={"type": "note", "content": note, "name": "pumps.md"})
+    item = added.json()["created"][0]["id"]
+    Driver(context).work_off()
+    chunks = api.get(f"{ITEM}/{item}/chunks").json()["items"]
+    assert len(chunks) > 5
+    assert all(0 < chunk["tokens"] <= 32 for chunk in chunks)
+    whole = api.get(f"{ITEM}/{item}/text").json()
+    assert (whole["text"], whole["start"], whole["total"]) == (note, 0, len(note)), "nothing twice"
+    part = api.get(f"{ITEM}/{item}/text", params={"start": 100, "limit": 50}).json()
+    assert (part["text"], part["end"]) == (note[100:150], 150)
+    assert api.get(f"{ITEM}/{item}/text", params={"start": 10**6}).json()["text"] == ""
+    file = api.get(f"{ITEM}/{item}/file")
+    assert (file.text, file.headers["content-type"]) == (note, "application/octet-stream")
+    assert file.headers["content-disposition"] == 'attachment; filename="pumps.md"'
+    fetched = add_item(context, base, type="url", url="https://example.com", name="https://example.com")
+    problem(api.get(f"{ITEM}/{fetched}/file"), 409, "no_result")
+    for path in ("text", "file"):
+        problem(api.get(f"{ITEM}/0123/{path}"), 404, "unknown_item")
+
+
+def test_pages_of_kept_files_are_shown_as_pictures(api: TestClient, base: str, tmp_path: Path) -> None:
+    file = samples.text_pdf(tmp_path / "two.pdf", [["one"], ["two"]]).read_bytes()
+    added = api.post(f"{BASES}/{base}/items", files=[("files", ("two.pdf", file))])
+    item = added.json()["created"][0]["id"]
+    picture = api.get(f"{ITEM}/{item}/pages/2/picture", params={"width": 200})
+    assert (picture.status_code, picture.headers["content-type"]) == (200, "image/webp"), picture.text
+    assert picture.content[8:12] == b"WEBP"
+    known = {"if-none-match": picture.headers["etag"]}
+    assert api.get(f"{ITEM}/{item}/pages/2/picture", params={"width": 200}, headers=known).status_code == 304
+    assert api.get(f"{ITEM}/{item}/pages/9/picture").status_code in {404, 422}
+    note = api.post(f"{BASES}/{base}/items", json={"type": "note", "content": "under the mat"}).json()["created"][0]
+    problem(api.get(f"{ITEM}/{note['id']}/pages/1/picture"), 404, "no_picture")

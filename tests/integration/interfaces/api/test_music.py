@@ -129,6 +129,20 @@ class TestOnOneDatabase:
         assert (song["status"], song["analysis"]["id"]) == ("COMPLETED", song["server_id"])
         assert "path" not in song
 
+    def test_figures_of_a_run_are_its_songs_batches_and_calls(self, api: TestClient, context: Context) -> None:
+        add_songs(context, 12)
+        driver = Driver(context)
+        run = driver.start(limit=10)
+        driver.run(run)
+        found = api.get(f"{MUSIC}/runs/{run}/figures").json()
+        assert (found["songs"], found["batches"], found["delayed"]) == ({"COMPLETED": 10}, {"COMPLETED": 1}, 0)
+        assert (found["calls"], found["failed_calls"]) == (1, 0)
+        assert found["output_tokens"] > 0
+        assert api.get(f"{MUSIC}/status").json()["songsWithVector"] == 10
+        assert len(titles(api.get(f"{MUSIC}/songs", params={"run_id": run}))) == 10
+        assert titles(api.get(f"{MUSIC}/songs", params={"has_vector": False})) == ["Song 11", "Song 12"]
+        problem(api.get(f"{MUSIC}/runs/abc/figures"), 404, "unknown_run")
+
     def test_what_a_model_said_is_for_administrators(self, connect: Connect, context: Context) -> None:
         add_run(context, PipelineState.RUNNING, songs=1)
         context.db.run(lambda session: session.execute(update(BATCHES).values(reply="{broken", error="not JSON")))

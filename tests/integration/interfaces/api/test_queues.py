@@ -33,7 +33,10 @@ def test_a_queue_is_paused_and_resumed_and_the_list_says_so(api: TestClient) -> 
     assert (listed["cpu"]["gate"], listed["cpu"]["in_flight"]) == ("none", None)
     gated = listed["vision.fake"]
     assert (gated["gate"], gated["provider"], gated["in_flight"]) == ("flowing", "fake", 0)
-    assert gated["limits"] == [{"limit": "100/min", "used": 0, "of": "fake"}]
+    (limit,) = gated["limits"]
+    assert limit == {
+        "limit": "100/min", "used": 0, "of": "fake", "most": 100, "unit": "requests", "window_s": 60, "next_in_s": None
+    }  # fmt: skip
     paused = api.post(f"{QUEUE}/pause", json={"seconds": 600, "reason": "maintenance"}).json()
     assert (paused["gate"], paused["closed_by"], paused["reason"]) == ("closed", "operator", "maintenance")
     assert 590 < paused["resumes_in_s"] <= 600
@@ -54,15 +57,43 @@ def test_a_breaker_is_opened_for_a_time_and_closed(api: TestClient) -> None:
     assert api.post(f"{BREAKER}/open").json()["left_s"] > 0, "for its own cool-down"
 
 
+def test_a_breakers_history_says_when_and_why_it_opened_and_closed(api: TestClient) -> None:
+    assert api.get(f"{BREAKER}/history").json()["items"] == []
+    api.post(f"{BREAKER}/close")  # it is closed: nothing changes
+    api.post(f"{BREAKER}/open", json={"seconds": 300, "reason": "invoice unpaid"})
+    api.post(f"{BREAKER}/close")
+    closed, opened = api.get(f"{BREAKER}/history").json()["items"]
+    assert (opened["state"], opened["reason"], closed["state"], closed["reason"], closed["until"]) == (
+        "open", "invoice unpaid", "closed", "by hand", None
+    )  # fmt: skip
+    assert opened["at"] < closed["at"] < opened["until"]
+    for _ in range(30):
+        api.post(f"{BREAKER}/open", json={"seconds": 300})
+    assert len(api.get(f"{BREAKER}/history").json()["items"]) == 20, "no more is kept"
+    problem(api.get(f"{PREFIX}/breakers/x:y/history"), 404, "unknown_breaker")
+
+
 def test_a_live_setting_is_changed_and_returned_to_its_default(api: TestClient) -> None:
     keys = [found["key"] for found in api.get(f"{PREFIX}/settings").json()["items"]]
     assert LIMITS in keys
     assert api.put(SETTING, json={"value": "10/s"}).json()["value"] == "10/s"
     assert [limit["limit"] for limit in api.get(QUEUE).json()["limits"]] == ["10/s", "100/min"]
     assert api.put(f"{PREFIX}/settings/queue.vision.fake.concurrency", json={"value": 4}).json()["value"] == 4
-    found = api.delete(SETTING).json()
-    assert (found["value"], found["is_default"]) == ("", True)
+    found = api.delete(SETTING, params={"reason": "the rush is over"}).json()
+    assert (found["value"], found["is_default"], found["reason"]) == ("", True, "the rush is over")
     assert api.get(SETTING).json() == found
+
+
+def test_a_live_setting_says_who_changed_it_and_why_and_what_it_would_be_otherwise(connect: Connect) -> None:
+    api, cap = connect(Scope.ADMIN), f"{PREFIX}/settings/provider.fake.limits"
+    untouched = api.get(cap).json()
+    assert (untouched["changed_at"], untouched["changed_by"], untouched["default"]) == (None, "", "100/min")
+    changed = api.put(cap, json={"value": "7/s", "reason": "invoices first"}).json()
+    assert (changed["value"], changed["default"]) == ("7/s", "100/min")
+    assert (changed["changed_by"], changed["reason"]) == ("test", "invoices first")
+    assert changed["changed_at"]
+    problem(api.put(cap, json={"value": "7/s", "reason": "a\x1bb"}), 422, "invalid")
+    problem(api.delete(cap, params={"reason": "x" * 501}), 422, "invalid")
 
 
 def test_what_does_not_exist_is_404_and_names_what_does(api: TestClient) -> None:

@@ -23,6 +23,7 @@ from tests.integration.interfaces.api.test_skeleton import problem
 from tests.integration.screenshots.conftest import BEGIN, ME, Evidence, Hand, draft
 from tests.support.frames import encoded, noise
 from tests.support.screens import batch_ready
+from tests.support.screenshots import desk
 
 SHOTS = f"{PREFIX}/screenshots"
 RANGE = {"since": "2026-03-01T00:00:00Z", "until": "2026-03-02T00:00:00+01:00"}
@@ -42,7 +43,7 @@ def paged(api: TestClient, path: str, limit: int, **params: Any) -> list[Any]:
     found, cursor = [], ""
     while cursor is not None:
         asked = params | {"limit": limit} | ({"cursor": cursor} if cursor else {})
-        answer = api.get(f"{SHOTS}/{path}", params=asked).json()
+        answer = api.get(f"{SHOTS}/{path}".rstrip("/"), params=asked).json()
         found.append(answer["items"])
         cursor = answer["next_cursor"]
     return found
@@ -234,3 +235,38 @@ class TestOnOneDatabase:
         problem(reads.post(replay, json={"all_matching": True}), 403, "forbidden")
         assert reads.get(f"{SHOTS}/status").status_code == 200
         assert connect(Scope.WRITE).post(replay, json={"all_matching": True}).json()["done"] == 0
+
+    def test_frames_are_listed_shown_smaller_and_their_words_have_places(self, api: TestClient, tmp_path: Path) -> None:
+        path = desk(tmp_path / "desk.png", "Invoice 4711 of March")
+        fields = {"source": "screen:2", "app": "Firefox", "ts": "2026-03-01T10:00:00Z"}
+        sent = api.post(SHOTS, files={"file": ("desk.png", path.read_bytes(), "image/png")}, data=fields).json()
+        send(api, "later", ts="2026-03-01T11:00:00Z")
+        assert [[shot["app"] for shot in page] for page in paged(api, "", 1)] == [[""], ["Firefox"]]
+        [only] = api.get(SHOTS, params={"app": "fire", "source": "screen:2", "status": "pending"}).json()["items"]
+        assert only["id"] == sent["id"]
+        assert api.get(SHOTS, params={"until": "2026-03-01T09:00:00Z"}).json()["items"] == []
+        where = f"{SHOTS}/{sent['id']}"
+        small = api.get(f"{where}/picture", params={"size": "small"})
+        assert (small.headers["content-type"], small.content[:3]) == ("image/jpeg", b"\xff\xd8\xff")
+        again = api.get(f"{where}/picture", params={"size": "small"}, headers={"if-none-match": small.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert len(api.get(f"{where}/picture", params={"size": "large"}).content) > len(small.content)
+        lines = api.get(f"{where}/text", params={"q": "invoice"}).json()["items"]
+        assert [word["text"] for line in lines for word in line["words"]] == ["Invoice"]
+        assert all(0 <= line["left"] < line["right"] <= 1 for line in lines)
+        assert api.get(f"{where}/nodes").json()["items"] == []
+        problem(api.get(f"{where}/picture", params={"size": "huge"}), 422, "invalid")
+        for path_of in ("nodes", "text", "picture?size=small"):
+            problem(api.get(f"{SHOTS}/999/{path_of}"), 404, "unknown_screenshot")
+
+    def test_exclusions_are_shown_and_changed(self, api: TestClient) -> None:
+        changed = api.put(f"{SHOTS}/exclusions", json={"apps": ["Signal"], "titles": ["*private*"]})
+        assert changed.json() == {"apps": ["Signal"], "titles": ["*private*"], "fixed_apps": [], "fixed_titles": []}
+        assert send(api, "desk", app="signal").json()["outcome"] == "excluded"
+        assert api.put(f"{SHOTS}/exclusions", json={"titles": []}).json()["apps"] == ["Signal"]
+        assert api.get(f"{SHOTS}/exclusions").json()["titles"] == []
+        problem(api.put(f"{SHOTS}/exclusions", json={"apps": ["*"]}), 422, "bad_value")
+        problem(api.put(f"{SHOTS}/exclusions", json={"apps": [""]}), 422, "invalid")
+        rejected = api.get(f"{SHOTS}/rejected", params={"reason": "excluded"}).json()["items"]
+        assert [one["reason"] for one in rejected] == ["excluded"]
+        assert api.get(f"{SHOTS}/rejected", params={"reason": "duplicate"}).json()["items"] == []

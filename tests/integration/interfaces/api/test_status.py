@@ -24,20 +24,27 @@ def settings_env() -> dict[str, str]:
 
 
 def test_status_tells_of_every_flow_and_of_the_fleet(api: TestClient, context: Context) -> None:
-    Presence(context.redis).renew("cpu@desk:4242:1f09ab", 60)
+    facts = {"since_ms": 1795341600000, "slots": 4, "queues": ["cpu", "maintenance"]}
+    Presence(context.redis).renew("cpu@desk:4242:1f09ab", 60, facts=facts)
+    Presence(context.redis).renew("io@desk:4243:77aa01", 60)
     sweep_ended(context.redis)
     queue_control.pause(context, "vision.fake", None, "maintenance")
     found = api.get(f"{PREFIX}/status").json()
     assert tuple(found["counted"]) == FLOWS
     assert found["last_hour"]["finished"] == 0
     fleet = found["fleet"]
-    assert (fleet["workers"], fleet["queues"]["vision.fake"], fleet["queues"]["cpu"]) == (1, 0, 0)
+    assert (fleet["workers"], fleet["queues"]["vision.fake"], fleet["queues"]["cpu"]) == (2, 0, 0)
     assert fleet["closed"] == ["vision.fake is paused by an operator (maintenance)"]
     assert 0 <= fleet["last_sweep_s"] < 30
     [spending] = found["spending"]
     assert (spending["provider"], spending["today"], spending["cap"]) == ("fake", 0, 0)
-    [worker] = api.get(f"{PREFIX}/workers").json()["items"]
-    assert worker == {"id": "cpu@desk:4242:1f09ab", "name": "cpu@desk", "process": 4242}
+    worker, silent = api.get(f"{PREFIX}/workers").json()["items"]
+    assert 0 <= worker.pop("seen_s") < 30
+    assert worker == {
+        "id": "cpu@desk:4242:1f09ab", "name": "cpu@desk", "role": "cpu", "host": "desk", "process": 4242,
+        "since": "2026-11-22T10:00:00Z", "slots": 4, "queues": ["cpu", "maintenance"], "busy": 0, "jobs": [],
+    }  # fmt: skip
+    assert (silent["role"], silent["since"], silent["slots"], silent["queues"]) == ("io", None, None, [])
 
 
 def test_while_redis_is_down_the_rows_are_told_and_workers_are_not_guessed(

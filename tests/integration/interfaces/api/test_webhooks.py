@@ -3,12 +3,14 @@
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus
 from pipeline.flows.webhooks import plan
+from pipeline.flows.webhooks.models import DELIVERIES as DELIVERY_ROWS
+from pipeline.flows.webhooks.states import DeliveryStatus
 from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from pipeline.storage.idempotency import REQUESTS
@@ -69,6 +71,27 @@ def test_deliveries_are_listed_by_pages_and_replayed(context: Context, api: Test
     assert api.get(f"{one}/attempts").json()["items"] == []
     since = (context.db.now() - timedelta(hours=1)).isoformat()
     assert api.post(f"{ENDPOINTS}/{endpoint_id}/replay", json={"since": since}).json() == {"replayed": 5}
+
+
+def test_all_that_failed_is_sent_again_to_one_endpoint_or_all_that_are_active(
+    context: Context, api: TestClient
+) -> None:
+    first, second, off = (api.post(ENDPOINTS, json=NEW).json()["endpoint"]["id"] for _ in range(3))
+    changes(context, 3)
+    plan.due(context)
+    context.db.run(lambda session: session.execute(update(DELIVERY_ROWS).values(status=DeliveryStatus.FAILED)))
+    api.patch(f"{ENDPOINTS}/{off}", json={"active": False})
+    assert api.post(f"{DELIVERIES}/replay", params={"endpoint": first}).json() == {"replayed": 3}
+    assert api.post(f"{DELIVERIES}/replay").json() == {"replayed": 3}
+    assert api.post(f"{DELIVERIES}/replay").json() == {"replayed": 0}
+    still = api.get(DELIVERIES, params={"status": "failed"}).json()["items"]
+    assert {one["endpoint_id"] for one in still} == {off}
+    assert api.get(DELIVERIES, params={"endpoint": second, "status": "pending"}).json()["items"]
+    counts = api.get(f"{DELIVERIES}/counts").json()
+    assert counts == {"pending": 6, "sending": 0, "delivered": 0, "failed": 3}
+    assert api.get(f"{DELIVERIES}/counts", params={"endpoint": off}).json()["failed"] == 3
+    assert api.post(f"{DELIVERIES}/replay", params={"endpoint": off}).status_code == 409
+    assert api.post(f"{DELIVERIES}/replay", params={"endpoint": "ep_0"}).status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_help_names_every_command(context: Context) -> None:
     text = penstock("--help").output
     for command in (
         "add", "watch", "capture", "search", "timeline", "show", "status", "batches", "sources", "rejected",
-        "dead-letters", "replay", "delete",
+        "dead-letters", "replay", "delete", "frames", "exclusions",
     ):  # fmt: skip
         assert command in text
         assert penstock(command, "--help").output
@@ -46,6 +46,32 @@ def test_paragraphs_of_the_help_are_broken_by_the_terminal_alone(context: Contex
         paragraphs = [part.splitlines() for part in "\n".join(line.strip() for line in lines).split("\n\n")]
         for first in (line for part in paragraphs for line in part[:-1]):
             assert len(first) > 50 or first.startswith("penstock"), first
+
+
+def test_frames_are_listed_also_before_anything_is_made_of_them(context: Context, shots: list[Path]) -> None:
+    assert "No frames." in penstock("frames").output
+    penstock("add", *shots[:2], "--app", "Firefox", "--no-wait")
+    lines = [line.split() for line in penstock("frames").output.splitlines()[1:]]
+    assert [line[0] for line in lines if line and line[0].startswith("f")] == ["f2", "f1"]
+    found = json.loads(penstock("frames", "--app", "fire", "--limit", "1", "--json").output)
+    assert [(one["id"], one["app"]) for one in found] == [(2, "Firefox")]
+    assert "No frames." in penstock("frames", "--source", "screen:9").output
+    assert "screen:ID or window:ID" in penstock("frames", "--source", "desk", code=2).output
+
+
+def test_exclusions_are_added_listed_and_taken_back(context: Context, shots: list[Path]) -> None:
+    assert "Nothing is excluded." in penstock("exclusions").output
+    penstock("exclusions", "add", "--app", "Signal", "--title", "*salary*")
+    assert "Signal" in penstock("exclusions").output
+    assert json.loads(penstock("exclusions", "--json").output)["titles"] == ["*salary*"]
+    assert "excluded" in penstock("add", shots[0], "--app", "signal", "--no-wait").output
+    assert "excluded" in penstock("rejected", "--reason", "excluded").output
+    assert "No frame was rejected." in penstock("rejected", "--reason", "duplicate").output
+    assert "choose from duplicate" in penstock("rejected", "--reason", "boredom", code=2).output
+    assert "not excluded: Word" in str(penstock("exclusions", "remove", "--app", "Word", code=1).exception)
+    penstock("exclusions", "remove", "--app", "SIGNAL")
+    assert json.loads(penstock("exclusions", "--json").output)["apps"] == []
+    assert penstock("exclusions", "add", code=2).output
 
 
 def test_add_tells_what_became_of_each_file(context: Context, shots: list[Path], tmp_path: Path) -> None:

@@ -181,6 +181,20 @@ def test_nobody_offers_it_and_that_is_said_at_once(gateway: GatewayThread, node:
     assert "no node offers text with model unheard-of" in error["message"]
 
 
+def test_the_last_that_offers_it_ends_and_that_is_said_to_who_waits_in_line(
+    gateway: GatewayThread, node: Node, session: Session
+) -> None:
+    one, first, second = node(gateway, slots=1), session(gateway), session(gateway)
+    first.ask()
+    job = one.job()
+    second.ask("behind", if_no_node="error", timeout_ms=60_000)
+    second.until("job_accepted")
+    one.send({"type": "node_drain"})
+    assert second.result()["error"]["code"] == "no_node"
+    one.answer(job)
+    assert first.result()["result"] == {"text": "done"}
+
+
 def test_nobody_offers_it_and_the_job_waits_until_somebody_does(
     gateway: GatewayThread, node: Node, session: Session
 ) -> None:

@@ -9,10 +9,11 @@ from sqlalchemy import select
 
 from pipeline.engine.traces import AiCall
 from pipeline.flows.screenshots import FLOW, plan, queries, service
+from pipeline.flows.screenshots.frames import renditions
 from pipeline.flows.screenshots.graph.models import CALLS, EDGES, NODES
 from pipeline.flows.screenshots.live_settings import CONTROL, CPU, SCREENSHOT_TEXT
 from pipeline.flows.screenshots.models import BATCHES, SHOTS
-from pipeline.flows.screenshots.work import expansion, shard
+from pipeline.flows.screenshots.work import expansion
 from pipeline.providers import gates, queue_control
 from pipeline.reading.screen_frames import SeenText
 from pipeline.storage.context import Context
@@ -267,7 +268,7 @@ def shots_of_batch(context: Context, batch: int) -> list[int]:
 def _recognise_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read on frames decides nothing here, and reading it takes long."""
     monkeypatch.setattr(
-        shard, "lines_of", lambda path, _: [SeenText(f"text {path.stat().st_ino}", 0.03, 0.03, 0.3, 0.1)]
+        renditions, "lines_of", lambda path, *_, **__: [SeenText(f"text {path.stat().st_ino}", 0.03, 0.03, 0.3, 0.1)]
     )
 
 

@@ -1,0 +1,163 @@
+"""Screens of the console over 100,000 documents, what their first load transfers, and how soon a change is shown."""
+
+import gzip
+import http.client
+import random
+import re
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import insert
+
+from benchmarks.knowledge_api import percentile, processor_s, running_api
+from benchmarks.support import BenchmarkError, progress, text_document
+from pipeline.flows.documents.models import DOCUMENTS
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.storage.context import Context, get_context
+from tests.support.documents import insert_document
+
+WORDS = ("invoice", "letter", "lease", "report", "minutes", "survey", "manual", "contract", "harbour", "ledger")
+AT_ONCE = 5000
+CHANGES = 30
+_PAGES = 120
+_ASSET = re.compile(r'(?:src|href)="(/console/static/[^"]+)"')
+Figures = dict[str, Any]
+Ask = Callable[[str], bytes]
+
+
+def measure(documents: int = 100_000, rounds: int = 20) -> Figures:
+    """documents_100k_p95_ms, document_page_p95_ms, first_page_kb, events_lag_p95_ms."""
+    from tasks import documents as flow
+
+    with running_api() as port:
+        context = get_context()
+        progress(f"a document of {_PAGES} pages is converted")
+        converted = flow.submit(text_document("converted", _PAGES), provider="local").wait(60)
+        if converted.status is not DocumentStatus.COMPLETED:
+            raise BenchmarkError(f"the document is {converted.status.name}: {converted.error}")
+        progress(f"{documents} documents")
+        insert_documents(context, documents)
+        begun_s = processor_s()
+        lists, each = _lists(port, rounds)
+        listed_s = processor_s()
+        pages = _timed(
+            port, [f"/console/documents/{converted.id}?page={1 + n * 7 % _PAGES}" for n in range(rounds * 4)]
+        )
+        paged_s = processor_s()
+        sizes = {screen: _first_load(port, screen) for screen in ("/console/", "/console/documents")}
+        progress("changes on a stream")
+        lags = _lags(context, port)
+    return {
+        "documents_100k_p95_ms": round(percentile(lists, 0.95) * 1000, 1),
+        "document_page_p95_ms": round(percentile(pages, 0.95) * 1000, 1),
+        "first_page_kb": round(max(sizes.values()) / 1000, 1),
+        "events_lag_p95_ms": round(percentile(lags, 0.95) * 1000, 1),
+        **{f"median of {what}, ms": round(percentile(took, 0.5) * 1000, 1) for what, took in each.items()},
+        "processor time of a list, of a page, ms": f"{(listed_s - begun_s) / len(lists) * 1000:.0f}, "
+        f"{(paged_s - listed_s) / len(pages) * 1000:.0f}",
+        "p50 page, p50 lag, ms": f"{percentile(pages, 0.5) * 1000:.1f}, {percentile(lags, 0.5) * 1000:.1f}",
+        **{f"first load of {screen}, kB": round(size / 1000, 1) for screen, size in sizes.items()},
+    }
+
+
+def insert_documents(context: Context, count: int) -> None:
+    """Documents of two years, most of them completed."""
+    dice, now = random.Random(7), context.db.now()
+    ended = [DocumentStatus.COMPLETED] * 90 + [DocumentStatus.PARTIAL_FAILED] * 4 + [DocumentStatus.FAILED] * 6
+    for first in range(0, count, AT_ONCE):
+        rows = []
+        for number in range(first, min(first + AT_ONCE, count)):
+            at = now - timedelta(minutes=10 + number * 10)
+            pages, status = dice.randint(1, 40), dice.choice(ended)
+            failed = pages if status is DocumentStatus.FAILED else int(status is DocumentStatus.PARTIAL_FAILED)
+            rows.append(
+                {
+                    "id": uuid4().hex[:16], "filename": f"{dice.choice(WORDS)}-{dice.choice(WORDS)}-{number}.pdf",
+                    "type": "pdf", "provider": "local", "status": status, "pages": pages, "progress": 100,
+                    "completed_count": pages - failed, "failed_count": failed, "submission_key": uuid4().hex,
+                    "size_bytes": pages * 40_000, "started_at": at, "finished_at": at + timedelta(seconds=pages),
+                    "created_at": at, "updated_at": at,
+                }
+            )  # fmt: skip
+        with context.db.transaction() as session:
+            session.execute(insert(DOCUMENTS), rows)
+
+
+def _lists(port: int, rounds: int) -> tuple[list[float], dict[str, list[float]]]:
+    """How long lists took, in seconds: all of them, and by what was asked."""
+    asked = {
+        "all": "", "completed": "?state=done", "needs you": "?state=attention", "a name": "?q=harbour-lease",
+        "a name nobody has": "?q=zanzibar", "needs you, with a name": "?state=attention&q=survey",
+    }  # fmt: skip
+    each = {what: _timed(port, [f"/console/documents{query}"] * rounds) for what, query in asked.items()}
+    return [took for all_of in each.values() for took in all_of], each
+
+
+def _timed(port: int, paths: list[str]) -> list[float]:
+    """How long each took, on one connection, after the first, which warms up."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    took = []
+    for path in [paths[0], *paths]:
+        begun = time.monotonic()
+        _get(connection, path)
+        took.append(time.monotonic() - begun)
+    connection.close()
+    return took[1:]
+
+
+def _get(connection: http.client.HTTPConnection, path: str) -> bytes:
+    """The body as it is sent, compressed."""
+    connection.request("GET", path, headers={"accept": "text/html,*/*", "accept-encoding": "gzip"})
+    answer = connection.getresponse()
+    body = answer.read()
+    if answer.status != 200:
+        raise BenchmarkError(f"{path} was answered with {answer.status}: {body[:300]!r}")
+    return body
+
+
+def _first_load(port: int, screen: str) -> int:
+    """Bytes of the page and of all that it loads."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    page = _get(connection, screen)
+    found = dict.fromkeys(_ASSET.findall(gzip.decompress(page).decode()))
+    size = len(page) + sum(len(_get(connection, path)) for path in found)
+    connection.close()
+    return size
+
+
+def _lags(context: Context, port: int) -> list[float]:
+    """Seconds from the commit of a document that is cancelled until its row comes along a stream of the list."""
+    from tasks import documents as flow
+
+    ids = [insert_document(context, DocumentStatus.PAUSED, [PageStatus.PENDING] * 3) for _ in range(CHANGES)]
+    lines: list[tuple[float, str]] = []
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", f"/console/live?view=documents&rows={','.join(ids)}")
+    answer = connection.getresponse()
+    if answer.status != 200:
+        raise BenchmarkError(f"the stream was answered with {answer.status}")
+
+    def read() -> None:
+        while line := answer.readline():
+            lines.append((time.monotonic(), line.decode()))
+
+    threading.Thread(target=read, daemon=True).start()
+    dice, committed = random.Random(3), {}
+    time.sleep(3)
+    for key in ids:
+        flow.cancel(key)
+        committed[key] = time.monotonic()
+        time.sleep(0.5 + dice.random())
+    time.sleep(2)
+    lags = []
+    for key, at in committed.items():
+        # Its row may be on its way before `cancel` has returned.
+        shown = [when for when, line in list(lines) if f'hx-target="#d-{key}"' in line and when > at - 0.2]
+        if not shown:
+            raise BenchmarkError(f"the row of document {key} did not come")
+        lags.append(max(0.0, shown[0] - at))
+    return lags

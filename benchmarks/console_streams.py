@@ -1,0 +1,132 @@
+"""Consoles that are open while pages finish: what they cost the workers, and whether each shows how it ended.
+
+The consoles are streams that one process reads, so that they take as little of the two cores as they can.
+"""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks.knowledge_api import api_process, processor_s, running_api
+from benchmarks.support import BenchmarkError, progress, provider_server, tiny_pages
+from benchmarks.vision import PROVIDER, use_provider
+from tasks.documents import Document, DocumentStatus, pause, resume, status, submit
+
+LATENCY_S = 0.2
+_PARTIAL = re.compile(r'<hx-partial hx-target="#([^"]+)" hx-swap="\w+">(.*?)</hx-partial>', re.DOTALL)
+Figures = dict[str, Any]
+
+
+def measure(consoles: int = 50, pages: int = 2000) -> Figures:
+    """consoles_50_workers_lose, consoles_50_memory_mb_growth, missed_final_states."""
+    with provider_server("--latency", str(LATENCY_S), "--max-concurrent", "64") as url:
+        use_provider(url)
+        # The shared document of each run is another; what is measured alone is measured before and after.
+        with running_api(PENSTOCK_API__STREAMS_PER_KEY=str(2 * consoles)) as port:
+            _done(_submitted("warm-up", 20))
+            progress(f"{pages // 2} pages alone")
+            before = _rate(pages // 2)
+            document = pause(_submitted("looked at", pages).id)
+            process = api_process()
+            with _consoles(port, document.id, consoles) as looking:
+                time.sleep(2)  # calls that were under way are done
+                held, already = process.memory_info().rss, status(document.id).completed_count
+                progress(f"{pages} pages beside {consoles} consoles")
+                used_s, begun = processor_s(), time.monotonic()
+                _done(resume(document.id))
+                took_s, used_s = time.monotonic() - begun, processor_s() - used_s
+                beside = (pages - already) / took_s
+                grown = process.memory_info().rss - held
+                time.sleep(3)
+                said, _ = looking.communicate("end\n", timeout=30)
+            progress(f"{pages // 2} pages alone, again")
+            after = _rate(pages // 2)
+    ends: list[bool] = json.loads(said)
+    alone = (before + after) / 2
+    return {
+        "consoles_50_workers_lose": round(max(0.0, 1 - beside / alone), 3),
+        "consoles_50_memory_mb_growth": round(grown / 1e6, 1),
+        "missed_final_states": ends.count(False),
+        "consoles that must show the end": len(ends),
+        "of one core that the API took, beside": round(used_s / took_s, 3),
+        "pages/s alone, beside, alone": f"{before:.1f}, {beside:.1f}, {after:.1f}",
+    }
+
+
+def _submitted(name: str, pages: int) -> Document:
+    return submit(tiny_pages(name, pages), fresh=True, provider=PROVIDER)
+
+
+def _rate(pages: int) -> float:
+    begun = time.monotonic()
+    _done(_submitted("alone", pages))
+    return pages / (time.monotonic() - begun)
+
+
+def _done(document: Document) -> None:
+    found = document.wait(120)
+    if found.status is not DocumentStatus.COMPLETED:
+        raise BenchmarkError(f"the document is {found.status.name}: {found.error}")
+
+
+@contextmanager
+def _consoles(port: int, document_id: str, count: int) -> Iterator["subprocess.Popen[str]"]:
+    """Those who look at the document, at the list with it, and at the overview; all connected."""
+    command = [sys.executable, "-m", "benchmarks.console_streams", str(port), document_id, str(count)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as looking:
+        try:
+            assert looking.stdout
+            if looking.stdout.readline().strip() != "connected":
+                raise BenchmarkError("the consoles could not connect")
+            yield looking
+        finally:
+            looking.kill()
+
+
+async def _look(port: int, path: str, shown: dict[str, str], connected: asyncio.Event) -> None:
+    """Keep the last fragment of each element."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
+    # HTTP/1.0: the body comes without chunks.
+    writer.write(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nAccept: text/event-stream\r\n\r\n".encode())
+    status = await reader.readline()
+    if b" 200 " not in status:
+        raise BenchmarkError(f"{path} was answered with {status!r}")
+    lines: list[str] = []
+    while line := (await reader.readline()).decode():
+        if line.startswith("data:"):
+            lines.append(line[5:].removeprefix(" "))
+        elif lines and not line.strip():
+            shown.update(_PARTIAL.findall("".join(lines)))
+            lines.clear()
+            connected.set()
+
+
+async def _look_all(port: int, document_id: str, count: int) -> list[bool]:
+    """Whether each that looks at the document or its row saw it completed."""
+    views = [f"document&id={document_id}&first=1", f"documents&rows={document_id}", "overview"]
+    shares = [views[number % 5 // 2] for number in range(count)]
+    shown: list[dict[str, str]] = [{} for _ in shares]
+    connected = [asyncio.Event() for _ in shares]
+    tasks = [
+        asyncio.create_task(_look(port, f"/console/live?view={view}", seen, event))
+        for view, seen, event in zip(shares, shown, connected, strict=True)
+    ]
+    await asyncio.wait_for(asyncio.gather(*(event.wait() for event in connected)), 30)
+    print("connected", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    for task in tasks:
+        task.cancel()
+    wanted = {views[0]: "facts", views[1]: f"d-{document_id}"}
+    return [
+        "state done" in seen.get(wanted[view], "") for view, seen in zip(shares, shown, strict=True) if view in wanted
+    ]
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(_look_all(int(sys.argv[1]), sys.argv[2], int(sys.argv[3])))))

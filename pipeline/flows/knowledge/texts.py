@@ -1,0 +1,94 @@
+"""What an item was made of, and the text that was read of it."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from pipeline.engine.errors import UserError
+from pipeline.flows.knowledge import files
+from pipeline.flows.knowledge.models import CHUNKS, ITEMS
+from pipeline.flows.knowledge.queries import UnknownItem
+from pipeline.flows.knowledge.views import Original, TextView, heading_of
+from pipeline.reading import inspection
+from pipeline.reading.filetype import detect_file
+from pipeline.storage.context import Context
+
+MAX_CHARS = 1_000_000
+"""Of one answer."""
+_BLANK = 2
+"""Characters between two chunks in which no heading can be."""
+
+
+def text(context: Context, item_id: str, *, start: int = 0, limit: int = 100_000) -> TextView:
+    """The text of an item from character `start` on, at most `limit` characters: that of its chunks, without what they
+    repeat, with the headings above them. Raises `UnknownItem`."""
+    with context.db.read() as session:
+        row = _row(session, item_id)
+        mine = (CHUNKS.c.item_id == item_id, CHUNKS.c.generation == row.generation)
+        total = int(session.execute(select(func.max(CHUNKS.c.end)).where(*mine)).scalar() or 0)
+        end = min(start + min(limit, MAX_CHARS), total)
+        within = (CHUNKS.c.end > start, CHUNKS.c.start < end)
+        columns = (CHUNKS.c.text, CHUNKS.c.start, CHUNKS.c.end, CHUNKS.c.heading)
+        pieces: list[str] = []
+        above: Sequence[str] = ()
+        at = start
+        for chunk in session.execute(select(*columns).where(*mine, *within).order_by(CHUNKS.c.number)):
+            heading = heading_of(chunk.heading)
+            if chunk.start > at:
+                pieces += ["\n\n" if pieces else "", _headings(above, heading) if chunk.start - at > _BLANK else ""]
+            begin = max(at, chunk.start)
+            pieces.append(chunk.text[begin - chunk.start : end - chunk.start])
+            at, above = max(at, chunk.end), heading
+    return TextView("".join(pieces), min(start, total), max(end, min(start, total)), total)
+
+
+def _headings(above: Sequence[str], below: Sequence[str]) -> str:
+    """What stood before a chunk and is in none: a heading alone makes no chunk, but the next one knows it."""
+    shared = next((at for at, pair in enumerate(zip(above, below, strict=False)) if pair[0] != pair[1]), len(above))
+    return "".join(f"{'#' * level} {name}\n\n" for level, name in enumerate(below, 1) if level > shared)
+
+
+def original(context: Context, item_id: str) -> Original:
+    """The stored copy of an item's file or note. Raises `UnknownItem`, and `UserError` if there is none."""
+    with context.db.read() as session:
+        row = _row(session, item_id)
+    path = files.stored_path(context.settings, row.id, row.content_sha256) if row.content_sha256 else None
+    if path is None or not path.is_file():
+        raise UserError(f"no copy of {row.name} is kept: it is fetched again when it is read", code="no_result")
+    return Original(path, row.name)
+
+
+def has_page_pictures(context: Context, item_id: str) -> bool:
+    """Whether pages of the item can be shown as pictures: it is a PDF or a picture whose copy is kept."""
+    try:
+        return detect_file(original(context, item_id).path) is not None
+    except UserError:
+        return False
+
+
+def page_picture(
+    context: Context, item_id: str, page: int, width: int, wanted: Callable[[], bool] = lambda: True
+) -> bytes:
+    """A page of the kept copy, as a WebP of at most this width, rendered in a child process of low priority.
+
+    Raises `UserError`: there is no such page, or it cannot be rendered.
+    """
+    found = original(context, item_id)
+    kind = detect_file(found.path)
+    if kind is None:
+        raise UserError(f"{found.name} has no pages that could be shown", code="no_picture")
+    with tempfile.TemporaryDirectory(prefix="incoming-", dir=files.root(context.settings)) as folder:
+        target, limit = Path(folder) / "page.webp", context.settings.documents.max_pixels
+        inspection.render(found.path, found.name, kind, page, target, 100, limit, wanted, width=width, gentle=True)
+        return target.read_bytes()
+
+
+def _row(session: Session, item_id: str) -> Any:
+    row = session.execute(select(ITEMS).where(ITEMS.c.id == item_id)).one_or_none()
+    if row is None:
+        raise UnknownItem(item_id)
+    return row

@@ -1,0 +1,48 @@
+"""Batches of songs that wait, and those that failed last."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sqlalchemy import select
+
+from pipeline.engine.backlog import Failure, Waiting
+from pipeline.engine.backlog import waiting as counted
+from pipeline.flows.music.models import BATCHES, RUNS
+from pipeline.flows.music.routes import CONTROL, current_routes
+from pipeline.flows.music.states import BatchStatus, Mode, PipelineState, Step
+from pipeline.flows.music.work.batch import BATCH_WORK
+from pipeline.flows.music.work.sync import SYNC_WORK
+from pipeline.storage.context import Context
+
+
+def waiting(context: Context) -> Iterator[Waiting]:
+    """The active run's sync, and its batches by the queue of their next step."""
+    routes, now, found = current_routes(context), context.db.now(), list[Waiting]()
+    with context.db.read() as session:
+        run = session.execute(select(RUNS.c.id, RUNS.c.mode, RUNS.c.status).where(RUNS.c.active == 1)).one_or_none()
+        if run is None:
+            return
+        syncs = counted(session, SYNC_WORK, "music_runs", now, RUNS.c.id == run.id)
+        found += [replace(one, queue=CONTROL) for _, one in syncs]
+        mine = BATCHES.c.run_id == run.id
+        for step, one in counted(session, BATCH_WORK, "song_batches", now, mine, by=BATCHES.c.step):
+            found.append(replace(one, queue=routes.queue(Mode(run.mode), Step(step))))
+    if run.status == PipelineState.PAUSED:
+        yield from (replace(one, queue="", why="the run is paused", is_paused=True) for one in found)
+    else:
+        yield from found
+
+
+def failures(context: Context, limit: int) -> list[Failure]:
+    """The newest batches that failed."""
+    c = BATCHES.c
+    failed = select(c.id, c.songs, c.error, c.updated_at).where(c.status == BatchStatus.FAILED)
+    with context.db.read() as session:
+        rows = session.execute(failed.order_by(c.updated_at.desc(), c.id.desc()).limit(limit)).all()
+    return [
+        Failure(
+            "music", "song_batch", str(row.id), f"Batch {row.id} of {row.songs} songs", row.error or "it failed",
+            row.updated_at,
+        )
+        for row in rows
+    ]  # fmt: skip

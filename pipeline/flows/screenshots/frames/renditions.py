@@ -1,0 +1,126 @@
+"""What is made of frames for people to look at: smaller pictures, and the lines of text with their places.
+
+Made in a child process when somebody asks for it first, kept beside the frame, and deleted with it. What is recognised
+on this machine for the analysis is kept at once, so that nobody waits for it again.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import select
+
+from pipeline.engine.errors import ErrorKind, UnitError, UserError
+from pipeline.flows.screenshots.frames import files
+from pipeline.flows.screenshots.frames.files import Kind
+from pipeline.flows.screenshots.models import SHOTS
+from pipeline.flows.screenshots.rules.headings import Box, SeenLine
+from pipeline.flows.screenshots.rules.word_places import place_of
+from pipeline.flows.screenshots.views import TextLine, WordPlace
+from pipeline.providers.replies import clean
+from pipeline.reading.content import Limits, Wanted
+from pipeline.reading.screen_frames import jpeg_of, lines_of
+from pipeline.settings import Settings
+from pipeline.storage.context import Context
+from pipeline.storage.fusion import spots
+
+SIDE_PX = {Kind.SMALL: 480, Kind.LARGE: 1920}
+"""The longer side, at most."""
+
+
+@dataclass(frozen=True)
+class Rendition:
+    """One of a frame's. `name` tells it from all others; `content`: None if it is not made yet."""
+
+    name: str
+    content: bytes | None
+
+
+def find(context: Context, shot_id: int, kind: Kind) -> Rendition:
+    """One that may be made already. Raises `UserError`: there is no such frame, or its picture is not kept."""
+    file = _file(context, shot_id)
+    with suppress(OSError):
+        return Rendition(f"{file}.{kind}", files.rendition_of(context.settings, file, kind).read_bytes())
+    return Rendition(f"{file}.{kind}", None)
+
+
+def make(context: Context, shot_id: int, kind: Kind, wanted: Wanted = lambda: True) -> bytes:
+    """One that may be made already, or is made now: text takes some seconds.
+
+    By a child process of low priority. Raises `UserError` as `find`, or if the frame cannot be shown; `Unwanted`.
+    """
+    found = find(context, shot_id, kind)
+    if found.content is not None:
+        return found.content
+    file = _file(context, shot_id)
+    path = files.path_of(context.settings, file)
+    try:
+        if kind is Kind.TEXT:
+            made = _dumped(read(context.settings, path, wanted, gentle=True))
+        else:
+            made = jpeg_of(path, SIDE_PX[kind], wanted, gentle=True)
+    except UnitError as error:
+        if error.code == "missing":
+            raise _not_kept(shot_id) from error
+        code = "no_picture" if error.kind is ErrorKind.PERMANENT else "busy"
+        raise UserError(f"screenshot {shot_id} cannot be shown now: {error}", code=code) from error
+    with suppress(OSError):
+        files.keep_rendition(context.settings, file, kind, made)
+    return made
+
+
+def lines_in(text: bytes, words: str = "") -> list[TextLine]:
+    """The lines of a frame's `Kind.TEXT`, and where the words of a query stand in them."""
+    return [_shown(SeenLine(line, Box(*sides)), words) for line, sides in json.loads(text)]
+
+
+def known_places(context: Context, shot_ids: Iterable[int], words: str) -> dict[int, list[WordPlace]]:
+    """Where the words of a query stand on these frames, of which it is known where their text stands."""
+    found: dict[int, list[WordPlace]] = {}
+    for shot_id in shot_ids:
+        with suppress(UserError):  # its picture is not kept
+            text = find(context, shot_id, Kind.TEXT).content
+            found[shot_id] = [place for line in lines_in(text or b"[]", words) for place in line.words]
+    return found
+
+
+def read(settings: Settings, path: Path, wanted: Wanted = lambda: True, *, gentle: bool = False) -> list[SeenLine]:
+    """Recognise the text on a frame on this machine. Raises `UnitError` as `screen_frames.lines_of`; `Unwanted`."""
+    from pipeline.reading import ocr  # noqa: PLC0415  # who shows pictures alone never needs it
+
+    documents = settings.documents
+    limits = Limits(timeout_s=documents.page_timeout_s, ocr_threads=ocr.threads_for(documents.converter_count))
+    return [SeenLine(clean(line.text), Box(*line[1:])) for line in lines_of(path, limits, wanted, gentle=gentle)]
+
+
+def keep(settings: Settings, file: str, seen: Sequence[SeenLine]) -> None:
+    """Keep what was recognised on a frame. Where nothing can be written, it is recognised again when asked for."""
+    with suppress(OSError):
+        files.keep_rendition(settings, file, Kind.TEXT, _dumped(seen))
+
+
+def _file(context: Context, shot_id: int) -> str:
+    with context.db.read() as session:
+        row = session.execute(select(SHOTS.c.file, SHOTS.c.storage_state).where(SHOTS.c.id == shot_id)).one_or_none()
+    if row is None:
+        raise UserError(f"there is no screenshot {shot_id}", code="unknown_screenshot")
+    if row.storage_state != "stored":
+        raise _not_kept(shot_id)
+    return str(row.file)
+
+
+def _not_kept(shot_id: int) -> UserError:
+    return UserError(f"the picture of screenshot {shot_id} is not kept any more", code="no_picture")
+
+
+def _dumped(seen: Sequence[SeenLine]) -> bytes:
+    placed = [[line.text, [round(side, 5) for side in line.box]] for line in seen if line.box is not None]
+    return json.dumps(placed, ensure_ascii=False).encode()
+
+
+def _shown(line: SeenLine, words: str) -> TextLine:
+    assert line.box is not None
+    found = [(line.text[begin:end], place_of(line, begin, end)) for begin, end in spots(line.text, words)]
+    return TextLine(line.text, *line.box, [WordPlace(text, *box) for text, box in found])

@@ -1,0 +1,43 @@
+"""Deliveries that wait, and those that failed last."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sqlalchemy import select
+
+from pipeline.engine.backlog import Failure, Waiting
+from pipeline.engine.backlog import waiting as counted
+from pipeline.flows.webhooks.models import DELIVERIES, ENDPOINTS
+from pipeline.flows.webhooks.plan import QUEUE
+from pipeline.flows.webhooks.states import DeliveryStatus
+from pipeline.flows.webhooks.work.delivery import WORK
+from pipeline.storage.context import Context
+
+
+def waiting(context: Context) -> Iterator[Waiting]:
+    """Deliveries, and those to endpoints that are switched off."""
+    with context.db.read() as session:
+        joined = DELIVERIES.join(ENDPOINTS, ENDPOINTS.c.id == DELIVERIES.c.endpoint_id)
+        found = list(
+            counted(session, WORK, "webhook_deliveries", context.db.now(), by=ENDPOINTS.c.active, within=joined)
+        )
+    for is_active, one in found:
+        if is_active:
+            yield replace(one, queue=QUEUE)
+        else:
+            yield replace(one, why="their endpoints are switched off", is_paused=True)
+
+
+def failures(context: Context, limit: int) -> list[Failure]:
+    """The newest deliveries that were given up."""
+    c = DELIVERIES.c
+    failed = select(c.id, c.type, c.error, c.updated_at).where(c.status == DeliveryStatus.FAILED)
+    with context.db.read() as session:
+        rows = session.execute(failed.order_by(c.updated_at.desc(), c.id.desc()).limit(limit)).all()
+    return [
+        Failure(
+            "webhooks", "webhook_delivery", str(row.id), f"Delivery {row.id} of {row.type}", row.error or "it failed",
+            row.updated_at,
+        )
+        for row in rows
+    ]  # fmt: skip

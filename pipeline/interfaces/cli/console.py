@@ -1,0 +1,46 @@
+"""`penstock console`: the console in a browser."""
+
+from typing import Annotated
+
+import typer
+
+_READY_S = 30.0
+
+
+def console(
+    address_only: Annotated[
+        bool, typer.Option("--address", help="Print the console's address on standard output, and open nothing.")
+    ] = False,
+) -> None:
+    """Open the console in a browser: documents, screenshots, queues and all else, to look at and to act on.
+
+    Where nothing runs yet, this runs the whole stack first, like `penstock up`, until Ctrl-C.
+
+    Beyond this machine, or with PENSTOCK_API__REQUIRE_KEY, it asks for a key (`penstock keys create NAME`).
+    """
+    import webbrowser
+    from threading import Thread
+
+    from pipeline.interfaces.api_address import answers, api_address
+    from pipeline.interfaces.cli.command import all_settings
+    from pipeline.interfaces.cli.output import err, print_text
+    from pipeline.interfaces.cli.stack import run_up
+
+    api = all_settings().api
+    address = f"{api_address(api)}/console/"
+
+    def open_it() -> None:
+        if not webbrowser.open(address):
+            err.print(f"No browser could be opened here: go to {address}", soft_wrap=True)
+
+    def open_when_it_answers() -> None:
+        if answers(api, _READY_S):
+            open_it()
+
+    if address_only:
+        print_text(f"{address}\n")
+    elif answers(api):
+        err.print(f"Console: {address}", soft_wrap=True)
+        open_it()
+    else:
+        run_up(api=True, when_ready=Thread(target=open_when_it_answers, daemon=True).start)

@@ -1,0 +1,32 @@
+"""`penstock mcp`: the tools for assistants, over standard input and output."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from pipeline.interfaces.cli.command import ready_context, tell_if_nothing_runs
+
+
+def mcp(
+    write: Annotated[
+        bool, typer.Option("--write", help="Also tools that convert, retry and add. Without: only those that read.")
+    ] = False,
+) -> None:
+    """Serve an assistant on this machine by the Model Context Protocol, over standard input and output.
+
+    Assistants start it themselves; docs/mcp.md has what to put into their settings. Those elsewhere use the API's
+    address /mcp instead.
+    """
+    from pipeline.engine.logs import configure
+    from pipeline.interfaces.cli.output import err
+    from pipeline.interfaces.mcp.stdio import serve
+
+    context = ready_context()
+    if sys.stdin.isatty():
+        err.print(
+            "This waits for messages of an assistant, which starts it by itself: see docs/mcp.md. Ctrl-C ends it."
+        )
+    configure(context.settings.log_level, as_json=context.settings.log_json)
+    tell_if_nothing_runs()
+    serve(context, write=write)

@@ -1,0 +1,69 @@
+"""`penstock music runs`: what was run, how far it came, and what it cost."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.engine.views import money, plain
+from pipeline.interfaces.cli.command import Json, Limit, ready
+from pipeline.interfaces.cli.ids import whole
+from pipeline.interfaces.cli.output import one_line, print_json, print_list, print_pairs, state
+from pipeline.interfaces.cli.times import ago
+
+if TYPE_CHECKING:
+    from tasks.music import RunView
+
+
+def runs(
+    run: Annotated[
+        str, typer.Argument(metavar="[RUN]", callback=whole("music", "runs"), help="A run's id. Default: list runs.")
+    ] = "",
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """List runs, newest first, or show one: its songs and batches by state, and what its calls cost."""
+    from tasks import music
+
+    ready()
+    if run:
+        _show(run, as_json=as_json)
+        return
+
+    def row(view: "RunView") -> list[str]:
+        return [
+            view.id, view.mode.value, state(view.outcome or view.status.value), f"{view.enqueued:,}",
+            ago(view.created_at), one_line(view.error, 100),
+        ]  # fmt: skip
+
+    columns = ("ID", "MODE", "STATE", "SONGS>", "STARTED", "ERROR?")
+    print_list(
+        music.runs(limit=limit), columns, row, as_json=as_json, none="No runs. `penstock music start` starts one."
+    )
+
+
+def _show(run_id: str, *, as_json: bool) -> None:
+    from tasks import music
+
+    view, found = music.run(run_id), music.figures(run_id)
+    if as_json:
+        print_json({**plain(view), "figures": plain(found)})
+        return
+    failed = f", {found.failed_calls:,} of them failed" if found.failed_calls else ""
+    later = f", {found.delayed:,} of them tried again later" if found.delayed else ""
+    rows = [
+        ("run", view.id),
+        ("state", state(view.outcome or view.status.value)),
+        ("error", one_line(view.error)),
+        ("mode", view.mode.value),
+        ("songs", _counted(found.songs) or f"{view.enqueued:,}"),
+        ("batches", _counted(found.batches) + later),
+        ("calls", f"{found.calls:,}{failed}, {found.input_tokens:,} tokens in, {found.output_tokens:,} out"),
+        ("cost", money(found.cost)),
+        ("started", ago(view.created_at)),
+        ("ended", ago(view.finished_at) if view.finished_at else ""),
+    ]
+    print_pairs([(name, value) for name, value in rows if value])
+
+
+def _counted(found: dict[str, int]) -> str:
+    return "  ".join(f"{name} {count:,}" for name, count in found.items())

@@ -1,0 +1,96 @@
+"""`penstock screenshots exclusions`."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline.engine.errors import UserError
+from pipeline.interfaces.cli.command import Json, ready
+from pipeline.interfaces.cli.output import err, one_line, print_json, print_list
+
+if TYPE_CHECKING:
+    from tasks.screenshots import Exclusions
+
+exclusions = typer.Typer(
+    help="List the programs and window titles whose frames are never stored; add some, or take them back.",
+    invoke_without_command=True,
+    rich_markup_mode="rich",
+)
+Apps = Annotated[
+    list[str] | None, typer.Option("--app", metavar="PATTERN", help="A program, such as '*KeePass*'; may be repeated.")
+]
+Titles = Annotated[
+    list[str] | None, typer.Option("--title", metavar="PATTERN", help="A window's title; may be repeated.")
+]
+
+
+@exclusions.callback()
+def list_exclusions(context: typer.Context, as_json: Json = False) -> None:
+    """List the programs and window titles whose frames are never stored; add some, or take them back.
+
+    Those of PENSTOCK_SCREENSHOTS__EXCLUDED_APPS and …__EXCLUDED_TITLES always hold as well.
+    """
+    from tasks import screenshots
+
+    if context.invoked_subcommand is not None:
+        return
+    ready()
+    found = screenshots.exclusions()
+    if as_json:
+        print_json(found)
+    else:
+        _show(found)
+
+
+@exclusions.command()
+def add(app: Apps = None, title: Titles = None) -> None:
+    """Exclude programs and window titles from now on. What was stored before stays.
+
+    [bold]penstock screenshots exclusions add --app Signal --title "*private browsing*"[/bold]
+    """
+    from tasks import screenshots
+
+    _named(app, title)
+    ready()
+    was = screenshots.exclusions()
+    screenshots.exclude(apps=[*was.apps, *(app or ())], titles=[*was.titles, *(title or ())])
+    err.print("Frames of these are not stored from now on. `penstock screenshots delete` removes earlier ones.")
+
+
+@exclusions.command()
+def remove(app: Apps = None, title: Titles = None) -> None:
+    """Take exclusions back that were added."""
+    from tasks import screenshots
+
+    _named(app, title)
+    ready()
+    was = screenshots.exclusions()
+    apps, titles = _without(was.apps, app or ()), _without(was.titles, title or ())
+    screenshots.exclude(apps=apps, titles=titles)
+    err.print("Frames of these are stored again.")
+
+
+def _named(app: Sequence[str] | None, title: Sequence[str] | None) -> None:
+    if not app and not title:
+        raise typer.BadParameter("name a program or a window's title", param_hint="--app, --title")
+
+
+def _without(there: Sequence[str], gone: Sequence[str]) -> list[str]:
+    """Raises `UserError` for one that is not there."""
+    keys = {one.casefold() for one in there}
+    if strange := [one for one in gone if one.strip().casefold() not in keys]:
+        raise UserError(f"not excluded: {', '.join(strange)}; see `penstock screenshots exclusions`", code="not_found")
+    out = {one.strip().casefold() for one in gone}
+    return [one for one in there if one.casefold() not in out]
+
+
+def _show(found: "Exclusions") -> None:
+    rows = [
+        *(("program", one, "settings") for one in found.fixed_apps), *(("program", one, "") for one in found.apps),
+        *(("title", one, "settings") for one in found.fixed_titles), *(("title", one, "") for one in found.titles),
+    ]  # fmt: skip
+    print_list(
+        rows, ("WHAT", "PATTERN", "FIXED BY?"), lambda row: [row[0], one_line(row[1], 200), row[2]], as_json=False,
+        none="Nothing is excluded. `penstock screenshots exclusions add --app Signal` excludes a program.",
+    )  # fmt: skip

@@ -1,0 +1,59 @@
+"""Addresses of the console as browsers reach it: below the prefix that a reverse proxy gives it."""
+
+import hashlib
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from urllib.parse import quote
+
+from fastapi import Request
+from starlette.requests import HTTPConnection
+
+from pipeline.interfaces.api.caller import LOGIN
+
+__all__ = ["LOGIN", "ROOT", "STATIC", "asset", "is_console", "path_of", "place", "placed", "url", "within"]
+ROOT = "/console"
+STATIC = Path(__file__).parent / "static"
+_PREFIX: ContextVar[str] = ContextVar("console_prefix", default="")
+
+
+async def placed(request: Request) -> None:
+    """For all that is rendered for this request: below which prefix it is seen."""
+    place(request)
+
+
+def place(request: HTTPConnection) -> None:
+    """Like `placed`, outside of endpoints."""
+    _PREFIX.set(request.app.state.context.settings.api.prefix)
+
+
+def url(path: str) -> str:
+    """An address of ours, with the prefix."""
+    return f"{_PREFIX.get()}{path}"
+
+
+def path_of(request: HTTPConnection) -> str:
+    """Where the request went, without the prefix."""
+    prefix: str = request.app.state.context.settings.api.prefix
+    return str(request.scope["path"]).removeprefix(prefix)
+
+
+def is_console(request: HTTPConnection) -> bool:
+    """Whether a page of the console was asked for."""
+    path = path_of(request)
+    return path in {"/", ROOT} or path.startswith(f"{ROOT}/")
+
+
+@cache
+def asset(name: str) -> str:
+    """The address of a file of ours, without the prefix. It changes with the file, so browsers may keep it."""
+    version = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
+    return f"{ROOT}/static/{quote(name)}?v={version}"
+
+
+def within(path: str) -> str:
+    """This path if it is one of the console's own, else the overview: where a form may lead."""
+    place, _, _ = path.partition("?")
+    inside = place == ROOT or place.startswith(f"{ROOT}/")
+    odd = "\\" in path or "//" in place or any(ord(char) < 33 for char in path)
+    return path if inside and not odd else f"{ROOT}/"

@@ -1,0 +1,73 @@
+"""Small charts as SVG: columns and lines of one series of moments, drawn by attributes alone."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+HEIGHT = 60.0
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column, from below upwards; `title` is shown for the whole slot."""
+
+    x: int
+    title: str
+    boxes: list[tuple[str, float, float]]
+    """(class, y, height)."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart in a box of `width` by `HEIGHT`."""
+
+    width: int
+    columns: list[Column]
+    lines: list[tuple[str, str]]
+    """(class, points of a polyline): several where moments are missing."""
+    most: float
+    """What the top stands for."""
+    summary: str
+
+
+def columns(values: Sequence[Sequence[float]], classes: Sequence[str], titles: Sequence[str], summary: str) -> Chart:
+    """Columns, each of several values that are put upon one another."""
+    most = max((sum(one) for one in values), default=0)
+    drawn = []
+    for at, (parts, title) in enumerate(zip(values, titles, strict=True)):
+        boxes, top = [], HEIGHT
+        for css, value in zip(classes, parts, strict=True):
+            if value:
+                height = max(1.0, value / most * HEIGHT)
+                top -= height
+                boxes.append((css, round(max(0.0, top), 2), round(height, 2)))
+        drawn.append(Column(at, title, boxes))
+    return Chart(len(values), drawn, [], most, summary)
+
+
+def lines(
+    values: Sequence[Sequence[float | None]], classes: Sequence[str], titles: Sequence[str], summary: str
+) -> Chart:
+    """Lines, one for each class; a moment without a value interrupts them."""
+    most = max((one for some in values for one in some if one is not None), default=0)
+    slots = [Column(at, title, []) for at, title in enumerate(titles)]
+
+    def place(value: float) -> float:
+        return round(HEIGHT - 1 - value / most * (HEIGHT - 2), 2) if most else HEIGHT - 1
+
+    drawn = [
+        (css, " ".join(f"{at},{y}" for at, y in run))
+        for number, css in enumerate(classes)
+        for run in _runs([some[number] for some in values], place)
+    ]
+    return Chart(len(values), slots, drawn, most, summary)
+
+
+def _runs(values: Sequence[float | None], place: Callable[[float], float]) -> Iterator[list[tuple[float, float]]]:
+    """Moments that follow one another and have a value, as points; one alone is as wide as its slot."""
+    run: list[tuple[float, float]] = []
+    for at, value in enumerate([*values, None]):
+        if value is not None:
+            run.append((at + 0.5, place(value)))
+        elif run:
+            yield run if len(run) > 1 else [(run[0][0] - 0.4, run[0][1]), (run[0][0] + 0.4, run[0][1])]
+            run = []

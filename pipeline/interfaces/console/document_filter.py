@@ -1,0 +1,66 @@
+"""What people look for among the documents: states, a part of the name, a time; in addresses and in words."""
+
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+from urllib.parse import urlencode
+
+from pydantic import StringConstraints
+
+from pipeline.interfaces.api.fields import CLEAN, Line
+from pipeline.interfaces.console import live
+from pipeline.interfaces.console.words import combined
+from tasks.documents import DocumentStatus, Filter
+
+PATH = "/console/documents"
+ROWS = 50
+_D = DocumentStatus
+GROUPS: dict[str, tuple[str, frozenset[DocumentStatus]]] = {
+    "": ("All", frozenset()),
+    "working": ("Working", frozenset({_D.PENDING, _D.SPLITTING, _D.PROCESSING, _D.READY_TO_MERGE, _D.MERGING})),
+    "attention": ("Needs you", frozenset({_D.FAILED, _D.PARTIAL_FAILED})),
+    "done": ("Done", frozenset({_D.COMPLETED})),
+    "paused": ("Paused", frozenset({_D.PAUSED})),
+    "cancelled": ("Cancelled", frozenset({_D.CANCELLED})),
+}
+"""Groups of states: the name in addresses, the name for people, and the states; none of them: all."""
+SINCE = {
+    "": ("added any time", None),
+    "hour": ("last hour", timedelta(hours=1)),
+    "day": ("last 24 hours", timedelta(days=1)),
+    "week": ("last 7 days", timedelta(days=7)),
+    "month": ("last 30 days", timedelta(days=30)),
+}
+State = Literal["", "working", "attention", "done", "paused", "cancelled"]
+Since = Literal["", "hour", "day", "week", "month"]
+Cursor = Annotated[str, StringConstraints(max_length=500), CLEAN]
+
+
+class Looked(live.Asked):
+    """What is looked for."""
+
+    state: State = ""
+    q: Line = ""
+    since: Since = ""
+
+    def filter(self, now: datetime) -> Filter:
+        """As the services take it."""
+        length = SINCE[self.since][1]
+        return Filter(GROUPS[self.state][1], self.q.strip(), now - length if length else None)
+
+    @property
+    def words(self) -> str:
+        """For people; empty for all documents."""
+        named = f"with “{self.q.strip()}” in the name" if self.q.strip() else ""
+        since = f"added in the {SINCE[self.since][0]}" if self.since else ""
+        state = f"under “{GROUPS[self.state][0]}”" if self.state else ""
+        return ", ".join(part for part in (state, named, since) if part)
+
+    @property
+    def query(self) -> dict[str, str]:
+        """For an address; what is empty is left out."""
+        return combined({"state": self.state, "q": self.q, "since": self.since}, {})
+
+    def address(self, path: str = "", **changed: str) -> str:
+        """The list with this filter, or something below it."""
+        query = urlencode(combined({"state": self.state, "q": self.q, "since": self.since, **changed}, {}))
+        return f"{PATH}{path}?{query}" if query else f"{PATH}{path}"

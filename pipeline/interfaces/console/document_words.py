@@ -1,0 +1,51 @@
+"""How a document's state is said."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pipeline.flows.documents.queries import DocumentView
+from pipeline.flows.documents.reasons import Kind, Reason
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.interfaces.console.words import plural
+
+_D = DocumentStatus
+_JUST = timedelta(seconds=5)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A state in a word, with its colour, and under it why, and until when."""
+
+    css: str
+    words: str
+    why: str = ""
+    until: datetime | None = None
+    since: datetime | None = None
+
+
+def standing(document: DocumentView, reason: Reason | None, now: datetime) -> Standing:
+    """How the document stands."""
+    why, until = (reason.words, reason.until) if reason else ("", None)
+    at_rest = {
+        _D.COMPLETED: ("done", "completed"), _D.CANCELLED: ("paused", "cancelled"), _D.FAILED: ("failed", "failed"),
+        _D.PARTIAL_FAILED: ("failed", f"{plural(document.failed_count, 'page')} failed"),
+    }  # fmt: skip
+    if document.status in at_rest:
+        return Standing(*at_rest[document.status], why)
+    if document.status is _D.PAUSED:
+        return Standing("paused", "paused", why, since=until)
+    moves = now - document.updated_at < _JUST
+    if reason and reason.kind is Kind.CAPACITY and moves and document.completed_count + document.failed_count:
+        return Standing("working", "converting")  # between two pages
+    if reason and reason.kind is not Kind.WORKING:
+        return Standing("waiting", "waiting", why, until)
+    steps = {_D.SPLITTING: "splitting", _D.MERGING: "merging", _D.READY_TO_MERGE: "merging"}
+    return Standing("working", steps.get(document.status, "converting"), why, until)
+
+
+PAGE: dict[PageStatus, tuple[str, str]] = {
+    PageStatus.COMPLETED: ("done", "done"), PageStatus.FAILED: ("failed", "failed"),
+    PageStatus.PROCESSING: ("working", "working"), PageStatus.PENDING: ("waiting", "waiting"),
+    PageStatus.RETRYING: ("waiting", "again"),
+}  # fmt: skip
+"""A page's state: its colour and its word."""

@@ -1,0 +1,20 @@
+"""Types of what forms and addresses of the console carry: an empty field of a form says nothing."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, StringConstraints
+
+from pipeline.interfaces.api.fields import CLEAN, clean_lines
+
+BLANK = BeforeValidator(lambda value: None if value == "" else value)
+"""For `Annotated[… | None, BLANK]`: an empty field is None."""
+CursorText = Annotated[str, StringConstraints(max_length=500), CLEAN]
+"""Where the next page of a list begins, in the model of a query; `pages.decode` reads it."""
+
+
+def _unix(text: str) -> str:
+    return clean_lines(text.replace("\r\n", "\n"))
+
+
+AREA = AfterValidator(_unix)
+"""For the text of a `<textarea>`, which browsers send with CRLF."""

@@ -1,0 +1,126 @@
+"""The text of a page in sections, one for each block that has a box on the page's picture."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from pipeline.flows.documents.files import PICTURES
+from pipeline.interfaces.console import markdown
+from pipeline.interfaces.console.addresses import url
+from pipeline.reading.layout.sections import sections
+from pipeline.storage import fusion
+
+_MARKUP = re.compile(r"""(<(?:"[^"<]*+"|'[^'<]*+'|[^'"<>])*+>)""")
+_PICTURE = re.compile(rf"{PICTURES}/([A-Za-z0-9][A-Za-z0-9._-]{{0,99}})")
+_SAID = 90
+MOST_MARKED = 200_000
+"""Longer texts are shown without marks."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Part of a page's text. `box`: left, top, width and height on the page; None if that is not known."""
+
+    id: str
+    kind: str
+    html: Markup
+    said: str
+    """Its first words, for those who do not see the box."""
+    box: tuple[float, float, float, float] | None = None
+    depth: int = 0
+    found: bool = False
+    """It has words that were searched for."""
+
+    @property
+    def area(self) -> float:
+        """Of its box: small ones are drawn above those of paragraphs that go on in another column."""
+        return self.box[2] * self.box[3] if self.box else 0.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A page to read: its sections, and the size of the page that their boxes are on; 0 if there are no boxes."""
+
+    sections: list[Section]
+    width: float = 0
+    height: float = 0
+
+    @property
+    def boxes(self) -> list[Section]:
+        """Those that can be shown on the picture."""
+        return [one for one in self.sections if one.box]
+
+
+def reading(document_id: str, content: str, layout: Mapping[str, Any] | None, words: str = "") -> Reading:
+    """The text in sections. `layout`: the blocks; without them, or if they are not those of this text, it is one."""
+    picture = pictures_of(document_id)
+    blocks = layout["blocks"] if layout else []
+    parts = sections(content, blocks) if blocks else None
+    if layout is None or parts is None:
+        return Reading([_whole(content, picture, words)] if content.strip() else [])
+    found = [
+        Section(
+            f"b{place}", block["type"], marked(_shown(part, block, picture), words), _first_words(block),
+            _box(block), min(int(block.get("depth", 0)), 6),
+            found=bool(words and fusion.spots(str(block["text"])[:MOST_MARKED], words)),
+        )
+        for place, (block, part) in enumerate(zip(blocks, parts, strict=True))
+    ]  # fmt: skip
+    return Reading(found, float(layout["width"] or 0), float(layout["height"] or 0))
+
+
+def pictures_of(document_id: str) -> Callable[[str], str | None]:
+    """The addresses of the pictures that a document's Markdown links to."""
+
+    def address(link: str) -> str | None:
+        name = _PICTURE.fullmatch(link)
+        return url(f"/api/v1/documents/{document_id}/pictures/{quote(name[1])}") if name else None
+
+    return address
+
+
+def marked(html: Markup, words: str) -> Markup:
+    """The HTML with these words marked where they stand in its text."""
+    if not words.strip() or len(html) > MOST_MARKED:
+        return html
+    parts = _MARKUP.split(str(html))
+    for place in range(0, len(parts), 2):
+        parts[place] = _marked_text(parts[place], words)
+    return Markup("".join(parts))  # noqa: S704  # what was clean stays so: marks stand in its text alone
+
+
+def _marked_text(text: str, words: str) -> str:
+    made, at = [], 0
+    for begin, end in fusion.spots(text, words):
+        # Not inside of `&amp;`.
+        if begin < at or re.search(r"&#?\w*$", text[max(0, begin - 12) : begin]):
+            continue
+        made += [text[at:begin], "<mark>", text[begin:end], "</mark>"]
+        at = end
+    return "".join([*made, text[at:]])
+
+
+def _whole(content: str, picture: Callable[[str], str | None], words: str) -> Section:
+    return Section("b0", "markdown", marked(markdown.html(content, picture), words), "")
+
+
+def _shown(part: str, block: Mapping[str, Any], picture: Callable[[str], str | None]) -> Markup:
+    if block["type"] == "list_item":
+        part = part.strip()  # how deep it is, its class says
+    return markdown.html(part, picture)
+
+
+def _first_words(block: Mapping[str, Any]) -> str:
+    text = " ".join(str(block["text"]).split())
+    return text if len(text) <= _SAID else f"{text[: _SAID - 1]}…"
+
+
+def _box(block: Mapping[str, Any]) -> tuple[float, float, float, float] | None:
+    if not block.get("bbox"):
+        return None
+    left, top, right, bottom = (float(side) for side in block["bbox"])
+    return round(left, 1), round(top, 1), round(max(right - left, 1), 1), round(max(bottom - top, 1), 1)

@@ -1,0 +1,21 @@
+"""About: which program this is, what room it takes, and whether it is well."""
+
+from importlib.metadata import version
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from pipeline.interfaces.api.dependencies import ByCaller, InContext, reader
+from pipeline.interfaces.api.shapes import is_admin
+from pipeline.interfaces.api.v1 import about
+from pipeline.interfaces.console.rendering import screen
+
+router = APIRouter(prefix="/console/settings/about", include_in_schema=False, dependencies=reader)
+CSS = {"ok": "done", "warn": "waiting", "fail": "failed"}
+
+
+@router.get("")
+def show(request: Request, context: InContext, caller: ByCaller) -> HTMLResponse:
+    """The version; for administrators also the room and the checks."""
+    found = about.look(context) if is_admin(caller) else None
+    return screen(request, "settings/about.html", found=found, version=version("penstock"), css=CSS)

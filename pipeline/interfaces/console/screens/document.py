@@ -1,0 +1,174 @@
+"""One document: its pages side by side, the picture of one beside its text, its attempts and what differs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+from markupsafe import Markup, escape
+from pydantic import Field
+
+from pipeline.flows.documents import page_pictures, queries, strip
+from pipeline.flows.documents.rules.difference import Difference, difference
+from pipeline.flows.documents.strip import Cell
+from pipeline.interfaces.api.dependencies import InContext, reader
+from pipeline.interfaces.api.fields import HexId, Line
+from pipeline.interfaces.api.shapes import is_admin
+from pipeline.interfaces.console import live, page_text
+from pipeline.interfaces.console.document_acts import acts, can_retry, can_retry_pages, choices
+from pipeline.interfaces.console.document_words import PAGE, Standing, standing
+from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.storage.context import Context
+from tasks import documents as flow
+from tasks.documents import AttemptView, Document, PageStatus, PageView
+from tasks.events import Filter
+
+router = APIRouter(prefix="/console/documents", include_in_schema=False, dependencies=reader)
+AROUND, STEP = 60, 20
+"""How many pages the strip shows, and how many the shown page may go on before it shows others."""
+LISTED = 12
+"""Pages with problems that are named."""
+MOST_ATTEMPTS = 50
+_A4 = (595, 842)
+
+
+class Tab(StrEnum):
+    """What is beside the picture."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    ATTEMPTS = "attempts"
+
+
+class DocumentAsked(live.Asked):
+    """The document, and the first page of the strip."""
+
+    id: HexId
+    first: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Some of the pages, as many as a strip shows."""
+
+    cells: list[Cell]
+    pages: int
+    failed: list[int]
+    doubtful: list[int]
+
+    @property
+    def first(self) -> int:
+        """Its first page."""
+        return self.cells[0].page if self.cells else 1
+
+    @property
+    def before(self) -> int | None:
+        """The last page before the strip."""
+        return self.first - 1 if self.first > 1 else None
+
+    @property
+    def after(self) -> int | None:
+        """The first page after the strip."""
+        last = self.cells[-1].page if self.cells else self.pages
+        return last + 1 if last < self.pages else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An attempt's text beside the page's."""
+
+    attempt: AttemptView
+    found: Difference
+
+
+@dataclass(frozen=True)
+class Desk:
+    """One page: its picture, of this width and height, and its text."""
+
+    cell: Cell
+    page: PageView
+    reading: page_text.Reading
+    size: tuple[float, float]
+    tried: Sequence[AttemptView]
+    compared: Comparison | None
+    source: Markup
+
+
+def _window(page: int, pages: int) -> int:
+    """The first page of the strip around a page."""
+    return max(1, min((page - 1) // STEP * STEP - STEP + 1, pages - AROUND + 1))
+
+
+def _strip(context: Context, document: Document, first: int) -> Strip:
+    failed = strip.numbers(context, document.id, LISTED + 1, status=PageStatus.FAILED) if document.failed_count else []
+    doubtful = strip.numbers(context, document.id, LISTED + 1, doubtful=True)
+    cells = strip.cells(context, document.id, first, first + AROUND - 1)
+    return Strip(cells, document.pages, failed, doubtful)
+
+
+@live.view("document", matches=lambda asked: Filter(scope_id=asked.id), every_s=10)
+def fragments(context: Context, asked: DocumentAsked) -> dict[str, str]:
+    """How the document stands, and each cell of the strip."""
+    document = flow.status(asked.id)
+    shown = _strip(context, document, asked.first)
+    found: dict[str, str] = {"facts": piece("document/_facts.html", **_facts(context, document, shown))}
+    for cell in shown.cells:
+        values = {"cell": cell, "document": document, "page_words": PAGE, "at_page": None}
+        found[f"cell-{cell.page}"] = piece("document/_cell.html", **values)
+    return found
+
+
+def _facts(context: Context, document: Document, shown: Strip) -> dict[str, Any]:
+    stands: Standing = standing(document, flow.reasons([document]).get(document.id), context.db.now())
+    # Differs when something else can be done with it.
+    mine = document.status.name, bool(document.merged_path), document.outdated, bool(document.failed_count)
+    return {"document": document, "strip": shown, "stands": stands, "version": "-".join(map(str, mine))}
+
+
+@router.get("/{document_id}")
+def show(
+    request: Request,
+    context: InContext,
+    document_id: HexId,
+    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
+    tab: Tab = Tab.TEXT,
+    q: Line = "",
+    attempt: Annotated[int | None, Query(ge=1, le=2**53 - 1)] = None,
+) -> HTMLResponse:
+    """The document, with one of its pages."""
+    document = flow.status(document_id)
+    page = max(1, min(page, document.pages or 1))
+    shown = _strip(context, document, _window(page, document.pages))
+    cell = next((one for one in shown.cells if one.page == page), None)
+    return screen(
+        request, "document/page.html", **_facts(context, document, shown), q=q, tab=tab.value, acts=acts(document),
+        choices=choices(context.settings), any_model=is_admin(request.state.caller),
+        can_retry=can_retry(document), can_retry_pages=can_retry_pages(document), page_words=PAGE, at_page=page,
+        desk=_desk(context, document, cell, tab, q, attempt) if cell else None,
+    )  # fmt: skip
+
+
+def _desk(
+    context: Context, document: Document, cell: Cell, tab: Tab, words: str, attempt: int | None
+) -> Desk:  # fmt: skip
+    """One page: its picture, and what is beside it."""
+    page = flow.page(document.id, cell.page)
+    layout = queries.layouts(context, document.id, [cell.page]).get(cell.page)
+    reading = page_text.reading(document.id, page.content, layout, words)
+    size = (reading.width, reading.height) if reading.width and reading.height else None
+    kept = page_pictures.shape(context, document.id, page.page_source)
+    tried = flow.attempts(document.id, cell.page, limit=MOST_ATTEMPTS) if tab is Tab.ATTEMPTS else []
+    return Desk(
+        cell, page, reading, size or kept or _A4, tried, _compared(page, tried, attempt),
+        source=page_text.marked(escape(page.content), words) if tab is Tab.MARKDOWN else Markup(),
+    )  # fmt: skip
+
+
+def _compared(page: PageView, tried: Sequence[AttemptView], attempt: int | None) -> Comparison | None:
+    """The attempt that was asked for beside the page's text, or else the newest one whose text is another one."""
+    with_text = [one for one in reversed(tried) if one.text]
+    chosen = next((one for one in with_text if one.id == attempt), None)
+    chosen = chosen or next((one for one in with_text if one.text != page.content), None)
+    return Comparison(chosen, difference(page.content, chosen.text)) if chosen else None

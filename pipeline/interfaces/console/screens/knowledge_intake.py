@@ -1,0 +1,86 @@
+"""What is added to a knowledge base: files, folders, addresses, sitemaps, notes."""
+
+from typing import Annotated
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, StringConstraints, TypeAdapter
+from starlette.responses import Response
+
+from pipeline.interfaces.api import uploads
+from pipeline.interfaces.api.dependencies import ByCaller, note_work, reader, spender, writer
+from pipeline.interfaces.api.fields import HexId, Id, Line, LongProse, Url
+from pipeline.interfaces.api.problems import Refused
+from pipeline.interfaces.api.v1.knowledge_intake import MAX_FILES, MAX_ITEMS, add_uploaded
+from pipeline.interfaces.console.answers import done
+from pipeline.interfaces.console.fields import AREA
+from pipeline.interfaces.console.kept import kept
+from pipeline.interfaces.console.rendering import screen
+from pipeline.interfaces.console.words import plural
+from tasks import knowledge as flow
+from tasks.knowledge import Added, ItemType, Source
+
+router = APIRouter(prefix="/console/knowledge", include_in_schema=False, dependencies=reader)
+_URLS = TypeAdapter(list[Url])
+
+
+@router.get("/bases/{base_id}/add", dependencies=writer)
+def ask(request: Request, base_id: HexId) -> HTMLResponse:
+    """The forms."""
+    return screen(request, "knowledge/add.html", base=flow.base(base_id), tab="add", most=MAX_FILES)
+
+
+@router.post("/bases/{base_id}/files", dependencies=[*writer, *spender])
+async def add_files(request: Request, base_id: HexId) -> Response:
+    """Files, or those of a folder if it has a name."""
+    async with uploads.receive(request, MAX_FILES) as form:
+        # For a field that is left empty, a browser sends a file without a name.
+        fields = {name: values for name, values in form.fields.items() if name != "files" and values != [""]}
+        named = uploads.Form([file for file in form.files if file.filename], fields)
+        return await run_sync(_files, request, base_id, named)
+
+
+def _files(request: Request, base_id: str, form: uploads.Form) -> Response:
+    if not form.files:
+        raise Refused("choose at least one file", code="invalid")
+    return _told(request, base_id, add_uploaded(base_id, form))
+
+
+class Texts(BaseModel):
+    """A form's text."""
+
+    kind: ItemType
+    text: Annotated[LongProse, AREA]
+    name: Annotated[Line, StringConstraints(max_length=200)] = ""
+
+
+@router.post("/bases/{base_id}/texts", dependencies=[*writer, *spender])
+def add_texts(request: Request, base_id: HexId, form: Annotated[Texts, Form()]) -> Response:
+    """Addresses or sitemaps, one a line; or one note."""
+    if form.kind is ItemType.NOTE:
+        sources = [Source(ItemType.NOTE, text=form.text, name=form.name)]
+    elif form.kind in {ItemType.URL, ItemType.SITEMAP}:
+        lines = [line.strip() for line in form.text.splitlines() if line.strip()]
+        if not 0 < len(lines) <= MAX_ITEMS:
+            raise Refused(f"give 1 to {MAX_ITEMS:,} addresses, each on a line of its own", code="invalid")
+        sources = [Source(form.kind, url=url) for url in _URLS.validate_python(lines)]
+    else:
+        raise Refused("files are uploaded", code="upload")
+    return _told(request, base_id, flow.add(flow.base(base_id).id, sources))
+
+
+def _told(request: Request, base_id: str, added: Added) -> Response:
+    note_work(request, "knowledge", *(item.id for item in added.created))
+    said, to = f"{plural(len(added.created), 'item')} added.", f"/console/knowledge/bases/{base_id}"
+    if added.failed or added.warnings:
+        said += f" {plural(len(added.failed), 'other')} not." if added.failed else ""
+        to += f"/added?report={kept(request).put(request.state.caller.id, added)}"
+    return done(request, said, to=to)
+
+
+@router.get("/bases/{base_id}/added")
+def report(request: Request, caller: ByCaller, base_id: HexId, report: Id) -> HTMLResponse:
+    """What became of what was added."""
+    added: Added | None = kept(request).get(caller.id, report)
+    return screen(request, "knowledge/added.html", base=flow.base(base_id), added=added or Added(), tab="add")

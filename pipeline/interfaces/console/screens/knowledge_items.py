@@ -1,0 +1,116 @@
+"""An item of a knowledge base: how far it is, its chunks in order, its text, and what may be done with it."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import FileResponse, HTMLResponse
+from markupsafe import Markup, escape
+from starlette.responses import Response
+
+from pipeline.flows.knowledge.texts import MAX_CHARS
+from pipeline.interfaces.api.dependencies import InContext, note_work, reader, spender, writer
+from pipeline.interfaces.api.fields import HexId, Line
+from pipeline.interfaces.api.v1.knowledge_items import download_file
+from pipeline.interfaces.console import live, markdown
+from pipeline.interfaces.console.answers import done
+from pipeline.interfaces.console.page_text import marked
+from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.interfaces.console.screens.knowledge_states import shown
+from pipeline.storage.context import Context
+from tasks import knowledge as flow
+from tasks.events import Filter
+from tasks.knowledge import CancelStatus, ChunkView, ItemType, UnknownItem
+
+router = APIRouter(prefix="/console/knowledge/items", include_in_schema=False, dependencies=reader)
+CHUNKS, CHARS = 20, 20_000
+"""Of a page of each."""
+assert CHARS <= MAX_CHARS
+Place = Annotated[int, Query(ge=0, le=2**31 - 1)]
+_HAS_FILE = {ItemType.FILE, ItemType.DIRECTORY, ItemType.NOTE}
+
+
+class ItemAsked(live.Asked):
+    """One item."""
+
+    item: HexId
+
+
+@live.view("knowledge-item", matches=lambda asked: Filter("knowledge", scope_id=asked.item), every_s=10)
+def one_item(context: Context, asked: ItemAsked) -> dict[str, str]:  # noqa: ARG001
+    """How far an item is."""
+    try:
+        item = flow.item(asked.item)
+    except UnknownItem:
+        return {"kb-item": piece("knowledge/_item_gone.html")}
+    state = shown(item, flow.standings([item.id]).get(item.id))
+    return {"kb-item": piece("knowledge/_item.html", item=item, state=state)}
+
+
+@router.get("/{item_id}")
+def show(request: Request, context: InContext, item_id: HexId, at: Place = 0, q: Line = "") -> HTMLResponse:
+    """The chunks of an item in the order of its text, from the page that chunk `at` is on; `q`'s words are marked."""
+    item = flow.item(item_id)
+    first = at // CHUNKS * CHUNKS
+    # With the one before, to tell what is repeated of it.
+    found = flow.chunks(item_id, first=max(0, first - 1), limit=CHUNKS + 1)
+    before = {chunk.number + 1: chunk for chunk in found}
+    chunks = [chunk for chunk in found if chunk.number >= first][:CHUNKS]
+    return screen(
+        request, "knowledge/item.html", item=item, base=flow.base(item.base_id) if not item.deleting else None,
+        fragments=one_item(context, ItemAsked(item=item_id)), first=first, step=CHUNKS, at=at, q=q, view="chunks",
+        chunks=[(chunk, *_parts(chunk, before.get(chunk.number), q)) for chunk in chunks],
+        has_file=item.type in _HAS_FILE, page=_page(chunks, at) if flow.has_page_pictures(item.id) else None,
+    )  # fmt: skip
+
+
+def _page(chunks: Sequence[ChunkView], at: int) -> int | None:
+    """The page on which chunk `at` stands, or the first one."""
+    pages = {chunk.number: chunk.page for chunk in chunks}
+    return pages.get(at) or next((page for page in pages.values() if page), None)
+
+
+def _parts(chunk: ChunkView, before: ChunkView | None, words: str) -> tuple[Markup, Markup]:
+    """(what a chunk repeats of the one before, the rest), with the words marked."""
+    known = max(0, min(len(chunk.text), before.end - chunk.start)) if before else 0
+    return marked(escape(chunk.text[:known]), words), marked(escape(chunk.text[known:]), words)
+
+
+@router.get("/{item_id}/text")
+def show_text(request: Request, context: InContext, item_id: HexId, start: Place = 0) -> HTMLResponse:
+    """The text that was read of an item, a part at a time."""
+    item, found = flow.item(item_id), flow.text(item_id, start=start, limit=CHARS)
+    return screen(
+        request, "knowledge/item.html", item=item, base=flow.base(item.base_id) if not item.deleting else None,
+        fragments=one_item(context, ItemAsked(item=item_id)), view="text", found=found, step=CHARS,
+        html=markdown.html(found.text), has_file=item.type in _HAS_FILE,
+    )  # fmt: skip
+
+
+@router.get("/{item_id}/file")
+def file(item_id: HexId) -> FileResponse:
+    """The kept copy."""
+    return download_file(item_id)
+
+
+@router.post("/{item_id}/reprocess", dependencies=[*writer, *spender])
+def reprocess(request: Request, item_id: HexId) -> Response:
+    """Read and embed it again."""
+    note_work(request, "knowledge", item_id)
+    view = flow.reprocess(item_id)
+    return done(request, f"{view.name} is read again. Until then, what was found before is still found.")
+
+
+@router.post("/{item_id}/cancel", dependencies=writer)
+def cancel(request: Request, item_id: HexId) -> Response:
+    """Stop it."""
+    ignored = flow.cancel(item_id) is CancelStatus.IGNORED
+    return done(request, "It had ended already." if ignored else "It was stopped.")
+
+
+@router.post("/{item_id}/delete", dependencies=writer)
+def delete(request: Request, item_id: HexId) -> Response:
+    """Delete it with all that was made of it."""
+    item = flow.item(item_id)
+    flow.delete(item_id)
+    return done(request, f"{item.name} is being deleted.", to=f"/console/knowledge/bases/{item.base_id}")

@@ -1,0 +1,84 @@
+"""A playground for searches in knowledge bases: what is found, why, and where it stands.
+
+A search that asks a provider is paid, so it is a POST, and its answer is kept for "back"; others are plain addresses.
+"""
+
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Form, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import BaseModel, Field, StringConstraints
+from starlette.responses import Response
+
+from pipeline.interfaces.api.dependencies import ByCaller, may_spend, reader
+from pipeline.interfaces.api.fields import CLEAN, HexId, Id
+from pipeline.interfaces.console import addresses
+from pipeline.interfaces.console.fields import BLANK
+from pipeline.interfaces.console.kept import kept
+from pipeline.interfaces.console.page_text import marked
+from pipeline.interfaces.console.rendering import HEADERS, screen
+from pipeline.interfaces.console.words import combined
+from tasks import knowledge as flow
+from tasks.knowledge import Found, ItemType
+
+router = APIRouter(prefix="/console/knowledge", include_in_schema=False, dependencies=reader)
+
+
+class Question(BaseModel):
+    """What is looked for, and how."""
+
+    q: Annotated[str, StringConstraints(max_length=4000, strip_whitespace=True), CLEAN] = ""
+    base: Annotated[list[HexId], Field(max_length=1000)] = []
+    type: Annotated[list[ItemType], Field(max_length=10)] = []
+    limit: int = Field(default=10, ge=1, le=200)
+    threshold: Annotated[Annotated[float, Field(ge=0, le=1)] | None, BLANK] = None
+    around: int = Field(default=0, ge=0, le=5)
+    meaning: bool = True
+
+    def query(self) -> dict[str, Any]:
+        """As an address has it."""
+        return combined({**self.model_dump(mode="json"), "meaning": "true" if self.meaning else "false"}, {})
+
+
+class Kept(Question):
+    """A question whose answer may be kept."""
+
+    kept: Annotated[Id | None, BLANK] = None
+
+
+def _paid(asked: Question) -> list[str]:
+    """The models that this would ask."""
+    return flow.asks(asked.base or None) if asked.meaning and asked.q else []
+
+
+def _search(asked: Question) -> Found:
+    return flow.search(
+        asked.base or None, asked.q, limit=asked.limit, types=asked.type or None,
+        min_score=asked.threshold, around=asked.around, by_meaning=asked.meaning,
+    )  # fmt: skip
+
+
+@router.get("/search")
+def show(request: Request, caller: ByCaller, asked: Annotated[Kept, Query()]) -> HTMLResponse:
+    """The form, with what was found."""
+    paid = _paid(asked)
+    found: Found | None = kept(request).get(caller.id, asked.kept) if asked.kept else None
+    if found is None and asked.q and not paid:
+        found = _search(asked)
+    bases = [base for base in flow.bases() if not base.deleting]
+    return screen(
+        request, "knowledge/search.html", asked=asked, found=found, paid=paid, bases=bases, types=list(ItemType),
+        marked=marked, may_be_paid=bool(bases) and bool(flow.asks(None)),
+    )  # fmt: skip
+
+
+@router.post("/search")
+def ask(request: Request, caller: ByCaller, asked: Annotated[Question, Form()]) -> Response:
+    """Search, and lead to the page that shows what was found."""
+    query = asked.query()
+    if _paid(asked):
+        may_spend(request)
+        query["kept"] = kept(request).put(caller.id, _search(asked))
+    to = addresses.url(f"/console/knowledge/search?{urlencode(query, doseq=True)}")
+    return RedirectResponse(to, 303, dict(HEADERS))

@@ -1,0 +1,177 @@
+"""Music: how the library stands, runs with their batches, and what somebody may do about them."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Query, Request
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from pipeline.engine.errors import UserError
+from pipeline.flows.music import queries
+from pipeline.interfaces.api import pages
+from pipeline.interfaces.api.dependencies import ByCaller, InContext, note_work, reader, spender, writer
+from pipeline.interfaces.api.fields import HexId
+from pipeline.interfaces.api.moments import At
+from pipeline.interfaces.api.pages import Cursor
+from pipeline.interfaces.api.shapes import is_admin
+from pipeline.interfaces.api.v1.music import sync as read_library
+from pipeline.interfaces.console import live
+from pipeline.interfaces.console.answers import done
+from pipeline.interfaces.console.fields import BLANK
+from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.interfaces.console.words import count, plural
+from pipeline.storage.context import Context
+from tasks import music as flow
+from tasks.events import Filter
+from tasks.music import BatchStatus, Mode, PipelineState, RunView, StartOptions
+
+router = APIRouter(prefix="/console/music", include_in_schema=False, dependencies=reader)
+RUNS, BATCHES = 20, 50
+"""So many on a page."""
+_CSS = {
+    PipelineState.PAUSED: "paused", PipelineState.BREAKER: "waiting", "completed": "done", "stopped": "paused",
+    "failed": "failed",
+}  # fmt: skip
+BATCH_CSS = {
+    BatchStatus.PENDING: "waiting", BatchStatus.QUEUED: "waiting", BatchStatus.PROCESSING: "working",
+    BatchStatus.COMPLETED: "done", BatchStatus.FAILED: "failed", BatchStatus.CANCELLED: "paused",
+}  # fmt: skip
+MaybeBatch = Annotated[BatchStatus | None, BLANK]
+
+
+class MusicAsked(live.Asked):
+    """Nothing: there is one library."""
+
+
+class RunAsked(live.Asked):
+    """One run."""
+
+    run: HexId
+
+
+def _css(run: RunView) -> str:
+    return _CSS.get(run.outcome or run.status, "working")
+
+
+@live.view("music", matches=lambda _: Filter("music"), every_s=10)
+def library(context: Context, asked: MusicAsked) -> dict[str, str]:  # noqa: ARG001
+    """The library's figures, and the run that is active or was the last."""
+    found = queries.status(context)
+    figures = queries.run_figures(context, found.run.id) if found.run else None
+    return {
+        "music-figures": piece("music/_figures.html", found=found, settings=context.settings.music),
+        "music-run": piece("music/_run.html", found=found, run=found.run, figures=figures, css=_css),
+    }
+
+
+@live.view("music-run", matches=lambda _: Filter("music"), every_s=10)
+def one_run(context: Context, asked: RunAsked) -> dict[str, str]:
+    """A run's figures, and its newest batches."""
+    run, found = queries.run(context, asked.run), queries.status(context)
+    mine = found if found.run and found.run.id == run.id else None
+    figures = queries.run_figures(context, run.id)
+    return {
+        "music-run": piece("music/_run.html", found=mine, run=run, figures=figures, css=_css),
+        "music-batches": _batches(context, run.id),
+    }
+
+
+def _batches(context: Context, run_id: str, status: BatchStatus | None = None, before: int | None = None) -> str:
+    found = queries.batches(context, run_id=run_id, status=status, before=before, limit=BATCHES + 1)
+    some = pages.page(found, BATCHES, lambda batch: batch, lambda batch: (batch.id,))
+    return piece(
+        "music/_batches.html", run_id=run_id, status=status or "", batches=some.items, next_cursor=some.next_cursor,
+        css=BATCH_CSS, now=context.db.now(), first=before is None,
+    )  # fmt: skip
+
+
+@router.get("")
+def show(request: Request, context: InContext, cursor: Cursor = None) -> HTMLResponse:
+    """How the library stands, the run that is active, and those before it."""
+    found = queries.runs(context, limit=RUNS + 1, after=pages.decode(cursor, At, str))
+    some = pages.page(found, RUNS, lambda run: run, lambda run: (run.created_at, run.id))
+    return screen(
+        request, "music/index.html", fragments=library(context, MusicAsked()), runs=some.items,
+        next_cursor=some.next_cursor, sums=queries.run_sums(context, [run.id for run in some.items]), css=_css,
+        has_library=bool(context.settings.music.server_url or context.settings.music.folder),
+    )  # fmt: skip
+
+
+@router.get("/runs/{run_id}")
+def show_run(
+    request: Request, context: InContext, caller: ByCaller, run_id: HexId, status: MaybeBatch = None,
+    cursor: Cursor = None,
+) -> HTMLResponse:  # fmt: skip
+    """A run, its batches, and why some of them failed."""
+    (before,) = pages.decode(cursor, int) or (None,)
+    shown = dict(one_run(context, RunAsked(run=run_id)))
+    if status or before is not None:
+        shown["music-batches"] = _batches(context, run_id, status, before)
+    failed = queries.batches(context, run_id=run_id, status=BatchStatus.FAILED, limit=RUNS)
+    return screen(
+        request, "music/run.html", run=queries.run(context, run_id), fragments=shown, css=_css,
+        chosen=status or "", is_live=not status and before is None,
+        replies=[batch for batch in failed if batch.reply] if is_admin(caller) else [],
+    )  # fmt: skip
+
+
+class Options(BaseModel):
+    """What a run is to do, as the form has it."""
+
+    mode: Mode = Mode.FULL
+    limit: Annotated[Annotated[int, Field(ge=1, le=10_000_000)] | None, BLANK] = None
+    skip_sync: bool = False
+    failed: bool = False
+
+    def as_options(self) -> StartOptions:
+        return StartOptions(self.mode, self.skip_sync, self.limit, self.failed)
+
+
+@router.get("/start")
+def ask(request: Request, options: Annotated[Options, Query()]) -> HTMLResponse:
+    """What a run with these options would do and cost, before it is started."""
+    estimate, refused = None, ""
+    try:
+        estimate = flow.estimate(options.as_options())
+    except UserError as error:
+        refused = str(error)
+    return screen(request, "music/start.html", options=options, estimate=estimate, refused=refused, modes=list(Mode))
+
+
+@router.post("/runs", dependencies=[*writer, *spender])
+def start(request: Request, options: Annotated[Options, Form()]) -> Response:
+    """Start a run."""
+    run = flow.start(options.as_options())
+    note_work(request, "music", run.id)
+    return done(request, "The run has begun.", to="/console/music")
+
+
+@router.post("/pause", dependencies=writer)
+def pause(request: Request) -> Response:
+    """Let calls under way end, and begin no others."""
+    flow.pause()
+    return done(request, "The run is paused: calls in progress finish, no others begin.")
+
+
+@router.post("/resume", dependencies=writer)
+def resume(request: Request) -> Response:
+    """Go on."""
+    flow.resume()
+    return done(request, "The run goes on.")
+
+
+@router.post("/stop", dependencies=writer)
+def stop(request: Request) -> Response:
+    """End the run."""
+    flow.stop()
+    return done(request, "The run was stopped. What was paid for is kept; the other songs are pending again.")
+
+
+@router.post("/sync", dependencies=writer)
+def sync(request: Request) -> Response:
+    """Read the library now."""
+    found = read_library()
+    said = f"{plural(found.seen, 'song')} read: {count(found.added)} new, {count(found.changed)} changed"
+    said += f", {count(found.missing)} gone" if found.missing else ""
+    return done(request, f"{said}. {found.note}".strip() if found.note else f"{said}.")

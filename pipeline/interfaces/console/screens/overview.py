@@ -1,0 +1,103 @@
+"""The overview: what is done, what waits and why, what failed, who works, what it costs."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+
+from pipeline.engine.backlog import Failure
+from pipeline.interfaces import overview
+from pipeline.interfaces.api.dependencies import InContext, reader
+from pipeline.interfaces.console import live
+from pipeline.interfaces.console.addresses import url
+from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.interfaces.console.subjects import place
+from pipeline.interfaces.console.words import count
+from pipeline.interfaces.overview import Overview
+from pipeline.storage.context import Context
+
+router = APIRouter(prefix="/console", include_in_schema=False, dependencies=reader)
+REASONS = 6
+"""So many are named in the card; the others are counted."""
+PARTS = ("hour", "waiting", "spending", "fleet", "flows", "failures")
+CSS = {
+    "done": {"COMPLETED", "completed", "succeeded", "delivered"},
+    "failed": {"FAILED", "PARTIAL_FAILED", "failed", "failed_permanent"},
+    "paused": {"PAUSED", "CANCELLED"},
+    "waiting": {"PENDING", "RETRYING", "READY_TO_MERGE", "QUEUED", "pending"},
+}
+"""How states of all flows are coloured; any other one is being worked on."""
+REASON_CSS = {
+    "operator": "paused", "paused": "paused", "spend": "failed", "breaker": "failed", "worker": "failed",
+    "offline": "failed", "unserved": "failed",
+}  # fmt: skip
+_DOCUMENTS = {
+    "COMPLETED": "done", "PARTIAL_FAILED": "attention", "FAILED": "attention", "PAUSED": "paused", "PENDING": "working",
+    "SPLITTING": "working", "PROCESSING": "working", "READY_TO_MERGE": "working", "MERGING": "working",
+    "CANCELLED": "cancelled",
+}  # fmt: skip
+
+
+_LISTS = {
+    "documents": "/console/documents", "pages": "/console/documents", "songs": "/console/music/songs",
+    "song_batches": "/console/music", "screenshots": "/console/screenshots",
+    "screenshot_batches": "/console/screenshots/batches", "items": "/console/knowledge",
+    "webhook_deliveries": "/console/events/webhooks",
+}  # fmt: skip
+
+
+class OverviewAsked(live.Asked):
+    """Nothing: there is one overview."""
+
+
+def css_of(state: str) -> str:
+    """The colour of a state of any flow."""
+    return next((css for css, states in CSS.items() if state in states), "working")
+
+
+def list_of(kind: str, state: str = "") -> str:
+    """The address of the list of these rows, in this state where the list knows it; empty: there is none."""
+    if kind not in _LISTS:
+        return ""
+    query = ""
+    if kind == "documents" and state in _DOCUMENTS:
+        query = f"?state={_DOCUMENTS[state]}"
+    elif kind == "songs" and state:
+        query = f"?status={state}"
+    return url(_LISTS[kind]) + query
+
+
+def page_of(failure: Failure) -> str:
+    """Where somebody can see what failed, and do something about it."""
+    lists = {"song_batch": "song_batches", "webhook_delivery": "webhook_deliveries"}
+    found = place(failure.kind, failure.id)
+    return url(found) if found else list_of(lists.get(failure.kind, ""))
+
+
+def units(kind: str, number: int) -> str:
+    """`2 song batches`, `1 delivery`: rows as people call them."""
+    words = kind.replace("_", " ")
+    if number == 1:
+        words = words[:-3] + "y" if words.endswith("ies") else words.removesuffix("es" if "tches" in words else "s")
+    return f"{count(number)} {words}"
+
+
+def _pieces(found: Overview) -> dict[str, str]:
+    """Each part of the screen, by its element: only parts that changed are sent."""
+    values = {
+        "found": found, "css_of": css_of, "list_of": list_of, "page_of": page_of, "units": units,
+        "reason_css": REASON_CSS, "most_reasons": REASONS,
+        "most": max((minute.finished for minute in found.minutes), default=0),
+    }  # fmt: skip
+    return {f"overview-{part}": piece(f"overview/_{part}.html", **values) for part in PARTS}
+
+
+@live.view("overview", every_s=5)
+def fragments(context: Context, asked: OverviewAsked) -> dict[str, str]:  # noqa: ARG001
+    """All parts of the screen."""
+    return _pieces(overview.overview(context))
+
+
+@router.get("/")
+def show(request: Request, context: InContext) -> HTMLResponse:
+    """How everything stands."""
+    found = overview.overview(context)
+    return screen(request, "overview/index.html", is_empty=found.is_empty, parts_of=_pieces(found))

@@ -1,0 +1,246 @@
+"""Queues and breakers: what waits where and why, and what an operator does about it."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from pipeline.engine.live_settings import Value
+from pipeline.interfaces import backlog
+from pipeline.interfaces.api.dependencies import ByCaller, InContext, admin, reader
+from pipeline.interfaces.api.fields import Line, Word
+from pipeline.interfaces.api.shapes import is_admin
+from pipeline.interfaces.console import live
+from pipeline.interfaces.console.answers import done
+from pipeline.interfaces.console.fields import BLANK
+from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.interfaces.console.screens.overview import units
+from pipeline.interfaces.console.words import duration
+from pipeline.providers import gates
+from pipeline.providers.queue_views import Holdup, QueueView, holdup
+from pipeline.storage.context import Context
+from tasks import queues as control
+from tasks.events import Filter
+from tasks.queues import BreakerChange, BreakerState
+
+router = APIRouter(prefix="/console/queues", include_in_schema=False, dependencies=reader)
+SPANS = {"10": "10 minutes", "60": "an hour", "480": "8 hours", "1440": "a day", "": "until it is resumed"}
+"""For how many minutes a queue is paused."""
+MAX_MINUTES = 366 * 1440
+Minutes = Annotated[Annotated[float, Field(gt=0, le=MAX_MINUTES)] | None, BLANK]
+_NONE = Filter(types=("none",))
+"""Time changes queues, and events come too often: they are looked at every few seconds."""
+
+
+class QueuesAsked(live.Asked):
+    """Nothing: all queues."""
+
+
+class QueueAsked(live.Asked):
+    """One queue with a gate."""
+
+    queue: Word
+
+
+@dataclass(frozen=True)
+class Row:
+    """A queue as the screen shows it. `key`: stands for it in ids of elements."""
+
+    view: QueueView
+    key: str
+    held: Holdup | None
+    """Why nothing more goes through now."""
+    waiting: Counter[str] = field(default_factory=Counter)
+    """Rows, by what people call them."""
+    breaker: str = ""
+    shared: tuple[str, ...] = ()
+    """Other queues that share its provider's limits."""
+    is_first: bool = True
+    """Of these queues. The list shows what they share once."""
+
+
+@dataclass(frozen=True)
+class BreakerRow:
+    """A breaker as the screen shows it."""
+
+    state: BreakerState
+    key: str
+    queues: list[str]
+    """Those that it closes."""
+    history: list[BreakerChange]
+    probe_at: datetime | None
+
+
+def key_of(name: str) -> str:
+    """What stands for a name in ids of elements, which style sheets can name."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower())
+
+
+def _row(context: Context, view: QueueView, waiting: dict[str, Counter[str]], now: datetime) -> Row:
+    known = gates.gated_queues(context.settings)
+    gated = known.get(view.name)
+    alike = [name for name, one in known.items() if one.provider == view.provider]
+    return Row(
+        view, key_of(view.name), holdup(view, now), waiting.get(view.name, Counter()), gated.breaker if gated else "",
+        tuple(name for name in alike if name != view.name), not alike or alike[0] == view.name,
+    )  # fmt: skip
+
+
+def _rows(context: Context) -> list[Row]:
+    waiting, now = backlog.by_queue(context), context.db.now()
+    return [_row(context, view, waiting, now) for view in control.list_queues()]
+
+
+def _breaker(context: Context, state: BreakerState) -> BreakerRow:
+    probe_at = context.db.now() + timedelta(seconds=state.left_s) if state.state == "open" else None
+    return BreakerRow(
+        state, key_of(state.name), gates.queues_of(context.settings, state.name), control.breaker_history(state.name),
+        probe_at,
+    )  # fmt: skip
+
+
+def _cells(row: Row, *, whole: bool) -> dict[str, str]:
+    """What moves of a queue, each by itself. `whole`: also limits that it shares."""
+    return {
+        f"queue-{row.key}-{part}": piece(f"queues/_{part}.html", row=row, units=units, whole=whole)
+        for part in ("state", "waiting", "flight", "windows")
+    }
+
+
+def _of_breaker(row: BreakerRow) -> dict[str, str]:
+    return {f"breaker-{row.key}": piece("queues/_breaker.html", row=row)}
+
+
+@live.view("queues", matches=lambda _: _NONE, every_s=2)
+def all_queues(context: Context, asked: QueuesAsked) -> dict[str, str]:  # noqa: ARG001
+    """The moving parts of all queues and breakers."""
+    return _pieces(_rows(context), [_breaker(context, state) for state in control.list_breakers()])
+
+
+def _pieces(rows: list[Row], breakers: list[BreakerRow]) -> dict[str, str]:
+    shown: dict[str, str] = {"queues-facts": piece("queues/_facts.html", rows=rows)}
+    for row in rows:
+        shown |= _cells(row, whole=row.is_first)
+    for breaker in breakers:
+        shown |= _of_breaker(breaker)
+    return shown
+
+
+@live.view("queue", matches=lambda _: _NONE, every_s=2)
+def one_queue(context: Context, asked: QueueAsked) -> dict[str, str]:
+    """The moving parts of a queue, its breaker and that one's history."""
+    row = _row(context, control.queue(asked.queue), backlog.by_queue(context), context.db.now())
+    breaker = _breaker(context, control.breaker(row.breaker))
+    past = piece("queues/_history.html", history=breaker.history)
+    return {**_cells(row, whole=True), **_of_breaker(breaker), "breaker-history": past}
+
+
+@router.get("")
+def show(request: Request, context: InContext) -> HTMLResponse:
+    """All queues and breakers."""
+    rows, breakers = _rows(context), [_breaker(context, state) for state in control.list_breakers()]
+    return screen(
+        request, "queues/index.html", rows=rows, breakers=breakers, shown=_pieces(rows, breakers), spans=SPANS
+    )
+
+
+@router.get("/{queue}")
+def show_one(request: Request, context: InContext, caller: ByCaller, queue: Word) -> HTMLResponse:
+    """A queue: how it stands, its limits, its breaker."""
+    shown = one_queue(context, QueueAsked(queue=queue))
+    row = _row(context, control.queue(queue), {}, context.db.now())
+    return screen(
+        request, "queues/queue.html", row=row, breaker=control.breaker(row.breaker), breaker_key=key_of(row.breaker),
+        shown=shown, spans=SPANS, settings=_settings(context, row) if is_admin(caller) else [],
+    )  # fmt: skip
+
+
+def _settings(context: Context, row: Row) -> list[tuple[str, Value]]:
+    """The live settings that say what the queue may do, each with what it is called here."""
+    name, provider = row.view.name, row.view.provider
+    named = {
+        f"queue.{name}.limits": "This queue's limits", f"queue.{name}.concurrency": "This queue's calls at once",
+        f"provider.{provider}.limits": f"Limits of all queues of {provider}",
+        f"provider.{provider}.concurrency": f"Calls at once of all queues of {provider}",
+        f"provider.{provider}.daily_spend_cap": f"Spent in a day with {provider}, at most",
+    }  # fmt: skip
+    if followed := gates.gated_queues(context.settings)[name].limits_setting:
+        named[followed] = "Calls a minute, while this queue has no limits of its own"
+    return [(words, control.setting(key)) for key, words in named.items()]
+
+
+class Pause(BaseModel):
+    """For how long, and why."""
+
+    minutes: Minutes = None
+    reason: Line = ""
+
+
+class Opening(Pause):
+    """For how long a breaker is opened, and why."""
+
+
+class Change(BaseModel):
+    """A live setting's new value."""
+
+    value: Line = ""
+    reason: Line = ""
+
+
+@router.post("/{queue}/pause", dependencies=admin)
+def pause(request: Request, queue: Word, how: Annotated[Pause, Form()]) -> Response:
+    """Let nothing more through; calls in flight finish."""
+    seconds = how.minutes * 60 if how.minutes else None
+    control.pause(queue, seconds, how.reason)
+    length = f"for {duration(seconds)}" if seconds else "until somebody resumes it"
+    return done(request, f"{queue} is paused {length}. Calls in flight finish; nothing is lost.")
+
+
+@router.post("/{queue}/drain", dependencies=admin)
+def drain(request: Request, queue: Word) -> Response:
+    """Pause until somebody resumes it; the screen shows when nothing is in flight any more."""
+    control.pause(queue, None, "drained")
+    left = control.queue(queue).in_flight
+    return done(request, f"{queue} drains: {left} in flight finish." if left else f"{queue} is drained and paused.")
+
+
+@router.post("/{queue}/resume", dependencies=admin)
+def resume(request: Request, context: InContext, queue: Word) -> Response:
+    """End an operator's pause."""
+    control.resume(queue)
+    still = gates.closed_because(context, queue)
+    return done(request, f"{queue} is no longer paused by an operator" + (f", but {still}." if still else "."))
+
+
+@router.post("/settings/{key}", dependencies=admin)
+def change(request: Request, caller: ByCaller, key: Word, new: Annotated[Change, Form()]) -> Response:
+    """Change a limit, on every worker at once."""
+    value: Any = control.change_setting(key, new.value, reason=new.reason, by=caller.name)
+    return done(request, f"{key} is {value if value != '' else 'no limit'} now, on every worker.")
+
+
+@router.post("/settings/{key}/reset", dependencies=admin)
+def reset(request: Request, caller: ByCaller, key: Word) -> Response:
+    """Return a limit to the configured one."""
+    value: Any = control.reset_setting(key, by=caller.name)
+    return done(request, f"{key} is as configured again: {value if value != '' else 'no limit'}.")
+
+
+@router.post("/breakers/{breaker}/open", dependencies=admin)
+def open_breaker(request: Request, breaker: Word, how: Annotated[Opening, Form()]) -> Response:
+    """Stop all queues of a provider's capability."""
+    left_s = control.open_breaker(breaker, (how.minutes or 0) * 60, how.reason or "by hand")
+    return done(request, f"{breaker} is open: no calls are made; a probe in {duration(left_s)}.")
+
+
+@router.post("/breakers/{breaker}/close", dependencies=admin)
+def close_breaker(request: Request, breaker: Word) -> Response:
+    """Let calls through again, now."""
+    control.close_breaker(breaker)
+    return done(request, f"{breaker} is closed: calls are made again.")

@@ -1,0 +1,239 @@
+"""What keeps screenshots going: what was left out, batches, what was given up, sources, exclusions, deleting."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import groupby
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Request
+from fastapi import Form as Field
+from fastapi.responses import HTMLResponse
+from pydantic import StringConstraints
+from starlette.responses import Response
+
+from pipeline.flows.screenshots import queries
+from pipeline.flows.screenshots.views import RejectionView
+from pipeline.interfaces.api import pages
+from pipeline.interfaces.api.dependencies import InContext, admin, reader, spender, writer
+from pipeline.interfaces.api.fields import CLEAN, Line, RowId
+from pipeline.interfaces.api.moments import At, check_range, is_fit
+from pipeline.interfaces.api.pages import Cursor
+from pipeline.interfaces.api.problems import Refused
+from pipeline.interfaces.api.uploads import Form, uploaded
+from pipeline.interfaces.api.v1.screenshot_shapes import LetterId, LetterKind, Pattern, Reason
+from pipeline.interfaces.api.v1.screenshots import take
+from pipeline.interfaces.console.answers import done
+from pipeline.interfaces.console.screens.screenshots import ROOT, following, page
+from pipeline.interfaces.console.words import plural
+from tasks import screenshots as flow
+from tasks.screenshots import WorkStatus
+
+router = APIRouter(prefix=ROOT, include_in_schema=False, dependencies=reader)
+LINES, BATCHES, LETTERS = 100, 50, 50
+"""On a page."""
+MOST_FILES = 100
+TimeField = Annotated[str, StringConstraints(max_length=40), CLEAN]
+"""What a browser's field for a date and a time sends, or nothing."""
+_SPANS = {"5m": timedelta(minutes=5), "1h": timedelta(hours=1), "24h": timedelta(days=1)}
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Frames that were left out one after another, for the same reason, beside the frame that they looked like."""
+
+    reason: str
+    source: str
+    nearest_id: int | None
+    frames: list[RejectionView]
+
+
+@router.get("/rejected")
+def list_rejected(
+    request: Request, context: InContext, source: Line = "", reason: Reason | Literal[""] = "", cursor: Cursor = None
+) -> HTMLResponse:
+    """Frames that were not accepted, beside those that they look like."""
+    asked = {"source": source, "reason": reason}
+    (before,) = pages.decode(cursor, int) or (None,)
+    found = queries.rejections(context, source=source, reason=reason, limit=LINES + 1, before=before)
+    some = found[:LINES]
+    groups = [
+        Alike(*key, list(frames))
+        for key, frames in groupby(some, lambda one: (one.reason, one.source_key, one.nearest_id))
+    ]
+    kept = queries.screenshots_by_id(context, [one.nearest_id for one in groups if one.nearest_id])
+    more = pages.encode(some[-1].id) if len(found) > LINES else None
+    return page(
+        request, context, "rejected.html", asked=asked, groups=groups, kept=kept, reasons=list(Reason),
+        sources=queries.sources(context), next_url=following(f"{ROOT}/rejected", asked, more),
+        first_url=following(f"{ROOT}/rejected", asked, "") if cursor else "",
+    )  # fmt: skip
+
+
+@router.get("/batches")
+def list_batches(
+    request: Request, context: InContext, status: WorkStatus | Literal[""] = "", cursor: Cursor = None
+) -> HTMLResponse:
+    """Frames that are analysed together, the newest first."""
+    asked = {"status": status}
+    (before,) = pages.decode(cursor, int) or (None,)
+    found = queries.batches(context, status=status or None, limit=BATCHES + 1, before=before)
+    more = pages.encode(found[BATCHES - 1].id) if len(found) > BATCHES else None
+    return page(
+        request, context, "batches.html", asked=asked, batches=found[:BATCHES], statuses=list(WorkStatus),
+        next_url=following(f"{ROOT}/batches", asked, more),
+        first_url=following(f"{ROOT}/batches", asked, "") if cursor else "",
+    )  # fmt: skip
+
+
+@router.get("/batches/{batch_id}")
+def show_batch(request: Request, context: InContext, batch_id: RowId) -> HTMLResponse:
+    """A batch: how it stands and why, its frames."""
+    batch = queries.batch(context, batch_id)
+    return page(request, context, "batch.html", batch=batch, found=queries.screenshots_of(context, batch_id))
+
+
+@router.get("/dead-letters")
+def list_dead_letters(
+    request: Request, context: InContext, kind: LetterKind | Literal[""] = "", cursor: Cursor = None
+) -> HTMLResponse:
+    """Work that was given up, with the reasons."""
+    asked = {"kind": kind}
+    found = queries.dead_letters(context, LETTERS + 1, kind=kind, after=pages.decode(cursor, At, LetterKind, int))
+    last = found[LETTERS - 1] if len(found) > LETTERS else None
+    return page(
+        request, context, "letters.html", asked=asked, found=found[:LETTERS], kinds=list(LetterKind),
+        next_url=following(
+            f"{ROOT}/dead-letters", asked, pages.encode(last.at, last.kind, last.id) if last else None
+        ),
+        first_url=following(f"{ROOT}/dead-letters", asked, "") if cursor else "",
+    )  # fmt: skip
+
+
+@router.post("/dead-letters/replay", dependencies=[*writer, *spender])
+def replay(
+    request: Request,
+    letter: Annotated[LetterId | Literal[""], Field()] = "",
+    kind: Annotated[LetterKind | Literal["", "all"], Field()] = "",
+) -> Response:
+    """Try one again, or all of a kind, or all."""
+    if not letter and not kind:
+        raise Refused("say what to try again", code="invalid")
+    if letter:
+        named, _, number = letter.partition(":")
+        count = len(flow.replay(named, [int(number)], strict=False))
+        said = "It is tried again." if count else "It was tried again already."
+    else:
+        kinds = list(LetterKind) if kind == "all" else [kind]
+        count = sum(len(flow.replay(one)) for one in kinds)
+        said = f"{plural(count, 'dead letter')} will be tried again." if count else "There are no dead letters."
+    return done(request, said)
+
+
+@router.get("/sources")
+def list_sources(request: Request, context: InContext) -> HTMLResponse:
+    """Where frames come from, and whose are never stored."""
+    return page(
+        request, context, "sources.html", sources=queries.sources(context), exclusions=flow.exclusions(),
+        apps=queries.apps(context), capture=flow.status(makers=False).capture, settings=context.settings.screenshots,
+    )  # fmt: skip
+
+
+@router.post("/sources/switch", dependencies=writer)
+def switch_source(request: Request, source: Annotated[Line, Field()], active: Annotated[bool, Field()]) -> Response:
+    """Take frames of a source from now on, or refuse them."""
+    flow.set_active(source, active)
+    return done(request, f"Frames of {source} are {'taken' if active else 'refused'} from now on.")
+
+
+@router.post("/exclusions", dependencies=admin)
+def exclude(
+    request: Request,
+    app: Annotated[Pattern | Literal[""], Field()] = "",
+    title: Annotated[Pattern | Literal[""], Field()] = "",
+) -> Response:
+    """Never store frames of a program or a window's title from now on."""
+    if not app and not title:
+        raise Refused("name a program or a window's title", code="invalid")
+    was = flow.exclusions()
+    # A program's own name may hold signs that have a meaning in patterns: `?` stands for any of them.
+    flow.exclude(
+        apps=[*was.apps, app.replace(";", "?")] if app else None,
+        titles=[*was.titles, title.replace(";", "?")] if title else None,
+    )
+    return done(request, f"Frames of {' and '.join(filter(None, (app, title)))} are not stored from now on.")
+
+
+@router.post("/exclusions/remove", dependencies=admin)
+def include(
+    request: Request,
+    app: Annotated[Line, Field()] = "",
+    title: Annotated[Line, Field()] = "",
+) -> Response:
+    """Take an exclusion back."""
+    was = flow.exclusions()
+    flow.exclude(apps=[one for one in was.apps if one != app], titles=[one for one in was.titles if one != title])
+    return done(request, f"Frames of {app or title} are stored again.")
+
+
+@router.get("/delete")
+def ask_to_delete(
+    request: Request,
+    context: InContext,
+    since: TimeField = "",
+    until: TimeField = "",
+    last: Literal["", "5m", "1h", "24h"] = "",
+) -> HTMLResponse:
+    """What a range of time holds, before it is deleted."""
+    zone = flow.time_zone()
+    if last:
+        # Also what arrives while somebody reads the question.
+        end = context.db.now()
+        begin = end - _SPANS[last]
+    elif since and until:
+        begin, end = moment(since, zone), moment(until, zone)
+    else:
+        return page(request, context, "delete.html", extent=None, begin=None, end=None, sample=[])
+    check_range(begin, end)
+    sample = queries.screenshots(context, since=begin, until=end, limit=8)
+    return page(
+        request, context, "delete.html", extent=flow.extent(begin, end), begin=begin, end=end, sample=sample
+    )  # fmt: skip
+
+
+@router.post("/delete", dependencies=writer)
+def delete(request: Request, since: Annotated[At, Field()], until: Annotated[At, Field()]) -> Response:
+    """Delete a range of time with all that was derived from it."""
+    check_range(since, until)
+    gone = flow.forget(since, until)
+    again = f"; {plural(gone.restored, 'node')} say again what they said before" if gone.restored else ""
+    said = f"{plural(gone.screenshots, 'frame')} and {plural(gone.nodes, 'node')} were deleted{again}."
+    return done(request, said, to=f"{ROOT}/delete")
+
+
+def moment(text: str, zone: tzinfo) -> datetime:
+    """What a browser's field for a date and a time gives, in the zone that people see. Raises `Refused`."""
+    try:
+        found = datetime.fromisoformat(text)
+        found = (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        found = None
+    if found is None or not is_fit(found):
+        raise Refused("write times like 2026-11-22T10:00", code="invalid")
+    return found
+
+
+@router.post("/add", dependencies=[*writer, *spender])
+def add(
+    request: Request,
+    form: Annotated[Form, Depends(uploaded(MOST_FILES))],
+) -> Response:
+    """Take pictures in that a browser sends."""
+    taken = [take(request, form, file) for file in form.files]
+    if not taken:
+        raise Refused("choose pictures first", code="invalid")
+    by: dict[str, int] = {}
+    for one in taken:
+        word = "taken in" if one.accepted else {"known": "known already"}.get(one.reason, f"left out: {one.reason}")
+        by[word] = by.get(word, 0) + 1
+    said = ", ".join(f"{plural(count, 'picture')} {word}" for word, count in by.items())
+    return done(request, f"{said}.", to=f"{ROOT}/frames" if any(one.accepted for one in taken) else f"{ROOT}/sources")

@@ -1,0 +1,253 @@
+"""Screenshots: what happened, by day and thread; what was found, with its words on the picture; frames and nodes."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+from markupsafe import Markup
+from pydantic import Field
+
+from pipeline.flows.screenshots import queries
+from pipeline.flows.screenshots.frames import renditions
+from pipeline.flows.screenshots.frames.files import Kind
+from pipeline.flows.screenshots.views import Found, Hour, NodeFrames, TextLine
+from pipeline.interfaces.api import pages
+from pipeline.interfaces.api.dependencies import InContext, may_spend, reader
+from pipeline.interfaces.api.fields import Line, RowId
+from pipeline.interfaces.api.moments import At
+from pipeline.interfaces.api.pages import Cursor
+from pipeline.interfaces.api.v1.screenshots import hours_page, rendition
+from pipeline.interfaces.console import live
+from pipeline.interfaces.console.addresses import url
+from pipeline.interfaces.console.answers import asked_here
+from pipeline.interfaces.console.fields import BLANK
+from pipeline.interfaces.console.rendering import HEADERS, piece, screen
+from pipeline.interfaces.console.words import combined
+from pipeline.storage.context import Context
+from pipeline.storage.fusion import spots
+from tasks import screenshots as flow
+from tasks.events import Filter
+from tasks.screenshots import WorkStatus
+
+ROOT = "/console/screenshots"
+router = APIRouter(prefix=ROOT, include_in_schema=False, dependencies=reader)
+NODES, FRAMES, HITS, NEAR = 40, 60, 25, 30
+"""On a page; the latest of a thread beside one of its nodes."""
+_FRAMES_EACH = 4
+STATES = {
+    "succeeded": ("done", "done"), "running": ("working", "running"), "pending": ("waiting", "waiting"),
+    "failed": ("waiting", "tried again"), "failed_permanent": ("failed", "given up"),
+}  # fmt: skip
+"""How a state looks, and how it is said."""
+MADE_BY = {
+    "model": "a text model", "direct": "the vision model alone", "rules": "text recognition and rules", "": "",
+}  # fmt: skip
+_SINCE = {"1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
+SinceWord = Annotated[Literal["", "1h", "24h", "7d", "30d"], Query()]
+Day = Annotated[Annotated[date, Field(ge=date(1970, 1, 2), le=date(2999, 12, 30))] | None, BLANK]
+
+
+class ScreenshotsAsked(live.Asked):
+    """Nothing: there is one status."""
+
+
+@live.view("screenshots", matches=lambda _: Filter(flow="screenshots"), every_s=5)
+def fragments(context: Context, asked: ScreenshotsAsked) -> dict[str, str]:  # noqa: ARG001
+    """How the flow stands, in a line."""
+    return {"shots-status": _status_line(context)}
+
+
+def _status_line(context: Context) -> Markup:
+    newest = next(iter(queries.screenshots(context, limit=1)), None)
+    return piece("screenshots/_status.html", status=flow.status(makers=False), newest=newest)
+
+
+def page(request: Request, context: Context, template: str, **values: Any) -> HTMLResponse:
+    """A screen of this subject, with what all of them show."""
+    letters = queries.dead_letter_counts(context)
+    return screen(
+        request, f"screenshots/{template}", zone=flow.time_zone(), states=STATES, made_by=MADE_BY,
+        letters=sum(letters.values()), letters_by=letters, **values,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DayOfHours:
+    """A day, the latest hour first."""
+
+    day: date
+    hours: list[Hour]
+
+
+def by_day(hours: Iterable[Hour]) -> list[DayOfHours]:
+    """The latest day first, and in it the latest hour."""
+    found: dict[date, DayOfHours] = {}
+    for hour in sorted(hours, key=lambda hour: (hour.begins_at, hour.nodes[-1].event_time), reverse=True):
+        found.setdefault(hour.begins_at.date(), DayOfHours(hour.begins_at.date(), [])).hours.append(hour)
+    return list(found.values())
+
+
+@router.get("")
+def timeline(
+    request: Request,
+    context: InContext,
+    q: Line = "",
+    since: SinceWord = "",
+    app: Line = "",
+    day: Day = None,
+    thread: Line = "",
+    derived: bool = False,
+    cursor: Cursor = None,
+) -> HTMLResponse:
+    """What happened; with words, where they were found."""
+    asked = {"q": q.strip(), "since": since, "app": app, "day": day or "", "thread": thread, "derived": derived or ""}
+    apps = queries.apps(context)
+    if q.strip():
+        return _found(request, context, asked, apps)
+    until = None
+    if day:
+        begins = datetime.combine(day, time(), flow.time_zone())
+        until = (begins + timedelta(days=1)).astimezone(UTC)
+    hours = flow.timeline(
+        until=until, thread=thread, derived=derived or bool(thread), limit=NODES + 1,
+        before=pages.decode(cursor, At, int),
+    )  # fmt: skip
+    some, more = hours_page(hours, NODES)
+    shown = [node.id for hour in some for node in hour.nodes]
+    return page(
+        request, context, "timeline.html", asked=asked, apps=apps, days=by_day(some),
+        frames=queries.frames_of(context, shown, _FRAMES_EACH), status_line=_status_line(context),
+        named=some[0].thread_title if thread and some else "",
+        next_url=following(ROOT, asked, more), first_url=following(ROOT, asked, "") if cursor else "",
+        # Before anything is made of them, frames are there.
+        waiting=[] if some or day or thread or cursor else queries.screenshots(context, limit=12),
+    )  # fmt: skip
+
+
+def _found(request: Request, context: Context, asked: dict[str, Any], apps: list[str]) -> HTMLResponse:
+    asked_here(request)
+    may_spend(request)  # with a provider of embeddings, a search costs a small call
+    since = context.db.now() - _SINCE[asked["since"]] if asked["since"] else None
+    found: Found = flow.search(asked["q"], since, asked["app"], HITS)
+    frames = queries.frames_of(context, [hit.node.id for hit in found.hits], 1)
+    pictures = queries.screenshots_by_id(context, [hit.shot_id for hit in found.hits if hit.shot_id])
+    return page(
+        request, context, "found.html", asked=asked, apps=apps, found=found, frames=frames, pictures=pictures,
+        places=renditions.known_places(context, pictures, asked["q"]), marked=marked,
+    )  # fmt: skip
+
+
+def marked(text: str, words: str) -> Markup:
+    """A text with the words of a query marked."""
+    parts, at = [], 0
+    for begin, end in spots(text, words):
+        parts += [Markup("{}<mark>{}</mark>").format(text[at:begin], text[begin:end])]
+        at = end
+    return Markup("{}{}").format(Markup("").join(parts), text[at:])
+
+
+def following(path: str, asked: Mapping[str, Any], cursor: str | None) -> str:
+    """Where a list goes on; empty at its end."""
+    return "" if cursor is None else address(path, {**asked, "cursor": cursor})
+
+
+def address(path: str, asked: Mapping[str, Any]) -> str:
+    """A page of ours with this query."""
+    query = urlencode({name: str(value) for name, value in combined({}, asked).items()})
+    return url(f"{path}?{query}" if query else path)
+
+
+@router.get("/frames")
+def list_frames(
+    request: Request, context: InContext, source: Line = "", app: Line = "", status: WorkStatus | Literal[""] = "",
+    cursor: Cursor = None,
+) -> HTMLResponse:  # fmt: skip
+    """All frames that were taken in."""
+    asked = {"source": source, "app": app, "status": status}
+    found = queries.screenshots(
+        context, source=source, app=app, status=status or None, limit=FRAMES + 1,
+        before=pages.decode(cursor, At, int),
+    )  # fmt: skip
+    more = pages.encode(found[FRAMES - 1].ts, found[FRAMES - 1].id) if len(found) > FRAMES else None
+    return page(
+        request, context, "frames.html", asked=asked, shots_list=found[:FRAMES], apps=queries.apps(context),
+        sources=queries.sources(context), next_url=following(f"{ROOT}/frames", asked, more),
+        first_url=following(f"{ROOT}/frames", asked, "") if cursor else "",
+    )  # fmt: skip
+
+
+@router.get("/frames/{shot_id}")
+async def show_frame(
+    request: Request, context: InContext, shot_id: RowId, q: Line = "", read: bool = False
+) -> HTMLResponse:
+    """A frame with its text; `read`: where it stands is recognised now, if that is not known."""
+    return await run_sync(_frame, request, context, shot_id, q, await _text(request, context, shot_id, read=read))
+
+
+@router.get("/frames/{shot_id}/words")
+async def show_words(request: Request, context: InContext, shot_id: RowId, q: Line = "") -> HTMLResponse:
+    """The picture of a frame with the places of its text: for a page that is there already."""
+    text = await _text(request, context, shot_id, read=True)
+    shot = await run_sync(queries.screenshot, context, shot_id)
+    words = q.strip()
+    return HTMLResponse(
+        piece("screenshots/_seen.html", shot=shot, q=words, seen=_seen(text, words), unread=""),
+        headers=HEADERS,
+    )
+
+
+async def _text(request: Request, context: Context, shot_id: int, *, read: bool) -> bytes | None:
+    """What is known of a frame's text; recognised if it is asked for. None: it is not known where it stands."""
+    shot = await run_sync(queries.screenshot, context, shot_id)
+    if shot.path is None:
+        return None
+    if read:
+        return (await rendition(request, shot_id, Kind.TEXT))[1]
+    found: renditions.Rendition = await run_sync(renditions.find, context, shot_id, Kind.TEXT)
+    return found.content
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The lines of a frame, and how many words of a query stand in them."""
+
+    lines: list[TextLine]
+    words: int
+
+
+def _seen(text: bytes | None, q: str) -> Seen | None:
+    if text is None:
+        return None
+    lines = renditions.lines_in(text, q)
+    return Seen(lines, sum(len(line.words) for line in lines))
+
+
+def _frame(request: Request, context: Context, shot_id: int, q: str, text: bytes | None) -> HTMLResponse:
+    shot = queries.screenshot(context, shot_id)
+    before, after = queries.neighbours(context, shot)
+    return page(
+        request, context, "frame.html", shot=shot, q=q.strip(), seen=_seen(text, q), before=before, after=after,
+        nodes=queries.nodes_of(context, shot_id), alike=queries.rejections(context, nearest=shot_id, limit=20),
+        unread=address(f"{ROOT}/frames/{shot_id}", {"q": q.strip(), "read": 1}), marked=marked,
+        here_url=address(f"{ROOT}/frames/{shot_id}", {"q": q.strip()}),
+    )  # fmt: skip
+
+
+@router.get("/nodes/{node_id}")
+def show_node(request: Request, context: InContext, node_id: RowId) -> HTMLResponse:
+    """A node with what it rests on."""
+    detail = queries.show(context, node_id)
+    node = detail.node
+    ends = {end for edge in detail.edges for end in (edge.from_id, edge.to_id)} - {node.id}
+    hours = flow.timeline(thread=node.thread_id, derived=True, limit=NEAR) if node.thread_id else []
+    others = [one for hour in hours for one in hour.nodes if one.id != node.id][::-1]
+    frames: dict[int, NodeFrames] = queries.frames_of(context, [one.id for one in others], 1)
+    return page(
+        request, context, "node.html", detail=detail, node=node, near=others, frames=frames,
+        ends=queries.nodes_by_id(context, sorted(ends)),
+    )  # fmt: skip

@@ -1,0 +1,132 @@
+"""Settings: what can be changed while everything runs, keys, and how other programs connect."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import groupby
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Query, Request
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from pipeline.engine.live_settings import Value, text_of
+from pipeline.interfaces.api.dependencies import ByCaller, InContext, admin, reader
+from pipeline.interfaces.api.fields import CredentialName, HexId, LifeDays, Line, Word
+from pipeline.interfaces.api.v1.live_settings import seeing
+from pipeline.interfaces.console import live
+from pipeline.interfaces.console.addresses import url
+from pipeline.interfaces.console.answers import done
+from pipeline.interfaces.console.fields import BLANK
+from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.storage import api_keys
+from pipeline.storage.api_keys import Scope
+from tasks import queues as control
+
+router = APIRouter(prefix="/console/settings", include_in_schema=False, dependencies=reader)
+SNIPPETS = (
+    ("curl", "curl"), ("command", "Command line"), ("python", "Python"), ("mcp", "Assistants (MCP)"),
+    ("openwebui", "Open WebUI"), ("docling", "docling-serve clients"), ("dify", "Dify"), ("events", "Events"),
+)  # fmt: skip
+
+
+class SettingsPage(live.Asked):
+    """Which live settings."""
+
+    q: Line = ""
+    changed: bool = False
+
+
+class KeyForm(BaseModel):
+    """A new key."""
+
+    name: CredentialName
+    scope: Scope = Scope.WRITE
+    expires_days: Annotated[LifeDays, BLANK] = None
+
+
+def _groups(found: Sequence[Value]) -> list[tuple[str, list[Value]]]:
+    """By what they are about: the API, a flow, a provider, a queue."""
+
+    def subject(value: Value) -> str:
+        first, _, rest = value.key.partition(".")
+        if not rest:
+            return "music"  # whose settings have the names that its source gave them
+        return f"{first} {rest.rpartition('.')[0]}".strip() if first in {"provider", "queue"} else first
+
+    return [(name, list(some)) for name, some in groupby(sorted(found, key=subject), key=subject)]
+
+
+@router.get("")
+def list_settings(request: Request, caller: ByCaller, page: Annotated[SettingsPage, Query()]) -> HTMLResponse:
+    """What can be changed while everything runs; for administrators."""
+    sees = caller.scope is not None and caller.scope.includes(Scope.ADMIN)
+    known = control.list_settings() if sees else []
+    words = page.q.lower().split()
+    found = [
+        one
+        for one in known
+        if all(word in f"{one.key} {one.help}".lower() for word in words)
+        and not (page.changed and one.is_default and not one.error)
+    ]
+    changed = sum(not one.is_default for one in known)
+    return screen(
+        request, "settings/index.html", sees=sees, groups=_groups(found), asked=page, known=len(known), changed=changed,
+        text_of=text_of,
+    )  # fmt: skip
+
+
+@router.post("/live/{key}", dependencies=admin)
+def change(
+    request: Request,
+    caller: ByCaller,
+    key: Word,
+    value: Annotated[Line, Form()] = "",
+    reason: Annotated[Line, Form()] = "",
+) -> Response:
+    """Change one."""
+    now = control.change_setting(key, value, reason=reason, by=caller.name)
+    return done(request, f"{key} is {text_of(now) or 'empty'}, on every worker within two seconds.")
+
+
+@router.post("/live/{key}/reset", dependencies=admin)
+def reset(request: Request, caller: ByCaller, key: Word, reason: Annotated[Line, Form()] = "") -> Response:
+    """Return one to its default."""
+    now = control.reset_setting(key, reason=reason, by=caller.name)
+    return done(request, f"{key} is {text_of(now) or 'empty'} again, as the workers were started with.")
+
+
+@router.get("/keys", dependencies=seeing)
+def list_keys(request: Request, context: InContext) -> HTMLResponse:
+    """Who may call, for what."""
+    keys = sorted(api_keys.list_keys(context), key=lambda key: (not key.usable(context.db.now()), key.name.lower()))
+    return screen(request, "settings/keys.html", keys=keys, scopes=list(Scope))
+
+
+@router.post("/keys", dependencies=admin)
+def create_key(request: Request, context: InContext, form: Annotated[KeyForm, Form()]) -> HTMLResponse:
+    """Make a key. This page is the only one with its secret."""
+    lasts = timedelta(days=form.expires_days) if form.expires_days else None
+    secret, key = api_keys.create(context, form.name, form.scope, lasts)
+    return screen(request, "settings/key_made.html", status=201, secret=secret, key=key)
+
+
+@router.post("/keys/{key_id}/revoke", dependencies=admin)
+def revoke_key(request: Request, context: InContext, key_id: HexId) -> Response:
+    """End a key."""
+    ended = api_keys.revoke(context, key_id)
+    return done(request, f"The key {ended.name} is revoked: whoever uses it is refused from now on.")
+
+
+def server_of(request: Request) -> str:
+    """Where this server is, as the browser called it."""
+    by_tls = request.url.scheme == "https" or request.app.state.context.settings.api.tls_by_proxy
+    return f"{'https' if by_tls else 'http'}://{request.headers['host']}{url('')}"
+
+
+@router.get("/clients")
+def clients(request: Request, caller: ByCaller) -> HTMLResponse:
+    """How other programs connect, with this server's own address."""
+    server = server_of(request)
+    told = {name: piece(f"settings/snippets/{name}.txt", server=server, key=caller.has_key) for name, _ in SNIPPETS}
+    return screen(request, "settings/clients.html", snippets=SNIPPETS, told=told, server=server)

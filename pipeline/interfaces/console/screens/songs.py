@@ -1,0 +1,88 @@
+"""Songs: listed, shown one by one, and found by words and by mood."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from pipeline.engine.errors import PenstockError, UserError
+from pipeline.flows.music import queries
+from pipeline.interfaces.api import pages
+from pipeline.interfaces.api.dependencies import InContext, may_spend, reader
+from pipeline.interfaces.api.fields import HexId, Line, RowId
+from pipeline.interfaces.api.pages import Cursor
+from pipeline.interfaces.console.answers import asked_here
+from pipeline.interfaces.console.fields import BLANK
+from pipeline.interfaces.console.rendering import screen
+from tasks import music as flow
+from tasks.music import SongStatus
+
+router = APIRouter(prefix="/console/music", include_in_schema=False, dependencies=reader)
+SONGS, SIMILAR = 50, 12
+"""So many on a page."""
+SONG_CSS = {
+    SongStatus.PENDING: "waiting", SongStatus.PROCESSING: "working", SongStatus.COMPLETED: "done",
+    SongStatus.FAILED: "failed",
+}  # fmt: skip
+SONG_WORDS = {
+    SongStatus.PENDING: "not yet described", SongStatus.PROCESSING: "being described",
+    SongStatus.COMPLETED: "described", SongStatus.FAILED: "failed",
+}  # fmt: skip
+MaybeSong = Annotated[SongStatus | None, BLANK]
+MaybeBool = Annotated[bool | None, BLANK]
+
+
+def _length(seconds: int | None) -> str:
+    """`3:07`, as players say it."""
+    return "–" if seconds is None else f"{seconds // 60}:{seconds % 60:02}"
+
+
+@router.get("/songs")
+def list_songs(
+    request: Request, context: InContext, status: MaybeSong = None, vector: MaybeBool = None, q: Line = "",
+    run: Annotated[HexId | None, BLANK] = None, cursor: Cursor = None,
+) -> HTMLResponse:  # fmt: skip
+    """The songs of the library, in the order in which they were added."""
+    (after,) = pages.decode(cursor, int) or (0,)
+    found = queries.songs(
+        context, status=status, words=q, run_id=run or "", has_vector=vector, after=after, limit=SONGS + 1
+    )
+    some = pages.page(found, SONGS, lambda song: song, lambda song: (song.id,))
+    asked = {"status": status, "vector": "" if vector is None else str(vector).lower(), "q": q, "run": run or ""}
+    return screen(
+        request, "music/songs.html", songs=some.items, next_cursor=some.next_cursor, asked=asked, first=not cursor,
+        counts=queries.status(context), css=SONG_CSS, words=SONG_WORDS, length=_length,
+    )  # fmt: skip
+
+
+@router.get("/songs/{song_id}")
+def show_song(request: Request, context: InContext, song_id: RowId) -> HTMLResponse:
+    """A song: what its library says, what was found out about it, and songs like it."""
+    song, similar = queries.song_by_id(context, song_id), []
+    if song.vector_model:
+        try:
+            similar = flow.similar(str(song.id), SIMILAR).matches
+        except UserError:
+            similar = []  # its vector has gone meanwhile
+    return screen(
+        request, "music/song.html", song=song, similar=similar, css=SONG_CSS, words=SONG_WORDS, length=_length
+    )
+
+
+@router.get("/search")
+def search(
+    request: Request, context: InContext, q: Line = "", limit: Annotated[int, Query(ge=1, le=200)] = 20
+) -> HTMLResponse:
+    """Songs with these words, or for this mood. With a provider of embeddings, that costs one small call."""
+    found, refused = None, ""
+    if q.strip():
+        asked_here(request)
+        may_spend(request)
+        try:
+            found = flow.search(q, limit)
+        except PenstockError as error:
+            refused = str(error)
+    return screen(
+        request, "music/search.html", q=q, limit=limit, found=found, refused=refused, counts=queries.status(context),
+        provider=context.settings.music.embeddings_provider,
+    )  # fmt: skip

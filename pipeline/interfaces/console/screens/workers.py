@@ -1,0 +1,209 @@
+"""Workers and inference nodes: who works, on what, and what an operator does about nodes, jobs and dead letters."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Form, Path, Request
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, Field, StringConstraints
+from redis import RedisError
+from starlette.responses import Response
+
+from pipeline.engine.errors import UserError
+from pipeline.interfaces import overview
+from pipeline.interfaces.api.dependencies import ByCaller, InContext, admin, reader
+from pipeline.interfaces.api.fields import Line
+from pipeline.interfaces.api.shapes import is_admin
+from pipeline.interfaces.api.v1.inference_nodes import GivenId, LetterId
+from pipeline.interfaces.console import live
+from pipeline.interfaces.console.addresses import url
+from pipeline.interfaces.console.answers import done
+from pipeline.interfaces.console.fields import BLANK
+from pipeline.interfaces.console.rendering import piece, screen
+from pipeline.interfaces.console.subjects import place_of_call
+from pipeline.interfaces.overview import Fleet
+from pipeline.interfaces.workers import Job
+from pipeline.nodes import service, tokens
+from pipeline.nodes.job import DONE, JobState
+from pipeline.nodes.tokens import TokenView
+from pipeline.nodes.views import DeadLetterView, GatewayView, JobView, NodeStatus, NodeView
+from pipeline.storage.context import Context
+from tasks.events import Filter
+
+router = APIRouter(prefix="/console/workers", include_in_schema=False, dependencies=reader)
+JOBS, LETTERS, PATIENCE_S = 25, 50, 3.0
+NODE_CSS = {NodeStatus.CONNECTED: "done", NodeStatus.DRAINING: "waiting", NodeStatus.GONE: "paused"}
+_NONE = Filter(types=("none",))
+"""Time changes workers: they are looked at every few seconds."""
+Found = TypeVar("Found")
+Days = Annotated[Annotated[float, Field(gt=0, le=36_600)] | None, BLANK]
+TokenId = Annotated[str, Path(pattern=r"^[0-9a-f]{1,32}$")]
+
+
+class WorkersAsked(live.Asked):
+    """Nothing: all workers."""
+
+
+class NodesAsked(live.Asked):
+    """Nothing: all nodes."""
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """What the gateway for inference nodes knows; `problem`: why it knows nothing now."""
+
+    status: GatewayView | None = None
+    nodes: tuple[NodeView, ...] = ()
+    jobs: tuple[JobView, ...] = ()
+    problem: str = ""
+
+
+def scope_page(job: Job) -> str:
+    """Where the document, run, batch or item of a worker's job can be seen; empty: nowhere."""
+    if job.flow == "screenshots" and not job.scope.isdecimal():  # a thread, or all vectors
+        return ""
+    found = place_of_call(job.flow, job.scope, "")
+    return url(found) if found else ""
+
+
+def job_css(job: JobView) -> str:
+    """The colour of a job's state."""
+    if job.state not in DONE:
+        return "working" if job.state is JobState.RUNNING else "waiting"
+    return {"ok": "done", "error": "failed"}.get(job.outcome, "paused")
+
+
+def _workers(fleet: Fleet | None) -> dict[str, str]:
+    return {"workers": piece("workers/_workers.html", fleet=fleet, page_of=scope_page)}
+
+
+@live.view("workers", matches=lambda _: _NONE, every_s=3)
+def all_workers(context: Context, asked: WorkersAsked) -> dict[str, str]:  # noqa: ARG001
+    """The workers."""
+    return _workers(overview.fleet(context))
+
+
+def _gateway(context: Context) -> Gateway:
+    try:
+        return Gateway(
+            service.status(context, PATIENCE_S), tuple(service.nodes(context)), tuple(service.jobs(context, None, JOBS))
+        )
+    except (RedisError, UserError) as error:
+        return Gateway(problem=str(error) or "The gateway's Redis does not answer.")
+
+
+def _nodes(found: Gateway) -> dict[str, str]:
+    return {"nodes": piece("workers/_nodes.html", found=found, node_css=NODE_CSS, job_css=job_css)}
+
+
+@live.view("nodes", matches=lambda _: _NONE, every_s=3)
+def all_nodes(context: Context, asked: NodesAsked) -> dict[str, str]:  # noqa: ARG001
+    """The gateway, its nodes and the newest jobs."""
+    return _nodes(_gateway(context))
+
+
+@router.get("")
+def show(request: Request, context: InContext, caller: ByCaller) -> HTMLResponse:
+    """Workers; and, where somebody ever made a token, inference nodes, jobs and dead letters."""
+    used, knows = service.is_used(context), is_admin(caller)
+    shown = _workers(overview.fleet(context)) | (_nodes(_gateway(context)) if used else {})
+    return screen(
+        request, "workers/index.html", shown=shown, is_used=used, knows=knows,
+        letters=_if_there(lambda: service.dlq(context, LETTERS)) if used and knows else [],
+        tokens=_tokens(context) if knows else [], secret="",
+    )  # fmt: skip
+
+
+def _if_there(look: Callable[[], list[DeadLetterView]]) -> list[DeadLetterView]:
+    try:
+        return look()
+    except (RedisError, UserError):
+        return []  # why is said beside the nodes
+
+
+def _tokens(context: Context) -> list[tuple[TokenView, bool]]:
+    now = context.db.now()
+    return [(token, token.usable(now)) for token in tokens.list_tokens(context)]
+
+
+@router.get("/nodes/{node_id}")
+def show_node(request: Request, context: InContext, node_id: GivenId) -> HTMLResponse:
+    """A node, and the jobs that hold its slots."""
+    return screen(request, "workers/node.html", node=service.node(context, node_id), node_css=NODE_CSS)
+
+
+@router.get("/jobs/{job_id}")
+def show_job(request: Request, context: InContext, job_id: GivenId) -> HTMLResponse:
+    """A job of an inference node."""
+    job = service.job(context, job_id)
+    return screen(request, "workers/job.html", job=job, job_css=job_css, is_open=job.state not in DONE)
+
+
+class Draining(BaseModel):
+    """Why a node is drained."""
+
+    reason: Line = ""
+
+
+class NewToken(BaseModel):
+    """Whom a token is for."""
+
+    name: Annotated[Line, StringConstraints(min_length=1, max_length=100)]
+    kind: tokens.TokenKind = tokens.TokenKind.NODE
+    days: Days = None
+
+
+@router.post("/nodes/{node_id}/drain", dependencies=admin)
+def drain(request: Request, context: InContext, node_id: GivenId, how: Annotated[Draining, Form()]) -> Response:
+    """Ask a node to finish what it has, and to end."""
+    service.drain(context, node_id, how.reason)
+    return done(request, f"{node_id} finishes what it has, takes no more, and ends.")
+
+
+@router.post("/nodes/{node_id}/revoke", dependencies=admin)
+def revoke(request: Request, context: InContext, node_id: GivenId) -> Response:
+    """Close a node's connection, and revoke what is its alone."""
+    found = service.revoke(context, node_id)
+    shared = found.shared_token
+    said = (
+        f" The token “{shared.name}” is others', too: revoke it as well if the node must not return." if shared else ""
+    )
+    return done(request, f"{node_id} is cut off; its jobs go to others.{said}", to="/console/workers")
+
+
+@router.post("/jobs/{job_id}/cancel", dependencies=admin)
+def cancel(request: Request, context: InContext, job_id: GivenId) -> Response:
+    """End a job, whoever waits for it."""
+    service.cancel(context, job_id)
+    return done(request, "The job is ending: whoever waits for it gets the error “cancelled”.")
+
+
+@router.post("/dlq/{instance_id}/{letter_id}/replay", dependencies=admin)
+def replay(request: Request, context: InContext, instance_id: GivenId, letter_id: LetterId) -> Response:
+    """Deliver a dead letter again."""
+    service.replay(context, instance_id, letter_id)
+    return done(request, "The message is delivered again.")
+
+
+@router.post("/dlq/{instance_id}/{letter_id}/delete", dependencies=admin)
+def drop(request: Request, context: InContext, instance_id: GivenId, letter_id: LetterId) -> Response:
+    """Delete a dead letter."""
+    service.drop(context, instance_id, letter_id)
+    return done(request, "The message is deleted.")
+
+
+@router.post("/tokens", dependencies=admin)
+def create_token(request: Request, context: InContext, new: Annotated[NewToken, Form()]) -> HTMLResponse:
+    """Make a token. The answer alone has its secret."""
+    lasts = timedelta(days=new.days) if new.days else None
+    secret, token = tokens.create(context, new.name, new.kind, lasts)
+    return screen(request, "workers/token.html", token=token, secret=secret)
+
+
+@router.post("/tokens/{token_id}/revoke", dependencies=admin)
+def revoke_token(request: Request, context: InContext, token_id: TokenId) -> Response:
+    """End a token, and every connection with it."""
+    ended = service.revoke_token(context, token_id)
+    return done(request, f"The token “{ended.name}” is revoked: connections with it end.")

@@ -1,0 +1,67 @@
+"""Logging in with a key: the browser then holds a session, never the key."""
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import StringConstraints
+from starlette.responses import Response
+
+from pipeline.interfaces.api.caller import SESSION
+from pipeline.interfaces.api.dependencies import InContext, WithQuotas
+from pipeline.interfaces.api.fields import CLEAN, Line
+from pipeline.interfaces.api.quotas import WRONG_KEYS
+from pipeline.interfaces.console import addresses
+from pipeline.interfaces.console.rendering import HEADERS, screen
+from pipeline.storage import api_keys, api_sessions
+
+router = APIRouter(include_in_schema=False)
+Key = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True), CLEAN]
+LONGEST = timedelta(days=7)
+
+
+@router.get("/login")
+def show(request: Request, to: Annotated[Line, Query(alias="next")] = "") -> Response:
+    """The form, or the page that was wanted for whoever may see it."""
+    if request.state.caller.scope is not None:
+        return RedirectResponse(addresses.url(addresses.within(to)), 303, dict(HEADERS))
+    return _form(request, to)
+
+
+def _form(request: Request, to: str, wrong: str = "", status: int = 200) -> HTMLResponse:
+    return screen(request, "login.html", status=status, to=addresses.within(to), wrong=wrong)
+
+
+@router.post("/login")
+def log_in(
+    request: Request,
+    context: InContext,
+    quotas: WithQuotas,
+    key: Annotated[Key, Form()],
+    to: Annotated[Line, Form(alias="next")] = "",
+) -> Response:
+    """A session for this key, in a cookie that no script can read. 429 after too many wrong keys."""
+    found = api_keys.authenticate(context, key)
+    if found is None:
+        address = request.client.host if request.client else "local"
+        quotas.take(f"wrong:{address}", WRONG_KEYS, what="too many wrong keys")
+        return _form(request, to, "This key is not valid: it is wrong, expired or revoked.", 401)
+    # A proxy that speaks TLS may be reached without it on its own machine: the page says how it came here.
+    origin = request.headers.get("origin", "null")
+    secure = origin.startswith("https:") if origin != "null" else bool(context.settings.api.tls_certificate)
+    answer = RedirectResponse(addresses.url(addresses.within(to)), 303, dict(HEADERS))
+    answer.set_cookie(
+        SESSION, api_sessions.begin(context, found, LONGEST), max_age=int(LONGEST.total_seconds()), path="/",
+        httponly=True, samesite="lax", secure=secure,
+    )  # fmt: skip
+    return answer
+
+
+@router.post("/logout")
+def log_out(request: Request, context: InContext) -> Response:
+    """End the session."""
+    api_sessions.end(context, request.cookies.get(SESSION, ""))
+    answer = RedirectResponse(addresses.url(addresses.LOGIN), 303, dict(HEADERS))
+    answer.delete_cookie(SESSION, path="/")
+    return answer

@@ -1,0 +1,114 @@
+// What every screen needs: times that stay relative, dialogs that ask, keys, and the word that says whether it is live.
+
+const LIVE = document.getElementById("live");
+const STEPS = [[31536000, "y"], [86400, "d"], [3600, "h"], [60, "min"]];
+
+function ago(moment) {
+  const seconds = (Date.now() - moment) / 1000;
+  const distance = Math.abs(seconds);
+  if (distance < 5 && seconds >= 0) return "just now";
+  const [length, unit] = STEPS.find(([step]) => distance >= step) ?? [1, "s"];
+  const said = `${Math.floor(distance / length)} ${unit}`;
+  return seconds >= 0 ? `${said} ago` : `in ${said}`;
+}
+
+export function tellTimes(root = document) {
+  for (const time of root.querySelectorAll("time[datetime]")) {
+    const moment = new Date(time.dateTime);
+    if (Number.isNaN(moment.valueOf())) continue;
+    const words = ago(moment.valueOf());
+    if (!time.hasAttribute("data-exact") && time.textContent !== words) time.textContent = words;
+    const exact = moment.toLocaleString();
+    if (time.title !== exact) time.title = exact;
+  }
+}
+
+tellTimes();
+// Every second: what waits for a provider goes on “in 7 s”.
+setInterval(() => { if (!document.hidden) tellTimes(); }, 1000);
+document.addEventListener("htmx:after:swap", () => tellTimes());
+
+// Whether changes arrive.
+function say(words, lost) {
+  if (!LIVE) return;
+  LIVE.hidden = false;
+  LIVE.textContent = words;
+  LIVE.classList.toggle("lost", lost);
+}
+document.addEventListener("htmx:sse:after:connection", () => say("live", false));
+document.addEventListener("htmx:sse:error", () => say("reconnecting…", true));
+document.addEventListener("htmx:response:error", (event) => {
+  if (event.target.matches?.(".stream")) say("not live: reload", true);
+});
+
+// Forms with `data-confirm` ask first.
+const ask = document.getElementById("ask");
+let asking = null;
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  const words = event.submitter?.dataset.confirm ?? form.dataset.confirm;
+  if (!words || form === asking) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  document.getElementById("ask-words").textContent = words;
+  document.getElementById("ask-yes").textContent = event.submitter?.textContent?.trim() || "Go on";
+  const { submitter } = event;
+  ask.returnValue = "no";
+  ask.showModal();
+  ask.addEventListener("close", () => {
+    if (ask.returnValue !== "yes") return;
+    asking = form;
+    form.requestSubmit(submitter);
+    asking = null;
+  }, { once: true });
+}, true);
+
+// What an action said can be dismissed, and goes by itself unless it is an error.
+document.addEventListener("click", (event) => {
+  if (event.target.closest("[data-dismiss]")) event.target.closest("p").remove();
+  const opens = event.target.closest("[data-opens]");
+  if (opens) document.getElementById(opens.dataset.opens)?.showModal();
+  const copies = event.target.closest("[data-copies]");
+  if (copies) {
+    const from = document.getElementById(copies.dataset.copies);
+    navigator.clipboard?.writeText(from.value ?? from.textContent).then(() => { copies.textContent = "Copied"; });
+  }
+});
+let fading;
+new MutationObserver(() => {
+  clearTimeout(fading);
+  fading = setTimeout(() => document.querySelector("#said .ok")?.remove(), 8000);
+}).observe(document.getElementById("said"), { childList: true });
+
+// Keys: elements with `data-key` are focused or clicked by that key. Not while somebody types.
+export function isTyping(event) {
+  return event.target.closest("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable], dialog[open]") !== null;
+}
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event)) return;
+  if (event.key === "?") {
+    document.getElementById("keys").showModal();
+    event.preventDefault();
+    return;
+  }
+  const found = [...document.querySelectorAll("[data-key]")].filter((one) => one.dataset.key === event.key && one.offsetParent).pop();
+  if (!found) return;
+  event.preventDefault();
+  if (found.matches("input, textarea, select")) found.focus();
+  else found.click();
+});
+
+// Filters take effect as they are chosen; without scripts, their button does it.
+document.addEventListener("change", (event) => {
+  const form = event.target.form;
+  if (form?.matches("[data-submits]") && event.target.matches("select, [type=checkbox], [type=radio], [type=date]")) form.requestSubmit();
+});
+
+// One menu at a time.
+document.addEventListener("toggle", (event) => {
+  if (!event.target.matches?.("details.menu") || !event.target.open) return;
+  for (const other of document.querySelectorAll("details.menu[open]")) if (other !== event.target) other.open = false;
+}, true);
+document.addEventListener("click", (event) => {
+  for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
+});

@@ -1,0 +1,146 @@
+// One document: a block on the picture and its text mark each other; pictures that fail are asked for again; the page
+// is fetched again when it has another text.
+
+const TRIES = 5;
+
+function both(id) {
+  return document.querySelectorAll(`.paper a[data-block="${CSS.escape(id)}"], .text section[data-block="${CSS.escape(id)}"]`);
+}
+
+function mark(name, id) {
+  for (const one of document.querySelectorAll(`.desk .${name}`)) one.classList.remove(name);
+  if (id) for (const one of both(id)) one.classList.add(name);
+}
+
+// Within its own column: the window stays where it is.
+function reveal(element) {
+  const column = element?.closest(".paper, .text, .strip");
+  if (!column) return;
+  if (column.scrollHeight <= column.clientHeight && column.scrollWidth <= column.clientWidth) {
+    if (!column.matches(".strip")) element.scrollIntoView({ block: "nearest" });
+    return;
+  }
+  const box = element.getBoundingClientRect();
+  const seen = column.getBoundingClientRect();
+  const above = column.querySelector(".bar2, .where")?.offsetHeight ?? 0;
+  if (box.top < seen.top + above) column.scrollTop += box.top - seen.top - above - 12;
+  else if (box.bottom > seen.bottom) column.scrollTop += Math.min(box.bottom - seen.bottom + 12, box.top - seen.top - above - 12);
+  if (box.left < seen.left) column.scrollLeft += box.left - seen.left - 12;
+  else if (box.right > seen.right) column.scrollLeft += box.right - seen.right + 12;
+}
+
+function blockOf(event) {
+  return event.target.closest?.(".desk [data-block]") ?? null;
+}
+
+document.addEventListener("pointerover", (event) => mark("near", blockOf(event)?.dataset.block));
+document.addEventListener("focusin", (event) => { if (blockOf(event)) mark("near", blockOf(event).dataset.block); });
+document.addEventListener("click", (event) => {
+  const found = blockOf(event);
+  if (!found || event.ctrlKey || event.metaKey) return;
+  const link = event.target.closest("a");
+  if (found.matches("section") && (link?.closest(".prose") && !link.matches(".to-box"))) return;
+  if (found.matches("section") && String(getSelection())) return;
+  if (link) event.preventDefault();
+  const { block } = found.dataset;
+  mark("on", block);
+  for (const one of both(block)) if (one !== found && !one.contains(found)) reveal(one);
+  if (link?.matches(".to-box")) document.getElementById(`box-${block}`)?.focus({ preventScroll: true });
+  else if (event.detail === 0) document.getElementById(block)?.focus({ preventScroll: true });
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !document.querySelector("dialog[open], details.menu[open]")) mark("on", "");
+});
+
+// Pictures: too many at once is no reason for a hole.
+document.addEventListener("error", (event) => {
+  const picture = event.target;
+  if (!(picture instanceof HTMLImageElement) || !picture.closest(".desk")) return;
+  const tried = Number(picture.dataset.tried ?? 0) + 1;
+  picture.dataset.tried = tried;
+  if (tried < TRIES) {
+    const { src, srcset } = picture;
+    setTimeout(() => {
+      if (!picture.isConnected || picture.src !== src) return;
+      if (srcset) picture.srcset = srcset;
+      picture.src = src;
+    }, 400 * 2 ** tried * (0.7 + Math.random() * 0.6));
+  } else {
+    const gone = picture.closest(".paper")?.querySelector(".gone");
+    if (gone) gone.hidden = false;
+  }
+}, true);
+
+// Another text of the shown page, or another thing that can be done: what is pushed is the same for all who look, so the
+// rest is fetched. Not while somebody chooses something.
+let asked = 0;
+let waiting = null;
+function isBusy() {
+  return document.querySelector("main details.menu[open], dialog[open]") !== null;
+}
+function isOutdated() {
+  const desk = document.getElementById("desk");
+  const cell = document.getElementById(`cell-${document.getElementById("text")?.dataset.page}`);
+  const facts = document.getElementById("version");
+  if (!desk || !facts) return false;
+  const other = document.getElementById("text") === null && document.querySelector("#facts b");
+  return other || desk.dataset.version !== facts.dataset.version || (cell && desk.dataset.pageVersion !== cell.dataset.version);
+}
+function refresh() {
+  clearTimeout(waiting);
+  if (!isOutdated()) return;
+  const left = asked + 1000 - Date.now();
+  if (left > 0 || isBusy()) {
+    waiting = setTimeout(refresh, Math.max(left, 300));
+    return;
+  }
+  asked = Date.now();
+  document.body.dispatchEvent(new CustomEvent("changed"));
+}
+document.addEventListener("toggle", (event) => {
+  if (event.target.matches?.("details.menu") && event.target.open) event.target.querySelector("select, div > a, button")?.focus();
+}, true);
+
+// The strip shows where one is. Who is faster than the pages come goes on from where they will be.
+function stand(page) {
+  for (const cell of document.querySelectorAll(".strip li")) {
+    const here = cell.id === `cell-${page}`;
+    cell.classList.toggle("here", here);
+    if (here) cell.firstElementChild.setAttribute("aria-current", "page");
+    else cell.firstElementChild.removeAttribute("aria-current");
+  }
+}
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.(".strip a[href]");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  const pages = Number(document.getElementById("strip").dataset.pages);
+  const page = Number(new URL(link.href).searchParams.get("page"));
+  stand(page);
+  document.querySelector(".strip .at").textContent = `${page.toLocaleString("en")} / ${pages.toLocaleString("en")}`;
+  reveal(document.querySelector(".strip .here"));
+  for (const step of document.querySelectorAll(".strip .where a[href]")) {
+    const to = new URL(step.href);
+    to.searchParams.set("page", Math.min(pages, Math.max(1, page + (step.rel === "next" ? 1 : -1))));
+    for (const name of ["href", "hx-get"]) step.setAttribute(name, to.pathname + to.search);
+  }
+});
+
+// After a swap: another page is read from its top.
+let shown = document.getElementById("text")?.dataset.page;
+function settle() {
+  const page = document.getElementById("text")?.dataset.page;
+  if (page !== shown) {
+    for (const column of document.querySelectorAll(".text, .paper")) column.scrollTop = 0;
+    mark("on", "");
+    shown = page;
+    stand(page);
+    reveal(document.querySelector(".strip .here"));
+  } else if (page && !document.querySelector(".strip .here")) {
+    stand(page);
+  }
+  refresh();
+}
+document.addEventListener("htmx:after:swap", settle);
+reveal(document.querySelector(".strip .here"));
+if (location.hash.startsWith("#b")) mark("on", location.hash.slice(1));
+else reveal(document.querySelector(".text section.found"));

@@ -1,0 +1,89 @@
+"""How values are said on pages: numbers, money, sizes, times."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+_STEPS = ((86_400 * 365, "y"), (86_400, "d"), (3600, "h"), (60, "min"))
+
+
+def count(number: float | None) -> str:
+    """`1,425`."""
+    return "–" if number is None else f"{number:,.0f}"
+
+
+def money(amount: float | None) -> str:
+    """Dollars: `$0.42`, smaller amounts with the digits that say something; a dash for none."""
+    if not amount:
+        return "–"
+    return f"${amount:,.2f}" if abs(amount) >= 0.01 else f"${amount:.2g}" if abs(amount) >= 0.0001 else "< $0.0001"
+
+
+def size(octets: float | None) -> str:
+    """`1.4 MB`."""
+    if octets is None:
+        return "–"
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(octets) < 1000:
+            return f"{octets:.0f} {unit}" if unit == "B" or octets >= 100 else f"{octets:.1f} {unit}"
+        octets /= 1000
+    return f"{octets:.1f} TB"
+
+
+def duration(seconds: float | None) -> str:
+    """`0.9 s`, `41 s`, `3 min 20 s`, `2 h 5 min`."""
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    hours, minutes = divmod(whole // 60, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def ms(milliseconds: float | None) -> str:
+    """A duration in milliseconds."""
+    return "–" if milliseconds is None else duration(milliseconds / 1000)
+
+
+def ago(moment: datetime, now: datetime) -> str:
+    """`2 min ago`, `in 40 s`."""
+    seconds = (now - moment).total_seconds()
+    past, seconds = seconds >= 0, abs(seconds)
+    if seconds < 5 and past:
+        return "just now"
+    said = next(
+        (f"{int(seconds // length)} {unit}" for length, unit in _STEPS if seconds >= length), f"{seconds:.0f} s"
+    )
+    return f"{said} ago" if past else f"in {said}"
+
+
+def exact(moment: datetime) -> str:
+    """`2026-11-23 09:12:05 UTC`."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def plural(number: float, one: str, many: str = "") -> str:
+    """`1 page`, `1,425 pages`."""
+    return f"{count(number)} {one if number == 1 else many or one + 's'}"
+
+
+def combined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, without what is empty: for queries."""
+    return {name: value for name, value in {**one, **other}.items() if value not in (None, "", [], ())}
+
+
+def short_hash(value: object) -> str:
+    """A few letters that stand for a value: for ids of elements."""
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:10]
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "count": count, "money": money, "size": size, "duration": duration, "ms": ms, "ago": ago, "exact": exact,
+    "plural": plural, "combined": combined, "short_hash": short_hash,
+}  # fmt: skip

@@ -1,0 +1,312 @@
+"""The checks of `penstock doctor`, of which the API and the console show those that are quick."""
+
+import os
+import platform
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from redis import RedisError
+from sqlalchemy.exc import SQLAlchemyError
+
+from pipeline.engine import privacy
+from pipeline.engine.connection import ask_sentinels
+from pipeline.engine.errors import PenstockError, UserError
+from pipeline.engine.presence import Presence
+from pipeline.flows import flows
+from pipeline.interfaces.console.words import plural
+from pipeline.nodes import service
+from pipeline.nodes.settings import gateway_settings
+from pipeline.nodes.views import NodeStatus
+from pipeline.providers import gates, registry
+from pipeline.settings import Settings, config_path
+from pipeline.standalone import redis_server
+from pipeline.standalone.redis_version import FAULTS, Version, of_program
+from pipeline.standalone.stack import reach_redis
+from pipeline.standalone.supervisor import read_info
+from pipeline.storage import database_url, installation
+from pipeline.storage.context import Context
+from pipeline.storage.schema import HEAD, current
+from pipeline.storage.tables import table_sizes
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+LOW_DISK_BYTES = 1_000_000_000
+_GATEWAY_PATIENCE_S = 5.0
+_REDIS_ADVICE = "start it, or check PENSTOCK_REDIS_URL"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check: its result, what was found, and what to do about it."""
+
+    name: str
+    result: str
+    found: str
+    advice: str = ""
+
+
+QUICK = ("packages", "settings", "data folder", "database", "installation", "redis", "workers", "flows")
+"""Those that ask no provider and no other machine, and count no rows of every table."""
+
+
+def checks(settings: Settings, only: Collection[str] = ()) -> list[Check]:
+    """All checks, or some, in the order in which one would fix them. A check that raises has failed."""
+    found: list[Check] = []
+    looks: dict[str, tuple[Callable[[Settings], Iterator[Check]], str]] = {
+        "packages": (_versions, ""),
+        "settings": (_settings, ""),
+        "data folder": (_folder, "set PENSTOCK_DATA_DIR to a folder that you may write to"),
+        "database": (_database, "check PENSTOCK_DATABASE_URL"),
+        "installation": (_installation, ""),
+        "tables": (_tables, ""),
+        "redis": (_redis, _REDIS_ADVICE),
+        "workers": (_workers, ""),
+        "flows": (_flows, ""),
+        "gateway": (_gateway, "check PENSTOCK_GATEWAY__REDIS__URL and …__CLUSTER_URLS"),
+        "providers": (_providers, ""),
+    }
+    for name in only or looks:
+        look, advice = looks[name]
+        try:
+            found.extend(look(settings))
+        except (PenstockError, OSError, SQLAlchemyError, RedisError) as error:
+            found.append(Check(name, FAIL, str(error).splitlines()[0], advice))
+    return found
+
+
+def _versions(_: Settings) -> Iterator[Check]:
+    enough = sys.version_info >= (3, 11)
+    yield Check(
+        "python", OK if enough else FAIL, platform.python_version(), "" if enough else "use Python 3.11 or newer"
+    )
+    versions = []
+    for package in ("penstock", "celery", "kombu", "redis", "sqlalchemy", "pypdfium2", "rapidocr"):
+        try:
+            versions.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            yield Check(package, FAIL, "not installed", "pip install -e . (or `make setup`)")
+    yield Check("packages", OK, ", ".join(versions))
+
+
+def _settings(settings: Settings) -> Iterator[Check]:
+    config = config_path()
+    yield Check("settings", OK, f"{config} {'read' if config.is_file() else '(none)'}")
+    try:
+        registry.check(settings, settings.provider)
+    except PenstockError as error:
+        yield Check("default provider", FAIL, str(error))
+    else:
+        yield Check("default provider", OK, settings.provider)
+
+
+def _folder(settings: Settings) -> Iterator[Check]:
+    folder = settings.data_dir
+    folder.mkdir(parents=True, exist_ok=True, mode=privacy.PRIVATE_FOLDER)
+    writable = os.access(folder, os.W_OK | os.X_OK)
+    yield Check("data folder", OK if writable else FAIL, str(folder), "" if writable else "set PENSTOCK_DATA_DIR")
+    found = folder.stat()
+    said = f"mode {stat.S_IMODE(found.st_mode):o}, of user {found.st_uid}"
+    if privacy.is_open(folder):
+        if privacy.close(folder, settings.private_names):
+            yield Check("data folder", WARN, f"others could look into it ({said}); now they cannot")
+        else:
+            yield Check("data folder", WARN, f"others can look into it ({said})", f"chmod 700 {folder}, or use another")
+    free = shutil.disk_usage(folder).free
+    low = free < LOW_DISK_BYTES
+    yield Check("disk", WARN if low else OK, f"{free / 1e9:.1f} GB free", "free some space" if low else "")
+
+
+def _database(settings: Settings) -> Iterator[Check]:
+    db = Context(settings).db
+    shown = database_url.shown(db.url)
+    try:
+        at = current(db)
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
+        yield Check("database", FAIL, f"{shown}: {reason}", "start it, or check PENSTOCK_DATABASE_URL")
+        return
+    finally:
+        db.dispose()
+    yield Check("database", OK, shown)
+    if at == HEAD:
+        yield Check("schema", OK, HEAD)
+    elif settings.embedded_database:
+        yield Check("schema", OK, f"{at or 'none yet'}; commands bring it up to date")
+    else:
+        yield Check("schema", FAIL, at or "none yet", "run `penstock migrate`")
+
+
+def _is_current(context: Context) -> bool:
+    """Whether the database can be used. If not, its own check has said so."""
+    try:
+        return current(context.db) == HEAD
+    except (UserError, SQLAlchemyError):
+        return False
+
+
+def _installation(settings: Settings) -> Iterator[Check]:
+    context = Context(settings)
+    if not _is_current(context):
+        return
+    pair = installation.look(context.db, settings)
+    context.db.dispose()
+    if pair.problem:
+        yield Check("installation", FAIL, pair.problem, installation.ADVICE)
+    else:
+        yield Check("installation", OK, (pair.folder or "")[:8] or "gets its id on first use")
+
+
+def _tables(settings: Settings) -> Iterator[Check]:
+    """What takes the room: every table that has rows."""
+    context = Context(settings)
+    if not _is_current(context):
+        return
+    found = table_sizes(context.db)
+    context.db.dispose()
+    for table in found:
+        size = "" if table.bytes is None else f", {table.bytes / 1e3:,.0f} kB"
+        rows = f"{'about ' if table.estimated else ''}{table.rows:,} {'row' if table.rows == 1 else 'rows'}"
+        yield Check(f"table {table.name}", OK, f"{rows}{size}")
+
+
+def _redis(settings: Settings) -> Iterator[Check]:
+    if settings.embedded_redis:
+        program = redis_server.find_server()
+        own = of_program(Path(program))
+        exposed = f"; {FAULTS}: here only this user" if own.has_known_faults else ""
+        advice = "a newer redis-server or valkey-server on PATH is taken by itself" if exposed else ""
+        yield Check("redis-server", OK, f"{own}, {program}{exposed}", advice)
+        if not redis_server.is_up(settings):
+            yield Check("redis", OK, "not running; commands start it", "`penstock up` keeps it running")
+            return
+    yield from _sentinels(settings)
+    try:
+        reach_redis(settings)
+        client = Context(settings).redis
+        info = client.info("server")
+        policy = client.config_get("maxmemory-policy").get("maxmemory-policy")
+        durable = client.config_get("appendonly").get("appendonly") == "yes"
+    except RedisError as error:
+        advice = "end that process: the next command starts another" if settings.embedded_redis else _REDIS_ADVICE
+        yield Check("redis", FAIL, str(error).partition(" : <")[0], advice)
+        return
+    yield Check("redis", OK, f"version {info['redis_version']} at {settings.redis.shown}")
+    its = Version.of(info.get("valkey_version", info["redis_version"]), info.get("server_name", "redis"))
+    if not settings.embedded_redis and its.has_known_faults:
+        yield Check("redis version", WARN, f"{its}: {FAULTS}", "update it, unless your distribution has mended it")
+    if policy != "noeviction":
+        yield Check("redis memory", WARN, f"maxmemory-policy {policy}", "set noeviction: eviction loses messages")
+    if not durable:
+        yield Check("redis durability", WARN, "appendonly no", "set appendonly yes: a restart then loses no messages")
+
+
+def _sentinels(settings: Settings) -> Iterator[Check]:
+    """Which server is the master, and whether another could take its place."""
+    views = ask_sentinels(settings.effective_redis_url)
+    if not views:
+        return
+    agreed = [view for view in views if not view.problem]
+    silent = [f"{view.sentinel}: {view.problem}" for view in views if view.problem]
+    found = "; ".join([f"{len(agreed)} of {len(views)} name a master", *silent])
+    quorum = max((view.quorum for view in agreed), default=0)
+    yield Check("sentinels", WARN if silent else OK, f"{found} (quorum {quorum})", "start them" if silent else "")
+    masters = sorted({view.master for view in agreed})
+    if len(masters) > 1:
+        yield Check(
+            "redis master", WARN, f"{settings.redis.master}: {' or '.join(masters)}", "is a failover under way?"
+        )
+    elif masters:
+        replicas = max(view.replicas for view in agreed)
+        alone = "" if replicas else "add a replica: there is nobody to take its place"
+        yield Check(
+            "redis master",
+            WARN if alone else OK,
+            f"{settings.redis.master} at {masters[0]}, {replicas} {'replica' if replicas == 1 else 'replicas'}",
+            alone,
+        )
+
+
+def _workers(settings: Settings) -> Iterator[Check]:
+    context = Context(settings)
+    if not context.online:
+        yield Check("workers", OK, "none; commands start them")
+        return
+    try:
+        reach_redis(settings)
+        alive = sorted(Presence(context.redis).alive())
+    except RedisError:
+        return  # the check of Redis has said so
+    info = read_info(settings)
+    stack = f"; stack by process {info.pid} ({info.mode})" if info else ""
+    advice = "" if alive else "start them: `penstock up`, or `penstock worker -Q …`"
+    yield Check("workers", OK if alive else WARN, f"{len(alive)} alive{stack}", advice)
+
+
+def _flows(settings: Settings) -> Iterator[Check]:
+    context = Context(settings)
+    try:
+        if not _is_current(context):
+            return
+        for flow in flows():
+            counted = [f"{sum(by.values()):,} {kind.replace('_', ' ')}" for kind, by in flow.figures(context).items()]
+            yield Check(f"flow {flow.name}", OK, ", ".join(counted))
+        for setting in gates.live_settings(context):
+            if setting.error:
+                advice = f"`penstock settings set {setting.key} …`, or unset"
+                yield Check(f"setting {setting.key}", WARN, f"ignored: {setting.error}", advice)
+        if context.online:
+            for name in gates.gated_queues(settings):
+                if reason := gates.closed_because(context, name):
+                    yield Check(f"queue {name}", WARN, f"closed: {reason}", "its work waits; see `penstock queues`")
+    finally:
+        context.db.dispose()
+
+
+def _gateway(settings: Settings) -> Iterator[Check]:
+    """What inference nodes connect to; nothing where nobody ever made a token."""
+    context = Context(settings)
+    try:
+        if not _is_current(context) or not service.is_used(context):
+            return
+        own = gateway_settings(settings)
+        for path in filter(None, (own.tls_certificate, own.tls_key)):
+            if not os.access(path, os.R_OK):
+                yield Check(
+                    "gateway TLS", FAIL, f"{path} cannot be read", "check PENSTOCK_GATEWAY__TLS_CERTIFICATE, …_KEY"
+                )
+        if service.is_offline(context):
+            return  # the check of Redis has said so
+        found = service.status(context, _GATEWAY_PATIENCE_S)
+    finally:
+        context.db.dispose()
+    alive = sum(one.alive for one in found.instances)
+    here = plural(found.nodes[NodeStatus.CONNECTED], "node"), plural(found.sessions, "session")
+    said = ", ".join((plural(alive, "instance"), *here))
+    advice = "" if alive else "`penstock gateway` runs one, or `penstock up` with PENSTOCK_GATEWAY__ENABLED=true"
+    if alive and not found.nodes[NodeStatus.CONNECTED]:
+        advice = "nobody does the work: `penstock node` on a machine that can connects it"
+    yield Check("gateway", WARN if advice else OK, said, advice)
+    if found.dead_letters:
+        yield Check("dead letters", WARN, str(found.dead_letters), "`penstock dlq list` shows them")
+
+
+def _providers(settings: Settings) -> Iterator[Check]:
+    ocr = all(find_spec(name) for name in ("rapidocr", "onnxruntime"))
+    yield Check(
+        "provider local",
+        OK if ocr else FAIL,
+        "text layer and OCR" if ocr else "no OCR",
+        "" if ocr else "pip install rapidocr onnxruntime",
+    )
+    for name in sorted(settings.providers):
+        try:
+            found = registry.probe(settings, name)
+            listed = "is not among" not in found  # some services list only some of their models
+            yield Check(f"provider {name}", OK if listed else WARN, found, "" if listed else "check its model")
+        except PenstockError as error:
+            yield Check(f"provider {name}", FAIL, str(error), "check its base_url, api_key and model")

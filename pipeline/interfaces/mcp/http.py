@@ -1,0 +1,96 @@
+"""`/mcp` of the API: the protocol's streamable HTTP, without sessions, so that any process may answer any request.
+
+The layers of the API have seen to hosts, origins, keys, quotas and sizes before. The protocol's package is imported
+when the first assistant calls: most servers never see one.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+from anyio.to_thread import run_sync
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message, Receive, Scope, Send
+
+from pipeline.settings import ApiSettings
+
+if TYPE_CHECKING:
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+PATH = "/mcp"
+
+
+class Mcp:
+    """An ASGI application for one path. `running` is entered by the API's lifespan."""
+
+    path = PATH
+
+    def __init__(self, settings: ApiSettings) -> None:
+        self._settings = settings
+        self._tasks: TaskGroup | None = None
+        self._manager: StreamableHTTPSessionManager | None = None
+        self._beginning = anyio.Lock()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """As long as the API runs; what is under way afterwards is cancelled."""
+        async with anyio.create_task_group() as self._tasks:
+            try:
+                yield
+            finally:
+                self._tasks.cancel_scope.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["route"] = self  # for the metrics: a route for any application does not name itself
+        try:
+            body = await Request(scope, receive).body()  # `BodyLimits` has a limit for it
+        except ClientDisconnect:
+            return
+        manager = await self._begun()
+        await manager.handle_request(scope, _again(body, receive), send)
+
+    async def _begun(self) -> "StreamableHTTPSessionManager":
+        async with self._beginning:
+            if self._manager is None:
+                assert self._tasks is not None, "the lifespan of the API has not begun"
+                self._manager = await self._tasks.start(self._run)
+            return self._manager
+
+    async def _run(self, *, task_status: TaskStatus["StreamableHTTPSessionManager"]) -> None:
+        manager = await run_sync(self._make)
+        async with manager.run():
+            task_status.started(manager)
+            await anyio.sleep_forever()
+
+    def _make(self) -> "StreamableHTTPSessionManager":
+        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager  # noqa: PLC0415  # see above
+        from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415
+        from sse_starlette.sse import AppStatus  # noqa: PLC0415
+
+        from pipeline.interfaces.mcp.server import make_server  # noqa: PLC0415
+
+        # When the server begins to end, whoever waits is answered, and not cut off.
+        AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
+        return StreamableHTTPSessionManager(
+            make_server(_request, local=False), stateless=True,
+            # `Guard` has checked both, by names that are settings and by the address that the connection came to.
+            security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+            max_request_body_size=self._settings.max_json_mb * 1_000_000,
+        )  # fmt: skip
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body that was read, then what comes after it."""
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return left.pop() if left else await receive()
+
+    return receive_again
+
+
+def _request(context: Any) -> Request:
+    found: Request = context.request
+    return found

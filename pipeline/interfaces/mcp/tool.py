@@ -1,0 +1,135 @@
+"""What a tool is: a function with typed arguments and a typed result, and what it may do."""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from inspect import cleandoc
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+
+from pipeline.interfaces.api.caller import Caller, allow
+from pipeline.interfaces.api.problems import Refused
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+
+Result = TypeVar("Result", bound=BaseModel)
+Function = TypeVar("Function", bound=Callable[..., Any])
+Report = Callable[[float, float | None, str], Coroutine[Any, Any, None]]
+
+
+class Arguments(BaseModel):
+    """What a tool is asked. What it does not know is refused, so that nobody believes it was heeded."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A result that is looked at, beside what is said of it."""
+
+    png: bytes
+    about: BaseModel
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a tool. `request` carries the caller, quotas and context, as for the API's endpoints."""
+
+    request: Request
+    report: Report
+    """Tells the client how far it is, if it asked for that: (done, of how many, in words)."""
+    local: bool = False
+    """The caller is a program of this machine's user, so paths name their files."""
+
+    @property
+    def context(self) -> Context:
+        found: Context = self.request.app.state.context
+        return found
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool as it is listed, and the function behind it. One that is not async runs in a thread."""
+
+    name: str
+    title: str
+    description: str
+    function: Callable[..., Any]
+    arguments: type[Arguments]
+    local_arguments: type[Arguments]
+    """Over stdio."""
+    result: type[BaseModel]
+    writes: bool = False
+    spends: bool = False
+    """It may lead to calls of AI services."""
+    destructive: bool = False
+    idempotent: bool = True
+    open_world: bool = False
+    """It may reach what is not Penstock: addresses elsewhere."""
+
+    def arguments_for(self, *, local: bool) -> type[Arguments]:
+        return self.local_arguments if local else self.arguments
+
+
+@dataclass
+class Toolbox:
+    """The tools of one module, in their order."""
+
+    tools: list[Tool] = field(default_factory=list)
+
+    def tool(
+        self,
+        title: str,
+        *,
+        result: type[BaseModel] | None = None,
+        asks: type[Arguments] | None = None,
+        asks_locally: type[Arguments] | None = None,
+        **traits: bool,
+    ) -> Callable[[Function], Function]:
+        """A decorator for `(call, asked) -> result`. Types say what it takes and gives, the docstring what it is for.
+
+        `result`: what is said beside a picture. `asks`, `asks_locally`: arguments over HTTP and stdio, if they differ.
+        """
+
+        def add(function: Function) -> Function:
+            types = get_type_hints(function)
+            asked: type[Arguments] = asks or types["asked"]
+            self.tools.append(
+                Tool(
+                    function.__name__, title, cleandoc(function.__doc__ or ""), function, asked,
+                    asks_locally or asked,
+                    result or types["return"], **traits,
+                )
+            )  # fmt: skip
+            return function
+
+        return add
+
+
+def check(request: Request, tool: Tool, *, local: bool) -> None:
+    """Raise `Refused` unless the caller may use this tool.
+
+    Without a key, whoever is on this machine may do everything by the API; what an assistant writes needs to be
+    allowed, since texts that it reads may tell it what to do.
+    """
+    caller: Caller = request.state.caller
+    settings = request.app.state.context.settings.api
+    if local and tool.writes and caller.scope is Scope.READ:
+        raise Refused("this assistant may only read: start it as `penstock mcp --write`", code="forbidden")
+    allow(caller, Scope.WRITE if tool.writes else Scope.READ, read_only=settings.read_only)
+    if tool.writes and not (caller.has_key or settings.mcp_write):
+        raise Refused(
+            "assistants without a key may only read: send a key with the scope write (`penstock keys create NAME "
+            "--scope write`), or set PENSTOCK_API__MCP_WRITE=true",
+            code="forbidden",
+        )
+
+
+def may_use(request: Request, tool: Tool, *, local: bool) -> bool:
+    """Whether the caller may use this tool."""
+    try:
+        check(request, tool, local=local)
+    except Refused:
+        return False
+    return True

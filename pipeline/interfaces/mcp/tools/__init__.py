@@ -1,0 +1,8 @@
+"""All tools, in the order in which they are listed."""
+
+from pipeline.interfaces.mcp.tools import connector, documents, failures, knowledge, pages, screenshots
+
+TOOLS = [
+    *documents.BOX.tools, *pages.BOX.tools, *failures.BOX.tools, *screenshots.BOX.tools, *knowledge.BOX.tools,
+    *connector.BOX.tools,
+]  # fmt: skip

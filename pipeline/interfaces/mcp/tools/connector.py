@@ -1,0 +1,177 @@
+"""`search` and `fetch`, as ChatGPT's connectors and deep research want them: one string each."""
+
+from collections.abc import Callable
+from itertools import chain, zip_longest
+from typing import Annotated
+
+from pydantic import BaseModel, Field, JsonValue, StringConstraints
+
+from pipeline.interfaces.api.fields import CLEAN_LINES
+from pipeline.interfaces.api.problems import Refused
+from pipeline.interfaces.console.subjects import place
+from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
+from tasks import documents, knowledge, screenshots
+
+BOX = Toolbox()
+MAX_CHARS = 100_000
+"""Of what `fetch` gives."""
+_EACH = 8
+"""Hits of documents, of knowledge and of screenshots."""
+
+
+class Query(Arguments):
+    """What to look for."""
+
+    query: Annotated[str, StringConstraints(min_length=1, max_length=500), CLEAN_LINES] = Field(
+        description="Words, or a question."
+    )
+
+
+class Result(BaseModel):
+    """A hit."""
+
+    id: str = Field(description="For fetch.")
+    title: str
+    url: str = Field(description="Where people see it.")
+
+
+class Results(BaseModel):
+    """Hits, best first."""
+
+    results: list[Result]
+
+
+class Address(Arguments):
+    """What to read."""
+
+    id: Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=r"^[a-z]+:[A-Za-z0-9:]+$")] = Field(
+        description="Of a result of search."
+    )
+
+
+class Text(BaseModel):
+    """What was asked for, in full."""
+
+    id: str
+    title: str
+    text: str
+    url: str
+    metadata: dict[str, JsonValue]
+
+
+@BOX.tool("Search everything", spends=True)
+def search(call: Call, asked: Query) -> Results:
+    """Search pages of converted documents, knowledge bases and what was on the screen. Read hits with fetch."""
+    lists = [_pages(call, asked.query), _chunks(call, asked.query), _nodes(call, asked.query)]
+    mixed = chain.from_iterable(zip_longest(*lists))  # their scores cannot be compared, their ranks can
+    return Results(results=[result for result in mixed if result is not None])
+
+
+def _pages(call: Call, words: str) -> list[Result]:
+    return [
+        Result(
+            id=f"page:{hit.document_id}:{hit.page}", title=f"{hit.filename}, page {hit.page}",
+            url=_url(call, f"{place('document', hit.document_id)}?page={hit.page}"),
+        )
+        for hit in documents.search(words, limit=_EACH).hits
+    ]  # fmt: skip
+
+
+def _chunks(call: Call, words: str) -> list[Result]:
+    return [
+        Result(
+            id=f"chunk:{hit.item_id}:{hit.number}", title=" › ".join([hit.title or hit.source, *hit.heading]),
+            url=_source(call, hit.source, hit.item_id),
+        )
+        for hit in knowledge.search(None, words, limit=_EACH).hits
+    ]  # fmt: skip
+
+
+def _nodes(call: Call, words: str) -> list[Result]:
+    return [
+        Result(
+            id=f"node:{hit.node.id}", title=hit.node.title, url=_url(call, f"/console/screenshots/nodes/{hit.node.id}")
+        )
+        for hit in screenshots.search(words, None, "", _EACH).hits
+    ]  # fmt: skip
+
+
+@BOX.tool("Read a hit in full")
+def fetch(call: Call, asked: Address) -> Text:
+    """Read a result of search in full: a page of a document or all of it, a passage of a knowledge base with what is
+    around it, or something that happened on the screen."""
+    kind, _, rest = asked.id.partition(":")
+    if kind not in _KINDS:
+        raise _unknown(asked.id)
+    title, text, url, metadata = _KINDS[kind](call, asked.id, rest)
+    if len(text) > MAX_CHARS:
+        text, metadata = text[:MAX_CHARS], metadata | {"cut_off_at": MAX_CHARS, "total_characters": len(text)}
+    return Text(id=asked.id, title=title, text=text, url=url, metadata=metadata)
+
+
+Found = tuple[str, str, str, dict[str, JsonValue]]
+"""(title, text, address, metadata)."""
+
+
+def _page(call: Call, asked: str, rest: str) -> Found:
+    document_id, _, number = rest.partition(":")
+    page, document = documents.page(document_id, _number(asked, number)), documents.status(document_id)
+    about: dict[str, JsonValue] = {
+        "document_id": document_id, "page": page.page, "pages": document.pages, "status": page.status.name,
+    }  # fmt: skip
+    url = _url(call, f"{place('document', document_id)}?page={page.page}")
+    return f"{document.filename}, page {page.page}", page.content, url, about
+
+
+def _document(call: Call, _: str, rest: str) -> Found:
+    document = documents.status(rest)
+    about: dict[str, JsonValue] = {"document_id": rest, "pages": document.pages, "status": document.status.name}
+    return document.filename, document.read_text(), _url(call, place("document", rest)), about
+
+
+def _chunk(call: Call, asked: str, rest: str) -> Found:
+    item_id, _, number = rest.partition(":")
+    first = max(0, _number(asked, number) - 1)
+    item, chunks = knowledge.item(item_id), knowledge.chunks(item_id, first=first, limit=3)
+    if not chunks:
+        raise _unknown(asked)
+    about: dict[str, JsonValue] = {"item_id": item_id, "type": item.type, "chunks": [chunk.number for chunk in chunks]}
+    text = "\n\n".join(chunk.text for chunk in chunks)
+    return item.title or item.name, text, _source(call, chunks[0].source or item.url or "", item_id), about
+
+
+def _node(call: Call, asked: str, rest: str) -> Found:
+    node = screenshots.show(_number(asked, rest)).node
+    about: dict[str, JsonValue] = {
+        "kind": node.kind, "at": node.event_time.isoformat(), "keywords": list(node.keywords), "thread": node.thread_id,
+    }  # fmt: skip
+    return node.title, node.summary, _url(call, f"/console/screenshots/nodes/{node.id}"), about
+
+
+_KINDS: dict[str, Callable[[Call, str, str], Found]] = {
+    "page": _page, "document": _document, "chunk": _chunk, "node": _node,
+}  # fmt: skip
+
+
+def _number(asked: str, text: str) -> int:
+    if not (text.isdecimal() and text.isascii() and len(text) <= 15):
+        raise _unknown(asked)
+    return int(text)
+
+
+def _unknown(asked: str) -> Refused:
+    return Refused(f"there is nothing with the id {asked}: use one that search returned", code="not_found")
+
+
+def _url(call: Call, path: str) -> str:
+    """Where people see it: in the console."""
+    base = call.request.base_url
+    if call.context.settings.api.tls_by_proxy:
+        base = base.replace(scheme="https")
+    return f"{str(base).rstrip('/')}{path}"
+
+
+def _source(call: Call, source: str, item_id: str) -> str:
+    """Where a text comes from: its own address if it has one."""
+    own = source.startswith(("http://", "https://"))
+    return source if own else _url(call, place("knowledge_item", item_id))

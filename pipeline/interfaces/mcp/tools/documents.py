@@ -1,0 +1,184 @@
+"""Converting a document, and how it stands."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from anyio.to_thread import run_sync
+from pydantic import BaseModel, Field, model_validator
+
+from pipeline.engine.errors import UserError
+from pipeline.flows.documents import files, submission
+from pipeline.interfaces.api.fields import HexId, Line
+from pipeline.interfaces.api.remote import fetched
+from pipeline.interfaces.api.uploads import File
+from pipeline.interfaces.api.v1.document_shapes import Choice, DocumentShape, PageRange, shape
+from pipeline.interfaces.api.v1.documents import submit_file
+from pipeline.interfaces.api.v1.knowledge_shapes import ItemShape, item_shape
+from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
+from pipeline.interfaces.mcp.tools.pages import Excerpt, excerpt
+from pipeline.interfaces.mcp.tools.progress import WaitS, followed, nobody_works
+from pipeline.reading.source import check_file
+from tasks import documents as flow
+from tasks import knowledge
+from tasks.documents import Document, DocumentStatus, Options
+
+BOX = Toolbox()
+
+
+class Conversion(Arguments):
+    """What to convert, and how."""
+
+    page_range: PageRange = Field(default="", description="Such as `1-5,7`; empty for all pages.")
+    provider: Choice = Field(default="", description="A configured provider; empty for the server's choice.")
+    model: Choice = ""
+    fresh: bool = Field(default=False, description="Make a new document even if the same file was converted before.")
+    allow_partial: bool = Field(default=True, description="Merge what there is when pages fail for good.")
+    wait_s: WaitS = 45
+
+
+class Address(Conversion):
+    """A file that the server fetches."""
+
+    url: Annotated[Line, Field(min_length=1, description="http or https, of a PDF or a picture.")]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_path(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "path" in given:
+            raise ValueError("paths would name files of the server, which nobody reads for you: give a url")
+        return given
+
+
+class FileOrAddress(Conversion):
+    """A file on this machine, or one elsewhere."""
+
+    path: Line = Field(default="", description="The absolute path of a PDF or a picture on this machine.")
+    url: Line = Field(default="", description="Instead of a path: http or https.")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "FileOrAddress":
+        if bool(self.path) is bool(self.url):
+            raise ValueError("give either a path or a url")
+        return self
+
+
+class Status(BaseModel):
+    """How a document, or an item of a knowledge base, stands."""
+
+    document: DocumentShape | None = None
+    item: ItemShape | None = None
+    next: str = Field(description="What to do now.")
+
+
+class Converted(BaseModel):
+    """A document, and the beginning of its Markdown if that is ready."""
+
+    document: DocumentShape
+    beginning: Excerpt | None = None
+    next: str = Field(description="What to do now.")
+
+
+@BOX.tool(
+    "Convert a document to Markdown", asks=Address, asks_locally=FileOrAddress, writes=True, spends=True,
+    open_world=True,
+)  # fmt: skip
+async def convert_document(call: Call, asked: Address | FileOrAddress) -> Converted:
+    """Convert a PDF or a picture (PNG, JPEG, WebP, TIFF) to Markdown, and wait for it up to wait_s seconds.
+
+    Returns the document with its id, and the beginning of its Markdown once it is ready. If it takes longer, go on with
+    get_status; conversion continues meanwhile. The same file with the same options is converted only once.
+    """
+    options = Options(**asked.model_dump(include={"page_range", "provider", "model", "fresh", "allow_partial"}))
+    await call.report(0, None, "looking at the file")
+    if isinstance(asked, FileOrAddress) and asked.path:
+        document = await run_sync(_submit_path, call, asked.path, options)
+    else:
+        async with fetched(call.request, call.context, asked.url) as file:
+            document = await run_sync(submit_file, call.request, file, options)
+    document = await _settled(call, document.id, asked.wait_s)
+    beginning = await run_sync(excerpt, document) if document.merged_path and not document.outdated else None
+    shown, now = await run_sync(_shown, document)
+    return Converted(document=shown, beginning=beginning, next=now)
+
+
+def _submit_path(call: Call, given: str, options: Options) -> Document:
+    """As `penstock documents submit` would, by way of an upload: its checks, its child process and its quotas."""
+    path, settings = Path(given).expanduser(), call.context.settings
+    if not path.is_absolute():
+        raise UserError(f"{given} is not an absolute path: write it from the root on", code="relative_path")
+    submission.check(call.context, options)
+    check_file(path, settings.documents)
+    with files.incoming(settings, path) as copy:
+        file = File("file", path.name, copy)
+        file.look()
+        return submit_file(call.request, file, options)
+
+
+async def _settled(call: Call, document_id: str, wait_s: float) -> Document:
+    def steps(now: Document) -> tuple[float, float | None, str]:
+        done = now.completed_count + now.failed_count
+        return done, now.pages or None, f"{done} of {now.pages} pages" if now.pages else "looking at the pages"
+
+    return await followed(call, lambda: flow.status(document_id), lambda now: now.settled, steps, wait_s)
+
+
+def _shown(document: Document) -> tuple[DocumentShape, str]:
+    """(a document with the reason why it is as it is, what an assistant does with it now). Blocks."""
+    reason = flow.reasons([document]).get(document.id)
+    shown = shape(document, reason)
+    if not document.settled:
+        why = f": {reason.words}" if reason else ""
+        done = f"{document.completed_count} of {document.pages or '?'} pages are converted{why}".rstrip(".")
+        return shown, f"{done}. Call get_status with wait_s to wait for it."
+    failed = f" {document.failed_count} pages failed: see list_failures, and retry." if document.failed_count else ""
+    if document.merged_path:
+        return shown, f"Read it with get_markdown.{failed}"
+    if document.status is DocumentStatus.PAUSED:
+        return shown, "It is paused. Somebody resumes it in the console, or with `penstock documents resume`."
+    if document.status is DocumentStatus.CANCELLED:
+        return shown, "It was cancelled. Use retry with all_pages to convert it after all."
+    return shown, f"It is {document.status.name}.{failed or ' See list_failures, and retry.'}"
+
+
+class WhichStatus(Arguments):
+    """Which, and how long to wait for it."""
+
+    id: HexId = Field(description="Of a document, or of an item of a knowledge base.")
+    wait_s: WaitS = 0
+
+
+@BOX.tool("Show how a document stands")
+async def get_status(call: Call, asked: WhichStatus) -> Status:
+    """Show how a document or an item of a knowledge base stands; with wait_s, wait until it is done."""
+    found = await run_sync(flow.several, [asked.id])
+    if found:
+        document = await _settled(call, found[0].id, asked.wait_s)
+        shown, now = await run_sync(_shown, document)
+        return Status(document=shown, next=now)
+    try:
+        item = await settled_item(call, asked.id, asked.wait_s)
+    except knowledge.UnknownItem:
+        raise flow.UnknownDocument(asked.id) from None
+    return Status(item=item, next=await run_sync(next_of_item, call, item))
+
+
+async def settled_item(call: Call, item_id: str, wait_s: float) -> ItemShape:
+    """An item of a knowledge base, once it is done or the wait is over."""
+
+    def steps(now: knowledge.ItemView) -> tuple[float, float | None, str]:
+        return now.progress, 100, now.status
+
+    view = await followed(
+        call, lambda: knowledge.item(item_id), lambda now: now.at_rest and not now.deleting, steps, wait_s
+    )
+    standings = await run_sync(knowledge.standings, [item_id])
+    return item_shape(view, standing=standings.get(item_id))
+
+
+def next_of_item(call: Call, item: ItemShape) -> str:
+    """What an assistant does with an item that stands like this. Blocks."""
+    if item.status is knowledge.ItemStatus.FAILED:
+        return "It failed: see its error, and retry."
+    if item.status is knowledge.ItemStatus.COMPLETED:
+        return "Ask search_knowledge."
+    return f"Call get_status with wait_s to wait for it. {nobody_works(call.context)}".strip()

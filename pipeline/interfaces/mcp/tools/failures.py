@@ -1,0 +1,151 @@
+"""What failed for good, and trying it again."""
+
+from contextlib import suppress
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import Response
+from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
+
+from pipeline.engine import backlog
+from pipeline.flows import flows
+from pipeline.interfaces.api.dependencies import note_work
+from pipeline.interfaces.api.problems import Refused
+from pipeline.interfaces.api.v1 import document_actions, screenshot_work
+from pipeline.interfaces.api.v1.document_shapes import Choice, DocumentShape, FreshOptions, RetryOptions
+from pipeline.interfaces.api.v1.screenshot_shapes import DeadLetterSelection
+from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
+from tasks import documents, knowledge, screenshots
+from tasks.documents import PageStatus
+
+BOX = Toolbox()
+_PAGES_OF_EACH = 20
+Id = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9:_-]+$")]
+
+
+class Kind(StrEnum):
+    """What failed."""
+
+    DOCUMENT = "document"
+    KNOWLEDGE = "knowledge_item"
+    SCREENSHOTS = "screenshots"
+
+
+class Failure(BaseModel):
+    """Something that was given up."""
+
+    kind: Kind
+    id: str = Field(description="For retry.")
+    name: str
+    error: str
+    at: datetime
+    pages: list[int] = Field(default_factory=list, description="Of a document: the first pages that failed.")
+
+
+class Failures(BaseModel):
+    """What failed, the latest first."""
+
+    failures: list[Failure]
+    next: str = Field(description="What to do now.")
+
+
+class Which(Arguments):
+    """Failures of what."""
+
+    kind: Kind | None = Field(default=None, description="Null: of everything.")
+    limit: int = Field(default=20, ge=1, le=100, description="At most this many of each kind.")
+
+
+@BOX.tool("List what failed")
+def list_failures(call: Call, asked: Which) -> Failures:
+    """List documents, knowledge items and analyses of screenshots that failed for good, with the reasons."""
+    found = [
+        _failure(one)
+        for flow in flows()
+        if flow.name in {"documents", "knowledge"}
+        for one in flow.failures(call.context, asked.limit)
+        if asked.kind in {None, one.kind}
+    ]
+    if asked.kind in {None, Kind.SCREENSHOTS}:
+        found += [
+            Failure(
+                kind=Kind.SCREENSHOTS, id=f"{one.kind}:{one.id}", name=f"{one.kind} {one.id}", error=one.reason,
+                at=one.at,
+            )
+            for one in screenshots.dead_letters(asked.limit)  # merges and vectors, too
+        ]  # fmt: skip
+    found.sort(key=lambda failure: failure.at, reverse=True)
+    return Failures(failures=found, next="Use retry with kind and id." if found else "Nothing failed.")
+
+
+def _failure(one: backlog.Failure) -> Failure:
+    pages = []
+    if one.kind == Kind.DOCUMENT:
+        pages = [page.page for page in documents.pages(one.id, status=PageStatus.FAILED, limit=_PAGES_OF_EACH)]
+    return Failure(kind=Kind(one.kind), id=one.id, name=one.name, error=one.words, at=one.at, pages=pages)
+
+
+class Again(Arguments):
+    """What to try again, and how."""
+
+    kind: Kind = Kind.DOCUMENT
+    id: Id = Field(description="As list_failures says.")
+    page: int | None = Field(default=None, ge=1, le=1_000_000, description="Only this page of a document.")
+    all_pages: bool = Field(default=False, description="The whole document from the start, also what did not fail.")
+    provider: Choice = Field(default="", description="Another provider for a document; empty: the same.")
+    model: Choice = ""
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Again":
+        if self.kind is not Kind.DOCUMENT and (self.page or self.all_pages or self.provider or self.model):
+            raise ValueError("page, all_pages, provider and model are for documents only")
+        if self.page and self.all_pages:
+            raise ValueError("give either a page or all_pages")
+        return self
+
+
+class Retried(BaseModel):
+    """What is under way again."""
+
+    kind: Kind
+    id: str
+    status: str
+    next: str = Field(description="What to do now.")
+
+
+@BOX.tool("Try again what failed", writes=True, spends=True, idempotent=False)
+def retry(call: Call, asked: Again) -> Retried:
+    """Try again what failed: the failed pages of a document, one page, all of it; a knowledge item; or an analysis of
+    screenshots. The old text of a page stays until the new one is ready."""
+    now = "Call get_status with wait_s to wait for it."
+    match asked.kind:
+        case Kind.DOCUMENT:
+            again = _retry_document(call, asked)
+            if again.settled:
+                now = "None of its pages had failed. Name a page, or all_pages, to convert it again all the same."
+            return Retried(kind=asked.kind, id=again.id, status=again.status, next=now)
+        case Kind.KNOWLEDGE:
+            note_work(call.request, "knowledge", asked.id)
+            item = knowledge.reprocess(asked.id)
+            return Retried(kind=asked.kind, id=item.id, status=item.status, next=now)
+        case Kind.SCREENSHOTS:
+            _replay(asked.id)
+            return Retried(kind=asked.kind, id=asked.id, status="pending", next="See list_failures in a while.")
+
+
+def _retry_document(call: Call, asked: Again) -> DocumentShape:
+    """By the API's own endpoints, which count pages and check the model."""
+    chosen, unused = {"provider": asked.provider, "model": asked.model}, Response()
+    if asked.page:
+        return document_actions.retry_page(call.request, unused, asked.id, asked.page, RetryOptions(**chosen))
+    if asked.all_pages:
+        return document_actions.retry(call.request, unused, asked.id, FreshOptions(**chosen))
+    return document_actions.retry_failed(call.request, unused, asked.id, RetryOptions(**chosen))
+
+
+def _replay(letter: str) -> None:
+    with suppress(ValidationError):
+        if screenshot_work.replay(DeadLetterSelection.model_validate({"ids": [letter]})).done:
+            return
+    raise Refused(f"nothing that failed has the id {letter}: use one of list_failures", code="not_found")

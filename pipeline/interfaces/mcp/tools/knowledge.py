@@ -1,0 +1,111 @@
+"""Knowledge bases: asking them, and adding to them."""
+
+from typing import Annotated, Any, Literal
+
+from anyio.to_thread import run_sync
+from pydantic import BaseModel, Field, StringConstraints, model_validator
+
+from pipeline.interfaces.api.dependencies import note_work
+from pipeline.interfaces.api.fields import CLEAN_LINES, Line, Name, Url
+from pipeline.interfaces.api.moments import At
+from pipeline.interfaces.api.problems import Refused
+from pipeline.interfaces.api.v1.knowledge_shapes import FoundShape, ItemShape, found_shape, item_shape
+from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
+from pipeline.interfaces.mcp.tools.documents import next_of_item, settled_item
+from pipeline.interfaces.mcp.tools.progress import WaitS
+from tasks import knowledge as flow
+from tasks.knowledge import ItemType, Source
+
+BOX = Toolbox()
+Text = Annotated[str, StringConstraints(min_length=1, max_length=4000), CLEAN_LINES]
+
+
+class Question(Arguments):
+    """What to look for, and where."""
+
+    query: Text = Field(description="A question or words.")
+    bases: Annotated[list[Name], Field(max_length=50)] | None = Field(
+        default=None, description="Names or ids of knowledge bases; null: all."
+    )
+    limit: int = Field(default=8, ge=1, le=30)
+    since: At | None = Field(default=None, description="Only of what was added since then.")
+    around: int = Field(default=0, ge=0, le=2, description="With so many chunks before and after each.")
+
+
+@BOX.tool("Ask knowledge bases", spends=True)
+def search_knowledge(call: Call, asked: Question) -> FoundShape:
+    """Find passages in knowledge bases that answer a question, best first, by words and by meaning."""
+    del call
+    found = flow.search(
+        None if asked.bases is None else [_base(name).id for name in asked.bases], asked.query, limit=asked.limit,
+        since=asked.since, around=asked.around,
+    )  # fmt: skip
+    return found_shape(found)
+
+
+def _base(name: str) -> flow.BaseView:
+    """A base by its name or id. Raises `Refused` with the names that there are."""
+    try:
+        return flow.base(name)
+    except flow.UnknownBase:
+        names = [base.name for base in flow.bases() if not base.deleting]
+        there = f"there are {', '.join(names[:30])}" if names else "there are none yet: `penstock kb create` makes one"
+        raise Refused(f"there is no knowledge base {name}; {there}", code="unknown_base") from None
+
+
+class Addition(Arguments):
+    """What to add, and to which base."""
+
+    base: Name = Field(description="The name or id of a knowledge base.")
+    kind: Literal["note", "url", "sitemap"]
+    text: Annotated[str, StringConstraints(max_length=1_000_000), CLEAN_LINES] = Field(
+        default="", description="Of a note, in Markdown."
+    )
+    url: Url | None = Field(default=None, description="Of a web page or a sitemap.")
+    name: Line = Field(default="", description="What to call it.")
+    wait_s: WaitS = 20
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_path(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "path" in given:
+            raise ValueError("files are not added by path: convert a document, or add its text as a note")
+        return given
+
+    @model_validator(mode="after")
+    def _whole(self) -> "Addition":
+        if self.kind == "note" and (not self.text.strip() or self.url):
+            raise ValueError("a note needs text, and no url")
+        if self.kind != "note" and (not self.url or self.text):
+            raise ValueError(f"a {self.kind} needs a url, and no text")
+        return self
+
+
+class Added(BaseModel):
+    """What was added."""
+
+    item: ItemShape
+    warnings: list[str]
+    next: str = Field(description="What to do now.")
+
+
+@BOX.tool("Add to a knowledge base", writes=True, spends=True, open_world=True)
+async def add_to_knowledge(call: Call, asked: Addition) -> Added:
+    """Add a note, a web page or all pages of a sitemap to a knowledge base, and wait for it up to wait_s seconds."""
+
+    def add() -> flow.Added:
+        source = Source(ItemType(asked.kind), text=asked.text, url=asked.url or "", name=asked.name)
+        done = flow.add(_base(asked.base).id, [source])
+        if done.created:
+            note_work(call.request, "knowledge", done.created[0].id)
+        return done
+
+    added = await run_sync(add)
+    if not added.created:
+        first = added.failed[0]
+        known = f"; it is the item {first.item_id}" if first.item_id else ""
+        raise Refused(f"{first.error.rstrip('.')}{known}", code=first.code)
+    item = item_shape(added.created[0])
+    if asked.wait_s:
+        item = await settled_item(call, item.id, asked.wait_s)
+    return Added(item=item, warnings=added.warnings, next=await run_sync(next_of_item, call, item))

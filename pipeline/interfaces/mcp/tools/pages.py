@@ -1,0 +1,150 @@
+"""Reading a document: its Markdown by pages or piece by piece, and pages as pictures."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from anyio.to_thread import run_sync
+from pydantic import BaseModel, Field
+
+from pipeline.flows.documents.page_pictures import MIN_DPI
+from pipeline.interfaces.api.fields import HexId
+from pipeline.interfaces.api.problems import Refused
+from pipeline.interfaces.api.v1.document_shapes import PageRange
+from pipeline.interfaces.mcp.tool import Arguments, Call, Picture, Toolbox
+from pipeline.reading.source import parse_page_range
+from tasks import documents as flow
+from tasks.documents import Document, PageStatus, PageView
+
+BOX = Toolbox()
+MAX_PAGES = 200
+"""That one call reads by their numbers."""
+MAX_PICTURE_BYTES = 3_000_000
+"""Clients refuse larger pictures; such a page is shown with fewer dots."""
+Characters = Annotated[int, Field(ge=100, le=100_000, description="At most this many characters.")]
+
+
+class Excerpt(BaseModel):
+    """A piece of a document's Markdown."""
+
+    markdown: str
+    offset: int = Field(description="Where it begins, in characters.")
+    next_offset: int | None = Field(description="Where the next piece begins; null: this is the end.")
+    total_characters: int
+
+
+class Markdown(Excerpt):
+    """Markdown of a document."""
+
+    document_id: str
+    filename: str
+    status: str
+    pages: list[int] = Field(description="Of these pages, if pages were asked for.")
+    missing_pages: list[int] = Field(description="Pages that were asked for, and are not converted.")
+
+
+def cut(text: str, offset: int = 0, limit: int = 20_000) -> Excerpt:
+    """A piece of a text."""
+    piece = text[offset : offset + limit]
+    end = offset + len(piece)
+    following = end if piece and end < len(text) else None
+    return Excerpt(markdown=piece, offset=offset, next_offset=following, total_characters=len(text))
+
+
+def excerpt(document: Document) -> Excerpt:
+    """The beginning of a document's Markdown. Blocks."""
+    return cut(document.read_text(), limit=4000)
+
+
+class WhichText(Arguments):
+    """Which document, and what of it."""
+
+    document_id: HexId
+    pages: PageRange = Field(default="", description="Such as `1-3,7`, by their place in the result; empty: all.")
+    offset: int = Field(default=0, ge=0, le=2**40, description="Begin at this character.")
+    limit: Characters = 20_000
+
+
+@BOX.tool("Read a document's Markdown")
+def get_markdown(call: Call, asked: WhichText) -> Markdown:
+    """Read the Markdown of a document, or of some of its pages, a piece at a time.
+
+    With pages, also what is converted so far of a document that is not done. next_offset says where to go on.
+    """
+    del call
+    document = flow.status(asked.document_id)
+    shown: list[int] = []
+    missing: list[int] = []
+    if asked.pages.strip():
+        text, shown, missing = _of_pages(document, asked.pages)
+    else:
+        if not document.merged_path or not Path(document.merged_path).is_file():
+            raise Refused(f"document {document.id} has no result: it is {document.status.name}", code="no_result")
+        text = document.read_text()
+    piece = cut(text, asked.offset, asked.limit)
+    return Markdown(
+        **piece.model_dump(), document_id=document.id, filename=document.filename, status=document.status.name,
+        pages=shown, missing_pages=missing,
+    )  # fmt: skip
+
+
+def _of_pages(document: Document, wanted: str) -> tuple[str, list[int], list[int]]:
+    """(the text, the pages that it is of, those that are not converted)."""
+    if not document.pages:
+        raise Refused(f"document {document.id} is not split into pages yet", code="no_result")
+    numbers = parse_page_range(wanted, document.pages)
+    if len(numbers) > MAX_PAGES:
+        raise Refused(f"at most {MAX_PAGES} pages are read at once: name fewer", code="too_many_pages")
+    found = flow.pages(document.id, after=numbers[0] - 1, limit=numbers[-1] - numbers[0] + 1)
+    done = {page.page: page.content for page in found if page.status is PageStatus.COMPLETED or page.content}
+    shown = [number for number in numbers if number in done]
+    return "\n\n".join(done[number] for number in shown), shown, [page for page in numbers if page not in done]
+
+
+class WhichPicture(Arguments):
+    """Which page, and how large."""
+
+    document_id: HexId
+    page: int = Field(ge=1, le=1_000_000, description="Its place in the result, from 1.")
+    dpi: int = Field(default=80, ge=MIN_DPI, le=150, description="Dots for each inch: more for small print.")
+
+
+class AboutPicture(BaseModel):
+    """What the picture is of."""
+
+    document_id: str
+    filename: str
+    page: int
+    page_source: int = Field(description="Its place in the file, from 1.")
+    dpi: int
+    size_bytes: int
+
+
+@BOX.tool("Look at a page", result=AboutPicture)
+async def get_page_image(call: Call, asked: WhichPicture) -> Picture:
+    """Look at a page as it is in the file, as a PNG, to compare it with its Markdown."""
+    document = await run_sync(flow.status, asked.document_id)
+    page = await run_sync(flow.page, asked.document_id, asked.page)
+    dpi = asked.dpi
+    png = await _picture(call, document, page, dpi)
+    while len(png) > MAX_PICTURE_BYTES and dpi > MIN_DPI:
+        dpi = max(MIN_DPI, dpi // 2)
+        png = await _picture(call, document, page, dpi)
+    if len(png) > MAX_PICTURE_BYTES:
+        raise Refused(f"page {page.page} is too large for a picture: read its Markdown", code="too_large")
+    about = AboutPicture(
+        document_id=document.id, filename=document.filename, page=page.page, page_source=page.page_source, dpi=dpi,
+        size_bytes=len(png),
+    )  # fmt: skip
+    return Picture(png, about)
+
+
+async def _picture(call: Call, document: Document, page: PageView, dpi: int) -> bytes:
+    def make(wanted: Callable[[], bool]) -> bytes:
+        return flow.page_picture(document.id, page.page, dpi, wanted)
+
+    key = f"mcp {document.id} {page.page_source} {dpi}"
+    png: bytes | None = await call.request.app.state.pictures.get(call.request, key, make, urgent=True)
+    if png is None:
+        raise Refused("the server ends: ask again in a moment", code="ending")
+    return png

@@ -1,0 +1,52 @@
+"""What was on the screen: searched by words and meaning, or shown in the order of time."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from pipeline.interfaces.api.fields import Line
+from pipeline.interfaces.api.moments import At
+from pipeline.interfaces.api.pages import Page
+from pipeline.interfaces.api.v1 import screenshots as api
+from pipeline.interfaces.api.v1.node_shapes import FoundNodesShape, TimelineHourShape
+from pipeline.interfaces.mcp.tool import Arguments, Call, Toolbox
+
+BOX = Toolbox()
+Words = Annotated[Line, Field(min_length=1, description="Words in any script, such as: invoice march.")]
+_SINCE = Field(default=None, description="From this moment on, such as 2026-11-22T10:00:00Z.")
+
+
+class Question(Arguments):
+    """What to look for."""
+
+    query: Words
+    since: At | None = _SINCE
+    app: Line = Field(default="", description="Only where this program is in the picture.")
+    limit: int = Field(default=10, ge=1, le=50)
+
+
+@BOX.tool("Search what was on the screen", spends=True)
+def search_screenshots(call: Call, asked: Question) -> FoundNodesShape:
+    """Find what the user saw or did on their screen, best first, by words and, where it is configured, by meaning."""
+    del call
+    return api.search(asked.query, asked.since, asked.app, asked.limit)
+
+
+class Stretch(Arguments):
+    """Which stretch of time."""
+
+    since: At | None = _SINCE
+    until: At | None = Field(default=None, description="Before this moment.")
+    thread: Line = Field(default="", description="Only this course of activity, by its id.")
+    derived: bool = Field(default=False, description="Knowledge, state, procedures and plans, too.")
+    limit: int = Field(default=50, ge=1, le=200)
+    cursor: Annotated[Line, Field(min_length=1)] | None = Field(
+        default=None, description="next_cursor of the answer before: leads to what was earlier."
+    )
+
+
+@BOX.tool("Show what happened on the screen")
+def timeline(call: Call, asked: Stretch) -> Page[TimelineHourShape]:
+    """Show what happened on the user's screen, hour by hour, the latest last; next_cursor leads to what was before."""
+    del call
+    return api.timeline(**dict(asked))

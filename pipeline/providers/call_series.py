@@ -1,0 +1,117 @@
+"""Calls over time and by model, from one look at each call: for charts of many calls.
+
+Percentiles are read from counts by latency in steps of a quarter, so they are right to some percent; `calls.stats` has
+them exactly, and costs several times as much.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, case, func, literal, select
+
+from pipeline.providers.calls import CALLS, OK, By, CallFilter, CallStats, moment_of
+from pipeline.storage.context import Context
+
+EDGES_MS = tuple(round(10 ** (tenths / 10)) for tenths in range(10, 61))
+"""From 10 ms to a quarter of an hour."""
+MOST_POINTS = 800
+_LENGTH = {By.HOUR: timedelta(hours=1), By.DAY: timedelta(days=1)}
+
+
+@dataclass(frozen=True)
+class CallSeries:
+    """What calls of a time sum up to. `first_at` and `last_at` of its figures are not told."""
+
+    by: By
+    """`hour` or `day`."""
+    points: list[CallStats]
+    """One for each hour or day from the first to the last, also without any call; `group` is when it begins."""
+    models: dict[tuple[str, str], CallStats]
+    """By provider and model, those with most calls first."""
+    total: CallStats
+
+
+@dataclass
+class _Sum:
+    calls: int = 0
+    failed: int = 0
+    latency_ms: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+    by_edge: Counter[int] = field(default_factory=Counter)
+    """Calls that went well, by the first edge that they did not exceed."""
+
+    def add(self, row: Any) -> None:
+        self.calls += row.calls
+        self.input_tokens += row.input_tokens
+        self.output_tokens += row.output_tokens
+        self.cost += float(row.cost)
+        if row.ok:
+            self.latency_ms += int(row.latency_ms)
+            self.by_edge[row.edge] += row.calls
+        else:
+            self.failed += row.calls
+
+    def percentile(self, percent: int) -> int | None:
+        wanted, below = (self.calls - self.failed) * percent / 100, 0
+        for edge, calls in sorted(self.by_edge.items()):
+            if below + calls >= wanted:
+                least = max((one for one in EDGES_MS if one < edge), default=0)
+                return round(least + (edge - least) * (wanted - below) / calls)
+            below += calls
+        return None
+
+    def told(self, group: str) -> CallStats:
+        went_well = self.calls - self.failed
+        return CallStats(
+            group, self.calls, self.failed, round(self.failed / self.calls, 4) if self.calls else 0.0,
+            round(self.latency_ms / went_well, 1) if went_well else None, self.percentile(50), self.percentile(95),
+            self.input_tokens, self.output_tokens, round(self.cost, 6), None, None,
+        )  # fmt: skip
+
+
+def series(context: Context, which: CallFilter, by: By) -> CallSeries:
+    """Calls by `hour` or `day`, from `which.since` (else the first call) to `which.until` (else now)."""
+    c = CALLS.c
+    of = select(
+        moment_of(context, by).label("at"), c.provider, c.model, (c.status == OK).label("ok"),
+        _edge(c.latency_ms, EDGES_MS).label("edge"), c.latency_ms, c.input_tokens, c.output_tokens, c.cost,
+    ).where(which.condition()).subquery().c  # fmt: skip
+    key = (of["at"], of.provider, of.model, of.ok, of.edge)
+    sums = (func.sum(of[name]).label(name) for name in ("latency_ms", "input_tokens", "output_tokens", "cost"))
+    with context.db.read() as session:
+        rows = session.execute(select(*key, func.count().label("calls"), *sums).group_by(*key)).all()
+    moments: defaultdict[str, _Sum] = defaultdict(_Sum)
+    models: defaultdict[tuple[str, str], _Sum] = defaultdict(_Sum)
+    total = _Sum()
+    for row in rows:
+        for one in (moments[row.at], models[row.provider, row.model], total):
+            one.add(row)
+    known = sorted(models.items(), key=lambda found: (-found[1].calls, found[0]))
+    began = which.since or (datetime.fromisoformat(min(moments)) if moments else context.db.now())
+    return CallSeries(
+        by, [moments[at].told(at) for at in _moments(began, which.until or context.db.now(), by)],
+        {names: one.told(" ".join(names)) for names, one in known}, total.told(""),
+    )  # fmt: skip
+
+
+def _edge(value: ColumnElement[int], edges: Sequence[int]) -> ColumnElement[int]:
+    """The first of these edges that the value does not exceed, or the last; by halves, since each row is looked at."""
+    if len(edges) == 1:
+        return literal(edges[0])
+    half = len(edges) // 2
+    return case((value <= edges[half - 1], _edge(value, edges[:half])), else_=_edge(value, edges[half:]))
+
+
+def _moments(began: datetime, until: datetime, by: By) -> Iterator[str]:
+    """The hours or days of this time, as `By` writes them; the newest ones if they are many."""
+    length = _LENGTH[by]
+    began = max(began, until - MOST_POINTS * length).astimezone(UTC)
+    at = began.replace(hour=0 if by is By.DAY else began.hour, minute=0, second=0, microsecond=0)
+    while at < until:
+        yield f"{at:%Y-%m-%d}" if by is By.DAY else f"{at:%Y-%m-%dT%H:00Z}"
+        at += length

@@ -1,0 +1,29 @@
+"""Stamps and marker over text: pictures without what is printed in colour, so that black text below it can be read."""
+
+from PIL import Image, ImageChops, ImageOps, ImageStat
+
+_SIDE_PX = 600  # of the small picture in which colours are counted
+_COLOURED = 70  # of 255, between the brightest and the darkest channel
+_LIT = 110  # of 255: the brightest channel of a colour; black ink has none
+_LEAST, _MOST = 0.002, 0.3
+"""The share of the picture that is in colour where there may be a stamp on it: less is noise, more is a photograph."""
+
+
+def has_colour(picture: Image.Image) -> bool:
+    """Whether a part of an RGB picture, and not all of it, is printed in colour."""
+    small = picture.copy()
+    small.thumbnail((_SIDE_PX, _SIDE_PX))
+    red, green, blue = small.split()
+    brightest = ImageChops.lighter(ImageChops.lighter(red, green), blue)
+    darkest = ImageChops.darker(ImageChops.darker(red, green), blue)
+    saturated = ImageChops.subtract(brightest, darkest).point(lambda value: 255 if value >= _COLOURED else 0)
+    lit = brightest.point(lambda value: 255 if value >= _LIT else 0)
+    share = ImageStat.Stat(ImageChops.darker(saturated, lit)).mean[0] / 255
+    return bool(_LEAST <= share <= _MOST)
+
+
+def black_only(picture: Image.Image) -> Image.Image:
+    """The RGB picture with coloured ink as light as it can be: the brightest channel of each pixel."""
+    red, green, blue = picture.split()
+    brightest = ImageChops.lighter(ImageChops.lighter(red, green), blue)
+    return ImageOps.autocontrast(brightest.point(lambda value: min(255, round(value * 1.35)))).convert("RGB")

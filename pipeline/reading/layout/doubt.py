@@ -1,0 +1,41 @@
+"""Whether a layout model's opinion could change what geometry makes of a page: asking takes five times as long."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from pipeline.reading.layout import furniture
+from pipeline.reading.layout.model import Line, PageContent
+from pipeline.reading.layout.profile import DocumentProfile
+
+_FEW_LINES = 4
+_BESIDE = 4  # lines with another one on their right: two rows of a table of three columns
+_MARKER_CHARS = 3
+_MOST_BESIDE = 8
+_MOST_DRAWN = 5_000
+"""A page with more shapes, such as a map, may take longer to draw than all else: it is not asked about."""
+
+
+def wants_regions(content: PageContent, profile: DocumentProfile) -> bool:
+    """Whether to ask about a `cleaned` page.
+
+    Not for one column of running text in a document that shows what it repeats."""
+    lines = [line for line in content.lines if line.angle == 0]
+    drawn = len(content.rules) + len(content.fills) + len(content.shapes)
+    if len(lines) < _FEW_LINES or drawn > _MOST_DRAWN:
+        return False
+    return furniture.is_unsure(content, profile) or _stand_beside(lines)
+
+
+def _stand_beside(lines: Sequence[Line]) -> bool:
+    """Whether some lines have another one on their right: columns, a table, notes. The marker of an item is no line."""
+    level = sorted(lines, key=lambda line: line.top)
+    tops = [line.top for line in level]
+    beside = 0
+    for place, line in enumerate(level):
+        middle = (line.top + line.bottom) / 2
+        beside += any(
+            left.right < right.left and len(left.text) > _MARKER_CHARS
+            for other in level[place + 1 : min(bisect_right(tops, middle), place + 1 + _MOST_BESIDE)]
+            for left, right in [sorted((line, other), key=lambda each: each.left)]
+        )
+    return beside >= _BESIDE

@@ -1,0 +1,83 @@
+"""Places where a gutter may be: the x that most gaps between pieces side by side have in common."""
+
+from collections.abc import Iterator, Sequence
+from math import inf
+from statistics import median
+from typing import Protocol
+
+MIN_WIDTH = 0.6  # text sizes
+_MIN_SIZE = 0.1  # of text, in any unit
+_MIN_SLICES = 4
+_MAX_PLACES = 8
+_MAX_SLICES = 40  # per piece: one that is higher is not text
+_MAX_BESIDE = 60  # pieces side by side: more are not columns
+
+
+class Placed(Protocol):
+    """Anything with a place on the page: a line, a table or a frame."""
+
+    @property
+    def left(self) -> float: ...
+    @property
+    def top(self) -> float: ...
+    @property
+    def right(self) -> float: ...
+    @property
+    def bottom(self) -> float: ...
+    @property
+    def size(self) -> float: ...
+    @property
+    def characters(self) -> int: ...
+
+
+Gap = tuple[float, float]
+
+
+def places(pieces: Sequence[Placed]) -> list[float]:
+    """The x of possible gutters, those of most gaps first."""
+    # Damaged files have text of any size.
+    size = median([piece.size for piece in pieces if _MIN_SIZE <= piece.size < inf] or [0.0])
+    if not size:
+        return []
+    gaps = list(_gaps(pieces, size))
+    found: list[float] = []
+    while len(gaps) >= _MIN_SLICES and len(found) < _MAX_PLACES:
+        low, high, count = _deepest(gaps)
+        if count < _MIN_SLICES:
+            break
+        x = (low + high) / 2
+        found.append(x)
+        gaps = [gap for gap in gaps if not gap[0] <= x <= gap[1]]
+    return found
+
+
+def _gaps(pieces: Sequence[Placed], size: float) -> Iterator[Gap]:
+    """The gaps in each slice of the page, about as high as a line of text."""
+    slices: dict[int, list[Gap]] = {}
+    for piece in pieces:
+        first = int(piece.top / size + 0.5)
+        last = max(first, int(piece.bottom / size - 0.5))
+        for number in range(first, min(last, first + _MAX_SLICES) + 1):
+            slices.setdefault(number, []).append((piece.left, piece.right))
+    for beside in slices.values():
+        if not 2 <= len(beside) <= _MAX_BESIDE:
+            continue
+        beside.sort()
+        end = beside[0][1]
+        for left, right in beside[1:]:
+            if left - end >= MIN_WIDTH * size:
+                yield end, left
+            end = max(end, right)
+
+
+def _deepest(gaps: Sequence[Gap]) -> tuple[float, float, int]:
+    """(low, high, how many): the stretch that most gaps have in common."""
+    # A gap that starts where another ends has nothing in common with it.
+    events = sorted([(low, 1) for low, _ in gaps] + [(high, 0) for _, high in gaps])
+    depth = most = 0
+    best = (0.0, 0.0)
+    for index, (at, opens) in enumerate(events):
+        depth += 1 if opens else -1
+        if opens and depth > most:
+            most, best = depth, (at, events[index + 1][0])
+    return (*best, most)

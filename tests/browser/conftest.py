@@ -1,0 +1,65 @@
+"""One stack with something of everything, and a browser before it."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.browser.site import Site, opened
+from tests.support.browser import NONE, Visit, chromium, executable, visit
+from tests.support.leftovers import short_folder
+
+Open = Callable[..., Visit]
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests of this folder. It ends with them: other tests have event loops of their own."""
+    if executable() is None:
+        if os.environ.get("CI"):
+            pytest.fail(NONE)
+        pytest.skip(NONE, allow_module_level=True)
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="package")
+def site(browser: Browser) -> Iterator[Site]:  # without one, nothing is started
+    """A running stack, filled with what is hostile and what is not."""
+    root = short_folder()
+    try:
+        with opened(root) as found:
+            yield found
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def open_page(browser: Browser, site: Site) -> Iterator[Open]:
+    """Opens windows at the console; in each, no script may fail, no policy be breached, nobody else be asked."""
+    with ExitStack() as windows:
+
+        def new(base: str = "", **options: Any) -> Visit:
+            return windows.enter_context(visit(browser, base or site.base, **options))
+
+        yield new
+
+
+@pytest.fixture
+def page(open_page: Open) -> Page:
+    """An empty window."""
+    return open_page().page
+
+
+@pytest.fixture(scope="package")
+def pictures_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pictures of the screens are put: SCREENS_TO, or a folder that goes away."""
+    wanted = os.environ.get("SCREENS_TO")
+    folder = Path(wanted) if wanted else tmp_path_factory.mktemp("screens")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,127 @@
+"""Why a document is as it is, in words: what it waits for, who paused it, what went wrong."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import update
+
+from pipeline.engine.errors import ErrorKind
+from pipeline.engine.presence import Presence
+from pipeline.flows.documents import catalog, queries, service
+from pipeline.flows.documents.models import PAGES
+from pipeline.flows.documents.reasons import Kind, Reason, reasons
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.providers import gates, queue_control
+from pipeline.storage.context import Context
+from tests.support.documents import Worker, bad, insert_document, only
+
+D, P = DocumentStatus, PageStatus
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {
+        "PENSTOCK_PROVIDERS__OPENAI__BASE_URL": "http://127.0.0.1:9/v1",
+        "PENSTOCK_PROVIDERS__OPENAI__MODEL": "m-1",
+        "PENSTOCK_PROVIDERS__OPENAI__API_KEY": "sk-1",
+    }
+
+
+@pytest.fixture
+def worker_there(context: Context) -> None:
+    """Somebody is there to work."""
+    Presence(context.redis).renew("holder", 60)
+
+
+def why(context: Context, document_id: str) -> Reason | None:
+    return reasons(context, [queries.document(context, document_id)]).get(document_id)
+
+
+def said(context: Context, document_id: str) -> Reason:
+    found = why(context, document_id)
+    assert found is not None
+    return found
+
+
+@pytest.mark.usefixtures("worker_there")
+def test_a_document_says_what_it_waits_for(context: Context) -> None:
+    assert said(context, insert_document(context, D.PENDING, [])).kind is Kind.CAPACITY
+    mine = insert_document(context, pages=[P.PENDING] * 3)
+    assert said(context, mine).words == "for a free worker, to convert its pages"
+    worker = Worker(context, mine)
+    unit = only(worker.claim())
+    assert said(context, mine) == Reason(Kind.WORKING, "1 page under way")
+    worker.settle(bad(unit, ErrorKind.TRANSIENT))
+    assert said(context, mine).kind is Kind.CAPACITY, "two others are due"
+    context.db.run(lambda session: session.execute(update(PAGES).where(PAGES.c.page > 1).values(status=P.COMPLETED)))
+    later = said(context, mine)
+    assert later.kind is Kind.RETRY
+    assert "a transient error" in later.words
+    assert later.until is not None
+    assert later.until > context.db.now()
+
+
+def test_nobody_works(context: Context) -> None:
+    assert said(context, insert_document(context)).kind is Kind.WORKERS
+
+
+@pytest.mark.usefixtures("worker_there")
+def test_a_closed_queue_says_who_closed_it_and_until_when(context: Context) -> None:
+    elsewhere = insert_document(context, provider="openai")
+    here = insert_document(context)
+    queue_control.pause(context, "vision.openai", 600, "invoices first")
+    found = said(context, elsewhere)
+    in_ten_minutes = pytest.approx(context.db.now() + timedelta(minutes=10), abs=timedelta(seconds=9))
+    assert (found.kind, found.until) == (Kind.OPERATOR, in_ten_minutes)
+    assert "invoices first" in found.words
+    assert said(context, here).kind is Kind.CAPACITY, "another queue"
+    queue_control.resume(context, "vision.openai")
+    gates.breaker(context, "openai:vision").open(30, "five failures in a row")
+    assert said(context, elsewhere).kind is Kind.BREAKER
+
+
+def test_what_went_wrong(context: Context) -> None:
+    broken = insert_document(context, D.FAILED, [], error="the file is damaged")
+    assert said(context, broken) == Reason(Kind.FAILED, "the file is damaged")
+    partly = insert_document(context, D.PARTIAL_FAILED, [P.COMPLETED, P.FAILED, P.COMPLETED, P.FAILED])
+    assert said(context, partly) == Reason(Kind.FAILED, "page 2 and 1 more: it failed")
+    assert why(context, insert_document(context, D.COMPLETED, [P.COMPLETED])) is None
+    doubtful = insert_document(context, D.COMPLETED, [P.COMPLETED], doubtful_count=1)
+    assert said(context, doubtful).kind is Kind.DOUBT
+
+
+def test_who_paused_it_and_when(context: Context) -> None:
+    mine = insert_document(context)
+    service.pause(context, mine, "scanner-room")
+    service.pause(context, mine, "somebody else")
+    found = said(context, mine)
+    assert (found.kind, found.words) == (Kind.PAUSED, "by scanner-room")
+    assert found.until == queries.document(context, mine).paused_at
+    service.resume(context, mine)
+    service.pause(context, mine)
+    assert said(context, mine).words == ""
+
+
+def test_the_list_goes_both_ways_in_any_states(context: Context) -> None:
+    states = [D.COMPLETED, D.FAILED, D.PAUSED, D.PARTIAL_FAILED, D.COMPLETED, D.FAILED]
+    now = context.db.now()
+    ids = [
+        insert_document(context, state, [P.COMPLETED], created_at=now - timedelta(minutes=n // 2))
+        for n, state in enumerate(states)
+    ]
+    for which in (catalog.Filter(), catalog.Filter(frozenset({D.FAILED, D.PARTIAL_FAILED, D.PAUSED}))):
+        everything = catalog.documents(context, which)
+        assert {one.id for one in everything} == {
+            key for key, state in zip(ids, states, strict=True) if state in (which.statuses or states)
+        }
+        keys = [(one.created_at, one.id) for one in everything]
+        assert keys == sorted(keys, reverse=True)
+        assert catalog.documents(context, which, limit=2, after=keys[0]) == everything[1:3]
+        assert catalog.documents(context, which, limit=2, before=keys[3]) == everything[1:3]
+        assert catalog.documents(context, which, before=keys[0]) == []
+    counted = {D.COMPLETED: 2, D.FAILED: 2, D.PAUSED: 1, D.PARTIAL_FAILED: 1}
+    assert catalog.count_by_status(context, catalog.Filter(frozenset({D.FAILED}), "REPORT")) == counted
+    assert catalog.count_by_status(context, catalog.Filter(name="letter")) == {}
+    failed = catalog.Filter(frozenset({D.FAILED}))
+    assert failed.among([D.PAUSED]) is None
+    assert failed.among([D.PAUSED, D.FAILED]) == failed

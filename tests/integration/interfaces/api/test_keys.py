@@ -1,0 +1,66 @@
+"""`/api/v1/keys`: keys are made once, listed without their secrets, and end at once."""
+
+import pytest
+from starlette.testclient import TestClient
+
+from pipeline.interfaces.api.app import PREFIX
+from pipeline.storage.api_keys import Scope
+from tests.integration.interfaces.api.conftest import Connect
+from tests.integration.interfaces.api.test_skeleton import problem
+
+KEYS = f"{PREFIX}/keys"
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+def test_a_key_is_made_used_and_revoked(api: TestClient, connect: Connect) -> None:
+    made = api.post(KEYS, json={"name": "laptop", "scope": "read", "expires_days": 90})
+    assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
+    key, secret = made.json()["key"], made.json()["secret"]
+    assert (key["name"], key["scope"], key["revoked_at"]) == ("laptop", "read", None)
+    assert key["expires_at"] > key["created_at"]
+    bearer = {"authorization": f"Bearer {secret}"}
+    away = connect(host="0.0.0.0")
+    assert away.get(f"{PREFIX}/documents", headers=bearer).status_code == 200
+    problem(away.post(KEYS, headers=bearer, json={"name": "more"}), 403, "forbidden")
+    listed = api.get(KEYS)
+    assert [one["id"] for one in listed.json()["items"]] == [key["id"]]
+    assert listed.json()["items"][0]["last_used_at"]
+    assert secret not in listed.text
+    ended = api.post(f"{KEYS}/{key['id']}/revoke").json()
+    assert ended["revoked_at"]
+    problem(away.get(f"{PREFIX}/documents", headers=bearer), 401, "unauthorized")
+    assert api.post(f"{KEYS}/{key['id']}/revoke").json() == ended, "harmless"
+
+
+def test_what_makes_no_key_is_refused(api: TestClient) -> None:
+    for wrong in (
+        {}, {"name": ""}, {"name": " "}, {"name": "x" * 101}, {"name": "a\x1b[2J"}, {"name": "x", "scope": "owner"},
+        {"name": "x", "expires_days": 0}, {"name": "x", "expires_days": 1e9}, {"name": "x", "secret": "mine"},
+    ):  # fmt: skip
+        problem(api.post(KEYS, json=wrong), 422, "invalid")
+    problem(api.post(f"{KEYS}/{'0' * 16}/revoke"), 404, "unknown_key")
+    assert api.get(KEYS).json()["items"] == []
+
+
+def test_only_administrators_see_and_make_keys(connect: Connect) -> None:
+    writes, administers = connect(Scope.WRITE), connect(Scope.ADMIN)
+    problem(writes.get(KEYS), 403, "forbidden")
+    problem(writes.post(KEYS, json={"name": "mine", "scope": "admin"}), 403, "forbidden")
+    [mine] = [one for one in administers.get(KEYS).json()["items"] if one["scope"] == "write"]
+    problem(writes.post(f"{KEYS}/{mine['id']}/revoke"), 403, "forbidden")
+    assert administers.post(f"{KEYS}/{mine['id']}/revoke").json()["revoked_at"]
+    assert writes.get(KEYS).status_code == 401
+
+
+class TestInReadOnlyMode:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_API__READ_ONLY": "true"}
+
+    def test_keys_are_listed_and_none_is_made(self, api: TestClient) -> None:
+        assert api.get(KEYS).json()["items"] == []
+        problem(api.post(KEYS, json={"name": "mine"}), 403, "read_only")

@@ -1,0 +1,260 @@
+"""`/mcp`: who may use which tool, what each of them gives, and what it says to nonsense. No workers."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from starlette.testclient import TestClient
+
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.flows.knowledge.states import ItemStatus
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+from tests.integration.interfaces.api.test_quotas import paid
+from tests.integration.interfaces.api.test_skeleton import problem
+from tests.integration.screenshots.conftest import Evidence, Hand, draft
+from tests.support.assistant import post, refused, said, tools, use
+from tests.support.documents import insert_document, set_row, write_output
+from tests.support.knowledge import add_base, add_item
+from tests.support.web_server import WebServer
+
+C, F = PageStatus.COMPLETED, PageStatus.FAILED
+READING = {
+    "get_status", "get_markdown", "get_page_image", "list_failures", "search_screenshots", "timeline",
+    "search_knowledge", "search", "fetch",
+}  # fmt: skip
+WRITING = {"convert_document", "retry", "add_to_knowledge"}
+
+
+@pytest.fixture
+def writer(connect: Connect) -> TestClient:
+    return connect(Scope.WRITE)
+
+
+class TestRights:
+    def test_without_a_key_assistants_read_and_are_told_how_to_write(self, api: TestClient) -> None:
+        assert set(tools(api)) == READING
+        for name in WRITING:
+            assert "penstock keys create" in refused(api, name)
+
+    def test_a_key_has_its_scope(self, connect: Connect) -> None:
+        assert set(tools(connect(Scope.READ))) == READING
+        assert "needs a key with the scope write" in refused(connect(Scope.READ), "retry", id="a")
+        assert set(tools(connect(Scope.WRITE))) == READING | WRITING
+
+    def test_beyond_this_machine_there_is_nothing_without_a_key(self, connect: Connect) -> None:
+        answer = post(connect(host="0.0.0.0"), "tools/list", {})
+        problem(answer, 401, "unauthorized")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+
+    def test_hosts_origins_and_wrong_keys_are_refused_as_everywhere(self, api: TestClient) -> None:
+        problem(post(api, "tools/list", {}, host="evil.example"), 421, "wrong_host")
+        problem(post(api, "tools/list", {}, origin="https://evil.example"), 403, "bad_origin")
+        problem(post(api, "tools/list", {}, authorization="Bearer pstk_x"), 401, "unauthorized")
+
+    def test_only_posts_are_answered(self, api: TestClient) -> None:
+        for method in ("GET", "DELETE"):
+            answer = api.request(method, "/mcp")
+            assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+    class TestReadOnly:
+        @pytest.fixture
+        def settings_env(self) -> dict[str, str]:
+            return {"PENSTOCK_API__READ_ONLY": "true", "PENSTOCK_API__MCP_WRITE": "true"}
+
+        def test_nobody_writes(self, connect: Connect) -> None:
+            for client in (connect(), connect(Scope.ADMIN)):
+                assert set(tools(client)) == READING
+                assert "read-only" in refused(client, "retry", id="a")
+
+    class TestOpen:
+        @pytest.fixture
+        def settings_env(self) -> dict[str, str]:
+            return {
+                "PENSTOCK_API__MCP_WRITE": "true", "PENSTOCK_API__PREFIX": "/penstock",
+                "PENSTOCK_API__TLS_BY_PROXY": "true",
+            }  # fmt: skip
+
+        def test_a_setting_lets_assistants_without_a_key_write(self, api: TestClient) -> None:
+            assert set(tools(api)) == READING | WRITING
+
+        def test_addresses_are_those_that_the_proxy_gives(self, api: TestClient, context: Context) -> None:
+            document = insert_document(context, DocumentStatus.COMPLETED, [C])
+            fetched = use(api, "fetch", id=f"page:{document}:1")
+            assert fetched["text"] == "text of page 1"
+            assert fetched["url"] == f"https://127.0.0.1/penstock/console/documents/{document}?page=1"
+
+
+def test_tools_say_what_they_take_give_and_do(writer: TestClient) -> None:
+    for name, tool in tools(writer).items():
+        hints = tool["annotations"]
+        assert hints["readOnlyHint"] is (name in READING)
+        assert hints["destructiveHint"] is False
+        assert tool["title"]
+        assert tool["description"].endswith(".")
+        for schema in (tool["inputSchema"], tool["outputSchema"]):
+            Draft202012Validator.check_schema(schema)
+            assert schema["type"] == "object"
+        assert tool["inputSchema"]["additionalProperties"] is False
+        assert "path" not in tool["inputSchema"]["properties"]
+    for name in ("search", "fetch"):
+        (field,) = tools(writer)[name]["inputSchema"]["properties"].values()
+        assert field["type"] == "string", "ChatGPT gives one string"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "part"),
+    [
+        ("nope", {}, "there is no such tool"),
+        ("get_status", {"id": "../../etc"}, "id: "),
+        ("get_status", {"id": "abc"}, "Use search to find documents"),
+        ("get_status", {"id": "abc", "wait_s": 1e9}, "wait_s: "),
+        ("get_status", {"id": "abc", "wait_s": "soon"}, "wait_s: "),
+        ("get_markdown", {"document_id": "abc\x00"}, "document_id: "),
+        ("get_markdown", {"document_id": "abc", "pages": "1; DROP"}, "pages: "),
+        ("get_markdown", {"document_id": "abc", "limit": 10**9}, "limit: "),
+        ("get_markdown", {"document_id": "abc", "offset": -1}, "offset: "),
+        ("get_page_image", {"document_id": "abc", "page": 0}, "page: "),
+        ("get_page_image", {"document_id": "abc", "page": 1, "dpi": 10_000}, "dpi: "),
+        ("list_failures", {"limit": 10_000}, "limit: "),
+        ("list_failures", {"kind": "secrets"}, "kind: "),
+        ("search_screenshots", {"query": ""}, "query: "),
+        ("search_screenshots", {"query": "a\x1b[2J"}, "control characters"),
+        ("search_screenshots", {"query": "a", "since": "2026"}, "since: "),
+        ("timeline", {"since": "2026-11-22T10:00:00Z", "until": "2026-11-21T10:00:00Z"}, "ends before it begins"),
+        ("timeline", {"cursor": "!!"}, "cursor"),
+        ("search_knowledge", {"query": "x" * 5000}, "query: "),
+        ("search_knowledge", {"query": "x", "bases": ["nope"]}, "there is no knowledge base nope"),
+        ("search", {"query": "x" * 501}, "query: "),
+        ("search", {}, "query: "),
+        ("search", {"query": "x", "limit": 5}, "limit: "),
+        ("fetch", {"id": "page:abc:1"}, "there is no"),
+        ("fetch", {"id": "file:etc"}, "use one that search returned"),
+        ("fetch", {"id": "page:abc:x"}, "use one that search returned"),
+        ("fetch", {"id": "node:99999999999999999999"}, "use one that search returned"),
+        ("fetch", {"id": "chunk:abc:0"}, "there is no"),
+        ("fetch", {"id": "/etc/passwd"}, "id: "),
+    ],
+)
+def test_nonsense_is_answered_with_what_to_do(api: TestClient, tool: str, arguments: Any, part: str) -> None:
+    said = refused(api, tool, **arguments)
+    assert part in said, said
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "part"),
+    [
+        ("convert_document", {"path": "/etc/passwd"}, "nobody reads"),
+        ("convert_document", {"url": "file:///etc/passwd"}, "PENSTOCK_API__FETCH"),
+        ("convert_document", {"url": "https://example.com/a.pdf", "provider": "../x"}, "provider"),
+        ("convert_document", {}, "url: "),
+        ("retry", {"id": "abc"}, "Use search to find documents"),
+        ("retry", {"id": "abc", "page": 1, "all_pages": True}, "either a page or all_pages"),
+        ("retry", {"kind": "screenshots", "id": "batch:9"}, "use one of list_failures"),
+        ("retry", {"kind": "screenshots", "id": "x"}, "use one of list_failures"),
+        ("retry", {"kind": "knowledge_item", "id": "abc"}, "there is no"),
+        ("add_to_knowledge", {"base": "nope", "kind": "note", "text": "x"}, "there is no knowledge base nope"),
+        ("add_to_knowledge", {"base": "nope", "kind": "note"}, "a note needs text"),
+        ("add_to_knowledge", {"base": "nope", "kind": "file", "path": "/etc/passwd"}, "not added by path"),
+        ("add_to_knowledge", {"base": "nope", "kind": "url", "text": "x"}, "needs a url"),
+    ],
+)
+def test_nonsense_writes_nothing(writer: TestClient, tool: str, arguments: Any, part: str) -> None:
+    said = refused(writer, tool, **arguments)
+    assert part in said, said
+
+
+def test_messages_that_are_none_are_refused_by_the_protocol(api: TestClient) -> None:
+    for content in (b"[1]", b"{", b"null", b'{"jsonrpc":"2.0"}', b"\xff\xfe"):
+        answer = api.post("/mcp", content=content, headers={"content-type": "application/json", "accept": "*/*"})
+        assert 400 <= answer.status_code < 500, answer.text
+    assert "error" in said(post(api, "tools/explode", {}))
+
+
+class TestDocuments:
+    def test_markdown_is_read_piece_by_piece_and_by_pages(self, api: TestClient, context: Context) -> None:
+        document = insert_document(context, DocumentStatus.PARTIAL_FAILED, [C, C, F])
+        set_row(context, document, merged_path=write_output(context, document, "0123456789" * 50))
+        first = use(api, "get_markdown", document_id=document, limit=300)
+        assert (len(first["markdown"]), first["next_offset"], first["total_characters"]) == (300, 300, 500)
+        rest = use(api, "get_markdown", document_id=document, offset=300)
+        assert (first["markdown"] + rest["markdown"], rest["next_offset"]) == ("0123456789" * 50, None)
+        some = use(api, "get_markdown", document_id=document, pages="2-3")
+        assert (some["markdown"], some["pages"], some["missing_pages"]) == ("text of page 2", [2], [3])
+        beyond = use(api, "get_markdown", document_id=document, offset=10_000)
+        assert (beyond["markdown"], beyond["next_offset"]) == ("", None)
+
+    def test_what_is_not_converted_yet_says_how_to_wait(self, api: TestClient, context: Context) -> None:
+        document = insert_document(context)
+        assert "get_status" in refused(api, "get_markdown", document_id=document)
+        status = use(api, "get_status", id=document, wait_s=0.2)
+        assert status["document"]["status"] == "PROCESSING"
+        assert "No worker is running" in status["next"]
+
+    def test_failures_are_listed_and_tried_again(self, writer: TestClient, context: Context) -> None:
+        document = insert_document(context, DocumentStatus.PARTIAL_FAILED, [C, F])
+        base = add_base(context)
+        item = add_item(context, base, ItemStatus.FAILED, error="broken")
+        found = use(writer, "list_failures")["failures"]
+        assert {one["kind"]: (one["id"], one["pages"]) for one in found} == {
+            "document": (document, [2]), "knowledge_item": (item, []),
+        }  # fmt: skip
+        assert use(writer, "list_failures", kind="screenshots")["failures"] == []
+        assert use(writer, "retry", id=document)["status"] == "PROCESSING"
+        assert use(writer, "retry", kind="knowledge_item", id=item)["status"] != "failed"
+        assert use(writer, "list_failures")["failures"] == []
+        whole = insert_document(context, DocumentStatus.COMPLETED, [C])
+        assert "all_pages" in use(writer, "retry", id=whole)["next"]
+
+    class TestAddresses:
+        @pytest.fixture
+        def settings_env(self) -> dict[str, str]:
+            return {"PENSTOCK_API__FETCH": "true"}
+
+        def test_private_addresses_are_not_fetched(self, writer: TestClient) -> None:
+            with WebServer() as web:
+                said = refused(writer, "convert_document", url=f"http://127.0.0.1:{web.port}/a.pdf", wait_s=0)
+            assert "private" in said or "public" in said, said
+
+    class TestSpending:
+        @pytest.fixture
+        def settings_env(self) -> dict[str, str]:
+            return {"PENSTOCK_API__SPEND_PER_DAY": "1"}
+
+        def test_who_has_spent_enough_begins_nothing_that_costs(self, writer: TestClient, context: Context) -> None:
+            document = insert_document(context, DocumentStatus.PARTIAL_FAILED, [C, F])
+            use(writer, "retry", id=document)
+            paid(context, document, 2)
+            for tool, arguments in {
+                "retry": {"id": document}, "search": {"query": "x"}, "search_knowledge": {"query": "x"},
+                "search_screenshots": {"query": "x"}, "convert_document": {"url": "https://example.com/a.pdf"},
+            }.items():  # fmt: skip
+                assert "has spent its 1" in refused(writer, tool, **arguments)
+            assert use(writer, "get_status", id=document)["document"]["id"] == document
+
+
+def test_what_was_on_the_screen_is_found_shown_and_fetched(api: TestClient, context: Context, tmp_path: Path) -> None:
+    hand = Hand(context, tmp_path)
+    batch, shots = hand.batch(app="Firefox")
+    [node] = hand.analyse(batch, [draft("Paying bills", [shots[0]])], {shots[0]: Evidence("Invoice 17 of March")})
+    [hour] = use(api, "timeline")["items"]
+    assert [one["id"] for one in hour["nodes"]] == [node]
+    assert [hit["node"]["id"] for hit in use(api, "search_screenshots", query="invoice")["hits"]] == [node]
+    results = use(api, "search", query="invoice")["results"]
+    assert [result["id"] for result in results] == [f"node:{node}"]
+    fetched = use(api, "fetch", id=results[0]["id"])
+    assert fetched.keys() == {"id", "title", "text", "url", "metadata"}
+    assert (fetched["title"], fetched["url"]) == ("Paying bills", results[0]["url"])
+    assert fetched["url"].startswith("http://127.0.0.1/console/")
+
+
+def test_the_protocol_is_imported_by_nobody_who_does_not_speak_it() -> None:
+    code = (
+        "import sys; import pipeline.interfaces.cli.main, pipeline.interfaces.api.app;"
+        "sys.exit(any(name.split('.')[0] in {'mcp', 'mcp_types'} for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

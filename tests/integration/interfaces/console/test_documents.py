@@ -1,0 +1,215 @@
+"""The screen of documents: the list, what is found, files sent by a plain form, and the same done with many."""
+
+import re
+from datetime import timedelta
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from starlette.testclient import TestClient
+
+from pipeline.flows.documents import FLOW, service
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.interfaces.console.screens import document_bulk, documents
+from pipeline.interfaces.console.screens.documents import Watched, fragments
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+from tests.support.documents import document, insert_document
+from tests.support.samples import text_pdf
+
+PAGE = {"accept": "text/html"}
+D, P = DocumentStatus, PageStatus
+SCREEN = "/console/documents"
+HOSTILE = "<img src=x onerror=alert(1)>\"'{{7*7}}.pdf"
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows on a page, two documents a request."""
+    monkeypatch.setattr(documents, "ROWS", 2)
+    monkeypatch.setattr(document_bulk, "AT_ONCE", 2)
+
+
+def shown(api: TestClient, address: str = SCREEN) -> str:
+    answer = api.get(address, headers=PAGE)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def names(page: str) -> list[str]:
+    return re.findall(r'class="name"><a [^>]*>([^<]*)</a>', page)
+
+
+def link(page: str, words: str) -> str:
+    """Where the link with these words leads."""
+    found = re.search(rf'<a [^>]*href="([^"]*)"[^>]*>{re.escape(words)}', page)
+    assert found, f"no link “{words}”"
+    return unescape(found[1])
+
+
+def test_an_empty_list_says_what_to_do_first(api: TestClient) -> None:
+    page = shown(api)
+    assert "No documents yet" in page
+    assert "penstock convert" in page
+    assert 'enctype="multipart/form-data"' in page
+
+
+def test_a_row_says_how_a_document_stands_and_why(api: TestClient, context: Context) -> None:
+    insert_document(context, D.COMPLETED, [P.COMPLETED, P.COMPLETED], filename="done.pdf", cost=0.42)
+    insert_document(context, D.PARTIAL_FAILED, [P.COMPLETED, P.FAILED], filename="partly.pdf", model_name="gpt-4o")
+    insert_document(context, D.PROCESSING, filename="waits.pdf")
+    paused = insert_document(context, D.PROCESSING, filename="paused.pdf")
+    service.pause(context, paused, "scanner-room")
+    page = shown(api)
+    for words in (
+        "1 page failed", "page 2: it failed", "local · gpt-4o", "No worker is running", "by scanner-room", "$0.42",
+        "2 / 2", "All <span>4</span>", "Needs you <span>1</span>",
+    ):  # fmt: skip
+        assert words in page, words
+    assert names(shown(api, f"{SCREEN}?state=attention")) == ["partly.pdf"]
+    assert names(shown(api, f"{SCREEN}?q=DONE")) == ["done.pdf"]
+    assert "No document matches" in shown(api, f"{SCREEN}?q=nothing&state=paused")
+    assert names(shown(api, f"{SCREEN}?since=hour&state=paused")) == ["paused.pdf"]
+    assert api.get(f"{SCREEN}?state=odd", headers=PAGE).status_code == 422
+    assert api.get(f"{SCREEN}?after=odd", headers=PAGE).status_code == 400
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_pages_of_the_list_go_both_ways_and_keep_the_filter(api: TestClient, context: Context) -> None:
+    now = context.db.now()
+    for n in range(5):
+        insert_document(context, D.COMPLETED, [], filename=f"a{n}.pdf", created_at=now - timedelta(minutes=n))
+    insert_document(context, D.COMPLETED, [], filename="b.pdf", created_at=now)
+    first = shown(api, f"{SCREEN}?q=a&state=done")
+    assert names(first) == ["a0.pdf", "a1.pdf"]
+    assert "Newer" not in first
+    second = shown(api, link(first, "Older"))
+    assert names(second) == ["a2.pdf", "a3.pdf"]
+    third = shown(api, link(second, "Older"))
+    assert names(third) == ["a4.pdf"]
+    assert ">Older" not in third
+    again = shown(api, link(third, "Newer"))
+    assert names(again) == ["a2.pdf", "a3.pdf"]
+    top = shown(api, link(again, "Newer"))
+    assert names(top) == ["a0.pdf", "a1.pdf"]
+    assert ">Newer" not in top
+    assert names(shown(api, link(second, "Newest"))) == ["a0.pdf", "a1.pdf"]
+
+
+def test_words_are_found_in_texts_and_lead_to_the_page(api: TestClient, context: Context) -> None:
+    merged: dict[str, Any] = {"finished_at": context.db.now(), "unindexed": True, "filename": "book.pdf"}
+    mine = insert_document(context, D.COMPLETED, [P.COMPLETED] * 8, **merged)
+    assert "The text of 1 document is not indexed yet" in shown(api, f"{SCREEN}?q=text")
+    FLOW.catch_up(context)
+    page = shown(api, f"{SCREEN}?q=text")
+    assert f'href="/console/documents/{mine}?page=' in page
+    assert "<mark>text</mark>" in page
+    assert "No page has all the words" in shown(api, f"{SCREEN}?q=text+zebra")
+    everything = shown(api, link(page, "More pages with these words"))
+    assert everything.count("<mark>") == 8
+    assert not names(everything)
+
+
+def test_what_files_say_is_shown_and_does_nothing(api: TestClient, context: Context) -> None:
+    insert_document(context, D.FAILED, [], filename=HOSTILE, error="<script>alert(1)</script>", model_name="<b>m</b>")
+    for page in (shown(api), shown(api, f"{SCREEN}?q={HOSTILE}"), shown(api, f"{SCREEN}/actions/delete?q=%3Cimg")):
+        assert "<img" not in page
+        assert "<script>" not in page
+        assert "49.pdf" not in page
+    assert "&lt;script&gt;alert(1)" in shown(api)
+
+
+def test_files_are_sent_by_a_plain_form(api: TestClient, context: Context, tmp_path: Path) -> None:
+    pdf = text_pdf(tmp_path / "report.pdf", ["a text"]).read_bytes()
+    files = [("file", ("a.pdf", pdf)), ("file", ("b.txt", b"hello"))]
+    answer = api.post(
+        SCREEN, files=files, data={"provider": "", "allow_partial": "true", "use_cache": "false"}, headers=PAGE
+    )
+    assert answer.url.path == SCREEN
+    assert "1 file will be converted. b.txt: " in unescape(answer.text)
+    assert names(answer.text) == ["a.pdf"]
+    (row,) = [document(context, key) for key in re.findall(r'id="d-([0-9a-f]+)"', answer.text)]
+    assert (row.allow_partial, row.use_cache) == (True, False)
+    assert api.post(SCREEN, files=[("file", ("", b""))], headers=PAGE).status_code == 422
+    refused = api.post(SCREEN, files=[("file", ("b.txt", b"hello"))], headers=PAGE)
+    assert refused.status_code == 415
+    assert "That did not work" in refused.text
+
+
+def test_one_sees_what_an_action_will_touch_before_it_does(api: TestClient, context: Context) -> None:
+    ids = [insert_document(context, filename=f"w{n}.pdf") for n in range(7)]
+    other = insert_document(context, D.COMPLETED, [], filename="w-done.pdf")
+    page = shown(api, f"{SCREEN}/actions/pause?q=w")
+    assert "Pause 7 documents?" in page
+    assert "and 2 more" in page
+    assert "1 other that is so" in page
+    assert {document(context, one).status for one in ids} == {D.PROCESSING}
+    answer = api.post(f"{SCREEN}/actions/pause", data={"q": "w", "total": "7"}, headers=PAGE)
+    assert "7 documents are paused." in answer.text
+    assert parse_qs(urlsplit(str(answer.url)).query) == {"q": ["w"]}
+    assert {document(context, one).status for one in ids} == {D.PAUSED}
+    some = f"{SCREEN}/actions/cancel?id={ids[0]}&id={ids[1]}&id={other}"
+    page = shown(api, some)
+    assert "Cancel 2 documents?" in page
+    assert page.count('name="id"') == 2
+    answer = api.post(f"{SCREEN}/actions/cancel", data={"id": ids[:2]}, headers=PAGE)
+    assert "2 documents are cancelled." in answer.text
+    assert [document(context, one).status for one in ids[:3]] == [D.CANCELLED, D.CANCELLED, D.PAUSED]
+    assert "there is nothing to do" in shown(api, f"{SCREEN}/actions/resume?q=nothing")
+    assert api.get(f"{SCREEN}/actions/explode", headers=PAGE).status_code == 404
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_many_are_gone_through_some_at_a_time(api: TestClient, context: Context) -> None:
+    for n in range(5):
+        insert_document(context, D.FAILED, [], filename=f"{n}.pdf")
+    kept = insert_document(context, D.COMPLETED, [])
+    form: dict[str, str] = {"state": "attention", "total": "5"}
+    said = []
+    for _ in range(3):
+        answer = api.post(f"{SCREEN}/actions/delete", data=form, headers={**PAGE, "hx-request": "true"})
+        said += re.findall(r"(\d+ of \d+) documents so far", answer.text)
+        form = {name: unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', answer.text)}
+    assert said == ["2 of 5", "4 of 5"]
+    assert answer.headers["hx-redirect"] == f"{SCREEN}?state=attention"
+    assert "5%20documents%20are%20deleted." in answer.headers["set-cookie"]
+    assert re.findall(r'id="d-([0-9a-f]+)"', shown(api)) == [kept]
+
+
+def test_who_may_only_read_sees_no_actions(connect: Connect, context: Context) -> None:
+    insert_document(context)
+    api = connect(Scope.READ)
+    page = shown(api)
+    assert "report.pdf" in page
+    for word in ("Drop files", "that match", "/actions/"):
+        assert word not in page, word
+    assert api.get(f"{SCREEN}/actions/pause", headers=PAGE).status_code == 403
+    assert api.post(f"{SCREEN}/actions/pause", data={"total": "1"}, headers=PAGE).status_code == 403
+    assert api.post(SCREEN, files=[("file", ("a.pdf", b"x"))], headers=PAGE).status_code == 403
+
+
+def test_the_rows_that_are_shown_follow_and_new_ones_are_announced(api: TestClient, context: Context) -> None:
+    mine = insert_document(context, D.PROCESSING)
+    gone = insert_document(context, D.PROCESSING)
+    page = shown(api)
+    stream = re.search(r'hx-sse:connect="/console/live\?([^"]*)"', page)
+    assert stream
+    asked = {name: values[0] for name, values in parse_qs(unescape(stream[1])).items() if name != "view"}
+    watched = Watched.model_validate(asked)
+    service.cancel(context, mine)
+    service.remove(context, gone)
+    insert_document(context, D.COMPLETED, [], created_at=context.db.now() + timedelta(seconds=1))
+    found = fragments(context, watched)
+    assert set(found) == {f"d-{mine}", "counts", "fresh"}
+    assert "cancelled" in found[f"d-{mine}"]
+    assert "1 new document: show" in found["fresh"]
+    assert "Done <span>1</span>" in found["counts"]
+    assert api.get("/console/live?view=documents&rows=../x", headers=PAGE).status_code == 422

@@ -1,0 +1,160 @@
+"""Consoles on one view, over a real server: they share its renderings, and each of them shows how it ended."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from html import unescape
+from threading import Thread
+from typing import Any
+
+import httpx2
+import pytest
+
+from pipeline.engine import events as progress
+from pipeline.flows.documents.models import DOCUMENTS
+from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus
+from pipeline.interfaces.console import live
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.test_events import Server, server
+from tests.support.documents import insert_document
+from tests.support.waiting import wait_until
+
+__all__ = ["server"]
+CONSOLES = 8
+"""Of each view."""
+CHANGES = 300
+_PARTIAL = re.compile(r'<hx-partial hx-target="#([^"]+)" hx-swap="outerMorph">(.*?)</hx-partial>', re.DOTALL)
+E = DocumentEvent
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {"PENSTOCK_API__STREAMS_PER_KEY": "40"}
+
+
+@pytest.fixture
+def rendered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each view was rendered."""
+    found: Counter[str] = Counter()
+
+    def counted(view: live.View) -> live.View:
+        def render(context: Context, asked: Any) -> live.Fragments:
+            found[view.name] += 1
+            return view.fragments(context, asked)
+
+        return replace(view, fragments=render, every_s=None)
+
+    for name in ("document", "documents"):
+        monkeypatch.setitem(live.VIEWS, name, counted(live.VIEWS[name]))
+    return found
+
+
+class Console:
+    """What somebody sees who looks at a view: the last fragment of each element."""
+
+    def __init__(self, url: str, view: str, element: str) -> None:
+        self.view, self._element = view, element
+        self.shown: dict[str, str] = {}
+        self.messages = 0
+        self._url = url
+        self._thread = Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        with httpx2.Client(timeout=60) as client, client.stream("GET", self._url) as answer:
+            lines: list[str] = []
+            for line in answer.iter_lines():
+                if line.startswith("data:"):
+                    lines.append(line[5:].removeprefix(" "))
+                elif not line and lines:
+                    self.shown |= dict(_PARTIAL.findall("\n".join(lines)))
+                    self.messages += 1
+                    lines.clear()
+
+    def says(self, words: str) -> bool:
+        return words in unescape(self.shown.get(self._element, ""))
+
+    def end(self) -> None:
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "a stream goes on without its server"
+
+
+@contextmanager
+def consoles(server: Server, document_id: str, count: int = CONSOLES) -> Iterator[list[Console]]:
+    """So many for each view, all of which show something."""
+    base = server.url.replace("/api/v1/events", "/console/live?view=")
+    asked = [
+        ("document", f"&id={document_id}&first=1", "facts"),
+        ("documents", f"&rows={document_id}", f"d-{document_id}"),
+    ]
+    with ExitStack() as ending:
+        found = [Console(f"{base}{view}{query}", view, element) for view, query, element in asked * count]
+        for one in found:
+            ending.callback(one.end)
+        ending.callback(server.end)
+        wait_until(lambda: all(one.messages for one in found), 60, "all consoles are open")
+        yield found
+
+
+def mover(context: Context, document_id: str) -> Callable[[DocumentEvent], None]:
+    """Moves the document by an event, each time in a transaction of its own."""
+    mine = DOCUMENTS.c.id == document_id
+
+    def move(event: DocumentEvent) -> None:
+        with context.db.transaction() as session:
+            assert DOCUMENT.move(session, DOCUMENTS, event, mine)
+
+    return move
+
+
+def test_all_consoles_show_the_end_of_many_events_which_were_few_renderings(
+    context: Context, server: Server, rendered: Counter[str]
+) -> None:
+    document_id = insert_document(context, DocumentStatus.PENDING)
+    move = mover(context, document_id)
+    with consoles(server, document_id) as looking:
+        opened = Counter(rendered)
+        assert opened == {"document": 1, "documents": 1}, "they share the first ones, too"
+        for number in range(CHANGES):
+            move(E.RESUME_SPLIT if number % 2 else E.PAUSE)
+            progress.publish(context.redis, "documents", "document", document=document_id, progress=number)
+        move(E.CANCEL)
+        wait_until(
+            lambda: all(one.says("cancelled") for one in looking), 60, "all consoles show the end",
+            last=lambda: Counter(one.view for one in looking if not one.says("cancelled")),
+        )  # fmt: skip
+        for view in opened:
+            made = rendered[view] - opened[view]
+            assert 0 < made < CHANGES / 2, "far fewer than events, whatever the number of consoles"
+            sent = [one.messages for one in looking if one.view == view]
+            assert max(sent) <= rendered[view], "no console is sent more than was rendered"
+
+
+def test_a_console_that_comes_after_the_end_shows_it(context: Context, server: Server, rendered: Counter[str]) -> None:
+    document_id = insert_document(context, DocumentStatus.PENDING)
+    mover(context, document_id)(E.CANCEL)
+    with consoles(server, document_id, 1) as looking:
+        assert all(one.says("cancelled") for one in looking)
+
+
+def test_what_others_do_renders_nothing_for_those_who_look_at_one_document(
+    context: Context, server: Server, rendered: Counter[str]
+) -> None:
+    mine, other = (insert_document(context, DocumentStatus.PENDING) for _ in range(2))
+    with consoles(server, mine, 2) as looking:
+        mover(context, other)(E.PAUSE)
+        mover(context, mine)(E.PAUSE)
+        wait_until(lambda: all(one.says("paused") for one in looking), 60, "all consoles show the pause")
+        now = rendered["document"]
+        for number in range(20):
+            mover(context, other)(E.PAUSE if number % 2 else E.RESUME_SPLIT)
+        mover(context, mine)(E.CANCEL)
+        wait_until(lambda: all(one.says("cancelled") for one in looking), 60, "all consoles show the end")
+        assert rendered["document"] == now + 1, "by the last event alone"

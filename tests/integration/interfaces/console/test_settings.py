@@ -1,0 +1,143 @@
+"""Live settings, keys, and how other programs connect, as people use them."""
+
+import re
+from html import unescape
+
+import pytest
+from starlette.testclient import TestClient
+
+from pipeline.storage import api_keys
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tasks import queues
+from tests.integration.interfaces.api.conftest import Connect
+
+PAGE = {"accept": "text/html"}
+SETTINGS, KEYS, CLIENTS = "/console/settings", "/console/settings/keys", "/console/settings/clients"
+REFERENCE = "/console/settings/reference"
+ABOUT = "/console/settings/about"
+LIMITS = "provider.fake.limits"
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    return {
+        "PENSTOCK_PROVIDERS__FAKE__BASE_URL": "http://127.0.0.1:9",
+        "PENSTOCK_PROVIDERS__FAKE__MODEL": "m",
+        "PENSTOCK_PROVIDERS__FAKE__LIMITS": "100/min",
+    }
+
+
+def sent(client: TestClient, path: str, code: int = 200, **fields: object) -> str:
+    """What an action says."""
+    answer = client.post(path, data=fields, headers={**PAGE, "hx-request": "true"})
+    assert answer.status_code == code, answer.text
+    return unescape(answer.text)
+
+
+def test_a_setting_is_changed_with_a_reason_and_reset(context: Context, api: TestClient) -> None:
+    assert "provider fake" in api.get(SETTINGS, headers=PAGE).text
+    assert "is 10/s" in sent(api, f"{SETTINGS}/live/{LIMITS}", value="10/s", reason=HOSTILE)
+    assert queues.setting(LIMITS).value == "10/s"
+    page = api.get(SETTINGS, params={"q": "FAKE limits", "changed": "true"}, headers=PAGE).text
+    assert page.count('class="setting"') == 1
+    assert HOSTILE not in page
+    assert "by testclient" in page
+    assert "default 100/min" in page
+    assert LIMITS in sent(api, f"{SETTINGS}/live/{LIMITS}", 422, value="often")
+    assert queues.setting(LIMITS).value == "10/s"
+    assert "100/min again" in sent(api, f"{SETTINGS}/live/{LIMITS}/reset", reason="it is over")
+    assert queues.setting(LIMITS).is_default
+    assert "No setting matches" in api.get(SETTINGS, params={"q": "nothing such"}, headers=PAGE).text
+    assert "no live setting" in sent(api, f"{SETTINGS}/live/colour", 404, value="red")
+
+
+def test_a_key_is_made_shown_once_and_revoked(context: Context, api: TestClient) -> None:
+    empty = api.get(KEYS, headers=PAGE).text
+    assert "Nobody is asked for a key here" in empty
+    assert "No keys yet" in empty
+    made = api.post(KEYS, data={"name": HOSTILE, "scope": "read", "expires_days": ""}, headers=PAGE)
+    assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
+    [secret] = re.findall(r"pstk_[A-Za-z0-9_-]{20,}", made.text)
+    assert HOSTILE not in made.text
+    [key] = api_keys.list_keys(context)
+    assert (key.name, key.scope, key.expires_at) == (HOSTILE, Scope.READ, None)
+    page = api.get(KEYS, headers=PAGE).text
+    assert secret not in page
+    assert HOSTILE not in page
+    assert "is revoked" in sent(api, f"{KEYS}/{key.id}/revoke")
+    assert api_keys.authenticate(context, secret) is None
+    for wrong in ({"name": ""}, {"name": "x", "scope": "owner"}, {"name": "x", "expires_days": "-1"}):
+        sent(api, KEYS, 422, **wrong)
+
+
+def test_only_administrators_see_settings_and_keys(connect: Connect) -> None:
+    writes, administers = connect(Scope.WRITE), connect(Scope.ADMIN)
+    assert "for administrators" in writes.get(SETTINGS, headers=PAGE).text
+    assert LIMITS not in writes.get(SETTINGS, headers=PAGE).text
+    for path in (KEYS, f"{KEYS}/0/revoke", f"{SETTINGS}/live/{LIMITS}", f"{SETTINGS}/live/{LIMITS}/reset"):
+        assert writes.post(path, data={"name": "x", "value": "1/s"}, headers=PAGE).status_code == 403
+    assert writes.get(KEYS, headers=PAGE).status_code == 403
+    page = administers.get(KEYS, headers=PAGE).text
+    assert "Nobody is asked" not in page
+    assert "the one you use" in page
+
+
+def test_snippets_name_this_server_and_how_it_wants_to_be_called(connect: Connect) -> None:
+    text = unescape(connect().get(CLIENTS, headers=PAGE).text)
+    assert "curl -F file=@report.pdf 'http://127.0.0.1/api/v1/documents?wait=60'" in text
+    assert "Bearer $PENSTOCK_KEY" not in text
+    with_key = unescape(connect(Scope.READ).get(CLIENTS, headers=PAGE).text)
+    assert '-H "Authorization: Bearer $PENSTOCK_KEY"' in with_key
+
+
+class TestInReadOnlyMode:
+    @pytest.fixture
+    def settings_env(self) -> dict[str, str]:
+        return {"PENSTOCK_API__READ_ONLY": "true", "PENSTOCK_API__PREFIX": "/penstock"}
+
+    def test_everything_is_seen_and_nothing_offered(self, api: TestClient) -> None:
+        for path in (SETTINGS, KEYS):
+            page = api.get(f"/penstock{path}", headers=PAGE).text
+            assert ">read-only</span>" in page
+            assert "Save" not in page
+            assert "Create a key" not in page
+        assert api.post(f"/penstock{KEYS}", data={"name": "x"}, headers=PAGE).status_code == 403
+        assert "http://127.0.0.1/penstock/api/v1/documents" in unescape(
+            api.get(f"/penstock{CLIENTS}", headers=PAGE).text
+        )
+
+
+def test_the_reference_has_a_page_for_every_operation(api: TestClient) -> None:
+    listed = api.get(REFERENCE, headers=PAGE).text
+    document = api.get("/openapi.json").json()
+    known = [spec["operationId"] for methods in document["paths"].values() for spec in methods.values()]
+    for operation in known:
+        assert f"{REFERENCE}/{operation}" in listed
+        answer = api.get(f"{REFERENCE}/{operation}", headers=PAGE)
+        assert answer.status_code == 200, operation
+    assert len(listed) < 100_000
+    found = api.get(REFERENCE, params={"q": "webhooks replay"}, headers=PAGE).text
+    assert "webhooks_replay_failed" in found
+    assert "documents_submit" not in found
+    assert "Nothing has these words" in api.get(REFERENCE, params={"q": HOSTILE}, headers=PAGE).text
+    assert api.get(f"{REFERENCE}/nothing", headers=PAGE).status_code == 404
+
+
+def test_how_it_is_doing_is_for_administrators(context: Context, connect: Connect) -> None:
+    reads, administers = connect(Scope.READ), connect(Scope.ADMIN)
+    assert str(context.settings.data_dir) not in reads.get(ABOUT, headers=PAGE).text
+    page = administers.get(ABOUT, headers=PAGE).text
+    assert str(context.settings.data_dir) in page
+    assert "Is it well?" in page
+    told = administers.get("/api/v1/about").json()
+    assert told["folder"]["files"] > 0
+    assert {one["name"] for one in told["checks"]} > {"disk", "database", "workers"}
+    assert not any(one["name"].startswith("provider ") for one in told["checks"]), "nobody is asked"
+    assert reads.get("/api/v1/about").status_code == 403

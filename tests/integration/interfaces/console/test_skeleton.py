@@ -1,0 +1,153 @@
+"""What all pages have in common: rights, headers, errors, what an action says."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from starlette.testclient import TestClient
+
+from pipeline.interfaces.console import addresses
+from pipeline.storage import api_keys, api_sessions
+from pipeline.storage.api_keys import Scope
+from pipeline.storage.context import Context
+from tests.integration.interfaces.api.conftest import Connect
+
+PAGE = {"accept": "text/html"}
+BROWSER = {**PAGE, "origin": "http://127.0.0.1", "sec-fetch-site": "same-origin"}
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+def log_in(client: TestClient, secret: str, to: str = "/console/documents") -> None:
+    answer = client.post("/console/login", data={"key": secret, "next": to}, headers=BROWSER, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, addresses.within(to))
+
+
+def test_the_root_leads_to_the_console(api: TestClient) -> None:
+    answer = api.get("/", headers=PAGE)
+    assert answer.url.path == "/console/"
+    assert "<h1>Overview</h1>" in answer.text
+
+
+def test_every_page_has_a_policy_under_which_nothing_inline_runs(api: TestClient) -> None:
+    answer = api.get("/console/", headers=PAGE)
+    policy = answer.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "script-src 'self'" in policy
+    assert answer.headers["referrer-policy"] == "same-origin"
+    assert not re.search(r"<script(?![^>]*src=)|<style| style=| on[a-z]+=", answer.text)
+
+
+def test_files_are_kept_by_browsers_for_as_long_as_they_do_not_change(api: TestClient) -> None:
+    page = api.get("/console/", headers=PAGE).text
+    for address in re.findall(r'(?:src|href)="(/console/static/[^"]+)"', page):
+        answer = api.get(address)
+        assert answer.status_code == 200, address
+        assert "immutable" in answer.headers["cache-control"]
+    assert api.get("/console/static/../app.py").status_code == 404
+    assert api.get("/console/static/%2e%2e/app.py").status_code == 404
+
+
+def test_pages_are_compressed_and_streams_are_not(api: TestClient) -> None:
+    assert api.get("/console/", headers=PAGE).headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in api.get("/api/v1/status").headers
+
+
+def test_without_a_key_where_one_is_needed_there_is_only_the_login(context: Context, connect: Connect) -> None:
+    client = connect(host="192.0.2.1")
+    answer = client.get("/console/?q=a", headers=PAGE, follow_redirects=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"].endswith("/console/login?next=/console/%3Fq%3Da")
+    secret, key = api_keys.create(context, "desk", Scope.READ)
+    log_in(client, secret)
+    cookie = client.cookies.get("penstock_session")
+    assert cookie
+    assert secret not in cookie
+    assert client.get("/console/", headers=PAGE).status_code == 200
+    api_keys.revoke(context, key.id)
+    assert client.get("/console/", headers=PAGE, follow_redirects=False).status_code == 303
+
+
+def test_the_cookie_is_for_browsers_alone(context: Context, connect: Connect) -> None:
+    client = connect(host="192.0.2.1")
+    secret, _ = api_keys.create(context, "desk", Scope.ADMIN)
+    answer = client.post("/console/login", data={"key": secret}, headers=BROWSER, follow_redirects=False)
+    said = answer.headers["set-cookie"].lower()
+    assert "httponly" in said
+    assert "samesite=lax" in said
+    assert client.post("/console/logout", headers=PAGE).status_code == 403  # which page sends this, nobody says
+    assert client.post("/api/v1/documents/actions/pause", json={"ids": []}).status_code == 403
+    assert client.post("/api/v1/documents/actions/pause", json={"ids": []}, headers=BROWSER).status_code == 200
+    evil = {**BROWSER, "origin": "http://evil.example", "sec-fetch-site": "cross-site"}
+    assert client.post("/console/logout", headers=evil).status_code == 403
+    client.post("/console/logout", headers=BROWSER)
+    assert client.get("/console/", headers=PAGE, follow_redirects=False).status_code == 303
+
+
+def test_a_wrong_key_is_said_to_be_wrong_and_few_can_be_tried(connect: Connect) -> None:
+    client = connect(host="192.0.2.1")
+    answer = client.post("/console/login", data={"key": "pstk_wrong"}, headers=BROWSER)
+    assert answer.status_code == 401
+    assert "This key is not valid" in answer.text
+    found = {client.post("/console/login", data={"key": f"no{n}"}, headers=BROWSER).status_code for n in range(40)}
+    assert 429 in found
+
+
+def test_login_leads_to_pages_of_ours_alone(context: Context, connect: Connect) -> None:
+    secret, _ = api_keys.create(context, "desk", Scope.READ)
+    for to in ("https://evil.example", "//evil.example", "/\\evil.example"):
+        log_in(connect(host="192.0.2.1"), secret, to)
+
+
+def test_errors_are_pages_for_people_and_problems_for_programs(api: TestClient) -> None:
+    answer = api.get("/console/nothing", headers=PAGE)
+    assert answer.status_code == 404
+    assert "<h1>That did not work</h1>" in answer.text
+    assert api.get("/console/nothing", headers={"accept": "application/json"}).json()["code"] == "not_found"
+    partial = api.get("/console/live?view=nothing", headers={**PAGE, "hx-request": "true"})
+    assert partial.status_code == 404
+    assert partial.text.startswith('<hx-partial hx-target="#said"')
+
+
+def test_views_take_what_they_know(api: TestClient) -> None:
+    assert api.get("/console/live?view=overview&evil=1", headers=PAGE).status_code == 422
+
+
+def test_a_session_does_not_stand_in_addresses(api: TestClient) -> None:
+    assert api.get(f"/console/?a=pstw_{'a' * 30}").status_code == 400
+
+
+def test_an_origin_that_is_allowed_has_no_use_of_somebodys_cookie(context: Context, connect: Connect) -> None:
+    context.settings.api.allowed_origins.append("http://other:3000")
+    client = connect(host="192.0.2.1")
+    secret, _ = api_keys.create(context, "desk", Scope.ADMIN)
+    log_in(client, secret)
+    other = {**PAGE, "origin": "http://other:3000", "sec-fetch-site": "same-site"}
+    data = {"name": "stolen", "scope": "admin"}
+    assert client.post("/console/settings/keys", data=data, headers=other).status_code == 403
+    assert [key.name for key in api_keys.list_keys(context)] == ["desk"]
+
+
+def test_a_header_that_is_no_address_breaks_nothing(api: TestClient) -> None:
+    assert api.get("/console/nothing", headers={**PAGE, "referer": "http://["}).status_code == 404
+
+
+def test_a_form_takes_no_more_than_a_form_whatever_it_says_of_itself(connect: Connect) -> None:
+    client = connect(host="192.0.2.1")
+    parts = {f"f{number}": (None, "a" * 1_000_000) for number in range(6)}
+    assert client.post("/console/login", files=parts, headers=BROWSER).status_code == 413
+    assert client.post("/mcp", files=parts, headers=BROWSER).status_code == 401
+
+
+def test_a_session_that_is_over_keeps_no_stream(context: Context) -> None:
+    _, key = api_keys.create(context, "desk", Scope.READ)
+    secret = api_sessions.begin(context, key, timedelta(days=1))
+    found = api_sessions.authenticate(context, secret)
+    assert found is not None
+    assert api_sessions.is_still_usable(context, found[0])
+    api_sessions.end(context, secret)
+    assert not api_sessions.is_still_usable(context, found[0])
+    assert api_sessions.authenticate(context, secret) is None

@@ -1,0 +1,175 @@
+"""What waits and why, what failed, and who works: over all flows, from rows and gates."""
+
+import json
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, update
+
+from pipeline.engine import work as kernel
+from pipeline.engine.claims import Owner
+from pipeline.engine.presence import NoWorker, Presence
+from pipeline.engine.work import Work
+from pipeline.flows import flows
+from pipeline.flows.documents.models import ATTEMPTS, PAGES
+from pipeline.flows.documents.states import DocumentStatus, PageStatus
+from pipeline.interfaces import overview
+from pipeline.interfaces.backlog import Reason
+from pipeline.providers import queue_control
+from pipeline.storage.context import Context
+from tests.support.documents import insert_document
+from tests.support.works import FACTORIES, Made, works
+
+ALL = works()
+WAITING, FAILED, DONE = PageStatus.PENDING, PageStatus.FAILED, PageStatus.COMPLETED
+
+
+@pytest.fixture
+def settings_env() -> dict[str, str]:
+    provider = {"base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    return {"PENSTOCK_PROVIDERS": json.dumps({"p": provider, "q": provider})}
+
+
+def _why(context: Context) -> dict[str, Reason]:
+    return {found.kind: found for found in overview.overview(context).waiting}
+
+
+def _work(context: Context, *queues: str) -> None:
+    Presence(context.redis).renew("ai@desk:42:1f09ab", 60, facts={"queues": list(queues), "slots": 4})
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_what_may_be_claimed_waits_and_what_is_claimed_is_told_by_worker(context: Context, name: str) -> None:
+    made, flow = FACTORIES[name](context, 3), next(flow for flow in flows() if flow.name == name.partition(".")[0])
+    before = sum(one.count for one in flow.waiting(context))
+    assert before >= made.count
+    row = _claim(context, ALL[name], made)
+    assert sum(one.count for one in flow.waiting(context)) == before - 1
+    mine = [one for one in flow.held(context) if one.worker_id == "ai@desk:43:1f09ab"]
+    assert [(one.work, one.units, one.messages) for one in mine] == [(ALL[name].name, 1, 1)]
+    with context.db.transaction() as session:
+        later = {"next_run_at": context.db.now() + timedelta(minutes=5), "claim_id": None, "worker_id": None}
+        session.execute(update(ALL[name].table).where(ALL[name].table.c.id == row.id).values(**later))
+
+
+def _claim(context: Context, work: Work, made: Made) -> Any:
+    """One unit for a process of the worker's pool."""
+    owner = Owner("ai@desk:43:1f09ab", "m1")
+    held = kernel.new_claim(work, owner, context.settings, context.db.now())
+
+    def act(session: Any) -> Any:
+        work.lock(session, made.scope)
+        return kernel.claim(session, work, made.scope, held, context.db.now())[0]
+
+    return context.db.run(act)
+
+
+def test_pages_wait_for_a_worker_then_for_a_free_one_then_for_their_provider(context: Context) -> None:
+    insert_document(context, pages=[WAITING, WAITING, DONE], provider="p")
+    insert_document(context, pages=[WAITING], provider="q")
+    assert _why(context)["worker"] == Reason("worker", NoWorker().reason, None, "", {"pages": 3})
+    _work(context, "vision.p", "cpu")
+    found = _why(context)
+    assert found["free"].units == {"pages": 2}
+    assert found["worker"].words == "no worker takes vision.q: start one with `penstock worker ai`"
+    _work(context, "vision.p", "vision.q")
+    assert _why(context)["free"].count == 3
+    queue_control.open_breaker(context, "q:vision", 41, "5 failures in a row: 503")
+    held = _why(context)["breaker"]
+    assert (held.queue, held.count) == ("vision.q", 1)
+    assert held.words == "q is left alone for a while: 5 failures in a row: 503"
+    assert held.until is not None
+    assert timedelta(seconds=35) < held.until - context.db.now() <= timedelta(seconds=41)
+    queue_control.pause(context, "vision.p", None, "invoices first")
+    paused = _why(context)["operator"]
+    assert (paused.words, paused.until) == ("vision.p is paused by an operator: “invoices first”", None)
+
+
+def test_what_is_tried_again_and_what_is_paused_do_not_count_for_a_queue(context: Context) -> None:
+    _work(context, "cpu")
+    document = insert_document(context, pages=[WAITING, WAITING, PageStatus.RETRYING])
+    due = context.db.now() + timedelta(minutes=3)
+    with context.db.transaction() as session:
+        again = update(PAGES).where(PAGES.c.document_id == document, PAGES.c.page == 3)
+        session.execute(again.values(next_run_at=due))
+    insert_document(context, DocumentStatus.PAUSED, [WAITING] * 4)
+    insert_document(context, DocumentStatus.PAUSED, [])
+    found = _why(context)
+    assert {kind: dict(one.units) for kind, one in found.items()} == {
+        "free": {"pages": 2}, "retry": {"pages": 1}, "paused": {"pages": 4, "documents": 1}
+    }  # fmt: skip
+    assert found["retry"].until == due
+
+
+def test_pages_of_cancelled_documents_wait_for_nothing_and_of_a_removed_provider_for_its_return(
+    context: Context,
+) -> None:
+    insert_document(context, DocumentStatus.CANCELLED, [WAITING])
+    insert_document(context, pages=[WAITING], provider="gone")
+    found = _why(context)
+    assert {kind: one.count for kind, one in found.items()} == {"unserved": 1}
+    assert found["unserved"].words == "vision.gone: its provider is not configured any more"
+
+
+def test_failures_of_all_flows_come_newest_first_each_with_a_sentence(context: Context) -> None:
+    insert_document(context, DocumentStatus.PARTIAL_FAILED, [DONE, FAILED, FAILED], filename="lease.pdf")
+    insert_document(context, DocumentStatus.FAILED, [], filename="x.pdf", error="the file has no pages")
+    insert_document(context, DocumentStatus.COMPLETED, [DONE])
+    insert_document(context, pages=[WAITING, FAILED], filename="half.pdf")
+    found = overview.overview(context).failures
+    assert [(one.name, one.words) for one in found] == [
+        ("half.pdf", "1 of 2 pages failed: it failed"),
+        ("x.pdf", "the file has no pages"),
+        ("lease.pdf", "2 of 3 pages failed: it failed"),
+    ]
+    assert {one.flow for one in found} == {"documents"}
+
+
+def test_pages_are_counted_by_minute_over_the_last_hour(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = insert_document(context, pages=[DONE])
+    now = context.db.now()
+    monkeypatch.setattr(context.db, "now", lambda: now)  # The test may run while a minute ends.
+
+    def attempts(minutes_ago: int, *states: str) -> None:
+        at = now.replace(second=1, microsecond=0) - timedelta(minutes=minutes_ago)
+        rows = [
+            {
+                "document_id": document, "page": 1, "page_source": 1, "provider": "p", "model": "m", "status": state,
+                "worker_id": "w", "created_at": at,
+            }
+            for state in states
+        ]  # fmt: skip
+        with context.db.transaction() as session:
+            session.execute(insert(ATTEMPTS), rows)
+
+    attempts(3, "completed", "completed", "transient")
+    attempts(59, "completed")
+    attempts(61, "completed")
+    found = overview.overview(context).minutes
+    assert len(found) == 60
+    counted = Counter({at: one.finished for at, one in enumerate(reversed(found)) if one.finished})
+    assert sum(counted.values()) == 4
+    assert sum(one.failed for one in found) == 1
+    attempts(1, "completed")
+    assert sum(one.finished for one in overview.overview(context).minutes) == 5, "what came late is seen"
+
+
+def test_a_worker_tells_of_itself_and_its_claims_are_its_jobs(context: Context) -> None:
+    Presence(context.redis).renew(
+        "cpu@desk:42:1f09ab", 60, facts={"slots": 2, "queues": ["cpu"], "since_ms": 1_795_341_600_000}
+    )
+    document = insert_document(context, pages=[WAITING, WAITING])
+    with context.db.transaction() as session:
+        held = {"status": PageStatus.PROCESSING, "claim_id": "c", "request_id": "m", "worker_id": "cpu@desk:77:1f09ab"}
+        session.execute(update(PAGES).where(PAGES.c.document_id == document).values(**held))
+    fleet = overview.fleet(context)
+    assert fleet is not None
+    (worker,) = fleet.workers
+    assert (worker.role, worker.host, worker.slots, worker.busy, worker.queues) == ("cpu", "desk", 2, 1, ["cpu"])
+    assert [(job.flow, job.work, job.scope, job.units) for job in worker.jobs] == [("documents", "page", document, 2)]
+    assert worker.seen_s is not None
+    assert worker.seen_s < 30
+    Presence(context.redis).leave("cpu@desk:42:1f09ab")
+    assert Presence(context.redis).facts() == {}

@@ -1,0 +1,107 @@
+"""A real browser that looks at the console: Debian's Chromium, driven by Playwright."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+NONE = f"there is no browser: none of {', '.join(NAMES)} is on PATH (Debian: apt install chromium)"
+SERIOUS = frozenset({"serious", "critical"})
+Scheme = Literal["light", "dark"]
+
+
+def executable() -> str | None:
+    """The browser of this machine."""
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser without a window."""
+    alone = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable(), args=[*alone, "--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Visit:
+    """One page of the console in a browser, and what went wrong there."""
+
+    page: Page
+    base: str
+    wrong: list[str] = field(default_factory=list)
+    """Errors of scripts, breaches of the policy, requests to others, dialogs."""
+    refusals_expected: bool = False
+    """Whether answers of 400 and more, which browsers report as errors, are part of the test."""
+
+    def watch(self) -> None:
+        """Note what must not happen."""
+        self.page.add_init_script("window.hurt = what => (window.hurts ??= []).push(`ran ${what}`)")
+        self.page.on("console", self._said)
+        self.page.on("pageerror", lambda error: self.wrong.append(f"{self.page.url}: {error}"))
+        self.page.on("request", self._asked)
+        self.page.on("dialog", self._interrupted)
+
+    def _interrupted(self, dialog: Dialog) -> None:
+        self.wrong.append(f"{self.page.url}: {dialog.message}")
+        dialog.dismiss()
+
+    def _said(self, message: ConsoleMessage) -> None:
+        refused = "Failed to load resource" in message.text
+        if message.type == "error" and not (refused and self.refusals_expected):
+            self.wrong.append(f"{self.page.url}: {message.text}")
+
+    def _asked(self, request: Request) -> None:
+        if urlsplit(request.url).scheme in {"http", "https"} and not request.url.startswith(f"{self.base}/"):
+            self.wrong.append(f"{self.page.url} asks {request.url}")
+
+    def go(self, path: str) -> Page:
+        """Open a page of the console."""
+        self.page.goto(f"{self.base}{path}")
+        return self.page
+
+    def serious(self) -> list[str]:
+        """What a screen reader, or somebody who sees badly, would stumble over."""
+        found: dict[str, Any] = Axe().run(self.page).response
+        path = urlsplit(self.page.url).path
+        return [
+            f"{path}: {one['id']}: {one['help']}: {node['html'][:160]} {node.get('failureSummary', '')[:200]}"
+            for one in found["violations"]
+            if one["impact"] in SERIOUS
+            for node in one["nodes"][:3]
+        ]
+
+    def too_wide(self, width: int) -> int:
+        """By how many pixels the page is wider than a window of this width."""
+        self.page.set_viewport_size({"width": width, "height": 800})
+        return int(self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
+
+
+@contextmanager
+def visit(browser: Browser, base: str, **options: Any) -> Iterator[Visit]:
+    """A window of its own, without what others left. Fails if something went wrong in it."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
+    context.set_default_timeout(20_000)
+    made = Visit(context.new_page(), base)
+    made.watch()
+    try:
+        yield made
+    finally:
+        context.close()
+    assert not made.wrong, "\n".join(made.wrong)
+
+
+def picture(page: Page, folder: Path, name: str, scheme: Scheme) -> None:
+    """A picture of the whole page, in light or dark."""
+    page.emulate_media(color_scheme=scheme)
+    page.screenshot(path=folder / f"{name}-{scheme}.png", full_page=True)

@@ -1,0 +1,88 @@
+"""The API reference: everything in the OpenAPI document is found, resolved and said in words."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pipeline.interfaces.console import reference
+from pipeline.interfaces.console.reference import Operation
+
+DOCUMENT: dict[str, Any] = {
+    "paths": {
+        "/things/{thing_id}": {
+            "post": {
+                "operationId": "things_change", "tags": ["things"], "summary": "Change",
+                "description": "Change a thing.\n\nIt `stays` changed.",
+                "parameters": [
+                    {"name": "thing_id", "in": "path", "required": True, "schema": {"type": "string"}},
+                    {
+                        "name": "wait", "in": "query", "description": "So long.",
+                        "schema": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 1000}, {"type": "null"}]},
+                    },
+                ],
+                "requestBody": {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Thing"}}}},
+                "responses": {
+                    "404": {"description": "Not Found", "content": {"application/problem+json": {"schema": {}}}},
+                    "200": {
+                        "description": "OK",
+                        "content": {
+                            "application/json": {
+                                "schema": {"type": "array", "items": {"$ref": "#/components/schemas/Thing"}}
+                            }
+                        },
+                    },
+                },
+            }
+        },
+        "/health": {"get": {"operationId": "health", "summary": "Live", "responses": {}}},
+    },
+    "components": {
+        "schemas": {
+            "Thing": {
+                "properties": {
+                    "colour": {"enum": ["red", "it's blue", ""], "description": "As seen."},
+                    "inner": {"anyOf": [{"$ref": "#/components/schemas/Thing"}, {"type": "null"}]},
+                    "made_at": {"type": "string", "format": "date-time"},
+                },
+                "required": ["colour"],
+            }
+        }
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def change() -> Operation:
+    return next(one for one in reference.operations(DOCUMENT) if one.id == "things_change")
+
+
+def test_operations_are_found_by_all_of_their_words() -> None:
+    known = reference.operations(DOCUMENT)
+    assert [(one.subject, one.method, one.path) for one in known] == [
+        ("the server", "GET", "/health"), ("things", "POST", "/things/{thing_id}"),
+    ]  # fmt: skip
+    assert [one.id for one in reference.search(known, "WAIT stays")] == ["things_change"]
+    assert reference.search(known, "wait for it") == []
+
+
+def test_parameters_and_bodies_are_said_in_words(change: Operation) -> None:
+    thing_id, wait = reference.parameters(DOCUMENT, change)
+    assert (thing_id.where, thing_id.required, wait.kind) == ("path", True, "whole number, 0 to 1,000")
+    [body] = reference.request_bodies(DOCUMENT, change)
+    colour, inner, *_ = body.fields
+    assert (colour.kind, colour.required, inner.kind) == ("red | it's blue", True, "anything or null")
+    assert max(one.depth for one in body.fields) == reference.DEEPEST, "what is within itself ends"
+    assert json.loads(body.example)["colour"] == "red"
+
+
+def test_problems_are_told_apart_from_what_is_hoped_for(change: Operation) -> None:
+    hoped, problem = reference.answers(DOCUMENT, change)
+    assert (hoped.status, problem.status, problem.bodies) == ("200", "404", [])
+    assert "made_at" in {one.name for one in hoped.bodies[0].fields}
+
+
+def test_the_command_is_one_that_a_shell_takes(change: Operation) -> None:
+    said = reference.curl(DOCUMENT, change, "http://127.0.0.1:1", key=True)
+    assert said.startswith('curl -X POST -H "Authorization: Bearer $PENSTOCK_KEY"')
+    assert said.endswith("'http://127.0.0.1:1/things/THING_ID'")

@@ -1,0 +1,22 @@
+"""How much room a folder takes."""
+
+from pathlib import Path
+
+from pipeline.storage.footprint import footprint
+
+
+def test_files_are_counted_and_links_not_followed(tmp_path: Path) -> None:
+    inner = tmp_path / "data" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "a").write_bytes(b"x" * 700)
+    (tmp_path / "outside").write_bytes(b"x" * 9000)
+    (inner / "away").symlink_to(tmp_path)
+    found = footprint(tmp_path / "data", 60)
+    assert (found.files, found.is_whole) == (2, True)
+    assert 700 <= found.counted < 2000
+    assert 0 < found.free < found.disk
+
+
+def test_it_does_not_look_for_longer_than_it_may(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    assert not footprint(tmp_path, 0).is_whole

