@@ -94,6 +94,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             yield
     finally:
         app.state.ending.set()
+        await anyio.to_thread.run_sync(app.state.metrics.close)
         context.db.patience_s = before
         app.state.quotas.close()
 

@@ -48,6 +48,12 @@ class Exposition(Collector):
             encode, content_type = choose_encoder("")
         return encode(self._registry), content_type
 
+    def close(self) -> None:
+        """Read no more: the context is about to be closed. Waits for reads under way as long as a scrape does."""
+        deadline = time.monotonic() + self._patience_s
+        for part in self._parts:
+            part.close(deadline - time.monotonic())
+
     def collect(self) -> Iterator[Metric]:
         """For the registry. What cannot be read now is missing, and `penstock_up` says so."""
         deadline = time.monotonic() + self._patience_s

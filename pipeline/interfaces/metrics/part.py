@@ -29,14 +29,14 @@ class Part:
         self._ended.set()
         self._due = 0.0
         self._found: Sequence[Metric] | None = None
-        self._away = False
+        self._away = self._closed = False
         self.took_s = 0.0
         """How long the last read took that ended."""
 
     def begin(self) -> None:
         """Start reading, unless that is under way, or was done a moment ago."""
         with self._lock:
-            if self._ended.is_set() and time.monotonic() >= self._due:
+            if self._ended.is_set() and time.monotonic() >= self._due and not self._closed:
                 self._ended.clear()
                 threading.Thread(target=self._run, name=f"metrics-{self.name}", daemon=True).start()
 
@@ -46,6 +46,12 @@ class Part:
             return None
         return self._found
 
+    def close(self, patience_s: float) -> None:
+        """Read no more, and wait so long for a read that is under way: what it reads from is about to be closed."""
+        with self._lock:
+            self._closed = True
+        self._ended.wait(max(0.0, patience_s))
+
     def _run(self) -> None:
         begun = time.monotonic()
         rest = _SHARE
@@ -54,7 +60,7 @@ class Part:
             self._away = False
         except Exception as error:  # the other parts are served
             rest, self._found = 0, None
-            if not self._away:
+            if not self._away and not self._closed:
                 log.exception("metrics.part_away", part=self.name, error=type(error).__name__)
             self._away = True
         finally:

@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import insert, text
+from structlog.testing import capture_logs
 
 from pipeline.engine.metric_family import Gauge, label
 from pipeline.engine.presence import Presence
@@ -83,7 +85,8 @@ def busy(context: Context) -> Context:
 
 
 def families(context: Context) -> dict[str, Metric]:
-    content, _ = Exposition(context).scrape()
+    with closing(Exposition(context)) as exposition:
+        content, _ = exposition.scrape()
     return {one.name: one for one in text_string_to_metric_families(content.decode())}
 
 
@@ -165,9 +168,9 @@ class TestFiles:
 
     @pytest.fixture
     def found(self, busy: Context) -> dict[str, Metric]:
-        exposition = Exposition(busy)
-        exposition.requests.count("GET", "/api/v1/documents/{id}", 200, 0.1)
-        content, _ = exposition.scrape()
+        with closing(Exposition(busy)) as exposition:
+            exposition.requests.count("GET", "/api/v1/documents/{id}", 200, 0.1)
+            content, _ = exposition.scrape()
         facts = Facts(
             {("xadd", "ok"): 1, ("xadd", "error"): 0},
             nodes=1,
@@ -260,21 +263,20 @@ class TestAway:
         return sqlite_url
 
     def test_without_redis_the_database_is_served(self, context: Context, redis_server: RedisServer) -> None:
-        exposition = Exposition(context, patience_s=0.3)
-
         def scraped() -> Samples:
             begun = time.monotonic()
             content, _ = exposition.scrape()
             assert time.monotonic() - begun < 2
             return samples({one.name: one for one in text_string_to_metric_families(content.decode())})
 
-        redis_server.kill()
-        found = scraped()
-        assert value(found, "penstock_up", part="redis") == 0
-        assert "penstock_queue_messages" not in {name for name, _ in found}
-        wait_until(lambda: value(scraped(), "penstock_up", part="database"), 30, "the database is read")
-        redis_server.start()
-        wait_until(lambda: value(scraped(), "penstock_up", part="redis"), 60, "Redis is read again")
+        with closing(Exposition(context, patience_s=0.3)) as exposition:
+            redis_server.kill()
+            found = scraped()
+            assert value(found, "penstock_up", part="redis") == 0
+            assert "penstock_queue_messages" not in {name for name, _ in found}
+            wait_until(lambda: value(scraped(), "penstock_up", part="database"), 30, "the database is read")
+            redis_server.start()
+            wait_until(lambda: value(scraped(), "penstock_up", part="redis"), 60, "Redis is read again")
 
     def test_without_its_schema_redis_is_served(self, context: Context) -> None:
         context.db.run(lambda session: session.execute(text("DROP TABLE ai_call_totals")))
@@ -312,6 +314,23 @@ class TestPart:
         part.begin()
         assert part.families(0) is not None
         assert len(reads) == 1, "what was read is kept for a while"
+
+    def test_one_that_is_closed_is_waited_for_says_nothing_and_reads_no_more(self, gone_on: threading.Event) -> None:
+        reads: list[int] = []
+
+        def read() -> list[Metric]:
+            reads.append(1)
+            gone_on.wait(60)
+            raise OSError("what it reads from is closed")
+
+        part = Part("closed", read)
+        part.begin()
+        with capture_logs() as logs:
+            part.close(0.01)
+            gone_on.set()
+            part.close(10)
+            part.begin()
+        assert (part.families(0), len(reads), logs) == (None, 1, [])
 
     def test_one_that_raises_is_away_and_asked_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("pipeline.interfaces.metrics.part.KEPT_S", 0)
