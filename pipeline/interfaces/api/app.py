@@ -2,19 +2,20 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from importlib.metadata import version
 from threading import Event
 from typing import Any
 
 import anyio.to_thread
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import BaseRoute, Match, Route
 
 from pipeline.engine import telemetry
 from pipeline.engine.errors import PenstockError
@@ -69,19 +70,29 @@ def create_app(context: Context | None = None, host: str | None = None) -> FastA
     app.state.ending = Event()
     """Set when the server begins to end: whoever waits or streams stops then."""
     app.state.pictures = Pictures(app.state.ending)
-    app.include_router(health.router, responses=documented(421, 429, 500))
-    app.include_router(metrics.router, responses=documented(401, 403, 421, 422, 429, 500))
-    for router in v1.ROUTERS:
-        app.include_router(router, prefix=PREFIX, responses=documented(*_EVERYWHERE))
-    for router in v1.AT_ROOT:
-        app.include_router(router, include_in_schema=False)
-    for router in compat.ROUTERS:
-        app.include_router(router, responses=documented(*_EVERYWHERE, 404, 409, 415, 504, 507))
     app.state.mcp = Mcp(settings)
-    app.router.routes.append(Route(MCP_PATH, app.state.mcp, methods=["POST"]))
-    console.attach(app)
+    app.router.routes += [*_routes(), Route(MCP_PATH, app.state.mcp, methods=["POST"])]
     _describe_problems(app)
     return app
+
+
+@cache
+def _routes() -> list[BaseRoute]:
+    """All routes but those of an application's own. They take what they need from the application that calls them.
+
+    Kept, because FastAPI makes the models of a route again, at the first request, wherever it is included.
+    """
+    tree = APIRouter(generate_unique_id_function=_operation_id)
+    tree.include_router(health.router, responses=documented(421, 429, 500))
+    tree.include_router(metrics.router, responses=documented(401, 403, 421, 422, 429, 500))
+    for router in v1.ROUTERS:
+        tree.include_router(router, prefix=PREFIX, responses=documented(*_EVERYWHERE))
+    for router in v1.AT_ROOT:
+        tree.include_router(router, include_in_schema=False)
+    for router in compat.ROUTERS:
+        tree.include_router(router, responses=documented(*_EVERYWHERE, 404, 409, 415, 504, 507))
+    console.attach(tree)
+    return tree.routes
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse
 from starlette.datastructures import Headers
 from starlette.middleware.gzip import GZipMiddleware
@@ -41,17 +41,17 @@ class Compressed:
         await chosen(scope, receive, send)
 
 
-def attach(app: FastAPI) -> None:
-    """Give this application a console."""
-    app.mount(f"{ROOT}/static", _Files(directory=STATIC), name="static")
+def attach(tree: APIRouter) -> None:
+    """Put the console among these routes."""
+    tree.mount(f"{ROOT}/static", _Files(directory=STATIC), name="static")
     seen = [Depends(placed)]
-    app.include_router(session.router, prefix=ROOT, dependencies=seen)
-    app.include_router(live.router, prefix=ROOT, dependencies=seen)
+    tree.include_router(session.router, prefix=ROOT, dependencies=seen)
+    tree.include_router(live.router, prefix=ROOT, dependencies=seen)
     for router in ROUTERS:
-        app.include_router(router, dependencies=seen)
+        tree.include_router(router, dependencies=seen)
 
-    @app.get("/", include_in_schema=False)
-    @app.get(ROOT, include_in_schema=False)
+    @tree.get("/", include_in_schema=False)
+    @tree.get(ROOT, include_in_schema=False)
     def begin(request: Request) -> Response:
         prefix: str = request.app.state.context.settings.api.prefix
         return RedirectResponse(f"{prefix}{ROOT}/", 307)
