@@ -7,20 +7,23 @@ runs Tesseract on them, within bounds and without our environment, and the other
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from tempfile import TemporaryFile
+from typing import IO, NamedTuple
 
-from pipeline.reading.content import Limits, Wanted
+from pipeline.reading.content import Limits, Wanted, page_limits
 from pipeline.reading.tesseract_words import PICTURE, WORDS
 
 _MAX_OUTPUT_BYTES = 16 * 2**20
 _TICK_S = 0.1
-_ASK_S = 10.0  # for its version and languages
+_ASK_S, _ASK_MB = 10.0, 1_000  # for its version and languages
+_MAX_SAID_BYTES = 65_536
 _LANGUAGES = 3
 _OF_SCRIPT = {
     "Arabic": ("ara", "fas", "urd"), "Armenian": ("hye",), "Bengali": ("ben",), "Cyrillic": ("rus", "ukr", "bul"),
@@ -45,11 +48,9 @@ def installed() -> Tesseract | None:
     path = shutil.which("tesseract")
     if path is None:
         return None
-    try:
-        version, languages = (_said(path, option) for option in ("--version", "--list-langs"))
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return Tesseract(path, version[0] if version else "", tuple(sorted(languages[1:])))
+    version = _said(path, "--version")
+    languages = _said(path, "--list-langs") if version else []
+    return Tesseract(path, version[0], tuple(sorted(languages[1:]))) if languages else None
 
 
 def read(folder: Path, limits: Limits, wanted: Wanted) -> bool:
@@ -89,10 +90,16 @@ def _languages(program: Tesseract, script: str) -> list[str]:
 
 
 def _said(path: str, option: str) -> list[str]:
-    found = subprocess.run(  # noqa: S603  # a program that the machine's owner installed
-        [path, option], env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_S, check=True,
-    )  # fmt: skip
-    return (found.stdout or found.stderr).decode("utf-8", "replace").splitlines()
+    """The lines that it prints; none if it fails."""
+    with TemporaryFile() as out, TemporaryFile() as err:
+        limits = page_limits(_ASK_S, _ASK_MB)
+        if not _ended_well([path, option], limits, lambda: True, time.monotonic() + _ASK_S, stdout=out, stderr=err):
+            return []
+        for file in (out, err):
+            file.seek(0)
+            if said := file.read(_MAX_SAID_BYTES):
+                return said.decode("utf-8", "replace").splitlines()
+    return []
 
 
 def _environment() -> dict[str, str]:
@@ -101,11 +108,24 @@ def _environment() -> dict[str, str]:
 
 
 def _ran(program: Tesseract, options: list[str], folder: Path, limits: Limits, wanted: Wanted, deadline: float) -> bool:
-    """Whether Tesseract ended well; killed if it takes too much, or if its result is not wanted any more."""
+    """Whether Tesseract ended well with the picture in this folder."""
+    command = [program.path, PICTURE, Path(WORDS).stem, *options]
+    return _ended_well(command, limits, wanted, deadline, cwd=folder)
+
+
+def _ended_well(
+    command: list[str], limits: Limits, wanted: Wanted, deadline: float, *, cwd: Path | None = None,
+    stdout: IO[bytes] | int = subprocess.DEVNULL, stderr: IO[bytes] | int = subprocess.DEVNULL,
+) -> bool:  # fmt: skip
+    """Whether the command ended well; killed if it takes too much, or if its result is not wanted any more."""
+    if time.monotonic() > deadline or not wanted():
+        return False
     try:
+        # In a group of its own: `tesseract` may be a script that starts the program. If this process is killed, the
+        # bound of its processor time ends it.
         process = subprocess.Popen(  # noqa: S603  # a program that the machine's owner installed
-            [program.path, PICTURE, Path(WORDS).stem, *options], cwd=folder, env=_environment(),
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            command, cwd=cwd, env=_environment(), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+            process_group=0,
         )  # fmt: skip
     except OSError:
         return False
@@ -118,7 +138,8 @@ def _ran(program: Tesseract, options: list[str], folder: Path, limits: Limits, w
                 process.wait(_TICK_S)
         return process.returncode == 0
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):  # all of it has ended
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

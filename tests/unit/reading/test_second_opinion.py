@@ -2,8 +2,10 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
@@ -12,6 +14,7 @@ from pipeline.reading.content import page_limits
 from pipeline.reading.layout import Line
 from pipeline.reading.ocr import Reading
 from pipeline.reading.second_opinion import Tesseract
+from tests.support.waiting import wait_until
 
 _LIMITS = page_limits(20, 1_000)
 _PICTURE = Image.new("RGB", (400, 100), "white")
@@ -62,6 +65,28 @@ def test_a_program_that_takes_too_long_or_is_not_wanted_is_killed(fake: Path, tm
 
     assert not second_opinion.read(tmp_path, page_limits(0.3, 1_000), lambda: True)
     assert not second_opinion.read(tmp_path, _LIMITS, lambda: False)
+
+
+def test_what_the_program_started_is_killed_with_it(fake: Path, tmp_path: Path) -> None:
+    """Where `tesseract` is a script that starts the program: a wrapper of a package, a container."""
+    assert second_opinion.installed()
+    fake.write_text("#!/bin/sh\nsleep 600 &\necho $! > started\nwait\n")
+    started = tmp_path / "started"
+
+    assert not second_opinion.read(tmp_path, _LIMITS, lambda: not (started.exists() and started.read_text()))
+    wait_until(lambda: _has_ended(int(started.read_text())), 60, "what it started has ended")
+
+
+def _has_ended(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+def test_a_program_that_prints_without_bounds_is_not_used(fake: Path) -> None:
+    fake.write_text("#!/bin/sh\nexec head -c 100000000 /dev/zero\n")
+
+    assert second_opinion.installed() is None
 
 
 def test_a_machine_without_the_program_has_no_second_opinion(
