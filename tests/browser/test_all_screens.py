@@ -76,7 +76,7 @@ def name_of(path: str) -> str:
 
 
 def test_nothing_that_is_hostile_runs_on_any_screen(
-    open_page: Callable[..., Visit], screens: list[str], pictures_folder: Path
+    open_page: Callable[..., Visit], screens: list[str], pictures_folder: Path | None
 ) -> None:
     looked = open_page()
     found, kinds = [], set()
@@ -85,10 +85,10 @@ def test_nothing_that_is_hostile_runs_on_any_screen(
         page.wait_for_timeout(50)
         found += [f"{path}: {one}" for one in page.evaluate(HARM)]
         assert page.locator("main h1").first.inner_text().strip(), f"{path} has a heading"
-        if name_of(path) not in kinds:
-            kinds.add(name_of(path))
+        if pictures_folder and name_of(path) not in kinds:
             for scheme in ("light", "dark"):
                 picture(page, pictures_folder, name_of(path), scheme)
+        kinds.add(name_of(path))
     assert not found, "\n".join(found)
     assert len(kinds) > 25, sorted(kinds)
 
