@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from pipeline.nodes.gateway.lines import TRIED, Lines
 from pipeline.nodes.gateway.view import Need
 from pipeline.nodes.job import Job, JobState
 from pipeline.nodes.parcel import Parcel
@@ -33,8 +34,6 @@ _BUSY_S = 0.2
 """A node that was found full so lately is not asked again."""
 _CHECKED = 200
 """Jobs that are looked at together."""
-_TRIED = 16
-"""How many nodes are asked for a slot before a job waits in line."""
 _AGAIN_S, _LOOK_S = 2.0, 2.0
 """How often a job that waits is put in line anew, and how often Redis is asked whether it still knows a job."""
 UNDER_WAY = frozenset({JobState.DISPATCHED, JobState.ACCEPTED, JobState.RUNNING})
@@ -99,11 +98,7 @@ class Dispatch:
     def __init__(self, instance: "Instance") -> None:
         self._at = instance
         self.jobs: dict[str, HomeJob] = {}
-        self._turn = 0
-        self._served: dict[str, int] = {}
-        """Pools in whose line somebody was given a slot, by when: a slot that several may have goes to them in turn."""
-        self._pumped: dict[str, bool] = {}
-        """Pools whose line is looked at now, and whether it is to be looked at again."""
+        self.lines = Lines(instance)
 
     async def take(self, job: HomeJob) -> None:
         """Schedule a job that was just created or adopted."""
@@ -127,17 +122,14 @@ class Dispatch:
     async def _reserve_and_send(self, job: HomeJob) -> bool:
         at = self._at
         left_out = frozenset(job.failed)
-        for node in at.view.candidates(job.need, time.monotonic() - _BUSY_S, left_out)[:_TRIED]:
-            if await self._reserve(job.id, node.node_id, node.slots, job.need.model, self._hold_ms(job)):
+        for node in at.view.candidates(job.need, time.monotonic() - _BUSY_S, left_out)[:TRIED]:
+            if await self._reserve(job, node.node_id, node.slots):
                 await self._send(job, node.node_id)
                 return True
         return False
 
-    async def _reserve(self, job_id: str, node_id: str, slots: int, model: str, ttl_ms: int) -> bool:
-        at = self._at
-        reserved = await at.state.slots.reserve(node_id, job_id, slots=slots, model=model, ttl_ms=ttl_ms)
-        if reserved is not Reserved.HELD:
-            at.view.is_full(node_id, time.monotonic())
+    async def _reserve(self, job: HomeJob, node_id: str, slots: int) -> bool:
+        reserved = await self.lines.reserve(job.id, node_id, slots, job.need.model, self._hold_ms(job))
         return reserved is Reserved.HELD
 
     def _hold_ms(self, job: HomeJob) -> int:
@@ -156,51 +148,7 @@ class Dispatch:
         await at.state.waiting.enter(job.need.pool, job.id, job.job.requester, at.home, ttl_ms)
         if job.id not in self.jobs:  # it ended meanwhile
             await at.state.waiting.leave(job.need.pool, job.id)
-        self.pump(job.need.pool)
-
-    def pump(self, pool: str) -> None:
-        """Give free slots to whoever is first in line, of whichever instance.
-
-        One at a time and by itself: whoever asks for it while it is going on has it look again.
-        """
-        if pool not in self._pumped:
-            self._at.spawn(self._pump(pool))
-        self._pumped[pool] = True
-
-    async def _pump(self, pool: str) -> None:
-        try:
-            while self._pumped[pool]:
-                self._pumped[pool] = False
-                await self._give_slots(pool)
-        finally:
-            del self._pumped[pool]
-
-    async def _give_slots(self, pool: str) -> None:
-        at, need, began = self._at, Need.of_pool(pool), time.monotonic()
-        hold_ms = at.settings.attempt_timeout_ms + 10_000
-        while heads := await at.state.waiting.heads(pool, 1):
-            head = heads[0]
-            if head.home != at.home and not await at.state.instances.is_alive(head.home):
-                await at.state.waiting.leave(pool, head.job_id)  # who waits for it adopts it, and puts it in line
-                continue
-            # A node that was full since whoever is in line came into it: its next free slot is theirs, see `freed`.
-            for node in at.view.candidates(need, began)[:_TRIED]:
-                if await self._reserve(head.job_id, node.node_id, node.slots, need.model, hold_ms):
-                    self._turn += 1
-                    self._served[pool] = self._turn
-                    first = await at.state.waiting.leave(pool, head.job_id)
-                    kind = "reserved" if first else "spare"
-                    at.spawn(at.delivery.tell(head.home, kind, {"job_id": head.job_id, "node_id": node.node_id}))
-                    break
-            else:
-                return
-
-    async def freed(self, node_id: str) -> None:
-        """A slot of this node may be free: whoever waits for one like it is next."""
-        waiting = await self._at.state.waiting.pools()
-        self._served = {pool: turn for pool, turn in self._served.items() if pool in waiting}
-        for pool in sorted(self._at.view.pools(node_id, waiting), key=lambda pool: self._served.get(pool, 0)):
-            self.pump(pool)
+        self.lines.pump(job.need.pool)
 
     async def reserved(self, job_id: str, node_id: str) -> None:
         """A slot was reserved for a job in line. The home decides: it may have ended, or have another slot already."""
@@ -213,7 +161,7 @@ class Dispatch:
         job.in_line, job.next_node_id = 0.0, node_id
         try:
             # Again, for as long as this job needs it; whoever reserved it may also have been the second to do so.
-            if await self._reserve(job.id, node_id, node.slots, job.need.model, self._hold_ms(job)):
+            if await self._reserve(job, node_id, node.slots):
                 await self._send(job, node_id)
                 return
         finally:
@@ -225,7 +173,7 @@ class Dispatch:
         job = self.jobs.get(job_id)
         if job is None or node_id not in {job.node_id, job.next_node_id}:
             await self._at.state.slots.release(node_id, job_id)
-            await self.freed(node_id)
+            await self.lines.freed(node_id)
 
     async def _send(self, job: HomeJob, node_id: str) -> None:
         at, now, attempt = self._at, time.monotonic(), job.attempt

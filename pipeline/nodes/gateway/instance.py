@@ -260,4 +260,4 @@ class Instance:
             self._fine[job.node_id] = time.monotonic()
             await self.state.slots.fine(job.node_id)
         if job.node_id:
-            await self.dispatch.freed(job.node_id)
+            await self.dispatch.lines.freed(job.node_id)

@@ -119,7 +119,7 @@ class NodeLink:
         """Until it goes, or is silent for three heartbeats. Raises `Ended`, `BadMessage`, `TimeoutError`."""
         await self._reconcile(register)
         self._show()
-        self._at.spawn(self._at.dispatch.freed(self.id))
+        self._at.spawn(self._at.dispatch.lines.freed(self.id))
         within_s = _MISSED * self._at.settings.heartbeat_ms / 1000
         while True:
             message, parts = await self._connection.receive(from_node, within_s)

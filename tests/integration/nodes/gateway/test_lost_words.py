@@ -36,7 +36,7 @@ def pair(start: Start) -> tuple[GatewayThread, GatewayThread]:
 
 
 def sees(gateway: GatewayThread, node_id: str) -> None:
-    wait_until(lambda: gateway.instance.view.get(node_id), 10, "the node is seen")
+    wait_until(lambda: gateway.instance.view.get(node_id), 60, "the node is seen")
 
 
 def test_a_result_that_nobody_was_told_of_is_found(
@@ -80,7 +80,7 @@ def test_a_job_that_ended_without_a_word_to_its_node_takes_up_no_slot(
     job = one.job()
     asker.send({"type": "job_cancel", "request_id": request})
     assert one.until("job_cancel")["job_id"] == job["job_id"]
-    wait_until(lambda: not a.instance.nodes["n1"].jobs, 10, "its slot is free")
+    wait_until(lambda: not a.instance.nodes["n1"].jobs, 60, "its slot is free")
     assert lost == ["a"]
 
 
@@ -114,7 +114,7 @@ def test_a_request_whose_result_is_forgotten_is_another_job(
     request = asker.ask(timeout_ms=600_000)
     first = one.answer_next()
     asker.result()
-    wait_until(lambda: gateway.do(gateway.instance.state.jobs.get(first["job_id"])) is None, 10, "it is forgotten")
+    wait_until(lambda: gateway.do(gateway.instance.state.jobs.get(first["job_id"])) is None, 60, "it is forgotten")
     asker.ask(request, timeout_ms=600_000)
     assert one.answer_next()["job_id"] != first["job_id"], "nodes pass over what they have done"
     assert asker.result()["result"] == {"text": "done"}
@@ -156,11 +156,11 @@ def test_a_node_that_was_given_a_job_and_not_told_is_told(
     lost = answers_are_lost(gateway.instance.state.jobs, "dispatched", monkeypatch)
     asker.ask(timeout_ms=30_000)
     assert asker.result()["error"]["code"] == "redis_unavailable"
-    wait_until(lambda: any(link.jobs for link in gateway.instance.nodes.values()), 10, "a node is told")
+    wait_until(lambda: any(link.jobs for link in gateway.instance.nodes.values()), 60, "a node is told")
     (link,) = [link for link in gateway.instance.nodes.values() if link.jobs]
     (one,) = [one for one in nodes if one.id == link.id]
     assert one.answer_next()["attempt"] == 1
-    wait_until(lambda: not gateway.instance.dispatch.jobs, 10, "it is done")
+    wait_until(lambda: not gateway.instance.dispatch.jobs, 60, "it is done")
     assert lost
 
 
@@ -190,10 +190,25 @@ def test_lines_for_different_models_take_turns_at_a_node(gateway: GatewayThread,
     many = [asker.ask(timeout_ms=30_000) for _ in range(8)]
     single = asker.ask(model="n", timeout_ms=30_000)
     wait_until(
-        lambda: gateway.do(gateway.instance.state.waiting.pools()) == {"text:m": 7, "text:n": 1}, 10, "they wait"
+        lambda: gateway.do(gateway.instance.state.waiting.pools()) == {"text:m": 7, "text:n": 1}, 60, "they wait"
     )
     order = []
     for _ in [*many, single]:
         one.answer_next()
         order.append(asker.result()["request_id"])
     assert order.index(single) <= 4, "not after all others"
+
+
+def test_a_line_that_has_had_a_slot_is_not_quicker_than_the_other(
+    gateway: GatewayThread, node: Node, session: Session
+) -> None:
+    one, asker = node(gateway, offers=[{"capability": "text", "models": ["m", "n"]}]), session(gateway)
+    asked = {model: [asker.ask(model=model, timeout_ms=300_000) for _ in range(8)] for model in "mn"}
+    wait_until(
+        lambda: gateway.do(gateway.instance.state.waiting.pools()) == {"text:m": 7, "text:n": 8}, 60, "they wait"
+    )
+    order = ""
+    for _ in range(14):
+        one.answer_next()
+        order += "m" if asker.result()["request_id"] in asked["m"] else "n"
+    assert not {"mmm", "nnn"} & {order[begin : begin + 3] for begin in range(12)}, order
