@@ -126,13 +126,14 @@ show([document.status.name, len(failed), bool(failed[0].error), done.status.name
 
 
 def test_document_can_be_paused_resumed_cancelled_and_deleted(cli: Cli, provider: ProviderServer) -> None:
-    provider.configure({"latency_s": 0.2})
+    # One page after another: a minute, so that it is not done when it is paused, however slow the machine is.
+    provider.configure({"latency_s": 2})
     new_pdf(cli.cwd / "report.pdf", pages=30)
     found = program(
         cli,
         """
 from tasks.documents import UnknownDocument, cancel, delete, list_documents, pause, resume, status, submit
-document = submit("report.pdf", provider="ai")
+document = submit("report.pdf", provider="single")
 states = [pause(document.id).wait(timeout_s=60).status.name]
 states.append(cancel(resume(document.id).id).wait(timeout_s=60).status.name)
 listed = document.id in [found.id for found in list_documents(limit=10)]

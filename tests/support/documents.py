@@ -156,7 +156,7 @@ def at_once(count: int, act: Callable[[int], Result]) -> list[Result]:
     barrier = Barrier(count)
 
     def one(number: int) -> Result:
-        barrier.wait(30)
+        barrier.wait(60)
         return act(number)
 
     with ThreadPoolExecutor(count) as pool:

@@ -34,7 +34,7 @@ def test_tasks_and_calls_are_traced_without_what_was_asked_or_answered(
     stack.start("cpu-1", "control-1", "ai-1")
     document = flow.submit(2)
     flow.wait_for_status(document, DocumentStatus.PARTIAL_FAILED)
-    wait_until(lambda: len(collector.named("ai.call")) >= 2, 30, "both calls are in the collector")
+    wait_until(lambda: len(collector.named("ai.call")) >= 2, 60, "both calls are in the collector")
     calls = {one["status"]: one for one in collector.named("ai.call")}
     about = {"gen_ai.provider.name": "test", "penstock.capability": "vision", "penstock.queue": "vision.test"}
     assert calls[0].items() >= (about | {"gen_ai.response.model": "test-model"}).items()
@@ -42,7 +42,7 @@ def test_tasks_and_calls_are_traced_without_what_was_asked_or_answered(
     assert calls[2].items() >= (about | {"error.type": "permanent", "told": "", "events": 0}).items()
     # The pool of `cpu` forks, that of `ai` has threads.
     for task in ("run/documents.split", "run/documents.lane"):
-        wait_until(lambda task=task: collector.named(task), 30, f"{task} is in the collector")
+        wait_until(lambda task=task: collector.named(task), 60, f"{task} is in the collector")
     assert collector.paths == {"/v1/traces"}
     said = b"".join(collector.bodies).decode(errors="replace")
     assert SECRET not in said

@@ -118,7 +118,7 @@ def in_threads(count: int, act: Callable[[int], Any]) -> list[Any]:
     barrier = Barrier(count)
 
     def one(number: int) -> Any:
-        barrier.wait(30)
+        barrier.wait(60)
         return act(number)
 
     with ThreadPoolExecutor(count) as pool:

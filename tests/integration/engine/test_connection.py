@@ -80,7 +80,7 @@ def assert_celery_works(app: Celery) -> None:
     """A message goes through the broker, and the backend counts a part of a chord, by its place in it."""
     with app.connection_for_write() as connection, connection.SimpleQueue("connected") as queue:
         queue.put({"number": 7})
-        message = queue.get(timeout=10)
+        message = queue.get(timeout=60)
         assert message.payload == {"number": 7}
         message.ack()
     app.backend.set_chord_size("group", 2)

@@ -74,7 +74,7 @@ def _at_once(acts: list[Callable[[], Any]]) -> list[Any]:
     barrier = Barrier(len(acts))
 
     def one(act: Callable[[], Any]) -> Any:
-        barrier.wait(30)
+        barrier.wait(60)
         return act()
 
     with ThreadPoolExecutor(len(acts)) as pool:

@@ -11,6 +11,7 @@ from pipeline.engine.breaker import Breaker, BreakerPolicy
 from pipeline.engine.connection import connect
 from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.engine.gate import FOR_EVER, Gate, Made, Unit, Window
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -81,9 +82,7 @@ def test_a_call_that_is_early_waits_for_its_stamp(gate: Gate, redis: "Redis") ->
 
     assert _through(gate, "first")
     stamped = now()
-    deadline = time.monotonic() + 5
-    while not gate.admit("second").granted:
-        assert time.monotonic() < deadline
+    wait_until(lambda: gate.admit("second").granted, 60, "its stamp is near")
     admitted = now()
     assert gate.stamp("second").granted
     assert now() - stamped > 0.499, "no sooner than the window allows, a millisecond of rounding aside"
@@ -92,17 +91,15 @@ def test_a_call_that_is_early_waits_for_its_stamp(gate: Gate, redis: "Redis") ->
 
 
 def test_a_call_leaves_its_window_by_the_time_when_it_was_sent(gate: Gate) -> None:
-    gate.own.configure([Window(1, 0.2)], None)
+    gate.own.configure([Window(1, 1)], None)
     assert gate.admit("slow").granted
     assert gate.stamp("slow").granted
-    time.sleep(0.5)  # two windows: connecting took that long
+    time.sleep(1.5)  # more than a window: connecting took that long
     assert gate.admit("next").reason == "limit", "the provider has not seen the first"
     gate.sent("slow")
     assert gate.look().windows[0].used == 1
     assert gate.admit("next").reason == "limit"
-    deadline = time.monotonic() + 5
-    while not gate.admit("next").granted:
-        assert time.monotonic() < deadline, "it never left its window"
+    wait_until(lambda: gate.admit("next").granted, 60, "it leaves its window")
 
 
 def test_a_call_that_the_provider_may_have_seen_late_leaves_its_window_later(gate: Gate, redis: "Redis") -> None:
@@ -204,27 +201,24 @@ def test_a_window_that_counts_something_else_from_now_on_begins_anew(gate: Gate)
 
 
 def test_concurrency_counts_until_finish_and_ends_with_its_time(redis: "Redis") -> None:
-    gate = Gate(redis, "vision.p", "p:vision", slot_ttl_s=0.2)
+    gate = Gate(redis, "vision.p", "p:vision", slot_ttl_s=1)
     gate.own.configure([], 1)
     gate.shared.configure([], None)
     assert _through(gate, "killed")
     assert gate.admit("next").reason == "concurrency"
-    deadline = time.monotonic() + 5
-    while not gate.admit("next").granted:
-        assert time.monotonic() < deadline, "the slot of a killed worker was never freed"
-        time.sleep(0.02)
+    wait_until(lambda: gate.admit("next").granted, 60, "the slot of a killed worker is free")
 
 
 def test_the_limit_holds_in_every_sliding_window_however_many_ask(gate: Gate, redis_url: str) -> None:
     gate.own.configure([Window(20, 0.5)], None)
     granted: list[float] = []
-    ends = time.monotonic() + 2.2
+    ends = time.monotonic() + 60
 
     def ask(number: int) -> None:
         client = connect(redis_url)
         own = Gate(client, gate.queue, "p:vision", 60)
         turn = 0
-        while time.monotonic() < ends:
+        while len(granted) <= 60 and time.monotonic() < ends:
             turn += 1
             holder = f"{number}-{turn}"
             if _through(own, holder):
@@ -273,9 +267,7 @@ def test_a_gate_that_closed_after_the_admission_refuses_the_call(gate: Gate) -> 
 def test_half_open_lets_exactly_one_probe_through(gate: Gate, redis: "Redis") -> None:
     breaker = Breaker(redis, "p:vision", BreakerPolicy())
     breaker.open(0.01, "down")
-    deadline = time.monotonic() + 5
-    while breaker.look().state != "half-open":
-        assert time.monotonic() < deadline
+    wait_until(lambda: breaker.look().state == "half-open", 60, "its time is over")
     assert sum(gate.admit(f"holder-{n}").granted for n in range(20)) == 1
     assert breaker.half_open_if_due()
     assert not breaker.half_open_if_due()
@@ -283,9 +275,7 @@ def test_half_open_lets_exactly_one_probe_through(gate: Gate, redis: "Redis") ->
 
 def test_a_probe_that_was_given_back_lets_another_one_through(gate: Gate, redis: "Redis") -> None:
     Breaker(redis, "p:vision", BreakerPolicy()).open(0.001, "down")
-    deadline = time.monotonic() + 5
-    while not gate.admit("a").granted:
-        assert time.monotonic() < deadline
+    wait_until(lambda: gate.admit("a").granted, 60, "its time is over")
     assert gate.admit("b").reason == "probe"
     gate.finish("a")
     assert gate.admit("b").granted

@@ -20,7 +20,7 @@ def at_once(count: int, act: Callable[[int], bool]) -> list[bool]:
     barrier = Barrier(count)
 
     def one(number: int) -> bool:
-        barrier.wait(30)
+        barrier.wait(60)
         return act(number)
 
     with ThreadPoolExecutor(count) as pool:
@@ -72,7 +72,7 @@ def test_a_lease_ends_by_itself_and_others_stay(redis: "Redis") -> None:
     leases.acquire("short", 0.05)
     leases.acquire("long", 60)
     assert not leases.acquire("next", 60) or "short" not in leases.holders()
-    wait_until(lambda: leases.acquire("next", 60), 30, "the short lease ended")
+    wait_until(lambda: leases.acquire("next", 60), 60, "the short lease ended")
     assert leases.holders() == {"long", "next"}
 
 
@@ -82,7 +82,7 @@ def test_renewing_prolongs_a_lease(redis: "Redis") -> None:
     leases.acquire("a", 60)
     marker = Leases(redis, "clock")
     marker.acquire("tick", 0.25)
-    wait_until(lambda: not marker.holders(), 30, "the first lease would have ended")
+    wait_until(lambda: not marker.holders(), 60, "the first lease would have ended")
     assert leases.holders() == {"a"}
 
 
@@ -90,7 +90,7 @@ def test_a_short_lease_does_not_end_the_scope_of_a_long_one(redis: "Redis") -> N
     leases = Leases(redis, "s")
     leases.acquire("long", 60)
     leases.acquire("short", 0.05)
-    wait_until(lambda: leases.holders() == {"long"}, 30, "the short lease ended")
+    wait_until(lambda: leases.holders() == {"long"}, 60, "the short lease ended")
 
 
 def test_scopes_have_nothing_to_do_with_each_other(redis: "Redis") -> None:
@@ -115,7 +115,7 @@ def test_nothing_is_left_in_redis_when_the_last_lease_has_ended(redis: "Redis") 
     Leases(redis, "s").acquire("a", 0.05)
     Leases(redis, "t").acquire("a", 60)
     Leases(redis, "t").release("a")
-    wait_until(lambda: not redis.keys("*"), 30, "the keys are gone")
+    wait_until(lambda: not redis.keys("*"), 60, "the keys are gone")
 
 
 def test_leases_go_on_when_redis_has_forgotten_the_scripts(redis: "Redis") -> None:

@@ -37,7 +37,7 @@ def test_of_many_that_ask_at_once_one_sends(redis: "Redis") -> None:
     barrier = Barrier(16)
 
     def ask(_: int) -> bool:
-        barrier.wait(30)
+        barrier.wait(60)
         return plan_wakeup(redis, "documents", 30)
 
     with ThreadPoolExecutor(16) as pool:
@@ -47,7 +47,7 @@ def test_of_many_that_ask_at_once_one_sends(redis: "Redis") -> None:
 
 def test_a_wake_up_that_is_past_holds_nobody_back(redis: "Redis") -> None:
     plan_wakeup(redis, "documents", 0.05)
-    wait_until(lambda: plan_wakeup(redis, "documents", 30), 30, "the first wake-up is past")
+    wait_until(lambda: plan_wakeup(redis, "documents", 30), 60, "the first wake-up is past")
 
 
 def test_one_that_is_due_now_is_sent_now(redis: "Redis") -> None:

@@ -266,7 +266,7 @@ class TestAway:
         def scraped() -> Samples:
             begun = time.monotonic()
             content, _ = exposition.scrape()
-            assert time.monotonic() - begun < 2
+            assert time.monotonic() - begun < 20
             return samples({one.name: one for one in text_string_to_metric_families(content.decode())})
 
         with closing(Exposition(context, patience_s=0.3)) as exposition:
@@ -274,7 +274,7 @@ class TestAway:
             found = scraped()
             assert value(found, "penstock_up", part="redis") == 0
             assert "penstock_queue_messages" not in {name for name, _ in found}
-            wait_until(lambda: value(scraped(), "penstock_up", part="database"), 30, "the database is read")
+            wait_until(lambda: value(scraped(), "penstock_up", part="database"), 60, "the database is read")
             redis_server.start()
             wait_until(lambda: value(scraped(), "penstock_up", part="redis"), 60, "Redis is read again")
 

@@ -130,7 +130,7 @@ def test_many_who_admit_at_once_never_exceed_a_limit(context: Context) -> None:
     barrier = Barrier(6)
 
     def some(_: int) -> list[str]:
-        barrier.wait(30)
+        barrier.wait(60)
         return admission.admit(context)
 
     limit(context, io_concurrency=4)
@@ -163,7 +163,7 @@ def test_admission_deletion_and_reprocessing_at_once_end_in_good_order(context: 
             service.edit_base(context, others[0], description=str(number))
 
     def go(act: object) -> None:
-        barrier.wait(30)
+        barrier.wait(60)
         act()  # type: ignore[operator]
 
     with ThreadPoolExecutor(4) as pool:

@@ -149,7 +149,7 @@ def test_a_gateway_that_does_not_read_is_left_and_another_gets_the_request() -> 
     # Larger than the sockets' buffers, so that it cannot be handed to the network.
     big = [(Attachment(size=0), b"x" * 16_000_000)]
     with ScriptedGateway(openings=[stop_reading], max_attachment_bytes=2**25) as gateway:
-        limits = replace(FAST, send_s=0.2)
+        limits = replace(FAST, send_s=4)
         answer = run(gateway.url, lambda session: session.request("text", attachments=big), limits)
     assert answer.result["bytes"] == [16_000_000]
     assert len(gateway.seen.opens) == 2

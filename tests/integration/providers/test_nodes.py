@@ -72,12 +72,12 @@ class Hooks:
         if self.closed:
             raise GateClosed("closed", retry_after_s=3, code="gate_closed")
         if self.both:
-            self.both.wait(20)
+            self.both.wait(60)
 
     def sent(self) -> None:
         self.seen.append("sent")
         if self.both:
-            self.both.wait(20)
+            self.both.wait(60)
 
 
 def with_hooks(nodes: Nodes, hooks: Hooks) -> str:

@@ -66,7 +66,7 @@ def _half_open(context: Context) -> None:
     breaker = gates.breaker(context, NAME)
     breaker.open(0.001, "down")
     gates.remember_breaker(context, NAME, breaker.look())
-    wait_until(lambda: _state(context) == "half-open", 10, "its time is over")
+    wait_until(lambda: _state(context) == "half-open", 60, "its time is over")
 
 
 def test_failures_that_no_worker_noted_open_the_breaker_in_redis_and_in_the_database(context: Context) -> None:
@@ -158,7 +158,7 @@ def test_of_many_watchdogs_at_once_one_opens_it(context: Context, monkeypatch: p
     open_one, all_have_looked = watchdog._open, Barrier(6)
 
     def open_together(context: Context, name: str) -> bool:
-        all_have_looked.wait(30)
+        all_have_looked.wait(60)
         return open_one(context, name)
 
     monkeypatch.setattr(watchdog, "_open", open_together)

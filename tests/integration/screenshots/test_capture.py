@@ -113,11 +113,11 @@ def x11(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with display.open("wb") as told:
         server = ["Xvfb", "-screen", "0", "800x600x24", "-nolisten", "tcp", "-displayfd", str(told.fileno())]
         started.append(subprocess.Popen(server, pass_fds=[told.fileno()], stderr=subprocess.DEVNULL))
-    wait_until(lambda: display.read_text().endswith("\n"), 30, "the display is up")
+    wait_until(lambda: display.read_text().endswith("\n"), 60, "the display is up")
     monkeypatch.setenv("DISPLAY", f":{display.read_text().strip()}")
     for name, color in (("Below", "red"), ("Above", "blue")):
         run("xmessage", "-name", name, "-geometry", "300x200+50+50", "-bg", color, name)
-        wait_until(lambda name=name: bool(_number(name)), 30, f"the window {name} is shown")
+        wait_until(lambda name=name: bool(_number(name)), 60, f"the window {name} is shown")
     yield
     for process in reversed(started):
         process.kill()

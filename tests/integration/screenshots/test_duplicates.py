@@ -295,7 +295,7 @@ def test_of_the_same_picture_taken_in_at_once_by_several_one_is_accepted(context
     data = encoded(draw(EDITOR))
 
     def add(number: int) -> Taken:
-        barrier.wait(30)
+        barrier.wait(60)
         return take(context, data, number * apart_s)
 
     with ThreadPoolExecutor(4) as pool:

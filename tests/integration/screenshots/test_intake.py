@@ -148,11 +148,11 @@ def test_adds_and_looks_at_once_make_each_frame_part_of_exactly_one_batch(contex
     barrier = threading.Barrier(4)
 
     def add(_: int) -> list[int]:
-        barrier.wait(30)
+        barrier.wait(60)
         return buffer.batch(context, "screen:1") if hand.add().ready else []
 
     def look(way: int) -> list[int]:
-        barrier.wait(30)
+        barrier.wait(60)
         return buffer.batch(context, "screen:1", all_at_once=bool(way))
 
     with ThreadPoolExecutor(4) as pool:
@@ -173,7 +173,7 @@ def test_two_frames_that_fill_the_buffer_at_once_make_one_batch(context: Context
     barrier = threading.Barrier(2)
 
     def add(_: int) -> list[int]:
-        barrier.wait(30)
+        barrier.wait(60)
         return buffer.batch(context, "screen:1") if hand.add().ready else []
 
     with ThreadPoolExecutor(2) as pool:

@@ -152,7 +152,7 @@ def test_merges_into_one_node_at_once_lose_no_update_and_make_no_duplicate(conte
     barrier = threading.Barrier(3)
 
     def work(number: int) -> int:
-        barrier.wait(30)
+        barrier.wait(60)
         done = 0
         while merge.waiting(context):
             unit = merge.claim(context, Owner(f"w{number}", f"r{number}"))
@@ -272,7 +272,7 @@ def test_deleting_and_merging_do_not_wait_for_each_other(
     monkeypatch.setattr(merge, "_absorb", slowly)
     with capture_logs() as logs, ThreadPoolExecutor() as pool:
         merged = pool.submit(merge.settle, context, unit, Content("ab"))
-        assert is_merging.wait(10)
+        assert is_merging.wait(60)
         forgotten = deletion.forget(context, BEGIN + timedelta(hours=12), BEGIN + timedelta(days=2))
     assert (merged.result().status, forgotten.nodes, forgotten.restored) == (WorkStatus.SUCCEEDED, 1, 1)
     assert not [line for line in logs if line["event"] == "database.retry"]

@@ -141,7 +141,7 @@ def test_run_outlasts_a_writer_who_holds_the_lock_beyond_the_busy_timeout(
         with db.transaction() as session:
             add_one(session)
             waiting = pool.submit(hurried.run, work)
-            assert refused.wait(30), "it met the lock"
+            assert refused.wait(60), "it met the lock"
         waiting.result(30)
     hurried.dispose()
     assert value(db) == 2
@@ -186,7 +186,7 @@ def test_transactions_that_have_all_connections_do_not_wait_for_one_another_to_l
 
     def work(session: Session) -> datetime:
         session.execute(text("SELECT 1"))
-        both.wait(20)
+        both.wait(60)
         return db.now()
 
     with ThreadPoolExecutor(2) as pool:
@@ -205,7 +205,7 @@ def test_run_resolves_a_deadlock(db: Database) -> None:
         statement = text("UPDATE figures SET value = value + 1 WHERE name = :name")
         session.execute(statement, {"name": mine})
         have.set()
-        others.wait(30)
+        others.wait(60)
         session.execute(statement, {"name": theirs})
 
     with ThreadPoolExecutor(2) as pool:

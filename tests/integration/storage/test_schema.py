@@ -154,7 +154,7 @@ def test_threads_that_migrate_at_once_do_it_once(database_url: str) -> None:
 
     def migrate(_: int) -> bool:
         database = Database(database_url)
-        barrier.wait(30)
+        barrier.wait(60)
         try:
             return schema.migrate(database)
         finally:

@@ -43,7 +43,7 @@ def test_a_place_that_could_not_be_left_is_left_when_redis_is_back(
     with pytest.raises(error), at_work(_task("m1"), PLACE):
         pass
     asked = [Wanted(PLACE.scope, PLACE.queue)]
-    wait_until(lambda: Places(context.redis).reserve(asked) == [[0]], 20, "the place is free")
+    wait_until(lambda: Places(context.redis).reserve(asked) == [[0]], 60, "the place is free")
 
 
 def test_a_place_that_was_taken_without_an_answer_is_left_when_redis_is_back(
@@ -63,7 +63,7 @@ def test_a_place_that_was_taken_without_an_answer_is_left_when_redis_is_back(
         pass
     assert taken == [""]
     asked = [Wanted(PLACE.scope, PLACE.queue)]
-    wait_until(lambda: Places(context.redis).reserve(asked) == [[0]], 20, "the place is free")
+    wait_until(lambda: Places(context.redis).reserve(asked) == [[0]], 60, "the place is free")
 
 
 @pytest.mark.parametrize("is_sibling", [True, False])

@@ -78,7 +78,7 @@ def test_nothing_is_lost_and_nothing_fanned_out_twice_however_many_do_it_at_once
     barrier = Barrier(4)
 
     def some(_: int) -> None:
-        barrier.wait(30)
+        barrier.wait(60)
         for _ in range(5):
             driver.event()
             fanout.fan_out(context)
@@ -197,7 +197,7 @@ def test_a_dead_endpoint_holds_up_nobody_else(context: Context, driver: Driver, 
         driver.event()
         alive = [delivery.send(context, driver.owner())]
         hanging = pool.submit(delivery.send, context, driver.owner())
-        wait_until(lambda: len(receiver.at("/dead")) == 2, 20, "one is sent to the dead endpoint")
+        wait_until(lambda: len(receiver.at("/dead")) == 2, 60, "one is sent to the dead endpoint")
         assert plan.places(context) == 0
         assert not delivery.send(context, driver.owner()).done, "it has one at most"
         plan.due(context)

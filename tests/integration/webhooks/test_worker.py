@@ -53,6 +53,6 @@ def test_what_changes_is_sent_at_once_and_what_a_killed_worker_was_at_is_sent_by
     stack.start("control-2", "beat-1")
     wait_until(lambda: len(receiver.received) == 22, 90, "another worker sends it", last=stack.tails)
     assert receiver.received[-1].id == receiver.received[-2].id
-    wait_until(lambda: webhooks.deliveries(limit=1)[0].status.value == "delivered", 30, "it is delivered")
+    wait_until(lambda: webhooks.deliveries(limit=1)[0].status.value == "delivered", 60, "it is delivered")
     said = [one.verified(made.secret)["type"] for one in receiver.received]
     assert said == ["document.paused"] * 20 + ["webhook.test"] * 2

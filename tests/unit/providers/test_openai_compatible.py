@@ -289,7 +289,7 @@ def test_sixty_four_threads_call_at_once_through_one_provider(
     server.script.latency_s = 60
     with ThreadPoolExecutor(64) as pool:
         calls = [pool.submit(failure_of, provider) for _ in range(64)]
-        assert server.wait_for(lambda: server.max_concurrent == 64, timeout_s=15)
+        assert server.wait_for(lambda: server.max_concurrent == 64, timeout_s=60)
         server.stop()
         assert {call.result().code for call in calls} == {"connection"}
 
@@ -330,11 +330,11 @@ class Hooks:
 
     def ready(self) -> None:
         self.seen.append("ready")
-        self.when.wait(20)
+        self.when.wait(60)
 
     def sent(self) -> None:
         self.seen.append("sent")
-        self.when.wait(20)
+        self.when.wait(60)
 
 
 def test_a_call_that_waits_at_its_gate_keeps_no_other_call_waiting(

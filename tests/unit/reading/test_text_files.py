@@ -214,10 +214,10 @@ def test_a_crash_is_the_files_fault_and_the_next_file_is_read(slow_file: Path):
     failed: list[UnitError] = []
     reader = threading.Thread(target=lambda: failed.append(refusal(slow_file)))
     reader.start()
-    (process,) = wait_until(running_children, 10, "a child reads")
-    wait_until(lambda: process.memory_info().rss > 150_000_000, 10, "it has begun with the file")
+    (process,) = wait_until(running_children, 60, "a child reads")
+    wait_until(lambda: process.memory_info().rss > 150_000_000, 60, "it has begun with the file")
     process.send_signal(signal.SIGSEGV)
-    reader.join(10)
+    reader.join(60)
     assert failed[0].code == "unreadable"
     assert "SIGSEGV" in str(failed[0])
     assert "Alpha" in read(corpus_file("knowledge/test.xlsx")).text
@@ -255,7 +255,7 @@ def test_children_end_with_the_process_that_started_them():
         assert parent.stdout
         orphan = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
-    wait_until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE, 10, "the child ended")
+    wait_until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE, 60, "the child ended")
 
 
 def test_a_forked_process_has_children_of_its_own():

@@ -73,7 +73,7 @@ def test_whatever_is_wrong_with_the_rows_gates_are_looked_at_again(monkeypatch: 
     thread = threading.Thread(target=gates.keep_in_step, args=(stopped,), daemon=True)
     thread.start()
     for _ in range(2):
-        looked.get(timeout=20)
+        looked.get(timeout=60)
     stopped.set()
     thread.join(60)
     assert not thread.is_alive()

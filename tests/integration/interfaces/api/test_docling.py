@@ -165,7 +165,7 @@ class TestWaiting:
         upload(api, "/v1/convert/file/async", pdf)
         with ThreadPoolExecutor(8) as pool:
             waiting = [pool.submit(upload, api, "/v1/convert/file", pdf) for _ in range(8)]
-            wait_until(lambda: WAITS.now == 8, 30, "all wait, twice as many as there are threads")
+            wait_until(lambda: WAITS.now == 8, 60, "all wait, twice as many as there are threads")
             assert api.get("/v1/status/poll/0123456789abcdef").status_code == 404
             assert WAITS.now == 8
             with context.db.transaction() as session:

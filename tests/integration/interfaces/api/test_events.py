@@ -81,7 +81,7 @@ class Server:
     def end(self) -> None:
         self.app.state.ending.set()
         self._server.should_exit = True
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive(), "a stream keeps the server"
 
     def __exit__(self, *_: object) -> None:
@@ -211,7 +211,7 @@ def test_streams_are_few_for_each_caller_and_closed_ones_do_not_count(context: C
     with server.stream() as one, server.stream() as two:
         next(one), next(two)
         assert refused()
-    wait_until(lambda: not refused(), 30, "closed streams do not count")
+    wait_until(lambda: not refused(), 60, "closed streams do not count")
 
 
 def test_a_silent_stream_shows_that_it_lives_and_ends_with_the_server(

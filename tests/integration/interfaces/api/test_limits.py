@@ -193,7 +193,7 @@ def test_a_bucket_refills_evenly(context: Context) -> None:
             return False
         return True
 
-    wait_until(again, 10, "two units are refilled")
+    wait_until(again, 60, "two units are refilled")
 
 
 class TestSizes:

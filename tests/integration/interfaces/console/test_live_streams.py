@@ -82,7 +82,7 @@ class Console:
         return words in unescape(self.shown.get(self._element, ""))
 
     def end(self) -> None:
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive(), "a stream goes on without its server"
 
 

@@ -55,11 +55,11 @@ def test_a_silent_node_is_sent_away(start: Start, node: Node) -> None:
 
 
 def test_heartbeats_keep_a_node(start: Start, node: Node, session: Session) -> None:
-    gateway = start(heartbeat_ms=100)
+    gateway = start(heartbeat_ms=700)
     one, asker = node(gateway, heartbeat_s=0), session(gateway)
-    for _ in range(6):
+    for _ in range(5):  # longer than the silence after which it would be sent away
         one.send({"type": "node_heartbeat"})
-        assert one.nothing_comes(0.1)
+        assert one.nothing_comes(0.5)
     asker.ask()
     assert one.job()
 
@@ -188,7 +188,7 @@ def test_a_redis_that_restarts_loses_nothing(
     job = one.job()
     wait_until(
         lambda: gateway.do(gateway.instance.state.jobs.get(job["job_id"])).state is JobState.DISPATCHED,
-        10,
+        60,
         "it is stored",
     )
     redis_server.kill()

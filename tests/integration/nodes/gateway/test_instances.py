@@ -21,7 +21,7 @@ Pair = tuple[GatewayThread, GatewayThread]
 
 
 def seen(gateway: GatewayThread, node_id: str) -> None:
-    wait_until(lambda: gateway.instance.view.get(node_id) is not None, 10, f"{node_id} is seen")
+    wait_until(lambda: gateway.instance.view.get(node_id) is not None, 60, f"{node_id} is seen")
 
 
 @pytest.mark.parametrize("size", [10, 1_000_000], ids=["in the inbox", "in a key of its own"])
@@ -41,8 +41,8 @@ def test_cross_instance_delivery(pair: Pair, node: Node, session: Session, size:
     one.answer(job, "all", picture)
     got = asker.result()
     assert (got["result"], got.parts) == ({"text": "all"}, [picture])
-    wait_until(lambda: not b.instance.dispatch.jobs, 10, "its home has done with it")
-    wait_until(lambda: a.do(a.instance.state.slots.held("n1")) == {}, 10, "its slot is free")
+    wait_until(lambda: not b.instance.dispatch.jobs, 60, "its home has done with it")
+    wait_until(lambda: a.do(a.instance.state.slots.held("n1")) == {}, 60, "its slot is free")
 
 
 def test_a_slot_that_becomes_free_at_one_instance_serves_who_waits_at_another(
@@ -54,7 +54,7 @@ def test_a_slot_that_becomes_free_at_one_instance_serves_who_waits_at_another(
     here.ask()
     job = one.job()
     there.ask(timeout_ms=30_000)
-    wait_until(lambda: sum(a.do(a.instance.state.waiting.pools()).values()) == 1, 10, "it waits")
+    wait_until(lambda: sum(a.do(a.instance.state.waiting.pools()).values()) == 1, 60, "it waits")
     one.answer(job)
     one.answer_next("there")
     assert there.result()["result"] == {"text": "there"}
@@ -67,12 +67,12 @@ def test_a_node_that_was_busy_when_another_instance_looked_is_asked_all_the_same
     one, here = node(a), session(a)
     here.ask()
     job = one.job()
-    wait_until(lambda: _used(a, "n1") == 1, 10, "all see that it is busy")
+    wait_until(lambda: _used(a, "n1") == 1, 60, "all see that it is busy")
     b = start("b", node_snapshot={"refresh_interval_ms": 60_000})
     there = session(b)
     one.answer(job)
     here.result()
-    wait_until(lambda: not a.do(a.instance.state.slots.held("n1")), 10, "its slot is free")
+    wait_until(lambda: not a.do(a.instance.state.slots.held("n1")), 60, "its slot is free")
     for _ in range(3):
         there.ask(timeout_ms=20_000)
         one.answer_next("there")
@@ -139,7 +139,7 @@ def test_who_takes_the_inbox_of_a_dead_instance_sends_nobody_away_who_has_come_f
     inbox = gateway.instance.state.inbox
     gateway.do(inbox.send("a", "kick", {"node_id": "n1"}))
     gateway.do(inbox.send("a", "kick", {"session_id": next(iter(gateway.instance.sessions))}))
-    wait_until(lambda: gateway.do(gateway.instance.state.store.do("XLEN", _inbox(gateway))) == 0, 10, "it was read")
+    wait_until(lambda: gateway.do(gateway.instance.state.store.do("XLEN", _inbox(gateway))) == 0, 60, "it was read")
     asker.ask()
     one.answer_next()
     assert asker.result()["result"] == {"text": "done"}

@@ -29,7 +29,7 @@ def test_a_job_goes_to_a_node_and_its_result_comes_back(gateway: GatewayThread, 
         [b"cut out"],
     )
     found = lambda: gateway.do(gateway.instance.state.jobs.get(job["job_id"]))  # noqa: E731
-    wait_until(lambda: found().state is JobState.RELEASED, 10, "the job is released", last=found)
+    wait_until(lambda: found().state is JobState.RELEASED, 60, "the job is released", last=found)
     assert gateway.do(gateway.instance.state.slots.held("n1")) == {}
 
 
@@ -108,7 +108,7 @@ def test_a_request_that_failed_may_be_asked_again(gateway: GatewayThread, node: 
     first = one.job()
     one.say("job_result", first, error={"code": "failed", "message": "out of memory"})
     assert asker.result()["error"]["code"] == "failed"
-    wait_until(lambda: _asked_anew(asker, request), 10, "the request is forgotten")
+    wait_until(lambda: _asked_anew(asker, request), 60, "the request is forgotten")
     again = one.job()
     assert again["job_id"] != first["job_id"]
     one.answer(again)
@@ -150,11 +150,11 @@ def test_cancelled_in_line_it_holds_up_nobody_behind_it(gateway: GatewayThread, 
     asker.ask()
     running = one.job()
     cancelled = asker.ask()
-    wait_until(lambda: _waiting(gateway) == 1, 10, "it is in line")
+    wait_until(lambda: _waiting(gateway) == 1, 60, "it is in line")
     asker.ask("behind")
-    wait_until(lambda: _waiting(gateway) == 2, 10, "both are in line")
+    wait_until(lambda: _waiting(gateway) == 2, 60, "both are in line")
     asker.send({"type": "job_cancel", "request_id": cancelled})
-    wait_until(lambda: len(gateway.instance.dispatch.jobs) == 2, 10, "it is cancelled")
+    wait_until(lambda: len(gateway.instance.dispatch.jobs) == 2, 60, "it is cancelled")
     one.answer(running)
     asker.result()
     one.answer_next()
@@ -238,7 +238,7 @@ def test_a_slot_goes_to_requesters_in_turn(
     for number in range(2):
         few.ask(f"few-{number}", body={"prompt": "few"})
         few.until("job_accepted")
-    wait_until(lambda: _waiting(gateway) == 7, 10, "all others wait", last=lambda: _waiting(gateway))
+    wait_until(lambda: _waiting(gateway) == 7, 60, "all others wait", last=lambda: _waiting(gateway))
     order = []
     for _ in range(4):
         one.answer(running)
@@ -258,7 +258,7 @@ def test_a_drained_node_finishes_what_it_has_and_gets_no_more(
     asker.ask()
     job = one.job()
     one.send({"type": "node_drain"})
-    wait_until(lambda: gateway.instance.nodes["n1"].state.draining, 10, "it is draining")
+    wait_until(lambda: gateway.instance.nodes["n1"].state.draining, 60, "it is draining")
     asker.ask("later", timeout_ms=20_000)
     assert one.nothing_comes()
     one.answer(job)

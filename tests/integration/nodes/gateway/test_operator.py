@@ -17,10 +17,10 @@ def database_url(sqlite_url: str) -> str:
 
 def test_a_drained_node_is_told_why_and_gets_no_more(context: Context) -> None:
     with GatewayThread(context) as gateway, RawNode(gateway.url, token(context, TokenKind.NODE), "desk") as node:
-        wait_until(lambda: service.nodes(context), 10, "the node is listed")
+        wait_until(lambda: service.nodes(context), 60, "the node is listed")
         service.drain(context, "desk", "painting")
         assert node.until("drain")["reason"] == "painting"
-        wait_until(lambda: service.node(context, "desk").status == "draining", 10, "it is shown as draining")
+        wait_until(lambda: service.node(context, "desk").status == "draining", 60, "it is shown as draining")
 
 
 def test_a_cancelled_job_ends_for_node_and_session(context: Context) -> None:
@@ -34,12 +34,12 @@ def test_a_cancelled_job_ends_for_node_and_session(context: Context) -> None:
         job = node.job()
         (found,) = service.jobs(context, JobState.DISPATCHED)
         assert (found.job_id, found.node_id, found.token) == (job["job_id"], "desk", "pipeline")
-        wait_until(lambda: service.nodes(context), 10, "the node is listed")
+        wait_until(lambda: service.nodes(context), 60, "the node is listed")
         assert service.node(context, "desk").jobs == [found.job_id]
         service.cancel(context, found.job_id)
         assert session.result()["error"]["code"] == "cancelled"
         assert node.until("job_cancel")["job_id"] == found.job_id
-        wait_until(lambda: service.job(context, found.job_id).state is JobState.RELEASED, 10, "its slot is free")
+        wait_until(lambda: service.job(context, found.job_id).state is JobState.RELEASED, 60, "its slot is free")
         assert service.node(context, "desk").jobs == []
 
 
@@ -50,7 +50,7 @@ def test_revoked_nodes_and_tokens_lose_their_connections(context: Context) -> No
         RawNode(gateway.url, own, "rack-3") as node,
         RawSession(gateway.url, shared) as session,
     ):
-        wait_until(lambda: service.status(context).sessions, 10, "the session is counted")
+        wait_until(lambda: service.status(context).sessions, 60, "the session is counted")
         assert service.revoke(context, "rack-3").was_connected
         assert node.until("nothing").code == 4401
         service.revoke_token(context, "pipeline")

@@ -186,7 +186,7 @@ def test_who_does_not_read_is_sent_away_and_comes_back_for_the_answer(
     jobs = [one.job() for _ in requests]
     for job in jobs:
         one.answer(job, "x", bytes(2**20))
-    wait_until(lambda: not gateway.instance.sessions, 30, "it is sent away")
+    wait_until(lambda: not gateway.instance.sessions, 60, "it is sent away")
     back = session(gateway, asker.id)
     back.ask(requests[-1])
     got: Got = back.result()

@@ -30,7 +30,7 @@ async def moved(store: Store, instance_id: str = "a") -> DlqEntry:
     async def scan() -> int:
         return await scan_dlq(store, instance_id)
 
-    assert await until(scan, 30, "it is moved") == 1
+    assert await until(scan, 60, "it is moved") == 1
     (entry,) = await dlq(store)
     return entry
 
@@ -65,7 +65,7 @@ async def test_what_was_not_given_out_often_enough_or_is_being_handled_stays(ope
     async def is_idle() -> bool:
         return await seldom.now_ms() > read_ms + 2
 
-    await until(is_idle, 30, "it was idle")
+    await until(is_idle, 60, "it was idle")
     assert await scan_dlq(seldom, "a") == 0
     busy = open_store(dlq_max_deliveries=1, dlq_min_idle_ms=60_000)
     assert await scan_dlq(busy, "a") == 0
@@ -108,7 +108,7 @@ async def test_those_behind_many_that_are_not_due_are_found(open_store: Callable
         return found == 3
 
     await Instances(store).present("a", "1", {})
-    await until(all_moved, 30, "the last three are moved")
+    await until(all_moved, 60, "the last three are moved")
     assert {entry.kind for entry in await dlq(store)} == {"4", "5", "6"}
 
 
@@ -147,7 +147,7 @@ async def test_dead_letters_are_listed_the_newest_first(open_store: Callable[...
         async def scan(instance_id: str = instance_id) -> int:
             return await scan_dlq(store, instance_id)
 
-        await until(scan, 30, "it is moved")
+        await until(scan, 60, "it is moved")
     assert [entry.kind for entry in await dlq(store)] == ["c", "b", "a"]
     assert [entry.kind for entry in await dlq(store, 2)] == ["c", "b"]
 

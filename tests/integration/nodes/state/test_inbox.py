@@ -58,7 +58,7 @@ async def test_streams_enqueue_and_readgroup_smoke(store: Store, inbox: Inbox) -
 
 async def test_who_waits_for_messages_gets_one_when_it_is_sent(store: Store, inbox: Inbox) -> None:
     async def receive() -> list[Envelope]:
-        return await until(inbox.read, 30, "a message comes")
+        return await until(inbox.read, 60, "a message comes")
 
     received, _ = await asyncio.gather(receive(), Inbox(store, "b").send("a", "hello", {}))
     assert await kinds(received) == ["hello"]

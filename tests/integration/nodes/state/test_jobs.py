@@ -327,5 +327,5 @@ async def test_a_result_is_forgotten_in_time(open_store: Callable[..., Store]) -
         await jobs.prune()
         return sum((await jobs.counts()).values()) == 0
 
-    await until(is_forgotten, 30, "the job is forgotten")
-    await until(is_counted_no_more, 30, "the job is counted no more")
+    await until(is_forgotten, 60, "the job is forgotten")
+    await until(is_counted_no_more, 60, "the job is counted no more")

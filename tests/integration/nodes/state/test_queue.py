@@ -108,7 +108,7 @@ async def test_who_has_waited_for_too_long_waits_no_more(waiting: Waiting, store
     async def has_ended() -> bool:
         return await order(waiting) == ["a1"]
 
-    await until(has_ended, 30, "the first has ended")
+    await until(has_ended, 60, "the first has ended")
     assert not await waiting.leave(POOL, "a0")
     assert await waiting.pools() == {POOL: 1}
 

@@ -50,7 +50,7 @@ async def test_when_who_creates_the_job_has_died_one_other_takes_over(
     async def is_free() -> bool:
         return not (await requests.bind("t:r", "k", "b/1")).creating
 
-    await until(is_free, 30, "the lock has ended")
+    await until(is_free, 60, "the lock has ended")
     monkeypatch.undo()
     homes = [f"b{number}/1" for number in range(5)]
     taken = await asyncio.gather(*(requests.take_over("t:r", home) for home in homes))

@@ -52,7 +52,7 @@ async def test_a_slot_that_nobody_gives_back_is_free_in_time(slots: Slots) -> No
     async def is_free() -> bool:
         return await reserve(slots, "next", of=2) is Reserved.HELD
 
-    await until(is_free, 30, "the short reservation has ended")
+    await until(is_free, 60, "the short reservation has ended")
     assert set(await slots.held("n")) == {"long", "next"}
 
 
@@ -74,7 +74,7 @@ async def test_nothing_is_left_when_the_last_reservation_has_ended(slots: Slots,
         keys = [store.keys.reserved("n"), store.keys.reserved_since("n")]
         return not any(await store.batch([("EXISTS", key) for key in keys]))
 
-    await until(is_nothing, 30, "the keys are gone")
+    await until(is_nothing, 60, "the keys are gone")
 
 
 async def test_only_the_reservation_that_was_meant_is_released(slots: Slots) -> None:

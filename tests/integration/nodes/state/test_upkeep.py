@@ -144,7 +144,7 @@ async def test_dead_letters_are_moved_and_closed_inboxes_are_gone(open_store: Ca
         done.append(await tend(store))
         return done[-1].dlq_moved == 1
 
-    await until(is_moved, 30, "it is moved")
+    await until(is_moved, 60, "it is moved")
     assert sum(one.closed for one in done) == 1
     assert [one.instance_id for one in await instances.all()] == ["a"]
     assert [entry.kind for entry in await dlq(store)] == ["assign"]

@@ -166,7 +166,7 @@ def test_two_messages_at_once_on_one_target_lose_nothing(
     barrier = threading.Barrier(2)
 
     def work(_: int) -> int:
-        barrier.wait(30)
+        barrier.wait(60)
         done = 0
         while merge.waiting(context):
             done += driver.join().done

@@ -42,7 +42,7 @@ def ends(ahead: Pictures, context: Context) -> None:
     """When no message comes any more, its thread ends, and what it kept is gone."""
     ahead._keep_s = 0.05
     ahead.make_ahead(context)
-    wait_until(lambda: ahead._thread is None, 30, "the thread ended")
+    wait_until(lambda: ahead._thread is None, 60, "the thread ended")
     assert ahead._made == {}
 
 
@@ -53,7 +53,7 @@ def test_pictures_of_shards_that_wait_are_made_once_and_taken(context: Context, 
     ahead = Pictures(keep_s=600)
     ahead.make_ahead(context)
     waiting = files_of(context, shots[2:])
-    wait_until(lambda: len(ahead._made) == 3, 30, "three pictures")
+    wait_until(lambda: len(ahead._made) == 3, 60, "three pictures")
     assert sorted(made) == sorted(waiting), "not those of the shard that is claimed"
     path = files.path_of(context.settings, waiting[0].rpartition("/")[2])
     assert ahead.take(path) == jpeg_of(path)
@@ -68,13 +68,13 @@ def test_pictures_of_frames_that_are_gone_or_not_wanted_any_more_are_dropped(con
     analysis.claim(context, batch)
     ahead = Pictures(keep_s=600)
     ahead.make_ahead(context)
-    wait_until(lambda: len(ahead._made) == 5, 30, "five pictures")
+    wait_until(lambda: len(ahead._made) == 5, 60, "five pictures")
     gone = files_of(context, shots)[4]
     files.discard(context.settings, [gone.rpartition("/")[2]])
     assert shard.claim(context, batch, ME) is not None
     ahead.make_ahead(context)
     left = sorted(files_of(context, shots[2:4]))
-    wait_until(lambda: sorted(map(str, ahead._made)) == left, 30, "two pictures")
+    wait_until(lambda: sorted(map(str, ahead._made)) == left, 60, "two pictures")
     with pytest.raises(UnitError, match="is gone"):
         ahead.take(files.path_of(context.settings, gone.rpartition("/")[2]))
     ends(ahead, context)
@@ -88,6 +88,6 @@ def test_no_more_is_kept_than_there_is_room_for(
     analysis.claim(context, batch)
     ahead = Pictures(keep_s=600)
     ahead.make_ahead(context)
-    wait_until(lambda: made, 30, "a picture")
+    wait_until(lambda: made, 60, "a picture")
     ends(ahead, context)
     assert len(made) == 1
