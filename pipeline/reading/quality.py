@@ -4,15 +4,17 @@ Each share is 0 to 1, and 1 if there is too little to judge. The bounds are wide
 fewer languages than text layers are written in.
 """
 
+import ctypes
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pypdfium2.raw as pdfium_c
 from PIL import Image, ImageStat
 
 from pipeline.reading.layout.model import Line
-from pipeline.reading.pdfium import Page
+from pipeline.reading.pdfium import Page, quick
 
 _CONTROL = re.compile("[\x01\x03-\x08\x0e-\x1f\x80-\x9f]")  # \x02 is PDFium's hyphen at the end of a line.
 _REPEATED = re.compile(r"(\S)\1{2,}|(?:[.·_] ){3,}")
@@ -22,6 +24,7 @@ _LETTER = re.compile("[a-zA-Z]")
 _ACCENTED = re.compile("[À-ÖØ-öø-ÿ]")  # of Western encodings
 _OTHER_LATIN = re.compile("[Ā-ɏḀ-ỿ]")
 
+_ASCII = re.compile("[\0-\x7f]+")
 _ENOUGH = 200  # characters to judge by
 _MOST = 20_000
 _MAX_CONTROL = 0.08
@@ -37,6 +40,10 @@ _SAMPLES = 48
 _HIDDEN = 0.3  # share of hidden text from which on the page is rendered
 _WHITE = 250
 
+_object_address = quick(pdfium_c.FPDFText_GetTextObject, ctypes.c_void_p)
+_render_mode = quick(pdfium_c.FPDFTextObj_GetTextRenderMode, ctypes.c_int)
+_fill_color = quick(pdfium_c.FPDFPageObj_GetFillColor, ctypes.c_int)
+
 
 def score(page: Page, handle: Any, text: str, lines: Sequence[Line]) -> float:
     """The quality of an open page's text layer. Renders the page only if its text may be hidden."""
@@ -50,35 +57,48 @@ def makes_sense(text: str) -> bool:
     visible = "".join(_REPEATED.sub("", text).split())
     if len(visible) < _ENOUGH:
         return True
-    if len(_CONTROL.findall(visible)) > _MAX_CONTROL * len(visible):
+    plain, others = visible.encode("ascii", "ignore"), "" if visible.isascii() else _ASCII.sub("", visible)
+    if _count(_CONTROL, plain, others) > _MAX_CONTROL * len(visible):
         return False
-    if len(_SYMBOL.findall(visible)) > _MAX_SYMBOLS * len(visible):
+    if _count(_SYMBOL, plain, others) > _MAX_SYMBOLS * len(visible):
         return False
-    letters, accented = len(_LETTER.findall(visible)), len(_ACCENTED.findall(visible))
+    letters, accented = _count(_LETTER, plain), len(_ACCENTED.findall(others))
     if accented >= _ENOUGH and accented > _MAX_ACCENTED * (accented + letters):
         return False
     # If most are not Latin letters, the few that are may be units and part numbers.
     few = letters < max(_ENOUGH, 0.5 * len(visible))
-    vowels = len(_VOWEL.findall(visible)) + accented + len(_OTHER_LATIN.findall(visible))
+    vowels = _count(_VOWEL, plain) + accented + len(_OTHER_LATIN.findall(others))
     return few or vowels >= _MIN_VOWELS * letters
+
+
+def _count(characters: re.Pattern[str], plain: bytes, others: str = "") -> int:
+    """How many of these characters are in a text, given as its ASCII characters and its other ones."""
+    left = plain.translate(None, _in_ascii(characters))
+    return len(plain) - len(left) + len(characters.findall(others))
+
+
+@cache
+def _in_ascii(characters: re.Pattern[str]) -> bytes:
+    return "".join(filter(characters.match, map(chr, range(128)))).encode()
 
 
 def hidden_share(handle: Any, count: int) -> float:
     """Share of sampled characters that are invisible, transparent or white: there may be nothing to see."""
     sample = range(0, count, max(1, count // _SAMPLES))
-    seen = {index: pdfium_c.FPDFText_GetTextObject(handle, index) for index in sample}
-    drawn = [raw for raw in seen.values() if raw]
-    return sum(_is_hidden(raw) for raw in drawn) / len(drawn) if drawn else 0.0
+    drawn = [address for index in sample if (address := _object_address(handle, index))]
+    hidden = {address: _is_hidden(ctypes.c_void_p(address)) for address in set(drawn)}
+    return sum(hidden[address] for address in drawn) / len(drawn) if drawn else 0.0
 
 
-def _is_hidden(raw: Any) -> bool:
-    mode = pdfium_c.FPDFTextObj_GetTextRenderMode(raw)
+def _is_hidden(raw: ctypes.c_void_p) -> bool:
+    """Whether a text object is invisible, transparent or white."""
+    mode = _render_mode(raw)
     if mode in {pdfium_c.FPDF_TEXTRENDERMODE_INVISIBLE, pdfium_c.FPDF_TEXTRENDERMODE_CLIP}:
         return True
     if mode != pdfium_c.FPDF_TEXTRENDERMODE_FILL:
         return False
-    channels = [pdfium_c.c_uint() for _ in range(4)]
-    if not pdfium_c.FPDFPageObj_GetFillColor(raw, *channels):
+    channels = [ctypes.c_uint() for _ in range(4)]
+    if not _fill_color(raw, *map(ctypes.byref, channels)):
         return False
     red, green, blue, alpha = (channel.value for channel in channels)
     return bool(alpha < 5 or min(red, green, blue) >= _WHITE)

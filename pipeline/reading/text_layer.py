@@ -18,7 +18,7 @@ from pipeline.reading import bidi, diacritics, quality, words
 from pipeline.reading.layout.model import SOFT_HYPHEN, Line
 from pipeline.reading.layout.text import is_right_to_left
 from pipeline.reading.links import Links
-from pipeline.reading.pdfium import Page
+from pipeline.reading.pdfium import Page, quick
 from pipeline.reading.words import Glyphs, Word
 
 MIN_QUALITY = 0.7
@@ -31,6 +31,7 @@ _HYPHENS = frozenset("\x02\ufffe")  # What PDFium puts in place of a hyphen and 
 _LINE = re.compile(r"[^\r\n\x02\ufffe]+")
 _WORD = re.compile(r"\S+")
 _LEVEL_PT = 1.0
+_has_map_error = quick(pdfium_c.FPDFText_HasUnicodeMapError, ctypes.c_int)
 _SAMPLES = 64
 
 _UNREADABLE = re.compile(
@@ -59,7 +60,7 @@ def read(page: Page, until: float = math.inf) -> TextLayer:
         if pdfium_c.FPDFText_CountChars(handle) > MAX_CHARACTERS:
             return _NOTHING
         text = _text(handle)
-        characters = len(text) - len(re.findall(r"\s", text))
+        characters = len("".join(text.split()))
         if not characters:
             return _NOTHING
         glyphs = Glyphs(handle, page)
@@ -116,7 +117,7 @@ def _breaks_line(handle: Any, index: int, count: int) -> bool:
 def _mapped_share(handle: Any, count: int) -> float:
     """Share of sampled glyphs whose font says which character they are."""
     sample = range(0, count, max(1, count // _SAMPLES))
-    mapped = [index for index in sample if pdfium_c.FPDFText_HasUnicodeMapError(handle, index) != 1]
+    mapped = [index for index in sample if _has_map_error(handle, index) != 1]
     return len(mapped) / len(sample)
 
 
@@ -131,10 +132,10 @@ def _lines(text: str, glyphs: Glyphs, links: Links, *, leftwards: bool) -> Itera
             continue
         found = [
             part
-            for word in _WORD.finditer(text, match.start(), match.end())
-            for part in glyphs.word(text, word.start(), word.end(), before)
+            for start, end in map(re.Match.span, _WORD.finditer(text, *match.span()))
+            for part in glyphs.word(text, start, end, before)
         ]
-        found = [word for word in found if glyphs.shows(word)]
+        found = glyphs.shown(found)
         if not found:
             continue
         before = found[-1]
@@ -151,8 +152,7 @@ def _mixed_lines(text: str, match: re.Match[str], glyphs: Glyphs, links: Links, 
     found = [
         bidi.Piece(word, part.kind, part.start, part.end)
         for part in bidi.parts(text, match.start(), match.end())
-        for word in links.on(glyphs.word(text, part.start, part.end, None))
-        if glyphs.shows(word)
+        for word in glyphs.shown(links.on(glyphs.word(text, part.start, part.end, None)))
     ]
     for level in bidi.levels(bidi.spelled(text, found, glyphs.box)):
         start = 0

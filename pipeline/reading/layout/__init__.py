@@ -90,9 +90,11 @@ def cleaned(content: PageContent, document: DocumentProfile | None = None) -> Pa
         if not rotation.is_placed(line):
             lines.append(Line(line.text, 0.0, content.height, 0.0, content.height, 1.0, (), -1))
             continue
-        left, right = sorted((line.left, line.right))
-        top, bottom = sorted((line.top, line.bottom))
-        placed = line._replace(left=left, top=top, right=right, bottom=bottom, size=max(line.size, 0.1))
+        placed = line
+        if line.left > line.right or line.top > line.bottom or line.size < 0.1:
+            left, right = sorted((line.left, line.right))
+            top, bottom = sorted((line.top, line.bottom))
+            placed = line._replace(left=left, top=top, right=right, bottom=bottom, size=max(line.size, 0.1))
         vertical = placed.angle == 0 and rotation.is_vertical(placed)
         lines.append(placed._replace(angle=-1) if vertical else placed)
     return replace(

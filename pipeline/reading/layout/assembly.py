@@ -49,7 +49,7 @@ class Assembly:
                 if number or not isinstance(piece, list) or not isinstance(before, list):
                     pieces.append(piece)
                 elif before and piece and goes_on(before[-1].rows[-1], piece[0].rows[0]):
-                    whole = before[-1]._replace(rows=before[-1].rows + piece[0].rows)
+                    whole = replace(before[-1], rows=before[-1].rows + piece[0].rows)
                     pieces[-1] = [*before[:-1], whole, *piece[1:]]
                 else:
                     pieces[-1] = before + piece

@@ -1,6 +1,7 @@
 """What a group of rows is: a heading, a list item, code, a quote or plain text."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from pipeline.reading.layout import headings, lists
@@ -55,7 +56,7 @@ class Classifier:
             return []
         if any(near.rows[0].is_tabular for near in groups[max(0, index - 1) : index + 2] if near is not group):
             return []
-        title, label = (group._replace(rows=(Row((cell,)),)) for cell in row.cells)
+        title, label = (replace(group, rows=(Row((cell,)),)) for cell in row.cells)
         if title.rows[0].left - group.left > row.size or group.right - label.rows[0].right > row.size:
             return []
         block = self._block(title)
@@ -67,7 +68,7 @@ class Classifier:
         larger = row.size >= headings.LARGER * self._criteria.profile.body_size
         if len(group.rows) > 1 or not row.is_tabular or not larger or len(row.cells[0].text) < 4:
             return [group]
-        return [group._replace(rows=(Row((cell,)),)) for cell in row.cells]
+        return [replace(group, rows=(Row((cell,)),)) for cell in row.cells]
 
     def _block(self, group: Group) -> Block:
         heading = headings.heading(

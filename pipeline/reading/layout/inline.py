@@ -13,6 +13,9 @@ _SPECIAL = re.compile(
     r"|(?<!\w)_(?=\S)|(?<=\S)_(?!\w)"
     r"|`|~~|<(?=[A-Za-z/!?])|\](?=[(\[:])|&(?=#?\w+;)"
 )
+_SIGN = re.compile(r"[\\*_`~<\]&]")
+"""What any match of `_SPECIAL` has: to look for it takes a tenth of the time."""
+
 _LINE_START = re.compile(r"(?=#{1,6}(?:\s|$)|>|[-+*](?:\s|$)|(?:-\s*){3,}$|(?:_\s*){3,}$|={2,}$|\|)")
 _OPENING = " \u00a0,.;:)]}·"
 _LOOSE_ENDS = " \u00a0,;([{·"
@@ -21,7 +24,7 @@ _NUMBERED_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
 
 def escaped(text: str) -> str:
     """The text with a backslash before every character that Markdown would interpret."""
-    return _SPECIAL.sub(lambda found: "\\" + found.group(), text)
+    return _SPECIAL.sub(lambda found: "\\" + found.group(), text) if _SIGN.search(text) else text
 
 
 def literal(words: str) -> str:

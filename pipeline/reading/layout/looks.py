@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from operator import add
 from typing import NamedTuple
 
 from pipeline.reading.layout.model import Line
@@ -29,7 +30,7 @@ class LookFacts(NamedTuple):
     parts: int = 0
 
     def plus(self, other: "LookFacts") -> "LookFacts":
-        return LookFacts(*(a + b for a, b in zip(self, other, strict=True)))
+        return LookFacts(*map(add, self, other))
 
 
 def look(line: Line) -> str:

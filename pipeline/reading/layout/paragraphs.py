@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
@@ -14,7 +16,8 @@ _TITLE_PITCH = 1.15  # text sizes: a title's lines are as close as those of a pa
 _GOES_ON = re.compile(r"[^\W\d_]-?$|,$")
 
 
-class Group(NamedTuple):
+@dataclass(frozen=True)
+class Group:
     """The rows of one paragraph, heading or item, and the left and right end of the column that they are in."""
 
     rows: tuple[Row, ...]
@@ -29,7 +32,7 @@ class Group(NamedTuple):
     def size(self) -> float:
         return self.rows[0].size
 
-    @property
+    @cached_property
     def tokens(self) -> list[Token]:
         return joined(self.rows)
 
@@ -37,7 +40,7 @@ class Group(NamedTuple):
     def runs(self) -> Runs:
         return runs_of(self.tokens)
 
-    @property
+    @cached_property
     def text(self) -> str:
         return clean(text_of(self.tokens))
 
@@ -60,7 +63,10 @@ def joined(rows: Sequence[Row]) -> list[Token]:
             found += tokens[1:]
         else:
             found += tokens
-    return [token._replace(text=with_hyphens(token.text)) for token in found if token.text]
+    return [
+        token if token.text.isascii() else token._replace(text=with_hyphens(token.text))
+        for token in found if token.text
+    ]  # fmt: skip
 
 
 def groups(found: Sequence[Row]) -> list[Group]:

@@ -31,12 +31,11 @@ class Row:
     """Lines side by side, from left to right; `size`, `top` and `bottom` are those of the longest one."""
 
     def __init__(self, cells: Sequence[Line]) -> None:
-        self.cells = tuple(sorted(cells, key=lambda cell: cell.left))
-        main = max(self.cells, key=lambda cell: len(cell.text) * (1 if cell.size > 0 else 0))
-        self.main = main
+        self.cells = tuple(sorted(cells, key=lambda cell: cell.left) if len(cells) > 1 else cells)
+        self.main = main = max(self.cells, key=lambda cell: len(cell.text) * (1 if cell.size > 0 else 0))
         self.size, self.top, self.bottom = main.size, main.top, main.bottom
-        self.left = min(cell.left for cell in self.cells)
-        self.right = max(cell.right for cell in self.cells)
+        self.left = min([cell.left for cell in self.cells])
+        self.right = max([cell.right for cell in self.cells])
 
     @cached_property
     def text(self) -> str:
@@ -82,12 +81,12 @@ class Row:
     @cached_property
     def is_plain(self) -> bool:
         """Whether none of its words is bold."""
-        return not any(token.style.bold for token in self.tokens if _has_letter(token.text))
+        return not any(token.style.bold and _has_letter(token.text) for token in self.tokens)
 
     @cached_property
     def is_mono(self) -> bool:
-        mono = sum(len(token.text) for token in self.tokens if token.style.mono)
-        return mono > 0.9 * sum(len(token.text) for token in self.tokens)
+        mono = sum([len(token.text) for token in self.tokens if token.style.mono])
+        return mono > 0 and mono > 0.9 * sum(len(token.text) for token in self.tokens)
 
     @property
     def box(self) -> Box:
@@ -125,7 +124,7 @@ def line_tokens(line: Line) -> list[Token]:
 
 
 def text_of(tokens: Iterable[Token]) -> str:
-    return "".join(f" {token.text}" if token.spaced else token.text for token in tokens).strip()
+    return "".join([f" {token.text}" if token.spaced else token.text for token in tokens]).strip()
 
 
 def runs_of(tokens: Sequence[Token]) -> Runs:
@@ -146,7 +145,7 @@ def _fits_row(row: Sequence[Line], line: Line) -> bool:
     # Compare with the tallest only: chained from neighbour to neighbour, a row would grow down the page.
     if len(row) > 100:
         return False
-    tallest = max(row, key=_height)
+    tallest = max(row, key=_height) if len(row) > 1 else row[0]
     smaller = min(_height(tallest), _height(line))
     overlap = min(tallest.bottom, line.bottom) - max(tallest.top, line.top)
     if smaller <= 0 or overlap < 0.5 * smaller:

@@ -14,6 +14,7 @@ ITEM = re.compile(
 
 CJK = re.compile(r"[\u2e80-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")
 _LEADER = re.compile(r"(?:\.\s?){5,}|\.{3,}\s*\d+$|…{3,}|(?:·\s?){5,}|_{5,}")
+_DOTS = 3  # as many as a leader of full stops has at least
 _NUMBERED = re.compile(r"((?:[A-Z]\.)?\d{1,2}(?:\.\d{1,2}){0,4})\.?\s+\S")
 _SENTENCE_END = re.compile(r"[.!?:;。！？：；…؟؛۔׃][\"'”’)\]]*$")
 RIGHT_TO_LEFT = re.compile(r"[\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
@@ -32,7 +33,7 @@ def is_bullet(text: str) -> bool:
 
 def has_leader(text: str) -> bool:
     """Whether dots lead from a title to its page number."""
-    return bool(_LEADER.search(text))
+    return (text.count(".") >= _DOTS or not text.isascii() or "_" in text) and bool(_LEADER.search(text))
 
 
 def ends_sentence(text: str) -> bool:
@@ -41,8 +42,8 @@ def ends_sentence(text: str) -> bool:
 
 def is_right_to_left(text: str) -> bool:
     """Whether most letters are Hebrew, Arabic or of a related script."""
-    letters = sum(map(str.isalpha, text))
-    return letters > 0 and len(RIGHT_TO_LEFT.findall(text)) > 0.5 * letters
+    leftward = 0 if text.isascii() else len(RIGHT_TO_LEFT.findall(text))
+    return leftward > 0 and leftward > 0.5 * sum(map(str.isalpha, text)) > 0
 
 
 def join_lines(texts: Iterable[str]) -> str:
