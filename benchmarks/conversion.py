@@ -18,6 +18,8 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pypdfium2
@@ -43,12 +45,16 @@ def main() -> int:
     arguments = _arguments()
     for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
         del os.environ[name]  # Nobody's own settings: they would be measured instead.
-    configure("WARNING", as_json=False)
+    _quietly()
     try:
         return _measure(arguments)
     except BenchmarkError as error:
         print(f"NOT MEASURED\n    {error}")
         return 1
+
+
+def _quietly() -> None:
+    configure("WARNING", as_json=False)
 
 
 def _arguments() -> argparse.Namespace:
@@ -67,7 +73,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     figures = {} if arguments.only else _speed()
     assertions = [each for each in [*load(), *expected.load(CORPUS), *unseen.load()] if _wanted(each, arguments.only)]
     absent = _fetch(assertions)
-    texts = {name: _texts(name, convert, assertions) for name, convert in converters.available().items()}
+    texts = _texts(tuple(converters.available()), assertions)
     outcome = {name: [_check(each, found) for each in assertions] for name, found in texts.items()}
     print("\n".join(_table(assertions, outcome)))
     if arguments.failures:
@@ -116,26 +122,47 @@ def _wanted(assertion: Assertion, only: Sequence[str]) -> bool:
     )
 
 
-def _texts(name: str, convert: converters.Converter, assertions: Iterable[Assertion]) -> Readings:
-    """What the converter makes of each page, and of whole documents, that an assertion is about."""
+def _texts(names: Sequence[str], assertions: Iterable[Assertion]) -> dict[str, Readings]:
+    """What each converter makes of each page, and of whole documents, that an assertion is about.
+
+    As many documents at a time as there are cores, each by a process that converts its pages one by one."""
     pages: dict[str, set[int]] = defaultdict(set)
     for assertion in assertions:
         pages[assertion.pdf].add(assertion.page)
-    found: Readings = {}
-    begun = time.monotonic()
-    for pdf, numbers in pages.items():
-        new = pdf.startswith(f"{unseen.GROUP}/")
-        source = unseen.path_of(pdf) if new else CORPUS / pdf
-        if new and not source.is_file():
-            continue
-        if not source.is_file():
-            raise BenchmarkError(f"{source} is absent: set PENSTOCK_CORPUS to the folder with the corpus")
-        whole = range(1, _count(source) + 1) if WHOLE_DOCUMENT in numbers else ()
-        texts = convert(source, sorted({*whole, *numbers} - {WHOLE_DOCUMENT}))
-        found |= {(pdf, number): Reading(text) for number, text in texts.items()}
-        found[pdf, WHOLE_DOCUMENT] = Reading("\n\n".join(texts[number] for number in whole))
-    progress(f"{name}: {time.monotonic() - begun:.1f} s")
+    sources = {pdf: source for pdf in pages if (source := _source(pdf))}
+    # The longest first, as far as sizes tell: the last one is converted alone.
+    order = sorted(sources, key=lambda pdf: -sources[pdf].stat().st_size)
+    found: dict[str, Readings] = {name: {} for name in names}
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), _quietly) as pool:
+        jobs = {(name, pdf): pool.submit(_converted, name, sources[pdf], pages[pdf]) for name in names for pdf in order}
+        for name in names:
+            took_s = 0.0
+            for pdf in order:
+                texts, job_s = jobs[name, pdf].result()
+                found[name] |= {(pdf, number): Reading(text) for number, text in texts.items()}
+                took_s += job_s
+            progress(f"{name}: {took_s:.1f} s of one core")
     return found
+
+
+def _source(pdf: str) -> Path | None:
+    """The document; None for an unseen one that could not be fetched."""
+    new = pdf.startswith(f"{unseen.GROUP}/")
+    source = unseen.path_of(pdf) if new else CORPUS / pdf
+    if source.is_file():
+        return source
+    if new:
+        return None
+    raise BenchmarkError(f"{source} is absent: set PENSTOCK_CORPUS to the folder with the corpus")
+
+
+def _converted(name: str, source: Path, numbers: set[int]) -> tuple[dict[int, str], float]:
+    """(texts by page, seconds it took): as asked, in a process of its own."""
+    begun = time.monotonic()
+    whole = range(1, _count(source) + 1) if WHOLE_DOCUMENT in numbers else ()
+    texts = converters.available()[name](source, sorted({*whole, *numbers} - {WHOLE_DOCUMENT}))
+    joined = "\n\n".join(texts[number] for number in whole)
+    return {**texts, WHOLE_DOCUMENT: joined}, time.monotonic() - begun
 
 
 def _count(source: Path) -> int:
