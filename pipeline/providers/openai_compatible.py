@@ -21,6 +21,7 @@ from pipeline.providers.errors import Target, from_exception, from_reply, unit_e
 from pipeline.providers.protocols import MEDIA_TYPES, Answer, Usage, Vectors
 from pipeline.providers.replies import finite_vectors, model_name
 from pipeline.providers.reply_limit import ReplyLimit
+from pipeline.reading.fetch import trusted
 from pipeline.settings import ProviderProfile
 from pipeline.settings.providers import PUBLIC_SERVICE
 
@@ -265,6 +266,7 @@ def _new_client(profile: ProviderProfile, key: str, limit: ReplyLimit) -> openai
 
     http_client = httpx2.AsyncClient(
         timeout=profile.timeout_s,
+        verify=trusted(),
         follow_redirects=False,
         limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
         headers={"Accept-Encoding": "identity"},  # a few compressed bytes must not become gigabytes

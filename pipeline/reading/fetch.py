@@ -88,7 +88,7 @@ def fetch(
     """
     url = parse_url(address)
     patience = Patience(time.monotonic() + limits.timeout_s, wanted)
-    tls = tls or _trusted()
+    tls = tls or trusted()
     sent = dict(headers or {})
     for _ in range(limits.max_redirects + 1):
         backend = PinnedBackend(patience, limits.connect_s, allow_private, resolve)
@@ -112,7 +112,8 @@ def fetch(
 
 
 @cache
-def _trusted() -> ssl.SSLContext:
+def trusted() -> ssl.SSLContext:
+    """What verifies servers' certificates, as the environment says. Once a process: reading them takes a while."""
     return httpcore2.default_ssl_context()
 
 

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import version
 from inspect import iscoroutinefunction
 from typing import Any
@@ -105,6 +106,7 @@ class _Calls:
         return _told(await found)
 
 
+@cache
 def _listed(tool: Tool, *, local: bool) -> Listed:
     return Listed(
         name=tool.name, title=tool.title, description=tool.description,

@@ -19,6 +19,7 @@ from pipeline.engine.errors import UserError
 from pipeline.flows.music.library.songs import SERVER, LibraryError, Listing, SongTags
 from pipeline.providers import call_loop
 from pipeline.providers.reply_limit import ReplyLimit
+from pipeline.reading.fetch import trusted
 from pipeline.settings import MusicSettings
 
 # It logs the address of every call, with the token in it.
@@ -60,7 +61,10 @@ class SubsonicServer:
         self._settings = settings
         limit = ReplyLimit(MAX_REPLY_BYTES, lambda said, _: LibraryError(f"the music server {said}", code="bad_reply"))
         self._client = httpx2.AsyncClient(
-            timeout=settings.timeout_s, follow_redirects=False, event_hooks={"response": [limit.apply]}
+            timeout=settings.timeout_s,
+            verify=trusted(),
+            follow_redirects=False,
+            event_hooks={"response": [limit.apply]},
         )
 
     def __enter__(self) -> Self:
