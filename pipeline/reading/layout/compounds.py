@@ -62,7 +62,7 @@ def words(lines: Iterable[Line]) -> Words:
     compounds |= {f"{first}-{second}".casefold() for first, second in simple if len(first) == 1}
     found.difference_update(joined)
     return Words(
-        frozenset(islice(found, _PAGE_ALONE)),
+        frozenset(found if len(found) <= _PAGE_ALONE else sorted(found)[:_PAGE_ALONE]),
         frozenset(sorted(compounds)[:_PAGE_COMPOUNDS]),
         frozenset(sorted(simple)[:_PAGE_BROKEN]),
     )
@@ -130,7 +130,8 @@ class Vocabulary:
             self._alone |= page.alone
         if len(self._broken) < _BROKEN:
             self._broken |= page.broken
-        self._compounds.update(page.compounds if len(self._compounds) < _COMPOUNDS else ())
+        if len(self._compounds) < _COMPOUNDS:
+            self._compounds.update(sorted(page.compounds))  # ties go to who came first: the same in every process
 
     def written(self) -> frozenset[str]:
         """What pages need to know that they do not show: words that are broken somewhere, then common compounds."""

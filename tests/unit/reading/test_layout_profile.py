@@ -3,6 +3,7 @@ import json
 import pytest
 
 from pipeline.reading.layout import DocumentProfile, convert, document_profile, page_facts, render
+from pipeline.reading.layout.compounds import Vocabulary, Words
 from pipeline.reading.layout.model import Heading, Line, Style, plain
 from tests.support.layout import BOLD, column, line, page, prose
 
@@ -200,6 +201,20 @@ def test_a_profile_of_long_ago_knows_no_compounds():
     saved = known(book(3)).to_dict()
     del saved["written"]
     assert DocumentProfile.from_dict(saved).written == frozenset()
+
+
+def test_which_compounds_are_kept_does_not_hang_on_the_order_of_sets():
+    """A process orders a set by a seed of its own."""
+    names = [f"alpha-{chr(97 + number // 26) * 3}{chr(97 + number % 26) * 3}" for number in range(620)]
+
+    def kept(of_a_page):
+        vocabulary = Vocabulary()
+        for begin in range(0, len(names), 31):
+            vocabulary.add(Words(compounds=of_a_page(names[begin : begin + 31])))
+        return vocabulary.written()
+
+    assert kept(list) == kept(lambda page: page[::-1])
+    assert len(kept(list)) == 600
 
 
 def test_compounds_of_a_document_are_bounded():
