@@ -33,6 +33,8 @@ class LocalConverter:
             layout=settings.reading.layout,
             second_opinion=settings.reading.second_opinion == "auto" and second_opinion.installed() is not None,
         )
+        # What a killed worker leaves there is removed with what else is left of documents.
+        self._scratch = settings.temp_dir
         self._limits = page_limits(chosen.page_timeout_s, chosen.reader_memory_mb, self._options.threads)
 
     def survey(self, source: Path, pages: Sequence[int], tick: Callable[[], object]) -> str:
@@ -43,7 +45,7 @@ class LocalConverter:
     @contextmanager
     def open(self, source: Path, survey: str = "") -> Iterator[PageReader]:
         """A reader over a PDF, PNG, JPEG, WebP or TIFF file, which is opened by its first page."""
-        with Pages(source, self._limits, self._options, survey) as pages:
+        with Pages(source, self._limits, self._options, survey, self._scratch) as pages:
             yield _LocalReader(pages)
 
     def cache_key(self, page: PageRef) -> tuple[str, str]:

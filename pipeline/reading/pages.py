@@ -27,12 +27,20 @@ class Pages:
     A page that is too much for the child fails alone: the next one is read by another child. Close it at the end.
     """
 
-    def __init__(self, source: Path, limits: Limits, options: Options | None = None, survey: str = "") -> None:
-        """`limits` hold for each page; `survey`: what `survey` returned. Opens nothing yet."""
+    def __init__(
+        self, source: Path, limits: Limits, options: Options | None = None, survey: str = "",
+        scratch: Path | None = None,
+    ) -> None:  # fmt: skip
+        """`limits` hold for each page; `survey`: what `survey` returned. Opens nothing yet.
+
+        `scratch`: where pictures of pages are for a second opinion. If this process is killed, one may stay there. By
+        default, and if there is no such folder, they are in the system's temporary folder.
+        """
         self._limits = limits
         self._key = uuid4().hex
         self._file = {"path": str(source.absolute()), "options": (options or Options())._asdict()}
         self._opening = {"task": "open", "key": self._key, "survey": survey, **self._file}
+        self._scratch = scratch
         self._second_opinion = options is not None and options.second_opinion
         self._session = Session(advice="")
 
@@ -69,7 +77,8 @@ class Pages:
         }  # fmt: skip
         if not self._second_opinion:
             return _page(self._ask(task))
-        with TemporaryDirectory(prefix="penstock-page-") as folder:
+        scratch = self._scratch if self._scratch and self._scratch.is_dir() else None
+        with TemporaryDirectory(prefix="penstock-page-", dir=scratch) as folder:
             task["second"] = folder
             found = self._ask(task)
             if (Path(folder) / PICTURE).exists() and second_opinion.read(Path(folder), self._limits, lambda: True):

@@ -12,7 +12,10 @@ from pipeline.reading.conversion import ConvertedPage, Options, PageSource
 class PagesHere:
     """For `monkeypatch.setattr(local, "Pages", PagesHere)`: a `Pages` without a child."""
 
-    def __init__(self, source: Path, limits: Limits, options: Options | None = None, survey: str = "") -> None:
+    def __init__(
+        self, source: Path, limits: Limits, options: Options | None = None, survey: str = "",
+        scratch: Path | None = None,
+    ) -> None:  # fmt: skip
         self._path = source
         self._options = options or Options()
         self._survey = survey

@@ -2,6 +2,8 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
+from tempfile import gettempdir
 
 import pytest
 from PIL import Image
@@ -10,8 +12,10 @@ from pipeline.engine.errors import ErrorKind, UnitError
 from pipeline.providers import local
 from pipeline.providers.local import LocalConverter
 from pipeline.providers.protocols import PageRef
-from pipeline.reading import conversion, ocr, pdfium, pictures, text_layer
+from pipeline.reading import conversion, ocr, pdfium, pictures, second_opinion, text_layer
+from pipeline.reading.child import Session
 from pipeline.reading.layout import Line
+from pipeline.reading.second_opinion import Tesseract
 from pipeline.settings import Settings
 from tests.support.corpus import corpus_file
 from tests.support.pages_here import PagesHere
@@ -62,6 +66,27 @@ def fake_ocr(monkeypatch):
 def convert(converter, path, number=1, image=None):
     with converter.open(path) as reader:
         return reader.convert(PageRef(path, number, image))
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["as usual", "without a folder for it"])
+def test_pictures_for_a_second_opinion_are_where_clean_up_finds_them(tmp_path, monkeypatch, there):
+    """A worker that is killed leaves one behind, and it shows a page of somebody's document."""
+    monkeypatch.setattr(second_opinion, "installed", lambda: Tesseract("tesseract", "5", ("eng",)))
+    settings = Settings(data_dir=tmp_path / "data")
+    if there:
+        settings.temp_dir.mkdir(parents=True)
+    seen = []
+
+    def ask(_, task, *__):
+        seen.append(Path(task["second"]))
+        return {"text": "", "layout": {}}
+
+    monkeypatch.setattr(Session, "ask", ask)
+    convert(LocalConverter(settings), text_pdf(tmp_path / "a.pdf", [["one"]]))
+
+    (folder,) = seen
+    assert folder.parent == (settings.temp_dir if there else Path(gettempdir()))
+    assert not folder.exists()
 
 
 def test_text_layer_gives_paragraphs(tmp_path):
