@@ -4,15 +4,15 @@ this folder: others delete what links still lead to."""
 import re
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 from tests.browser.site import Site
-from tests.support.browser import Visit, picture
+from tests.support.browser import Scheme, Visit, picture, watched
 
 MAIN = ("", "documents", "screenshots", "music", "knowledge", "queues", "workers", "calls", "events", "settings")
 _ID = re.compile(r"/(?:[0-9a-f]{8,}|[0-9]+|ep_[0-9a-f]+|[a-z-]+_[a-z_]+|[a-z]+\.[a-z0-9._-]+)(?=/|$)")
@@ -24,6 +24,7 @@ HARM = """() => [...document.querySelectorAll('*')].flatMap(e => [...e.attribute
     .concat(['base', 'iframe', 'object', 'embed', 'style'].includes(e.localName) ? [`<${e.localName}>`] : []))
     .concat(window.hurts ?? [])"""
 """What stands in a page that strangers wrote and that would do something, and what they did."""
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 EACH = 1
 """How many of those that look alike are looked at."""
 
@@ -43,11 +44,25 @@ def links(page: Page, base: str) -> list[str]:
     return [path for path in inside if not path.endswith(("/archive", "/file")) and "/static/" not in path]
 
 
+@dataclass
+class Tour:
+    """A visit to each kind of screen. `wrong`: what ran there, what would, and screens without a heading."""
+
+    screens: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
 @pytest.fixture(scope="package")
-def screens(browser: Any, site: Site) -> list[str]:
-    """An address of each kind of screen, found from the main ones."""
-    context = browser.new_context()
-    page = context.new_page()
+def tour(browser: Browser, site: Site) -> Tour:
+    """An address of each kind of screen, found from the main ones, and what was seen on the way."""
+    found = Tour()
+    with watched(browser, site.base) as looked:
+        _go_round(looked, found)
+    found.wrong += looked.wrong
+    return found
+
+
+def _go_round(looked: Visit, found: Tour) -> None:
     seen: dict[str, list[str]] = {}
     waiting = deque(f"/console/{name}" for name in MAIN)
     while waiting:
@@ -55,15 +70,23 @@ def screens(browser: Any, site: Site) -> list[str]:
         alike = seen.setdefault(kind_of(path), [])
         if path in alike or len(alike) >= EACH or len(seen) > 120:
             continue
+        answer = looked.page.goto(f"{looked.base}{path}")
+        if not answer or "text/html" not in answer.headers.get("content-type", ""):
+            continue
+        assert answer.status < 400, f"{path}: {answer.status}"
         alike.append(path)
-        answer = page.goto(f"{site.base}{path}", wait_until="domcontentloaded")
-        if answer and "text/html" in answer.headers.get("content-type", ""):
-            assert answer.status < 400, f"{path}: {answer.status}"
-            waiting.extend(links(page, site.base))
-        else:
-            alike.remove(path)
-    context.close()
-    return [path for alike in seen.values() for path in alike]
+        waiting.extend(links(looked.page, looked.base))
+        looked.page.wait_for_timeout(50)
+        found.wrong += [f"{path}: {one}" for one in looked.page.evaluate(HARM)]
+        if not looked.page.locator("main h1").first.inner_text().strip():
+            found.wrong.append(f"{path} has no heading")
+    found.screens = [path for alike in seen.values() for path in alike]
+
+
+@pytest.fixture(scope="package")
+def screens(tour: Tour) -> list[str]:
+    """An address of each kind of screen."""
+    return tour.screens
 
 
 def each_once(screens: list[str]) -> list[str]:
@@ -75,22 +98,24 @@ def name_of(path: str) -> str:
     return re.sub(r"[^a-z0-9-]+", "-", kind_of(path).removeprefix("/console").lower()).strip("-") or "overview"
 
 
-def test_nothing_that_is_hostile_runs_on_any_screen(
+def test_nothing_that_is_hostile_runs_on_any_screen(tour: Tour) -> None:
+    assert not tour.wrong, "\n".join(tour.wrong)
+    kinds = {name_of(path) for path in tour.screens}
+    assert len(kinds) > 25, sorted(kinds)
+
+
+def test_pictures_of_the_screens_are_made_for_who_wants_them(
     open_page: Callable[..., Visit], screens: list[str], pictures_folder: Path | None
 ) -> None:
+    if pictures_folder is None:
+        pytest.skip("nobody wants pictures: SCREENS_TO is not set")
     looked = open_page()
-    found, kinds = [], set()
-    for path in screens:
+    for name, path in {name_of(path): path for path in reversed(screens)}.items():
         page = looked.go(path)
-        page.wait_for_timeout(50)
-        found += [f"{path}: {one}" for one in page.evaluate(HARM)]
-        assert page.locator("main h1").first.inner_text().strip(), f"{path} has a heading"
-        if pictures_folder and name_of(path) not in kinds:
-            for scheme in ("light", "dark"):
-                picture(page, pictures_folder, name_of(path), scheme)
-        kinds.add(name_of(path))
-    assert not found, "\n".join(found)
-    assert len(kinds) > 25, sorted(kinds)
+        for scheme in SCHEMES:
+            picture(page, pictures_folder, name, scheme)
+    made = {path.name for path in pictures_folder.iterdir()}
+    assert {f"{name_of(path)}-{scheme}.png" for path in screens for scheme in SCHEMES} <= made
 
 
 def test_a_screen_reader_finds_its_way_on_every_screen(open_page: Callable[..., Visit], screens: list[str]) -> None:

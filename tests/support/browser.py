@@ -88,8 +88,8 @@ class Visit:
 
 
 @contextmanager
-def visit(browser: Browser, base: str, **options: Any) -> Iterator[Visit]:
-    """A window of its own, without what others left. Fails if something went wrong in it."""
+def watched(browser: Browser, base: str, **options: Any) -> Iterator[Visit]:
+    """A window of its own, without what others left. What goes wrong in it is noted."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
     context.set_default_timeout(20_000)
     made = Visit(context.new_page(), base)
@@ -98,6 +98,13 @@ def visit(browser: Browser, base: str, **options: Any) -> Iterator[Visit]:
         yield made
     finally:
         context.close()
+
+
+@contextmanager
+def visit(browser: Browser, base: str, **options: Any) -> Iterator[Visit]:
+    """A window of its own. Fails if something went wrong in it."""
+    with watched(browser, base, **options) as made:
+        yield made
     assert not made.wrong, "\n".join(made.wrong)
 
 

@@ -25,8 +25,8 @@ DEADLY = 3
 
 def test_pool_process_killed_in_a_long_document_costs_no_page(stack: Stack, flow: Flow) -> None:
     stack.start("cpu-1", "control-1", "beat-1")
-    document_id = documents.submit(corpus_file("documents/DA-619p.pdf"), Options(provider=LOCAL, page_range="1-240")).id
-    wait_until(lambda: flow.document(document_id).completed_count > 50, 90, "50 pages are done")
+    document_id = documents.submit(corpus_file("documents/DA-619p.pdf"), Options(provider=LOCAL, page_range="1-150")).id
+    wait_until(lambda: flow.document(document_id).completed_count > 20, 90, "20 pages are done")
     wait_until(lambda: _killed_with_a_page(stack, flow, document_id), 90, "the pool is killed while it has a page")
     flow.wait_for_status(document_id)
     flow.assert_exactly_once(document_id)
