@@ -371,8 +371,8 @@ def is_open(context: Context, provider: str, capability: str) -> bool:
 def require(context: Context, queue: str) -> GatedQueue:
     found = gated_queues(context.settings)
     if queue not in found:
-        names = ", ".join(sorted(found)) or "none: no provider is configured"
-        raise UserError(f"there is no queue {queue} with a gate; there are: {names}", code="unknown_queue")
+        names = ", ".join(sorted(found)) or "none, since no provider is configured"
+        raise UserError(f"{queue} is not a queue with a gate; these are: {names}", code="unknown_queue")
     return found[queue]
 
 
@@ -380,8 +380,8 @@ def require_breaker(context: Context, name: str) -> Breaker:
     """A breaker by its name. Raises `UserError` for an unknown one."""
     known = breakers(context.settings)
     if name not in known:
-        names = ", ".join(known) or "none: no provider is configured"
-        raise UserError(f"there is no breaker {name}; there are: {names}", code="unknown_breaker")
+        names = ", ".join(known) or "none, since no provider is configured"
+        raise UserError(f"there is no breaker {name}; these are: {names}", code="unknown_breaker")
     return breaker(context, name)
 
 

@@ -43,7 +43,7 @@ _WHAT_NOW = {
     "no_result": "Call get_status with wait_s to wait for it, or get_markdown with pages for what is converted so far.",
     "unknown_document": "Use search to find documents, and their ids.",
     "unknown_base": "Call search_knowledge without bases to search all of them.",
-    "not_allowed": "Convert the file on the server with `penstock convert`, or in its console, and use its id here.",
+    "not_allowed": "Give a path where the tool takes one, or convert the file in the console, and use its id here.",
     "queue_full": "Wait until some of what is in line is done.",
     "still_running": "Call get_status with wait_s, and try again when it has settled.",
     "nothing_to_do": "Call get_status to see how it stands.",
@@ -91,7 +91,7 @@ class _Calls:
         try:
             asked = tool.arguments_for(local=self._local).model_validate(params.arguments or {})
         except ValidationError as error:
-            raise _invalid(error) from None
+            raise _invalid(error, tool.arguments_for(local=self._local)) from None
         if tool.spends:
             await run_sync(may_spend, request)
 
@@ -119,12 +119,23 @@ def _listed(tool: Tool, *, local: bool) -> Listed:
     )  # fmt: skip
 
 
-def _invalid(error: ValidationError) -> RequestValidationError:
-    """What is wrong with arguments, as the API says it."""
+def _invalid(error: ValidationError, takes: type[BaseModel]) -> RequestValidationError:
+    """What is wrong with arguments, as the API says it, and what an assistant has to write instead."""
+    names = ", ".join(takes.model_json_schema()["properties"])
     wrong = error.errors(include_input=False, include_url=False)
-    said = [
-        {**one, "loc": one["loc"] or ("arguments",), "msg": one["msg"].removeprefix("Value error, ")} for one in wrong
-    ]
+    said = []
+    for one in wrong:
+        loc = one["loc"] or ("arguments",)
+        match one["type"]:
+            case "missing":
+                message = "is needed"
+            case "extra_forbidden" if len(loc) == 1:
+                message = f"is not an argument of this tool, which takes {names}"
+            case "string_pattern_mismatch" if str(loc[-1]).endswith("id"):
+                message = "is not an id; search and list_failures give ids"
+            case _:
+                message = one["msg"].removeprefix("Value error, ")
+        said.append({**one, "loc": loc, "msg": message})
     return RequestValidationError(said)
 
 

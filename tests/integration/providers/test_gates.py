@@ -69,6 +69,8 @@ def test_unknown_queues_settings_and_breakers_are_named(context: Context) -> Non
     ):
         with pytest.raises(UserError, match=r"vision\.z|z:vision"):
             ask()
+    with pytest.raises(UserError, match=r"^vision\.z is not a queue with a gate; these are: .*vision\.p"):
+        gates.require(context, "vision.z")
 
 
 def test_a_row_edited_to_nonsense_leaves_the_old_value_in_force_and_shows_an_error(context: Context) -> None:

@@ -71,6 +71,7 @@ def test_boxes_lie_on_the_picture_and_lead_to_their_sections(api: TestClient, co
     mine = insert_document(context, D.COMPLETED, [C], filename=f"{HOSTILE}.pdf")
     with_layout(context, mine)
     page = shown(api, mine)
+    assert " · local · no cost · added" in " ".join(page.split())
     assert 'viewBox="0 0 612.0 792.0"' in page
     assert re.search(r'<a href="#b1" id="box-b1" data-block="b1" class="paragraph" aria-label="paragraph: Check', page)
     assert '<rect x="72.0" y="90.0" width="428.0" height="30.0"/>' in page

@@ -176,4 +176,6 @@ class TestWithoutALibrary:
 
     def test_the_page_says_what_to_set(self, api: TestClient) -> None:
         assert "PENSTOCK_MUSIC__FOLDER" in page(api)
-        assert "A run cannot be started like this" in page(api, "/start")
+        start = page(api, "/start")
+        assert "A run cannot be started like this" in start
+        assert "<code>penstock music sync</code>" in start
