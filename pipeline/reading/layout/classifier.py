@@ -9,10 +9,11 @@ from pipeline.reading.layout.model import Block, Code, Heading, ListItem, Paragr
 from pipeline.reading.layout.paragraphs import Group
 from pipeline.reading.layout.profile import DocumentProfile
 from pipeline.reading.layout.rows import Row
-from pipeline.reading.layout.text import with_hyphens
+from pipeline.reading.layout.text import is_page_number, with_hyphens
 
 _MIN_QUOTE_INDENT = 1.5  # text sizes
 _MONO_WIDTH = 0.6
+_PAGE_GAP = 3.0  # text sizes at least from a title in the contents to its page
 
 
 class Criteria(NamedTuple):
@@ -52,7 +53,7 @@ class Classifier:
         """A bold heading and the label at the other end of its row; empty for anything else, and among other cells."""
         group = groups[index]
         row = group.rows[0]
-        if len(group.rows) > 1 or len(row.cells) != 2 or not row.is_tabular or not row.is_bold:
+        if len(group.rows) > 1 or len(row.cells) != 2 or not row.is_tabular or not row.is_bold or _is_contents(group):
             return []
         if any(near.rows[0].is_tabular for near in groups[max(0, index - 1) : index + 2] if near is not group):
             return []
@@ -66,16 +67,20 @@ class Classifier:
         """The group, or a heading and what is at the other end of its line."""
         row = group.rows[0]
         larger = row.size >= headings.LARGER * self._criteria.profile.body_size
-        if len(group.rows) > 1 or not row.is_tabular or not larger or len(row.cells[0].text) < 4:
+        if len(group.rows) > 1 or not row.is_tabular or not larger or len(row.cells[0].text) < 4 or _is_contents(group):
             return [group]
         return [replace(group, rows=(Row((cell,)),)) for cell in row.cells]
 
     def _block(self, group: Group) -> Block:
-        heading = headings.heading(
-            group,
-            self._criteria.profile,
-            recognised=self._criteria.recognised,
-            page_size=self._criteria.page_size,
+        heading = (
+            None
+            if _is_contents(group)
+            else headings.heading(
+                group,
+                self._criteria.profile,
+                recognised=self._criteria.recognised,
+                page_size=self._criteria.page_size,
+            )
         )
         if heading:
             self._depths.reset()
@@ -119,6 +124,14 @@ class Classifier:
         left = min(row.left for row in rows)
         flush = sum(row.left - left < 0.3 * row.size for row in rows)
         return count if flush >= 2 or 2 * flush >= len(rows) else 0
+
+
+def _is_contents(group: Group) -> bool:
+    """Whether the group ends with a page's number far from its title, as a line of contents does."""
+    cells = group.rows[-1].cells
+    if len(cells) < 2 or not is_page_number(cells[-1].text):
+        return False
+    return cells[-1].left - cells[-2].right > _PAGE_GAP * cells[-1].size and len(cells[-2].text) > 3
 
 
 def _is_in_list(groups: Sequence[Group], index: int) -> bool:

@@ -114,7 +114,10 @@ def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
         passed: set[int] = set()
         for row, further in zip_longest(inwards, inwards[1:]):
             keys = [(cell, edge_key(cell, content.height)) for cell in row.cells]
-            repeated = {id(cell) for cell, key in keys if key.startswith(zone) and key in profile.repeated}
+            repeated = {
+                id(cell) for cell, key in keys
+                if key.startswith(zone) and key in profile.repeated and not _is_slide_title(cell, key, content, profile)
+            }  # fmt: skip
             if not repeated and not _PAGE_NUMBER.fullmatch(row.text):
                 break
             passed |= repeated
@@ -122,6 +125,12 @@ def _repeated(content: PageContent, profile: DocumentProfile) -> set[int]:
             if gap >= _APART * row.size:
                 found |= passed
     return found
+
+
+def _is_slide_title(line: Line, key: str, content: PageContent, profile: DocumentProfile) -> bool:
+    """Whether it is the title of a slide that is shown in steps or parts; what is on half of the slides is not."""
+    large = bool(line.spans) and line.size > _HEAD_SIZE * profile.body_size
+    return large and content.width > content.height and key not in profile.running
 
 
 def _outermost(level: Sequence[Line], content: PageContent, profile: DocumentProfile, away: set[int]) -> set[int]:

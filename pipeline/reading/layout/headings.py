@@ -30,7 +30,7 @@ def heading(group: Group, profile: DocumentProfile, *, recognised: bool, page_si
     if not _may_be_heading(group):
         return None
     size = max(row.size for row in group.rows)
-    bold = all(row.is_bold for row in group.rows)
+    bold = all(row.is_bold for row in group.rows) or _is_bold_with_code(group)
     if not bold and size >= LARGER * profile.body_size:
         tokens = group.tokens
         bold = 2 * sum(len(t.text) for t in tokens if t.style.bold) > sum(len(t.text) for t in tokens)
@@ -60,6 +60,12 @@ def _may_be_heading(group: Group) -> bool:
     item = ITEM.match(text)
     bulleted = item is not None and not item["marker"][0].isdigit()
     return not (bulleted or _CAPTION.match(text) or text.startswith(_DASHES) or has_leader(text))
+
+
+def _is_bold_with_code(group: Group) -> bool:
+    """Whether it has a number of several parts, and all of it is bold but words in monospaced type."""
+    words = [token for token in group.tokens if any(map(str.isalnum, token.text)) and not token.style.mono]
+    return bool(words) and all(token.style.bold for token in words) and number_depth(group.text) > 1
 
 
 def _is_in_capitals(group: Group, profile: DocumentProfile) -> bool:

@@ -35,10 +35,12 @@ _LARGER = 1.12
 _LONG = 70
 _MAX_SHARE = 0.2
 _FEW_LINES = 8
+_FEW_NAMES, _MANY_BOLD = 4, 8  # stretches of a style
+_NAME_SIZE = 1.3  # of the running text, at most
 _MAX_STRETCH = 2.5  # A style with more lines in a row, on average, is text and not a heading.
 _NEAR_PAGES = 2
 _SHORT_DOCUMENT = 6
-_SETS = ("bands", "repeated", "written")
+_SETS = ("bands", "repeated", "running", "written")
 
 
 class StyleFacts(NamedTuple):
@@ -66,8 +68,9 @@ class PageFacts:
 @dataclass(frozen=True)
 class DocumentProfile:
     """Kept with the document. `headings` maps styles to levels, `looks` those of headings in the size of the text;
-    `depths` maps both to the depth that most of their numbers have. `bands` are where running heads stand; `written`
-    holds compounds, and words that are not compounds though a line end cuts them as if they were."""
+    `depths` maps both to the depth that most of their numbers have. `repeated` are edge lines of neighbouring pages,
+    `running` those of half of all pages; `bands` are where running heads stand; `written` holds compounds, and words
+    that are not compounds though a line end cuts them as if they were."""
 
     pages: int = 0
     body_size: float = 10.0
@@ -77,6 +80,7 @@ class DocumentProfile:
     looks: dict[str, int] = field(default_factory=dict)
     depths: dict[str, int] = field(default_factory=dict)
     repeated: frozenset[str] = frozenset()
+    running: frozenset[str] = frozenset()
     bands: frozenset[str] = frozenset()
     written: frozenset[str] = frozenset()
 
@@ -198,8 +202,9 @@ def profile(pages: Iterable[PageFacts]) -> DocumentProfile:
                 styles = _largest(styles)
     least = 2 if count <= _SHORT_DOCUMENT else 3
     repeated = sorted((key for key in seen if seen[key].best >= least), key=lambda key: -seen[key].best)
+    running = frozenset(key for key in repeated[:_MAX_REPEATED] if 2 * seen[key].best >= count)
     known = _profile(count, styles, frozenset(repeated[:_MAX_REPEATED]), looks)
-    return replace(known, written=vocabulary.written(), bands=census.furniture(count))
+    return replace(known, running=running, written=vocabulary.written(), bands=census.furniture(count))
 
 
 def for_recognised_text(content: PageContent, document: DocumentProfile) -> DocumentProfile:
@@ -267,7 +272,11 @@ def _heading_styles(styles: dict[str, list[int]], body: float, *, body_bold: boo
         brief = lines <= max(_MAX_STRETCH * stretches, _FEW_LINES)
         if stands_out and brief and characters <= _LONG * lines and characters <= max(_MAX_SHARE * total, 200):
             found.append(key)
-    return found
+    bold = sum(styles[key][2] for key in found if "b" in key)
+    if bold < _MANY_BOLD:
+        return found
+    # Where headings are bold, a plain style that is rare and little larger is that of names and dates under a title.
+    return [key for key in found if "b" in key or _size(key) > _NAME_SIZE * body or styles[key][2] > _FEW_NAMES]
 
 
 def _usual_depth(facts: Sequence[int]) -> int:

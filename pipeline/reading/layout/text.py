@@ -13,9 +13,10 @@ ITEM = re.compile(
 """A list's bullet or number before text."""
 
 CJK = re.compile(r"[\u2e80-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003134f]")
-_LEADER = re.compile(r"(?:\.\s?){5,}|\.{3,}\s*\d+$|…{3,}|(?:·\s?){5,}|_{5,}")
-_DOTS = 3  # as many as a leader of full stops has at least
+_LEADER = re.compile(r"(?:\.\s?){5,}|\.{3,}\s*\d+$|(?<![.\s])(?:\s\.){2,5}\s?\d{1,4}$|…{3,}|(?:·\s?){5,}|_{5,}")
+_DOTS = 2  # as many as a leader of full stops has at least
 _NUMBERED = re.compile(r"((?:[A-Z]\.)?\d{1,2}(?:\.\d{1,2}){0,4})\.?\s+\S")
+_PAGE = re.compile(r"\d{1,4}|[ivxlcIVXLC]{1,7}")
 _SENTENCE_END = re.compile(r"[.!?:;。！？：；…؟؛۔׃][\"'”’)\]]*$")
 RIGHT_TO_LEFT = re.compile(r"[\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 
@@ -34,6 +35,11 @@ def is_bullet(text: str) -> bool:
 def has_leader(text: str) -> bool:
     """Whether dots lead from a title to its page number."""
     return (text.count(".") >= _DOTS or not text.isascii() or "_" in text) and bool(_LEADER.search(text))
+
+
+def is_page_number(text: str) -> bool:
+    """Whether the text is no more than a number, in digits or Roman."""
+    return bool(_PAGE.fullmatch(text.strip()))
 
 
 def ends_sentence(text: str) -> bool:

@@ -210,3 +210,20 @@ def test_only_a_page_with_something_apart_at_its_edge_is_unsure():
 @pytest.mark.parametrize(("word", "number"), [("(xiv)", 14), ("17", 17), ("Xİİ", 12), ("İ", 1), ("word", 0)])
 def test_numbers_of_pages_are_read_in_any_case(word, number):
     assert set(bands.numbers(Row([line(word, 50, 60)]))) == {number} - {0}
+
+
+def slides(titles):
+    return [
+        page(line(title, 60, 20, size=16), *prose(f"slide{n}", 6, size=12, top=120), width=800, height=450)
+        for n, title in enumerate(titles)
+    ]
+
+
+def test_the_title_of_slides_that_are_shown_in_steps_stays():
+    titles = [f"Loops ({n}/3)" for n in (1, 2, 3)] + ["Words", "Values", "Names", "Files"]
+    for title, text in zip(titles, texts(slides(titles)), strict=True):
+        assert f"# {title}" in text
+
+
+def test_what_most_slides_have_at_their_top_is_left_out():
+    assert not any("Our company" in text for text in texts(slides(["Our company"] * 5 + ["An end"])))

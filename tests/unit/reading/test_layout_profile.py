@@ -282,3 +282,28 @@ def test_other_lines_in_another_font_are_not_headings(title):
 
 def test_lines_in_italics_that_have_no_number_are_not_headings():
     assert levels_of(sections(Style(italic=True, font="Serif"), titles=("A remark", "A note", "One more", "End"))) == []
+
+
+def test_a_bold_line_of_contents_with_its_page_is_not_a_heading():
+    entry = [line("2 Method", 50, 80, style=BOLD), line("17", 388, 80, style=BOLD)]
+    assert headings(*prose("before", 4, top=20), *entry, *prose("text", 20)) == []
+    entry = [line("Method", 50, 80, 16, BOLD), line("xvii", 368, 80, 16, BOLD)]
+    assert headings(*entry, *prose("text", 20)) == []
+
+
+def test_a_few_dots_before_a_page_make_a_line_of_contents_and_an_ellipsis_does_not():
+    assert headings(line("Appendix A Licence . . 76", 50, 80, 16, BOLD), *prose("text", 20)) == []
+    assert len(headings(line("And then . . . what", 50, 80, 16, BOLD), *prose("text", 20))) == 1
+
+
+def test_a_name_below_a_title_is_not_a_heading_where_headings_are_bold():
+    front = page(line("A Guide", 180, 60, 18), line("Some Body", 180, 90, 12), *prose("text", 20, top=150))
+    texts = {plain(b.runs) for b in convert(front, known([front, *book(4)])) if isinstance(b, Heading)}
+    assert texts == {"A Guide"}
+
+
+def test_a_numbered_heading_may_have_code_in_it():
+    title = line("2.1 Use of run() here", 50, 90, style=BOLD)
+    spans = tuple(span._replace(style=Style(mono=True)) if "(" in span.text else span for span in title.spans)
+    more = [line("2 Method", 50, 60, style=BOLD), line("2.2 Ends", 50, 390, style=BOLD)]
+    assert len(headings(*more, title._replace(spans=spans), *prose("text", 20, top=110), *prose("b", 9, top=420))) == 3
