@@ -272,8 +272,8 @@ def _heading_styles(styles: dict[str, list[int]], body: float, *, body_bold: boo
         brief = lines <= max(_MAX_STRETCH * stretches, _FEW_LINES)
         if stands_out and brief and characters <= _LONG * lines and characters <= max(_MAX_SHARE * total, 200):
             found.append(key)
-    bold = sum(styles[key][2] for key in found if "b" in key)
-    if bold < _MANY_BOLD:
+    bold_ones = sum(styles[key][2] for key in found if "b" in key)
+    if bold_ones < _MANY_BOLD:
         return found
     # Where headings are bold, a plain style that is rare and little larger is that of names and dates under a title.
     return [key for key in found if "b" in key or _size(key) > _NAME_SIZE * body or styles[key][2] > _FEW_NAMES]
