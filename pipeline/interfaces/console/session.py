@@ -60,8 +60,8 @@ def log_in(
 
 @router.post("/logout")
 def log_out(request: Request, context: InContext) -> Response:
-    """End the session."""
+    """End the session, and let the browser forget the pictures of pages that it keeps."""
     api_sessions.end(context, request.cookies.get(SESSION, ""))
-    answer = RedirectResponse(addresses.url(addresses.LOGIN), 303, dict(HEADERS))
+    answer = RedirectResponse(addresses.url(addresses.LOGIN), 303, {**HEADERS, "Clear-Site-Data": '"cache"'})
     answer.delete_cookie(SESSION, path="/")
     return answer

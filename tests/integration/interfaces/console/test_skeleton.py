@@ -83,7 +83,8 @@ def test_the_cookie_is_for_browsers_alone(context: Context, connect: Connect) ->
     assert client.post("/api/v1/documents/actions/pause", json={"ids": []}, headers=BROWSER).status_code == 200
     evil = {**BROWSER, "origin": "http://evil.example", "sec-fetch-site": "cross-site"}
     assert client.post("/console/logout", headers=evil).status_code == 403
-    client.post("/console/logout", headers=BROWSER)
+    ended = client.post("/console/logout", headers=BROWSER, follow_redirects=False)
+    assert ended.headers["clear-site-data"] == '"cache"', "pictures of pages are kept by the browser"
     assert client.get("/console/", headers=PAGE, follow_redirects=False).status_code == 303
 
 
