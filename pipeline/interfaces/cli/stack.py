@@ -78,6 +78,7 @@ def run_up(api: bool | None = None, gateway: bool | None = None, when_ready: Cal
         def ending() -> None:
             err.print("Stopping: running work is finished or given back. Ctrl-C again: at once.", soft_wrap=True)
 
+        err.print("Starting Penstock …")
         Supervisor(settings, "up", None, servers).run(unused=lambda: False, ready=ready, ending=ending)
     err.print("Penstock has stopped.")
 
