@@ -49,6 +49,7 @@ def html(text: str, picture: Callable[[str], str | None] = lambda _: None) -> Ma
             tags=_TAGS,
             attributes={**_ATTRIBUTES, "img": _ATTRIBUTES["img"] | {"src"}},
             attribute_filter=attribute,
+            set_tag_attribute_values={"table": {"tabindex": "0"}},  # a wide one is scrolled, also by keys
             url_schemes={"http", "https", "mailto"},
             link_rel="noopener noreferrer nofollow",
         )
