@@ -61,6 +61,12 @@ def quick(function: Any, result: Any) -> Any:
     return ctypes.PYFUNCTYPE(result)(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
+text_object_at = quick(pdfium_c.FPDFText_GetTextObject, ctypes.c_void_p)
+"""The address of the text object that a character of a text page belongs to, by its index."""
+render_mode = quick(pdfium_c.FPDFTextObj_GetTextRenderMode, ctypes.c_int)
+"""How a text object is painted, as a number of the PDF standard."""
+
+
 def bounded_scale(width_pt: float, height_pt: float, dpi: float, max_pixels: int) -> float:
     """Pixels per point for a page of this size: `dpi`, or less if the picture would have too many pixels."""
     scale = dpi / _POINTS_PER_INCH

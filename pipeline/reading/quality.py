@@ -14,7 +14,7 @@ import pypdfium2.raw as pdfium_c
 from PIL import Image, ImageStat
 
 from pipeline.reading.layout.model import Line
-from pipeline.reading.pdfium import Page, quick
+from pipeline.reading.pdfium import Page, quick, render_mode, text_object_at
 
 _CONTROL = re.compile("[\x01\x03-\x08\x0e-\x1f\x80-\x9f]")  # \x02 is PDFium's hyphen at the end of a line.
 _REPEATED = re.compile(r"(\S)\1{2,}|(?:[.·_] ){3,}")
@@ -40,8 +40,6 @@ _SAMPLES = 48
 _HIDDEN = 0.3  # share of hidden text from which on the page is rendered
 _WHITE = 250
 
-_object_address = quick(pdfium_c.FPDFText_GetTextObject, ctypes.c_void_p)
-_render_mode = quick(pdfium_c.FPDFTextObj_GetTextRenderMode, ctypes.c_int)
 _fill_color = quick(pdfium_c.FPDFPageObj_GetFillColor, ctypes.c_int)
 
 
@@ -85,14 +83,14 @@ def _in_ascii(characters: re.Pattern[str]) -> bytes:
 def hidden_share(handle: Any, count: int) -> float:
     """Share of sampled characters that are invisible, transparent or white: there may be nothing to see."""
     sample = range(0, count, max(1, count // _SAMPLES))
-    drawn = [address for index in sample if (address := _object_address(handle, index))]
+    drawn = [address for index in sample if (address := text_object_at(handle, index))]
     hidden = {address: _is_hidden(ctypes.c_void_p(address)) for address in set(drawn)}
     return sum(hidden[address] for address in drawn) / len(drawn) if drawn else 0.0
 
 
 def _is_hidden(raw: ctypes.c_void_p) -> bool:
     """Whether a text object is invisible, transparent or white."""
-    mode = _render_mode(raw)
+    mode = render_mode(raw)
     if mode in {pdfium_c.FPDF_TEXTRENDERMODE_INVISIBLE, pdfium_c.FPDF_TEXTRENDERMODE_CLIP}:
         return True
     if mode != pdfium_c.FPDF_TEXTRENDERMODE_FILL:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pypdfium2.raw as pdfium_c
 
 from pipeline.reading.layout.model import PLAIN, Line, Span, Style
-from pipeline.reading.pdfium import Page, quick
+from pipeline.reading.pdfium import Page, quick, render_mode, text_object_at
 
 _ASCENT, _DESCENT = 0.75, 0.25  # of the font's size: a font's own figures may be anything
 _GAP = 1.2  # text sizes between two words, from which on they are separate pieces
@@ -25,11 +25,9 @@ _FIXED_PITCH, _ITALIC_FLAG, _FORCE_BOLD = 1, 1 << 6, 1 << 18
 _BOLD_WEIGHT = 650
 _FILLED_AND_STROKED = 2  # the render mode in which programs without a bold font make one
 
-_object_address = quick(pdfium_c.FPDFText_GetTextObject, ctypes.c_void_p)
 _loose_box = quick(pdfium_c.FPDFText_GetLooseCharBox, ctypes.c_int)
 _origin = quick(pdfium_c.FPDFText_GetCharOrigin, ctypes.c_int)
 _font_of = quick(pdfium_c.FPDFTextObj_GetFont, ctypes.c_void_p)
-_render_mode = quick(pdfium_c.FPDFTextObj_GetTextRenderMode, ctypes.c_int)
 
 
 class Word(NamedTuple):
@@ -80,7 +78,7 @@ class _Fonts:
         style = self._styles.get(font)
         if style is None:
             style = self._styles[font] = _style(ctypes.cast(font, pdfium_c.FPDF_FONT))
-        if _render_mode(text_object) == _FILLED_AND_STROKED:
+        if render_mode(text_object) == _FILLED_AND_STROKED:
             return style._replace(bold=True)
         return style
 
@@ -130,17 +128,17 @@ class Glyphs:
 
     def word(self, text: str, start: int, end: int, before: Word | None) -> list[Word]:
         """The word at `start` in the page's text, cut where its style changes."""
-        first = _object_address(self._address, start)
-        if end - start == 1 or first == _object_address(self._address, end - 1):
+        first = text_object_at(self._address, start)
+        if end - start == 1 or first == text_object_at(self._address, end - 1):
             made = self._part(text, start, end, first, before)
             return [made] if made else []
         parts: list[Word] = []
         begin, setting = start, self._setting(first, start)
         for index in range(start + 1, end + 1):
-            address = _object_address(self._address, index) if index < end else 0
+            address = text_object_at(self._address, index) if index < end else 0
             other = self._setting(address, index) if index < end else None
             if other is None or not (other is setting or other.is_like(setting)):
-                made = self._part(text, begin, index, _object_address(self._address, begin), before)
+                made = self._part(text, begin, index, text_object_at(self._address, begin), before)
                 if made:
                     parts.append(made._replace(spaced=begin == start))
                 begin, setting = index, other or setting

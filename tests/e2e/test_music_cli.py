@@ -9,7 +9,7 @@ import pytest
 from tests.support import songs
 from tests.support.cli import Cli, environment, plain
 from tests.support.leftovers import short_folder
-from tests.support.music import CHAT, EMBED, calls
+from tests.support.music import CHAT, EMBED, calls, services
 from tests.support.provider_server import Fault, ProviderServer
 from tests.support.subsonic_server import SubsonicServer
 
@@ -30,15 +30,9 @@ def server() -> Iterator[SubsonicServer]:
 def here(writer: ProviderServer, server: SubsonicServer, tmp_path: Path) -> Iterator[Cli]:
     """Commands on a data folder of the test's own, where nothing runs yet, without limits that it would wait for."""
     folder = short_folder()
-    settings = {
-        "PENSTOCK_PROVIDERS__AI__BASE_URL": writer.base_url,
-        "PENSTOCK_PROVIDERS__AI__MODEL": "writer",
+    settings = services(writer.base_url, server.url) | {
         "PENSTOCK_PROVIDERS__AI__API_KEY": "k",
-        "PENSTOCK_MUSIC__PROVIDER": "ai",
         "PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER": "ai",
-        "PENSTOCK_MUSIC__SERVER_URL": server.url,
-        "PENSTOCK_MUSIC__USER": "ann",
-        "PENSTOCK_MUSIC__PASSWORD": "sesame",
     }
     cli = Cli(folder, tmp_path, environment(folder, **settings))
     assert cli.run("settings", "set", "queue_rate_limit_max", "1000").code == 0

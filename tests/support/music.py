@@ -22,6 +22,19 @@ from pipeline.providers import gates
 from pipeline.storage.context import Context
 from tests.support.provider_server import ProviderServer
 
+
+def services(provider_url: str, server_url: str) -> dict[str, str]:
+    """Settings that name an AI service, `ai`, and a music server."""
+    return {
+        "PENSTOCK_PROVIDERS__AI__BASE_URL": provider_url,
+        "PENSTOCK_PROVIDERS__AI__MODEL": "writer",
+        "PENSTOCK_MUSIC__PROVIDER": "ai",
+        "PENSTOCK_MUSIC__SERVER_URL": server_url,
+        "PENSTOCK_MUSIC__USER": "ann",
+        "PENSTOCK_MUSIC__PASSWORD": "sesame",
+    }
+
+
 CHAT, EMBED = "/v1/chat/completions", "/v1/embeddings"
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.storage.context import Context
 from tests.support import songs
+from tests.support.music import services
 from tests.support.provider_server import ProviderServer
 from tests.support.stack import ROLES, Stack
 from tests.support.subsonic_server import SubsonicServer
@@ -30,22 +31,17 @@ def subsonic() -> Iterator[SubsonicServer]:
 def settings_env(
     provider: ProviderServer, subsonic: SubsonicServer, other: ProviderServer, extra_env: dict[str, str]
 ) -> dict[str, str]:
-    return {
-        "PENSTOCK_PROVIDERS__AI__BASE_URL": provider.base_url,
+    own = {
         "PENSTOCK_PROVIDERS__AI__API_KEY": "k",
-        "PENSTOCK_PROVIDERS__AI__MODEL": "writer",
-        "PENSTOCK_MUSIC__PROVIDER": "ai",
         "PENSTOCK_MUSIC__EMBEDDINGS_PROVIDER": "ai",
-        "PENSTOCK_MUSIC__SERVER_URL": subsonic.url,
-        "PENSTOCK_MUSIC__USER": "ann",
-        "PENSTOCK_MUSIC__PASSWORD": "sesame",
         "PENSTOCK_SWEEP_INTERVAL_S": "1",
         "PENSTOCK_PRESENCE_TTL_S": "3",
         "PENSTOCK_PRESENCE_INTERVAL_S": "0.5",
         "PENSTOCK_PROVIDERS__OTHER__BASE_URL": other.base_url,
         "PENSTOCK_PROVIDERS__OTHER__API_KEY": "k",
         "PENSTOCK_PROVIDERS__OTHER__MODEL": "second",
-    } | extra_env
+    }
+    return services(provider.base_url, subsonic.url) | own | extra_env
 
 
 @pytest.fixture

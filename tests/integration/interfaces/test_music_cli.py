@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from pipeline.engine.errors import UserError
 from pipeline.interfaces.cli.main import app
 from pipeline.storage.context import Context
-from tests.support.music import add_songs
+from tests.support.music import add_songs, services
 from tests.support.subsonic_server import SubsonicServer
 
 
@@ -23,14 +23,7 @@ def server() -> Iterator[SubsonicServer]:
 
 @pytest.fixture
 def settings_env(server: SubsonicServer) -> dict[str, str]:
-    return {
-        "PENSTOCK_PROVIDERS__AI__BASE_URL": "http://127.0.0.1:9/v1",
-        "PENSTOCK_PROVIDERS__AI__MODEL": "writer",
-        "PENSTOCK_MUSIC__PROVIDER": "ai",
-        "PENSTOCK_MUSIC__SERVER_URL": server.url,
-        "PENSTOCK_MUSIC__USER": "ann",
-        "PENSTOCK_MUSIC__PASSWORD": "sesame",
-    }
+    return services("http://127.0.0.1:9/v1", server.url)
 
 
 @pytest.fixture

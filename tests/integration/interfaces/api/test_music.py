@@ -16,7 +16,7 @@ from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
 from tests.integration.interfaces.api.test_skeleton import problem
 from tests.support import songs
-from tests.support.music import Driver, add_run, add_songs
+from tests.support.music import Driver, add_run, add_songs, services
 from tests.support.provider_server import ProviderServer
 from tests.support.subsonic_server import SubsonicServer
 
@@ -37,14 +37,7 @@ def server() -> Iterator[SubsonicServer]:
 
 @pytest.fixture
 def settings_env(provider: ProviderServer, server: SubsonicServer) -> dict[str, str]:
-    return {
-        "PENSTOCK_PROVIDERS__AI__BASE_URL": provider.base_url,
-        "PENSTOCK_PROVIDERS__AI__MODEL": "writer",
-        "PENSTOCK_MUSIC__PROVIDER": "ai",
-        "PENSTOCK_MUSIC__SERVER_URL": server.url,
-        "PENSTOCK_MUSIC__USER": "ann",
-        "PENSTOCK_MUSIC__PASSWORD": "sesame",
-    }
+    return services(provider.base_url, server.url)
 
 
 def titles(found: Any) -> list[str]:

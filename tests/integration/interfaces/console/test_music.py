@@ -15,7 +15,7 @@ from pipeline.storage.api_keys import Scope
 from pipeline.storage.context import Context
 from tests.integration.interfaces.api.conftest import Connect
 from tests.support import songs
-from tests.support.music import Driver, add_run, add_songs
+from tests.support.music import Driver, add_run, add_songs, services
 from tests.support.provider_server import ProviderServer
 from tests.support.subsonic_server import SubsonicServer
 
@@ -44,15 +44,8 @@ def server() -> Iterator[SubsonicServer]:
 
 @pytest.fixture
 def settings_env(provider: ProviderServer, server: SubsonicServer) -> dict[str, str]:
-    return {
-        "PENSTOCK_PROVIDERS__AI__BASE_URL": provider.base_url,
-        "PENSTOCK_PROVIDERS__AI__MODEL": "writer",
-        "PENSTOCK_PROVIDERS__AI__PRICES": '{"writer": {"input": 100, "output": 100}}',
-        "PENSTOCK_MUSIC__PROVIDER": "ai",
-        "PENSTOCK_MUSIC__SERVER_URL": server.url,
-        "PENSTOCK_MUSIC__USER": "ann",
-        "PENSTOCK_MUSIC__PASSWORD": "sesame",
-    }
+    prices = '{"writer": {"input": 100, "output": 100}}'
+    return services(provider.base_url, server.url) | {"PENSTOCK_PROVIDERS__AI__PRICES": prices}
 
 
 def page(client: TestClient, path: str = "", **query: Any) -> str:
