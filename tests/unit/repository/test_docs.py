@@ -102,6 +102,16 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert not [target for target in targets if not (page.parent / target).exists()]
 
 
+def test_every_promise_names_a_test_that_exists() -> None:
+    names = re.findall(r"`(tests/\S+?\.py)::(\w+)`", (ROOT / "docs" / "promises.md").read_text(encoding="utf-8"))
+    missing = [
+        f"{file}::{test}"
+        for file, test in names
+        if not re.search(rf"\bdef {test}\(", (ROOT / file).read_text(encoding="utf-8"))
+    ]
+    assert names and not missing
+
+
 def test_a_name_that_is_no_setting_is_noticed() -> None:
     text = "PENSTOCK_NONSENSE, PENSTOCK_PROVIDERS__MINE__API_KEY, PENSTOCK_PROVIDERS__MINE__KEY, PENSTOCK_DATA_DIR."
     assert unknown_variables(text) == {"PENSTOCK_NONSENSE", "PENSTOCK_PROVIDERS__MINE__KEY"}
