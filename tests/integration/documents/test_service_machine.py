@@ -28,7 +28,7 @@ from pipeline.flows.documents.service import Choice
 from pipeline.flows.documents.states import AT_REST, DOCUMENT, PAGE, DocumentStatus, PageStatus, progress
 from pipeline.flows.documents.work import document as stage
 from pipeline.flows.documents.work import merge, split
-from pipeline.flows.documents.work.document import MAX_STAGE_ATTEMPTS, ClaimLost
+from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.flows.documents.work.merge import MERGE
 from pipeline.flows.documents.work.page import Attempt, PageUnit
 from pipeline.flows.documents.work.split import SPLIT
@@ -278,7 +278,7 @@ class DocumentMachine(RuleBasedStateMachine):
         assert claimed == [page for page in page_rows if page.status == P.PROCESSING]
         assert not claimed or row.status in {D.PROCESSING, D.PAUSED}
         assert (row.claim_id is not None) == (row.status in {D.SPLITTING, D.MERGING})
-        assert 0 <= row.attempts <= MAX_STAGE_ATTEMPTS
+        assert 0 <= row.attempts <= MAX_ATTEMPTS
         for page in page_rows:
             assert 0 <= page.attempts <= MAX_ATTEMPTS
             assert page.attempts < MAX_ATTEMPTS or page.status not in {P.PENDING, P.RETRYING}

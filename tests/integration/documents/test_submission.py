@@ -266,9 +266,10 @@ def ready_to_merge(context: Context) -> str:
 
 
 @pytest.mark.parametrize("fails_at", [1, 2])
-def test_a_full_disk_while_merging_fails_the_document_and_a_later_merge_works(
+def test_a_full_disk_while_merging_costs_time_and_no_file(
     context: Context, monkeypatch: pytest.MonkeyPatch, fails_at: int
 ) -> None:
+    context.settings.documents.backoff_s = [0.0]
     document_id = ready_to_merge(context)
     output = Path(write_output(context, document_id, "merged before\n"))
     calls = []
@@ -282,15 +283,28 @@ def test_a_full_disk_while_merging_fails_the_document_and_a_later_merge_works(
         patched.setattr(os, "fsync", fsync)
         assert not merge.merge_document(context, document_id, Owner("w", "r:0"))
     row = document(context, document_id)
-    assert D(row.status) is D.FAILED
+    assert D(row.status) is D.READY_TO_MERGE
     assert "no space left on the disk" in row.error
     assert [path.name for path in output.parent.iterdir()] == ["report.md"], "neither half a file nor a temporary one"
     assert output.read_text() == "merged before\n"
-    service.remerge(context, document_id)
     assert merge.merge_document(context, document_id, Owner("w", "r:0"))
     assert D(document(context, document_id).status) is D.COMPLETED
     assert output.read_text().startswith("<!-- Page 1 -->\n\ntext of page 1\n\n---\n\n<!-- Page 2 -->")
     assert sorted(path.name for path in output.parent.iterdir()) == ["report.manifest.json", "report.md"]
+
+
+def test_a_disk_that_stays_full_fails_the_split_after_its_attempts_and_says_why(
+    context: Context, pdf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context.settings.documents.backoff_s = [0.0]
+    view = submit(context, pdf, Options())
+    monkeypatch.setattr(files, "write_text", lambda *_: no_space())
+    seen = []
+    for attempt in range(2):
+        split.split_document(context, view.id, Owner("w", f"r:{attempt}"))
+        seen.append(D(document(context, view.id).status))
+    assert seen == [D.PENDING, D.FAILED]
+    assert "no space left on the disk" in document(context, view.id).error
 
 
 def test_a_merger_that_was_overtaken_leaves_no_file(context: Context) -> None:

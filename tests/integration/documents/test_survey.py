@@ -76,7 +76,7 @@ def test_the_survey_goes_with_its_document(context: Context, tmp_path: Path) -> 
 def test_a_document_that_no_process_can_look_at_now_is_looked_at_again(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context.settings.documents.backoff_s = [0.01, 0.01]
+    context.settings.documents.backoff_s = [0.0, 0.0]
     document_id = submit(context, tmp_path)
     refusals = ["no_reader", "reader_killed"]
     inspect = inspection.inspect
@@ -89,7 +89,8 @@ def test_a_document_that_no_process_can_look_at_now_is_looked_at_again(
         return inspect(*given)
 
     monkeypatch.setattr(inspection, "inspect", busy)
-    assert split.split_document(context, document_id, OWNER)
+    waits = [split.split_document(context, document_id, OWNER) for _ in range(3)]
+    assert waits == [False, False, True]
     assert document(context, document_id).status == DocumentStatus.PROCESSING
     assert refusals == []
 
@@ -97,7 +98,7 @@ def test_a_document_that_no_process_can_look_at_now_is_looked_at_again(
 def test_a_survey_whose_process_is_killed_is_made_again(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context.settings.documents.backoff_s = [0.01, 0.01]
+    context.settings.documents.backoff_s = [0.0, 0.0]
     document_id = submit(context, tmp_path)
     killed = [UnitError("it was killed", code="reader_killed"), UnitError("it was killed", code="reader_killed")]
     survey = LocalConverter.survey
@@ -108,5 +109,6 @@ def test_a_survey_whose_process_is_killed_is_made_again(
         return survey(self, *given)
 
     monkeypatch.setattr(LocalConverter, "survey", troubled)
-    assert split.split_document(context, document_id, OWNER)
+    waits = [split.split_document(context, document_id, OWNER) for _ in range(3)]
+    assert waits == [False, False, True]
     assert json.loads(files.survey_path(context.settings, document_id).read_text())["pages"] == 4

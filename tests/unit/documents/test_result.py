@@ -48,6 +48,13 @@ def test_pages_are_merged_in_the_source_s_format_to_the_letter() -> None:
     assert merged == "<!-- Page 1 -->\n\n# One\n\n---\n\n<!-- Page 2 -->\n\nTwo\n\nlines\n"
 
 
+def test_a_page_whose_retry_failed_keeps_its_older_text_in_the_result() -> None:
+    merged = merge_markdown([page(1, "kept", PageStatus.FAILED, error="refused"), page(2, "", PageStatus.FAILED)])
+    assert "<!-- the last retry of this page failed; this text is older -->\n\nkept" in merged
+    assert "Page 1 is missing" not in merged
+    assert "Page 2 is missing" in merged
+
+
 def test_pages_are_put_in_order() -> None:
     assert merge_markdown([page(10, "j"), page(2, "b"), page(1, "a")]) == merge_markdown(
         [page(1, "a"), page(2, "b"), page(10, "j")]
@@ -61,7 +68,7 @@ def test_line_ends_around_a_page_do_not_change_the_format_but_indents_stay() -> 
 
 
 def test_a_missing_page_is_marked_visibly_with_its_reason_in_one_line() -> None:
-    gap = page(2, "old", PageStatus.FAILED, error="the service said:\n  500   no")
+    gap = page(2, "", PageStatus.FAILED, error="the service said:\n  500   no")
     assert merge_markdown([page(1, "a"), gap]) == (
         "<!-- Page 1 -->\n\na\n\n---\n\n<!-- Page 2 -->\n\n> **[Page 2 is missing: the service said: 500 no]**\n"
     )

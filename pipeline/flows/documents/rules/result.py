@@ -36,8 +36,13 @@ def page_texts(ordered: Sequence[Json], layouts: Mapping[int, Layout]) -> list[s
 
 def page_text(page: Json) -> str:
     """The page's Markdown, or why it is missing."""
-    if _is_completed(page):
-        return str(page["content"]).strip("\n")
+    if has_text(page["status"], page["content"]):
+        text = str(page["content"]).strip("\n")
+        return (
+            text
+            if _is_completed(page)
+            else f"<!-- the last retry of this page failed; this text is older -->\n\n{text}"
+        )
     # A service's words may be in it: they must not become a link, a picture or markup.
     reason = literal(page["error"] or "not converted")
     return f"> **[Page {page['page_source']} is missing: {reason}]**"
@@ -54,7 +59,7 @@ def layout_json(document: Json, pages: Sequence[Json], layouts: Mapping[int, Lay
     found: list[dict[str, Any]] = []
     for page in pages:
         entry = {name: page[name] for name in ("page", "page_source", "status")}
-        if not _is_completed(page):
+        if not has_text(page["status"], page["content"]):
             entry |= {"width": None, "height": None, "blocks": [], "error": page["error"]}
         elif page["page"] in layouts:
             entry |= layouts[page["page"]]
@@ -101,6 +106,11 @@ def manifest(
         "costs": list(costs),
         "pages": list(entries.values()),
     }
+
+
+def has_text(status: str, content: str) -> bool:
+    """Whether a page in this state has a text of its own. One whose retry failed keeps the text from before."""
+    return status == PageStatus.COMPLETED.name or bool(content)
 
 
 def _is_completed(page: Json) -> bool:

@@ -1,6 +1,7 @@
 """Claims on a whole document, for the two stages that handle it as one: splitting and merging."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -9,19 +10,20 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine import work
 from pipeline.engine.claims import Claim, Owner
-from pipeline.engine.errors import ErrorKind, PenstockError, UnitError
+from pipeline.engine.errors import ErrorKind, PenstockError, UnitError, UserError
 from pipeline.engine.retry import Policy
 from pipeline.engine.traces import message_of
-from pipeline.engine.work import Outcome, Work
+from pipeline.engine.work import Changes, Outcome, Work
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import DOCUMENTS
 from pipeline.flows.documents.states import DOCUMENT, DocumentEvent, DocumentStatus, progress
+from pipeline.reading.content import NOBODY_READ
 from pipeline.settings import Settings
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
-MAX_STAGE_ATTEMPTS = 4
-"""How often a stage may lose its worker before the document fails."""
+PASSING = NOBODY_READ | {"disk_full"}
+"""Codes of errors that say nothing of the document."""
 
 _LOCK = select(DOCUMENTS).where(DOCUMENTS.c.id == bindparam("of_document")).with_for_update()
 
@@ -44,9 +46,8 @@ def stage(name: str, claim: DocumentEvent, done: DocumentEvent, lost: str, **giv
     )  # fmt: skip
 
 
-def _policy(_: Settings) -> Policy:
-    # Whatever a stage raises fails the document. Only lost workers are waited out, and the next one begins at once.
-    return Policy((0.0,) * (MAX_STAGE_ATTEMPTS - 1))
+def _policy(settings: Settings) -> Policy:
+    return Policy(tuple(settings.documents.backoff_s))
 
 
 def _lease_s(settings: Settings) -> float:
@@ -90,22 +91,34 @@ def settle(
 
 
 def fail(context: Context, kind: Work, document: Any, claim: Claim, error: Exception) -> None:
-    """Make the document FAILED because of `error`; harmless if the claim was lost."""
-    if isinstance(error, PenstockError):
-        message = message_of(error)
-        log.warning("document.failed", document=document.id, worker=claim.owner.worker_id, error=message)
+    """End the stage with `error`: a passing one is tried again later, another makes the document FAILED.
+
+    Harmless if the claim was lost.
+    """
+    if isinstance(error, OSError):
+        error = files.storage_error(error, Path(error.filename or context.settings.data_dir))
+    if isinstance(error, UnitError):
+        cause = error
+    elif isinstance(error, UserError):
+        passes = error.code in PASSING
+        cause = UnitError(str(error), kind=ErrorKind.TRANSIENT if passes else ErrorKind.PERMANENT, code=error.code)
     else:
-        message = f"unexpected {type(error).__name__}: {message_of(error)}"
-        log.error("document.failed", document=document.id, worker=claim.owner.worker_id, exc_info=error)
-    failed = Outcome(document.id, document.attempts, claim, UnitError(message, kind=ErrorKind.PERMANENT))
+        log.error("document.crashed", document=document.id, worker=claim.owner.worker_id, exc_info=error)
+        cause = UnitError(f"unexpected {type(error).__name__}: {message_of(error)}", kind=ErrorKind.PERMANENT)
+    ended = Outcome(document.id, document.attempts, claim, cause)
     try:
-        context.db.run(lambda session: _settle(session, context, kind, failed))
+        changes = context.db.run(lambda session: _settle(session, context, kind, ended))
     except ClaimLost:
         return
-    files.remove_temp(context.settings, document.id)
+    word = "document.failed" if changes.failed else "document.waits"
+    log.warning(word, document=document.id, worker=claim.owner.worker_id, error=changes.error)
+    if changes.failed:
+        files.remove_temp(context.settings, document.id)
 
 
-def _settle(session: Session, context: Context, kind: Work, ended: Outcome) -> None:
+def _settle(session: Session, context: Context, kind: Work, ended: Outcome) -> Changes:
     row = lock(session, ended.id)
-    if row is None or not work.settle(session, kind, row, [ended], context.settings, context.db.now()):
+    changes = row and work.settle(session, kind, row, [ended], context.settings, context.db.now())
+    if not changes:
         raise ClaimLost
+    return changes

@@ -35,10 +35,6 @@ def merge_document(context: Context, document_id: str, owner: Owner) -> bool:
     except ClaimLost:
         log.info("document.merge_discarded", document=document_id, worker=owner.worker_id)
         return False
-    except OSError as error:
-        path = files.output_folder(context.settings, document_id)
-        stage.fail(context, MERGE, document, claim, files.storage_error(error, path))
-        return False
     except Exception as error:  # noqa: BLE001  # whatever it is, it must end up on the row
         stage.fail(context, MERGE, document, claim, error)
         return False

@@ -1,16 +1,16 @@
 """The split stage: make a row for each page, and its picture where the converter needs one. Source 001, 4.2."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 from sqlalchemy import delete, insert
 from sqlalchemy.orm import Session
 
 from pipeline.engine.claims import Claim, Owner
-from pipeline.engine.errors import UnitError, UserError
+from pipeline.engine.errors import UnitError
 from pipeline.flows.documents import files
 from pipeline.flows.documents.models import PAGES
 from pipeline.flows.documents.states import DocumentEvent, DocumentStatus, PageStatus, progress
@@ -21,12 +21,11 @@ from pipeline.flows.documents.work.document import ClaimLost
 from pipeline.providers import registry
 from pipeline.providers.protocols import PageConverter
 from pipeline.reading import inspection
-from pipeline.reading.content import NOBODY_READ, TOO_MUCH, refused
+from pipeline.reading.content import TOO_MUCH, refused
 from pipeline.reading.source import parse_page_range
 from pipeline.storage.context import Context
 
 log = structlog.get_logger(__name__)
-T = TypeVar("T")
 SPLIT = stage.stage(
     "split", DocumentEvent.CLAIM_SPLIT, DocumentEvent.SPLIT_DONE, "the worker was lost while it split this document",
     progress=progress(DocumentStatus.PENDING, 0, 0, 0),
@@ -34,7 +33,6 @@ SPLIT = stage.stage(
 """PENDING → SPLITTING → PROCESSING."""
 RENEW_EVERY_S = 5.0
 """Between two renewals of the claim; each renewal also notices a cancel or a pause."""
-_PAUSE_S = 0.5
 
 
 def split_document(context: Context, document_id: str, owner: Owner) -> bool:
@@ -88,9 +86,7 @@ def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[in
     settings = context.settings
     source = files.source_path(settings, document.id, document.type)
     watch = _Watch(context, document.id, claim)
-    info = _when_possible(
-        context, document, watch, lambda: inspection.inspect(source, document.filename, settings.documents, watch)
-    )
+    info = inspection.inspect(source, document.filename, settings.documents, watch)
     numbers = parse_page_range(document.page_range, info.pages)
     converter = registry.page_converter(settings, document.provider, document.model)
     _survey(context, document, converter, numbers, watch)
@@ -114,22 +110,6 @@ def _page_images(context: Context, document: Any, claim: Claim) -> list[tuple[in
     return images
 
 
-def _when_possible(context: Context, document: Any, watch: _Watch, read: Callable[[], T]) -> T:
-    """What `read` returns. Where no process can read the file, that passes: it is tried as often as a page would be."""
-    for pause_s in context.settings.documents.backoff_s:
-        try:
-            return read()
-        except (UserError, UnitError) as error:
-            if error.code not in NOBODY_READ:
-                raise
-            log.warning("document.not_read", document=document.id, error=str(error))
-        ends = time.monotonic() + pause_s
-        while (left_s := ends - time.monotonic()) > 0:
-            watch()
-            time.sleep(min(left_s, _PAUSE_S))
-    return read()
-
-
 def _survey(
     context: Context, document: Any, converter: PageConverter, numbers: Sequence[int], watch: _Watch
 ) -> None:  # fmt: skip
@@ -137,7 +117,7 @@ def _survey(
     path, survey = files.survey_path(context.settings, document.id), ""
     source = files.source_path(context.settings, document.id, document.type)
     try:
-        survey = _when_possible(context, document, watch, lambda: converter.survey(source, numbers, watch))
+        survey = converter.survey(source, numbers, watch)
     except UnitError as error:
         # One page is too much: it should fail alone, when its turn comes.
         if error.code not in TOO_MUCH or watch.is_over:

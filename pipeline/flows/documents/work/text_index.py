@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from pipeline.engine.isolation import isolated
 from pipeline.flows.documents.models import DOCUMENTS, FULL_TEXT, PAGES
+from pipeline.flows.documents.rules.result import has_text
 from pipeline.flows.documents.states import PageStatus
 from pipeline.flows.documents.work.document import lock
 from pipeline.storage.context import Context
@@ -53,8 +54,9 @@ def _portion(session: Session, document_id: str, merged_at: Any, after: int) -> 
     if not rows:
         session.execute(update(DOCUMENTS).where(DOCUMENTS.c.id == document_id).values(unindexed=False))
         return []
-    FULL_TEXT.remove(session, [row.id for row in rows if row.status != PageStatus.COMPLETED])
-    FULL_TEXT.put(session, [_text(row, document) for row in rows if row.status == PageStatus.COMPLETED])
+    with_text = [row for row in rows if has_text(PageStatus(row.status).name, row.content)]
+    FULL_TEXT.remove(session, list({row.id for row in rows} - {row.id for row in with_text}))
+    FULL_TEXT.put(session, [_text(row, document) for row in with_text])
     return rows
 
 
