@@ -32,14 +32,23 @@ def discover(paths: Sequence[Path]) -> list[Path]:
 
 
 def other_files(paths: Sequence[Path]) -> list[Path]:
-    """The files below folders in `paths` that `discover` passes over for their type, without results that lie there."""
+    """What `discover` passes over below folders in `paths`, but for results: other types, pipes, links that lead out."""
     return sorted(
         path
         for folder in dict.fromkeys(paths)
         if folder.is_dir()
         for path in _files_below(folder)
-        if path.suffix.lower() not in SUFFIXES and not _is_result(path)
+        if not _is_input(path, folder.resolve()) and not _is_result(path)
     )
+
+
+def is_input_name(path: Path) -> bool:
+    """Whether the suffix is one of an input."""
+    return path.suffix.lower() in SUFFIXES
+
+
+def _is_input(path: Path, root: Path) -> bool:
+    return is_input_name(path) and is_file_below(path, root)
 
 
 def is_input_below(path: Path, folder: Path) -> bool:
@@ -47,12 +56,12 @@ def is_input_below(path: Path, folder: Path) -> bool:
     parts = path.relative_to(folder).parts
     hidden = any(part.startswith(".") for part in parts)
     pictures = any(_is_pictures(parent) for parent in path.parents if parent != folder and folder in parent.parents)
-    return not hidden and not pictures and path.suffix.lower() in SUFFIXES and is_file_below(path, folder.resolve())
+    return not hidden and not pictures and _is_input(path, folder.resolve())
 
 
 def _inputs_below(folder: Path) -> list[Path]:
     root = folder.resolve()
-    found = [path for path in _files_below(folder) if path.suffix.lower() in SUFFIXES and is_file_below(path, root)]
+    found = [path for path in _files_below(folder) if _is_input(path, root)]
     if not found:
         others = other_files([folder])
         named = (

@@ -1,8 +1,11 @@
+import os
+
 """Which files in folders are inputs, and which are left out."""
 
 import pytest
 
 from pipeline.engine.errors import UserError
+from pipeline.interfaces.cli.convert.job import passed_over
 from pipeline.reading.inputs import discover, is_input_below, other_files
 
 
@@ -60,3 +63,16 @@ def test_results_in_a_folder_of_inputs_are_neither_inputs_nor_left_out(tmp_path)
     assert {path.relative_to(tmp_path).as_posix() for path in other_files([tmp_path])} == set(names["other"])
     below = [path for path in tmp_path.rglob("*") if is_input_below(path, tmp_path)]
     assert sorted(below) == discover([tmp_path]), "a watcher asks of each file what a walk asks of folders"
+
+
+def test_pipes_and_links_that_lead_out_are_named(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.pdf").touch()
+    (tmp_path / "secret.pdf").touch()
+    (folder / "link.pdf").symlink_to(tmp_path / "secret.pdf")
+    os.mkfifo(folder / "pipe.pdf")
+    assert discover([folder]) == [folder / "a.pdf"]
+    left_out = other_files([folder])
+    assert [path.name for path in left_out] == ["link.pdf", "pipe.pdf"]
+    assert passed_over(left_out).count("(a pipe, or a link out of the folder)") == 2

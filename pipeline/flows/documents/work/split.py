@@ -43,6 +43,7 @@ def split_document(context: Context, document_id: str, owner: Owner) -> bool:
     document, claim = claimed
     try:
         images = _page_images(context, document, claim)
+        text_index.forget_ahead(context, document_id)
         context.db.run(lambda session: insert_pages(session, context, document, claim, images))
     except ClaimLost:
         log.info("document.split_discarded", document=document_id, worker=owner.worker_id)

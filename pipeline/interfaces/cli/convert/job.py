@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 DONE, FAILED, PARTIAL = 0, 1, 3
 _NAMED = 5
 """How many of the files left out are named."""
+_NOT_IN_ITS_FOLDER = " (a pipe, or a link out of the folder)"
 
 
 @dataclass
@@ -66,10 +67,12 @@ class Job:
 
 
 def passed_over(files: Sequence[Path]) -> str:
-    """A sentence that names the files in folders that are of no type that can be converted."""
+    """A sentence that names what lies in folders and is not converted."""
+    from pipeline.reading.inputs import is_input_name
+
     further = f" and {len(files) - _NAMED:,} more" if len(files) > _NAMED else ""
-    names = ", ".join(one_line(str(path)) for path in files[:_NAMED])
-    return f"Left out {count(len(files), 'file')} of other types: {names}{further}."
+    names = [one_line(str(path)) + (_NOT_IN_ITS_FOLDER if is_input_name(path) else "") for path in files[:_NAMED]]
+    return f"Left out {count(len(files), 'file')} of other types: {', '.join(names)}{further}."
 
 
 def line(job: Job) -> str:
