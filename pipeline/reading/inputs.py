@@ -32,7 +32,7 @@ def discover(paths: Sequence[Path]) -> list[Path]:
 
 
 def other_files(paths: Sequence[Path]) -> list[Path]:
-    """What `discover` passes over below folders in `paths`, but for results: other types, pipes, links that lead out."""
+    """What `discover` passes over below folders in `paths`: other types, pipes, links that lead out. No results."""
     return sorted(
         path
         for folder in dict.fromkeys(paths)

@@ -1,6 +1,6 @@
-import os
-
 """Which files in folders are inputs, and which are left out."""
+
+import os
 
 import pytest
 
